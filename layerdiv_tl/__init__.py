@@ -1,0 +1,34 @@
+"""Take a language model apart along its residual stream; measure the bias and diversity of its parts.
+
+The public names are loaded when they are first used, so that importing this package is instant.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Component": "components",
+    "InputError": "errors",
+    "Model": "stream.loading",
+    "load_model": "stream.loading",
+    "Contributions": "stream.contributions",
+    "contributions": "stream.contributions",
+}
+
+__all__ = ["__version__", *_HOME]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'layerdiv_tl' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,144 @@
+"""Component: the one word every room shares.
+
+A component is one additive term of the final residual stream. Rows of arrays are named by
+components, never by their position.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from .errors import InputError
+
+Kind = Literal[
+    "embed",
+    "pos_embed",
+    "attn",
+    "mlp",
+    "head",
+    "neuron",
+    "attn_bias",
+    "mlp_bias",
+    "constant",
+    "rounding",
+    "member",
+]
+Unit = Literal["sublayer", "head"]
+Module = Literal["embedding", "attention", "mlp", "constant", "rounding", "member"]
+
+_MODULES: dict[str, Module] = {
+    "embed": "embedding",
+    "pos_embed": "embedding",
+    "attn": "attention",
+    "head": "attention",
+    "attn_bias": "attention",
+    "mlp": "mlp",
+    "neuron": "mlp",
+    "mlp_bias": "mlp",
+    "constant": "constant",
+    "rounding": "rounding",
+    "member": "member",
+}
+_INDEX_LETTER = {"head": "H", "neuron": "N", "member": "M"}
+_KIND_OF_LETTER = {letter: kind for kind, letter in _INDEX_LETTER.items()}
+_LABEL = re.compile(r"(?:L(?P<layer>\d+)(?:@(?P<use>\d+))?\.)?(?:(?P<letter>[HNM])(?P<index>\d+)|(?P<kind>[a-z_]+))")
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """One additive term of the final residual stream.
+
+    `kind` is what it is (`"member"`: a row of a plain array that names nothing). `layer` counts the
+    model's distinct blocks from 0 (None outside them), `index` the head or neuron inside the layer
+    (None for whole sublayers), `use` the how-manieth use of a reused layer from 1 (None for a layer
+    that is used once).
+
+    >>> Component("head", layer=3, index=5).label
+    'L3.H5'
+    >>> Component.parse("L3@2.attn")
+    Component(kind='attn', layer=3, index=None, use=2)
+    """
+
+    kind: Kind
+    layer: int | None = None
+    index: int | None = None
+    use: int | None = None
+
+    @property
+    def label(self) -> str:
+        """The name used on axes, in frames and in files, e.g. `embed`, `L3.attn`, `L3@2.H5`."""
+        name = self.kind if self.index is None else f"{_INDEX_LETTER[self.kind]}{self.index}"
+        if self.layer is None:
+            return name
+        return f"L{self.layer}.{name}" if self.use is None else f"L{self.layer}@{self.use}.{name}"
+
+    @property
+    def module(self) -> Module:
+        """The paper's module (Eq. 9): heads and their bias are attention, neurons and theirs MLP."""
+        return _MODULES[self.kind]
+
+    @classmethod
+    def parse(cls, label: str) -> Component:
+        """The component a label names. Raises InputError for a label that names none."""
+        found = _LABEL.fullmatch(label)
+        kind = found and (_KIND_OF_LETTER.get(found["letter"] or "") or found["kind"])
+        if not found or kind not in get_args(Kind):
+            raise InputError(
+                f"{label!r} is no component label: write it like 'embed', 'L3.attn', 'L3.H5' or 'L3@2.mlp'."
+            )
+        number = {name: int(found[name]) if found[name] else None for name in ("layer", "index", "use")}
+        return cls(kind, **number)  # type: ignore[arg-type]  # kind is one of Kind, checked above
+
+    def __str__(self) -> str:
+        return self.label
+
+
+def members(count: int) -> tuple[Component, ...]:
+    """Names for the rows of a plain array: `M0`, `M1`, …"""
+    return tuple(Component("member", index=i) for i in range(count))
+
+
+def positions(
+    components: Sequence[Component],
+    *,
+    kind: str | Iterable[str] | None = None,
+    layer: int | Iterable[int] | None = None,
+    index: int | Iterable[int] | None = None,
+    use: int | Iterable[int] | None = None,
+    module: str | Iterable[str] | None = None,
+    label: str | Iterable[str] | None = None,
+) -> list[int]:
+    """Where the components that meet every given condition stand, in order.
+
+    A condition is one value or several. Raises InputError for a kind, module or label that does not
+    exist here, and when nothing is left.
+
+    >>> parts = [Component("embed"), Component("attn", 0), Component("mlp", 0), Component("attn", 1)]
+    >>> positions(parts, kind="attn", layer=range(1, 4))
+    [3]
+    """
+    chosen = list(range(len(components)))
+    wanted = {"kind": kind, "layer": layer, "index": index, "use": use, "module": module, "label": label}
+    known = {"kind": get_args(Kind), "module": get_args(Module), "label": [c.label for c in components]}
+    for name, condition in wanted.items():
+        if condition is None:
+            continue
+        allowed = _as_container(condition)
+        for value in allowed if name in known else ():
+            if value not in known[name]:
+                options = ", ".join(map(str, known[name][:12])) + (", …" if len(known[name]) > 12 else "")
+                raise InputError(f"there is no {name} {value!r} here: choose among {options}.")
+        chosen = [i for i in chosen if getattr(components[i], name) in allowed]
+    if not chosen:
+        asked = ", ".join(f"{name}={value!r}" for name, value in wanted.items() if value is not None)
+        raise InputError(f"no component is left after select({asked}): look at .components for what there is.")
+    return chosen
+
+
+def _as_container(condition: object) -> Container:
+    if isinstance(condition, str | int):
+        return (condition,)
+    return condition if isinstance(condition, range) else tuple(condition)  # type: ignore[arg-type]

@@ -1,0 +1,119 @@
+"""What every result can do: become a figure, be saved, be loaded. No pickle anywhere.
+
+A result is a frozen dataclass whose fields are arrays, numbers, strings, components, tuples and
+dicts of these, or other results. On disk it is one safetensors file: the arrays as tensors, the rest
+as JSON in the header.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+
+from .components import Component
+from .errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+
+FORMAT = "layerdiv_tl.result/1"
+
+
+class Result:
+    """Base of all results: `.frame() .plot() .save(path) .load(path)`."""
+
+    _classes: ClassVar[dict[str, type[Result]]] = {}
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        Result._classes[cls.__name__] = cls
+
+    def frame(self) -> pd.DataFrame:
+        """The result as one tidy pandas frame; `frame.attrs["units"]` tells the unit of a column."""
+        raise NotImplementedError
+
+    def plot(self, **options: Any) -> go.Figure:
+        """The result's natural figure (plotly); `options` are those of its figure function."""
+        # The one place that looks upwards, and only when asked: results must not load plotly.
+        return importlib.import_module("layerdiv_tl.views.figures").figure(self, **options)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write to one safetensors file; whoever reads it sees the whole result or no file."""
+        from safetensors.numpy import save_file
+
+        path = Path(path)
+        arrays: dict[str, np.ndarray] = {}
+        header = {"format": FORMAT, "result": json.dumps(_pack(self, arrays, ""))}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+        try:
+            save_file(arrays, partial, metadata=header)
+            os.replace(partial, path)
+        finally:
+            partial.unlink(missing_ok=True)
+        return path
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read what `save` wrote. Raises InputError if the file is not such a file or holds another kind."""
+        from safetensors import SafetensorError, safe_open
+
+        if not Path(path).is_file():
+            raise InputError(f"there is no file {str(path)!r}: save a {cls.__name__} there first.")
+        try:
+            with safe_open(path, framework="numpy") as file:
+                header = file.metadata() or {}
+                if header.get("format") != FORMAT:
+                    raise InputError(f"{str(path)!r} was not written by this version of layerdiv_tl.")
+                arrays = {name: file.get_tensor(name) for name in file.keys()}
+        except SafetensorError as error:
+            raise InputError(f"{str(path)!r} is not a saved {cls.__name__} ({error}).") from error
+        result = _unpack(json.loads(header["result"]), arrays)
+        if not isinstance(result, cls):
+            raise InputError(f"{str(path)!r} holds a {type(result).__name__}: load it with that class.")
+        return result
+
+
+def _pack(value: Any, arrays: dict[str, np.ndarray], name: str) -> Any:
+    """JSON for a value; arrays are put aside under their dotted name."""
+    match value:
+        case np.ndarray():
+            arrays[name] = np.ascontiguousarray(value)
+            return {"$array": name}
+        case Component():
+            return {"$component": value.label}
+        case Result():
+            fields = dataclasses.fields(value)  # type: ignore[arg-type]  # every result is a dataclass
+            inner = {f.name: _pack(getattr(value, f.name), arrays, f"{name}.{f.name}".strip(".")) for f in fields}
+            return {"$result": type(value).__name__, "fields": inner}
+        case tuple() | list():
+            return [_pack(item, arrays, f"{name}.{i}") for i, item in enumerate(value)]
+        case dict():
+            return {key: _pack(item, arrays, f"{name}.{key}") for key, item in value.items()}
+        case np.generic():
+            return value.item()
+        case None | bool() | int() | float() | str():
+            return value
+    raise TypeError(f"a result cannot hold {type(value).__name__} (field {name}).")
+
+
+def _unpack(value: Any, arrays: dict[str, np.ndarray]) -> Any:
+    match value:
+        case {"$array": name}:
+            return arrays[name]
+        case {"$component": label}:
+            return Component.parse(label)
+        case {"$result": kind, "fields": fields}:
+            return Result._classes[kind](**{key: _unpack(item, arrays) for key, item in fields.items()})
+        case list():
+            return tuple(_unpack(item, arrays) for item in value)
+        case dict():
+            return {key: _unpack(item, arrays) for key, item in value.items()}
+    return value

@@ -1,0 +1,1 @@
+"""Model -> numbers. This room alone knows TransformerLens and Hugging Face."""

@@ -1,0 +1,199 @@
+"""One forward pass, and only the wanted activations at the wanted positions.
+
+    ids   : long [row, token], right-padded     mask : long [row, token], 1 on real tokens
+    at    : long [row], the wanted position     every captured activation: float32 [row, width]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from ..errors import InputError
+from .anatomy import Anatomy, Heads, Tap, Write
+
+
+@dataclass(frozen=True, eq=False)
+class Firing:
+    """What one use of one sublayer wrote: `wrote` `[row, d]`; for heads, their values `z` and the input
+    of the norm behind W_O."""
+
+    write: Write
+    wrote: Float[Tensor, "row d"]
+    z: Float[Tensor, "row hd"] | None
+    post_in: Float[Tensor, "row d"] | None
+
+
+@dataclass(frozen=True, eq=False)
+class Pass:
+    """One forward pass at the wanted positions, everything in float32 (or wider) on the model's device.
+
+    `logits` are the model's own answer, `unembedded` what its unembedding returned, before any
+    multiplier or soft-cap; both `[row, vocabulary]`.
+    """
+
+    embed: Float[Tensor, "row d"]
+    pos_embed: Float[Tensor, "row d"] | None
+    firings: tuple[Firing, ...]
+    final: Float[Tensor, "row d"]
+    unembedded: Float[Tensor, "row v"]
+    logits: Float[Tensor, "row v"]
+
+
+def run(
+    anatomy: Anatomy, ids: Int[Tensor, "row token"], mask: Int[Tensor, "row token"], at: Int[Tensor, " row"], heads: bool
+) -> Pass:
+    """Run the model once. The unembedding sees only the wanted positions, whatever the family.
+
+    `heads`: also read the values each attention's heads were mixed from. Raises InputError where the
+    model does not run the way its anatomy says.
+    """
+    ids, mask, at = (x.to(anatomy.device) for x in (ids, mask, at))
+    rows, length = torch.arange(len(ids), device=anatomy.device), ids.shape[1]
+    seen: dict[int, list[Tensor]] = {}
+    order: list[int] = []
+
+    def gather(x: Tensor) -> Tensor:
+        if x.dim() == 2 and len(x) == len(ids) * length:  # OPT's MLP works on [row·token, d]
+            x = x.view(len(ids), length, -1)
+        # Indexing copies, so that a model which adds in place later cannot change what was read.
+        x = x[rows.to(x.device), at.to(x.device)] if len(x) == len(ids) else x[0, at.to(x.device)]
+        return upcast(x.flatten(1)).to(anatomy.device)
+
+    def keep(tap: Tap) -> Callable[[Tensor], None]:
+        def store(x: Tensor) -> None:
+            seen.setdefault(id(tap), []).append(gather(x))
+            order.append(id(tap))
+
+        return store
+
+    def only_wanted(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        x = args[0]
+        return (x[rows.to(x.device), at.to(x.device)][:, None], *args[1:])
+
+    taps = [anatomy.stream_in, anatomy.stream_out, *(w.tap for w in anatomy.writes)]
+    if anatomy.pos_embed is not None:
+        taps.append(anatomy.pos_embed)
+    for split in (w.heads for w in anatomy.writes if heads and w.heads is not None):
+        taps += [split.tap] if split.post_tap is None else [split.tap, split.post_tap]
+
+    unembedded: list[Tensor] = []
+    with ExitStack() as stack:
+        for tap in taps:
+            stack.callback(_attach(tap, keep(tap)))
+        stack.callback(anatomy.unembed.register_forward_pre_hook(only_wanted).remove)
+        output = Tap(anatomy.unembed)
+        stack.callback(_attach(output, lambda x: unembedded.append(upcast(x[:, 0]))))
+        logits = upcast(anatomy.logits(ids, mask)[:, 0])
+
+    def once(tap: Tap, what: str) -> Tensor:
+        if id(tap) not in seen:
+            raise InputError(
+                f"the {what} of this model was never reached in its forward pass (a fused or rewritten forward "
+                "goes around it), so its components cannot be read: load the plain model."
+            )
+        return seen[id(tap)][0]
+
+    pos_embed = None if anatomy.pos_embed is None else once(anatomy.pos_embed, "position embedding")
+    embed = once(anatomy.stream_in, "input of the first block")
+    if pos_embed is not None:
+        embed = embed - pos_embed
+    once(anatomy.stream_out, "input of the final norm")
+    for write in anatomy.writes:
+        once(write.tap, f"{'attention' if write.kind == 'attn' else 'MLP'} of layer {write.layer}")
+    return Pass(
+        embed=embed,
+        pos_embed=pos_embed,
+        firings=tuple(_firings(anatomy, seen, order, heads)),
+        final=seen[id(anatomy.stream_out)][-1],
+        unembedded=unembedded[-1],
+        logits=logits,
+    )
+
+
+def _firings(anatomy: Anatomy, seen: dict[int, list[Tensor]], order: Sequence[int], heads: bool) -> Iterator[Firing]:
+    """The firings in stream order: that of `writes`, unless layers are reused; then as they happened."""
+    by_tap = {id(write.tap): write for write in anatomy.writes}
+    reused = any(len(seen[tap]) > 1 for tap in by_tap)
+    sequence = [tap for tap in order if tap in by_tap] if reused else list(by_tap)
+    count: dict[int, int] = {}
+    for tap in sequence:
+        write, use = by_tap[tap], count.setdefault(tap, 0)
+        count[tap] += 1
+        split: Heads | None = write.heads if heads else None
+        yield Firing(
+            write=write,
+            wrote=seen[tap][use] * anatomy.scale,
+            z=None if split is None else seen[id(split.tap)][use],
+            post_in=None if split is None or split.post_tap is None else seen[id(split.post_tap)][use],
+        )
+
+
+def _attach(tap: Tap, store: Callable[[Tensor], None]) -> Callable[[], None]:
+    """Watch one tap; the returned function stops watching. What passes through is not changed."""
+
+    def first(value: Any) -> Tensor:
+        return value[0] if isinstance(value, tuple | list) else value
+
+    def on_output(module: nn.Module, args: Any, output: Any) -> None:
+        store(first(output))
+
+    def on_input(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+        store(first(args) if args else kwargs["hidden_states"])
+
+    if tap.side == "out":
+        return tap.module.register_forward_hook(on_output).remove
+    return tap.module.register_forward_pre_hook(on_input, with_kwargs=True).remove
+
+
+@contextmanager
+def quiet(anatomy: Anatomy) -> Iterator[None]:
+    """Evaluation mode without gradients; every module's own mode is put back afterwards."""
+    training = [module for module in anatomy.root.modules() if module.training]
+    try:
+        anatomy.root.eval()
+        with torch.inference_mode():
+            yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def upcast(x: Tensor) -> Tensor:
+    """Half precisions to float32 before anything is added up; wider ones as they are."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def batches(lengths: Sequence[int], batch_tokens: int) -> list[list[int]]:
+    """Row numbers cut into batches of similar length, at most `batch_tokens` padded tokens in each.
+
+    Longest first, so that memory runs out at the start or not at all. A row longer than
+    `batch_tokens` is a batch by itself.
+
+    >>> batches([3, 9, 8, 2], batch_tokens=20)
+    [[1, 2], [0, 3]]
+    """
+    cut: list[list[int]] = []
+    for row in sorted(range(len(lengths)), key=lambda r: (-lengths[r], r)):
+        if cut and (len(cut[-1]) + 1) * lengths[cut[-1][0]] <= batch_tokens:
+            cut[-1].append(row)
+        else:
+            cut.append([row])
+    return cut
+
+
+def pad(prompts: Sequence[Sequence[int]]) -> tuple[Int[Tensor, "row token"], Int[Tensor, "row token"]]:
+    """Ids and mask, padded on the right: there a causal model needs no position ids and sees no padding."""
+    longest = max(map(len, prompts))
+    ids = torch.zeros(len(prompts), longest, dtype=torch.long)
+    mask = torch.zeros_like(ids)
+    for row, prompt in enumerate(prompts):
+        ids[row, : len(prompt)] = torch.as_tensor(prompt)
+        mask[row, : len(prompt)] = 1
+    return ids, mask

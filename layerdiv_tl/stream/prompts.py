@@ -1,0 +1,171 @@
+"""Text, options and positions as the user writes them -> token ids, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Int
+
+from ..errors import InputError
+
+if TYPE_CHECKING:
+    from .loading import Model
+
+Prompt = str | Sequence[int]
+
+
+def encode(model: Model, prompts: Any) -> list[tuple[int, ...]]:
+    """Token ids of each prompt: text by the tokenizer's own rules, ids as they are.
+
+    A beginning-of-text token is not added to a text that already starts with one. Raises InputError
+    for what is empty, outside the vocabulary, or longer than the model's context.
+    """
+    if isinstance(prompts, str):
+        prompts = [prompts]
+    rows = prompts.tolist() if hasattr(prompts, "tolist") else list(prompts)
+    if rows and all(_is_id(row) for row in rows):  # one prompt of ids
+        rows = [rows]
+    if not rows:
+        raise InputError("there are no prompts: give at least one text or list of token ids.")
+    encoded = [_encode_one(model, row, number) for number, row in enumerate(rows)]
+    limit = model.context
+    for number, ids in enumerate(encoded):
+        if limit is not None and len(ids) > limit:
+            raise InputError(
+                f"prompt {number} has {len(ids)} tokens, but {model.name} reads at most {limit}: shorten it."
+            )
+    return encoded
+
+
+def _encode_one(model: Model, prompt: Any, number: int) -> tuple[int, ...]:
+    if isinstance(prompt, str):
+        if model.tokenizer is None:
+            raise InputError(
+                f"prompt {number} is text, but {model.name} was loaded without a tokenizer: "
+                "pass load_model(..., tokenizer=...) or give token ids."
+            )
+        begins = model.tokenizer.bos_token
+        special = not (begins and prompt.startswith(begins))
+        ids = model.tokenizer(prompt, add_special_tokens=special)["input_ids"] if prompt else []
+    else:
+        ids = prompt.tolist() if hasattr(prompt, "tolist") else list(prompt)
+        _check_ids(ids, model.vocabulary, f"prompt {number}")
+    if not ids:
+        raise InputError(f"prompt {number} is empty: give it at least one token.")
+    return tuple(int(i) for i in ids)
+
+
+def positions(position: Any, lengths: Sequence[int]) -> Int[np.ndarray, " example"]:
+    """The wanted position in each row, counted from its own first token. See `contributions`."""
+    if isinstance(position, str):
+        if position != "last":
+            raise InputError(f"position={position!r} is unknown: use 'last', an int, or one int per prompt.")
+        position = -1
+    wanted = [position] * len(lengths) if _is_id(position) else list(position)
+    if len(wanted) != len(lengths) or not all(_is_id(p) for p in wanted):
+        raise InputError(
+            f"position holds {len(wanted)} entries for {len(lengths)} prompts: use 'last', an int, or one int each."
+        )
+    for row, (p, length) in enumerate(zip(wanted, lengths, strict=True)):
+        if not -length <= p < length:
+            raise InputError(f"position {p} does not exist in prompt {row}, which has {length} tokens.")
+    return np.array([p % length for p, length in zip(wanted, lengths, strict=True)], dtype=np.int64)
+
+
+def options(model: Model, given: Any, count: int) -> tuple[Int[np.ndarray, "example option"], tuple]:
+    """Ids `[example, option]` of the answer tokens, and their texts: K of them, or K for every prompt.
+
+    Raises InputError for an empty list, for an option of several tokens (its pieces are shown), and
+    for two options that are the same token.
+    """
+    if given is None or isinstance(given, str | int) or not len(given):
+        raise InputError("options is empty: give the answer tokens, for example options=[' Yes', ' No'].")
+    rows = given.tolist() if hasattr(given, "tolist") else list(given)
+    per_prompt = all(not isinstance(row, str) and isinstance(row, Iterable) for row in rows)
+    if not per_prompt:
+        ids = _option_ids(model, rows, "options")
+        return np.tile(np.array(ids, dtype=np.int64), (count, 1)), _option_texts(model, rows, ids)
+    if len(rows) != count:
+        raise InputError(f"options holds {len(rows)} lists for {count} prompts: give one list, or one per prompt.")
+    lists = [list(row) for row in rows]
+    if len({len(row) for row in lists}) != 1:
+        raise InputError(
+            f"every prompt needs the same number of options, but there are {sorted({len(row) for row in lists})}."
+        )
+    cache: dict[tuple, list[int]] = {}
+    table = []
+    for number, row in enumerate(lists):
+        key = tuple(row)
+        if key not in cache:
+            cache[key] = _option_ids(model, row, f"options of prompt {number}")
+        table.append(cache[key])
+    texts = tuple(_option_texts(model, row, ids) for row, ids in zip(lists, table, strict=True))
+    return np.array(table, dtype=np.int64), texts
+
+
+def _option_ids(model: Model, row: Sequence[Any], where: str) -> list[int]:
+    if not row:
+        raise InputError(f"{where} is empty: give the answer tokens, for example options=[' Yes', ' No'].")
+    if all(isinstance(option, str) for option in row):
+        ids = [_single_token(model, option, row) for option in row]
+    else:
+        _check_ids(row, model.vocabulary, where)
+        ids = [int(i) for i in row]
+    for later, i in enumerate(ids):
+        if i in ids[:later]:
+            twin = ids.index(i)
+            raise InputError(f"{where}: {row[twin]!r} and {row[later]!r} are the same token ({i}); options must differ.")
+    return ids
+
+
+def _single_token(model: Model, option: str, row: Sequence[str]) -> int:
+    """The one token an option is when it follows other text."""
+    if model.tokenizer is None:
+        raise InputError(
+            f"option {option!r} is text, but {model.name} was loaded without a tokenizer: "
+            "pass load_model(..., tokenizer=...) or give token ids."
+        )
+    ids = _ids_after_text(model.tokenizer, option)
+    if len(ids) == 1:
+        return ids[0]
+    pieces = model.tokenizer.convert_ids_to_tokens(ids)
+    message = f"option {option!r} is {len(ids)} tokens {pieces} but must be a single one"
+    alike = [o for o in row if o != option and ids and _ids_after_text(model.tokenizer, o)[:1] == ids[:1]]
+    if alike:
+        message += f", and {alike[0]!r} starts with the same token {pieces[0]!r}"
+    raise InputError(f"{message}: choose a shorter option (often the leading space matters), or give token ids.")
+
+
+def _ids_after_text(tokenizer: Any, option: str) -> list[int]:
+    """Ids of a string as it is tokenised behind other text.
+
+    Alone, a SentencePiece-like tokenizer puts a space in front of it; behind an anchor it does not.
+    """
+    for anchor in (":", "\n", "a"):
+        before = tokenizer(anchor, add_special_tokens=False)["input_ids"]
+        both = tokenizer(anchor + option, add_special_tokens=False)["input_ids"]
+        if both[: len(before)] == before:
+            return both[len(before) :]
+    return tokenizer(option, add_special_tokens=False)["input_ids"]
+
+
+def _option_texts(model: Model, row: Sequence[Any], ids: Sequence[int]) -> tuple[str, ...]:
+    if isinstance(row[0], str):
+        return tuple(row)
+    if model.tokenizer is None:
+        return tuple(f"token {i}" for i in ids)
+    return tuple(model.tokenizer.decode([i]) for i in ids)
+
+
+def _check_ids(ids: Sequence[Any], vocabulary: int, where: str) -> None:
+    for i in ids:
+        if not _is_id(i):
+            raise InputError(f"{where} holds {i!r}: give either text or token ids (whole numbers), not a mixture.")
+        if not 0 <= i < vocabulary:
+            raise InputError(f"{where} holds the token id {i}, but the vocabulary has ids 0 to {vocabulary - 1}.")
+
+
+def _is_id(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
