@@ -17,6 +17,10 @@ _HOME = {
     "load_model": "stream.loading",
     "Contributions": "stream.contributions",
     "contributions": "stream.contributions",
+    "Decomposition": "ensemble.decomposition",
+    "decompose": "ensemble.decomposition",
+    "Task": "tasks.task",
+    "task": "tasks.task",
 }
 
 __all__ = ["__version__", *_HOME]

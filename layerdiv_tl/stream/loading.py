@@ -93,7 +93,7 @@ def load_model(
     >>> from transformers import GPT2Config, GPT2LMHeadModel
     >>> tiny = GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=16, n_positions=32))
     >>> [component.label for component in ld.load_model(tiny).components(unit="head")]
-    ['embed', 'pos_embed', 'L0.H0', 'L0.H1', 'L0.attn_bias', 'L0.mlp', 'constant']
+    ['embed', 'pos_embed', 'L0.H0', 'L0.H1', 'L0.attn_bias', 'L0.mlp']
     """
     if isinstance(x, Model):
         return x

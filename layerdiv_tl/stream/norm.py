@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -66,7 +67,7 @@ def probe(norm: nn.Module, width: int, dtype: torch.dtype, device: torch.device)
     return found
 
 
-def _check(found: Norm, ask, width: int, dtype: torch.dtype) -> None:  # noqa: ANN001
+def _check(found: Norm, ask: Callable[[Tensor], Tensor], width: int, dtype: torch.dtype) -> None:
     """The formula must give the module's own answer on an input it was not fitted to."""
     x = torch.linspace(-2.0, 3.0, width, dtype=torch.float64).to(dtype).double()
     expected = ask(x)

@@ -1,0 +1,1 @@
+"""Numbers -> numbers: numpy only, no model, no path, no figure."""

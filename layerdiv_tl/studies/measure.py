@@ -1,0 +1,100 @@
+"""One model on one task: everything that is said about the pair."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Bool
+
+from ..components import Unit
+from ..ensemble.decomposition import Decomposition, decompose
+from ..ensemble.uncertainty import wilson
+from ..results import Result
+from ..stream.contributions import Contributions, contributions
+from ..tasks.baselines import bag_of_words
+from ..tasks.task import Task
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, eq=False)
+class Measurement(Result):
+    """A task, a model's contributions to its options, and their decomposition.
+
+    `words` tells which examples a cross-validated bag-of-words classifier answers rightly.
+    """
+
+    task: Task
+    contributions: Contributions
+    decomposition: Decomposition
+    words: Bool[np.ndarray, " example"]
+
+    @property
+    def answers(self) -> dict[str, int]:
+        """How often the model answers with each option."""
+        chosen = np.bincount(self.contributions.logits.argmax(1), minlength=len(self.task.options))
+        return dict(zip(self.task.options, chosen.tolist(), strict=True))
+
+    def frame(self) -> pd.DataFrame:
+        """One row: accuracies with Wilson intervals, chance, the totals of the decomposition, the gap."""
+        import pandas as pd
+
+        d, n = self.decomposition, len(self.task)
+        assert d.ensemble_correct is not None and d.centred is not None
+        right, words = int(d.ensemble_correct.sum()), int(self.words.sum())
+        low, high = wilson(right, n)
+        words_low, words_high = wilson(words, n)
+        row: dict[str, Any] = {
+            "model": self.contributions.model,
+            "task": self.task.name,
+            "rows": n,
+            "accuracy": right / n,
+            "accuracy_low": low,
+            "accuracy_high": high,
+            "bag_of_words": words / n,
+            "bag_of_words_low": words_low,
+            "bag_of_words_high": words_high,
+            "chance": 1 / len(self.task.options),
+            "members": len(d.components),
+            "loss": d.loss,
+            "bias": d.bias,
+            "diversity": d.diversity,
+            "loss_centred": d.centred.loss,
+            "bias_centred": d.centred.bias,
+            "diversity_centred": d.centred.diversity,
+            "diversity_logit": d.diversity_logit,
+            "diversity_logit_centred": d.centred.diversity_logit,
+            "theorem_gap": d.gap,
+            "identity_gap": self.contributions.identity_gap,
+            "absolute_gap": self.contributions.absolute_gap,
+        }
+        frame = pd.DataFrame([row])
+        frame.attrs["answers"] = self.answers
+        return frame
+
+    def write(self, folder: str | os.PathLike[str]) -> list[Path]:
+        """The frames as CSV and Parquet, and the contributions, into a folder; the files written."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        frames = {
+            "summary": self.frame(),
+            "components": self.decomposition.by_component(),
+            "modules": self.decomposition.by_module(),
+        }
+        written = [self.contributions.save(folder / "contributions.safetensors")]
+        for name, frame in frames.items():
+            written += [folder / f"{name}.csv", folder / f"{name}.parquet"]
+            frame.to_csv(written[-2], index=False)
+            frame.to_parquet(written[-1], index=False)
+        return written
+
+
+def measure(model: Any, task: Task, unit: Unit = "sublayer") -> Measurement:
+    """Run a model on a task and decompose its squared error, with a word-counting baseline beside it."""
+    parts = contributions(model, task.prompts, task.options, unit=unit)
+    return Measurement(task, parts, decompose(parts, task.labels), bag_of_words(task))

@@ -1,0 +1,1 @@
+"""Classification tasks as prompts, options and labels."""

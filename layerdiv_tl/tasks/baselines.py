@@ -1,0 +1,32 @@
+"""What a task gives away without a language model."""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Bool
+
+from ..errors import InputError
+from .task import Task
+
+
+def bag_of_words(task: Task, folds: int = 5, seed: int = 0) -> Bool[np.ndarray, " example"]:
+    """Which examples a bag-of-words classifier answers rightly, each by a model that never saw it.
+
+    Word counts and L2-regularised logistic regression, stratified cross-validation. Raises InputError
+    where a class has fewer rows than folds.
+
+    >>> import layerdiv_tl as ld
+    >>> bag_of_words(ld.task("sample/sentiment", limit=20)).shape
+    (20,)
+    """
+    from sklearn.feature_extraction.text import CountVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import StratifiedKFold, cross_val_predict
+    from sklearn.pipeline import make_pipeline
+
+    smallest = int(np.bincount(task.labels, minlength=len(task.options)).min())
+    if smallest < folds:
+        raise InputError(f"a class of {task.name} has {smallest} rows, too few for {folds} folds: use more rows.")
+    classifier = make_pipeline(CountVectorizer(), LogisticRegression(max_iter=1000))
+    split = StratifiedKFold(folds, shuffle=True, random_state=seed)
+    return np.asarray(cross_val_predict(classifier, list(task.texts), task.labels, cv=split) == task.labels)

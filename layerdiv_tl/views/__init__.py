@@ -1,0 +1,1 @@
+"""Results -> pictures and pages."""

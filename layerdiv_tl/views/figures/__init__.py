@@ -1,0 +1,26 @@
+"""Every result's natural figure. Figures draw numbers; they compute none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import plotly.graph_objects as go
+
+from ...ensemble.decomposition import Decomposition
+from ...errors import InputError
+from ...results import Result
+from ...stream.contributions import Contributions
+from .bars import component_bars
+from .logits import contribution_map
+
+__all__ = ["component_bars", "contribution_map", "figure"]
+
+
+def figure(result: Result, **options: Any) -> go.Figure:
+    """The natural figure of a result: what `result.plot(**options)` returns."""
+    match result:
+        case Decomposition():
+            return component_bars(result, **options)
+        case Contributions():
+            return contribution_map(result, **options)
+    raise InputError(f"a {type(result).__name__} has no figure of its own: plot one of its parts.")

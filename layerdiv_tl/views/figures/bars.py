@@ -1,0 +1,117 @@
+"""Bias, diversity and net of every component, along depth."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from ...ensemble.decomposition import TERMS, Decomposition, Part
+from ...errors import InputError
+from .. import style
+from .axes import component_axis
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PARTS: tuple[Part, ...] = ("raw", "centred", "shift")
+_MEANING = {
+    "raw": "raw: as in the paper",
+    "centred": "centred: what softmax sees",
+    "shift": "shift: what softmax cannot see",
+}
+_TITLE = {"bias": "Bias", "diversity": "Diversity", "net": "Net = bias − diversity"}
+# Above this many bars the whiskers are a grey smear; the interval stays in the hover.
+_WHISKERS = 150
+
+
+def component_bars(
+    decomposition: Decomposition, part: Part = "centred", title: str | None = None, height: int = 720
+) -> go.Figure:
+    """Three rows of bars (bias, diversity, net), one bar per component, coloured by module.
+
+    Buttons switch between raw, centred and shift; `part` is shown first. Whiskers are 95 % bootstrap
+    intervals over examples. Values are a component's own, in squared logits, undivided by |L|.
+    """
+    if part not in PARTS:
+        raise InputError(f"part={part!r} is unknown: use 'raw', 'centred' or 'shift'.")
+    frame = decomposition.by_component()
+    parts = PARTS if decomposition.centred is not None else ("raw",)
+    part = part if part in parts else "raw"
+    modules = [c.module for c in decomposition.components]
+    figure = make_subplots(rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.07, subplot_titles=list(_TITLE.values()))
+    figure.update_annotations(font={"size": 13, "color": style.INK}, x=0, xanchor="left")
+    for row, term in enumerate(TERMS, start=1):
+        for module in dict.fromkeys(modules):
+            here = np.array([m == module for m in modules])
+            figure.add_bar(
+                x=np.flatnonzero(here),
+                name=style.MODULE_NAME[module],
+                legendgroup=module,
+                showlegend=row == 1,
+                marker={"color": style.MODULE[module], "line": {"width": 0}},
+                row=row,
+                col=1,
+                **_bars(frame[here], term, part),
+            )
+    figure.update_layout(
+        template=style.template(),
+        title={"text": title or "Bias and diversity of every component", "y": 0.98, "yanchor": "top"},
+        height=height,
+        barmode="overlay",
+        bargap=0.25,
+        margin={"t": 128},
+        legend={"y": 1.045},
+        updatemenus=[_switch(frame, modules, parts, part)] if len(parts) > 1 else [],
+    )
+    figure.update_yaxes(title_text="logits²")
+    figure.update_xaxes(**component_axis(decomposition.components), range=[-1, len(modules)])
+    figure.update_xaxes(title_text="component, in stream order", row=3, col=1)
+    return figure
+
+
+def _bars(frame: pd.DataFrame, term: str, part: Part) -> dict[str, Any]:
+    """Heights, whiskers and hovers of one trace."""
+    suffix = "" if part == "raw" else f"_{part}"
+    value = frame[term + suffix].to_numpy()
+    low, high = frame[f"{term}{suffix}_low"].to_numpy(), frame[f"{term}{suffix}_high"].to_numpy()
+    text = [
+        f"<b>{label}</b><br>{term} ({part}) {style.number(v)}<br>95 % [{style.number(a)}, {style.number(b)}]"
+        for label, v, a, b in zip(frame["component"], value, low, high, strict=True)
+    ]
+    bars: dict[str, Any] = {"y": value, "hovertext": text, "hoverinfo": "text"}
+    if len(frame) <= _WHISKERS:
+        whiskers = {"type": "data", "array": high - value, "arrayminus": value - low}
+        bars["error_y"] = whiskers | {"thickness": 1, "width": 0, "color": style.MUTED}
+    return bars
+
+
+def _switch(frame: pd.DataFrame, modules: list[str], parts: tuple[Part, ...], active: Part) -> dict[str, Any]:
+    """Buttons that put another part's numbers into all bars."""
+    buttons = []
+    for part in parts:
+        traces = [
+            _bars(frame[[m == module for m in modules]], term, part)
+            for term in TERMS
+            for module in dict.fromkeys(modules)
+        ]
+        update = {"y": [t["y"] for t in traces], "hovertext": [t["hovertext"] for t in traces]}
+        if all("error_y" in t for t in traces):
+            update |= {"error_y": [t["error_y"] for t in traces]}
+        buttons.append({"label": _MEANING[part], "method": "restyle", "args": [update]})
+    return {
+        "type": "buttons",
+        "direction": "right",
+        "buttons": buttons,
+        "active": parts.index(active),
+        "x": 0,
+        "xanchor": "left",
+        "y": 1.045,
+        "yanchor": "bottom",
+        "pad": {"t": 0, "r": 0},
+        "font": {"size": 12},
+        "bgcolor": style.PAPER,
+        "bordercolor": style.GRID,
+    }

@@ -1,0 +1,86 @@
+"""Figures and tables as one HTML file that works without a network."""
+
+from __future__ import annotations
+
+import html
+import os
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+
+
+@dataclass
+class Page:
+    """A page that grows block by block; all text is escaped.
+
+    >>> page = Page("A <title>")
+    >>> page.text("1 < 2")
+    >>> "A &lt;title&gt;" in page.html() and "1 &lt; 2" in page.html()
+    True
+    """
+
+    title: str
+    blocks: list[str] = field(default_factory=list)
+
+    def heading(self, text: str) -> None:
+        """A section begins."""
+        self.blocks.append(f"<h2>{html.escape(text)}</h2>")
+
+    def text(self, text: str) -> None:
+        """A paragraph."""
+        self.blocks.append(f"<p>{html.escape(text)}</p>")
+
+    def facts(self, facts: dict[str, tuple[str, str]]) -> None:
+        """Headline numbers side by side: name -> (value, what stands beside it)."""
+        cells = "".join(
+            f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(value)}<small>{html.escape(beside)}</small></dd></div>"
+            for name, (value, beside) in facts.items()
+        )
+        self.blocks.append(f"<dl>{cells}</dl>")
+
+    def table(self, frame: pd.DataFrame, caption: str) -> None:
+        """A small table; the first column names the rows, numbers are right-aligned."""
+        head = "".join(f"<th>{html.escape(str(column))}</th>" for column in frame.columns)
+        rows = "".join(
+            "<tr>" + "".join(f"<td>{html.escape(str(cell))}</td>" for cell in row) + "</tr>"
+            for row in frame.itertuples(index=False)
+        )
+        self.blocks.append(
+            f"<figure class=table><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+            f"<figcaption>{html.escape(caption)}</figcaption></figure>"
+        )
+
+    def figure(self, figure: go.Figure, caption: str) -> None:
+        """An interactive figure; plotly.js itself is put into the page once."""
+        config = {"displaylogo": False, "responsive": True, "modeBarButtonsToRemove": ["select2d", "lasso2d"]}
+        drawing = figure.to_html(full_html=False, include_plotlyjs=False, config=config)
+        self.blocks.append(f"<figure>{drawing}<figcaption>{html.escape(caption)}</figcaption></figure>")
+
+    def html(self) -> str:
+        """The whole page."""
+        from plotly.offline import get_plotlyjs
+
+        css = (resources.files("layerdiv_tl.views") / "page.css").read_text(encoding="utf-8")
+        title = html.escape(self.title)
+        return (
+            '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+            '<meta name="viewport" content="width=device-width, initial-scale=1">'
+            f"<title>{title}</title><style>{css}</style>"
+            f"<script>{get_plotlyjs()}</script></head>\n<body><main><h1>{title}</h1>\n"
+            + "\n".join(self.blocks)
+            + "\n</main></body></html>\n"
+        )
+
+    def write(self, path: str | os.PathLike[str]) -> Path:
+        """Write the page; a reader sees the whole file or the old one."""
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+        partial.write_text(self.html(), encoding="utf-8")
+        os.replace(partial, path)
+        return path
