@@ -54,6 +54,8 @@ class Decomposition(Result):
     losses, biases, diversities, coherences
         Per example: `[example]`, `[example, member]`, `[example, member]`, `[example]`; a member's own
         terms, undivided by |L|.
+    silences
+        `[example]`, the squared error of a member that says nothing (u = 0): where every bias starts.
     correct
         `[example, member]`, whether a member alone prefers the gold option; None without labels.
     ensemble_correct
@@ -69,6 +71,7 @@ class Decomposition(Result):
     biases: Float[np.ndarray, "example member"]
     diversities: Float[np.ndarray, "example member"]
     coherences: Float[np.ndarray, " example"]
+    silences: Float[np.ndarray, " example"]
     correct: Bool[np.ndarray, "example member"] | None
     ensemble_correct: Bool[np.ndarray, " example"] | None
     centred: Decomposition | None
@@ -89,6 +92,11 @@ class Decomposition(Result):
     def diversity(self) -> float:
         """Mean squared distance of the members from their mean (Eq. 8); *ambiguity* elsewhere."""
         return float(self.diversities.mean())
+
+    @property
+    def silent_bias(self) -> float:
+        """The bias of a member that says nothing (u = 0), in squared logits: the baseline of all biases."""
+        return float(self.silences.mean())
 
     @property
     def gap(self) -> float:
@@ -257,7 +265,7 @@ def decompose(
     if gold is not None:
         correct = u.argmax(2) == gold[:, None]
         ensemble_correct = u.sum(1).argmax(1) == gold
-    totals = {name: shift[name] + centred[name] for name in ("losses", "biases", "diversities")}
+    totals = {name: shift[name] + centred[name] for name in shift}
 
     def build(terms: dict[str, np.ndarray], **halves: Decomposition | None) -> Decomposition:
         return Decomposition(
@@ -265,6 +273,7 @@ def decompose(
             losses=terms["losses"],
             biases=terms["biases"],
             diversities=terms["diversities"],
+            silences=terms["silences"],
             coherences=_coherence(terms["power_of_sum"], terms["sum_of_power"]),
             correct=correct,
             ensemble_correct=ensemble_correct,
@@ -273,20 +282,19 @@ def decompose(
             shift=halves.get("shift"),
         )
 
-    for name in ("power_of_sum", "sum_of_power"):
-        totals[name] = shift[name] + centred[name]
     return build(totals, centred=build(centred), shift=build(shift))
 
 
 def _squared(
     u: Float[np.ndarray, "example member option"], t: Float[np.ndarray, "example option"]
 ) -> dict[str, np.ndarray]:
-    """Theorem 1's three terms, and the two powers of the coherence, per example."""
+    """Theorem 1's three terms, the silent member's error, and the two powers of the coherence, per example."""
     mean = u.mean(1)
     return {
         "losses": ((t - mean) ** 2).mean(1),
         "biases": ((t[:, None] - u) ** 2).mean(2),
         "diversities": ((mean[:, None] - u) ** 2).mean(2),
+        "silences": (t**2).mean(1),
         "power_of_sum": (u.sum(1) ** 2).mean(1),
         "sum_of_power": (u**2).mean(2).sum(1),
     }

@@ -71,7 +71,6 @@ def measurement_page(measurements: Sequence[Measurement], provenance: dict[str, 
         "squared error is the mean bias minus the mean diversity (Theorem 1). Net is bias minus diversity, "
         "a member's own part of the error."
     )
-    page.text("Model: " + "; ".join(f"{key} {value}" for key, value in provenance.items()) + ".")
     for m in measurements:
         row = m.frame().iloc[0]
         page.heading(f"{m.task.name}: {' / '.join(option.strip() for option in m.task.options)}")
@@ -92,6 +91,7 @@ def measurement_page(measurements: Sequence[Measurement], provenance: dict[str, 
         page.figure(
             component_bars(m.decomposition, title=f"Bias, diversity and net of {row.members} components"),
             "Each bar is one component's own value, averaged over the rows, with a 95 % bootstrap interval. "
+            "Components that write next to nothing about these options stand at the dotted line. "
             "Raw numbers hold a shift common to all options, which softmax cannot see: "
             f"{_unseen(m):.1%} of the raw diversity here. Centred numbers leave it out.",
         )
@@ -105,6 +105,7 @@ def measurement_page(measurements: Sequence[Measurement], provenance: dict[str, 
             contribution_map(m.contributions),
             "What each component writes to the logit of each option, on average. Blue lowers it, vermilion raises it.",
         )
+    page.small("Model: " + "; ".join(f"{key} {value}" for key, value in provenance.items()) + ".")
     return page
 
 

@@ -13,6 +13,14 @@ if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
 
+# plotly 7 draws a button that uploads the chart to its makers' cloud; a page of ours sends nothing.
+CONFIG = {
+    "displaylogo": False,
+    "responsive": True,
+    "plotlyServerURL": "",
+    "modeBarButtonsToRemove": ["sendChartToCloud", "select2d", "lasso2d"],
+}
+
 
 @dataclass
 class Page:
@@ -34,6 +42,10 @@ class Page:
     def text(self, text: str) -> None:
         """A paragraph."""
         self.blocks.append(f"<p>{html.escape(text)}</p>")
+
+    def small(self, text: str) -> None:
+        """A remark in small print."""
+        self.blocks.append(f"<p class=small>{html.escape(text)}</p>")
 
     def facts(self, facts: dict[str, tuple[str, str]]) -> None:
         """Headline numbers side by side: name -> (value, what stands beside it)."""
@@ -57,8 +69,7 @@ class Page:
 
     def figure(self, figure: go.Figure, caption: str) -> None:
         """An interactive figure; plotly.js itself is put into the page once."""
-        config = {"displaylogo": False, "responsive": True, "modeBarButtonsToRemove": ["select2d", "lasso2d"]}
-        drawing = figure.to_html(full_html=False, include_plotlyjs=False, config=config)
+        drawing = figure.to_html(full_html=False, include_plotlyjs=False, config=CONFIG)
         self.blocks.append(f"<figure>{drawing}<figcaption>{html.escape(caption)}</figcaption></figure>")
 
     def html(self) -> str:

@@ -18,11 +18,14 @@ def component_axis(components: Sequence[Component], most: int = 16) -> dict[str,
         else:
             name = f"L{component.layer}" + (f"@{component.use}" if component.use else "")
         starts.setdefault(name, place)
-    inside = [name for name in starts if name.startswith("L")]
-    step = max(1, -(-len(inside) // most))
-    kept = set(inside[::step])
-    # Members of a plain array have no layers; then every few of them carry their own label.
-    outside = [name for name in starts if name not in inside]
-    kept |= set(outside if len(outside) <= most else outside[:: -(-len(outside) // most)])
-    names = [name for name in starts if name in kept]
-    return {"tickmode": "array", "tickvals": [starts[n] for n in names], "ticktext": [html.escape(n) for n in names]}
+    # A label needs a fraction of the axis; whatever would touch the one before is left out.
+    apart = len(components) / (1.5 * most)
+    layers = [name for name in starts if name.startswith("L")]
+    regular = layers[:: max(1, -(-len(layers) // most))]
+    wanted = [name for name in starts if name not in layers or name in regular]
+    kept: list[str] = []
+    for name in wanted:
+        if not kept or starts[name] - starts[kept[-1]] >= apart:
+            kept.append(name)
+    ticks = {"tickvals": [starts[n] for n in kept], "ticktext": [html.escape(n) for n in kept]}
+    return {"tickmode": "array", "tickangle": 0, **ticks}

@@ -33,7 +33,8 @@ def component_bars(
     """Three rows of bars (bias, diversity, net), one bar per component, coloured by module.
 
     Buttons switch between raw, centred and shift; `part` is shown first. Whiskers are 95 % bootstrap
-    intervals over examples. Values are a component's own, in squared logits, undivided by |L|.
+    intervals over examples. Values are a component's own, in squared logits, undivided by |L|. The
+    dotted line is the bias of a component that writes nothing.
     """
     if part not in PARTS:
         raise InputError(f"part={part!r} is unknown: use 'raw', 'centred' or 'shift'.")
@@ -51,6 +52,7 @@ def component_bars(
                 name=style.MODULE_NAME[module],
                 legendgroup=module,
                 showlegend=row == 1,
+                width=0.8,
                 marker={"color": style.MODULE[module], "line": {"width": 0}},
                 row=row,
                 col=1,
@@ -61,12 +63,19 @@ def component_bars(
         title={"text": title or "Bias and diversity of every component", "y": 0.98, "yanchor": "top"},
         height=height,
         barmode="overlay",
-        bargap=0.25,
         margin={"t": 128},
         legend={"y": 1.045},
-        updatemenus=[_switch(frame, modules, parts, part)] if len(parts) > 1 else [],
+        updatemenus=[_switch(decomposition, frame, modules, parts, part)] if len(parts) > 1 else [],
     )
     figure.update_yaxes(title_text="logits²")
+    figure.add_hline(
+        y=_silent(decomposition, part),
+        row=1,
+        col=1,
+        line={"dash": "dot", "width": 1.5, "color": style.INK},
+        annotation={"text": "a component that writes nothing", "font": {"size": 12, "color": style.INK}},
+        annotation_position="top left",
+    )
     figure.update_xaxes(**component_axis(decomposition.components), range=[-1, len(modules)])
     figure.update_xaxes(title_text="component, in stream order", row=3, col=1)
     return figure
@@ -88,7 +97,14 @@ def _bars(frame: pd.DataFrame, term: str, part: Part) -> dict[str, Any]:
     return bars
 
 
-def _switch(frame: pd.DataFrame, modules: list[str], parts: tuple[Part, ...], active: Part) -> dict[str, Any]:
+def _silent(decomposition: Decomposition, part: Part) -> float:
+    shown = decomposition if part == "raw" else getattr(decomposition, part)
+    return shown.silent_bias
+
+
+def _switch(
+    decomposition: Decomposition, frame: pd.DataFrame, modules: list[str], parts: tuple[Part, ...], active: Part
+) -> dict[str, Any]:
     """Buttons that put another part's numbers into all bars."""
     buttons = []
     for part in parts:
@@ -100,7 +116,9 @@ def _switch(frame: pd.DataFrame, modules: list[str], parts: tuple[Part, ...], ac
         update = {"y": [t["y"] for t in traces], "hovertext": [t["hovertext"] for t in traces]}
         if all("error_y" in t for t in traces):
             update |= {"error_y": [t["error_y"] for t in traces]}
-        buttons.append({"label": _MEANING[part], "method": "restyle", "args": [update]})
+        line = _silent(decomposition, part)
+        move = {"shapes[0].y0": line, "shapes[0].y1": line, f"annotations[{len(TERMS)}].y": line}
+        buttons.append({"label": _MEANING[part], "method": "update", "args": [update, move]})
     return {
         "type": "buttons",
         "direction": "right",
