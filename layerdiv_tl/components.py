@@ -7,9 +7,9 @@ components, never by their position.
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from .errors import InputError
 
@@ -121,8 +121,19 @@ def positions(
     [3]
     """
     chosen = list(range(len(components)))
-    wanted = {"kind": kind, "layer": layer, "index": index, "use": use, "module": module, "label": label}
-    known = {"kind": get_args(Kind), "module": get_args(Module), "label": [c.label for c in components]}
+    wanted: dict[str, Any] = {
+        "kind": kind,
+        "layer": layer,
+        "index": index,
+        "use": use,
+        "module": module,
+        "label": label,
+    }
+    known: dict[str, Sequence[str]] = {
+        "kind": get_args(Kind),
+        "module": get_args(Module),
+        "label": [c.label for c in components],
+    }
     for name, condition in wanted.items():
         if condition is None:
             continue
@@ -138,7 +149,7 @@ def positions(
     return chosen
 
 
-def _as_container(condition: object) -> Container:
+def _as_container(condition: Any) -> Sequence[Any]:
     if isinstance(condition, str | int):
         return (condition,)
-    return condition if isinstance(condition, range) else tuple(condition)  # type: ignore[arg-type]
+    return condition if isinstance(condition, range) else tuple(condition)

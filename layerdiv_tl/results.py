@@ -72,7 +72,7 @@ class Result:
                 header = file.metadata() or {}
                 if header.get("format") != FORMAT:
                     raise InputError(f"{str(path)!r} was not written by this version of layerdiv_tl.")
-                arrays = {name: file.get_tensor(name) for name in file.keys()}
+                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except SafetensorError as error:
             raise InputError(f"{str(path)!r} is not a saved {cls.__name__} ({error}).") from error
         result = _unpack(json.loads(header["result"]), arrays)

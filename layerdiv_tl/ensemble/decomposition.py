@@ -36,13 +36,20 @@ class Ensemble(Protocol):
     """What `decompose` reads of `Contributions`: values with names."""
 
     @property
-    def values(self) -> np.ndarray: ...
+    def values(self) -> np.ndarray:
+        """`[example, member, option]`, in logits."""
+
     @property
-    def components(self) -> tuple[Component, ...]: ...
+    def components(self) -> tuple[Component, ...]:
+        """The members' names."""
+
     @property
-    def options(self) -> tuple: ...
+    def options(self) -> tuple:
+        """The options' texts: K of them, or K for every example."""
+
     @property
-    def identity_gap(self) -> float: ...
+    def identity_gap(self) -> float:
+        """How well the members summed to the model's logits."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ LEVEL = 0.95
 
 
 def bootstrap(
-    values: Float[np.ndarray, "example *rest"], draws: int = 1000, seed: int = 0, level: float = LEVEL
+    values: Float[np.ndarray, example * rest], draws: int = 1000, seed: int = 0, level: float = LEVEL
 ) -> tuple[Float[np.ndarray, "*rest"], Float[np.ndarray, "*rest"]]:
     """Percentile interval (low, high) of the mean over examples, in the units of `values`.
 

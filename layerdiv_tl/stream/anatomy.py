@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -135,11 +136,12 @@ def of_huggingface(model: Any) -> Anatomy:
 
     refuse_unreadable(type(model).__name__, find, mapping)
     final, unembed = find("ln_final"), find("unembed")
-    assert final is not None and unembed is not None
-    blocks = list(find("blocks"))  # type: ignore[arg-type]  # a ModuleList
+    blocks: Any = find("blocks")
+    assert final is not None
+    assert unembed is not None
     dtype = next(model.parameters()).dtype
     device = _input_device(model)
-    width = _width(unembed, model)
+    width = _width(unembed)
     submodules = mapping["blocks"].submodules
 
     numbers: dict[int, int] = {}
@@ -188,7 +190,8 @@ def of_transformer_lens(bridge: Any) -> Anatomy:
     """The anatomy of a `TransformerBridge`, raw or in compatibility mode, through its hook points."""
     cfg, hooks = bridge.cfg, bridge.hook_dict
     find = hooks.get
-    refuse_unreadable(cfg.architecture or cfg.model_name, lambda path: getattr(bridge, path, None), vars(bridge)["_modules"])
+    name = cfg.architecture or cfg.model_name
+    refuse_unreadable(name, lambda path: getattr(bridge, path, None), vars(bridge)["_modules"])
     adapter = bridge.adapter
     dtype = next(bridge.parameters()).dtype
     device = torch.device(cfg.device)
@@ -200,7 +203,7 @@ def of_transformer_lens(bridge: Any) -> Anatomy:
         if (tap := find(f"blocks.{layer}.hook_attn_out")) is not None:
             heads = None
             if (z := find(f"blocks.{layer}.attn.hook_z")) is not None:
-                heads = Heads(cfg.n_heads, Tap(z), lambda attn=block.attn: _bridge_projection(attn))
+                heads = Heads(cfg.n_heads, Tap(z), partial(_bridge_projection, block.attn))
             writes.append(Write("attn", layer, Tap(tap), heads))
         if (tap := find(f"blocks.{layer}.hook_mlp_out")) is not None:
             writes.append(Write("mlp", layer, Tap(tap)))
@@ -289,7 +292,7 @@ def _attention(
     )
 
 
-def _linear_map(module: nn.Module) -> tuple[Tensor, Tensor | None]:
+def _linear_map(module: Any) -> tuple[Tensor, Tensor | None]:
     """`[in, out]` weight and bias of a Linear or a Conv1D, also where accelerate has them offloaded."""
     from accelerate.utils import align_module_device
     from transformers.pytorch_utils import Conv1D
@@ -301,7 +304,7 @@ def _linear_map(module: nn.Module) -> tuple[Tensor, Tensor | None]:
         return (weight, bias) if not _offloaded(module) else (weight.clone(), None if bias is None else bias.clone())
 
 
-def _linear_rows(module: nn.Module, ids: Tensor) -> tuple[Tensor, Tensor | None]:
+def _linear_rows(module: Any, ids: Tensor) -> tuple[Tensor, Tensor | None]:
     """Rows `[id, d]` of an unembedding and their biases."""
     from accelerate.utils import align_module_device
 
@@ -352,7 +355,7 @@ def _input_device(model: Any) -> torch.device:
     return _device_of(model.get_input_embeddings(), torch.device("cpu"))
 
 
-def _width(unembed: nn.Module, model: Any) -> int:
+def _width(unembed: Any) -> int:
     from accelerate.utils import align_module_device
 
     with align_module_device(unembed):

@@ -1,7 +1,7 @@
 """One forward pass, and only the wanted activations at the wanted positions.
 
-    ids   : long [row, token], right-padded     mask : long [row, token], 1 on real tokens
-    at    : long [row], the wanted position     every captured activation: float32 [row, width]
+ids   : long [row, token], right-padded     mask : long [row, token], 1 on real tokens
+at    : long [row], the wanted position     every captured activation: float32 [row, width]
 """
 
 from __future__ import annotations
@@ -47,7 +47,11 @@ class Pass:
 
 
 def run(
-    anatomy: Anatomy, ids: Int[Tensor, "row token"], mask: Int[Tensor, "row token"], at: Int[Tensor, " row"], heads: bool
+    anatomy: Anatomy,
+    ids: Int[Tensor, "row token"],
+    mask: Int[Tensor, "row token"],
+    at: Int[Tensor, " row"],
+    heads: bool,
 ) -> Pass:
     """Run the model once. The unembedding sees only the wanted positions, whatever the family.
 

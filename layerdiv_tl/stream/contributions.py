@@ -306,7 +306,8 @@ class _Readout:
     def heads(self, firing: Firing) -> Float[Tensor, "row part option"]:
         """The same for the heads of one attention, and last for their bias where there is one."""
         heads = firing.write.heads
-        assert heads is not None and firing.z is not None
+        assert heads is not None
+        assert firing.z is not None
         weight, bias = heads.projection()
         directions = self.directions * self.scale
         offset = None
@@ -369,7 +370,7 @@ def _part(
     options = torch.as_tensor(option_ids[rows])
     before_cap = done.unembedded.double().cpu().gather(1, options) * anatomy.logit_multiplier
     logits = done.logits.double().cpu().gather(1, options)
-    _check_finite(names, u, logits)
+    _check_finite(junctions, stream, u, logits)
     scale = anatomy.norm.statistic(stream.cumsum(1)) / sigma[:, :, 0]
     remainder = (stream.sum(1) - final).abs().max() / final.abs().max()
     return _Part(
@@ -398,14 +399,21 @@ def _wanted(components: Iterable[str | Component] | None, known: tuple[Component
     return wanted
 
 
-def _check_finite(names: list[Component], u: Float[Tensor, "row component option"], logits: Tensor) -> None:
-    finite = u.isfinite().all(2).all(0)
-    if not finite.all() or not logits.isfinite().all():
-        first = next((name.label for name, fine in zip(names, finite.tolist(), strict=True) if not fine), "the logits")
-        raise InputError(
-            f"the model gives numbers that are not finite, first in {first}: its weights or its precision are "
-            "broken (NaN weights, an overflow in float16), so nothing is computed."
-        )
+def _check_finite(
+    writers: list[Component],
+    stream: Float[Tensor, "row part d"],
+    u: Float[Tensor, "row component option"],
+    logits: Tensor,
+) -> None:
+    if u.isfinite().all() and logits.isfinite().all():
+        return
+    finite = stream.isfinite().all(2).all(0).tolist()
+    # One broken write breaks the norm's statistic, hence every contribution: look at what was written.
+    first = next((writer.label for writer, fine in zip(writers, finite, strict=True) if not fine), "the read-out")
+    raise InputError(
+        f"the model gives numbers that are not finite, first in {first}: its weights or its precision are "
+        "broken (NaN weights, an overflow in float16), so nothing is computed."
+    )
 
 
 def _check_closure(anatomy: Anatomy, name: str, gap: float, parts: list[_Part]) -> None:

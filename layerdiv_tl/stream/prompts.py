@@ -63,10 +63,12 @@ def positions(position: Any, lengths: Sequence[int]) -> Int[np.ndarray, " exampl
         if position != "last":
             raise InputError(f"position={position!r} is unknown: use 'last', an int, or one int per prompt.")
         position = -1
-    wanted = [position] * len(lengths) if _is_id(position) else list(position)
+    if _is_id(position):
+        position = [position] * len(lengths)
+    wanted = list(position) if isinstance(position, Iterable) else []
     if len(wanted) != len(lengths) or not all(_is_id(p) for p in wanted):
         raise InputError(
-            f"position holds {len(wanted)} entries for {len(lengths)} prompts: use 'last', an int, or one int each."
+            f"position={position!r} does not fit {len(lengths)} prompts: use 'last', an int, or one int per prompt."
         )
     for row, (p, length) in enumerate(zip(wanted, lengths, strict=True)):
         if not -length <= p < length:
@@ -116,7 +118,9 @@ def _option_ids(model: Model, row: Sequence[Any], where: str) -> list[int]:
     for later, i in enumerate(ids):
         if i in ids[:later]:
             twin = ids.index(i)
-            raise InputError(f"{where}: {row[twin]!r} and {row[later]!r} are the same token ({i}); options must differ.")
+            raise InputError(
+                f"{where}: {row[twin]!r} and {row[later]!r} are the same token ({i}); options must differ."
+            )
     return ids
 
 

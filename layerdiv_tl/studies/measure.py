@@ -45,7 +45,8 @@ class Measurement(Result):
         import pandas as pd
 
         d, n = self.decomposition, len(self.task)
-        assert d.ensemble_correct is not None and d.centred is not None
+        assert d.ensemble_correct is not None
+        assert d.centred is not None
         right, words = int(d.ensemble_correct.sum()), int(self.words.sum())
         low, high = wilson(right, n)
         words_low, words_high = wilson(words, n)

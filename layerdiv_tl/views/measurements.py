@@ -52,7 +52,8 @@ def summary_lines(measurement: Measurement) -> list[str]:
         f"{m.task.name}: {len(m.task)} rows ({m.task.source}), {m.contributions.model}",
         f"  {row.members} components sum to the logits: largest gap {row.absolute_gap:.1e} logits, "
         f"{row.identity_gap:.1e} of Σ|u|",
-        f"  accuracy {_interval(row, 'accuracy')}, bag of words {_interval(row, 'bag_of_words')}, chance {row.chance:.2f}",
+        f"  accuracy {_interval(row, 'accuracy')}, bag of words {_interval(row, 'bag_of_words')}, "
+        f"chance {row.chance:.2f}",
         f"  answers: {', '.join(f'{option.strip()} {count}' for option, count in m.answers.items())}",
         f"  loss {row.loss:.4g} = bias {row.bias:.4g} − diversity {row.diversity:.4g}   (logits²; identity to "
         f"{row.theorem_gap:.0e})",

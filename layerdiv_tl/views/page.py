@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 CONFIG = {
     "displaylogo": False,
     "responsive": True,
-    "plotlyServerURL": "",
     "modeBarButtonsToRemove": ["sendChartToCloud", "select2d", "lasso2d"],
 }
 

@@ -48,7 +48,13 @@ def template() -> go.layout.Template:
     return go.layout.Template(
         layout={
             "font": {"family": FONT, "size": 13, "color": INK},
-            "title": {"font": {"size": 17, "color": INK}, "x": 0, "xref": "container", "xanchor": "left", "pad": {"l": 16}},
+            "title": {
+                "font": {"size": 17, "color": INK},
+                "x": 0,
+                "xref": "container",
+                "xanchor": "left",
+                "pad": {"l": 16},
+            },
             "paper_bgcolor": PAPER,
             "plot_bgcolor": PAPER,
             "xaxis": axis,

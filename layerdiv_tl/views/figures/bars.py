@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,7 +43,9 @@ def component_bars(
     parts = PARTS if decomposition.centred is not None else ("raw",)
     part = part if part in parts else "raw"
     modules = [c.module for c in decomposition.components]
-    figure = make_subplots(rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.07, subplot_titles=list(_TITLE.values()))
+    figure = make_subplots(
+        rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.07, subplot_titles=list(_TITLE.values())
+    )
     figure.update_annotations(font={"size": 13, "color": style.INK}, x=0, xanchor="left")
     for row, term in enumerate(TERMS, start=1):
         for module in dict.fromkeys(modules):
@@ -103,7 +106,7 @@ def _silent(decomposition: Decomposition, part: Part) -> float:
 
 
 def _switch(
-    decomposition: Decomposition, frame: pd.DataFrame, modules: list[str], parts: tuple[Part, ...], active: Part
+    decomposition: Decomposition, frame: pd.DataFrame, modules: Sequence[str], parts: tuple[Part, ...], active: Part
 ) -> dict[str, Any]:
     """Buttons that put another part's numbers into all bars."""
     buttons = []

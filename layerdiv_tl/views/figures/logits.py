@@ -33,7 +33,10 @@ def contribution_map(
         shown = shown - shown.mean(1, keepdims=True)
     labels = [c.label for c in contributions.components]
     hover = [
-        [f"<b>{label}</b><br>{html.escape(text)}<br>{style.number(v)} logits" for label, v in zip(labels, row, strict=True)]
+        [
+            f"<b>{label}</b><br>{html.escape(text)}<br>{style.number(v)} logits"
+            for label, v in zip(labels, row, strict=True)
+        ]
         for text, row in zip(texts, shown.T, strict=True)
     ]
     most = float(np.abs(shown).max()) or 1.0
@@ -59,7 +62,9 @@ def contribution_map(
         height=150 + 44 * len(texts),
         margin={"t": 64},
     )
-    figure.update_xaxes(**component_axis(contributions.components), title_text="component, in stream order", showgrid=False)
+    figure.update_xaxes(
+        **component_axis(contributions.components), title_text="component, in stream order", showgrid=False
+    )
     figure.update_yaxes(
         tickmode="array",
         tickvals=np.arange(len(texts)),

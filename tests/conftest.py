@@ -1,0 +1,75 @@
+"""What tests share: models, and the folder of shared material, which may be absent."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+SHARED = Path(os.environ.get("LAYERDIV_SHARED", Path(__file__).parents[2] / "shared"))
+TEXTS = [
+    "Once upon a time there was",
+    "Lily and Ben went to the park to play with a big red ball. They were",
+    "One day",
+]
+
+
+def llama(seed: int = 0, **settings: object) -> torch.nn.Module:
+    """A tiny random Llama whose norms are not the identity."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(seed)
+    shape = {
+        "vocab_size": 61,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 64,
+    }
+    return randomised(LlamaForCausalLM(LlamaConfig(**{**shape, **settings})))
+
+
+def gpt2(seed: int = 0) -> torch.nn.Module:
+    """A tiny random GPT-2: LayerNorm, biases everywhere, learned positions, tied embeddings."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(seed)
+    return randomised(GPT2LMHeadModel(GPT2Config(vocab_size=61, n_embd=32, n_layer=3, n_head=4, n_positions=64)))
+
+
+def randomised(model: torch.nn.Module) -> torch.nn.Module:
+    """Every vector (norm gains, biases) random and every matrix of a size that matters."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter.copy_(torch.rand_like(parameter) + 0.5)
+            else:
+                parameter.normal_(std=parameter.shape[-1] ** -0.5)
+    return model.eval()
+
+
+@pytest.fixture(scope="session")
+def stories_folder() -> Path:
+    folder = SHARED / "models" / "stories260K"
+    if not folder.is_dir():
+        pytest.skip(f"no {folder}: the shared material is not here")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def stories(stories_folder: Path):
+    import layerdiv_tl as ld
+
+    return ld.load_model(stories_folder)
+
+
+@pytest.fixture(scope="session")
+def smol():
+    import layerdiv_tl as ld
+
+    return ld.load_model()

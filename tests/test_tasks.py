@@ -1,0 +1,86 @@
+"""Tasks: balanced rows, rendered by their template, with a baseline."""
+
+from difflib import SequenceMatcher
+
+import numpy as np
+import pytest
+
+import layerdiv_tl as ld
+from layerdiv_tl.tasks.baselines import bag_of_words
+from layerdiv_tl.tasks.task import SAMPLES
+
+
+@pytest.fixture(params=SAMPLES)
+def task(request):
+    return ld.task(request.param)
+
+
+def test_sample_rows_are_many_balanced_and_different(task):
+    """At least 64 rows, classes of one size, no text twice and none a small edit of another."""
+    counts = np.bincount(task.labels)
+    assert len(task) >= 64
+    assert len(set(counts)) == 1
+    assert len(counts) == len(task.options)
+    words = [text.lower().split() for text in task.texts]
+    worst = max(SequenceMatcher(None, a, b, autojunk=False).ratio() for i, a in enumerate(words) for b in words[:i])
+    assert worst < 0.5
+    openings = {tuple(w[:2]) for w in words}
+    assert len(openings) > 0.9 * len(task)
+
+
+def test_prompts_are_the_template_filled(task):
+    for text, prompt in zip(task.texts, task.prompts, strict=True):
+        assert prompt == task.template.replace("{text}", text)
+    assert all(option.startswith(" ") for option in task.options)
+
+
+def test_a_first_part_is_balanced_too(task):
+    k = len(task.options)
+    assert ld.task(task.name, limit=2 * k).labels.tolist() == [*range(k), *range(k)]
+
+
+def test_another_template(task):
+    other = ld.task(task.name, template="{text} Say:", limit=3)
+    assert other.prompts[2] == f"{task.texts[2]} Say:"
+    assert other.options == task.options
+
+
+def test_saved_and_loaded(task, tmp_path):
+    again = ld.Task.load(task.save(tmp_path / "task"))
+    assert again.frame().equals(task.frame())
+    assert (again.prompts, again.options, again.source) == (task.prompts, task.options, task.source)
+
+
+def test_bag_of_words_equals_fitting_each_fold_by_hand(task):
+    """A second route: explicit folds, explicit vocabulary, explicit fit."""
+    from sklearn.feature_extraction.text import CountVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import StratifiedKFold
+
+    texts, right = np.array(task.texts), np.zeros(len(task), dtype=bool)
+    for train, held in StratifiedKFold(5, shuffle=True, random_state=0).split(texts, task.labels):
+        words = CountVectorizer().fit(texts[train])
+        fitted = LogisticRegression(max_iter=1000).fit(words.transform(texts[train]), task.labels[train])
+        right[held] = fitted.predict(words.transform(texts[held])) == task.labels[held]
+    np.testing.assert_array_equal(bag_of_words(task), right)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"name": "sst3"}, "there is no task 'sst3': choose among sample/"),
+        ({"limit": 0}, "limit=0"),
+        ({"limit": 2.5}, "limit=2.5"),
+        ({"template": "no field"}, "must hold the field {text}"),
+        ({"template": "{text} {label}"}, "must hold the field {text} and no other"),
+        ({"template": "{text"}, "is not a format string"),
+    ],
+)
+def test_bad_arguments(arguments, message):
+    with pytest.raises(ld.InputError, match=message):
+        ld.task(**{"name": "sample/sentiment", **arguments})
+
+
+def test_too_few_rows_for_the_baseline():
+    with pytest.raises(ld.InputError, match="too few for 5 folds"):
+        bag_of_words(ld.task("sample/sentiment", limit=4))

@@ -1,0 +1,106 @@
+"""Figures and pages: every number under its name, hostile text harmless, no network."""
+
+import re
+
+import numpy as np
+import plotly.graph_objects as go
+import pytest
+from conftest import llama
+
+import layerdiv_tl as ld
+from layerdiv_tl.views import style
+from layerdiv_tl.views.figures import component_bars
+from layerdiv_tl.views.page import Page
+
+HOSTILE = "</script><img src=x onerror=alert(1)>"
+
+
+@pytest.fixture(scope="module")
+def contributions():
+    return ld.contributions(llama(), [[1, 2, 3], [4, 5], [6]], [7, 30], unit="head")
+
+
+@pytest.fixture(scope="module")
+def decomposition(contributions):
+    return ld.decompose(contributions, [0, 1, 0])
+
+
+def bar_heights(figure, data=None):
+    """{(row of the subplot, place): height} of all bars."""
+    heights = data or [trace.y for trace in figure.data]
+    return {
+        (trace.yaxis, int(x)): y
+        for trace, ys in zip(figure.data, heights, strict=True)
+        for x, y in zip(trace.x, ys, strict=True)
+    }
+
+
+def test_bars_show_the_frame_in_every_part(decomposition):
+    """Heights are the frame's columns, and each button puts its own part's columns there."""
+    frame = decomposition.by_component()
+    axes = {"y": "bias", "y2": "diversity", "y3": "net"}
+    for shown in ("raw", "centred", "shift"):
+        figure = decomposition.plot(part=shown)
+        for label, button in zip(("raw", "centred", "shift"), figure.layout.updatemenus[0].buttons, strict=True):
+            suffix = "" if label == "raw" else f"_{label}"
+            for (axis, place), height in bar_heights(figure, button.args[0]["y"]).items():
+                assert height == pytest.approx(frame[axes[axis] + suffix][place])
+            half = decomposition if label == "raw" else getattr(decomposition, label)
+            assert button.args[1]["shapes[0].y0"] == pytest.approx(half.silent_bias)
+            if label == shown:
+                assert bar_heights(figure) == pytest.approx(bar_heights(figure, button.args[0]["y"]))
+    assert figure.layout.annotations[3].text == "a component that writes nothing"
+
+
+def test_colours_are_those_of_the_modules(decomposition):
+    figure = decomposition.plot()
+    assert {t.name: t.marker.color for t in figure.data} == {
+        style.MODULE_NAME[m]: style.MODULE[m] for m in ("embedding", "attention", "mlp")
+    }
+
+
+def test_a_half_and_a_plain_array_have_a_figure(decomposition):
+    assert isinstance(decomposition.centred.plot(), go.Figure)
+    many = ld.decompose(np.random.default_rng(0).normal(size=(5, 400, 3)), [0, 1, 2, 0, 1])
+    assert isinstance(many.plot(), go.Figure)
+    with pytest.raises(ld.InputError, match="part='middle' is unknown"):
+        component_bars(decomposition, part="middle")
+
+
+def test_the_map_shows_the_contributions(contributions):
+    raw = contributions.plot(example=1, centred=False).data[0]
+    np.testing.assert_array_equal(np.array(raw.z), contributions.values[1].T)
+    mean = contributions.values.mean(0)
+    seen = contributions.plot().data[0]
+    np.testing.assert_allclose(np.array(seen.z), (mean - mean.mean(1, keepdims=True)).T)
+    assert seen.zmin == -seen.zmax
+    with pytest.raises(ld.InputError, match="example 3 does not exist"):
+        contributions.plot(example=3)
+
+
+def test_hostile_text_stays_text(contributions, decomposition):
+    """Option and model names that look like HTML never become HTML, on a page or in a figure."""
+    import dataclasses
+
+    evil = dataclasses.replace(contributions, options=(HOSTILE, "b"), model=HOSTILE)
+    page = Page(HOSTILE)
+    page.heading(HOSTILE)
+    page.text(HOSTILE)
+    page.small(HOSTILE)
+    page.facts({HOSTILE: (HOSTILE, HOSTILE)})
+    frame = decomposition.by_module()[["module"]].assign(module=HOSTILE)
+    page.table(frame.rename(columns={"module": HOSTILE}), HOSTILE)
+    page.figure(evil.plot(), HOSTILE)
+    assert "<img" not in page.html()
+    assert page.html().count("</script>") == page.html().count("<script")
+
+
+def test_pages_ask_the_network_for_nothing(contributions, tmp_path):
+    """No element of a page refers to another host, and plotly's upload button is gone."""
+    page = Page("quiet")
+    page.figure(contributions.plot(), "a figure")
+    text = page.write(tmp_path / "page.html").read_text(encoding="utf-8")
+    own = text.replace(text[text.index("<script>") : text.index("</script>")], "", 1)
+    assert not re.findall(r"(?:src|href|url)\s*[=(]\s*['\"]?https?:", own)
+    assert "sendChartToCloud" in own
+    assert [p.name for p in tmp_path.iterdir()] == ["page.html"]
