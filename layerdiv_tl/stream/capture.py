@@ -29,6 +29,11 @@ class Firing:
     z: Float[Tensor, "row hd"] | None
     post_in: Float[Tensor, "row d"] | None
 
+    def rows(self, part: slice) -> Firing:
+        """The same for some rows."""
+        z, post_in = (None if x is None else x[part] for x in (self.z, self.post_in))
+        return Firing(self.write, self.wrote[part], z, post_in)
+
 
 @dataclass(frozen=True, eq=False)
 class Pass:
@@ -44,6 +49,14 @@ class Pass:
     final: Float[Tensor, "row d"]
     unembedded: Float[Tensor, "row v"]
     logits: Float[Tensor, "row v"]
+
+    def rows(self, part: slice) -> Pass:
+        """The same for some rows."""
+        # A position embedding may be one row for all.
+        pos_embed = None if self.pos_embed is None else self.pos_embed.expand_as(self.embed)[part]
+        firings = tuple(firing.rows(part) for firing in self.firings)
+        final, unembedded, logits = self.final[part], self.unembedded[part], self.logits[part]
+        return Pass(self.embed[part], pos_embed, firings, final, unembedded, logits)
 
 
 def run(

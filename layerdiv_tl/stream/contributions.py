@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 # Relative to max Σ|u_i|. float32 models measure 1e-7 to 1e-6, half-precision ones about 1e-2.
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 5e-2, torch.bfloat16: 5e-2}
 
+# Rows worked on at once behind a forward pass: it bounds the float64 copies (61 × 576 numbers a row on
+# the default model), which would otherwise outgrow the pass itself where prompts are short.
+ROWS = 32
+
 
 @dataclass(frozen=True, eq=False)
 class Contributions(Result):
@@ -216,7 +220,9 @@ def contributions(
         for rows in batches(lengths, batch_tokens):
             tokens, mask = pad([ids[row] for row in rows])
             done = run(anatomy, tokens, mask, torch.as_tensor(at[rows]), heads=unit == "head")
-            parts.append(_part(anatomy, readout, done, np.array(rows), option_ids, unit))
+            for start in range(0, len(rows), ROWS):
+                some = slice(start, start + ROWS)
+                parts.append(_part(anatomy, readout, done.rows(some), np.array(rows[some]), option_ids, unit))
             progress.update(len(rows))
 
     names = parts[0].components
@@ -345,7 +351,7 @@ def _part(
     if done.pos_embed is not None:
         names.append(Component("pos_embed"))
         junctions.append(names[-1])
-        written.append(done.pos_embed.expand_as(done.embed))
+        written.append(done.pos_embed)
     written += [firing.wrote for firing in done.firings]
     stream = torch.stack(written, 1).double().cpu()
     final = done.final.double().cpu()
@@ -367,9 +373,9 @@ def _part(
         names.append(Component("constant"))
         u = torch.cat([u, readout.constant[readout.index][:, None]], 1)
 
-    options = torch.as_tensor(option_ids[rows])
-    before_cap = done.unembedded.double().cpu().gather(1, options) * anatomy.logit_multiplier
-    logits = done.logits.double().cpu().gather(1, options)
+    options = torch.as_tensor(option_ids[rows]).to(done.logits.device)
+    before_cap = done.unembedded.gather(1, options).double().cpu() * anatomy.logit_multiplier
+    logits = done.logits.gather(1, options).double().cpu()
     _check_finite(junctions, stream, u, logits)
     scale = anatomy.norm.statistic(stream.cumsum(1)) / sigma[:, :, 0]
     remainder = (stream.sum(1) - final).abs().max() / final.abs().max()

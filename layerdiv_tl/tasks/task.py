@@ -69,15 +69,18 @@ class Authored:
     file: str
     template: str
     options: tuple[str, ...]
-    about: str
 
 
 SAMPLES: Mapping[str, Authored] = {
     "sample/sentiment": Authored(
         "sentiment.jsonl",
         "Review: {text}\nSentiment:",
-        (" Negative", " Positive"),
-        "Is the review negative or positive?",
+        (" negative", " positive"),
+    ),
+    "sample/topic": Authored(
+        "topic.jsonl",
+        "Text: {text}\nTopic:",
+        (" Sports", " Science", " Food", " Music"),
     ),
 }
 
@@ -98,7 +101,7 @@ def task(name: str, limit: int | None = None, template: str | None = None) -> Ta
     >>> import layerdiv_tl as ld
     >>> t = ld.task("sample/sentiment", limit=4)
     >>> t.options, t.labels.tolist()
-    ((' Negative', ' Positive'), [0, 1, 0, 1])
+    ((' negative', ' positive'), [0, 1, 0, 1])
     """
     if name not in SAMPLES:
         raise InputError(f"there is no task {name!r}: choose among {', '.join(SAMPLES)}.")

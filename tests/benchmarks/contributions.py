@@ -1,0 +1,130 @@
+"""What taking the default model apart costs, as ratios in one run. `python tests/benchmarks/contributions.py`
+
+Plain pass: the Hugging Face model on the same batches with `logits_to_keep=1`. Every ratio is the median
+of ratios of neighbouring runs, so that a machine whose speed drifts does not matter much.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+import layerdiv_tl as ld
+from layerdiv_tl.stream.capture import batches, pad, quiet
+
+OPTIONS = [" Negative", " Positive"]
+
+
+def texts(rows: int, tokens: int) -> list[list[int]]:
+    rng = np.random.default_rng(0)
+    return rng.integers(1000, 40_000, (rows, tokens)).tolist()
+
+
+def plain(model: ld.Model, prompts: list[list[int]]) -> None:
+    with quiet(model.anatomy):
+        for rows in batches([len(p) for p in prompts], 4096):
+            ids, mask = pad([prompts[row] for row in rows])
+            model.anatomy.root(input_ids=ids, attention_mask=mask, logits_to_keep=1, use_cache=False)
+
+
+def full_cache(bridge: object, prompts: list[list[int]], options: torch.Tensor) -> None:
+    """TransformerLens' way: cache everything, stack the components, scale, unembed."""
+    with torch.inference_mode():
+        for rows in batches([len(p) for p in prompts], 4096):
+            ids = torch.tensor([prompts[row] for row in rows])
+            _, cache = bridge.run_with_cache(ids)  # type: ignore[attr-defined]
+            names = ["hook_embed"] + [f"blocks.{i}.hook_{s}_out" for i in range(30) for s in ("attn", "mlp")]
+            stack = torch.stack([cache[name][:, -1] for name in names])
+            scaled = stack / cache["ln_final.hook_scale"][:, -1] * bridge.ln_final.weight  # type: ignore[attr-defined]
+            (scaled @ bridge.W_U[:, options]).numpy()  # type: ignore[attr-defined]
+
+
+def ratio(a: Callable[[], None], b: Callable[[], None], repeats: int) -> tuple[float, float, float]:
+    """Median of a/b over neighbouring runs, and both medians in seconds."""
+    a(), b()
+    times = {a: [], b: []}
+    for turn in range(repeats):
+        for f in (a, b) if turn % 2 else (b, a):
+            start = time.perf_counter()
+            f()
+            times[f].append(time.perf_counter() - start)
+    ratios = [x / y for x, y in zip(times[a], times[b], strict=True)]
+    return statistics.median(ratios), statistics.median(times[a]), statistics.median(times[b])
+
+
+def peak(kind: str, rows: int) -> float:
+    """Peak memory in MiB of a fresh process that does one thing."""
+    command = [sys.executable, __file__, "--peak", kind, "--rows", str(rows)]
+    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1])
+
+
+def run_peak(kind: str, rows: int) -> None:
+    model = ld.load_model()
+    prompts = texts(rows, 16)
+    if kind == "plain":
+        plain(model, prompts)
+    else:
+        ld.contributions(model, prompts, OPTIONS, unit=kind)  # type: ignore[arg-type]
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--peak")
+    parser.add_argument("--rows", type=int, default=2000)
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--skip-memory", action="store_true")
+    given = parser.parse_args()
+    if given.peak:
+        return run_peak(given.peak, given.rows)
+
+    model = ld.load_model()
+    print(f"torch threads {torch.get_num_threads()}, {given.repeats} repeats")
+    for rows, tokens in ((64, 64), (4, 1024)):
+        prompts = texts(rows, tokens)
+        for unit in ("sublayer", "head"):
+            r, a, b = ratio(
+                lambda p=prompts, u=unit: ld.contributions(model, p, OPTIONS, unit=u),
+                lambda p=prompts: plain(model, p),
+                given.repeats,
+            )
+            print(f"{rows} × {tokens} tokens, {unit:8}: contributions / plain pass = {r:.3f}   ({a:.2f} s / {b:.2f} s)")
+
+    from transformer_lens.model_bridge import TransformerBridge
+
+    other = ld.load_model()
+    bridge = TransformerBridge.boot_transformers(
+        "a-label", hf_model=other.anatomy.root, tokenizer=other.tokenizer, device="cpu"
+    )
+    options = torch.tensor([3, 5])
+    for rows, tokens in ((16, 64), (1, 1024)):
+        prompts = texts(rows, tokens)
+        r, a, b = ratio(
+            lambda p=prompts: full_cache(bridge, p, options),
+            lambda p=prompts: ld.contributions(model, p, OPTIONS),
+            max(3, given.repeats // 2),
+        )
+        print(
+            f"{rows} × {tokens} tokens: TransformerLens' full cache / contributions = {r:.2f}   ({a:.2f} s / {b:.2f} s)"
+        )
+
+    if given.skip_memory:
+        return None
+    for rows in (500, 2000):
+        base = peak("plain", rows)
+        extra = {unit: peak(unit, rows) - base for unit in ("sublayer", "head")}
+        shown = ", ".join(f"{unit} {mib:+.0f} MiB" for unit, mib in extra.items())
+        print(f"{rows} prompts of 16 tokens: peak memory above the plain pass ({base:.0f} MiB): {shown}")
+    return None
+
+
+if __name__ == "__main__":
+    main()
