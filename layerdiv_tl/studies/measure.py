@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Float
 
 from ..components import Unit
 from ..ensemble.decomposition import Decomposition, decompose
-from ..ensemble.uncertainty import wilson
+from ..ensemble.uncertainty import bootstrap, wilson
 from ..results import Result
 from ..stream.contributions import Contributions, contributions
 from ..tasks.baselines import bag_of_words
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 class Measurement(Result):
     """A task, a model's contributions to its options, and their decomposition.
 
-    `words` tells which examples a cross-validated bag-of-words classifier answers rightly.
+    `words` tells how often a cross-validated bag-of-words classifier answers each example rightly.
     """
 
     task: Task
     contributions: Contributions
     decomposition: Decomposition
-    words: Bool[np.ndarray, " example"]
+    words: Float[np.ndarray, " example"]
 
     @property
     def answers(self) -> dict[str, int]:
@@ -41,15 +41,15 @@ class Measurement(Result):
         return dict(zip(self.task.options, chosen.tolist(), strict=True))
 
     def frame(self) -> pd.DataFrame:
-        """One row: accuracies with Wilson intervals, chance, the totals of the decomposition, the gap."""
+        """One row: accuracies with 95 % intervals, chance, the totals of the decomposition, the gap."""
         import pandas as pd
 
         d, n = self.decomposition, len(self.task)
         assert d.ensemble_correct is not None
         assert d.centred is not None
-        right, words = int(d.ensemble_correct.sum()), int(self.words.sum())
+        right = int(d.ensemble_correct.sum())
         low, high = wilson(right, n)
-        words_low, words_high = wilson(words, n)
+        words_low, words_high = (float(x) for x in bootstrap(self.words))
         row: dict[str, Any] = {
             "model": self.contributions.model,
             "task": self.task.name,
@@ -57,7 +57,7 @@ class Measurement(Result):
             "accuracy": right / n,
             "accuracy_low": low,
             "accuracy_high": high,
-            "bag_of_words": words / n,
+            "bag_of_words": float(self.words.mean()),
             "bag_of_words_low": words_low,
             "bag_of_words_high": words_high,
             "chance": 1 / len(self.task.options),
