@@ -26,7 +26,7 @@ Kind = Literal[
     "rounding",
     "member",
 ]
-Unit = Literal["sublayer", "head"]
+Unit = Literal["sublayer", "head", "neuron"]
 Module = Literal["embedding", "attention", "mlp", "constant", "rounding", "member"]
 
 _MODULES: dict[str, Module] = {

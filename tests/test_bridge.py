@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from conftest import TEXTS, gpt2, llama
 
 import layerdiv_tl as ld
@@ -44,19 +45,81 @@ def test_stories_through_a_bridge(stories_folder, stories):
         np.testing.assert_allclose(c.values, ld.contributions(stories, TEXTS, [300, 301], unit=unit).values, atol=1e-5)
 
 
-def test_hook_names_name_what_a_cache_needs():
-    """Every hook name exists, and a cache of them holds the writes that sum to the final stream."""
-    import torch
+@pytest.mark.parametrize("unit", ["sublayer", "head", "neuron"])
+@pytest.mark.parametrize("make", [llama, gpt2], ids=["llama", "gpt2"])
+def test_from_a_cache(make, unit):
+    """A cache of hook_names(unit) gives the numbers of a pass, whichever side is padded."""
+    bridge = boot(make())
+    model = ld.load_model(bridge)
+    names = model.hook_names(unit)
+    assert names == ld.load_model(make()).hook_names(unit)
+    expected = ld.contributions(model, PROMPTS, [7, 30], unit=unit)
+    longest = max(map(len, PROMPTS))
+    for left in (False, True):
+        if left and make is gpt2:
+            continue  # a left-padded GPT-2 needs position ids, which a cache by hand does not show
+        gaps = [[0] * (longest - len(p)) for p in PROMPTS]
+        tokens = torch.tensor([g + p if left else p + g for p, g in zip(PROMPTS, gaps, strict=True)])
+        real = [[1] * len(p) for p in PROMPTS]
+        mask = torch.tensor([g + r if left else r + g for r, g in zip(real, gaps, strict=True)])
+        _, cache = bridge.run_with_cache(tokens, attention_mask=mask, names_filter=list(names))
+        c = ld.contributions(model, cache=cache, tokens=tokens, attention_mask=mask, options=[7, 30], unit=unit)
+        assert c.components == expected.components
+        assert c.tokens == tuple(map(tuple, PROMPTS))
+        assert c.identity_gap <= 1e-6
+        np.testing.assert_allclose(c.values, expected.values, atol=1e-5)
+        np.testing.assert_allclose(c.model_logits, expected.model_logits, atol=1e-5)
+        np.testing.assert_allclose(c.junction_scale, expected.junction_scale, rtol=1e-5)
+        first = ld.contributions(
+            model, cache=cache, tokens=tokens, attention_mask=mask, options=[7, 30], unit=unit, position=0
+        )
+        np.testing.assert_allclose(
+            first.values, ld.contributions(model, PROMPTS, [7, 30], unit=unit, position=0).values, atol=1e-5
+        )
 
-    bridge = boot(gpt2())
-    names = ld.load_model(gpt2()).hook_names("head")
-    assert names == ld.load_model(bridge).hook_names("head")
-    _, cache = bridge.run_with_cache(torch.tensor(PROMPTS[:1]), names_filter=list(names))
-    assert set(names) <= set(cache)
-    writes = cache["hook_embed"] + cache["hook_pos_embed"]
-    for layer in range(3):
-        writes = writes + cache[f"blocks.{layer}.hook_attn_out"] + cache[f"blocks.{layer}.hook_mlp_out"]
-    torch.testing.assert_close(writes, cache["blocks.2.hook_resid_post"], atol=1e-5, rtol=1e-5)
+
+def test_a_cache_of_one_prompt_with_or_without_its_batch_axis():
+    """tokens [token] and a cache without batch axis are the same prompt."""
+    bridge = boot(llama())
+    model = ld.load_model(bridge)
+    tokens = torch.tensor(PROMPTS[0])
+    _, cache = bridge.run_with_cache(tokens[None])
+    whole = ld.contributions(model, cache=cache, tokens=tokens, options=[7, 30])
+    cache.remove_batch_dim()
+    np.testing.assert_array_equal(
+        ld.contributions(model, cache=cache, tokens=tokens, options=[7, 30]).values, whole.values
+    )
+
+
+def test_what_a_cache_cannot_give():
+    bridge = boot(llama())
+    model = ld.load_model(bridge)
+    tokens = torch.tensor(PROMPTS[:1])
+    _, cache = bridge.run_with_cache(tokens, names_filter=list(model.hook_names()))
+    good = {"cache": cache, "tokens": tokens, "options": [7, 30]}
+    for change, message in [
+        ({"tokens": None}, "needs tokens="),
+        ({"tokens": torch.tensor(PROMPTS[2:])}, "does not fit tokens of the shape"),
+        ({"tokens": tokens.double()}, "must be token ids"),
+        ({"tokens": torch.zeros(1, 0, dtype=torch.long)}, "must be token ids"),
+        ({"unit": "head"}, r"the cache lacks blocks\.0\.attn\.hook_z"),
+        ({"attention_mask": torch.ones(1, 3)}, "attention_mask has the shape"),
+        ({"attention_mask": torch.tensor([[1, 1, 0, 1, 1, 1, 1, 1]])}, "one run of tokens"),
+        ({"attention_mask": torch.zeros(1, 8)}, "one run of tokens"),
+        ({"prompts": PROMPTS}, "either prompts or a cache"),
+        ({"cache": None}, "belong to a cache"),
+        ({"cache": None, "tokens": None}, "there are no prompts"),
+    ]:
+        with pytest.raises(ld.InputError, match=message):
+            ld.contributions(model, **{**good, **change})
+
+
+def test_a_cache_of_a_reused_layer_is_refused():
+    """A cache keeps the last use of a layer only, so its parts could not sum."""
+    model = llama()
+    model.model.layers = torch.nn.ModuleList([model.model.layers[0]] * 3)
+    with pytest.raises(ld.InputError, match="keeps the last use only"):
+        ld.contributions(model, cache={}, tokens=torch.tensor(PROMPTS[:1]), options=[7, 30])
 
 
 def test_compatibility_mode_is_taken_as_it_is():

@@ -90,7 +90,7 @@ def test_a_model_that_does_not_sum_is_refused_with_the_place():
     """A write that no component names breaks the sum, and the message says where."""
     model = llama()
     model.model.layers[1].register_forward_hook(lambda module, args, output: output + 1.0)
-    with pytest.raises(ld.InputError, match="do not add up to the residual stream"):
+    with pytest.raises(ld.InputError, match="do not add up to its residual stream"):
         ld.contributions(model, **GOOD)
 
 

@@ -15,29 +15,33 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from ..components import Unit
 from ..errors import InputError
-from .anatomy import Anatomy, Heads, Tap, Write
+from .anatomy import Anatomy, Tap, Write
 
 
 @dataclass(frozen=True, eq=False)
 class Firing:
-    """What one use of one sublayer wrote: `wrote` `[row, d]`; for heads, their values `z` and the input
-    of the norm behind W_O."""
+    """What one use of one sublayer wrote, all `[row, …]`.
+
+    `wrote` is the write itself; where it is cut into parts, `values` are theirs before the output map
+    and `post` is the input, or the statistic (one number a row), of the norm behind that map.
+    """
 
     write: Write
     wrote: Float[Tensor, "row d"]
-    z: Float[Tensor, "row hd"] | None
-    post_in: Float[Tensor, "row d"] | None
+    values: Float[Tensor, "row part"] | None = None
+    post: Float[Tensor, "row _"] | None = None
 
     def rows(self, part: slice) -> Firing:
         """The same for some rows."""
-        z, post_in = (None if x is None else x[part] for x in (self.z, self.post_in))
-        return Firing(self.write, self.wrote[part], z, post_in)
+        values, post = (None if x is None else x[part] for x in (self.values, self.post))
+        return Firing(self.write, self.wrote[part], values, post)
 
 
 @dataclass(frozen=True, eq=False)
 class Pass:
-    """One forward pass at the wanted positions, everything in float32 (or wider) on the model's device.
+    """One forward pass at the wanted positions, in float32 or wider, on the model's device.
 
     `logits` are the model's own answer, `unembedded` what its unembedding returned, before any
     multiplier or soft-cap; both `[row, vocabulary]`.
@@ -52,8 +56,7 @@ class Pass:
 
     def rows(self, part: slice) -> Pass:
         """The same for some rows."""
-        # A position embedding may be one row for all.
-        pos_embed = None if self.pos_embed is None else self.pos_embed.expand_as(self.embed)[part]
+        pos_embed = None if self.pos_embed is None else self.pos_embed[part]
         firings = tuple(firing.rows(part) for firing in self.firings)
         final, unembedded, logits = self.final[part], self.unembedded[part], self.logits[part]
         return Pass(self.embed[part], pos_embed, firings, final, unembedded, logits)
@@ -64,12 +67,12 @@ def run(
     ids: Int[Tensor, "row token"],
     mask: Int[Tensor, "row token"],
     at: Int[Tensor, " row"],
-    heads: bool,
+    unit: Unit = "sublayer",
 ) -> Pass:
     """Run the model once. The unembedding sees only the wanted positions, whatever the family.
 
-    `heads`: also read the values each attention's heads were mixed from. Raises InputError where the
-    model does not run the way its anatomy says.
+    `unit`: also read the values of the heads or neurons. Raises InputError where the model does not run
+    the way its anatomy says.
     """
     ids, mask, at = (x.to(anatomy.device) for x in (ids, mask, at))
     rows, length = torch.arange(len(ids), device=anatomy.device), ids.shape[1]
@@ -80,6 +83,7 @@ def run(
         if x.dim() == 2 and len(x) == len(ids) * length:  # OPT's MLP works on [row·token, d]
             x = x.view(len(ids), length, -1)
         # Indexing copies, so that a model which adds in place later cannot change what was read.
+        # Learned positions may come as one row for all.
         x = x[rows.to(x.device), at.to(x.device)] if len(x) == len(ids) else x[0, at.to(x.device)]
         return upcast(x.flatten(1)).to(anatomy.device)
 
@@ -94,47 +98,46 @@ def run(
         x = args[0]
         return (x[rows.to(x.device), at.to(x.device)][:, None], *args[1:])
 
-    taps = [anatomy.stream_in, anatomy.stream_out, *(w.tap for w in anatomy.writes)]
-    if anatomy.pos_embed is not None:
-        taps.append(anatomy.pos_embed)
-    for split in (w.heads for w in anatomy.writes if heads and w.heads is not None):
-        taps += [split.tap] if split.post_tap is None else [split.tap, split.post_tap]
-
     unembedded: list[Tensor] = []
     with ExitStack() as stack:
-        for tap in taps:
+        for tap in anatomy.taps(unit):
             stack.callback(_attach(tap, keep(tap)))
         stack.callback(anatomy.unembed.register_forward_pre_hook(only_wanted).remove)
         output = Tap(anatomy.unembed)
-        stack.callback(_attach(output, lambda x: unembedded.append(upcast(x[:, 0]))))
-        logits = upcast(anatomy.logits(ids, mask)[:, 0])
+        stack.callback(_attach(output, lambda x: unembedded.append(upcast(x[:, 0]).to(anatomy.device))))
+        logits = upcast(anatomy.logits(ids, mask)[:, 0]).to(anatomy.device)
+    return assemble(anatomy, seen, order, unembedded[-1], logits, unit)
 
-    def once(tap: Tap, what: str) -> Tensor:
+
+def assemble(
+    anatomy: Anatomy,
+    seen: dict[int, list[Tensor]],
+    order: Sequence[int],
+    unembedded: Tensor,
+    logits: Tensor,
+    unit: Unit,
+) -> Pass:
+    """A `Pass` from what every tap showed (by the tap's id, once for every use) and the order of it."""
+
+    def shown(tap: Tap, what: str) -> list[Tensor]:
         if id(tap) not in seen:
             raise InputError(
                 f"the {what} of this model was never reached in its forward pass (a fused or rewritten forward "
                 "goes around it), so its components cannot be read: load the plain model."
             )
-        return seen[id(tap)][0]
+        return seen[id(tap)]
 
-    pos_embed = None if anatomy.pos_embed is None else once(anatomy.pos_embed, "position embedding")
-    embed = once(anatomy.stream_in, "input of the first block")
+    pos_embed = None if anatomy.pos_embed is None else shown(anatomy.pos_embed, "position embedding")[0]
+    embed = shown(anatomy.stream_in, "input of the first block")[0]
     if pos_embed is not None:
         embed = embed - pos_embed
-    once(anatomy.stream_out, "input of the final norm")
     for write in anatomy.writes:
-        once(write.tap, f"{'attention' if write.kind == 'attn' else 'MLP'} of layer {write.layer}")
-    return Pass(
-        embed=embed,
-        pos_embed=pos_embed,
-        firings=tuple(_firings(anatomy, seen, order, heads)),
-        final=seen[id(anatomy.stream_out)][-1],
-        unembedded=unembedded[-1],
-        logits=logits,
-    )
+        shown(write.tap, f"{'attention' if write.kind == 'attn' else 'MLP'} of layer {write.layer}")
+    final = shown(anatomy.stream_out, "input of the final norm")[-1]
+    return Pass(embed, pos_embed, tuple(_firings(anatomy, seen, order, unit)), final, unembedded, logits)
 
 
-def _firings(anatomy: Anatomy, seen: dict[int, list[Tensor]], order: Sequence[int], heads: bool) -> Iterator[Firing]:
+def _firings(anatomy: Anatomy, seen: dict[int, list[Tensor]], order: Sequence[int], unit: Unit) -> Iterator[Firing]:
     """The firings in stream order: that of `writes`, unless layers are reused; then as they happened."""
     by_tap = {id(write.tap): write for write in anatomy.writes}
     reused = any(len(seen[tap]) > 1 for tap in by_tap)
@@ -143,13 +146,13 @@ def _firings(anatomy: Anatomy, seen: dict[int, list[Tensor]], order: Sequence[in
     for tap in sequence:
         write, use = by_tap[tap], count.setdefault(tap, 0)
         count[tap] += 1
-        split: Heads | None = write.heads if heads else None
-        yield Firing(
-            write=write,
-            wrote=seen[tap][use] * anatomy.scale,
-            z=None if split is None else seen[id(split.tap)][use],
-            post_in=None if split is None or split.post_tap is None else seen[id(split.post_tap)][use],
-        )
+        wrote = seen[tap][use] * write.scale
+        split = write.split if write.is_cut(unit) else None
+        if split is None:
+            yield Firing(write, wrote)
+        else:
+            post = None if split.post_tap is None else seen[id(split.post_tap)][use]
+            yield Firing(write, wrote, seen[id(split.tap)][use], post)
 
 
 def _attach(tap: Tap, store: Callable[[Tensor], None]) -> Callable[[], None]:

@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from copy import copy
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
 
 from ..components import Component, Unit
 from ..components import positions as component_positions
 from ..errors import InputError
 from ..results import Result
+from . import cache as caching
 from . import prompts as reading
-from .anatomy import Anatomy
-from .capture import Firing, Pass, batches, pad, quiet, run
-from .loading import load_model
+from .capture import Pass, batches, pad, quiet, run
+from .loading import Model, load_model
+from .readout import Part, Readout, check_closure, take_apart
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# Relative to max Σ|u_i|. float32 models measure 1e-7 to 1e-6, half-precision ones about 1e-2.
-TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 5e-2, torch.bfloat16: 5e-2}
-
-# Rows worked on at once behind a forward pass: it bounds the float64 copies (61 × 576 numbers a row on
-# the default model), which would otherwise outgrow the pass itself where prompts are short.
-ROWS = 32
+# Behind a pass, rows are worked on together until they make this many numbers (32 MiB in float64):
+# it bounds what short prompts with many components and options would otherwise need.
+NUMBERS = 4_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,17 +154,23 @@ class Contributions(Result):
 
 def contributions(
     model: Any,
-    prompts: Any,
-    options: Any,
+    prompts: Any = None,
+    options: Any = None,
     unit: Unit = "sublayer",
     position: Any = "last",
     components: Iterable[str | Component] | None = None,
     batch_tokens: int = 4096,
+    *,
+    top: int | None = None,
+    cache: Any = None,
+    tokens: Any = None,
+    attention_mask: Any = None,
 ) -> Contributions:
     """Take a model's logits apart into the direct contributions of its components (Eq. 2-3).
 
     u_i = W_U (gain · centre(z_i)) / σ, with z_i what component i wrote to the residual stream and σ
-    the final norm's statistic of the whole stream; what the read-out adds by itself is `constant`.
+    the final norm's statistic of the whole stream; what the read-out adds by itself is `constant`, and
+    what a half-precision model loses at every addition is `rounding`.
 
     model
         A `Model`, or anything `load_model` takes.
@@ -178,7 +180,8 @@ def contributions(
         K answer tokens whose logits are wanted: strings exactly as written (" Yes" with its space) that
         are single tokens, or ids, or one list of K per prompt.
     unit
-        "sublayer": embedding, attentions, MLPs; "head": attentions cut into heads.
+        "sublayer": embedding, attentions, MLPs; "head": attentions cut into heads, MLPs whole;
+        "neuron": MLPs cut into neurons, attentions whole.
     position
         Where the logits are read: "last", an int counted in each prompt's own tokens (negative from
         the end), or one int per prompt.
@@ -186,6 +189,12 @@ def contributions(
         Labels or components to keep; None keeps all. All are computed either way, to check the sum.
     batch_tokens
         The most padded tokens in one forward pass. It changes speed and memory only.
+    top
+        Keep only so many components: those whose contributions, centred over the options, are largest
+        on average over examples. Costs a second pass; memory does not grow with the number of neurons.
+    cache, tokens, attention_mask
+        Instead of prompts: activations cached through TransformerLens (names: `Model.hook_names(unit)`),
+        the token ids `[row, token]` they belong to, and which of these are real.
 
     Raises InputError for input that cannot be used, for weights that give no finite number, and for a
     model whose components do not sum to its logits.
@@ -200,31 +209,21 @@ def contributions(
     >>> c.values.shape, bool(c.identity_gap < 1e-6)
     ((2, 5, 2), True)
     """
-    from tqdm.auto import tqdm
-
     model = load_model(model)
-    anatomy = model.anatomy
-    if unit not in ("sublayer", "head"):
-        raise InputError(f"unit={unit!r} is unknown: use 'sublayer' or 'head'.")
+    if unit not in get_args(Unit):
+        raise InputError(f"unit={unit!r} is unknown: use 'sublayer', 'head' or 'neuron'.")
     if not isinstance(batch_tokens, int) or batch_tokens < 1:
         raise InputError(f"batch_tokens={batch_tokens!r} must be a whole number of at least 1.")
-    ids = reading.encode(model, prompts)
-    lengths = [len(row) for row in ids]
-    at = reading.positions(position, lengths)
-    option_ids, option_texts = reading.options(model, options, len(ids))
-    keep = _wanted(components, anatomy.components(unit))
+    if top is not None and (not isinstance(top, int) or isinstance(top, bool) or top < 1 or components is not None):
+        raise InputError(f"top={top!r} must be a whole number of at least 1, and cannot be combined with components.")
+    source = _source(model, prompts, position, unit, batch_tokens, cache, tokens, attention_mask)
+    option_ids, option_texts = reading.options(model, options, len(source.ids))
+    keep = _wanted(components, model.components(unit))
+    readout = Readout(model.anatomy, option_ids)
+    if top is not None:
+        keep = _largest(top, source, readout, option_ids)
 
-    parts: list[_Part] = []
-    with quiet(anatomy), tqdm(total=len(ids), desc=model.name, unit="prompt", delay=2, leave=False) as progress:
-        readout = _Readout(anatomy, option_ids)
-        for rows in batches(lengths, batch_tokens):
-            tokens, mask = pad([ids[row] for row in rows])
-            done = run(anatomy, tokens, mask, torch.as_tensor(at[rows]), heads=unit == "head")
-            for start in range(0, len(rows), ROWS):
-                some = slice(start, start + ROWS)
-                parts.append(_part(anatomy, readout, done.rows(some), np.array(rows[some]), option_ids, unit))
-            progress.update(len(rows))
-
+    parts = list(source.parts(readout, option_ids, keep))
     names = parts[0].components
     if any(part.components != names for part in parts):
         raise InputError(
@@ -236,159 +235,106 @@ def contributions(
     def collect(name: str) -> np.ndarray:
         return np.concatenate([getattr(part, name) for part in parts])[order]
 
-    values, summed = collect("values"), collect("unembedded")
-    absolute = np.abs(values.sum(1) - summed).max()
-    relative = absolute / max(np.abs(values).sum(1).max(), np.finfo(float).tiny)
-    _check_closure(anatomy, model.name, relative, parts)
-    result = Contributions(
-        values=values,
+    size = max(float(part.size.max()) for part in parts)
+    absolute = max(float(np.abs(part.total - part.unembedded).max()) for part in parts)
+    relative = absolute / max(size, np.finfo(float).tiny)
+    check_closure(model.anatomy, model.name, relative, max(part.stream_gap for part in parts))
+    return Contributions(
+        values=collect("values"),
         components=names,
         model_logits=collect("logits"),
         option_ids=option_ids,
         options=option_texts,
-        token_ids=np.concatenate([np.array(row, dtype=np.int64) for row in ids]),
-        lengths=np.array(lengths, dtype=np.int64),
-        positions=at,
+        token_ids=np.concatenate([np.array(row, dtype=np.int64) for row in source.ids]),
+        lengths=np.array([len(row) for row in source.ids], dtype=np.int64),
+        positions=source.at,
         junction_scale=collect("junction_scale"),
         junctions=parts[0].junctions,
-        identity_gap=float(relative),
-        absolute_gap=float(absolute),
-        complete=True,
-        soft_cap=anatomy.soft_cap,
+        identity_gap=relative,
+        absolute_gap=absolute,
+        complete=keep is None,
+        soft_cap=model.anatomy.soft_cap,
         model=model.name,
         unit=unit,
     )
-    return result if keep is None else result._keep([i for i, c in enumerate(names) if c in keep])
 
 
 @dataclass(frozen=True, eq=False)
-class _Part:
-    """The numbers of one batch; `rows` are its examples."""
+class _Source:
+    """Passes, from prompts or from a cache; can be gone through more than once."""
 
-    rows: Int[np.ndarray, " row"]
-    components: tuple[Component, ...]
-    values: Float[np.ndarray, "row component option"]
-    unembedded: Float[np.ndarray, "row option"]
-    logits: Float[np.ndarray, "row option"]
-    junction_scale: Float[np.ndarray, "row junction"]
-    junctions: tuple[Component, ...]
-    stream_gap: float
+    model: Model
+    unit: Unit
+    ids: list[tuple[int, ...]]
+    at: Int[np.ndarray, " example"]
+    batch_tokens: int
+    cached: Pass | None
 
+    def passes(self) -> Iterator[tuple[list[int], Pass]]:
+        if self.cached is not None:
+            yield list(range(len(self.ids))), self.cached
+            return
+        for rows in batches([len(row) for row in self.ids], self.batch_tokens):
+            tokens, mask = pad([self.ids[row] for row in rows])
+            yield rows, run(self.model.anatomy, tokens, mask, torch.as_tensor(self.at[rows]), self.unit)
 
-class _Readout:
-    """Option directions: a stream vector x contributes `x @ direction / σ` to an option's logit.
+    def parts(
+        self, readout: Readout, option_ids: Int[np.ndarray, "example option"], keep: Set[Component] | None
+    ) -> Iterator[Part]:
+        from tqdm.auto import tqdm
 
-    Gain, centring and logit multiplier are folded into the directions, once for every distinct option
-    token; `index` `[example, option]` says which direction belongs where.
-    """
-
-    def __init__(self, anatomy: Anatomy, option_ids: Int[np.ndarray, "example option"]) -> None:
-        distinct, index = np.unique(option_ids, return_inverse=True)
-        rows, bias = anatomy.unembed_rows(torch.as_tensor(distinct))
-        rows = rows.double().cpu() * anatomy.logit_multiplier
-        self.scale = anatomy.scale
-        self.index = torch.as_tensor(index.reshape(option_ids.shape))
-        self.directions: Float[Tensor, "token d"] = anatomy.norm.fold(rows)
-        self.constant: Float[Tensor, " token"] | None = None
-        if anatomy.has_constant():
-            self.constant = torch.zeros(len(rows), dtype=torch.float64)
-            if anatomy.norm.bias is not None:
-                self.constant += rows @ anatomy.norm.bias
-            if bias is not None:
-                self.constant += bias.double().cpu() * anatomy.logit_multiplier
-
-    def of(self, rows: Int[Tensor, " row"]) -> _Readout:
-        """The read-out of some examples only, with no direction that they do not need."""
-        part = copy(self)
-        needed, part.index = self.index[rows].unique(return_inverse=True)
-        part.directions = self.directions[needed]
-        part.constant = None if self.constant is None else self.constant[needed]
-        return part
-
-    def __call__(self, x: Float[Tensor, "row part d"]) -> Float[Tensor, "row part option"]:
-        """`x @ direction` for each row's own options; the division by σ is the caller's."""
-        return self.pick(x @ self.directions.T)
-
-    def heads(self, firing: Firing) -> Float[Tensor, "row part option"]:
-        """The same for the heads of one attention, and last for their bias where there is one."""
-        heads = firing.write.heads
-        assert heads is not None
-        assert firing.z is not None
-        weight, bias = heads.projection()
-        directions = self.directions * self.scale
-        offset = None
-        if heads.post is not None:
-            offset = None if heads.post.bias is None else directions @ heads.post.bias
-            directions = heads.post.fold(directions)
-        # Option directions are taken back through W_O: K products for each layer instead of one per row.
-        wide = torch.promote_types(weight.dtype, torch.float32)
-        through = directions.to(weight.device, wide) @ weight.to(wide).T
-        split = through.double().cpu().unflatten(1, (heads.count, -1))  # [token, head, d_head]
-        z = firing.z.double().cpu().unflatten(1, (heads.count, -1))
-        parts = torch.einsum("rhe,the->rht", z, split)
-        if bias is not None:
-            parts = torch.cat([parts, (directions @ bias.double().cpu()).expand(len(z), 1, -1)], 1)
-        if heads.post is not None:
-            assert firing.post_in is not None
-            parts = parts / heads.post.statistic(firing.post_in.double().cpu())[:, None, None]
-            if offset is not None:
-                rest = parts[:, heads.count :].sum(1, keepdim=True) + offset
-                parts = torch.cat([parts[:, : heads.count], rest], 1)
-        return self.pick(parts)
-
-    def pick(self, per_token: Float[Tensor, "row part token"]) -> Float[Tensor, "row part option"]:
-        return per_token.gather(2, self.index[:, None].expand(-1, per_token.shape[1], -1))
+        anatomy = self.model.anatomy
+        numbers = (
+            option_ids.shape[1] * len(anatomy.components(self.unit)) + len(anatomy.writes) * anatomy.norm.gain.numel()
+        )
+        step = max(1, NUMBERS // numbers)
+        progress = tqdm(total=len(self.ids), desc=self.model.name, unit="prompt", delay=2, leave=False)
+        with quiet(anatomy), progress:
+            for rows, done in self.passes():
+                for start in range(0, len(rows), step):
+                    some = slice(start, start + step)
+                    chosen = np.array(rows[some])
+                    yield take_apart(anatomy, readout, done.rows(some), chosen, option_ids, self.unit, keep)
+                progress.update(len(rows))
 
 
-def _part(
-    anatomy: Anatomy, readout: _Readout, done: Pass, rows: Int[np.ndarray, " row"], option_ids: np.ndarray, unit: Unit
-) -> _Part:
-    """Contributions of one batch, in float64 on the CPU."""
-    readout = readout.of(torch.as_tensor(rows))
-    names: list[Component] = [Component("embed")]
-    junctions: list[Component] = [Component("embed")]
-    written = [done.embed]
-    if done.pos_embed is not None:
-        names.append(Component("pos_embed"))
-        junctions.append(names[-1])
-        written.append(done.pos_embed)
-    written += [firing.wrote for firing in done.firings]
-    stream = torch.stack(written, 1).double().cpu()
-    final = done.final.double().cpu()
-    sigma = anatomy.norm.statistic(final)[:, None, None]
-    whole = readout(stream)
+def _source(
+    model: Model,
+    prompts: Any,
+    position: Any,
+    unit: Unit,
+    batch_tokens: int,
+    cache: Any,
+    tokens: Any,
+    attention_mask: Any,
+) -> _Source:
+    if cache is None:
+        if tokens is not None or attention_mask is not None:
+            raise InputError("tokens and attention_mask belong to a cache: give prompts alone, or cache= with tokens=.")
+        if prompts is None:
+            raise InputError("there are no prompts: give at least one text or list of token ids.")
+        ids = reading.encode(model, prompts)
+        return _Source(model, unit, ids, reading.positions(position, [len(row) for row in ids]), batch_tokens, None)
+    if prompts is not None:
+        raise InputError("give either prompts or a cache with its tokens, not both.")
+    grid, mask = caching.tokens_and_mask(tokens, attention_mask)
+    ids = reading.encode(model, [row[real.bool()].tolist() for row, real in zip(grid, mask, strict=True)])
+    at = reading.positions(position, [len(row) for row in ids])
+    column = mask.argmax(1).cpu() + torch.as_tensor(at)
+    return _Source(model, unit, ids, at, batch_tokens, caching.read(model.anatomy, cache, grid, column, unit))
 
-    first = len(written) - len(done.firings)
-    values = [whole[:, :first]]
-    uses: dict[int, int] = {}
-    reused = len(done.firings) > len({id(firing.write) for firing in done.firings})
-    for row, firing in enumerate(done.firings, start=first):
-        uses[id(firing.write)] = uses.get(id(firing.write), 0) + 1
-        use = uses[id(firing.write)] if reused else None
-        junctions.append(Component(firing.write.kind, firing.write.layer, use=use))
-        names += anatomy.rows_of(firing.write, use, unit)
-        values.append(readout.heads(firing) if firing.z is not None else whole[:, row : row + 1])
-    u = torch.cat(values, 1) / sigma
-    if readout.constant is not None:
-        names.append(Component("constant"))
-        u = torch.cat([u, readout.constant[readout.index][:, None]], 1)
 
-    options = torch.as_tensor(option_ids[rows]).to(done.logits.device)
-    before_cap = done.unembedded.gather(1, options).double().cpu() * anatomy.logit_multiplier
-    logits = done.logits.gather(1, options).double().cpu()
-    _check_finite(junctions, stream, u, logits)
-    scale = anatomy.norm.statistic(stream.cumsum(1)) / sigma[:, :, 0]
-    remainder = (stream.sum(1) - final).abs().max() / final.abs().max()
-    return _Part(
-        rows=rows,
-        components=tuple(names),
-        values=u.numpy(),
-        unembedded=before_cap.numpy(),
-        logits=logits.numpy(),
-        junction_scale=scale.numpy(),
-        junctions=tuple(junctions),
-        stream_gap=float(remainder),
-    )
+def _largest(
+    top: int, source: _Source, readout: Readout, option_ids: Int[np.ndarray, "example option"]
+) -> set[Component]:
+    """The `top` components with the largest centred contributions on average over examples."""
+    size: np.ndarray | float = 0.0
+    names: tuple[Component, ...] = ()
+    for part in source.parts(readout, option_ids, None):
+        centred = part.values - part.values.mean(2, keepdims=True)
+        size = size + np.abs(centred).mean(2).sum(0)
+        names = part.components
+    return {names[i] for i in np.argsort(-np.asarray(size), kind="stable")[:top]}
 
 
 def _wanted(components: Iterable[str | Component] | None, known: tuple[Component, ...]) -> set[Component] | None:
@@ -403,34 +349,3 @@ def _wanted(components: Iterable[str | Component] | None, known: tuple[Component
         missing = unknown[0].label if unknown else "an empty list"
         raise InputError(f"components asks for {missing}, which this model does not have at this unit.")
     return wanted
-
-
-def _check_finite(
-    writers: list[Component],
-    stream: Float[Tensor, "row part d"],
-    u: Float[Tensor, "row component option"],
-    logits: Tensor,
-) -> None:
-    if u.isfinite().all() and logits.isfinite().all():
-        return
-    finite = stream.isfinite().all(2).all(0).tolist()
-    # One broken write breaks the norm's statistic, hence every contribution: look at what was written.
-    first = next((writer.label for writer, fine in zip(writers, finite, strict=True) if not fine), "the read-out")
-    raise InputError(
-        f"the model gives numbers that are not finite, first in {first}: its weights or its precision are "
-        "broken (NaN weights, an overflow in float16), so nothing is computed."
-    )
-
-
-def _check_closure(anatomy: Anatomy, name: str, gap: float, parts: list[_Part]) -> None:
-    """The parts must sum to the whole: refuse with the place where the sum breaks."""
-    dtype = next(anatomy.root.parameters()).dtype
-    if gap <= TOLERANCE.get(dtype, 1e-4):
-        return
-    stream = max(part.stream_gap for part in parts)
-    where = (
-        f"its sublayers do not add up to the residual stream (off by {stream:.1e} of it)"
-        if stream > TOLERANCE.get(dtype, 1e-4)
-        else "its final norm and unembedding do not give its logits"
-    )
-    raise InputError(f"the components of {name} miss its logits by {gap:.1e} of Σ|u|: {where}. It is not decomposed.")

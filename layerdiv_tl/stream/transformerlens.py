@@ -1,0 +1,157 @@
+"""The anatomy of a model that TransformerLens already wraps, through its own hook points.
+
+Works for `TransformerBridge` (3.9 and 4), raw or in compatibility mode, and for `HookedTransformer`
+(3.9), folded or not. `hook_attn_out` and `hook_mlp_out` are the writes in all of them, sandwich norms
+included; where a block multiplies its writes (Granite) they never fire, and the sublayers' own outputs
+times that multiplier are.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from ..errors import InputError
+from .anatomy import Anatomy, Split, Tap, Write, logit_transform, refuse_unreadable
+from .huggingface import _HIDDEN, _MIXTURE
+from .norm import Norm, probe
+
+# HookedTransformer puts the norms of these behind the sublayers under the names of the ones before them.
+_POST_NORM_NAMED_PRE = ("Olmo2ForCausalLM", "Olmo3ForCausalLM")
+
+
+def is_transformer_lens(x: Any) -> bool:
+    """Whether this is a TransformerBridge or a HookedTransformer (which version 4 no longer has)."""
+    names = {cls.__name__ for cls in type(x).__mro__}
+    return bool(names & {"TransformerBridge", "HookedTransformer"}) and hasattr(x, "hook_dict")
+
+
+def of_transformer_lens(model: Any) -> Anatomy:
+    """The anatomy of a TransformerBridge or a HookedTransformer. Raises InputError for what cannot be decomposed."""
+    cfg, hooks = model.cfg, model.hook_dict
+    adapter = getattr(model, "adapter", None)
+    name = getattr(cfg, "architecture", None) or getattr(cfg, "original_architecture", None) or "this model"
+    refuse_unreadable(name, lambda path: getattr(model, path, None))
+    if getattr(cfg, "positional_embedding_type", None) == "shortformer":
+        raise InputError(f"{name} adds its positions inside attention, not to the stream: it cannot be decomposed.")
+    dtype = next(model.parameters()).dtype
+    device = torch.device(cfg.device or "cpu")
+    scale = 1.0
+    if adapter is not None:
+        scale = float(getattr(adapter.component_mapping["blocks"], "residual_contribution_scale", 1.0))
+
+    writes = []
+    for layer in range(cfg.n_layers):
+        for kind in ("attn", "mlp"):
+            write = _write(model, kind, layer, scale, dtype, device)
+            if write is not None:
+                writes.append(write)
+    has_positions = "hook_pos_embed" in hooks and getattr(model, "pos_embed", None) is not None
+    transform = adapter.apply_output_logits_transform if adapter is not None else partial(_capped, cfg)
+    multiplier, soft_cap = logit_transform(transform)
+    norm = probe(model.ln_final, cfg.d_model, dtype, device)
+    unembed_bias = getattr(model, "b_U", None)
+    biased = unembed_bias is not None and bool(unembed_bias.detach().abs().max() > 0)
+    return Anatomy(
+        root=model,
+        stream_in=_tap(hooks, "blocks.0.hook_resid_pre"),
+        pos_embed=_tap(hooks, "hook_pos_embed") if has_positions else None,
+        writes=tuple(writes),
+        stream_out=_tap(hooks, f"blocks.{cfg.n_layers - 1}.hook_resid_post"),
+        norm=norm,
+        norm_module=model.ln_final,
+        unembed=model.unembed,
+        unembed_rows=partial(_rows, model, biased),
+        transform=transform,
+        logits=partial(_logits, model, {} if adapter is None else {"use_cache": False}),
+        device=device,
+        dtype=dtype,
+        vocabulary=int(cfg.d_vocab),
+        context=cfg.n_ctx,
+        constant=norm.bias is not None or biased,
+        logit_multiplier=multiplier,
+        soft_cap=soft_cap,
+    )
+
+
+def _write(
+    model: Any, kind: Literal["attn", "mlp"], layer: int, scale: float, dtype: torch.dtype, device: torch.device
+) -> Write | None:
+    hooks, block, at = model.hook_dict, model.blocks[layer], f"blocks.{layer}"
+    written = f"{at}.hook_{kind}_out" if scale == 1.0 else f"{at}.{kind}.hook_out"
+    if written not in hooks or getattr(block, kind, None) is None:
+        return None
+    tap = _tap(hooks, written)
+    sublayer = getattr(block, kind)
+    values = f"{at}.attn.hook_z" if kind == "attn" else f"{at}.mlp.hook_post"
+    weight = _weight(sublayer, "W_O" if kind == "attn" else "W_out")
+    if weight is None or values not in hooks:
+        return Write(kind, layer, tap, scale, whole=_HIDDEN if kind == "attn" else _MIXTURE)
+    post: Norm | None = None
+    post_tap = None
+    post_name = _post_norm(model, block, kind)
+    if post_name is not None:
+        post = probe(getattr(block, post_name), model.cfg.d_model, dtype, device)
+        post_tap = _tap(hooks, f"{at}.{post_name}.hook_scale")
+    projection = partial(_projection, sublayer, kind)
+    split = Split(
+        count=weight.shape[0],
+        tap=_tap(hooks, values),
+        projection=projection,
+        bias=projection()[1] is not None or (post is not None and post.bias is not None),
+        scale=scale,
+        post=post,
+        post_tap=post_tap,
+    )
+    return Write(kind, layer, tap, scale, split)
+
+
+def _post_norm(model: Any, block: Any, kind: str) -> str | None:
+    """The name of the norm behind a sublayer, None where there is none."""
+    number = 1 if kind == "attn" else 2
+    if getattr(model, "adapter", None) is not None:
+        aliases = getattr(model.adapter.component_mapping["blocks"], "hook_aliases", None) or {}
+        name = aliases.get(f"hook_{kind}_out", "").split(".")[0]
+        return name if name.startswith("ln") else None
+    if getattr(model.cfg, "original_architecture", None) in _POST_NORM_NAMED_PRE:
+        return f"ln{number}"
+    return f"ln{number}_post" if getattr(block, f"ln{number}_post", None) is not None else None
+
+
+def _weight(sublayer: Any, name: str) -> Tensor | None:
+    """The output map `[head, d_head, d]` or `[neuron, d]`; a mixture of experts has none."""
+    try:
+        weight = getattr(sublayer, name)
+    except (AttributeError, NotImplementedError, ValueError, TypeError):
+        return None
+    return weight if isinstance(weight, Tensor) and weight.dim() == (3 if name == "W_O" else 2) else None
+
+
+def _projection(sublayer: Any, kind: str) -> tuple[Tensor, Tensor | None]:
+    weight_name, bias_name = ("W_O", "b_O") if kind == "attn" else ("W_out", "b_out")
+    weight = getattr(sublayer, weight_name).detach()
+    bias = getattr(sublayer, bias_name, None)
+    if bias is not None and not bool(bias.detach().abs().max() > 0):
+        bias = None
+    return weight.reshape(-1, weight.shape[-1]), None if bias is None else bias.detach()
+
+
+def _tap(hooks: Any, name: str) -> Tap:
+    return Tap(hooks[name], name=name)
+
+
+def _rows(model: Any, biased: bool, ids: Tensor) -> tuple[Tensor, Tensor | None]:
+    ids = ids.to(model.W_U.device)
+    return model.W_U.detach().T[ids], model.b_U.detach()[ids] if biased else None
+
+
+def _logits(model: Any, options: dict[str, Any], ids: Tensor, mask: Tensor) -> Tensor:
+    return model(ids, attention_mask=mask, return_type="logits", **options)
+
+
+def _capped(cfg: Any, logits: Tensor) -> Tensor:
+    cap = getattr(cfg, "output_logits_soft_cap", -1.0)
+    return cap * torch.tanh(logits / cap) if cap > 0 else logits
