@@ -89,8 +89,12 @@ def test_the_place_of_the_first_nan_is_named():
 def test_a_model_that_does_not_sum_is_refused_with_the_place():
     """A write that no component names breaks the sum, and the message says where."""
     model = llama()
-    model.model.layers[1].register_forward_hook(lambda module, args, output: output + 1.0)
-    with pytest.raises(ld.InputError, match="do not add up to its residual stream"):
+    hook = model.model.layers[1].register_forward_hook(lambda module, args, output: output + 1.0)
+    with pytest.raises(ld.InputError, match="add up .* stream between the input of block 1 and the input of block 2"):
+        ld.contributions(model, **GOOD)
+    hook.remove()
+    model.model.layers[2].register_forward_hook(lambda module, args, output: output + 1.0)
+    with pytest.raises(ld.InputError, match="stream between the input of block 2 and the final norm"):
         ld.contributions(model, **GOOD)
 
 

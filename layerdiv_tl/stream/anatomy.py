@@ -17,6 +17,9 @@ from ..components import Component, Kind, Unit
 from ..errors import InputError
 from .norm import Norm
 
+# TransformerLens' names of modules between a final norm and an unembedding.
+_BEHIND_THE_NORM = ("mlm_head", "prediction_head", "project_out", "hc_head", "sigma_map", "classifier_ln")
+
 HALF = (torch.float16, torch.bfloat16)
 
 
@@ -98,6 +101,8 @@ class Anatomy:
     stream_in, stream_out
         The stream entering the first block and the final norm. What is there at the start and is not
         the position embedding is the embedding.
+    blocks
+        The stream entering every block, to find where a sum breaks.
     norm, norm_module, unembed, unembed_rows
         The read-out: the final norm as numbers and as a module, the unembedding, and its rows
         `[id, d]` and biases for some token ids.
@@ -116,6 +121,7 @@ class Anatomy:
     pos_embed: Tap | None
     writes: tuple[Write, ...]
     stream_out: Tap
+    blocks: tuple[Tap, ...]
     norm: Norm
     norm_module: nn.Module
     unembed: nn.Module
@@ -163,11 +169,7 @@ def logit_transform(transform: Callable[[Tensor], Tensor]) -> tuple[float, float
 
 def refuse_unreadable(name: str, find: Callable[[str], object | None]) -> None:
     """Refuse, with the reason, a model whose logits are not `unembed(final norm(stream))`."""
-    from transformer_lens.tools.analysis import logit_lens
-
-    # Older TransformerLens has no such list; these are the ones that both know.
-    between = getattr(logit_lens, "_READOUT_TRANSFORM_COMPONENTS", ("mlm_head", "prediction_head", "project_out"))
-    for part in between:
+    for part in _BEHIND_THE_NORM:
         if find(part) is not None:
             raise InputError(
                 f"{name} has {part} between its final norm and its unembedding, so the logits are not a sum "

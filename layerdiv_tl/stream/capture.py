@@ -74,6 +74,37 @@ def run(
     `unit`: also read the values of the heads or neurons. Raises InputError where the model does not run
     the way its anatomy says.
     """
+    seen, order, unembedded, logits = _watch(anatomy, anatomy.taps(unit), ids, mask, at)
+    return assemble(anatomy, seen, order, unembedded, logits, unit)
+
+
+def first_break(anatomy: Anatomy, ids: Sequence[int], tolerance: float) -> str:
+    """Where, going through one prompt, the stream stops being the sum of what was written so far."""
+    token, mask = pad([ids])
+    places = {id(tap): number for number, tap in enumerate(anatomy.blocks)}
+    writes = {id(write.tap): write for write in anatomy.writes}
+    seen, order, _, _ = _watch(anatomy, [*anatomy.taps(), *anatomy.blocks], token, mask, torch.tensor([len(ids) - 1]))
+    waiting = {tap: list(values) for tap, values in seen.items()}
+    stream, since = seen[id(anatomy.stream_in)][0], "its embedding"
+    for tap in order:
+        value = waiting[tap].pop(0)
+        if tap in writes:
+            stream = stream + value * writes[tap].scale
+        elif tap in places or tap == id(anatomy.stream_out):
+            off = float((stream - value).abs().max() / value.abs().max().clamp_min(1e-30))
+            if off > tolerance:
+                return f"between {since} and " + (
+                    f"the input of block {places[tap]}" if tap in places else "the final norm"
+                )
+            stream, since = value, f"the input of block {places.get(tap, -1)}"
+    return "in a place that only longer or other prompts show"
+
+
+def _watch(
+    anatomy: Anatomy, taps: Sequence[Tap], ids: Tensor, mask: Tensor, at: Tensor
+) -> tuple[dict[int, list[Tensor]], list[int], Tensor, Tensor]:
+    """Run the model: what every tap showed (by its id, once for every use), in which order, and the
+    unembedding's and the model's own answer, all at the wanted positions."""
     ids, mask, at = (x.to(anatomy.device) for x in (ids, mask, at))
     rows, length = torch.arange(len(ids), device=anatomy.device), ids.shape[1]
     seen: dict[int, list[Tensor]] = {}
@@ -100,13 +131,13 @@ def run(
 
     unembedded: list[Tensor] = []
     with ExitStack() as stack:
-        for tap in anatomy.taps(unit):
+        for tap in taps:
             stack.callback(_attach(tap, keep(tap)))
         stack.callback(anatomy.unembed.register_forward_pre_hook(only_wanted).remove)
         output = Tap(anatomy.unembed)
         stack.callback(_attach(output, lambda x: unembedded.append(upcast(x[:, 0]).to(anatomy.device))))
         logits = upcast(anatomy.logits(ids, mask)[:, 0]).to(anatomy.device)
-    return assemble(anatomy, seen, order, unembedded[-1], logits, unit)
+    return seen, order, unembedded[-1], logits
 
 
 def assemble(

@@ -238,7 +238,7 @@ def contributions(
     size = max(float(part.size.max()) for part in parts)
     absolute = max(float(np.abs(part.total - part.unembedded).max()) for part in parts)
     relative = absolute / max(size, np.finfo(float).tiny)
-    check_closure(model.anatomy, model.name, relative, max(part.stream_gap for part in parts))
+    check_closure(model.anatomy, model.name, relative, max(part.stream_gap for part in parts), source.ids[0])
     return Contributions(
         values=collect("values"),
         components=names,

@@ -62,6 +62,7 @@ def of_huggingface(model: Any) -> Anatomy:
         pos_embed=None if pos_embed is None else Tap(pos_embed, name="hook_pos_embed"),
         writes=tuple(writes),
         stream_out=Tap(final, "in", last),
+        blocks=tuple(Tap(block, "in") for block in blocks),
         norm=norm,
         norm_module=final,
         unembed=unembed,

@@ -14,15 +14,20 @@ from ..errors import InputError
 
 @dataclass(frozen=True, eq=False)
 class Norm:
-    """A LayerNorm or RMSNorm as `gain * (x - centred * mean(x)) / statistic(x) + bias`, in float64."""
+    """A LayerNorm or RMSNorm as `gain * (x - centred * mean(x)) / statistic(x) + bias`, in float64.
+
+    `eps` None is a model without a final norm: its statistic is 1.
+    """
 
     gain: Float[Tensor, d]
     bias: Float[Tensor, d] | None
     centred: bool
-    eps: float
+    eps: float | None
 
     def statistic(self, x: Float[Tensor, "... d"]) -> Float[Tensor, ...]:
         """The number the norm divides by: root mean square, or standard deviation where it centres."""
+        if self.eps is None:
+            return torch.ones_like(x[..., 0])
         if self.centred:
             x = x - x.mean(-1, keepdim=True)
         return (x.square().mean(-1) + self.eps).sqrt()

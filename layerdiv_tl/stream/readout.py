@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from copy import copy
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from ..components import Component, Unit
 from ..errors import InputError
 from .anatomy import HALF, Anatomy
-from .capture import Firing, Pass
+from .capture import Firing, Pass, first_break, quiet
 
 # Relative to max Σ|u_i|. float32 models measure 1e-7 to 1e-6, half-precision ones up to 2e-2.
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 5e-2, torch.bfloat16: 5e-2}
@@ -182,11 +182,16 @@ def take_apart(
     )
 
 
-def check_closure(anatomy: Anatomy, name: str, gap: float, stream_gap: float) -> None:
-    """The parts must sum to the whole: refuse with the place where the sum breaks."""
+def check_closure(anatomy: Anatomy, name: str, gap: float, stream_gap: float, example: Sequence[int]) -> None:
+    """The parts must sum to the whole: refuse with the place where the sum breaks.
+
+    `example`: a prompt to find that place with.
+    """
     tolerance = TOLERANCE.get(anatomy.dtype, 1e-4)
     if stream_gap > tolerance:
-        where = "its components do not add up to its residual stream"
+        with quiet(anatomy):
+            place = first_break(anatomy, example, tolerance)
+        where = f"its components do not add up to its residual stream {place}"
     elif gap > tolerance:
         where = "its final norm and unembedding do not give its logits"
     else:

@@ -12,11 +12,11 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..errors import InputError
 from .anatomy import Anatomy, Split, Tap, Write, logit_transform, refuse_unreadable
-from .huggingface import _HIDDEN, _MIXTURE
+from .huggingface import _HIDDEN, _MIXTURE, _linear_map
 from .norm import Norm, probe
 
 # HookedTransformer puts the norms of these behind the sublayers under the names of the ones before them.
@@ -34,7 +34,10 @@ def of_transformer_lens(model: Any) -> Anatomy:
     cfg, hooks = model.cfg, model.hook_dict
     adapter = getattr(model, "adapter", None)
     name = getattr(cfg, "architecture", None) or getattr(cfg, "original_architecture", None) or "this model"
-    refuse_unreadable(name, lambda path: getattr(model, path, None))
+    # Toy models may have no norm at all, which is a read-out like any other.
+    normless = getattr(cfg, "normalization_type", "") is None
+    ln_final: Any = nn.Identity() if normless else getattr(model, "ln_final", None)
+    refuse_unreadable(name, lambda path: ln_final if path == "ln_final" else getattr(model, path, None))
     if getattr(cfg, "positional_embedding_type", None) == "shortformer":
         raise InputError(f"{name} adds its positions inside attention, not to the stream: it cannot be decomposed.")
     dtype = next(model.parameters()).dtype
@@ -49,10 +52,15 @@ def of_transformer_lens(model: Any) -> Anatomy:
             write = _write(model, kind, layer, scale, dtype, device)
             if write is not None:
                 writes.append(write)
-    has_positions = "hook_pos_embed" in hooks and getattr(model, "pos_embed", None) is not None
+    # A HookedTransformer has the module and the hook even where its positions are rotary or ALiBi.
+    standard = adapter is not None or cfg.positional_embedding_type == "standard"
+    has_positions = standard and "hook_pos_embed" in hooks and getattr(model, "pos_embed", None) is not None
     transform = adapter.apply_output_logits_transform if adapter is not None else partial(_capped, cfg)
     multiplier, soft_cap = logit_transform(transform)
-    norm = probe(model.ln_final, cfg.d_model, dtype, device)
+    if normless:
+        norm = Norm(torch.ones(cfg.d_model, dtype=torch.float64), None, False, None)
+    else:
+        norm = probe(model.ln_final, cfg.d_model, dtype, device)
     unembed_bias = getattr(model, "b_U", None)
     biased = unembed_bias is not None and bool(unembed_bias.detach().abs().max() > 0)
     return Anatomy(
@@ -61,8 +69,9 @@ def of_transformer_lens(model: Any) -> Anatomy:
         pos_embed=_tap(hooks, "hook_pos_embed") if has_positions else None,
         writes=tuple(writes),
         stream_out=_tap(hooks, f"blocks.{cfg.n_layers - 1}.hook_resid_post"),
+        blocks=tuple(_tap(hooks, f"blocks.{layer}.hook_resid_pre") for layer in range(cfg.n_layers)),
         norm=norm,
-        norm_module=model.ln_final,
+        norm_module=ln_final,
         unembed=model.unembed,
         unembed_rows=partial(_rows, model, biased),
         transform=transform,
@@ -87,8 +96,8 @@ def _write(
     tap = _tap(hooks, written)
     sublayer = getattr(block, kind)
     values = f"{at}.attn.hook_z" if kind == "attn" else f"{at}.mlp.hook_post"
-    weight = _weight(sublayer, "W_O" if kind == "attn" else "W_out")
-    if weight is None or values not in hooks:
+    output_map = _output_map(sublayer, kind)
+    if output_map is None or values not in hooks:
         return Write(kind, layer, tap, scale, whole=_HIDDEN if kind == "attn" else _MIXTURE)
     post: Norm | None = None
     post_tap = None
@@ -96,12 +105,11 @@ def _write(
     if post_name is not None:
         post = probe(getattr(block, post_name), model.cfg.d_model, dtype, device)
         post_tap = _tap(hooks, f"{at}.{post_name}.hook_scale")
-    projection = partial(_projection, sublayer, kind)
     split = Split(
-        count=weight.shape[0],
+        count=model.cfg.n_heads if kind == "attn" else output_map[0].shape[0],
         tap=_tap(hooks, values),
-        projection=projection,
-        bias=projection()[1] is not None or (post is not None and post.bias is not None),
+        projection=lambda: output_map,
+        bias=output_map[1] is not None or (post is not None and post.bias is not None),
         scale=scale,
         post=post,
         post_tap=post_tap,
@@ -121,22 +129,22 @@ def _post_norm(model: Any, block: Any, kind: str) -> str | None:
     return f"ln{number}_post" if getattr(block, f"ln{number}_post", None) is not None else None
 
 
-def _weight(sublayer: Any, name: str) -> Tensor | None:
-    """The output map `[head, d_head, d]` or `[neuron, d]`; a mixture of experts has none."""
-    try:
-        weight = getattr(sublayer, name)
-    except (AttributeError, NotImplementedError, ValueError, TypeError):
-        return None
-    return weight if isinstance(weight, Tensor) and weight.dim() == (3 if name == "W_O" else 2) else None
+def _output_map(sublayer: Any, kind: str) -> tuple[Tensor, Tensor | None] | None:
+    """`[inputs, d]` weight and bias of a sublayer's output projection; None for a mixture of experts.
 
-
-def _projection(sublayer: Any, kind: str) -> tuple[Tensor, Tensor | None]:
-    weight_name, bias_name = ("W_O", "b_O") if kind == "attn" else ("W_out", "b_out")
-    weight = getattr(sublayer, weight_name).detach()
-    bias = getattr(sublayer, bias_name, None)
-    if bias is not None and not bool(bias.detach().abs().max() > 0):
-        bias = None
-    return weight.reshape(-1, weight.shape[-1]), None if bias is None else bias.detach()
+    A bridge's own `W_O` refuses where heads are not d_head wide (DeepSeek), so its module is asked first.
+    """
+    module = getattr(getattr(sublayer, "o" if kind == "attn" else "out", None), "original_component", None)
+    if module is not None and getattr(module, "weight", None) is not None:
+        weight, bias = _linear_map(module)
+    else:
+        names = ("W_O", "b_O") if kind == "attn" else ("W_out", "b_out")
+        found = [getattr(sublayer, name, None) for name in names]
+        if not isinstance(found[0], Tensor) or found[0].dim() != (3 if kind == "attn" else 2):
+            return None
+        weight, bias = found[0].detach().flatten(0, -2), None if found[1] is None else found[1].detach()
+    # A HookedTransformer has every bias; a zero one is none.
+    return weight, bias if bias is not None and bool(bias.abs().max() > 0) else None
 
 
 def _tap(hooks: Any, name: str) -> Tap:
