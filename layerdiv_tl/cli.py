@@ -20,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except InputError as error:
         print(f"layerdiv: {error}", file=sys.stderr)
     except KeyboardInterrupt:
-        print("layerdiv: stopped; what is written so far is whole.", file=sys.stderr)
+        print("layerdiv: stopped.", file=sys.stderr)
     except Exception as error:
         if os.environ.get("LAYERDIV_DEBUG"):
             raise

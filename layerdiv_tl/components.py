@@ -150,6 +150,6 @@ def positions(
 
 
 def _as_container(condition: Any) -> Sequence[Any]:
-    if isinstance(condition, str | int):
+    if isinstance(condition, str) or not isinstance(condition, Iterable):
         return (condition,)
     return condition if isinstance(condition, range) else tuple(condition)

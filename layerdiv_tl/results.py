@@ -111,6 +111,8 @@ def _unpack(value: Any, arrays: dict[str, np.ndarray]) -> Any:
         case {"$component": label}:
             return Component.parse(label)
         case {"$result": kind, "fields": fields}:
+            if kind not in Result._classes:
+                raise InputError(f"the file holds a {kind}: load it with that class.")
             return Result._classes[kind](**{key: _unpack(item, arrays) for key, item in fields.items()})
         case list():
             return tuple(_unpack(item, arrays) for item in value)

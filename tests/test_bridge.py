@@ -100,6 +100,8 @@ def test_what_a_cache_cannot_give():
     for change, message in [
         ({"tokens": None}, "needs tokens="),
         ({"tokens": torch.tensor(PROMPTS[2:])}, "does not fit tokens of the shape"),
+        ({"tokens": tokens.expand(4, -1)}, "does not fit tokens of the shape"),
+        ({"tokens": PROMPTS}, "every row of one length"),
         ({"tokens": tokens.double()}, "must be token ids"),
         ({"tokens": torch.zeros(1, 0, dtype=torch.long)}, "must be token ids"),
         ({"unit": "head"}, r"the cache lacks blocks\.0\.attn\.hook_z"),
@@ -117,9 +119,39 @@ def test_what_a_cache_cannot_give():
 def test_a_cache_of_a_reused_layer_is_refused():
     """A cache keeps the last use of a layer only, so its parts could not sum."""
     model = llama()
-    model.model.layers = torch.nn.ModuleList([model.model.layers[0]] * 3)
+    model.model.layers = torch.nn.ModuleList([model.model.layers[i] for i in (0, 0, 1, 1)])
     with pytest.raises(ld.InputError, match="keeps the last use only"):
         ld.contributions(model, cache={}, tokens=torch.tensor(PROMPTS[:1]), options=[7, 30])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("make", [llama, gpt2], ids=["llama", "gpt2"])
+def test_half_precision_through_a_bridge(make, dtype):
+    """The same rounding row, at every unit."""
+    bridge = boot(make().to(dtype))
+    for unit in ("sublayer", "head", "neuron"):
+        c = ld.contributions(bridge, PROMPTS, [7, 30], unit=unit)
+        assert c.components[-1].label == "rounding"
+        assert c.identity_gap <= 2e-2
+
+
+def test_a_bridge_in_train_mode_is_put_back():
+    """Also the modules of the wrapped model that no bridge component stands for (GPT-2's dropout)."""
+    bridge = boot(gpt2())
+    bridge.train()
+    before = [(name, module.training) for name, module in bridge.original_model.named_modules()]
+    assert any(training for _, training in before)
+    ld.contributions(bridge, PROMPTS, [7, 30])
+    assert [(name, module.training) for name, module in bridge.original_model.named_modules()] == before
+
+
+def test_a_copy_of_a_bridge_is_another_model():
+    bridge = boot(llama())
+    copied = ld.load_model(bridge, copy=True)
+    assert copied.anatomy.root is not bridge
+    np.testing.assert_allclose(
+        ld.contributions(copied, PROMPTS, [7, 30]).values, ld.contributions(bridge, PROMPTS, [7, 30]).values, atol=1e-6
+    )
 
 
 def test_compatibility_mode_is_taken_as_it_is():

@@ -59,6 +59,54 @@ def test_heads_sum_to_their_attention(model):
         np.testing.assert_allclose(heads.logits, whole.select(label=f"L{layer}.attn").logits, atol=2e-6)
 
 
+def test_neurons_sum_to_their_mlp(model):
+    """The neurons of a layer, with the bias where there is one, add up to its MLP, and are what they should be."""
+    whole = ld.contributions(model, PROMPTS, OPTIONS)
+    cut = ld.contributions(model, PROMPTS, OPTIONS, unit="neuron")
+    assert cut.identity_gap <= 1e-6
+    for layer in range(3):
+        neurons = cut.select(module="mlp", layer=layer)
+        assert len(neurons.select(kind="neuron").components) == (48 if hasattr(model, "model") else 128)
+        np.testing.assert_allclose(neurons.logits, whole.select(label=f"L{layer}.mlp").logits, atol=5e-6)
+    for label in ("embed", "L1.attn"):
+        np.testing.assert_allclose(cut.select(label=label).values, whole.select(label=label).values, atol=1e-6)
+
+
+def test_one_neuron_by_hand():
+    """A neuron's contribution is its activation times its output weights, through the frozen read-out."""
+    model = llama()
+    block, held = model.model.layers[1], {}
+    hooks = [
+        block.mlp.down_proj.register_forward_pre_hook(lambda m, a: held.update(values=a[0][0, -1])),
+        model.model.norm.register_forward_pre_hook(lambda m, a: held.update(final=a[0][0, -1])),
+    ]
+    with torch.no_grad():
+        model(torch.tensor(PROMPTS[:1]))
+    for hook in hooks:
+        hook.remove()
+    sigma = (held["final"].double().square().mean() + model.config.rms_norm_eps).sqrt()
+    wrote = held["values"][7].double() * block.mlp.down_proj.weight[:, 7].double() * model.model.norm.weight.double()
+    expected = (model.lm_head.weight[OPTIONS].double() @ wrote / sigma).detach().numpy()
+    c = ld.contributions(model, PROMPTS[:1], OPTIONS, unit="neuron", components=["L1.N7"])
+    np.testing.assert_allclose(c.values[0, 0], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("unit", ["sublayer", "head", "neuron"])
+def test_top_keeps_the_largest(model, unit):
+    """top=k is the k components that are largest, centred, on average over all examples; the gap is of all."""
+    whole = ld.contributions(model, PROMPTS, OPTIONS, unit=unit)
+    best = ld.contributions(model, PROMPTS, OPTIONS, unit=unit, top=4, batch_tokens=9)
+    centred = whole.values - whole.values.mean(2, keepdims=True)
+    expected = np.sort(np.argsort(-np.abs(centred).mean((0, 2)))[:4])
+    assert best.components == tuple(whole.components[i] for i in expected)
+    np.testing.assert_allclose(best.values, whole.values[:, expected], atol=1e-5)
+    assert best.identity_gap <= 1e-6
+    assert not best.complete
+    one = ld.contributions(model, PROMPTS, OPTIONS[:1], unit=unit)
+    largest = one.components[np.abs(one.values).mean((0, 2)).argmax()]
+    assert ld.contributions(model, PROMPTS, OPTIONS[:1], unit=unit, top=1).components == (largest,)
+
+
 @pytest.mark.parametrize("batch_tokens", [1, 8, 9, 20, 10_000])
 def test_batches_change_nothing(model, batch_tokens):
     """Ragged prompts in a batch of any size give what one prompt at a time gives."""
@@ -132,6 +180,28 @@ def test_a_reused_layer_has_a_row_for_every_use():
         assert [j.label for j in c.junctions] == ["embed", *(f"{use}.{s}" for use in uses for s in ("attn", "mlp"))]
         assert c.identity_gap <= 1e-6
     np.testing.assert_allclose(c.junction_scale[:, -1], 1, rtol=1e-6)
+
+
+def test_only_the_reused_layer_counts_its_uses():
+    """A layer that runs once keeps its plain name beside one that runs twice."""
+    model = llama()
+    first, second, third = model.model.layers
+    model.model.layers = torch.nn.ModuleList([first, second, second, third])
+    model.config.num_hidden_layers = 4
+    c = ld.contributions(model, PROMPTS, OPTIONS)
+    sublayers = [f"{layer}.{s}" for layer in ("L0", "L1@1", "L1@2", "L2") for s in ("attn", "mlp")]
+    assert [x.label for x in c.components] == ["embed", *sublayers]
+    assert c.identity_gap <= 1e-6
+    assert ld.contributions(model, PROMPTS, OPTIONS, components=["L1@2.mlp"]).values.shape[1] == 1
+
+
+def test_no_hook_of_the_users_sees_a_question_of_ours():
+    """Loading asks norms what they do; hooks on them see the user's own passes only."""
+    model, seen = llama(), []
+    for module in model.modules():
+        module.register_forward_hook(lambda module, args, output: seen.append(module))
+    ld.load_model(model)
+    assert not seen
 
 
 def test_parallel_blocks():

@@ -132,6 +132,23 @@ def test_real_contributions_by_module_and_component():
     assert by_index.accuracy == (c.logits.argmax(1) == [0, 1, 0]).mean()
 
 
+def test_a_tie_is_a_share_of_an_answer():
+    """A member that says nothing is right once in K, whatever the label."""
+    for gold in (0, 1, 2):
+        frame = ld.decompose(np.array([[[0.0, 0, 0], [1, 1, 0]]]), [gold]).by_component()
+        assert frame.accuracy.tolist() == pytest.approx([1 / 3, 0.5 if gold < 2 else 0])
+
+
+def test_a_text_that_names_two_options_is_refused():
+    """Two tokens may read alike; then a label must be an index."""
+    import dataclasses
+
+    c = ld.contributions(llama(), [[1, 2]], [7, 9])
+    twins = dataclasses.replace(c, options=("the", "the"))
+    with pytest.raises(ld.InputError, match="is more than one of its options"):
+        ld.decompose(twins, ["the"])
+
+
 def test_the_interval_of_the_mean_covers_it():
     """The 95 % bootstrap interval of a mean covers the truth in about 95 % of samples."""
     rng = np.random.default_rng(0)
@@ -179,6 +196,7 @@ U = np.zeros((2, 3, 2))
     ("arguments", "message"),
     [
         ({"labels": [0]}, "1 labels for 2 examples"),
+        ({"labels": 0}, "must be a list with one gold option"),
         ({"labels": [0, 2]}, "must be an option's index, 0 to 1"),
         ({"labels": [0, -1]}, "must be an option's index"),
         ({"labels": [0, True]}, "must be an option's index"),

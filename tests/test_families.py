@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from conftest import randomised
 from families import FAMILIES, REFUSED
 from test_bridge import boot
 
@@ -28,6 +29,12 @@ NO_HEADS = {"jetmoe"}
 NO_BRIDGE = {"falcon_new_decoder", "falcon_alibi"}
 if version("transformer_lens") < "4":  # the same, in 3.9 only
     NO_BRIDGE |= {"cohere", "cohere2", "deepseek_v2", "deepseek_v3", "hunyuan"}
+NATIVE = {
+    "native_ln": {"normalization_type": "LN"},
+    "native_rms": {"normalization_type": "RMS", "gated_mlp": True, "act_fn": "silu"},
+    "native_attention_only": {"normalization_type": "LN", "attn_only": True},
+    "native_no_norm": {"normalization_type": None},
+}
 ROWS: dict[str, tuple[str, str, str]] = {}
 
 
@@ -86,6 +93,23 @@ def test_a_family(name):
     assert model.components("sublayer") == c.components
 
 
+@pytest.mark.parametrize("name", NATIVE)
+def test_a_native_toy(name):
+    """TransformerLens' own toys, which no Hugging Face model stands behind, are exact at every unit."""
+    from transformer_lens.config import TransformerBridgeConfig
+    from transformer_lens.model_bridge import TransformerBridge
+
+    torch.manual_seed(0)
+    shape = {"n_layers": 3, "d_model": 32, "n_ctx": 64, "d_head": 8, "n_heads": 4, "d_mlp": 56, "d_vocab": 61}
+    config = TransformerBridgeConfig(**{**shape, "act_fn": "gelu", "seed": 0, **NATIVE[name]})
+    bridge = randomised(TransformerBridge.boot_native(config))
+    c = ld.contributions(bridge, PROMPTS, OPTIONS)
+    with torch.no_grad():
+        plain = bridge(torch.tensor(PROMPTS[:1]))[0, -1, OPTIONS].double().numpy()
+    np.testing.assert_allclose(c.logits[0], plain, atol=1e-5 * np.abs(c.values).sum(1).max())
+    ROWS[name] = tuple(gap(bridge, unit, False) for unit in ("sublayer", "head", "neuron"))
+
+
 @pytest.mark.parametrize("name", [name for name in FAMILIES if name not in NO_BRIDGE])
 def test_a_family_through_a_bridge(name):
     """TransformerLens' hook points give what the modules give."""
@@ -121,4 +145,4 @@ def test_the_readme_lists_exactly_these_families():
     """The README's list is the families tested here."""
     readme = Path(__file__).parents[1].joinpath("README.md").read_text(encoding="utf-8")
     section = readme[readme.index("## Supported families") :].split("\n## ")[0]
-    assert re.findall(r"^\| (\w+) \| [\d–]", section, flags=re.M) == list(FAMILIES)
+    assert re.findall(r"^\| (\w+) \| [\d–]", section, flags=re.M) == [*FAMILIES, *NATIVE]

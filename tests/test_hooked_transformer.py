@@ -89,6 +89,18 @@ def test_equals_transformer_lens_own_route_on_a_folded_model(kind):
         np.testing.assert_allclose(ours.select(label=name).values[:, 0], values, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("kind", ["LN", "RMS, gated"])
+def test_half_precision(kind, dtype):
+    """The rounding row, at every unit."""
+    model = hooked(kind).to(dtype)
+    model.cfg.dtype = dtype
+    for unit in ("sublayer", "head", "neuron"):
+        c = ld.contributions(model, PROMPTS, OPTIONS, unit=unit)
+        assert c.components[-1].label == "rounding"
+        assert c.identity_gap <= 2e-2
+
+
 def test_from_a_cache():
     """A cache of hook_names(unit) gives the numbers of a pass."""
     for kind in ("LN", "RMS, sandwich"):

@@ -1,6 +1,8 @@
 """What cannot be used is answered by one sentence that says what to do, and never by a number."""
 
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -44,6 +46,27 @@ GOOD = {"prompts": [[1, 2, 3]], "options": [7, 9]}
         ({"components": ["L9.attn"]}, "asks for L9.attn"),
         ({"components": ["attention"]}, "is no component label"),
         ({"components": []}, "an empty list"),
+        ({"components": ["L0.N3"]}, "asks for L0.N3, which this model does not have at this unit"),
+        ({"components": ["L0.N48"], "unit": "neuron"}, "asks for L0.N48"),
+        ({"unit": "neurons"}, "unit='neurons' is unknown: use 'sublayer', 'head' or 'neuron'"),
+        ({"top": 0}, "top=0 must be"),
+        ({"top": True}, "top=True must be"),
+        ({"top": 2, "components": ["embed"]}, "cannot be combined with components"),
+        ({"prompts": [[1, 2], "text"]}, "prompt 1 is text"),
+        ({"prompts": 7}, "prompts is a int: give a list of texts"),
+        ({"prompts": [None]}, "prompt 0 is None"),
+        ({"prompts": [[[1, 2]]]}, r"prompt 0 holds \[1, 2\]"),
+        ({"options": 7}, "options is empty"),
+        ({"options": [None, 7]}, "options holds None"),
+        ({"options": [7.0, 8]}, "options holds 7.0"),
+        ({"position": None}, "position=None does not fit"),
+        ({"position": [True]}, "does not fit"),
+        ({"batch_tokens": 4.5}, "batch_tokens=4.5"),
+        ({"prompts": None}, "there are no prompts"),
+        ({"prompts": {"input_ids": [[1, 2]]}}, "prompts is a dict: give a list of texts"),
+        ({"prompts": torch.tensor(5)}, "prompts is a Tensor"),
+        ({"options": {"Yes": 7}}, "options is empty"),
+        ({"components": ["L0@2.attn"]}, "asks for L0@2.attn, but this run has no such row"),
     ],
 )
 def test_bad_arguments_of_contributions(change, message):
@@ -90,7 +113,9 @@ def test_a_model_that_does_not_sum_is_refused_with_the_place():
     """A write that no component names breaks the sum, and the message says where."""
     model = llama()
     hook = model.model.layers[1].register_forward_hook(lambda module, args, output: output + 1.0)
-    with pytest.raises(ld.InputError, match="add up .* stream between the input of block 1 and the input of block 2"):
+    with pytest.raises(
+        ld.InputError, match="writes to its residual stream between the input of block 1 and the input of block 2"
+    ):
         ld.contributions(model, **GOOD)
     hook.remove()
     model.model.layers[2].register_forward_hook(lambda module, args, output: output + 1.0)
@@ -98,11 +123,33 @@ def test_a_model_that_does_not_sum_is_refused_with_the_place():
         ld.contributions(model, **GOOD)
 
 
+def test_a_change_behind_the_unembedding_is_refused():
+    """Logits that the model makes of its unembedding's output in a way nobody declared are not explained."""
+    model = llama()
+    forward = model.forward
+
+    def warmer(**kwargs):
+        output = forward(**kwargs)
+        output.logits = output.logits * 2
+        return output
+
+    model.forward = warmer
+    with pytest.raises(ld.InputError, match="changes what its unembedding returned in a way"):
+        ld.contributions(model, **GOOD)
+
+
+def test_heads_that_do_not_sum_are_refused():
+    """An output projection that does more than its weights say (an adapter, say) cannot be cut into heads."""
+    model = llama()
+    model.model.layers[1].self_attn.o_proj.register_forward_hook(lambda module, args, output: output + 1.0)
+    assert ld.contributions(model, **GOOD).identity_gap <= 1e-6
+    with pytest.raises(ld.InputError, match="its heads do not add up to their sublayers"):
+        ld.contributions(model, **GOOD, unit="head")
+
+
 def test_a_readout_that_is_no_norm_and_matrix_is_refused():
     model = llama()
     model.lm_head.register_forward_hook(lambda module, args, output: output * 2)
-    forward = model.forward
-    model.forward = lambda **kwargs: forward(**kwargs)
     with pytest.raises(ld.InputError, match="do not give its logits"):
         ld.contributions(model, **GOOD)
 
@@ -180,6 +227,14 @@ def test_device_and_dtype_of_a_model_in_memory():
         ld.load_model(model, dtype="float33", copy=True)
 
 
+@pytest.mark.parametrize("device", ["cuda:99", "nowhere"])
+def test_a_device_that_is_not_there(stories_folder, device):
+    with pytest.raises(ld.InputError, match=f"cannot be put on device='{device}'"):
+        ld.load_model(stories_folder, device=device)
+    with pytest.raises(ld.InputError, match=f"cannot be put on device='{device}'"):
+        ld.load_model(llama(), device=device, copy=True)
+
+
 def test_dtype_and_tokenizer_pass_through(stories_folder):
     model = ld.load_model(stories_folder, dtype="float64", device="cpu", tokenizer=str(stories_folder))
     assert model.provenance["dtype"] == "float64"
@@ -212,6 +267,9 @@ def test_files_that_are_no_result(tmp_path):
     ld.decompose(np.zeros((1, 2, 2)), [0]).save(path)
     with pytest.raises(ld.InputError, match="holds a Decomposition"):
         ld.Contributions.load(path)
+    code = f"import layerdiv_tl as ld; ld.Contributions.load({str(path)!r})"
+    fresh = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "holds a Decomposition" in fresh.stderr.splitlines()[-1]
     from safetensors.numpy import save_file
 
     save_file({"x": np.zeros(2)}, path)

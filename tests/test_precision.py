@@ -18,7 +18,7 @@ OPTIONS = [7, 30, 2]
 )
 @pytest.mark.parametrize("unit", ["sublayer", "head", "neuron"])
 def test_half_precision_names_its_rounding(make, dtype, unit):
-    """Gap ≤ 2e-2, a `rounding` row of that order, and all parts together are the read-out of the stream."""
+    """Gap ≤ 2e-2, and a `rounding` row that is not zero and of that order."""
     model = make().to(dtype)
     c = ld.contributions(model, PROMPTS, OPTIONS, unit=unit)
     assert c.components[-1].label == "rounding"
@@ -43,18 +43,6 @@ def test_half_precision_is_near_full(make):
         assert np.abs(near).max() <= 3e-2 * size
 
 
-def test_summing_in_half_precision_would_be_wrong():
-    """Up-casting at the hook is not decoration: parts added up in bfloat16 miss by more than the parts do."""
-    model = llama().to(torch.bfloat16)
-    c = ld.contributions(model, PROMPTS, OPTIONS)
-    summed = torch.tensor(c.values, dtype=torch.bfloat16)
-    naive = torch.zeros_like(summed[:, 0])
-    for row in range(summed.shape[1]):
-        naive = naive + summed[:, row]
-    exact = c.logits
-    assert np.abs(naive.double().numpy() - exact).max() > 1e3 * np.abs(c.values.sum(1) - exact).max()
-
-
 def test_full_precision_has_no_rounding_row(stories):
     assert "rounding" not in {component.kind for component in stories.components("head")}
 
@@ -76,8 +64,8 @@ def test_weights_on_disk(stories_folder, stories, tmp_path, unit):
     assert all(parameter.is_meta for parameter in model.parameters())
 
 
-def test_a_device_map_with_disk(stories_folder, stories, tmp_path):
-    """device_map and its companions go through to from_pretrained."""
+def test_a_device_map(stories_folder, stories):
+    """device_map goes through to from_pretrained."""
     places = {
         "model.embed_tokens": "cpu",
         "model.layers": "cpu",

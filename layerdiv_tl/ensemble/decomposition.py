@@ -12,7 +12,7 @@ which a softmax cannot see, and in the *centred* rest; raw is their sum.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
@@ -64,7 +64,8 @@ class Decomposition(Result):
     silences
         `[example]`, the squared error of a member that says nothing (u = 0): where every bias starts.
     correct
-        `[example, member]`, whether a member alone prefers the gold option; None without labels.
+        `[example, member]`, whether a member alone prefers the gold option (1/n where it shares the first
+        place among n, as a member that says nothing does); None without labels.
     ensemble_correct
         `[example]`, the same for all members together.
     centred, shift
@@ -79,7 +80,7 @@ class Decomposition(Result):
     diversities: Float[np.ndarray, "example member"]
     coherences: Float[np.ndarray, " example"]
     silences: Float[np.ndarray, " example"]
-    correct: Bool[np.ndarray, "example member"] | None
+    correct: Float[np.ndarray, "example member"] | None
     ensemble_correct: Bool[np.ndarray, " example"] | None
     centred: Decomposition | None
     shift: Decomposition | None
@@ -150,7 +151,7 @@ class Decomposition(Result):
                 rows[f"{term}_share{suffix}"] = _share(mean, mean.sum())
         if self.correct is not None:
             rows["accuracy"] = self.correct.mean(0)
-            bounds = [wilson(int(hits), len(self.correct)) for hits in self.correct.sum(0)]
+            bounds = [wilson(float(hits), len(self.correct)) for hits in self.correct.sum(0)]
             rows["accuracy_low"], rows["accuracy_high"] = np.array(bounds).T
         return self._finish(pd.DataFrame(rows))
 
@@ -270,7 +271,8 @@ def decompose(
     centred = _squared(u - means[:, :, None], t - target_means[:, None])
     correct = ensemble_correct = None
     if gold is not None:
-        correct = u.argmax(2) == gold[:, None]
+        first = u == u.max(2, keepdims=True)
+        correct = np.take_along_axis(first, gold[:, None, None], 2)[:, :, 0] / first.sum(2)
         ensemble_correct = u.sum(1).argmax(1) == gold
     totals = {name: shift[name] + centred[name] for name in shift}
 
@@ -316,7 +318,10 @@ def gold_options(
     labels: Sequence[int] | Sequence[str] | np.ndarray, shape: tuple[int, ...], options: tuple
 ) -> Int[np.ndarray, " example"]:
     """Labels as option indices. Raises InputError for what names no option."""
-    given = list(labels.tolist() if isinstance(labels, np.ndarray) else labels)
+    given = labels.tolist() if hasattr(labels, "tolist") else labels
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise InputError(f"labels={labels!r} must be a list with one gold option for each example.")
+    given = list(given)
     n, _, k = shape
     if len(given) != n:
         raise InputError(f"there are {len(given)} labels for {n} examples: give one for each.")
@@ -324,8 +329,11 @@ def gold_options(
     for row, label in enumerate(given):
         texts = options[row] if options and not isinstance(options[0], str) else options
         if isinstance(label, str):
-            if label not in texts:
-                raise InputError(f"label {label!r} of example {row} is none of its options {list(texts)}.")
+            if list(texts).count(label) != 1:
+                how = "none" if label not in texts else "more than one"
+                raise InputError(
+                    f"label {label!r} of example {row} is {how} of its options {list(texts)}: use indices."
+                )
             gold[row] = list(texts).index(label)
         elif isinstance(label, int | np.integer) and not isinstance(label, bool) and 0 <= label < k:
             gold[row] = label

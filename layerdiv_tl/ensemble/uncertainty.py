@@ -40,7 +40,7 @@ def bootstrap(
     return low.reshape(values.shape[1:]), high.reshape(values.shape[1:])
 
 
-def wilson(hits: int, trials: int, level: float = LEVEL) -> tuple[float, float]:
+def wilson(hits: float, trials: int, level: float = LEVEL) -> tuple[float, float]:
     """Wilson's score interval of a proportion; it stays inside [0, 1] and is not empty at 0 or 1.
 
     >>> low, high = wilson(45, 50)

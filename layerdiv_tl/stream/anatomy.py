@@ -20,6 +20,10 @@ from .norm import Norm
 # TransformerLens' names of modules between a final norm and an unembedding.
 _BEHIND_THE_NORM = ("mlm_head", "prediction_head", "project_out", "hc_head", "sigma_map", "classifier_ln")
 
+# Why a write has no finer parts.
+MIXTURE = "it is a mixture of experts, in which every token goes to other neurons"
+HIDDEN = "it has no output projection that this package can see"
+
 HALF = (torch.float16, torch.bfloat16)
 
 
@@ -44,7 +48,8 @@ class Split:
     projection
         Gives the output map W `[count·width, d]` and its bias or None.
     bias
-        Whether something is left that no part wrote: that bias, or the one of a norm behind the map.
+        Whether something is left that no part wrote: that bias where it is not zero, or the one of a norm
+        behind the map.
     scale
         The factor on the way to the stream (Granite's residual multiplier).
     post, post_tap

@@ -18,13 +18,16 @@ def tokens_and_mask(tokens: Any, attention_mask: Any) -> tuple[Int[Tensor, "row 
     """Ids and mask as `[row, token]` tensors. Raises InputError where their shapes do not fit."""
     if tokens is None:
         raise InputError("cache= needs tokens=, the token ids [row, token] that the cache was taken with.")
-    ids = torch.as_tensor(tokens)
+    try:
+        ids = torch.as_tensor(tokens)
+    except (TypeError, ValueError) as error:
+        raise InputError("tokens must be token ids [row, token], with every row of one length (padded).") from error
     ids = ids[None] if ids.dim() == 1 else ids
     if ids.dim() != 2 or ids.is_floating_point() or ids.numel() == 0:
         raise InputError(f"tokens must be token ids [row, token], but have the shape {tuple(ids.shape)}.")
     if attention_mask is None:
         return ids, torch.ones_like(ids)
-    mask = torch.as_tensor(attention_mask).to(ids.device)
+    mask = torch.as_tensor(attention_mask, device=ids.device)
     mask = mask[None] if mask.dim() == 1 else mask
     if mask.shape != ids.shape:
         raise InputError(f"attention_mask has the shape {tuple(mask.shape)}, but tokens have {tuple(ids.shape)}.")
@@ -42,7 +45,7 @@ def read(anatomy: Anatomy, cache: Any, ids: Tensor, column: Int[Tensor, " row"],
     Raises InputError for names the cache lacks, for the wrong shapes, and for reused layers.
     """
     taps = anatomy.taps(unit)
-    if len({tap.name for tap in taps}) != len(taps) or len(anatomy.writes) < _blocks(anatomy):
+    if len({id(tap.module) for tap in anatomy.blocks}) < len(anatomy.blocks):
         raise InputError(
             "this model uses some layers more than once, and a cache keeps the last use only: give prompts instead."
         )
@@ -57,7 +60,8 @@ def read(anatomy: Anatomy, cache: Any, ids: Tensor, column: Int[Tensor, " row"],
     for tap in taps:
         x = cache[tap.name]
         x = x[None] if x.shape[0] == ids.shape[1] and len(ids) == 1 and x.shape[:2] != ids.shape else x
-        x = x.expand(len(ids), *x.shape[1:]) if len(x) == 1 else x
+        if tap is anatomy.pos_embed and len(x) == 1:  # learned positions may be one row for all
+            x = x.expand(len(ids), *x.shape[1:])
         if x.shape[:2] != ids.shape:
             raise InputError(
                 f"the cache's {tap.name} has the shape {tuple(x.shape)}, which does not fit tokens of the shape "
@@ -70,8 +74,3 @@ def read(anatomy: Anatomy, cache: Any, ids: Tensor, column: Int[Tensor, " row"],
         logits = anatomy.transform(unembedded)
     order = [id(write.tap) for write in anatomy.writes]
     return assemble(anatomy, seen, order, upcast(unembedded[:, 0]), upcast(logits[:, 0]), unit)
-
-
-def _blocks(anatomy: Anatomy) -> int:
-    """How many writes the model's name of its last block promises at least."""
-    return int(anatomy.stream_out.name.split(".")[1]) + 1

@@ -78,8 +78,8 @@ def run(
     return assemble(anatomy, seen, order, unembedded, logits, unit)
 
 
-def first_break(anatomy: Anatomy, ids: Sequence[int], tolerance: float) -> str:
-    """Where, going through one prompt, the stream stops being the sum of what was written so far."""
+def first_break(anatomy: Anatomy, ids: Sequence[int], tolerance: float) -> str | None:
+    """Where, at the last token of a prompt, the stream stops being the sum of what was written so far."""
     token, mask = pad([ids])
     places = {id(tap): number for number, tap in enumerate(anatomy.blocks)}
     writes = {id(write.tap): write for write in anatomy.writes}
@@ -97,7 +97,7 @@ def first_break(anatomy: Anatomy, ids: Sequence[int], tolerance: float) -> str:
                     f"the input of block {places[tap]}" if tap in places else "the final norm"
                 )
             stream, since = value, f"the input of block {places.get(tap, -1)}"
-    return "in a place that only longer or other prompts show"
+    return None
 
 
 def _watch(
@@ -206,13 +206,15 @@ def _attach(tap: Tap, store: Callable[[Tensor], None]) -> Callable[[], None]:
 @contextmanager
 def quiet(anatomy: Anatomy) -> Iterator[None]:
     """Evaluation mode without gradients; every module's own mode is put back afterwards."""
-    training = [module for module in anatomy.root.modules() if module.training]
+    # A bridge keeps the model it wraps outside its own modules.
+    roots = [anatomy.root, *filter(None, [getattr(anatomy.root, "original_model", None)])]
+    training = {id(module): module for root in roots for module in root.modules() if module.training}
     try:
         anatomy.root.eval()
         with torch.inference_mode():
             yield
     finally:
-        for module in training:
+        for module in training.values():
             module.training = True
 
 

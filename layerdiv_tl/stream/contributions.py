@@ -16,9 +16,10 @@ from ..errors import InputError
 from ..results import Result
 from . import cache as caching
 from . import prompts as reading
-from .capture import Pass, batches, pad, quiet, run
+from .anatomy import Anatomy
+from .capture import Pass, batches, first_break, pad, quiet, run
 from .loading import Model, load_model
-from .readout import Part, Readout, check_closure, take_apart
+from .readout import Part, Readout, take_apart
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 # Behind a pass, rows are worked on together until they make this many numbers (32 MiB in float64):
 # it bounds what short prompts with many components and options would otherwise need.
 NUMBERS = 4_000_000
+# Relative to max Σ|u_i|. float32 models measure 1e-7 to 1e-6, half-precision ones up to 2e-2.
+TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 5e-2, torch.bfloat16: 5e-2}
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +41,8 @@ class Contributions(Result):
         The names of the rows.
     model_logits
         float64 `[example, option]`, what the model returns. It differs from `logits` by more than
-        rounding only where the model caps its logits (`soft_cap`).
+        rounding only where the model caps its logits (`soft_cap`). From a cache: what the model's own
+        norm and unembedding make of the cached stream.
     option_ids, options
         Token ids `[example, option]`, and the texts: K of them, or K for every example.
     token_ids, lengths, positions
@@ -194,7 +198,8 @@ def contributions(
         on average over examples. Costs a second pass; memory does not grow with the number of neurons.
     cache, tokens, attention_mask
         Instead of prompts: activations cached through TransformerLens (names: `Model.hook_names(unit)`),
-        the token ids `[row, token]` they belong to, and which of these are real.
+        the token ids `[row, token]` they belong to, and which of these are real. The cache is believed:
+        that it is of this model and these tokens is the caller's word.
 
     Raises InputError for input that cannot be used, for weights that give no finite number, and for a
     model whose components do not sum to its logits.
@@ -230,6 +235,12 @@ def contributions(
             f"{model.name} ran its layers a different number of times for different prompts, so they have no "
             "common components: give prompts that run alike, or one at a time."
         )
+    unknown = [c for c in keep or () if c not in names]
+    if unknown:
+        raise InputError(
+            f"components asks for {unknown[0].label}, but this run has no such row: a layer that is used once is "
+            "L3.attn, the second use of a reused one L3@2.attn."
+        )
     order = np.argsort(np.concatenate([part.rows for part in parts]))
 
     def collect(name: str) -> np.ndarray:
@@ -238,7 +249,8 @@ def contributions(
     size = max(float(part.size.max()) for part in parts)
     absolute = max(float(np.abs(part.total - part.unembedded).max()) for part in parts)
     relative = absolute / max(size, np.finfo(float).tiny)
-    check_closure(model.anatomy, model.name, relative, max(part.stream_gap for part in parts), source.ids[0])
+    unexplained = max(float(part.unexplained.max()) for part in parts) / max(size, np.finfo(float).tiny)
+    _check_closure(source, relative, unexplained, collect("stream_gap"))
     return Contributions(
         values=collect("values"),
         components=names,
@@ -252,7 +264,7 @@ def contributions(
         junctions=parts[0].junctions,
         identity_gap=relative,
         absolute_gap=absolute,
-        complete=keep is None,
+        complete=len(names) == parts[0].members,
         soft_cap=model.anatomy.soft_cap,
         model=model.name,
         unit=unit,
@@ -324,6 +336,40 @@ def _source(
     return _Source(model, unit, ids, at, batch_tokens, caching.read(model.anatomy, cache, grid, column, unit))
 
 
+def _check_closure(
+    source: _Source, readout_gap: float, unexplained: float, stream_gap: Float[np.ndarray, " example"]
+) -> None:
+    """The parts must sum to the whole: refuse with the place where the sum breaks."""
+    anatomy = source.model.anatomy
+    tolerance = TOLERANCE.get(anatomy.dtype, 1e-4)
+    worst = max(readout_gap, unexplained, float(stream_gap.max()))
+    if worst <= tolerance:
+        return
+    if not float(stream_gap.max()) <= tolerance:
+        where = _stream_break(source, anatomy, int(stream_gap.argmax()), tolerance)
+    elif not readout_gap <= tolerance:
+        where = "its final norm and unembedding do not give its logits"
+    else:
+        where = "it changes what its unembedding returned in a way this package does not know"
+    raise InputError(
+        f"{source.model.name} cannot be decomposed: {where} (off by {worst:.1e} of Σ|u|, where rounding explains "
+        f"{tolerance:.0e})."
+    )
+
+
+def _stream_break(source: _Source, anatomy: Anatomy, row: int, tolerance: float) -> str:
+    """Why the parts of an example do not make up its stream, found by running it once more."""
+    if source.cached is not None:
+        return "the cached writes do not add up to the cached stream"
+    with quiet(anatomy):
+        place = first_break(anatomy, source.ids[row][: source.at[row] + 1], tolerance)
+    if place is not None:
+        return f"something that is no component writes to its residual stream {place}"
+    if source.unit == "sublayer":
+        return "its sublayers do not add up to its residual stream"
+    return f"its {source.unit}s do not add up to their sublayers (wrapped or packed output weights do that)"
+
+
 def _largest(
     top: int, source: _Source, readout: Readout, option_ids: Int[np.ndarray, "example option"]
 ) -> set[Component]:
@@ -331,7 +377,8 @@ def _largest(
     size: np.ndarray | float = 0.0
     names: tuple[Component, ...] = ()
     for part in source.parts(readout, option_ids, None):
-        centred = part.values - part.values.mean(2, keepdims=True)
+        # One option has nothing to be centred against.
+        centred = part.values - (part.values.mean(2, keepdims=True) if part.values.shape[2] > 1 else 0.0)
         size = size + np.abs(centred).mean(2).sum(0)
         names = part.components
     return {names[i] for i in np.argsort(-np.asarray(size), kind="stable")[:top]}

@@ -16,11 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import InputError
-from .anatomy import Anatomy, Split, Tap, Write, logit_transform, refuse_unreadable
+from .anatomy import HIDDEN, MIXTURE, Anatomy, Split, Tap, Write, logit_transform, refuse_unreadable
 from .norm import Norm, probe
-
-_MIXTURE = "it is a mixture of experts, in which every token goes to other neurons"
-_HIDDEN = "it has no output projection that this package can see"
 
 
 def of_huggingface(model: Any) -> Anatomy:
@@ -68,12 +65,12 @@ def of_huggingface(model: Any) -> Anatomy:
         unembed=unembed,
         unembed_rows=partial(_linear_rows, unembed),
         transform=adapter.apply_output_logits_transform,
-        logits=lambda ids, mask: model(input_ids=ids, attention_mask=mask, use_cache=False).logits,
+        logits=lambda ids, mask: model(input_ids=ids, attention_mask=mask, use_cache=False, return_dict=True).logits,
         device=device,
         dtype=embedding.weight.dtype,
         vocabulary=int(embedding.weight.shape[0]),
         context=_context(model.config),
-        constant=norm.bias is not None or getattr(unembed, "bias", None) is not None,
+        constant=norm.bias is not None or _is_present(getattr(unembed, "bias", None)),
         logit_multiplier=multiplier,
         soft_cap=soft_cap,
     )
@@ -113,14 +110,14 @@ class _Finder:
             return None
         tap = Tap(place, name=f"{block}.{hook}" if self.scale == 1.0 else f"{block}.{kind}.hook_out")
         if projection is None:
-            return Write(kind, layer, tap, self.scale, whole=_HIDDEN if kind == "attn" else _MIXTURE)
+            return Write(kind, layer, tap, self.scale, whole=HIDDEN if kind == "attn" else MIXTURE)
         norm = None if post is None else self.norm(post)
         values = f"{block}.attn.hook_z" if kind == "attn" else f"{block}.mlp.hook_post"
         split = Split(
             count=count or _inputs(projection),
             tap=Tap(projection, "in", values),
-            projection=partial(_linear_map, projection),
-            bias=projection.bias is not None or (norm is not None and norm.bias is not None),
+            projection=partial(linear_map, projection),
+            bias=_is_present(projection.bias) or (norm is not None and norm.bias is not None),
             scale=self.scale,
             post=norm,
             post_tap=None if post is None else Tap(post, "in", f"{block}.{post_name}.hook_scale"),
@@ -149,6 +146,11 @@ def _adapter(model: Any) -> Any:
     return ArchitectureAdapterFactory.select_architecture_adapter(cfg)
 
 
+def _is_present(bias: Tensor | None) -> bool:
+    """Whether a bias adds anything; an offloaded one is not fetched to find out."""
+    return bias is not None and (bias.is_meta or bool((bias != 0).any()))
+
+
 def _is_conv1d(module: nn.Module) -> bool:
     from transformers.pytorch_utils import Conv1D
 
@@ -159,7 +161,7 @@ def _inputs(projection: Any) -> int:
     return int(projection.weight.shape[0] if _is_conv1d(projection) else projection.weight.shape[1])
 
 
-def _linear_map(module: Any) -> tuple[Tensor, Tensor | None]:
+def linear_map(module: Any) -> tuple[Tensor, Tensor | None]:
     """`[in, out]` weight and bias of a Linear or a Conv1D, also where accelerate has them offloaded."""
     from accelerate.utils import align_module_device
 
@@ -198,5 +200,6 @@ def _width(unembed: Any) -> int:
 def _context(config: Any) -> int | None:
     """The longest text the model was built for, in tokens; None where its positions have no end."""
     text = config.get_text_config()
-    length = getattr(text, "max_position_embeddings", None) or getattr(text, "n_positions", None)
+    names = ("max_position_embeddings", "n_positions", "max_seq_len")
+    length = next((value for name in names if (value := getattr(text, name, None))), None)
     return int(length) if length else None

@@ -22,7 +22,7 @@ from .transformerlens import is_transformer_lens, of_transformer_lens
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A loaded model, ready to be taken apart. Made by `load_model`.
+    """A loaded model, ready to be taken apart. Made by `load_model`; load again after changing its weights.
 
     name
         What it is called in tables and figures.
@@ -95,17 +95,19 @@ def load_model(
     >>> from transformers import GPT2Config, GPT2LMHeadModel
     >>> tiny = GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=16, n_positions=32))
     >>> [component.label for component in ld.load_model(tiny).components(unit="head")]
-    ['embed', 'pos_embed', 'L0.H0', 'L0.H1', 'L0.attn_bias', 'L0.mlp']
+    ['embed', 'pos_embed', 'L0.H0', 'L0.H1', 'L0.mlp']
     """
     if isinstance(x, Model):
         return x
+    if device is not None and device_map is not None:
+        raise InputError("device and device_map say the same thing twice: give one of them.")
     if x is None or isinstance(x, str | os.PathLike):
         kwargs = {"dtype": _dtype(dtype) or "auto", "trust_remote_code": trust_remote_code}
         if device_map is not None:
             kwargs["device_map"] = device_map
         model, own_tokenizer, source, name = _from_source(x, kwargs, tokenizer)
         if device_map is None:
-            model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+            _move(model, device or ("cuda" if torch.cuda.is_available() else "cpu"))
         return _wrap(model, own_tokenizer, source, name)
     if (device is not None or dtype is not None or device_map is not None) and not copy:
         raise InputError(
@@ -113,7 +115,9 @@ def load_model(
             "model.to(...), or pass copy=True to work on a copy."
         )
     if copy:
-        x = copying.deepcopy(x).to(device=device, dtype=_dtype(dtype))
+        x = copying.deepcopy(x)
+        x = x if dtype is None else x.to(_dtype(dtype))
+        x = x if device is None else _move(x, device)
     if tokenizer is None:
         tokenizer = getattr(x, "tokenizer", None)
     elif isinstance(tokenizer, str | os.PathLike):
@@ -145,7 +149,7 @@ def _from_source(x: Any, kwargs: dict[str, Any], tokenizer: Any) -> tuple[Any, A
         else:
             place = name = str(x)
     with _without_progress_bars(keep=bool(extra)):
-        model = _causal_lm(place, {**kwargs, **extra}, str(x))
+        model = _causal_lm(place, {**kwargs, **extra}, place if x is None else str(x))
         if tokenizer is None or isinstance(tokenizer, str | os.PathLike):
             chosen = place if tokenizer is None else str(tokenizer)
             code = {"trust_remote_code": kwargs["trust_remote_code"]}
@@ -241,6 +245,14 @@ def _name(x: Any) -> str:
         return str(x.cfg.model_name)
     path = str(getattr(getattr(x, "config", None), "_name_or_path", "") or "")
     return Path(path).name or type(x).__name__
+
+
+def _move(model: Any, device: str | torch.device) -> Any:
+    try:
+        return model.to(device)
+    except (RuntimeError, AssertionError, ValueError) as error:
+        reason = str(error).split("\n")[0]
+        raise InputError(f"the model cannot be put on device={str(device)!r} ({reason}): try 'cpu'.") from error
 
 
 def _dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -42,10 +43,21 @@ def probe(norm: nn.Module, width: int, dtype: torch.dtype, device: torch.device)
     """The `Norm` a module computes, found from its answers to four inputs.
 
     Class names and config flags of norms are wrong for several families (`1 + w` gains, folded
-    weights, `final_rms`); the answers are not. `dtype`, `device`: what the module expects.
+    weights, `final_rms`); the answers are not. `dtype`, `device`: what the module expects. A copy is
+    asked, so that no hook of the user's sees the questions, and in float32, because half precision
+    rounds its answers, though not its parameters.
 
     Raises InputError where the answers are those of no LayerNorm or RMSNorm.
     """
+    if not any(p.is_meta for p in norm.parameters()):
+        norm = copy.deepcopy(norm)
+        for module in norm.modules():
+            module._forward_hooks.clear()
+            module._forward_pre_hooks.clear()
+        if dtype in (torch.float16, torch.bfloat16):
+            norm, dtype = norm.float(), torch.float32
+            if hasattr(norm, "cfg"):  # a HookedTransformer's norms answer in the precision of their settings
+                norm.cfg.dtype = dtype
     sign = torch.ones(width, dtype=torch.float64)
     sign[1::2] = -1.0
     if width % 2:

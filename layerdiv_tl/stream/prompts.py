@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +24,13 @@ def encode(model: Model, prompts: Any) -> list[tuple[int, ...]]:
     """
     if isinstance(prompts, str):
         prompts = [prompts]
-    rows = prompts.tolist() if hasattr(prompts, "tolist") else list(prompts)
+    rows = prompts.tolist() if hasattr(prompts, "tolist") else prompts
+    if isinstance(rows, Mapping) or not isinstance(rows, Iterable):
+        raise InputError(
+            f"prompts is a {type(prompts).__name__}: give a list of texts, or a list of lists of token ids "
+            "(of a tokenizer's output, its input_ids without the padding)."
+        )
+    rows = list(rows)
     if rows and all(_is_id(row) for row in rows):  # one prompt of ids
         rows = [rows]
     if not rows:
@@ -50,6 +56,8 @@ def _encode_one(model: Model, prompt: Any, number: int) -> tuple[int, ...]:
         special = not (begins and prompt.startswith(begins))
         ids = model.tokenizer(prompt, add_special_tokens=special)["input_ids"] if prompt else []
     else:
+        if not hasattr(prompt, "tolist") and not isinstance(prompt, Iterable):
+            raise InputError(f"prompt {number} is {prompt!r}: give a text or a list of token ids.")
         ids = prompt.tolist() if hasattr(prompt, "tolist") else list(prompt)
         _check_ids(ids, model.vocabulary, f"prompt {number}")
     if not ids:
@@ -82,9 +90,10 @@ def options(model: Model, given: Any, count: int) -> tuple[Int[np.ndarray, "exam
     Raises InputError for an empty list, for an option of several tokens (its pieces are shown), and
     for two options that are the same token.
     """
-    if given is None or isinstance(given, str | int) or not len(given):
+    rows = given.tolist() if hasattr(given, "tolist") else given
+    rows = list(rows) if isinstance(rows, Iterable) and not isinstance(rows, str | Mapping) else []
+    if not rows:
         raise InputError("options is empty: give the answer tokens, for example options=[' Yes', ' No'].")
-    rows = given.tolist() if hasattr(given, "tolist") else list(given)
     per_prompt = all(not isinstance(row, str) and isinstance(row, Iterable) for row in rows)
     if not per_prompt:
         ids = _option_ids(model, rows, "options")

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import InputError
-from .anatomy import Anatomy, Split, Tap, Write, logit_transform, refuse_unreadable
-from .huggingface import _HIDDEN, _MIXTURE, _linear_map
+from .anatomy import HIDDEN, MIXTURE, Anatomy, Split, Tap, Write, logit_transform, refuse_unreadable
+from .huggingface import linear_map
 from .norm import Norm, probe
 
 # HookedTransformer puts the norms of these behind the sublayers under the names of the ones before them.
@@ -98,7 +98,7 @@ def _write(
     values = f"{at}.attn.hook_z" if kind == "attn" else f"{at}.mlp.hook_post"
     output_map = _output_map(sublayer, kind)
     if output_map is None or values not in hooks:
-        return Write(kind, layer, tap, scale, whole=_HIDDEN if kind == "attn" else _MIXTURE)
+        return Write(kind, layer, tap, scale, whole=HIDDEN if kind == "attn" else MIXTURE)
     post: Norm | None = None
     post_tap = None
     post_name = _post_norm(model, block, kind)
@@ -136,7 +136,7 @@ def _output_map(sublayer: Any, kind: str) -> tuple[Tensor, Tensor | None] | None
     """
     module = getattr(getattr(sublayer, "o" if kind == "attn" else "out", None), "original_component", None)
     if module is not None and getattr(module, "weight", None) is not None:
-        weight, bias = _linear_map(module)
+        weight, bias = linear_map(module)
     else:
         names = ("W_O", "b_O") if kind == "attn" else ("W_out", "b_out")
         found = [getattr(sublayer, name, None) for name in names]

@@ -85,7 +85,7 @@ SAMPLES: Mapping[str, Authored] = {
 }
 
 
-def task(name: str, limit: int | None = None, template: str | None = None) -> Task:
+def task(name: str, *, limit: int | None = None, template: str | None = None) -> Task:
     """A task by name, rendered into prompts.
 
     name

@@ -9,6 +9,8 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from . import style
+
 if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
@@ -75,7 +77,7 @@ class Page:
         """The whole page."""
         from plotly.offline import get_plotlyjs
 
-        css = (resources.files("layerdiv_tl.views") / "page.css").read_text(encoding="utf-8")
+        css = style.css_variables() + (resources.files("layerdiv_tl.views") / "page.css").read_text(encoding="utf-8")
         title = html.escape(self.title)
         return (
             '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'

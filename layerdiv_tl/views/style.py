@@ -10,6 +10,7 @@ INK = "#1f2430"
 MUTED = "#667085"
 GRID = "#e6e8ee"
 PAPER = "#ffffff"
+GROUND = "#f6f7f9"
 
 # Okabe and Ito's colours: told apart with every common colour vision, in print too. One for each module.
 MODULE = {
@@ -64,6 +65,12 @@ def template() -> go.layout.Template:
             "margin": {"l": 70, "r": 24, "t": 96, "b": 56},
         }
     )
+
+
+def css_variables() -> str:
+    """The same colours and font for a page's style sheet."""
+    values = {"font": FONT, "ink": INK, "muted": MUTED, "line": GRID, "paper": PAPER, "ground": GROUND}
+    return ":root {" + "".join(f" --{name}: {value};" for name, value in values.items()) + " }\n"
 
 
 def number(x: float) -> str:

@@ -10,6 +10,7 @@ from ...ensemble.decomposition import Decomposition
 from ...errors import InputError
 from ...results import Result
 from ...stream.contributions import Contributions
+from ...studies.measure import Measurement
 from .bars import component_bars
 from .logits import contribution_map
 
@@ -21,6 +22,8 @@ def figure(result: Result, **options: Any) -> go.Figure:
     match result:
         case Decomposition():
             return component_bars(result, **options)
+        case Measurement():
+            return component_bars(result.decomposition, **options)
         case Contributions():
             return contribution_map(result, **options)
     raise InputError(f"a {type(result).__name__} has no figure of its own: plot one of its parts.")

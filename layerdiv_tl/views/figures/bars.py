@@ -43,6 +43,7 @@ def component_bars(
     parts = PARTS if decomposition.centred is not None else ("raw",)
     part = part if part in parts else "raw"
     modules = [c.module for c in decomposition.components]
+    whiskers = len(modules) <= _WHISKERS
     figure = make_subplots(
         rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.07, subplot_titles=list(_TITLE.values())
     )
@@ -59,7 +60,7 @@ def component_bars(
                 marker={"color": style.MODULE[module], "line": {"width": 0}},
                 row=row,
                 col=1,
-                **_bars(frame[here], term, part),
+                **_bars(frame[here], term, part, whiskers),
             )
     figure.update_layout(
         template=style.template(),
@@ -84,7 +85,7 @@ def component_bars(
     return figure
 
 
-def _bars(frame: pd.DataFrame, term: str, part: Part) -> dict[str, Any]:
+def _bars(frame: pd.DataFrame, term: str, part: Part, whiskers: bool) -> dict[str, Any]:
     """Heights, whiskers and hovers of one trace."""
     suffix = "" if part == "raw" else f"_{part}"
     value = frame[term + suffix].to_numpy()
@@ -94,9 +95,9 @@ def _bars(frame: pd.DataFrame, term: str, part: Part) -> dict[str, Any]:
         for label, v, a, b in zip(frame["component"], value, low, high, strict=True)
     ]
     bars: dict[str, Any] = {"y": value, "hovertext": text, "hoverinfo": "text"}
-    if len(frame) <= _WHISKERS:
-        whiskers = {"type": "data", "array": high - value, "arrayminus": value - low}
-        bars["error_y"] = whiskers | {"thickness": 1, "width": 0, "color": style.MUTED}
+    if whiskers:
+        spread = {"type": "data", "array": high - value, "arrayminus": value - low}
+        bars["error_y"] = spread | {"thickness": 1, "width": 0, "color": style.MUTED}
     return bars
 
 
@@ -112,7 +113,7 @@ def _switch(
     buttons = []
     for part in parts:
         traces = [
-            _bars(frame[[m == module for m in modules]], term, part)
+            _bars(frame[[m == module for m in modules]], term, part, len(frame) <= _WHISKERS)
             for term in TERMS
             for module in dict.fromkeys(modules)
         ]

@@ -29,6 +29,7 @@ def contribution_map(
     if texts is None:
         one = 0 if len(u) == 1 else example
         texts = contributions.options[one] if one is not None else tuple(f"option {k}" for k in range(u.shape[2]))
+    centred = centred and u.shape[2] > 1  # one option has nothing to be centred against
     if centred:
         shown = shown - shown.mean(1, keepdims=True)
     labels = [c.label for c in contributions.components]
