@@ -114,7 +114,7 @@ def test_a_model_that_does_not_sum_is_refused_with_the_place():
     model = llama()
     hook = model.model.layers[1].register_forward_hook(lambda module, args, output: output + 1.0)
     with pytest.raises(
-        ld.InputError, match="writes to its residual stream between the input of block 1 and the input of block 2"
+        ld.InputError, match="its residual stream between the input of block 1 and the input of block 2"
     ):
         ld.contributions(model, **GOOD)
     hook.remove()

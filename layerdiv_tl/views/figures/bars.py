@@ -67,8 +67,9 @@ def component_bars(
         title={"text": title or "Bias and diversity of every component", "y": 0.98, "yanchor": "top"},
         height=height,
         barmode="overlay",
-        margin={"t": 128},
-        legend={"y": 1.045},
+        margin={"t": 112, "b": 96},
+        # Below the axis: above, it would run into the buttons on a narrow screen.
+        legend={"y": -0.11, "yanchor": "top", "x": 0, "xanchor": "left"},
         updatemenus=[_switch(decomposition, frame, modules, parts, part)] if len(parts) > 1 else [],
     )
     figure.update_yaxes(title_text="logits²")
