@@ -50,16 +50,19 @@ def test_batches_change_nothing(smol, batch_tokens):
 
 
 def test_through_a_bridge(smol):
-    """TransformerLens' hook names give the same numbers."""
+    """TransformerLens' hook names give the same numbers; a bridge's own text begins as TransformerLens has it."""
     import copy
 
     from transformer_lens.model_bridge import TransformerBridge
 
     hf, tokenizer = copy.deepcopy(smol.anatomy.root), copy.deepcopy(smol.tokenizer)
     bridge = TransformerBridge.boot_transformers("a-label", hf_model=hf, tokenizer=tokenizer, device="cpu")
+    text = ld.contributions(bridge, PROMPTS, OPTIONS)
+    assert [list(ids) for ids in text.tokens] == [bridge.to_tokens(prompt)[0].tolist() for prompt in PROMPTS]
+    same = [list(smol.tokenizer(prompt)["input_ids"]) for prompt in PROMPTS]
     for unit in ("sublayer", "head"):
         plain = ld.contributions(smol, PROMPTS, OPTIONS, unit=unit)
-        bridged = ld.contributions(bridge, PROMPTS, OPTIONS, unit=unit)
+        bridged = ld.contributions(bridge, same, OPTIONS, unit=unit)
         assert bridged.components == plain.components
         size = np.abs(plain.values).sum(1).max()
         assert np.abs(bridged.values - plain.values).max() <= 1e-5 * size

@@ -179,7 +179,8 @@ def contributions(
     model
         A `Model`, or anything `load_model` takes.
     prompts
-        Texts, or lists of token ids, which are taken as they are.
+        Texts, or lists of token ids, which are taken as they are. Text is tokenised by the model's own
+        tokenizer, to which a TransformerBridge adds a beginning-of-text token where Hugging Face has none.
     options
         K answer tokens whose logits are wanted: strings exactly as written (" Yes" with its space) that
         are single tokens, or ids, or one list of K per prompt.
