@@ -15,12 +15,19 @@ from .errors import InputError
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `layerdiv`; returns the exit code: 0 done, 1 failed, 2 bad usage."""
     options = _parser().parse_args(arguments)
+    for stream in (sys.stdout, sys.stderr):  # a terminal or file that cannot show Σ gets a question mark
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
     try:
         return options.run(options)
+    except BrokenPipeError:  # the reader (head, say) has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except InputError as error:
         print(f"layerdiv: {error}", file=sys.stderr)
     except KeyboardInterrupt:
         print("layerdiv: stopped.", file=sys.stderr)
+        return 130
     except Exception as error:
         if os.environ.get("LAYERDIV_DEBUG"):
             raise
@@ -55,6 +62,8 @@ def _demo(options: argparse.Namespace) -> int:
 
     out = Path(options.out)
     try:
+        if not options.out.strip():
+            raise InputError("--out '' names no folder: give one, or leave the option out.")
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"--out {options.out} cannot be made ({error.strerror}): give a folder of yours.") from error

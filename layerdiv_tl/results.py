@@ -7,6 +7,7 @@ as JSON in the header.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import json
@@ -46,18 +47,22 @@ class Result:
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write to one safetensors file; whoever reads it sees the whole result or no file."""
+        from safetensors import SafetensorError
         from safetensors.numpy import save_file
 
-        path = Path(path)
+        path = Path(path).expanduser()
         arrays: dict[str, np.ndarray] = {}
         header = {"format": FORMAT, "result": json.dumps(_pack(self, arrays, ""))}
-        path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             save_file(arrays, partial, metadata=header)
             os.replace(partial, path)
+        except (OSError, SafetensorError) as error:
+            raise InputError(f"{str(path)!r} cannot be written ({error}): give the path of a file of yours.") from error
         finally:
-            partial.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                partial.unlink(missing_ok=True)
         return path
 
     @classmethod
@@ -65,7 +70,8 @@ class Result:
         """Read what `save` wrote. Raises InputError if the file is not such a file or holds another kind."""
         from safetensors import SafetensorError, safe_open
 
-        if not Path(path).is_file():
+        path = Path(path).expanduser()
+        if not path.is_file():
             raise InputError(f"there is no file {str(path)!r}: save a {cls.__name__} there first.")
         try:
             with safe_open(path, framework="numpy") as file:

@@ -302,3 +302,43 @@ def test_an_option_is_the_token_it_is_behind_text(stories):
     c = ld.contributions(stories, TEXTS, [" the", " and"])
     for text, option in zip(c.shared_options, c.option_ids[0], strict=True):
         assert tokenizer("a" + text)["input_ids"] == [*tokenizer("a")["input_ids"], option]
+
+
+def test_two_threads_on_one_model():
+    """Each thread gets its own numbers, and a plain pass beside them is not touched."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    model = llama()
+    loaded = ld.load_model(model)
+    expected = ld.contributions(loaded, PROMPTS, OPTIONS, unit="head").values
+    ids = torch.tensor([[5, 1, 4, 1, 5, 9]] * 4)
+    with torch.no_grad():
+        plain = model(ids).logits
+
+    def ours(_):
+        return ld.contributions(loaded, PROMPTS, OPTIONS, unit="head").values
+
+    def theirs(_):
+        with torch.no_grad():
+            return model(ids).logits
+
+    with ThreadPoolExecutor(3) as pool:
+        results, passes = pool.map(ours, range(30)), pool.map(theirs, range(60))
+        for values in results:
+            np.testing.assert_array_equal(values, expected)
+        for logits in passes:
+            assert torch.equal(logits, plain)
+
+
+@pytest.mark.parametrize("as_what", [torch.tensor, np.array])
+def test_tensors_and_arrays_everywhere(as_what):
+    """Ids, options and positions may be tensors or arrays, alone or in lists."""
+    model, prompts = llama(), [[5, 1, 4], [9, 2, 6]]
+    expected = ld.contributions(model, prompts, [7, 9], position=[1, 2]).values
+    for given in (as_what(prompts), [as_what(p) for p in prompts], [[as_what(i) for i in p] for p in prompts]):
+        for options in (as_what([7, 9]), [as_what(7), as_what(9)], as_what([[7, 9]] * 2), [as_what([7, 9])] * 2):
+            c = ld.contributions(model, given, options, position=as_what([1, 2]))
+            np.testing.assert_array_equal(c.values, expected)
+    assert ld.contributions(model, prompts, [7, 9], position=as_what(0)).positions.tolist() == [0, 0]
+    d = ld.decompose(torch.tensor(expected, dtype=torch.bfloat16, requires_grad=True), labels=as_what([0, 1]))
+    assert d.gap < 1e-9

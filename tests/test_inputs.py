@@ -29,7 +29,14 @@ GOOD = {"prompts": [[1, 2, 3]], "options": [7, 9]}
         ({"options": []}, "options is empty"),
         ({"options": [[]]}, "options of prompt 0 is empty"),
         ({"options": None}, "options is empty"),
-        ({"options": "Yes"}, "options is empty: give"),
+        ({"options": "Yes"}, "options='Yes' is no list: give"),
+        ({"options": b"ab"}, "is no list: give"),
+        ({"prompts": b"ab"}, "prompts is a bytes"),
+        ({"prompts": [b"ab"]}, "prompt 0 is b'ab'"),
+        ({"options": [[[7]], [[9]]]}, "2 lists for 1 prompts"),
+        ({"options": [[[7], [9]]]}, r"options of prompt 0 holds \[7\]"),
+        ({"components": [0]}, "must be labels such as"),
+        ({"components": 0}, "must be labels such as"),
         ({"options": [7, 7]}, "are the same token"),
         ({"options": [7, 99]}, "options holds the token id 99"),
         ({"options": [" Yes", " No"]}, "without a tokenizer"),
@@ -51,12 +58,12 @@ GOOD = {"prompts": [[1, 2, 3]], "options": [7, 9]}
         ({"unit": "neurons"}, "unit='neurons' is unknown: use 'sublayer', 'head' or 'neuron'"),
         ({"top": 0}, "top=0 must be"),
         ({"top": True}, "top=True must be"),
-        ({"top": 2, "components": ["embed"]}, "cannot be combined with components"),
+        ({"top": 2, "components": ["embed"]}, "top and components cannot be combined"),
         ({"prompts": [[1, 2], "text"]}, "prompt 1 is text"),
         ({"prompts": 7}, "prompts is a int: give a list of texts"),
         ({"prompts": [None]}, "prompt 0 is None"),
         ({"prompts": [[[1, 2]]]}, r"prompt 0 holds \[1, 2\]"),
-        ({"options": 7}, "options is empty"),
+        ({"options": 7}, "options=7 is no list"),
         ({"options": [None, 7]}, "options holds None"),
         ({"options": [7.0, 8]}, "options holds 7.0"),
         ({"position": None}, "position=None does not fit"),
@@ -65,7 +72,7 @@ GOOD = {"prompts": [[1, 2, 3]], "options": [7, 9]}
         ({"prompts": None}, "there are no prompts"),
         ({"prompts": {"input_ids": [[1, 2]]}}, "prompts is a dict: give a list of texts"),
         ({"prompts": torch.tensor(5)}, "prompts is a Tensor"),
-        ({"options": {"Yes": 7}}, "options is empty"),
+        ({"options": {"Yes": 7}}, "is no list"),
         ({"components": ["L0@2.attn"]}, "asks for L0@2.attn, but this run has no such row"),
     ],
 )
@@ -275,6 +282,15 @@ def test_files_that_are_no_result(tmp_path):
     save_file({"x": np.zeros(2)}, path)
     with pytest.raises(ld.InputError, match="was not written by this version"):
         ld.Contributions.load(path)
+
+
+def test_a_path_that_cannot_be_written(tmp_path):
+    d = ld.decompose(np.zeros((1, 2, 2)), [0])
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path, tmp_path / "file" / "x"):
+        with pytest.raises(ld.InputError, match="cannot be written"):
+            d.save(path)
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
 def test_a_selection_that_leaves_nothing():

@@ -260,7 +260,7 @@ def decompose(
         u, components = ensemble.values, ensemble.components
         options, gap = ensemble.options, ensemble.identity_gap
     else:
-        u = np.asarray(ensemble, dtype=np.float64)
+        u = _array(ensemble, "the ensemble")
         components, options, gap = members(u.shape[1] if u.ndim == 3 else 0), (), None
     _check_members(u)
     gold = None if labels is None else gold_options(labels, u.shape, options)
@@ -348,12 +348,27 @@ def _target(gold: np.ndarray | None, target: Any, shape: tuple[int, ...]) -> Flo
         raise InputError("give exactly one of labels (a gold option for each example) and target (logits).")
     if gold is not None:
         return np.eye(k)[gold]
-    t = np.asarray(target, dtype=np.float64)
+    t = _array(target, "target")
     if t.shape != (n, k):
         raise InputError(f"target has the shape {t.shape}, but must be [example, option] = {(n, k)}.")
     if not np.isfinite(t).all():
         raise InputError("target holds numbers that are not finite.")
     return t
+
+
+def _array(x: Any, name: str) -> np.ndarray:
+    """Arrays, tensors and lists as float64. Raises InputError for what is none of them."""
+    if hasattr(x, "detach"):  # a tensor of any precision, on any device
+        x = x.detach().cpu().double().numpy()
+    try:
+        array = np.asarray(x)
+        if np.iscomplexobj(array):
+            raise InputError(f"{name} holds complex numbers: logits are real.")
+        return array.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{name} is no array of numbers ({error}): give [example, member, option].") from error
 
 
 def _check_members(u: np.ndarray) -> None:

@@ -22,6 +22,7 @@ _BEHIND_THE_NORM = ("mlm_head", "prediction_head", "project_out", "hc_head", "si
 
 # Why a write has no finer parts.
 MIXTURE = "it is a mixture of experts, in which every token goes to other neurons"
+WRAPPED = "its output projection is wrapped or quantised, so its weights cannot be read"
 HIDDEN = "it has no output projection that this package can see"
 
 HALF = (torch.float16, torch.bfloat16)
@@ -115,6 +116,11 @@ class Anatomy:
         What the model does to the unembedding's output, and what that is.
     logits
         Runs the model: (ids, mask) -> logits.
+    vocabulary, outputs, context
+        How many ids go in and how many come out, and the longest text, in tokens.
+    length_switch
+        The length beyond which the model computes its positions in another way (LongRoPE), so that
+        longer and shorter prompts must not share a batch.
     constant
         Whether the read-out adds something that no component wrote.
     dtype
@@ -136,7 +142,9 @@ class Anatomy:
     device: torch.device
     dtype: torch.dtype
     vocabulary: int
+    outputs: int
     context: int | None
+    length_switch: int | None
     constant: bool
     logit_multiplier: float
     soft_cap: float | None

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..components import Unit
 from ..errors import InputError
 from .anatomy import Anatomy
-from .capture import Pass, assemble, upcast
+from .capture import Pass, Watched, assemble, upcast
 
 
 def tokens_and_mask(tokens: Any, attention_mask: Any) -> tuple[Int[Tensor, "row token"], Int[Tensor, "row token"]]:
@@ -73,4 +73,6 @@ def read(anatomy: Anatomy, cache: Any, ids: Tensor, column: Int[Tensor, " row"],
         unembedded = anatomy.unembed(anatomy.norm_module(final))
         logits = anatomy.transform(unembedded)
     order = [id(write.tap) for write in anatomy.writes]
-    return assemble(anatomy, seen, order, upcast(unembedded[:, 0]), upcast(logits[:, 0]), unit)
+    answers = (upcast(unembedded[:, 0]), upcast(logits[:, 0]))
+    dtype = cache[anatomy.stream_out.name].dtype
+    return assemble(anatomy, Watched(seen, order, *answers, dtype, unembedded.dtype), unit)

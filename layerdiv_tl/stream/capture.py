@@ -6,6 +6,7 @@ at    : long [row], the wanted position     every captured activation: float32 [
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -17,7 +18,11 @@ from torch import Tensor, nn
 
 from ..components import Unit
 from ..errors import InputError
-from .anatomy import Anatomy, Tap, Write
+from .anatomy import HALF, Anatomy, Tap, Write
+
+UNNAMED = "something that is no component (a hook, a wrapped module) writes to its residual stream"
+# Modes and hooks are put on the user's own modules: two threads at once would take them for one another's.
+_ONE_AT_A_TIME = threading.RLock()
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +49,8 @@ class Pass:
     """One forward pass at the wanted positions, in float32 or wider, on the model's device.
 
     `logits` are the model's own answer, `unembedded` what its unembedding returned, before any
-    multiplier or soft-cap; both `[row, vocabulary]`.
+    multiplier or soft-cap; both `[row, vocabulary]`. `dtype` and `answer_dtype` are the precisions in
+    which the stream and the unembedding's output came.
     """
 
     embed: Float[Tensor, "row d"]
@@ -53,13 +59,16 @@ class Pass:
     final: Float[Tensor, "row d"]
     unembedded: Float[Tensor, "row v"]
     logits: Float[Tensor, "row v"]
+    dtype: torch.dtype
+    answer_dtype: torch.dtype
 
     def rows(self, part: slice) -> Pass:
         """The same for some rows."""
         pos_embed = None if self.pos_embed is None else self.pos_embed[part]
         firings = tuple(firing.rows(part) for firing in self.firings)
         final, unembedded, logits = self.final[part], self.unembedded[part], self.logits[part]
-        return Pass(self.embed[part], pos_embed, firings, final, unembedded, logits)
+        answers = (unembedded, logits, self.dtype, self.answer_dtype)
+        return Pass(self.embed[part], pos_embed, firings, final, *answers)
 
 
 def run(
@@ -72,43 +81,66 @@ def run(
     """Run the model once. The unembedding sees only the wanted positions, whatever the family.
 
     `unit`: also read the values of the heads or neurons. Raises InputError where the model does not run
-    the way its anatomy says.
+    the way its anatomy says, and where a half-precision stream moves by more than its additions can
+    round: what they do lose is no gap, so it must be bounded here.
     """
-    seen, order, unembedded, logits = _watch(anatomy, anatomy.taps(unit), ids, mask, at)
-    return assemble(anatomy, seen, order, unembedded, logits, unit)
+    half = anatomy.dtype in HALF
+    watched = _watch(anatomy, anatomy.taps(unit) + (list(anatomy.blocks) if half else []), ids, mask, at)
+    if half and (place := _break(anatomy, watched)) is not None:
+        raise InputError(f"this model cannot be decomposed: {UNNAMED} {place}.")
+    return assemble(anatomy, watched, unit)
 
 
-def first_break(anatomy: Anatomy, ids: Sequence[int], tolerance: float) -> str | None:
+def first_break(anatomy: Anatomy, ids: Sequence[int]) -> str | None:
     """Where, at the last token of a prompt, the stream stops being the sum of what was written so far."""
     token, mask = pad([ids])
-    places = {id(tap): number for number, tap in enumerate(anatomy.blocks)}
+    taps = [*anatomy.taps(), *anatomy.blocks]
+    return _break(anatomy, _watch(anatomy, taps, token, mask, torch.tensor([len(ids) - 1])))
+
+
+@dataclass(frozen=True, eq=False)
+class Watched:
+    """What every tap showed (by its id, once for every use), in which order, and the two answers."""
+
+    seen: dict[int, list[Tensor]]
+    order: list[int]
+    unembedded: Float[Tensor, "row v"]
+    logits: Float[Tensor, "row v"]
+    dtype: torch.dtype
+    answer_dtype: torch.dtype
+
+
+def _break(anatomy: Anatomy, watched: Watched) -> str | None:
+    """Where the stream moved by more than the rounding of its additions, element by element."""
+    blocks = {id(tap): number for number, tap in enumerate(anatomy.blocks)}
     writes = {id(write.tap): write for write in anatomy.writes}
-    seen, order, _, _ = _watch(anatomy, [*anatomy.taps(), *anatomy.blocks], token, mask, torch.tensor([len(ids) - 1]))
-    waiting = {tap: list(values) for tap, values in seen.items()}
-    stream, since = seen[id(anatomy.stream_in)][0], "its embedding"
-    for tap in order:
+    waiting = {tap: list(values) for tap, values in watched.seen.items()}
+    # Two additions a block round twice by half an eps; single precision also sums in other orders.
+    eps = torch.finfo(watched.dtype).eps * (2 if watched.dtype in HALF else 64)
+    stream, since = watched.seen[id(anatomy.stream_in)][0], "its embedding"
+    size = stream.abs()
+    for tap in watched.order:
         value = waiting[tap].pop(0)
         if tap in writes:
             stream = stream + value * writes[tap].scale
-        elif tap in places or tap == id(anatomy.stream_out):
-            off = float((stream - value).abs().max() / value.abs().max().clamp_min(1e-30))
-            if off > tolerance:
+            size = size + (value * writes[tap].scale).abs()
+        elif tap in blocks or tap == id(anatomy.stream_out):
+            floor = torch.finfo(watched.dtype).tiny + 1e-6 * float(value.abs().max())
+            if bool(((stream - value).abs() > eps * size + floor).any()):
                 return f"between {since} and " + (
-                    f"the input of block {places[tap]}" if tap in places else "the final norm"
+                    f"the input of block {blocks[tap]}" if tap in blocks else "the final norm"
                 )
-            stream, since = value, f"the input of block {places.get(tap, -1)}"
+            stream, size, since = value, value.abs(), f"the input of block {blocks.get(tap, -1)}"
     return None
 
 
-def _watch(
-    anatomy: Anatomy, taps: Sequence[Tap], ids: Tensor, mask: Tensor, at: Tensor
-) -> tuple[dict[int, list[Tensor]], list[int], Tensor, Tensor]:
-    """Run the model: what every tap showed (by its id, once for every use), in which order, and the
-    unembedding's and the model's own answer, all at the wanted positions."""
+def _watch(anatomy: Anatomy, taps: Sequence[Tap], ids: Tensor, mask: Tensor, at: Tensor) -> Watched:
+    """Run the model and keep what the taps show at the wanted positions."""
     ids, mask, at = (x.to(anatomy.device) for x in (ids, mask, at))
-    rows, length = torch.arange(len(ids), device=anatomy.device), ids.shape[1]
+    rows, length, thread = torch.arange(len(ids), device=anatomy.device), ids.shape[1], threading.get_ident()
     seen: dict[int, list[Tensor]] = {}
     order: list[int] = []
+    dtypes: dict[int, torch.dtype] = {}
 
     def gather(x: Tensor) -> Tensor:
         if x.dim() == 2 and len(x) == len(ids) * length:  # OPT's MLP works on [row·token, d]
@@ -120,35 +152,39 @@ def _watch(
 
     def keep(tap: Tap) -> Callable[[Tensor], None]:
         def store(x: Tensor) -> None:
-            seen.setdefault(id(tap), []).append(gather(x))
-            order.append(id(tap))
+            if threading.get_ident() == thread:
+                seen.setdefault(id(tap), []).append(gather(x))
+                order.append(id(tap))
+                dtypes[id(tap)] = x.dtype
 
         return store
 
     def only_wanted(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
         x = args[0]
+        if threading.get_ident() != thread:  # somebody else's pass through the same model
+            return args
         return (x[rows.to(x.device), at.to(x.device)][:, None], *args[1:])
 
-    unembedded: list[Tensor] = []
+    said: list[Tensor] = []
     with ExitStack() as stack:
         for tap in taps:
             stack.callback(_attach(tap, keep(tap)))
         stack.callback(anatomy.unembed.register_forward_pre_hook(only_wanted).remove)
         output = Tap(anatomy.unembed)
-        stack.callback(_attach(output, lambda x: unembedded.append(upcast(x[:, 0]).to(anatomy.device))))
+        stack.callback(_attach(output, lambda x: said.append(x[:, 0]) if threading.get_ident() == thread else None))
         logits = upcast(anatomy.logits(ids, mask)[:, 0]).to(anatomy.device)
-    return seen, order, unembedded[-1], logits
+    if not said or id(anatomy.stream_out) not in seen:
+        raise InputError(
+            "this model's final norm or unembedding was never reached in its forward pass (replaced since it was "
+            "loaded, or fused): load it again, or load the plain model."
+        )
+    unembedded, dtype = upcast(said[-1]).to(anatomy.device), dtypes[id(anatomy.stream_out)]
+    return Watched(seen, order, unembedded, logits, dtype, said[-1].dtype)
 
 
-def assemble(
-    anatomy: Anatomy,
-    seen: dict[int, list[Tensor]],
-    order: Sequence[int],
-    unembedded: Tensor,
-    logits: Tensor,
-    unit: Unit,
-) -> Pass:
-    """A `Pass` from what every tap showed (by the tap's id, once for every use) and the order of it."""
+def assemble(anatomy: Anatomy, watched: Watched, unit: Unit) -> Pass:
+    """A `Pass` from what was watched. Raises InputError for a place that was never reached."""
+    seen = watched.seen
 
     def shown(tap: Tap, what: str) -> list[Tensor]:
         if id(tap) not in seen:
@@ -165,7 +201,9 @@ def assemble(
     for write in anatomy.writes:
         shown(write.tap, f"{'attention' if write.kind == 'attn' else 'MLP'} of layer {write.layer}")
     final = shown(anatomy.stream_out, "input of the final norm")[-1]
-    return Pass(embed, pos_embed, tuple(_firings(anatomy, seen, order, unit)), final, unembedded, logits)
+    firings = tuple(_firings(anatomy, seen, watched.order, unit))
+    answers = (watched.unembedded, watched.logits, watched.dtype, watched.answer_dtype)
+    return Pass(embed, pos_embed, firings, final, *answers)
 
 
 def _firings(anatomy: Anatomy, seen: dict[int, list[Tensor]], order: Sequence[int], unit: Unit) -> Iterator[Firing]:
@@ -206,6 +244,11 @@ def _attach(tap: Tap, store: Callable[[Tensor], None]) -> Callable[[], None]:
 @contextmanager
 def quiet(anatomy: Anatomy) -> Iterator[None]:
     """Evaluation mode without gradients; every module's own mode is put back afterwards."""
+    with _ONE_AT_A_TIME:
+        yield from _quiet(anatomy)
+
+
+def _quiet(anatomy: Anatomy) -> Iterator[None]:
     # A bridge keeps the model it wraps outside its own modules.
     roots = [anatomy.root, *filter(None, [getattr(anatomy.root, "original_model", None)])]
     training = {id(module): module for root in roots for module in root.modules() if module.training}
@@ -223,18 +266,20 @@ def upcast(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def batches(lengths: Sequence[int], batch_tokens: int) -> list[list[int]]:
+def batches(lengths: Sequence[int], batch_tokens: int, switch: int | None = None) -> list[list[int]]:
     """Row numbers cut into batches of similar length, at most `batch_tokens` padded tokens in each.
 
     Longest first, so that memory runs out at the start or not at all. A row longer than
-    `batch_tokens` is a batch by itself.
+    `batch_tokens` is a batch by itself. Rows beyond `switch` tokens never share a batch with shorter ones.
 
     >>> batches([3, 9, 8, 2], batch_tokens=20)
     [[1, 2], [0, 3]]
     """
     cut: list[list[int]] = []
     for row in sorted(range(len(lengths)), key=lambda r: (-lengths[r], r)):
-        if cut and (len(cut[-1]) + 1) * lengths[cut[-1][0]] <= batch_tokens:
+        longest = lengths[cut[-1][0]] if cut else 0
+        alike = switch is None or (longest > switch) == (lengths[row] > switch)
+        if cut and alike and (len(cut[-1]) + 1) * longest <= batch_tokens:
             cut[-1].append(row)
         else:
             cut.append([row])

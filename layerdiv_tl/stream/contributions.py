@@ -16,8 +16,7 @@ from ..errors import InputError
 from ..results import Result
 from . import cache as caching
 from . import prompts as reading
-from .anatomy import Anatomy
-from .capture import Pass, batches, first_break, pad, quiet, run
+from .capture import UNNAMED, Pass, batches, first_break, pad, quiet, run
 from .loading import Model, load_model
 from .readout import Part, Readout, take_apart
 
@@ -218,10 +217,12 @@ def contributions(
     model = load_model(model)
     if unit not in get_args(Unit):
         raise InputError(f"unit={unit!r} is unknown: use 'sublayer', 'head' or 'neuron'.")
-    if not isinstance(batch_tokens, int) or batch_tokens < 1:
+    if not isinstance(batch_tokens, int | np.integer) or batch_tokens < 1:
         raise InputError(f"batch_tokens={batch_tokens!r} must be a whole number of at least 1.")
-    if top is not None and (not isinstance(top, int) or isinstance(top, bool) or top < 1 or components is not None):
-        raise InputError(f"top={top!r} must be a whole number of at least 1, and cannot be combined with components.")
+    if top is not None and (isinstance(top, bool) or not isinstance(top, int | np.integer) or top < 1):
+        raise InputError(f"top={top!r} must be a whole number of at least 1.")
+    if top is not None and components is not None:
+        raise InputError("top and components cannot be combined: both say which rows to keep.")
     source = _source(model, prompts, position, unit, batch_tokens, cache, tokens, attention_mask)
     option_ids, option_texts = reading.options(model, options, len(source.ids))
     keep = _wanted(components, model.components(unit))
@@ -251,7 +252,8 @@ def contributions(
     absolute = max(float(np.abs(part.total - part.unembedded).max()) for part in parts)
     relative = absolute / max(size, np.finfo(float).tiny)
     unexplained = max(float(part.unexplained.max()) for part in parts) / max(size, np.finfo(float).tiny)
-    _check_closure(source, relative, unexplained, collect("stream_gap"))
+    split_gap = max(part.split_gap for part in parts)
+    _check_closure(source, parts[0], relative, unexplained, split_gap, collect("stream_gap"))
     return Contributions(
         values=collect("values"),
         components=names,
@@ -287,7 +289,8 @@ class _Source:
         if self.cached is not None:
             yield list(range(len(self.ids))), self.cached
             return
-        for rows in batches([len(row) for row in self.ids], self.batch_tokens):
+        lengths = [len(row) for row in self.ids]
+        for rows in batches(lengths, self.batch_tokens, self.model.anatomy.length_switch):
             tokens, mask = pad([self.ids[row] for row in rows])
             yield rows, run(self.model.anatomy, tokens, mask, torch.as_tensor(self.at[rows]), self.unit)
 
@@ -338,37 +341,48 @@ def _source(
 
 
 def _check_closure(
-    source: _Source, readout_gap: float, unexplained: float, stream_gap: Float[np.ndarray, " example"]
+    source: _Source,
+    part: Part,
+    readout_gap: float,
+    unexplained: float,
+    split_gap: float,
+    stream_gap: Float[np.ndarray, " example"],
 ) -> None:
     """The parts must sum to the whole: refuse with the place where the sum breaks."""
-    anatomy = source.model.anatomy
-    tolerance = TOLERANCE.get(anatomy.dtype, 1e-4)
-    worst = max(readout_gap, unexplained, float(stream_gap.max()))
-    if worst <= tolerance:
-        return
-    if not float(stream_gap.max()) <= tolerance:
-        where = _stream_break(source, anatomy, int(stream_gap.argmax()), tolerance)
-    elif not readout_gap <= tolerance:
+    stream_tolerance = TOLERANCE.get(part.dtype, 1e-4)
+    answer_tolerance = max(stream_tolerance, TOLERANCE.get(part.answer_dtype, 1e-4))
+    if not split_gap <= stream_tolerance:
+        off, tolerance = split_gap, stream_tolerance
+        where = (
+            f"its {source.unit}s do not add up to their sublayers (a hook on the output projection, or weights that "
+            "are wrapped, packed or of another precision, do that)"
+        )
+    elif not float(stream_gap.max()) <= stream_tolerance:
+        off, tolerance = float(stream_gap.max()), stream_tolerance
+        where = _stream_break(source, int(stream_gap.argmax()))
+    elif not readout_gap <= answer_tolerance:
+        off, tolerance = readout_gap, answer_tolerance
         where = "its final norm and unembedding do not give its logits"
-    else:
+    elif not unexplained <= answer_tolerance:
+        off, tolerance = unexplained, answer_tolerance
         where = "it changes what its unembedding returned in a way this package does not know"
+    else:
+        return
     raise InputError(
-        f"{source.model.name} cannot be decomposed: {where} (off by {worst:.1e} of Σ|u|, where rounding explains "
+        f"{source.model.name} cannot be decomposed: {where} (off by {off:.1e} of Σ|u|, where rounding explains "
         f"{tolerance:.0e})."
     )
 
 
-def _stream_break(source: _Source, anatomy: Anatomy, row: int, tolerance: float) -> str:
+def _stream_break(source: _Source, row: int) -> str:
     """Why the parts of an example do not make up its stream, found by running it once more."""
     if source.cached is not None:
         return "the cached writes do not add up to the cached stream"
-    with quiet(anatomy):
-        place = first_break(anatomy, source.ids[row][: source.at[row] + 1], tolerance)
+    with quiet(source.model.anatomy):
+        place = first_break(source.model.anatomy, source.ids[row][: source.at[row] + 1])
     if place is not None:
-        return f"something that is no component writes to its residual stream {place}"
-    if source.unit == "sublayer":
-        return "its sublayers do not add up to its residual stream"
-    return f"its {source.unit}s do not add up to their sublayers (wrapped or packed output weights do that)"
+        return f"{UNNAMED} {place}"
+    return "its sublayers do not add up to its residual stream"
 
 
 def _largest(
@@ -389,7 +403,10 @@ def _wanted(components: Iterable[str | Component] | None, known: tuple[Component
     """The components to keep; a label of a component that does not exist is an error before the run."""
     if components is None:
         return None
-    given = [components] if isinstance(components, str | Component) else list(components)
+    alone = isinstance(components, str | Component) or not isinstance(components, Iterable)
+    given: list[Any] = [components] if alone else list(components)
+    if not all(isinstance(c, str | Component) for c in given):
+        raise InputError(f"components={components!r} must be labels such as 'L3.attn', or components.")
     wanted = {c if isinstance(c, Component) else Component.parse(c) for c in given}
     # A reused layer's uses are known only after a run, so only layer and kind are looked up here.
     unknown = [c for c in wanted if replace(c, use=None) not in known]

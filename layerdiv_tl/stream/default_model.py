@@ -47,7 +47,7 @@ def default_model_folder(convert: Callable[[Path, Path], None]) -> Path:
     """
     cache = cache_folder()
     finished = cache / f"{NAME}-Q4_1-{GGUF_SHA256[:8]}"
-    if finished.is_dir():
+    if (finished / "config.json").is_file():
         return finished
     try:
         cache.mkdir(parents=True, exist_ok=True)
@@ -71,9 +71,9 @@ def default_model_folder(convert: Callable[[Path, Path], None]) -> Path:
         convert(gguf, converted)
         try:
             os.replace(converted, finished)
-        except OSError:  # another process was first; its copy is the same
-            if not finished.is_dir():
-                raise
+        except OSError as error:  # another process was first; its copy is the same
+            if not (finished / "config.json").is_file():
+                raise InputError(f"{finished} is in the way of the default model: delete it and run again.") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return finished

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import InputError
-from .anatomy import HIDDEN, MIXTURE, Anatomy, Split, Tap, Write, logit_transform, refuse_unreadable
+from .anatomy import HIDDEN, MIXTURE, WRAPPED, Anatomy, Split, Tap, Write, logit_transform, refuse_unreadable
 from .norm import Norm, probe
 
 
@@ -38,6 +38,8 @@ def of_huggingface(model: Any) -> Anatomy:
 
     refuse_unreadable(type(model).__name__, find)
     final, unembed, blocks = find("ln_final"), find("unembed"), find("blocks")
+    if len(blocks) == 0:
+        raise InputError(f"{type(model).__name__} has no layers, so there is nothing to take apart.")
     embedding = model.get_input_embeddings()
     device = _device(embedding, torch.device("cpu"))
     finder = _Finder(find, mapping["blocks"], _width(unembed), model.dtype, device)
@@ -69,7 +71,9 @@ def of_huggingface(model: Any) -> Anatomy:
         device=device,
         dtype=embedding.weight.dtype,
         vocabulary=int(embedding.weight.shape[0]),
+        outputs=int(unembed.weight.shape[0]),
         context=_context(model.config),
+        length_switch=length_switch_of(model.config),
         constant=norm.bias is not None or _is_present(getattr(unembed, "bias", None)),
         logit_multiplier=multiplier,
         soft_cap=soft_cap,
@@ -111,13 +115,15 @@ class _Finder:
         tap = Tap(place, name=f"{block}.{hook}" if self.scale == 1.0 else f"{block}.{kind}.hook_out")
         if projection is None:
             return Write(kind, layer, tap, self.scale, whole=HIDDEN if kind == "attn" else MIXTURE)
+        if not _is_plain(projection, self.width):
+            return Write(kind, layer, tap, self.scale, whole=WRAPPED)
         norm = None if post is None else self.norm(post)
         values = f"{block}.attn.hook_z" if kind == "attn" else f"{block}.mlp.hook_post"
         split = Split(
             count=count or _inputs(projection),
             tap=Tap(projection, "in", values),
             projection=partial(linear_map, projection),
-            bias=_is_present(projection.bias) or (norm is not None and norm.bias is not None),
+            bias=_is_present(getattr(projection, "bias", None)) or (norm is not None and norm.bias is not None),
             scale=self.scale,
             post=norm,
             post_tap=None if post is None else Tap(post, "in", f"{block}.{post_name}.hook_scale"),
@@ -168,7 +174,8 @@ def linear_map(module: Any) -> tuple[Tensor, Tensor | None]:
     offloaded = any(parameter.is_meta for parameter in module.parameters())
     with align_module_device(module):
         weight = module.weight.detach()
-        bias = None if module.bias is None else module.bias.detach()
+        bias = getattr(module, "bias", None)
+        bias = None if bias is None else bias.detach()
         if offloaded:  # outside this block the weights are gone again
             weight, bias = weight.clone(), None if bias is None else bias.clone()
     return weight if _is_conv1d(module) else weight.T, bias
@@ -194,7 +201,33 @@ def _device(module: nn.Module, default: torch.device) -> torch.device:
 
 
 def _width(unembed: Any) -> int:
-    return int(unembed.weight.shape[1])
+    weight = getattr(unembed, "weight", None)
+    if not isinstance(weight, Tensor) or weight.dim() != 2 or not weight.is_floating_point():
+        raise InputError(
+            f"this model's unembedding is a {type(unembed).__name__} without a plain weight matrix (wrapped or "
+            "quantised), so it cannot be read: load the model with a plain one."
+        )
+    return int(weight.shape[1])
+
+
+def _is_plain(projection: Any, width: int) -> bool:
+    """Whether a module is a matrix and a bias that can be read, and not a wrapped or packed one."""
+    weight = getattr(projection, "weight", None)
+    if not isinstance(weight, Tensor) or weight.dim() != 2 or not weight.is_floating_point():
+        return False
+    return int(weight.shape[1 if _is_conv1d(projection) else 0]) == width
+
+
+def length_switch_of(config: Any) -> int | None:
+    """The length beyond which rotary positions are scaled in another way for the whole batch, if there is one."""
+    if not hasattr(config, "get_text_config"):
+        return None
+    text = config.get_text_config()
+    rope = getattr(text, "rope_parameters", None) or {}
+    if rope.get("rope_type") not in ("longrope", "dynamic"):
+        return None
+    length = rope.get("original_max_position_embeddings") or getattr(text, "original_max_position_embeddings", None)
+    return int(length or text.max_position_embeddings)
 
 
 def _context(config: Any) -> int | None:

@@ -98,6 +98,8 @@ def load_model(
     ['embed', 'pos_embed', 'L0.H0', 'L0.H1', 'L0.mlp']
     """
     if isinstance(x, Model):
+        if tokenizer is not None or device is not None or dtype is not None or device_map is not None or copy:
+            raise InputError("this model is loaded already: load it again from its source to change anything about it.")
         return x
     if device is not None and device_map is not None:
         raise InputError("device and device_map say the same thing twice: give one of them.")

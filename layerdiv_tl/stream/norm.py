@@ -49,14 +49,13 @@ def probe(norm: nn.Module, width: int, dtype: torch.dtype, device: torch.device)
 
     Raises InputError where the answers are those of no LayerNorm or RMSNorm.
     """
-    if not any(p.is_meta for p in norm.parameters()):
-        norm = copy.deepcopy(norm)
-        for module in norm.modules():
-            module._forward_hooks.clear()
-            module._forward_pre_hooks.clear()
+    # An offloaded norm, or one whose forward is wrapped, can only be asked where it stands.
+    if not any(p.is_meta for p in norm.parameters()) and "forward" not in vars(norm):
+        norm = _bare(norm)
         if dtype in (torch.float16, torch.bfloat16):
             norm, dtype = norm.float(), torch.float32
             if hasattr(norm, "cfg"):  # a HookedTransformer's norms answer in the precision of their settings
+                norm.cfg = copy.copy(norm.cfg)
                 norm.cfg.dtype = dtype
     sign = torch.ones(width, dtype=torch.float64)
     sign[1::2] = -1.0
@@ -82,6 +81,22 @@ def probe(norm: nn.Module, width: int, dtype: torch.dtype, device: torch.device)
     found = Norm(gain, bias if bias.abs().max() > 0 else None, centred, eps)
     _check(found, ask, width, dtype)
     return found
+
+
+def _bare(module: nn.Module) -> nn.Module:
+    """A copy with weights of its own and without hooks. Not a deep copy: what users hang on modules stays."""
+    bare = copy.copy(module)
+    state = vars(bare)
+    for hooks in ("_forward_hooks", "_forward_pre_hooks"):
+        state[hooks] = type(state[hooks])()
+    with torch.no_grad():
+        state["_parameters"] = {
+            name: None if p is None else nn.Parameter(p.detach().clone(), requires_grad=False)
+            for name, p in module._parameters.items()
+        }
+        state["_buffers"] = {name: None if b is None else b.clone() for name, b in module._buffers.items()}
+    state["_modules"] = {name: None if m is None else _bare(m) for name, m in module._modules.items()}
+    return bare
 
 
 def _check(found: Norm, ask: Callable[[Tensor], Tensor], width: int, dtype: torch.dtype) -> None:

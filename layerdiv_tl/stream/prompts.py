@@ -24,8 +24,8 @@ def encode(model: Model, prompts: Any) -> list[tuple[int, ...]]:
     """
     if isinstance(prompts, str):
         prompts = [prompts]
-    rows = prompts.tolist() if hasattr(prompts, "tolist") else prompts
-    if isinstance(rows, Mapping) or not isinstance(rows, Iterable):
+    rows = plain(prompts)
+    if isinstance(rows, Mapping | bytes) or not isinstance(rows, Iterable):
         raise InputError(
             f"prompts is a {type(prompts).__name__}: give a list of texts, or a list of lists of token ids "
             "(of a tokenizer's output, its input_ids without the padding)."
@@ -54,11 +54,14 @@ def _encode_one(model: Model, prompt: Any, number: int) -> tuple[int, ...]:
             )
         begins = model.tokenizer.bos_token
         special = not (begins and prompt.startswith(begins))
-        ids = model.tokenizer(prompt, add_special_tokens=special)["input_ids"] if prompt else []
+        try:
+            ids = model.tokenizer(prompt, add_special_tokens=special)["input_ids"] if prompt else []
+        except TypeError as error:
+            raise InputError(f"prompt {number} is no text that can be encoded ({prompt!r:.40}).") from error
     else:
-        if not hasattr(prompt, "tolist") and not isinstance(prompt, Iterable):
-            raise InputError(f"prompt {number} is {prompt!r}: give a text or a list of token ids.")
-        ids = prompt.tolist() if hasattr(prompt, "tolist") else list(prompt)
+        if not isinstance(prompt, Iterable) or isinstance(prompt, bytes | Mapping):
+            raise InputError(f"prompt {number} is {prompt!r:.40}: give a text or a list of token ids.")
+        ids = list(prompt)
         _check_ids(ids, model.vocabulary, f"prompt {number}")
     if not ids:
         raise InputError(f"prompt {number} is empty: give it at least one token.")
@@ -71,6 +74,7 @@ def positions(position: Any, lengths: Sequence[int]) -> Int[np.ndarray, " exampl
         if position != "last":
             raise InputError(f"position={position!r} is unknown: use 'last', an int, or one int per prompt.")
         position = -1
+    position = plain(position)
     if _is_id(position):
         position = [position] * len(lengths)
     wanted = list(position) if isinstance(position, Iterable) else []
@@ -90,11 +94,13 @@ def options(model: Model, given: Any, count: int) -> tuple[Int[np.ndarray, "exam
     Raises InputError for an empty list, for an option of several tokens (its pieces are shown), and
     for two options that are the same token.
     """
-    rows = given.tolist() if hasattr(given, "tolist") else given
-    rows = list(rows) if isinstance(rows, Iterable) and not isinstance(rows, str | Mapping) else []
+    rows = plain(given)
+    if not isinstance(rows, Iterable | None) or isinstance(rows, str | bytes | Mapping):
+        raise InputError(f"options={given!r:.40} is no list: give the answer tokens, as in options=[' Yes', ' No'].")
+    rows = [] if rows is None else list(rows)
     if not rows:
         raise InputError("options is empty: give the answer tokens, for example options=[' Yes', ' No'].")
-    per_prompt = all(not isinstance(row, str) and isinstance(row, Iterable) for row in rows)
+    per_prompt = all(not isinstance(row, str | bytes) and isinstance(row, Iterable) for row in rows)
     if not per_prompt:
         ids = _option_ids(model, rows, "options")
         return np.tile(np.array(ids, dtype=np.int64), (count, 1)), _option_texts(model, rows, ids)
@@ -108,7 +114,7 @@ def options(model: Model, given: Any, count: int) -> tuple[Int[np.ndarray, "exam
     cache: dict[tuple, list[int]] = {}
     table = []
     for number, row in enumerate(lists):
-        key = tuple(row)
+        key = tuple(map(repr, row))
         if key not in cache:
             cache[key] = _option_ids(model, row, f"options of prompt {number}")
         table.append(cache[key])
@@ -122,7 +128,7 @@ def _option_ids(model: Model, row: Sequence[Any], where: str) -> list[int]:
     if all(isinstance(option, str) for option in row):
         ids = [_single_token(model, option, row) for option in row]
     else:
-        _check_ids(row, model.vocabulary, where)
+        _check_ids(row, model.anatomy.outputs, where)
         ids = [int(i) for i in row]
     for later, i in enumerate(ids):
         if i in ids[:later]:
@@ -178,6 +184,15 @@ def _check_ids(ids: Sequence[Any], vocabulary: int, where: str) -> None:
             raise InputError(f"{where} holds {i!r}: give either text or token ids (whole numbers), not a mixture.")
         if not 0 <= i < vocabulary:
             raise InputError(f"{where} holds the token id {i}, but the vocabulary has ids 0 to {vocabulary - 1}.")
+
+
+def plain(x: Any) -> Any:
+    """Tensors and arrays, also inside lists, as Python numbers and lists; everything else as it is."""
+    if hasattr(x, "tolist"):
+        return x.tolist()
+    if isinstance(x, list | tuple):
+        return [plain(item) if hasattr(item, "tolist") or isinstance(item, list | tuple) else item for item in x]
+    return x
 
 
 def _is_id(value: Any) -> bool:

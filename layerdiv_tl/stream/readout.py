@@ -112,7 +112,9 @@ class Part:
     `values` and `components` hold the rows that were asked for, of `members` in all; `total` and `size`
     are Σ u_i and Σ |u_i| over all of them, `unembedded` and `logits` what the model says before and after any soft-cap,
     `unexplained` by how much the second is not the first one's transform; `[row, option]`. `stream_gap`
-    `[row]` is what the stream holds beyond all that was written, relative to the largest Σ |u_i|.
+    `[row]` is what the stream holds beyond all that was written, relative to the largest Σ |u_i|;
+    `split_gap` how far the heads or neurons of a write are from it, relative to their own Σ |u_i|.
+    `dtype` and `answer_dtype` are those of the pass.
     """
 
     rows: Int[np.ndarray, " row"]
@@ -127,6 +129,9 @@ class Part:
     junction_scale: Float[np.ndarray, "row junction"]
     junctions: tuple[Component, ...]
     stream_gap: Float[np.ndarray, " row"]
+    split_gap: float
+    dtype: torch.dtype
+    answer_dtype: torch.dtype
 
 
 def take_apart(
@@ -168,7 +173,7 @@ def take_apart(
     values: list[Tensor] = []
     total, size = torch.zeros_like(logits), torch.zeros_like(logits)
 
-    members = 0
+    members, split_gap = 0, 0.0
 
     def add(components: list[Component], u: Float[Tensor, "row part option"]) -> None:
         nonlocal members
@@ -181,13 +186,17 @@ def take_apart(
 
     add(junctions[:first], whole[:, :first])
     for row, (firing, use) in enumerate(zip(done.firings, uses, strict=True), start=first):
-        u = whole[:, row : row + 1] if firing.values is None else readout.parts(firing) / sigma
+        u = whole[:, row : row + 1]
+        if firing.values is not None:
+            u = readout.parts(firing) / sigma
+            off = (u.sum(1) - whole[:, row]).abs() / u.abs().sum(1).clamp_min(1e-30)
+            split_gap = max(split_gap, float(off.max()))
         add(readout.components(firing, unit, use), u)
     # What half precision lost at every addition, so that the parts still sum to the whole.
     lost = (readout(final[:, None]) / sigma)[:, 0] - total
     if readout.constant is not None:
         add([Component("constant")], readout.own_constant())
-    if anatomy.dtype in HALF:
+    if done.dtype in HALF:
         add([Component("rounding")], lost[:, None])
 
     statistics = anatomy.norm.statistic(stream.cumsum(1))
@@ -203,6 +212,9 @@ def take_apart(
         unexplained=(anatomy.transform(said) - logits).abs().numpy(),
         junction_scale=(statistics / statistics[:, -1:]).numpy(),
         junctions=tuple(junctions),
+        split_gap=split_gap,
+        dtype=done.dtype,
+        answer_dtype=done.answer_dtype,
         stream_gap=(lost.abs().amax(1) / size.max().clamp_min(1e-300)).numpy(),
     )
 

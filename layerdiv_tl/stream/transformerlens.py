@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ..errors import InputError
 from .anatomy import HIDDEN, MIXTURE, Anatomy, Split, Tap, Write, logit_transform, refuse_unreadable
-from .huggingface import linear_map
+from .huggingface import length_switch_of, linear_map
 from .norm import Norm, probe
 
 # HookedTransformer puts the norms of these behind the sublayers under the names of the ones before them.
@@ -79,7 +79,9 @@ def of_transformer_lens(model: Any) -> Anatomy:
         device=device,
         dtype=dtype,
         vocabulary=int(cfg.d_vocab),
+        outputs=int(model.W_U.shape[1]),
         context=cfg.n_ctx,
+        length_switch=length_switch_of(getattr(getattr(model, "original_model", None), "config", None)),
         constant=norm.bias is not None or biased,
         logit_multiplier=multiplier,
         soft_cap=soft_cap,
