@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
-import torch
 from jaxtyping import Float, Int
 
 from ..components import Component, Unit
 from ..components import positions as component_positions
 from ..errors import InputError
 from ..results import Result
-from . import cache as caching
 from . import prompts as reading
-from .capture import UNNAMED, Pass, batches, first_break, pad, quiet, run
-from .loading import Model, load_model
-from .readout import Part, Readout, take_apart
+from .loading import load_model
+from .readout import Readout
+from .source import Source, check_closure, open_source
 
 if TYPE_CHECKING:
     import pandas as pd
-
-# Behind a pass, rows are worked on together until they make this many numbers (32 MiB in float64):
-# it bounds what short prompts with many components and options would otherwise need.
-NUMBERS = 4_000_000
-# Relative to max Σ|u_i|. float32 models measure 1e-7 to 1e-6, half-precision ones up to 2e-2.
-TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 5e-2, torch.bfloat16: 5e-2}
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,7 +215,7 @@ def contributions(
         raise InputError(f"top={top!r} must be a whole number of at least 1.")
     if top is not None and components is not None:
         raise InputError("top and components cannot be combined: both say which rows to keep.")
-    source = _source(model, prompts, position, unit, batch_tokens, cache, tokens, attention_mask)
+    source = open_source(model, prompts, position, unit, batch_tokens, cache, tokens, attention_mask)
     option_ids, option_texts = reading.options(model, options, len(source.ids))
     keep = _wanted(components, model.components(unit))
     readout = Readout(model.anatomy, option_ids)
@@ -253,7 +245,7 @@ def contributions(
     relative = absolute / max(size, np.finfo(float).tiny)
     unexplained = max(float(part.unexplained.max()) for part in parts) / max(size, np.finfo(float).tiny)
     split_gap = max(part.split_gap for part in parts)
-    _check_closure(source, parts[0], relative, unexplained, split_gap, collect("stream_gap"))
+    check_closure(source, parts[0], relative, unexplained, split_gap, collect("stream_gap"))
     return Contributions(
         values=collect("values"),
         components=names,
@@ -274,119 +266,8 @@ def contributions(
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Source:
-    """Passes, from prompts or from a cache; can be gone through more than once."""
-
-    model: Model
-    unit: Unit
-    ids: list[tuple[int, ...]]
-    at: Int[np.ndarray, " example"]
-    batch_tokens: int
-    cached: Pass | None
-
-    def passes(self) -> Iterator[tuple[list[int], Pass]]:
-        if self.cached is not None:
-            yield list(range(len(self.ids))), self.cached
-            return
-        lengths = [len(row) for row in self.ids]
-        for rows in batches(lengths, self.batch_tokens, self.model.anatomy.length_switch):
-            tokens, mask = pad([self.ids[row] for row in rows])
-            yield rows, run(self.model.anatomy, tokens, mask, torch.as_tensor(self.at[rows]), self.unit)
-
-    def parts(
-        self, readout: Readout, option_ids: Int[np.ndarray, "example option"], keep: Set[Component] | None
-    ) -> Iterator[Part]:
-        from tqdm.auto import tqdm
-
-        anatomy = self.model.anatomy
-        numbers = (
-            option_ids.shape[1] * len(anatomy.components(self.unit)) + len(anatomy.writes) * anatomy.norm.gain.numel()
-        )
-        step = max(1, NUMBERS // numbers)
-        progress = tqdm(total=len(self.ids), desc=self.model.name, unit="prompt", delay=2, leave=False)
-        with quiet(anatomy), progress:
-            for rows, done in self.passes():
-                for start in range(0, len(rows), step):
-                    some = slice(start, start + step)
-                    chosen = np.array(rows[some])
-                    yield take_apart(anatomy, readout, done.rows(some), chosen, option_ids, self.unit, keep)
-                progress.update(len(rows))
-
-
-def _source(
-    model: Model,
-    prompts: Any,
-    position: Any,
-    unit: Unit,
-    batch_tokens: int,
-    cache: Any,
-    tokens: Any,
-    attention_mask: Any,
-) -> _Source:
-    if cache is None:
-        if tokens is not None or attention_mask is not None:
-            raise InputError("tokens and attention_mask belong to a cache: give prompts alone, or cache= with tokens=.")
-        if prompts is None:
-            raise InputError("there are no prompts: give at least one text or list of token ids.")
-        ids = reading.encode(model, prompts)
-        return _Source(model, unit, ids, reading.positions(position, [len(row) for row in ids]), batch_tokens, None)
-    if prompts is not None:
-        raise InputError("give either prompts or a cache with its tokens, not both.")
-    grid, mask = caching.tokens_and_mask(tokens, attention_mask)
-    ids = reading.encode(model, [row[real.bool()].tolist() for row, real in zip(grid, mask, strict=True)])
-    at = reading.positions(position, [len(row) for row in ids])
-    column = mask.argmax(1).cpu() + torch.as_tensor(at)
-    return _Source(model, unit, ids, at, batch_tokens, caching.read(model.anatomy, cache, grid, column, unit))
-
-
-def _check_closure(
-    source: _Source,
-    part: Part,
-    readout_gap: float,
-    unexplained: float,
-    split_gap: float,
-    stream_gap: Float[np.ndarray, " example"],
-) -> None:
-    """The parts must sum to the whole: refuse with the place where the sum breaks."""
-    stream_tolerance = TOLERANCE.get(part.dtype, 1e-4)
-    answer_tolerance = max(stream_tolerance, TOLERANCE.get(part.answer_dtype, 1e-4))
-    if not split_gap <= stream_tolerance:
-        off, tolerance = split_gap, stream_tolerance
-        where = (
-            f"its {source.unit}s do not add up to their sublayers (a hook on the output projection, or weights that "
-            "are wrapped, packed or of another precision, do that)"
-        )
-    elif not float(stream_gap.max()) <= stream_tolerance:
-        off, tolerance = float(stream_gap.max()), stream_tolerance
-        where = _stream_break(source, int(stream_gap.argmax()))
-    elif not readout_gap <= answer_tolerance:
-        off, tolerance = readout_gap, answer_tolerance
-        where = "its final norm and unembedding do not give its logits"
-    elif not unexplained <= answer_tolerance:
-        off, tolerance = unexplained, answer_tolerance
-        where = "it changes what its unembedding returned in a way this package does not know"
-    else:
-        return
-    raise InputError(
-        f"{source.model.name} cannot be decomposed: {where} (off by {off:.1e} of Σ|u|, where rounding explains "
-        f"{tolerance:.0e})."
-    )
-
-
-def _stream_break(source: _Source, row: int) -> str:
-    """Why the parts of an example do not make up its stream, found by running it once more."""
-    if source.cached is not None:
-        return "the cached writes do not add up to the cached stream"
-    with quiet(source.model.anatomy):
-        place = first_break(source.model.anatomy, source.ids[row][: source.at[row] + 1])
-    if place is not None:
-        return f"{UNNAMED} {place}"
-    return "its sublayers do not add up to its residual stream"
-
-
 def _largest(
-    top: int, source: _Source, readout: Readout, option_ids: Int[np.ndarray, "example option"]
+    top: int, source: Source, readout: Readout, option_ids: Int[np.ndarray, "example option"]
 ) -> set[Component]:
     """The `top` components with the largest centred contributions on average over examples."""
     size: np.ndarray | float = 0.0
