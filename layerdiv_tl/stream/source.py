@@ -18,9 +18,9 @@ from .capture import UNNAMED, Pass, batches, first_break, pad, quiet, run
 from .loading import Model
 from .readout import Part, Readout, take_apart
 
-# Behind a pass, rows are worked on together until they make this many numbers (32 MiB in float64):
+# Behind a pass, rows are worked on together until they make this many numbers (4 MiB in float64):
 # it bounds what short prompts with many components and options would otherwise need.
-NUMBERS = 4_000_000
+NUMBERS = 500_000
 # Relative to max Σ|u_i|. float32 models measure 1e-7 to 1e-6, half-precision ones up to 2e-2.
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 5e-2, torch.bfloat16: 5e-2}
 
@@ -64,6 +64,7 @@ class Source:
                     some = slice(start, start + step)
                     chosen = np.array(rows[some])
                     yield take_apart(anatomy, readout, done.rows(some), chosen, option_ids, self.unit, keep)
+                del done  # or it would lie beside the next pass
                 progress.update(len(rows))
 
 
