@@ -13,8 +13,6 @@ from ..errors import InputError
 if TYPE_CHECKING:
     from .loading import Model
 
-Prompt = str | Sequence[int]
-
 
 def encode(model: Model, prompts: Any) -> list[tuple[int, ...]]:
     """Token ids of each prompt: text by the tokenizer's own rules, ids as they are.
