@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import os
 from dataclasses import dataclass, field
 from importlib import resources
@@ -15,12 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
 
-# plotly 7 draws a button that uploads the chart to its makers' cloud; a page of ours sends nothing.
-CONFIG = {
-    "displaylogo": False,
-    "responsive": True,
-    "modeBarButtonsToRemove": ["sendChartToCloud", "select2d", "lasso2d"],
-}
+CONFIG = {"displaylogo": False, "responsive": True}
 
 
 @dataclass
@@ -69,15 +65,27 @@ class Page:
         )
 
     def figure(self, figure: go.Figure, caption: str) -> None:
-        """An interactive figure; plotly.js itself is put into the page once."""
-        drawing = figure.to_html(full_html=False, include_plotlyjs=False, config=CONFIG)
-        self.blocks.append(f"<figure>{drawing}<figcaption>{html.escape(caption)}</figcaption></figure>")
+        """An interactive figure; plotly.js and the colours of all figures are put into the page once."""
+        import plotly.graph_objects as go
+
+        bare = go.Figure(figure).update_layout(template=None)
+        # "</" inside a script would end it, whatever a token or a model's name says.
+        data = bare.to_json().replace("<", "\\u003c")
+        height = f' style="height:{figure.layout.height}px"' if figure.layout.height else ""
+        self.blocks.append(
+            f"<figure><div class=chart{height}></div><script type='application/json'>{data}</script>"
+            f"<figcaption>{html.escape(caption)}</figcaption></figure>"
+        )
 
     def html(self) -> str:
         """The whole page."""
         from plotly.offline import get_plotlyjs
 
-        css = style.css_variables() + (resources.files("layerdiv_tl.views") / "page.css").read_text(encoding="utf-8")
+        room = resources.files("layerdiv_tl.views")
+        css = style.css_variables() + (room / "page.css").read_text(encoding="utf-8")
+        themes = {"light": style.template(style.LIGHT), "dark": style.template(style.DARK)}
+        settings = {name: theme.to_plotly_json() for name, theme in themes.items()} | {"config": CONFIG}
+        script = f"const SETTINGS = {json.dumps(settings)};\n" + (room / "page.js").read_text(encoding="utf-8")
         title = html.escape(self.title)
         return (
             '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -85,7 +93,7 @@ class Page:
             f"<title>{title}</title><style>{css}</style>"
             f"<script>{get_plotlyjs()}</script></head>\n<body><main><h1>{title}</h1>\n"
             + "\n".join(self.blocks)
-            + "\n</main></body></html>\n"
+            + f"\n</main><script>{script}</script></body></html>\n"
         )
 
     def write(self, path: str | os.PathLike[str]) -> Path:

@@ -2,15 +2,49 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import plotly.graph_objects as go
 
 # System fonts only: a page must look the same without a network.
 FONT = "'Noto Sans', 'Segoe UI', 'Helvetica Neue', Helvetica, Arial, sans-serif"
-INK = "#1f2430"
-MUTED = "#667085"
-GRID = "#e6e8ee"
-PAPER = "#ffffff"
-GROUND = "#f6f7f9"
+
+
+@dataclass(frozen=True)
+class Theme:
+    """What differs between light and dark: everything but the colours that carry meaning."""
+
+    ink: str
+    muted: str
+    grid: str
+    zero: str
+    paper: str
+    ground: str
+    # One-sided, the paper's colour at zero; and diverging, centred at zero, blue to vermilion.
+    sequential: tuple[tuple[float, str], ...]
+    diverging: tuple[tuple[float, str], ...]
+
+
+LIGHT = Theme(
+    ink="#1f2430",
+    muted="#667085",
+    grid="#e6e8ee",
+    zero="#9aa1ad",
+    paper="#ffffff",
+    ground="#f6f7f9",
+    sequential=((0.0, "#ffffff"), (0.25, "#cfe2ef"), (0.5, "#7db3d5"), (0.75, "#2f7fb3"), (1.0, "#003f66")),
+    diverging=((0.0, "#004e7c"), (0.25, "#5aa3cf"), (0.5, "#ffffff"), (0.75, "#ee9a5c"), (1.0, "#9c3d00")),
+)
+DARK = Theme(
+    ink="#e8eaf0",
+    muted="#a3abb9",
+    grid="#343a46",
+    zero="#667085",
+    paper="#1b1f27",
+    ground="#12151b",
+    sequential=((0.0, "#1b1f27"), (0.25, "#1d4663"), (0.5, "#2f7fb3"), (0.75, "#7db3d5"), (1.0, "#e3f1fa")),
+    diverging=((0.0, "#9fd3f2"), (0.25, "#2f7fb3"), (0.5, "#1b1f27"), (0.75, "#c05a12"), (1.0, "#ffc08f")),
+)
 
 # Okabe and Ito's colours: told apart with every common colour vision, in print too. One for each module.
 MODULE = {
@@ -29,50 +63,83 @@ MODULE_NAME = {
     "rounding": "Rounding",
     "member": "Member",
 }
-# One-sided, white at zero.
-SEQUENTIAL = ((0.0, "#ffffff"), (0.25, "#cfe2ef"), (0.5, "#7db3d5"), (0.75, "#2f7fb3"), (1.0, "#003f66"))
-# Diverging, centred at zero, blue to vermilion over white.
-DIVERGING = ((0.0, "#004e7c"), (0.25, "#5aa3cf"), (0.5, "#ffffff"), (0.75, "#ee9a5c"), (1.0, "#9c3d00"))
+# For what is told apart but is no module (tasks, models, terms): the same family of colours.
+SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a6d00", "#7a5cc7")
 
 
-def template() -> go.layout.Template:
-    """The plotly template of every figure here."""
+def template(theme: Theme = LIGHT) -> go.layout.Template:
+    """The plotly template of every figure here.
+
+    Figures leave colours that differ between light and dark to it (text, grids, lines, colour scales), so
+    that a page can exchange it. A heat map says `autocolorscale=True`, with zmin = −zmax where zero divides.
+    """
     axis = {
-        "gridcolor": GRID,
-        "linecolor": GRID,
-        "zerolinecolor": "#9aa1ad",
+        "gridcolor": theme.grid,
+        "linecolor": theme.grid,
+        "zerolinecolor": theme.zero,
         "zerolinewidth": 1,
         "ticks": "outside",
-        "tickcolor": GRID,
-        "title": {"font": {"size": 13, "color": MUTED}, "standoff": 10},
-        "tickfont": {"size": 12, "color": MUTED},
+        "tickcolor": theme.grid,
+        "title": {"font": {"size": 13, "color": theme.muted}, "standoff": 10},
+        "tickfont": {"size": 12, "color": theme.muted},
         "automargin": True,
     }
     return go.layout.Template(
         layout={
-            "font": {"family": FONT, "size": 13, "color": INK},
+            "font": {"family": FONT, "size": 13, "color": theme.ink},
             "title": {
-                "font": {"size": 17, "color": INK},
+                "font": {"size": 17, "color": theme.ink},
                 "x": 0,
                 "xref": "container",
                 "xanchor": "left",
                 "pad": {"l": 16},
             },
-            "paper_bgcolor": PAPER,
-            "plot_bgcolor": PAPER,
+            "paper_bgcolor": theme.paper,
+            "plot_bgcolor": theme.paper,
             "xaxis": axis,
             "yaxis": axis,
-            "hoverlabel": {"font": {"family": FONT, "size": 13}, "bgcolor": PAPER, "bordercolor": GRID},
+            "colorscale": {
+                "sequential": theme.sequential,
+                "sequentialminus": theme.sequential[::-1],
+                "diverging": theme.diverging,
+            },
+            "colorway": SERIES,
+            "annotationdefaults": {"font": {"size": 12, "color": theme.ink}, "arrowcolor": theme.muted},
+            "shapedefaults": {"line": {"color": theme.ink}},
+            "hoverlabel": {
+                "font": {"family": FONT, "size": 13, "color": theme.ink},
+                "bgcolor": theme.paper,
+                "bordercolor": theme.zero,
+            },
             "legend": {"orientation": "h", "x": 1, "xanchor": "right", "y": 1.02, "yanchor": "bottom"},
+            # plotly paints the active button nearly white whatever one says, so buttons are light in the dark too.
+            "updatemenudefaults": {
+                "font": {"size": 12, "color": LIGHT.ink},
+                "bgcolor": LIGHT.grid if theme is DARK else LIGHT.paper,
+                "bordercolor": theme.grid,
+            },
+            # plotly 7 draws a button that uploads the chart to its makers' cloud; a figure of ours sends nothing.
+            "modebar": {
+                "remove": ["sendChartToCloud", "select2d", "lasso2d"],
+                "bgcolor": "rgba(0,0,0,0)",
+                "color": theme.zero,
+                "activecolor": theme.ink,
+            },
             "margin": {"l": 70, "r": 24, "t": 96, "b": 56},
         }
     )
 
 
 def css_variables() -> str:
-    """The same colours and font for a page's style sheet."""
-    values = {"font": FONT, "ink": INK, "muted": MUTED, "line": GRID, "paper": PAPER, "ground": GROUND}
-    return ":root {" + "".join(f" --{name}: {value};" for name, value in values.items()) + " }\n"
+    """The same colours and font for a page's style sheet, light or dark as the reader's system is."""
+
+    def block(theme: Theme) -> str:
+        values = {"ink": theme.ink, "muted": theme.muted, "line": theme.grid, "paper": theme.paper}
+        values |= {"zero": theme.zero, "ground": theme.ground}
+        return ":root {" + "".join(f" --{name}: {value};" for name, value in values.items()) + " }"
+
+    dark = f"@media (prefers-color-scheme: dark) {{ {block(DARK)} }}"
+    return f":root {{ color-scheme: light dark; --font: {FONT}; }}\n{block(LIGHT)}\n{dark}\n"
 
 
 def number(x: float) -> str:

@@ -12,6 +12,7 @@ from ...errors import InputError
 from ...results import Result
 from ...stream.contributions import Contributions
 from ...studies.measure import Measurement
+from .. import style
 from .bars import component_bars
 from .logits import contribution_map
 from .profiles import profile_map
@@ -19,8 +20,13 @@ from .profiles import profile_map
 __all__ = ["component_bars", "contribution_map", "figure", "profile_map"]
 
 
-def figure(result: Result, **options: Any) -> go.Figure:
-    """The natural figure of a result: what `result.plot(**options)` returns."""
+def figure(result: Result, *, dark: bool = False, **options: Any) -> go.Figure:
+    """The natural figure of a result: what `result.plot(**options)` returns; `dark` for a dark page."""
+    drawn = _natural(result, **options)
+    return drawn.update_layout(template=style.template(style.DARK)) if dark else drawn
+
+
+def _natural(result: Result, **options: Any) -> go.Figure:
     match result:
         case Decomposition() | CorpusProfile():
             return component_bars(result, **options)

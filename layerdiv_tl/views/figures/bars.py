@@ -54,7 +54,7 @@ def component_bars(
     figure = make_subplots(
         rows=len(terms), cols=1, shared_xaxes=True, vertical_spacing=0.07, subplot_titles=[_TITLE[t] for t in terms]
     )
-    figure.update_annotations(font={"size": 13, "color": style.INK}, x=0, xanchor="left")
+    figure.update_annotations(font={"size": 13}, x=0, xanchor="left")
     for row, term in enumerate(terms, start=1):
         for module in dict.fromkeys(modules):
             here = np.array([m == module for m in modules])
@@ -86,8 +86,8 @@ def component_bars(
             y=_silent(decomposition, part),
             row=1,
             col=1,
-            line={"dash": "dot", "width": 1.5, "color": style.INK},
-            annotation={"text": decomposition.baseline, "font": {"size": 12, "color": style.INK}},
+            line={"dash": "dot", "width": 1.5},
+            annotation={"text": decomposition.baseline},
             annotation_position="top left",
         )
     figure.update_xaxes(**component_axis(decomposition.components), range=[-1, len(modules)])
@@ -107,7 +107,7 @@ def _bars(frame: pd.DataFrame, term: str, part: Part, whiskers: bool) -> dict[st
     bars: dict[str, Any] = {"y": value, "hovertext": text, "hoverinfo": "text"}
     if whiskers:
         spread = {"type": "data", "array": high - value, "arrayminus": value - low}
-        bars["error_y"] = spread | {"thickness": 1, "width": 0, "color": style.MUTED}
+        bars["error_y"] = spread | {"thickness": 1, "width": 0, "color": style.LIGHT.muted}
     return bars
 
 
@@ -149,7 +149,4 @@ def _switch(
         "y": 1.045,
         "yanchor": "bottom",
         "pad": {"t": 0, "r": 0},
-        "font": {"size": 12},
-        "bgcolor": style.PAPER,
-        "bordercolor": style.GRID,
     }

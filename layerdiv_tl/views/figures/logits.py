@@ -46,7 +46,7 @@ def contribution_map(
             z=shown.T,
             x=np.arange(len(labels)),
             y=np.arange(len(texts)),
-            colorscale=style.DIVERGING,
+            autocolorscale=True,
             zmin=-most,
             zmax=most,
             hovertext=hover,

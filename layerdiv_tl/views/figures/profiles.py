@@ -66,7 +66,7 @@ def profile_map(
             z=values,
             x=np.arange(len(profile.tokens)),
             y=np.arange(len(components)),
-            colorscale=style.DIVERGING if signed else style.SEQUENTIAL,
+            autocolorscale=True,
             zmin=-(most or 1.0) if signed else 0.0,
             zmax=most or 1.0,
             hovertext=hover,
