@@ -81,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     study.add_argument("--chat", action="store_true", help="put prompts through the tokenizer's chat template")
     study.add_argument("--multi-token", action="store_true", help="score options by their first distinguishing token")
     study.add_argument("--keep-text", action="store_true", help="also write the prompts")
-    study.add_argument("--batch-tokens", metavar="N", type=int, default=4096, help="default: 4096")
+    study.add_argument("--batch-tokens", metavar="N", type=int, help="per pass; default: what is fast")
     study.add_argument("--dtype", help="as in load_model, e.g. bfloat16")
     study.add_argument("--device-map", metavar="MAP", help="'auto' spreads one large model over the devices there are")
     study.add_argument("--trust-remote-code", action="store_true", help="run code that comes with a checkpoint")

@@ -162,6 +162,47 @@ def correlations(
     return table
 
 
+def curve_correlations(
+    frame: pd.DataFrame, metric: str, sign: int = 1, *, draws: int = 1000, seed: int = 0
+) -> tuple[pd.DataFrame, float]:
+    """Correlation of sign × metric with accuracy over the junctions of every model and task, and a test of their mean.
+
+    frame
+        As `correlations` takes it.
+
+    One row per model and task: `pearson`, `spearman`, NaN where a curve is constant or not finite; and the
+    two-sided p of the mean Fisher z of Pearson's r. Its null flips the signs of the cosine coefficients of
+    the metric's curves, the same for all tasks of a model, whose streams are one (see `correlations`).
+
+    >>> import pandas as pd
+    >>> depth = np.arange(4.0)
+    >>> frame = pd.DataFrame({"model": "m", "task": "t", "junction": depth, "accuracy": depth, "mse": -(depth**3)})
+    >>> curve_correlations(frame, "mse", -1)[0].round(3).values.tolist()
+    [['m', 't', 0.908, 1.0]]
+    """
+    import pandas as pd
+
+    frame = checked(frame, ("model", "task", "junction"), ("accuracy", metric))
+    rng = np.random.default_rng(seed)
+    rows, observed, drawn = [], [], []
+    for model, of_model in frame.groupby("model", sort=False):
+        longest = int(of_model.groupby("task").size().max())
+        flips = 1.0 - 2.0 * rng.integers(0, 2, (draws, longest - 1))
+        for task, curve in of_model.sort_values("junction").groupby("task", sort=False):
+            accuracy, other = curve["accuracy"].to_numpy(float), sign * curve[metric].to_numpy(float)
+            row = {"model": model, "task": task, "pearson": np.nan, "spearman": np.nan}
+            if not _fault(accuracy, other):
+                count = len(curve)
+                for coefficient, rank in (("pearson", np.asarray), ("spearman", rankdata)):
+                    row[coefficient] = _bounded(_standard(rank(accuracy)) @ _standard(rank(other)) / count)
+                waves = dct(_standard(accuracy), norm="ortho") * dct(_standard(other), norm="ortho")
+                observed.append(float(_fisher(np.array(row["pearson"]))))
+                drawn.append(_fisher((waves[0] + flips[:, : count - 1] @ waves[1:]) / count))
+            rows.append(row)
+    p = significance(float(np.mean(observed)), np.mean(drawn, 0)) if observed else np.nan
+    return pd.DataFrame(rows), p
+
+
 def circular_shifts(
     a: Float[np.ndarray, " junction"], b: Float[np.ndarray, " junction"]
 ) -> Float[np.ndarray, " shift"]:

@@ -158,7 +158,7 @@ def contributions(
     unit: Unit = "sublayer",
     position: Any = "last",
     components: Iterable[str | Component] | None = None,
-    batch_tokens: int = 4096,
+    batch_tokens: int | None = None,
     *,
     top: int | None = None,
     cache: Any = None,
@@ -188,7 +188,8 @@ def contributions(
     components
         Labels or components to keep; None keeps all. All are computed either way, to check the sum.
     batch_tokens
-        The most padded tokens in one forward pass. It changes speed and memory only.
+        The most padded tokens in one forward pass; None is what is fast on the model's device. It changes
+        speed, memory and last bits only.
     top
         Keep only so many components: those whose contributions, centred over the options, are largest
         on average over examples. Costs a second pass; memory does not grow with the number of neurons.
@@ -213,6 +214,7 @@ def contributions(
     model = load_model(model)
     if unit not in get_args(Unit):
         raise InputError(f"unit={unit!r} is unknown: use 'sublayer', 'head' or 'neuron'.")
+    batch_tokens = model.batch_tokens if batch_tokens is None else batch_tokens
     if not isinstance(batch_tokens, int | np.integer) or batch_tokens < 1:
         raise InputError(f"batch_tokens={batch_tokens!r} must be a whole number of at least 1.")
     if top is not None and (isinstance(top, bool) or not isinstance(top, int | np.integer) or top < 1):

@@ -45,7 +45,7 @@ def profile(
     window: int | None = None,
     stride: int | None = None,
     precision: Literal["float32", "float64"] = "float32",
-    batch_tokens: int = 4096,
+    batch_tokens: int | None = None,
 ) -> Profile:
     """Bias, diversity and net of every component at every token, over the whole vocabulary.
 
@@ -74,7 +74,7 @@ def profile(
     precision
         Of products; sums over the vocabulary are float64 in either. The model itself runs as it is.
     batch_tokens
-        The most padded tokens in one forward pass.
+        The most padded tokens in one forward pass; None is what is fast on the model's device.
 
     Raises InputError for input that cannot be used, and for a model whose components do not sum to its
     logits.
@@ -127,7 +127,7 @@ def corpus_profile(
     window: int | None = None,
     stride: int | None = None,
     precision: Literal["float32", "float64"] = "float32",
-    batch_tokens: int = 4096,
+    batch_tokens: int | None = None,
 ) -> CorpusProfile:
     """The same, averaged over the tokens of any number of texts, keeping running sums only.
 
@@ -262,8 +262,7 @@ def _job(
         raise InputError(f"precision={precision!r} is unknown: use 'float32' or 'float64'.")
     context = model.context
     for name, value in (("window", window), ("stride", stride), ("batch_tokens", batch_tokens)):
-        optional = value is None and name != "batch_tokens"
-        if not optional and (isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1):
             raise InputError(f"{name}={value!r} must be a whole number of at least 1.")
     if window is not None and context is not None and window > context:
         raise InputError(f"window={window} is longer than {model.name} can read, which is {context} tokens.")
@@ -273,7 +272,7 @@ def _job(
     reader = _reader(model, unit, precision)
     result = SquaredProfile if loss == "squared" else CrossEntropyProfile
     stride = int(stride or max(1, window // 2))
-    return _Job(model, unit, loss, factor(tau), window, stride, int(batch_tokens), reader, result)
+    return _Job(model, unit, loss, factor(tau), window, stride, int(batch_tokens or model.batch_tokens), reader, result)
 
 
 def _reader(model: Model, unit: Unit, precision: str) -> Reader:

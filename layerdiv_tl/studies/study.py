@@ -26,6 +26,7 @@ from ..results import Result
 from ..stream.loading import Model, fingerprint, load_model
 from ..tasks.paper import EIGHT
 from ..tasks.task import Task, task
+from .claims import claims_of
 from .measure import prepared
 from .metrics import metrics_of
 from .shards import Cell, Shard, cell_of, safe_name, write_json
@@ -180,6 +181,41 @@ class Study(Result):
         """The rows that are about a whole cell."""
         return self.metrics[self.metrics["table"] == "totals"]
 
+    def models(self, unit: Unit = "sublayer") -> pd.DataFrame:
+        """The paper's Table 4 for these models: parameters, members |L|, dtype, where each came from.
+
+        `reuses`: whether some block runs more than once in a pass. Raises InputError for a unit that the
+        study does not have.
+        """
+        import pandas as pd
+
+        rows: list[dict[str, Any]] = []
+        for cell in self.cells:
+            settings, found = cell["settings"], cell["provenance"]
+            if settings["unit"] != unit or any(row["model"] == settings["model"] for row in rows):
+                continue
+            m = self.metrics[(self.metrics["model"] == settings["model"]) & (self.metrics["unit"] == unit)]
+            whole = m[(m["table"] == "totals") & m["members"].notna()]
+            rows.append(
+                {
+                    "model": settings["model"],
+                    "parameters": found["parameters"],
+                    "members": int(whole["members"].iloc[0]),
+                    "reuses": bool(m["use"].notna().any()),
+                    "architecture": found["architecture"],
+                    "dtype": found["dtype"],
+                    "source": found["source"],
+                }
+            )
+        if not rows:
+            raise InputError(f"this study has no unit {unit!r}: it has {', '.join(self.metrics['unit'].unique())}.")
+        return pd.DataFrame(rows)
+
+    def best(self, count: int, unit: Unit = "sublayer") -> list[str]:
+        """The `count` models of highest accuracy, averaged over tasks, best first (the paper's Fig. 5 shows five)."""
+        means = self.table(unit)["accuracy"][AVERAGE].dropna().sort_values(ascending=False, kind="stable")
+        return means.index[:count].tolist()
+
     def contributions(self, model: str, task: str, unit: Unit = "sublayer") -> Shard:
         """The stored contributions of a cell in the task's order; an ensemble that `decompose` takes.
 
@@ -212,18 +248,30 @@ class Study(Result):
         new |= {name: max(getattr(s, name) for s in shards) for name in ("identity_gap", "absolute_gap")}
         return replace(shards[0], **new)
 
-    def curves(self, unit: Unit = "sublayer", norm: NormAt = "frozen", standardised: bool = False) -> pd.DataFrame:
+    def curves(
+        self,
+        unit: Unit = "sublayer",
+        norm: NormAt = "frozen",
+        standardised: bool = False,
+        models: Sequence[str] | None = None,
+    ) -> pd.DataFrame:
         """Accuracy, MSE, bias, diversity and more of the prefix ensembles (Fig. 5 and 7), wide.
 
         One row per model, task and junction, numbered from 0; junctions that the stream never holds are
         left out. `standardised`: each curve less its mean, over its standard deviation, as in the figures.
-        Raises InputError for a unit that has no depth tables here.
+        `models`: these only, such as `best(5)`. Raises InputError for a unit that has no depth tables here,
+        and for a model that is not in the study.
         """
         table = "depth" if norm == "frozen" else "depth_recomputed"
         rows = self.metrics[(self.metrics["table"] == table) & (self.metrics["unit"] == unit)]
         rows = rows[~rows["partial"].astype(bool)]
         if rows.empty:
             raise InputError(f"this study has no curves at unit {unit!r}: run it at unit 'sublayer'.")
+        if models is not None:
+            unknown = [name for name in models if name not in set(rows["model"])]
+            if unknown:
+                raise InputError(f"models has {unknown[0]!r}, but the study has {', '.join(rows['model'].unique())}.")
+            rows = rows[rows["model"].isin(models)]
         keys = ["model", "task", "component", "members"]
         frame: pd.DataFrame | None = None
         for name, (loss, term) in CURVES.items():
@@ -265,17 +313,48 @@ class Study(Result):
         wide = rows.pivot(index=keys, columns="term", values="mean").reset_index()
         return module_shares(wide.rename_axis(columns=None))
 
-    def scaling(self, quantity: str = "accuracy", unit: Unit = "sublayer") -> LogFit:
+    def scaling(self, quantity: str = "accuracy", unit: Unit = "sublayer", least_parameters: float = 0.0) -> LogFit:
         """A quantity of `table`, averaged over tasks, against the number of components (Fig. 6); see `log_fit`.
 
-        Raises InputError for an unknown quantity, and for fewer than two models with different numbers.
+        `least_parameters` leaves smaller models out; the paper's figure has those of 1e9 and more. Raises
+        InputError for an unknown quantity, and for fewer than two models with different numbers.
         """
         if quantity not in QUANTITIES:
             raise InputError(f"quantity={quantity!r} is unknown: use {', '.join(map(repr, QUANTITIES))}.")
-        table = self.table(unit)[quantity][AVERAGE].dropna()
-        totals = self.totals()
-        members = totals[(totals["unit"] == unit) & totals["members"].notna()].groupby("model")["members"].first()
-        return log_fit(members[table.index].to_numpy(dtype=float), table.to_numpy(dtype=float))
+        models = self.models(unit).set_index("model")
+        models = models[models["parameters"] >= least_parameters]
+        means = self.table(unit)[quantity][AVERAGE].dropna()
+        means = means[means.index.isin(models.index)]
+        return log_fit(models["members"][means.index].to_numpy(dtype=float), means.to_numpy(dtype=float))
+
+    def claims(
+        self,
+        unit: Unit = "sublayer",
+        pairs: Mapping[str, str] | None = None,
+        draws: int = 1000,
+        seed: int = 0,
+    ) -> pd.DataFrame:
+        """What the paper claims and what this study says about it: a row for every reading of a claim (MATHS 13).
+
+        `estimate` with a 95 % interval (`low`, `high`), the `null` it is held against, `unit`, and `verdict`:
+        "confirmed" or "refuted" where the interval lies on one side of the null, "within noise" where it
+        holds it, "not tested" where the study has too little for an interval. Where there is a `p`, of a null of
+        its own, it must be below 0.05 too. `over` says what the interval is over, and `n` how many: models if
+        there are three, else tasks, which speaks of these models only. `because` says it in words.
+
+        1. MSE tracks accuracy. 2. Spearman's correlation is below Pearson's. 3. Shares of bias follow the
+           counts of members (equivalence within 0.05). 4. MLPs dominate diversity. 5. Bias and diversity trade off
+           only where accuracy stands still. 6. Bias stays away from 0. 7. Returns diminish with the number of
+           components. 8. Reuse of layers lowers diversity, before and after the size correction.
+
+        pairs
+            {model that reuses layers: model that does not} for claim 8; None takes those whose numbers of
+            parameters are within 5 % of each other.
+
+        Each verdict is at 5 %, not corrected for their number. Raises InputError for a unit or a pair that
+        the study does not have.
+        """
+        return claims_of(self, unit, pairs, draws, seed)
 
     def reweight(self, model: str, task: str, unit: Unit = "sublayer", **options: Any) -> Reweighting:
         """Re-weight the components of a cell from a few of its rows, without a model; see `reweight`."""
@@ -312,7 +391,7 @@ def run_study(
     multi_token: bool = False,
     chat: bool = False,
     keep_text: bool = False,
-    batch_tokens: int = 4096,
+    batch_tokens: int | None = None,
     load: Mapping[str, Any] | None = None,
 ) -> Study:
     """Take models apart on tasks, in a folder that any number of processes may work in and go on with.
@@ -334,7 +413,8 @@ def run_study(
     keep_text
         Also write the prompts, which the rows' licences may not allow to be passed on.
     batch_tokens
-        The most padded tokens in one forward pass. It is one of the settings: batches change last bits.
+        The most padded tokens in one forward pass; None is what is fast on each model's device. It is one of
+        the settings: batches change last bits.
     load
         Options for `load_model` (dtype, device, device_map, trust_remote_code).
 
@@ -391,7 +471,17 @@ def run_study(
                 continue
             for unit in cuts:
                 try:
-                    mine.add(_run_cell(model, digest, prompts, unit, place, batch_tokens, keep_text))
+                    mine.add(
+                        _run_cell(
+                            model,
+                            digest,
+                            prompts,
+                            unit,
+                            place,
+                            model.batch_tokens if batch_tokens is None else batch_tokens,
+                            keep_text,
+                        )
+                    )
                 except Exception as error:
                     failures.append(f"{name} on {one.name} at unit {unit}: {_reason(error)}")
         del model

@@ -1,0 +1,321 @@
+"""What the papers claim, and what a study says about it: estimate, interval, null, verdict (MATHS 13)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from scipy.stats import t
+
+from ..components import Unit
+from ..ensemble.correlation import SIGNS, curve_correlations
+from ..ensemble.scaling import log_fit
+from ..ensemble.tradeoff import tradeoff_signs
+from ..ensemble.uncertainty import LEVEL
+from ..errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from .study import Study
+
+Verdict = Literal["confirmed", "refuted", "within noise", "not tested"]
+# Fewer models, tasks or pairs than this say nothing about others.
+LEAST = 3
+# Shares that differ from the counts' by less than this count as proportional to them.
+MARGIN = 0.05
+# Bias that has come no further than this part of the way from a uniform prediction to 0 is away from 0.
+HALF = 0.5
+BILLION = 1e9
+
+
+@dataclass(frozen=True)
+class _Estimate:
+    """A number with its interval, and what the interval is over."""
+
+    estimate: float = np.nan
+    low: float = np.nan
+    high: float = np.nan
+    over: str = ""
+    n: int = 0
+    p: float = np.nan
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One reading of a claim. `side` is the side of `null` that the claim is on: 1 above, −1 below."""
+
+    number: int
+    claim: str
+    reading: str
+    found: _Estimate
+    null: float
+    side: int
+    unit: str
+    because: str
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the interval says, and the test against a null of its own where there is one."""
+        e = self.found
+        if not (np.isfinite(e.low) and np.isfinite(e.high)):
+            return "not tested"
+        if np.isfinite(e.p) and e.p >= 1 - LEVEL:
+            return "within noise"
+        above, below = e.low > self.null, e.high < self.null
+        if not (above or below):
+            return "within noise"
+        return "confirmed" if above == (self.side > 0) else "refuted"
+
+    def record(self) -> dict[str, Any]:
+        e = self.found
+        return {
+            "number": self.number,
+            "claim": self.claim,
+            "reading": self.reading,
+            "estimate": e.estimate,
+            "low": e.low,
+            "high": e.high,
+            "null": self.null,
+            "unit": self.unit,
+            "p": e.p,
+            "over": e.over,
+            "n": e.n,
+            "verdict": self.verdict,
+            "because": self.because,
+        }
+
+
+def claims_of(study: Study, unit: Unit, pairs: Mapping[str, str] | None, draws: int, seed: int) -> pd.DataFrame:
+    """The table that `Study.claims` gives."""
+    import pandas as pd
+
+    rows = [row for claim in _CLAIMS for row in claim(_Held(study, unit, pairs, draws, seed))]
+    frame = pd.DataFrame([row.record() for row in rows])
+    frame.attrs |= {"level": LEVEL, "draws": draws, "seed": seed, "component unit": unit}
+    return frame
+
+
+class _Held:
+    """What a study holds at one unit, in the forms the claims need."""
+
+    def __init__(self, study: Study, unit: Unit, pairs: Mapping[str, str] | None, draws: int, seed: int) -> None:
+        self.study, self.unit, self.pairs, self.draws, self.seed = study, unit, pairs, draws, seed
+        self.metrics = study.metrics[study.metrics["unit"] == unit]
+        if self.metrics.empty:
+            raise InputError(f"this study has no unit {unit!r}: it has {', '.join(study.metrics['unit'].unique())}.")
+
+    def curves(self) -> pd.DataFrame | None:
+        """Along depth; None where the study has no depth tables."""
+        try:
+            return self.study.curves(self.unit)
+        except InputError:
+            return None
+
+    def totals(self, loss: str, term: str) -> pd.Series:
+        """One number for every (model, task)."""
+        m = self.metrics
+        rows = m[(m["table"] == "totals") & (m["loss"] == loss) & (m["term"] == term)]
+        return rows.set_index(["model", "task"])["mean"]
+
+    def shares(self, loss: str, term: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """Of every (model, task): the share of `term` that each module holds, and its share of the members."""
+        m = self.metrics
+        rows = m[(m["table"] == "modules") & (m["loss"] == loss) & (m["term"] == term)]
+        parts = rows.pivot(index=["model", "task"], columns="module", values="mean").fillna(0.0)
+        counts = rows.pivot(index=["model", "task"], columns="module", values="members").fillna(0.0)
+        whole = parts.sum(axis=1)
+        parts, counts = parts[whole > 0], counts[whole > 0]
+        return parts.div(whole[whole > 0], axis=0), counts.div(counts.sum(axis=1), axis=0)
+
+
+def _mean(values: pd.Series, p: float = np.nan) -> _Estimate:
+    """The mean of numbers of (model, task), with Student's interval over models, or over the tasks of few models.
+
+    An interval over tasks speaks of other tasks on these models only.
+    """
+    values = values[np.isfinite(values)]
+    if values.empty:
+        return _Estimate(over="nothing")
+    for over in ("model", "task"):
+        means = values.groupby(level=over, sort=False).mean()
+        if len(means) >= LEAST:
+            half = t.ppf(0.5 + LEVEL / 2, len(means) - 1) * means.std() / np.sqrt(len(means))
+            middle = float(means.mean())
+            return _Estimate(middle, middle - half, middle + half, f"{over}s", len(means), p)
+    return _Estimate(float(values.mean()), over="nothing", n=len(values), p=p)
+
+
+def _scaled(e: _Estimate, back: Callable[[float], float]) -> _Estimate:
+    """An estimate taken on another scale (Fisher's z, a logarithm), back on its own."""
+    estimate, low, high = (float(back(x)) for x in (e.estimate, e.low, e.high))
+    return _Estimate(estimate, low, high, e.over, e.n, e.p)
+
+
+def _spoken(e: _Estimate, what: str) -> str:
+    """Why there is a verdict or none, as far as it depends on how much there is."""
+    if e.over == "models":
+        return f"{what}; the interval is over {e.n} models"
+    if e.over == "tasks":
+        return f"{what}; the interval is over {e.n} tasks and speaks of these models only"
+    return f"{what}; an interval needs {LEAST} models or {LEAST} tasks"
+
+
+def _tracks(held: _Held) -> Iterator[_Row]:
+    claim, below = "MSE tracks accuracy along depth", "Spearman's correlation is below Pearson's"
+    curves = held.curves()
+    if curves is None:
+        for number, text in ((1, claim), (2, below)):
+            yield _Row(number, text, "per model", _Estimate(), 0.0, 1, "correlation", "this study has no depth tables")
+        return
+    found, p = curve_correlations(curves, "mse", SIGNS["mse"], draws=held.draws, seed=held.seed)
+    found = found.set_index(["model", "task"])
+    fisher = np.arctanh(found["pearson"].clip(-1 + 1e-12, 1 - 1e-12))
+    e = _scaled(_mean(fisher, p), np.tanh)
+    flat = found["pearson"].isna().sum()
+    left = f", {flat} without a curve that varies" if flat else ""
+    what = f"Pearson's r of −MSE (Eq. 14) and accuracy over junctions, mean of {len(found)} curves{left}"
+    yield _Row(1, claim, "per model", e, 0.0, 1, "correlation", _spoken(e, what) + "; p flips cosine waves")
+    e = _mean(found["spearman"] - found["pearson"])
+    what = f"Spearman's less Pearson's r of −MSE; Spearman's is {found['spearman'].mean():.2f} on average"
+    yield _Row(2, below, "per model", e, 0.0, -1, "correlation", _spoken(e, what))
+
+
+def _follows_counts(held: _Held) -> Iterator[_Row]:
+    claim = "Modules share bias in proportion to their number of members"
+    forms = (("Eq. 14", "paper", "bias"), ("raw", "squared", "bias"), ("centred", "squared", "bias_centred"))
+    for reading, loss, term in forms:
+        shares, counts = held.shares(loss, term)
+        e = _mean((shares - counts).abs().sum(axis=1) / 2)
+        what = f"share of bias that lies elsewhere than members do; up to {MARGIN} counts as in proportion"
+        if reading == "Eq. 14":
+            what += "; softmax of one component is nearly uniform, so every member has nearly the same bias"
+        yield _Row(3, claim, reading, e, MARGIN, -1, "share", _spoken(e, what))
+
+
+def _dominates(held: _Held) -> Iterator[_Row]:
+    for reading, term in (("raw", "diversity"), ("centred", "diversity_centred")):
+        shares, counts = held.shares("squared", term)
+        e, count = _Estimate(over="nothing"), 0.0
+        if "mlp" in shares:
+            e, count = _mean(shares["mlp"]), counts["mlp"].mean()
+        what = f"share of diversity that MLPs hold, more than half of it; they are {count:.0%} of the members"
+        yield _Row(4, "MLPs dominate diversity", reading, e, 0.5, 1, "share", _spoken(e, what))
+
+
+def _trades(held: _Held) -> Iterator[_Row]:
+    claim = "Bias and diversity trade off only where accuracy stands still"
+    curves = held.curves()
+    for reading, bias, diversity in (("centred", "bias_centred", "diversity_centred"), ("Eq. 14", "bias", "diversity")):
+        e, because = _Estimate(over="nothing"), "this study has no depth tables"
+        if curves is not None:
+            r = tradeoff_signs(curves, bias=bias, diversity=diversity, draws=held.draws, seed=held.seed)
+            enough = r.models >= LEAST and np.isfinite(r.difference)
+            low, high = (r.low, r.high) if enough else (np.nan, np.nan)
+            e = _Estimate(r.difference, low, high, "models" if enough else "nothing", r.models, r.p)
+            steps = dict(zip(("rises", "still", "falls"), r.counts.sum(1).tolist(), strict=True))
+            because = (
+                "share of steps along depth in which both move together, where accuracy stands still less where it "
+                f"moves ({steps['still']} and {steps['rises'] + steps['falls']} steps); p turns accuracy's steps; "
+                + (f"the interval resamples {r.models} models" if enough else f"an interval needs {LEAST} models")
+            )
+        yield _Row(5, claim, reading, e, 0.0, 1, "share", because)
+
+
+def _stays_away(held: _Held) -> Iterator[_Row]:
+    ratio = held.totals("paper", "bias") / held.totals("paper", "silent_bias")
+    e = _mean(ratio)
+    what = (
+        f"Eq. 14's bias over that of a uniform prediction, at least {ratio.min():.2f}; above {HALF} is away from 0, "
+        "and near 1 says that single components predict next to nothing"
+    )
+    yield _Row(6, "Bias stays away from 0", "Eq. 14", e, HALF, 1, "ratio", _spoken(e, what))
+
+
+def _diminishes(held: _Held) -> Iterator[_Row]:
+    claim = "Returns diminish with the number of components"
+    models = held.study.models(held.unit).set_index("model")
+    table = held.study.table(held.unit)
+    whole = table["accuracy"]["Avg."].dropna().index
+    tested = False
+    for reading, least in (("all models", 0.0), ("≥ 1B parameters", BILLION)):
+        names = whole[models["parameters"][whole] >= least]
+        members = models["members"][names].to_numpy(dtype=float)
+        if len(np.unique(members)) <= LEAST:
+            continue
+        tested = True
+        for quantity, unit, rising in (("accuracy", "points", 1), ("MSE", "hundredths", -1)):
+            means = table[quantity]["Avg."][names].to_numpy(dtype=float)
+            fit = log_fit(members, rising * means, draws=held.draws, seed=held.seed)
+            bend = fit.frame().set_index("term")[["estimate", "low", "high"]].T["curvature"]
+            e = _Estimate(bend["estimate"], bend["low"], bend["high"], "models", len(names))
+            because = (
+                f"curvature of {'' if rising > 0 else '−'}{quantity}, averaged over tasks, against the number of "
+                f"components in standard deviations; each doubling brings {rising * fit.slope * np.log(2):+.3g}"
+            )
+            yield _Row(7, claim, f"{quantity}, {reading}", e, 0.0, -1, unit, because)
+    if not tested:
+        because = f"{len(whole)} models with every task; a curvature needs {LEAST + 1} different numbers of components"
+        yield _Row(7, claim, "all models", _Estimate(over="nothing", n=len(whole)), 0.0, -1, "points", because)
+
+
+def _reuse(held: _Held) -> Iterator[_Row]:
+    claim = "Reusing layers lowers diversity"
+    pairs = _pairs(held)
+    if not pairs:
+        because = "no model here reuses its layers beside one of the same size that does not"
+        yield _Row(8, claim, "raw", _Estimate(over="nothing"), 1.0, -1, "ratio", because)
+        return
+    what = "diversity over that of its pair: " + ", ".join(f"{a} over {b}" for a, b in pairs.items())
+    readings = {
+        "before the size correction, raw": "diversity",
+        "before the size correction, centred": "diversity_centred",
+        "after it, raw": "diversity_logit",
+        "after it, centred": "diversity_logit_centred",
+    }
+    for reading, term in readings.items():
+        values = held.totals("squared", term)
+        logs = {
+            (reused, task): np.log(values[reused, task] / values[plain, task])
+            for reused, plain in pairs.items()
+            for task in values[reused].index.intersection(values[plain].index)
+        }
+        e = _scaled(_mean(_series(logs)), np.exp)
+        yield _Row(8, claim, reading, e, 1.0, -1, "ratio", _spoken(e, what))
+
+
+def _pairs(held: _Held) -> dict[str, str]:
+    """{a model that reuses layers: one that does not}: as given, or those of the same number of parameters."""
+    models = held.study.models(held.unit).set_index("model")
+    if held.pairs is not None:
+        unknown = [name for pair in held.pairs.items() for name in pair if name not in models.index]
+        if unknown:
+            raise InputError(f"pairs names {unknown[0]!r}, but the study has {', '.join(models.index)}.")
+        return dict(held.pairs)
+    plain = models[~models["reuses"]]
+    found = {}
+    for name, model in models[models["reuses"]].iterrows():
+        off = (plain["parameters"] / model["parameters"] - 1).abs()
+        if len(off) and off.min() <= 0.05:
+            found[str(name)] = str(off.idxmin())
+    return found
+
+
+def _series(values: dict[tuple[str, str], float]) -> pd.Series:
+    import pandas as pd
+
+    index = pd.MultiIndex.from_tuples(list(values), names=["model", "task"])
+    return pd.Series(list(values.values()), index=index, dtype=float)
+
+
+_CLAIMS: tuple[Callable[[_Held], Iterator[_Row]], ...] = (
+    _tracks,
+    _follows_counts,
+    _dominates,
+    _trades,
+    _stays_away,
+    _diminishes,
+    _reuse,
+)

@@ -1,0 +1,245 @@
+"""The claims table: what is planted in a study's numbers is what the verdicts say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import layerdiv_tl as ld
+from layerdiv_tl.ensemble.correlation import curve_correlations
+from layerdiv_tl.studies.study import CURVES, Study
+
+# What every finished cell has among its totals.
+DULL = {("squared", "accuracy"): 0.5, ("paper", "loss"): 0.2, ("paper", "bias"): 0.25, ("paper", "silent_bias"): 0.25}
+DULL |= {("squared", f"diversity{kind}"): 1.0 for kind in ("", "_centred", "_logit", "_logit_centred")}
+MODULES = {"embedding": 1, "attention": 12, "mlp": 12}
+
+
+def planted(models=5, tasks=4, *, curve=None, bias=None, diversity=None, totals=None, parameters=None, reuses=()):
+    """A study whose numbers are made: `curve(model, task)` frames, `bias` and `diversity` {module: share}, totals."""
+    names = [f"m{i}" for i in range(models)]
+    rng = np.random.default_rng(0)
+    rows, cells = [], []
+    for at, model in enumerate(names):
+        members = 25 + 10 * at
+        about = {"model": model, "unit": "sublayer"}
+        size = (parameters or {}).get(model, 10**6)
+        found = {"parameters": size, "architecture": "Made", "dtype": "float32", "source": "made"}
+        for task in (f"t{i}" for i in range(tasks)):
+            cells.append({"settings": about | {"task": task}, "provenance": found, "folder": "nowhere"})
+            made = DULL | (totals(model, task, members) if totals else {})
+            for (loss, term), value in made.items():
+                row = {"loss": loss, "table": "totals", "term": term, "mean": value, "members": members}
+                rows.append({**about, "task": task, **row})
+            for loss, term, shares in (
+                ("paper", "bias", bias),
+                ("squared", "bias", bias),
+                ("squared", "bias_centred", bias),
+                ("squared", "diversity", diversity),
+                ("squared", "diversity_centred", diversity),
+            ):
+                for module, n in MODULES.items():
+                    share = (shares or {k: v / 25 for k, v in MODULES.items()})[module] + 0.002 * rng.normal()
+                    row = {"loss": loss, "table": "modules", "term": term, "mean": share}
+                    rows.append({**about, "task": task, "module": module, "members": n, **row})
+            if curve is not None:
+                for column, values in curve(model, task).items():
+                    loss, term = CURVES[column]
+                    for place, value in enumerate(values):
+                        row = {
+                            "loss": loss,
+                            "table": "depth",
+                            "term": term,
+                            "mean": value,
+                            "component": f"L{place}.mlp",
+                        }
+                        rows.append({**about, "task": task, "partial": False, "members": place + 1, **row})
+            if model in reuses:
+                rows.append({**about, "task": task, "table": "components", "use": 2})
+    columns = ["model", "task", "unit", "loss", "table", "component", "module", "members", "use", "partial", "term"]
+    return Study(pd.DataFrame(rows).reindex(columns=[*columns, "mean"]), tuple(cells), (), ())
+
+
+def verdicts(study, **options):
+    """{(number, reading): verdict}"""
+    frame = study.claims(draws=200, **options)
+    assert (frame["low"] <= frame["estimate"]).eq(np.isfinite(frame["low"])).all()
+    return dict(zip(zip(frame["number"], frame["reading"], strict=True), frame["verdict"], strict=True))
+
+
+def curves(relation, seed=0, length=31):
+    """Curves of every model and task: white noise, where MSE follows accuracy as told."""
+
+    def curve(model, task):
+        rng = np.random.default_rng([seed, *map(ord, model + task)])
+        accuracy = rng.normal(size=length)
+        found = {name: rng.normal(size=length) for name in CURVES}
+        found["accuracy"] = accuracy
+        found["mse"] = -relation * accuracy + 0.5 * rng.normal(size=length)
+        return found
+
+    return curve
+
+
+@pytest.mark.parametrize(("relation", "verdict"), [(1, "confirmed"), (-1, "refuted"), (0, "within noise")])
+def test_mse_tracks_accuracy_where_it_was_made_to(relation, verdict):
+    study = planted(curve=curves(relation))
+    assert verdicts(study)[1, "per model"] == verdict
+    one = planted(models=1, tasks=8, curve=curves(relation))
+    assert verdicts(one)[1, "per model"] == verdict
+    row = one.claims(draws=100).iloc[0]
+    assert (row["over"], row["n"]) == ("tasks", 8)
+    assert "speaks of these models only" in row["because"]
+
+
+def test_too_little_is_not_tested():
+    """Two models on two tasks, or a study without depth tables, say nothing about others."""
+    found = verdicts(planted(models=2, tasks=2, curve=curves(1)))
+    assert set(found.values()) == {"not tested"}
+    bare = verdicts(planted())
+    assert bare[1, "per model"] == bare[2, "per model"] == bare[5, "centred"] == "not tested"
+
+
+def test_outliers_put_spearman_below_pearson():
+    """Ranks lose what one far junction gives the product moment, and keep what a bent curve hides from it."""
+
+    def far(model, task):
+        found = curves(0)(model, task)
+        found["accuracy"][-1], found["mse"][-1] = 30, -30
+        return found
+
+    def bent(model, task):
+        found = curves(0)(model, task)
+        found["mse"] = -np.exp(3 * found["accuracy"])
+        return found
+
+    assert verdicts(planted(curve=far))[2, "per model"] == "confirmed"
+    assert verdicts(planted(curve=bent))[2, "per model"] == "refuted"
+
+
+def test_shares_that_follow_counts_and_shares_that_do_not():
+    found = verdicts(planted())
+    assert {found[3, reading] for reading in ("Eq. 14", "raw", "centred")} == {"confirmed"}
+    found = verdicts(planted(bias={"embedding": 0.5, "attention": 0.2, "mlp": 0.3}))
+    assert {found[3, reading] for reading in ("Eq. 14", "raw", "centred")} == {"refuted"}
+
+
+def test_mlps_dominate_where_they_hold_more_than_half():
+    for share, verdict in ((0.8, "confirmed"), (0.2, "refuted"), (0.5, "within noise")):
+        study = planted(diversity={"embedding": 0.05, "attention": 0.95 - share, "mlp": share})
+        assert verdicts(study)[4, "raw"] == verdict
+        assert study.claims(draws=50).set_index(["number", "reading"])["estimate"][4, "raw"] == pytest.approx(
+            share, abs=0.01
+        )
+
+
+def test_a_trade_off_where_accuracy_stands_still():
+    """Bias and diversity move together where it stands still and apart where it moves, or the other way round."""
+
+    def curve(together_when_still):
+        def made(model, task):
+            rng = np.random.default_rng([*map(ord, model + task)])
+            still = rng.random(40) < 0.5
+            steps = np.where(still, 0.0, rng.choice([-1, 1], 40))
+            bias = rng.choice([-1.0, 1.0], 40)
+            diversity = np.where(still == together_when_still, bias, -bias)
+            paths = {"accuracy": steps, "bias": bias, "diversity": diversity}
+            paths |= {"bias_centred": bias, "diversity_centred": diversity}
+            found = {name: np.r_[0, rng.normal(size=40)] for name in CURVES}
+            return found | {name: np.r_[0, np.cumsum(path)] for name, path in paths.items()}
+
+        return made
+
+    assert verdicts(planted(curve=curve(True)))[5, "centred"] == "confirmed"
+    assert verdicts(planted(curve=curve(False)))[5, "Eq. 14"] == "refuted"
+
+
+def test_bias_beside_that_of_a_uniform_prediction():
+    def totals(level):
+        return lambda model, task, members: {("paper", "bias"): level * 0.25, ("paper", "silent_bias"): 0.25}
+
+    assert verdicts(planted(totals=totals(0.98)))[6, "Eq. 14"] == "confirmed"
+    assert verdicts(planted(totals=totals(0.1)))[6, "Eq. 14"] == "refuted"
+
+
+def test_returns_that_diminish_and_returns_that_grow():
+    """A logarithm bends down, a square bends up; models below 1B are left out of the other reading."""
+
+    def totals(shape):
+        return lambda model, task, members: {
+            ("squared", "accuracy"): shape(members),
+            ("paper", "loss"): 1 - shape(members),
+        }
+
+    large = {f"m{i}": 2 * 10**9 for i in range(8)}
+    found = verdicts(planted(models=10, totals=totals(np.log), parameters=large))
+    assert {found[7, f"{q}, {r}"] for q in ("accuracy", "MSE") for r in ("all models", "≥ 1B parameters")} == {
+        "confirmed"
+    }
+    found = verdicts(planted(models=9, totals=totals(lambda n: n**2)))
+    assert found[7, "accuracy, all models"] == found[7, "MSE, all models"] == "refuted"
+    assert (7, "accuracy, ≥ 1B parameters") not in found
+    assert verdicts(planted(models=3, totals=totals(np.log)))[7, "all models"] == "not tested"
+
+
+def test_reuse_is_compared_with_the_model_of_its_size():
+    """Half the diversity before the size correction, twice the diversity after it; pairs can be named."""
+
+    def totals(model, task, members):
+        noise = 1 + 0.01 * (ord(task[-1]) % 3)
+        before, after = (0.5, 2.0) if model == "m3" else (1.0, 1.0)
+        before, after = before * noise, after * noise
+        terms = {"diversity": before, "diversity_centred": before}
+        terms |= {"diversity_logit": after, "diversity_logit_centred": after}
+        return {("squared", term): value for term, value in terms.items()}
+
+    sizes = {"m0": 5 * 10**6, "m1": 10**6, "m2": 3 * 10**6, "m3": 10**6 + 10}
+    study = planted(models=4, totals=totals, parameters=sizes, reuses=["m3"])
+    found = verdicts(study)
+    assert found[8, "before the size correction, raw"] == found[8, "before the size correction, centred"] == "confirmed"
+    assert found[8, "after it, raw"] == found[8, "after it, centred"] == "refuted"
+    row = study.claims(draws=50).set_index(["number", "reading"]).loc[(8, "after it, raw")]
+    assert row["estimate"] == pytest.approx(2, rel=0.05)
+    assert "m3 over m1" in row["because"]
+    other = study.claims(draws=50, pairs={"m3": "m0"})
+    assert "m3 over m0" in other["because"].iloc[-1]
+    with pytest.raises(ld.InputError, match="pairs names 'm9'"):
+        study.claims(pairs={"m9": "m0"})
+    assert verdicts(planted())[8, "raw"] == "not tested"
+
+
+def test_a_unit_that_is_not_there():
+    with pytest.raises(ld.InputError, match="no unit 'head'"):
+        planted().claims(unit="head")
+
+
+def test_the_best_models_and_their_curves():
+    """Best by mean accuracy, as the paper's Fig. 5 chooses; curves of these only, of all tasks."""
+    accuracy = {"m0": 0.2, "m1": 0.9, "m2": 0.5}
+    study = planted(
+        models=3, curve=curves(1), totals=lambda model, task, members: {("squared", "accuracy"): accuracy[model]}
+    )
+    assert study.best(2) == ["m1", "m2"]
+    assert set(study.curves(models=study.best(2))["model"]) == {"m1", "m2"}
+    with pytest.raises(ld.InputError, match="models has 'm7'"):
+        study.curves(models=["m7"])
+    assert study.models()["members"].tolist() == [25, 35, 45]
+    assert len(study.scaling().x) == 3
+    with pytest.raises(ld.InputError):
+        study.scaling(least_parameters=1e9)
+
+
+def test_the_joint_test_of_walks_is_calibrated():
+    """Under independent random walks, the same for all tasks, 5 % of p lie below 0.05; Student's would be most."""
+    rng = np.random.default_rng(0)
+    ps = []
+    for _ in range(200):
+        accuracy, metric = rng.normal(size=(2, 40)).cumsum(1)
+        rows = [
+            pd.DataFrame({"model": "m", "task": task, "junction": range(40), "accuracy": accuracy, "mse": metric})
+            for task in ("a", "b")
+        ]
+        ps.append(curve_correlations(pd.concat(rows), "mse", draws=99)[1])
+    assert np.mean(np.array(ps) < 0.05) < 0.11
+    assert abs(np.mean(ps) - 0.5) < 0.08
