@@ -216,14 +216,14 @@ def task_records() -> list[dict[str, Any]]:
 
     >>> record = next(record for record in task_records() if record["name"] == "rte")
     >>> record["options"], record["rows"], record["source"]
-    (['Yes', 'No'], 2000, 'Hugging Face, validation')
+    (['Yes', 'No'], 2000, 'Hugging Face nyu-mll/glue rte validation')
     """
     from ..tasks.task import recipes
 
     records = []
     for recipe in recipes().values():
-        rows, source = recipe.limit, f"Hugging Face, {recipe.split}"
-        if not recipe.files:  # it brings its rows
+        rows, source = recipe.limit, recipe.source
+        if not source:  # it brings its rows
             own = recipe.rows("test", None)
             rows, source = len(own.rows), own.source
         records.append(

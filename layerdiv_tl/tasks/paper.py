@@ -102,6 +102,7 @@ def _recipe(
         files=(name, *files),
         limit=FIRST,
         split=held_out,
+        source=" ".join(filter(None, ["Hugging Face", path, config, held_out])),
     )
 
 

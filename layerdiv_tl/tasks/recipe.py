@@ -103,6 +103,8 @@ class Recipe:
         How many rows are used unless the user says otherwise; None for all.
     split
         What a data set's held-out split is called.
+    source
+        Where its rows are fetched from; empty for a task that brings them.
     """
 
     name: str
@@ -117,6 +119,7 @@ class Recipe:
     files: tuple[str, ...] = ()
     limit: int | None = None
     split: str = "test"
+    source: str = ""
 
 
 @dataclass(frozen=True, eq=False)
