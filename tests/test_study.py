@@ -14,6 +14,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from brute_force import reference
+from brute_force_ensemble import brier, cross_entropy, paper_form, squared
 from conftest import llama
 
 import layerdiv_tl as ld
@@ -119,6 +121,26 @@ def test_answers_are_the_models_own(folder, tmp_path):
     assert table["accuracy", "words"].item() == pytest.approx(100 * accuracy)
     assert table["uniform", "words"].item() == pytest.approx(25)
     assert "[" in study.table(intervals=True)["MSE", "words"].item()
+
+
+def test_metrics_are_those_of_plain_passes(folder, tmp_path):
+    """Every total, from the rendered prompts alone: Hugging Face passes in float64, caught by hooks, to 1e-6."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    task = rows(12)
+    study = run_study(folder / "tiny-0", task, out=tmp_path, load={"dtype": "float64"})
+    hf = AutoModelForCausalLM.from_pretrained(folder / "tiny-0", dtype=torch.float64)
+    tokenizer = AutoTokenizer.from_pretrained(folder / "tiny-0")
+    ids = [tokenizer.convert_tokens_to_ids(option.strip()) for option in task.options]
+    u = np.stack([reference(hf.eval(), tokenizer(prompt)["input_ids"], ids).values for prompt in task.prompts])
+    t = np.eye(2)[task.labels]
+    totals = study.totals().set_index(["loss", "term"])["mean"]
+    both = squared(u, t)
+    found = {"paper": paper_form(u, t), "cross_entropy": cross_entropy(u, t), "brier": brier(u, t), "squared": both.raw}
+    for loss, brute in found.items():
+        for term in ("loss", "bias", "diversity"):
+            assert totals[loss, term] == pytest.approx(getattr(brute, term), rel=1e-6), (loss, term)
+    assert totals["squared", "diversity_centred"] == pytest.approx(both.centred.diversity, rel=1e-6)
 
 
 def test_a_study_is_of_what_was_asked_for(folder, tmp_path):
