@@ -87,6 +87,15 @@ def _parser() -> argparse.ArgumentParser:
     study.add_argument("--trust-remote-code", action="store_true", help="run code that comes with a checkpoint")
     study.add_argument("--json", action="store_true", help="print the table as JSON")
     study.set_defaults(run=_run)
+    report = commands.add_parser(
+        "report",
+        help="a study as one offline page",
+        description="Write what a study holds as one page that needs no network: what the numbers say, the paper's "
+        "claims, tables, figures, methods, provenance.",
+    )
+    report.add_argument("folders", metavar="DIR", nargs="+", help="where it was run; several are collected into one")
+    report.add_argument("-o", "--out", metavar="FILE", default="report.html", help="default: %(default)s")
+    report.set_defaults(run=_report)
     tasks = commands.add_parser("tasks", help="the tasks by name: options, templates, rows, licence")
     tasks.set_defaults(run=_tasks)
     models = commands.add_parser("models", help="the models of the papers: size, components, licence, loading")
@@ -129,6 +138,13 @@ def _run(options: argparse.Namespace) -> int:
     for failure in study.failures:
         print(f"layerdiv: {failure}", file=sys.stderr)
     return 1 if study.failures else 0
+
+
+def _report(options: argparse.Namespace) -> int:
+    from .studies.study import Study
+
+    print(Study.load(*options.folders).report(options.out))
+    return 0
 
 
 def _demo(options: argparse.Namespace) -> int:

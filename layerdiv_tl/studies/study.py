@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import shutil
@@ -360,6 +361,18 @@ class Study(Result):
         """Re-weight the components of a cell from a few of its rows, without a model; see `reweight`."""
         shard = self.contributions(model, task, unit)
         return reweight(shard, shard.labels, **options)
+
+    def report(self, path: str | os.PathLike[str]) -> Path:
+        """Write the study as one offline page: what the numbers say, claims, tables, figures, methods, provenance.
+
+        Raises InputError for a file that cannot be written.
+        """
+        # Looks upwards only when asked, as `Result.plot` does.
+        page = importlib.import_module("layerdiv_tl.views.report").study_page(self)
+        try:
+            return page.write(path)
+        except OSError as error:
+            raise InputError(f"{str(path)!r} cannot be written ({error.strerror}): give the path of a file.") from error
 
     def __repr__(self) -> str:
         failed = f"; {len(self.failures)} failed or unfinished" if self.failures else ""

