@@ -190,6 +190,11 @@ def scaling_curve(
 
     The band needs three points; it takes them for independent, which models of one family are not. Raises
     InputError for another number of names.
+
+    >>> from layerdiv_tl.ensemble.scaling import log_fit
+    >>> figure = scaling_curve(log_fit([13, 33, 61], [40, 44, 45]), names=["6 layers", "16 layers", "30 layers"])
+    >>> figure.data[-1].hovertext[0]
+    '<b>6 layers</b><br>x 13<br>y 40, fitted 40.2'
     """
     if names is not None and len(names) != len(fit.x):
         raise InputError(f"there are {len(names)} names for {len(fit.x)} points: give one for each.")

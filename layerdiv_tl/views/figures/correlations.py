@@ -93,7 +93,7 @@ def correlation_bars(
             y=[None],
             mode="markers",
             marker={"symbol": "square", "size": 11, "color": _colour(metric, metrics)},
-            name=html.escape(_signed(metric, table)),
+            name=html.escape(_signed(metric, int(cells[reading, COEFFICIENTS[0], metric]["sign"].iloc[0]))),
             legendgroup=metric,
             row=1,
             col=1,
@@ -153,7 +153,7 @@ def _hover(task: str, row: pd.Series, kind: str, metric: str) -> str:
         if np.isfinite(row[column])
     )
     lines = [
-        f"<b>{html.escape(_name(metric))}</b>, {html.escape(task)}",
+        f"<b>{html.escape(_signed(metric, row.sign))}</b>, {html.escape(task)}",
         f"{kind.title()} r {style.number(row.r)}, 95 % {between(row.low, row.high)}",
         tests,
         f"n {row.n:.0f}, models {row.models:.0f}",
@@ -162,13 +162,9 @@ def _hover(task: str, row: pd.Series, kind: str, metric: str) -> str:
     return "<br>".join(line for line in lines if line)
 
 
-def _name(metric: str) -> str:
-    return style.TERM_NAME.get(metric, metric)
-
-
-def _signed(metric: str, table: pd.DataFrame) -> str:
+def _signed(metric: str, sign: int) -> str:
     """A metric as it is correlated: with a minus where it should fall, as in the paper."""
-    return ("−" if (table.loc[table["metric"] == metric, "sign"] < 0).all() else "") + _name(metric)
+    return ("−" if sign < 0 else "") + style.TERM_NAME.get(metric, metric)
 
 
 def _colour(metric: str, metrics: Sequence[str]) -> str:

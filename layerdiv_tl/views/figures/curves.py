@@ -24,7 +24,7 @@ _MEANING = {"raw": "raw: as in the paper", "centred": "centred: what softmax see
 # More models than this in one panel are a haze: they are only shown one at a time.
 TOGETHER = 5
 _COLUMNS = 4
-_DEPTH = {"relative": "junction, as a share of depth", "junction": "junction, from the embedding on"}
+_DEPTH = {"relative": "junction, as a share of depth", "junction": "number of the junction"}
 
 
 def depth_panels(
@@ -70,7 +70,7 @@ def depth_panels(
         cols=columns,
         shared_xaxes="all",
         shared_yaxes="all",
-        horizontal_spacing=0.02,
+        horizontal_spacing=0.03,
         vertical_spacing=0.12 / max(1, rows - 1) if rows > 1 else 0,
         subplot_titles=[name(task) for task in tasks],
     )
@@ -84,7 +84,7 @@ def depth_panels(
             legendgroup=term,
             showlegend=place == 0,
             visible=_seen(term, part),
-            line={"color": style.TERM[term], "width": 2.4 if term == "accuracy" else 1.6},
+            line={"color": style.TERM[_whole(term)], "width": 2.4 if term == "accuracy" else 1.6},
             hovertemplate=f"<b>%{{text}}</b>, after %{{customdata[1]}}<br>{style.TERM_NAME[term]} %{{customdata[0]}}"
             "<br>standardised %{y:.2f}<extra></extra>",
             row=place // columns + 1,
@@ -114,6 +114,8 @@ def depth_panels(
     figure.update_xaxes(title_text=_DEPTH[depth], title_font={"size": 12}, row=rows, col=1)
     if depth == "relative":
         figure.update_xaxes(range=[-0.03, 1.03], tickvals=[0, 0.5, 1])
+    else:
+        figure.update_xaxes(nticks=4)
     drawn = [y for line in lines.values() for term in terms for y in line[term][0] if y is not None]
     low, high = min(drawn, default=-1.0), max(drawn, default=1.0)
     figure.update_yaxes(range=[low - 0.2, high + 0.2], zeroline=False)
@@ -185,6 +187,11 @@ def _menu(
         update["opacity"] = 0.5 if len(models) > 1 else 1.0
         entries.append({"label": name(label), "method": "restyle", "args": [update]})
     return buttons(entries, type="dropdown", direction="down", x=1, xanchor="right")
+
+
+def _whole(term: str) -> str:
+    """What a term is the centred half of: the two are never seen together and share a colour."""
+    return term.removesuffix("_centred")
 
 
 def _seen(term: str, half: str) -> bool:

@@ -37,7 +37,7 @@ def arrange(
     return figure.update_layout(
         template=style.template(),
         title={
-            "text": title,
+            "text": html.escape(title),
             "subtitle": {"text": text},
             "yref": "container",
             "y": 1,
