@@ -54,6 +54,11 @@ class Shard(Result):
     absolute_gap: float
     soft_cap: float | None
 
+    @property
+    def shared_options(self) -> tuple[str, ...]:
+        """The options' texts, which all rows of a task share."""
+        return self.options
+
 
 @dataclass(frozen=True, eq=False)
 class Cell:

@@ -63,6 +63,34 @@ MODULE_NAME = {
     "rounding": "Rounding",
     "member": "Member",
 }
+# Terms along depth; what softmax sees of one is a lighter shade of it.
+TERM = {
+    "accuracy": "#7a5cc7",
+    "mse": "#d55e00",
+    "bias": "#0072b2",
+    "bias_centred": "#56b4e9",
+    "diversity": "#009e73",
+    "diversity_centred": "#6fcfa9",
+    "diversity_logit": "#8a6d00",
+    "diversity_logit_centred": "#cfae3c",
+    "cross_entropy": "#e69f00",
+    "entropy": "#cc79a7",
+}
+TERM_NAME = {
+    "accuracy": "accuracy",
+    "mse": "MSE",
+    "bias": "bias",
+    "bias_centred": "bias, centred",
+    "diversity": "diversity",
+    "diversity_centred": "diversity, centred",
+    "diversity_logit": "|L|² × diversity",
+    "diversity_logit_centred": "|L|² × diversity, centred",
+    "cross_entropy": "cross-entropy",
+    "cross_entropy_bias": "bias of the cross-entropy",
+    "cross_entropy_diversity": "diversity of the cross-entropy",
+    "entropy": "entropy",
+}
+CLEAR = "rgba(0,0,0,0)"
 # For what is told apart but is no module (tasks, models, terms): the same family of colours.
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a6d00", "#7a5cc7")
 
@@ -93,6 +121,7 @@ def template(theme: Theme = LIGHT) -> go.layout.Template:
                 "xref": "container",
                 "xanchor": "left",
                 "pad": {"l": 16},
+                "subtitle": {"font": {"size": 13, "color": theme.muted}},
             },
             "paper_bgcolor": theme.paper,
             "plot_bgcolor": theme.paper,
@@ -121,7 +150,7 @@ def template(theme: Theme = LIGHT) -> go.layout.Template:
             # plotly 7 draws a button that uploads the chart to its makers' cloud; a figure of ours sends nothing.
             "modebar": {
                 "remove": ["sendChartToCloud", "select2d", "lasso2d"],
-                "bgcolor": "rgba(0,0,0,0)",
+                "bgcolor": CLEAR,
                 "color": theme.zero,
                 "activecolor": theme.ink,
             },
@@ -140,6 +169,16 @@ def css_variables() -> str:
 
     dark = f"@media (prefers-color-scheme: dark) {{ {block(DARK)} }}"
     return f":root {{ color-scheme: light dark; --font: {FONT}; }}\n{block(LIGHT)}\n{dark}\n"
+
+
+def pale(colour: str, opacity: float = 0.18) -> str:
+    """A colour `#rrggbb` as a ground for something that is drawn upon it, in the light and in the dark.
+
+    >>> pale("#0072b2")
+    'rgba(0,114,178,0.18)'
+    """
+    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return f"rgba({red},{green},{blue},{opacity})"
 
 
 def number(x: float) -> str:

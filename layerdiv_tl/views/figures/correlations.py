@@ -1,0 +1,171 @@
+"""Does a metric follow accuracy along depth? Bars of correlations (Fig. 3 of the paper)."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from ...ensemble.correlation import AVERAGE, COEFFICIENTS, READINGS, Reading
+from ...errors import InputError
+from .. import style
+from .layout import arrange, between, buttons, places, wrapped
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+METRICS = ("mse", "bias", "bias_centred", "diversity", "diversity_centred", "cross_entropy")
+SIGNIFICANT = 0.05
+_MEANING = {
+    "pooled": "pooled: as in the paper",
+    "per_model": "per model: mean over models",
+    "final": "final: last junction, over models",
+}
+# The last junction has no depth that a null could break, and independent models: Student's test is right.
+_TEST = {"pooled": "p_cosine", "per_model": "p_cosine", "final": "p_student"}
+_LEGEND = (
+    f"Full: p < {SIGNIFICANT}; hollow: p ≥ {SIGNIFICANT}; hatched: not tested. Whiskers: 95 % intervals. The test "
+    "flips signs of the curves' cosine coefficients, which smooth curves do not fool; at the last junction it is "
+    "Student's."
+)
+
+
+def correlation_bars(
+    table: pd.DataFrame,
+    reading: Reading = "pooled",
+    metrics: Sequence[str] | None = None,
+    title: str | None = None,
+) -> go.Figure:
+    """Correlation of every metric with accuracy, by task and on average: Pearson above, Spearman below (Fig. 3).
+
+    table
+        What `correlations` gives. r is that of sign × metric, so that up is as expected.
+    reading
+        Shown first; buttons show the others.
+    metrics
+        Of the table, in this order; None takes the paper's three, what softmax sees of two of them, and
+        cross-entropy.
+
+    A bar is full where `p_cosine` (in the reading "final", which has no depth, `p_student`) is below 0.05,
+    hollow where it is not, hatched where there is no test. The hover has all that the table has. Raises
+    InputError for an unknown reading and metrics that the table lacks.
+    """
+    if reading not in READINGS:
+        raise InputError(f"reading={reading!r} is unknown: use {', '.join(map(repr, READINGS))}.")
+    there = list(dict.fromkeys(table["metric"]))
+    metrics = list(metrics if metrics is not None else [m for m in METRICS if m in there] or there)
+    if missing := [m for m in metrics if m not in there]:
+        raise InputError(f"the table has no metric {missing[0]!r}: it has {', '.join(there)}.")
+    tasks = list(dict.fromkeys(table["task"]))
+    at = [place + 0.3 * (task == AVERAGE) for place, task in enumerate(tasks)]
+    cells: dict[Any, pd.DataFrame] = {
+        key: rows.set_index("task").loc[tasks] for key, rows in table.groupby(["reading", "coefficient", "metric"])
+    }
+    figure = make_subplots(
+        rows=len(COEFFICIENTS),
+        cols=1,
+        shared_xaxes=True,
+        vertical_spacing=0.1,
+        subplot_titles=[f"{kind.title()}'s correlation with accuracy" for kind in COEFFICIENTS],
+    )
+    figure.update_annotations(font={"size": 13}, x=0, xanchor="left")
+    traces = [(kind, metric) for kind in COEFFICIENTS for metric in metrics]
+    for kind, metric in traces:
+        rows = cells[reading, kind, metric]
+        figure.add_bar(
+            x=at,
+            legendgroup=metric,
+            offsetgroup=metric,
+            showlegend=False,
+            hoverinfo="text",
+            row=COEFFICIENTS.index(kind) + 1,
+            col=1,
+            **_bars(rows, reading, kind, metric, _colour(metric, metrics)),
+        )
+    for metric in metrics:
+        # A bar's own entry would be hollow where its first bar is.
+        figure.add_scatter(
+            x=[None],
+            y=[None],
+            mode="markers",
+            marker={"symbol": "square", "size": 11, "color": _colour(metric, metrics)},
+            name=html.escape(_signed(metric, int(cells[reading, COEFFICIENTS[0], metric]["sign"].iloc[0]))),
+            legendgroup=metric,
+            row=1,
+            col=1,
+        )
+    entries = []
+    for one in READINGS:
+        new = [_bars(cells[one, kind, m], one, kind, m, _colour(m, metrics), flat=True) for kind, m in traces]
+        update = {key: [trace[key] for trace in new] for key in new[0]}
+        entries.append({"label": _MEANING[one], "method": "restyle", "args": [update, list(range(len(traces)))]})
+    arrange(
+        figure,
+        title or "Do MSE, bias and diversity follow accuracy along depth?",
+        _LEGEND,
+        plot=560,
+        below=72,
+        menus=[buttons(entries, READINGS.index(reading))],
+        headings=True,
+    )
+    figure.update_layout(barmode="group", bargap=0.22, bargroupgap=0.06)
+    figure.update_xaxes(**places(tasks, at), range=[-0.6, at[-1] + 0.6])
+    return figure.update_yaxes(title_text="r of sign × metric", range=[-1.05, 1.05])
+
+
+def _bars(rows: pd.DataFrame, reading: str, kind: str, metric: str, colour: str, flat: bool = False) -> dict[str, Any]:
+    """Heights, whiskers, fillings and hovers of one trace; `flat` names nested ones as a button does."""
+    r, low, high = (rows[column].to_numpy(dtype=float) for column in ("r", "low", "high"))
+    p = rows[_TEST[reading]].to_numpy(dtype=float)
+    fills = [style.CLEAR if value >= SIGNIFICANT else colour for value in p]
+    shapes = ["" if np.isfinite(value) else "/" for value in p]
+    # A percentile interval may lie beside its estimate; the hover has it as it is.
+    spread = {
+        "type": "data",
+        "array": np.fmax(high - r, 0),
+        "arrayminus": np.fmax(r - low, 0),
+        "thickness": 1,
+        "width": 0,
+        "color": style.LIGHT.zero,
+    }
+    bars: dict[str, Any] = {
+        "y": r,
+        "error_y": spread,
+        "hovertext": [_hover(str(task), row, kind, metric) for task, row in rows.iterrows()],
+    }
+    if flat:
+        return bars | {"marker.color": fills, "marker.pattern.shape": shapes}
+    marker = {"color": fills, "line": {"color": colour, "width": 1.5}}
+    return bars | {
+        "marker": marker
+        | {"pattern": {"shape": shapes, "fillmode": "replace", "fgcolor": colour, "bgcolor": style.CLEAR, "size": 5}}
+    }
+
+
+def _hover(task: str, row: pd.Series, kind: str, metric: str) -> str:
+    tests = "<br>".join(
+        f"{label} {style.number(row[column])}"
+        for label, column in (("p, cosine", "p_cosine"), ("p, shift", "p_shift"), ("p, Student", "p_student"))
+        if np.isfinite(row[column])
+    )
+    lines = [
+        f"<b>{html.escape(_signed(metric, row.sign))}</b>, {html.escape(task)}",
+        f"{kind.title()} r {style.number(row.r)}, 95 % {between(row.low, row.high)}",
+        tests,
+        f"n {row.n:.0f}, models {row.models:.0f}",
+        wrapped(row.note, 60),
+    ]
+    return "<br>".join(line for line in lines if line)
+
+
+def _signed(metric: str, sign: int) -> str:
+    """A metric as it is correlated: with a minus where it should fall, as in the paper."""
+    return ("−" if sign < 0 else "") + style.TERM_NAME.get(metric, metric)
+
+
+def _colour(metric: str, metrics: Sequence[str]) -> str:
+    return style.TERM.get(metric, style.SERIES[list(metrics).index(metric) % len(style.SERIES)])
