@@ -159,30 +159,32 @@ def _demo(options: argparse.Namespace) -> int:
         raise InputError(f"--out {options.out} cannot be made ({error.strerror}): give a folder of yours.") from error
 
     from .stream.loading import load_model
-    from .studies.measure import measure
-    from .tasks.task import SAMPLES, task
-    from .views.measurements import measurement_page, module_table, summary_lines
+    from .studies.study import run_study
+    from .tasks.task import SAMPLES
+    from .views.report import findings, module_table
 
     def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
     say("Loading the default model …")
     model = load_model()
-    measurements = []
-    for name in SAMPLES:
-        say(f"Taking {model.name} apart on {name} …")
-        measurements.append(measure(model, task(name)))
-        measurements[-1].write(out / name.replace("/", "-"))
-    page = measurement_page(measurements, model.provenance, f"Bias and diversity of {model.name}").write(
-        out / "index.html"
-    )
+    say(f"Taking {model.name} apart on {' and '.join(SAMPLES)} …")
+    study = run_study(model, list(SAMPLES), out=out)
+    summary = study.summary()
+    frames = {"summary": summary.drop(columns="answers"), "components": study.components(), "modules": study.modules()}
+    for name, frame in frames.items():
+        frame.to_csv(out / f"{name}.csv", index=False)
+    page = study.report(out / "index.html")
     if options.json:
-        rows = [m.frame().iloc[0].to_dict() | {"answers": m.answers} for m in measurements]
+        rows = summary.to_dict("records")
         print(json.dumps({"model": model.provenance, "tasks": rows, "page": str(page)}, indent=1, default=float))
         return 0
-    for m in measurements:
-        print("\n".join(["", *summary_lines(m), "", module_table(m).to_string(index=False)]))
-    print(f"\nOpen {page} in a browser; the frames (CSV and Parquet) lie beside it.")
+    for name in SAMPLES:
+        print(f"\n{name}, {model.name}, squared logits\n{module_table(study, model.name, name).to_string(index=False)}")
+    print()
+    for line in findings(study):
+        print(textwrap.fill(f"* {line}", max(_width(), 40), subsequent_indent="  "))
+    print(f"\nOpen {page} in a browser; frames (CSV) lie beside it, and the study itself: ld.Study.load({str(out)!r}).")
     return 0
 
 

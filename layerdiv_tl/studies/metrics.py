@@ -27,15 +27,20 @@ def metrics_of(shards: Iterable[Shard]) -> pd.DataFrame:
     """All tables of a cell in one long frame: loss, table, the row's names, term, mean, low, high.
 
     A mean's interval is Student's over examples, an accuracy's Wilson's. `share` is n_g/|L| for a module.
-    Among the totals every loss has the `silent_bias`, and the loss "none" has the gaps. Above 3000 members
+    Among the totals every loss has the `silent_bias`, and the loss "none" has the gaps; its table "answers" has
+    the share of rows that the model answers with each option. Above 3000 members
     (neurons) there is no depth table.
     """
     import pandas as pd
 
+    answers = RunningMean()
+    texts: tuple[str, ...] = ()
     running: dict[tuple[str, Table], tuple[dict[str, Any], dict[str, RunningMean]]] = {}
     gaps = {"identity_gap": 0.0, "absolute_gap": 0.0}
     for shard in shards:
         gaps = {name: max(gap, getattr(shard, name)) for name, gap in gaps.items()}
+        texts = shard.options
+        answers.add_examples(np.eye(len(texts))[shard.model_logits.argmax(1)])
         step = max(1, NUMBERS // shard.values[0].size)
         for start in range(0, len(shard.rows), step):
             for loss, d in _forms(shard, slice(start, start + step)):
@@ -53,6 +58,10 @@ def metrics_of(shards: Iterable[Shard]) -> pd.DataFrame:
         for (loss, table), (names, terms) in running.items()
         for term, mean in terms.items()
     ]
+    count = int(np.max(answers.count))
+    low, high = np.array([wilson(float(hits), count) for hits in answers.total]).T
+    shares = {"term": texts, "mean": answers.mean, "low": low, "high": high, "examples": count}
+    blocks.append(pd.DataFrame({"loss": "none", "table": "answers"} | shares, index=range(len(texts))))
     for name, gap in gaps.items():
         blocks.append(pd.DataFrame({"loss": ["none"], "table": ["totals"], "term": [name], "mean": [gap]}))
     frame = pd.concat(blocks, ignore_index=True)

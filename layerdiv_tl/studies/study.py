@@ -22,13 +22,14 @@ from ..ensemble.reweight import Reweighting, reweight
 from ..ensemble.scaling import LogFit, log_fit
 from ..ensemble.shares import module_shares
 from ..ensemble.tradeoff import TradeOff, tradeoff_signs
+from ..ensemble.uncertainty import bootstrap
 from ..errors import InputError
 from ..results import Result
 from ..stream.loading import Model, fingerprint, load_model
+from ..tasks.baselines import bag_of_words
 from ..tasks.paper import EIGHT
 from ..tasks.task import Task, task
 from .claims import claims_of
-from .measure import prepared
 from .metrics import metrics_of
 from .shards import Cell, Shard, cell_of, safe_name, write_json
 
@@ -49,6 +50,8 @@ QUANTITIES: Mapping[str, tuple[str, str, float]] = {
     "entropy": ("cross_entropy", "entropy", 1),
 }
 AVERAGE = "Avg."
+# Ending of a column -> column of the metrics.
+_ENDS = {"": "mean", "_low": "low", "_high": "high"}
 # Column of a curve along depth: (loss, term). MSE, bias and diversity are Eq. 14's, as in the paper's figures.
 CURVES: Mapping[str, tuple[str, str]] = {
     "accuracy": ("squared", "accuracy"),
@@ -181,6 +184,71 @@ class Study(Result):
     def totals(self) -> pd.DataFrame:
         """The rows that are about a whole cell."""
         return self.metrics[self.metrics["table"] == "totals"]
+
+    def summary(self, unit: Unit = "sublayer") -> pd.DataFrame:
+        """One row per model and task: accuracy beside its baselines, Theorem 1 raw and centred, the gaps.
+
+        `accuracy` and `bag_of_words`, a cross-validated word-counting classifier (NaN where a class has fewer
+        than 5 rows), are shares with 95 % intervals; `answers` is {option: share of rows the model answers
+        with it}; `loss`, `bias`, `diversity` are in squared logits; `cross_entropy` and `entropy` in nats.
+        """
+        import pandas as pd
+
+        rows = []
+        for cell in self.cells:
+            settings, baselines = cell["settings"], cell["baselines"]
+            if settings["unit"] != unit:
+                continue
+            m = self.metrics
+            m = m[(m["model"] == settings["model"]) & (m["task"] == settings["task"]) & (m["unit"] == unit)]
+            of = m[m["table"] == "totals"].set_index(["loss", "term"])
+            words = baselines["bag_of_words"] or [np.nan] * 3
+            row = {"model": settings["model"], "task": settings["task"], "rows": settings["rows"]}
+            row |= {"members": int(of["members"].dropna().iloc[0]), "chance": baselines["chance"]}
+            accuracy = of.loc[("squared", "accuracy")]
+            row |= {f"accuracy{end}": float(accuracy[name]) for end, name in _ENDS.items()}
+            row |= {f"bag_of_words{end}": value for end, value in zip(_ENDS, words, strict=True)}
+            chosen = m[m["table"] == "answers"]
+            row["answers"] = dict(zip(chosen["term"], chosen["mean"].tolist(), strict=True))
+            for part in ("", "_centred"):
+                row |= {f"{x}{part}": float(of["mean"]["squared", x + part]) for x in ("loss", "bias", "diversity")}
+            row |= {
+                f"diversity_logit{x}": float(of["mean"]["squared", f"diversity_logit{x}"]) for x in ("", "_centred")
+            }
+            row |= {"cross_entropy": float(of["mean"]["cross_entropy", "loss"])}
+            row |= {"entropy": float(of["mean"]["cross_entropy", "entropy"])}
+            row |= {gap: float(of["mean"]["none", gap]) for gap in ("identity_gap", "absolute_gap")}
+            rows.append(row)
+        if not rows:
+            raise InputError(f"this study has no unit {unit!r}: it has {', '.join(self.metrics['unit'].unique())}.")
+        return pd.DataFrame(rows)
+
+    def components(self, unit: Unit = "sublayer", loss: str = "squared") -> pd.DataFrame:
+        """Bias, diversity, net and more of every component, one row per model, task and component.
+
+        Values are a component's own, undivided, with intervals in `<term>_low`, `<term>_high`; `loss` is that of
+        `decompose`. Raises InputError for a unit or loss that the study does not have.
+        """
+        return self._wide("components", unit, loss, ["component", "kind", "layer", "index", "use", "module"])
+
+    def modules(self, unit: Unit = "sublayer", loss: str = "squared") -> pd.DataFrame:
+        """The same per module (Eq. 9-10), weighted so that they add up to the ensemble's; `share` is n_g/|L|."""
+        return self._wide("modules", unit, loss, ["module", "members", "share"])
+
+    def _wide(self, table: str, unit: Unit, loss: str, names: list[str]) -> pd.DataFrame:
+        m = self.metrics
+        rows = m[(m["table"] == table) & (m["unit"] == unit) & (m["loss"] == loss)]
+        if rows.empty:
+            held = m[(m["table"] == table) & (m["unit"] == unit)]["loss"].unique()
+            has = f"unit {unit!r} with loss {', '.join(map(repr, held))}" if len(held) else f"no unit {unit!r}"
+            raise InputError(f"this study has no {table} of loss {loss!r} at unit {unit!r}: it has {has}.")
+        keys = ["model", "task", *names]
+        wide = rows.pivot(index=keys, columns="term", values=["mean", "low", "high"])
+        ends = {name: end for end, name in _ENDS.items()}
+        wide = wide.set_axis([f"{pair[1]}{ends[pair[0]]}" for pair in wide.columns], axis=1)
+        wide = wide[[f"{term}{end}" for term in rows["term"].unique() for end in _ENDS]]
+        order = rows.drop_duplicates(keys)[keys]
+        return order.merge(wide.reset_index(), on=keys, how="left", sort=False)
 
     def models(self, unit: Unit = "sublayer") -> pd.DataFrame:
         """The paper's Table 4 for these models: parameters, members |L|, dtype, where each came from.
@@ -564,12 +632,30 @@ def _about(model: Model, cell: Cell, seconds: float, rows: int) -> dict[str, Any
         "dropped": t.dropped,
         "truncated": t.truncated,
         "scored": t.scored,
+        "baselines": _baselines(t),
         "versions": {name: version(name) for name in ("layerdiv_tl", "numpy", "pandas")},
         "finished": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "rows_here": rows,
         "seconds_here": round(seconds, 3),
         "rows_per_second": round(rows / seconds, 3) if rows else None,
     }
+
+
+def _baselines(t: Task) -> dict[str, Any]:
+    """What guessing and word counts get right, as shares; word counts with a 95 % interval, None for few rows."""
+    try:
+        words = bag_of_words(t)
+    except InputError:  # a class with fewer rows than folds
+        return {"chance": 1 / len(t.options), "bag_of_words": None}
+    ends = [float(x) for x in bootstrap(words)]
+    return {"chance": 1 / len(t.options), "bag_of_words": [float(words.mean()), *ends]}
+
+
+def prepared(task: Task, model: Model, chat: bool = False, multi_token: bool = False) -> Task:
+    """The task as this model can take it: in its chat's form if wanted, with option ids, cut to its context."""
+    task = task.as_chat(model) if chat else task
+    task = task.resolve(model, multi_token)
+    return task if model.context is None else task.fit(model, model.context)
 
 
 def _models(given: Any) -> dict[str, Any]:

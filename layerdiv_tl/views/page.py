@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
 
+# A column with a longer cell than this holds sentences, which wrap.
+_SENTENCE = 64
 CONFIG = {"displaylogo": False, "responsive": True}
 
 
@@ -78,20 +80,26 @@ class Page:
         )
         self.blocks.append(f"<dl>{cells}</dl>")
 
-    def table(self, frame: pd.DataFrame, caption: str, marked: str | None = None) -> None:
-        """A small table; the first column names the rows, numbers are right-aligned, sentences wrap.
+    def table(self, frame: pd.DataFrame, caption: str, marked: str | None = None, fold: str | None = None) -> None:
+        """A small table; the first column names the rows, numbers are right-aligned, sentences wrap,
+        and what follows a cell's first line stands below it in small print.
 
         The column `marked` has a mark for each of its words (a verdict, say); page.css knows their colours.
         """
-        head = "".join(f"<th>{html.escape(str(column))}</th>" for column in frame.columns)
+        texts = {column: [str(cell) for cell in frame[column]] for column in frame}
+        prose = {column for column, cells in texts.items() if max(map(len, cells), default=0) > _SENTENCE}
+        head = "".join(
+            f"<th{' class=prose' * (column in prose)}>{html.escape(str(column))}</th>" for column in frame.columns
+        )
         rows = "".join(
-            "<tr>" + "".join(_cell(str(cell), name == marked) for name, cell in zip(frame, row, strict=True)) + "</tr>"
-            for row in frame.itertuples(index=False)
+            "<tr>" + "".join(_cell(texts[c][at], c in prose, c == marked) for c in frame) + "</tr>"
+            for at in range(len(frame))
         )
         below = f"<figcaption>{html.escape(caption)}</figcaption>" if caption else ""
-        self.blocks.append(
+        block = (
             f"<figure class=table><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{below}</figure>"
         )
+        self.blocks.append(_folded(block, fold))
 
     def figure(self, figure: go.Figure, caption: str, fold: str | None = None, opened: bool = False) -> None:
         """An interactive figure; plotly.js and the colours of all figures are put into the page once.
@@ -108,9 +116,7 @@ class Page:
             f"<figure><div class=chart{height}></div><script type='application/json'>{data}</script>"
             f"<figcaption>{html.escape(caption)}</figcaption></figure>"
         )
-        if fold is not None:
-            block = f"<details{' open' * opened}><summary>{html.escape(fold)}</summary>{block}</details>"
-        self.blocks.append(block)
+        self.blocks.append(_folded(block, fold, opened))
 
     def html(self) -> str:
         """The whole page."""
@@ -144,8 +150,17 @@ class Page:
         return path
 
 
-def _cell(text: str, marked: bool) -> str:
-    """A cell of a table; long ones are sentences, which wrap."""
-    kind = " class=prose" if len(text) > 60 else ""
+def _cell(text: str, prose: bool, marked: bool) -> str:
+    """A cell of a table; what follows its first line stands below it in small print."""
+    kind = " class=prose" if prose else ""
     mark = f' data-mark="{html.escape(text)}"' if marked else ""
-    return f"<td{kind}{mark}>{html.escape(text)}</td>"
+    first, _, more = text.partition("\n")
+    below = f"<small>{html.escape(more)}</small>" if more else ""
+    return f"<td{kind}{mark}>{html.escape(first)}{below}</td>"
+
+
+def _folded(block: str, line: str | None, opened: bool = False) -> str:
+    """A block behind a line that a reader opens; as it is without one."""
+    if line is None:
+        return block
+    return f"<details{' open' * opened}><summary>{html.escape(line)}</summary>{block}</details>"

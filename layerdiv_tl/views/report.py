@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,42 +18,24 @@ from .page import Page
 if TYPE_CHECKING:
     import pandas as pd
 
-# Figures of the whole study: kind -> heading and caption.
+# Figures of the whole study: kind -> caption.
 _FIGURES = {
-    "table": (
-        "All cells at a glance",
-        "Every model on every task. Buttons change the quantity; each has a colour scale of its own.",
-    ),
-    "correlations": (
-        "Does a metric follow accuracy along depth? (Fig. 3)",
-        "Correlations over junctions. Pale bars are not told apart from curves with the same waves in another order "
-        "(p ≥ 0.05), which Student's test, the paper's, does not ask. Whiskers: 95 %.",
-    ),
-    "curves": (
-        "Along depth (Fig. 5 and 7)",
-        "The prefix ensemble after every sublayer. Each curve is standardised, so that shapes can be compared, not "
-        "sizes.",
-    ),
-    "shares": (
-        "Who holds bias and diversity (Fig. 4)",
-        "Shares of modules, with their share of the members as reference. Raw numbers hold the shift that softmax "
-        "cannot see; centred ones do not.",
-    ),
-    "tradeoff": (
-        "Do bias and diversity trade off? (section 5.4)",
-        "Steps along depth in which bias and diversity move together, by what accuracy does in that step.",
-    ),
-    "scaling": (
-        "Accuracy against the number of components (Fig. 6)",
-        "Averaged over tasks, with a logarithmic fit and its band.",
-    ),
+    "table": "Every model on every task. Buttons change the quantity; each has a colour scale of its own.",
+    "correlations": "Fig. 3 of the paper. Student's test, the paper's, takes junctions for independent, which they "
+    "are not: the p shown here is of curves with the same waves and other signs. Read 'per model' with it.",
+    "curves": "Fig. 5 and 7: the prefix ensemble after every sublayer. Each curve is standardised: compare shapes, "
+    "not sizes.",
+    "shares": "Fig. 4: where the share of a module ends, and where it would end if it went by its number of members. "
+    "Raw numbers hold the shift that softmax cannot see; centred ones do not.",
+    "tradeoff": "Section 5.4: steps along depth in which bias and diversity move together, by what accuracy does in "
+    "that step.",
+    "scaling": "Fig. 6: averaged over tasks, for the models that were measured on all of them.",
 }
 # Quantity of `Study.table` -> what stands above its table.
 _TABLES = {
     "accuracy": "Accuracy, % [95 % Wilson interval]",
-    "MSE": "MSE of Eq. 14, ×100. Compare with the next table: softmax of a mean of small logits is nearly uniform",
-    "uniform": "MSE of the uniform prediction, ×100",
-    "bias": "Bias of Eq. 14, ×100",
+    "MSE": "MSE of Eq. 14, ×100, beside that of the uniform prediction",
+    "bias": "Bias of Eq. 14, ×100, beside that of the uniform prediction",
     "diversity": "Diversity, logits², raw (the paper's)",
     "diversity centred": "Diversity, logits², centred: what softmax sees",
     "diversity_logit": "Size-fair diversity |L|² × diversity, logits², raw",
@@ -115,19 +96,15 @@ def study_page(study: Study, title: str | None = None) -> Page:
         "Each claim as the paper states it, held against this study. An estimate is confirmed or refuted where its "
         "interval lies on one side of the null, and within noise where it does not."
     )
-    page.table(claims_table(study.claims(unit)), "Estimates with 95 % intervals.", marked="verdict")
+    page.table(claims_table(study.claims(unit)), "Estimates with 95 % intervals below.", marked="verdict")
     page.heading("How to read raw, centred, net")
     page.terms(_READING)
     page.heading("Figures")
-    for kind, (heading, caption) in _FIGURES.items():
+    for kind, caption in _FIGURES.items():
         try:
-            figure = study.plot(kind=kind, **({"unit": unit} if kind != "table" else {}))
+            page.figure(study.plot(kind=kind, **({"unit": unit} if kind != "table" else {})), caption)
         except InputError as error:
-            page.subheading(heading)
-            page.small(f"Left out: {error}")
-            continue
-        page.subheading(heading)
-        page.figure(figure, caption)
+            page.small(f"{kind}: left out, because {error}")
     page.heading("Tables")
     page.subheading("Models (Table 4)")
     page.table(_models(study, unit), "Members is |L|, the number of components at this unit.")
@@ -143,7 +120,11 @@ def study_page(study: Study, title: str | None = None) -> Page:
     for text in _METHODS:
         page.text(text)
     page.heading("Where the numbers come from")
-    page.table(_provenance(study), "Rows, prompts, models and versions. Hashes are SHA-256, shortened.")
+    page.table(_rows_from(study), "Tasks and their rows; dropped rows did not fit the task.")
+    page.table(
+        _made(study),
+        "Cells. Prompts and weights by SHA-256, shortened; 'cut short' counts prompts longer than the model reads.",
+    )
     page.text("The same numbers again:")
     page.code(command_of(study))
     return page
@@ -151,65 +132,90 @@ def study_page(study: Study, title: str | None = None) -> Page:
 
 def findings(study: Study, unit: Unit = "sublayer") -> Iterator[str]:
     """Sentences on what a study shows, each with its number and what it is to be held against."""
-    table = study.table(unit)
-    totals = study.totals()
-    totals = totals[totals["unit"] == unit]
-    rows = totals[(totals["loss"] == "squared") & (totals["term"] == "accuracy")].set_index(["model", "task"])
-    options = {(c["settings"]["model"], c["settings"]["task"]): len(c["settings"]["options"]) for c in study.cells}
-    chance = np.array([1 / options[key] for key in rows.index])
-    above = (rows["low"].to_numpy() > chance).sum()
+    summary, table = study.summary(unit), study.table(unit)
+    above = int((summary["accuracy_low"] > summary["chance"]).sum())
+    words = summary["bag_of_words"].dropna()
+    counted = f" and word counts {words.mean():.1%}" if len(words) == len(summary) else ""
     yield (
-        f"Accuracy is {rows['mean'].mean():.1%} on average, where guessing gives {chance.mean():.1%}; in {above} of "
-        f"{len(rows)} cells its interval lies above chance."
+        f"Accuracy is {summary['accuracy'].mean():.1%} on average, where guessing gives {summary['chance'].mean():.1%}"
+        f"{counted}; in {above} of {len(summary)} cells its interval lies above guessing."
     )
-    cells = {name: table[name].drop(columns=AVERAGE).stack() for name in QUANTITIES}
+    same = summary[[max(shares.values()) > 0.95 for shares in summary["answers"]]]
+    if len(same):
+        where = ", ".join(f"{row['model']} on {row['task']}" for _, row in same.head(4).iterrows())
+        more = f" and {len(same) - 4} more" if len(same) > 4 else ""
+        yield f"Nearly all rows get one and the same answer in {where}{more}: such an accuracy is the answer's share."
+    cells = {name: table[name].drop(columns=AVERAGE).stack().dropna() for name in QUANTITIES}
     off = (cells["MSE"] - cells["uniform"]).abs()
     yield (
-        f"The paper's MSE (Eq. 14) lies within {off.max():.2g} hundredths of what a uniform prediction gives, in "
-        "every cell: softmax of a mean of |L| small logits says almost nothing, so differences in it are small "
-        "whatever the models do."
+        f"The paper's MSE (Eq. 14) lies {off.median():.2g} hundredths (median; at most {off.max():.2g}) from that of a "
+        "uniform prediction: softmax of a mean of |L| small logits is nearly uniform whatever the model does."
     )
     part = 1 - cells["diversity centred"] / cells["diversity"]
     yield (
         f"Of the raw diversity {part.median():.1%} (median; {part.min():.1%} to {part.max():.1%}) is a shift common "
         "to all options, which softmax cannot see."
     )
-    nats = cells["cross-entropy"]
-    uniform = np.array([math.log(options[key]) for key in nats.index])
+    nats, uniform = summary["cross_entropy"], -np.log(summary["chance"])
     yield (
-        f"In nats the models' own answers lose {nats.mean():.3g} on average, where a uniform answer loses "
-        f"{uniform.mean():.3g}: {'better' if nats.mean() < uniform.mean() else 'worse'} than knowing nothing, and "
-        f"{(nats.to_numpy() < uniform).sum()} of {len(nats)} cells are better."
+        f"The models' own answers lose {nats.mean():.3g} nats on average, a uniform answer {uniform.mean():.3g}; "
+        f"{(nats < uniform).sum()} of {len(summary)} cells are better than uniform."
     )
     models = study.models(unit)
     if len(models) > 1 and models["members"].nunique() > 1:
         raw, fair = (table[name][AVERAGE].dropna() for name in ("diversity centred", "diversity_logit centred"))
         if len(raw) > 1:
-            yield (
-                f"Centred diversity is largest in {raw.idxmax()}; corrected for the number of components, in "
-                f"{fair.idxmax()}."
-            )
-    gaps = study.metrics[study.metrics["term"] == "identity_gap"]["mean"]
-    yield f"The components sum to the logits: the largest identity gap of any row is {gaps.max():.0e} of Σ|u|."
+            also = f"still in {fair.idxmax()}" if raw.idxmax() == fair.idxmax() else f"in {fair.idxmax()}"
+            yield f"Centred diversity is largest in {raw.idxmax()}; corrected for the number of components, {also}."
+    yield (
+        f"The components sum to the logits: the largest gap of any row is {summary['absolute_gap'].max():.0e} logits, "
+        f"{summary['identity_gap'].max():.0e} of Σ|u|."
+    )
+
+
+# Column of `Study.modules` -> heading.
+_MODULES = {
+    "module": "module",
+    "members": "members",
+    "share": "share of members",
+    "bias": "bias",
+    "diversity": "diversity",
+    "net": "net",
+    "bias_centred": "bias, centred",
+    "diversity_centred": "diversity, centred",
+    "net_centred": "net, centred",
+}
+
+
+def module_table(study: Study, model: str, task: str, unit: Unit = "sublayer") -> pd.DataFrame:
+    """Bias, diversity and net of every module of one cell and in all, raw and centred, as text."""
+    import pandas as pd
+
+    frame = study.modules(unit)
+    frame = frame[(frame["model"] == model) & (frame["task"] == task)][list(_MODULES)]
+    both = pd.concat([frame, frame.drop(columns="module").sum().to_frame().T.assign(module="all")], ignore_index=True)
+    both["module"] = [style.MODULE_NAME.get(name, name) for name in both["module"]]
+    both["members"] = both["members"].astype(int)
+    for column in both.columns[2:]:
+        both[column] = [f"{x:.1%}" if column == "share" else style.number(x) for x in both[column]]
+    return both.rename(columns=_MODULES)
 
 
 def claims_table(claims: pd.DataFrame) -> pd.DataFrame:
     """The claims as text for a page: one row each, the verdict beside its reason."""
     import pandas as pd
 
-    def estimate(row: dict[str, Any]) -> str:
-        ends = f" [{style.number(row['low'])}, {style.number(row['high'])}]" if np.isfinite(row["low"]) else ""
+    def estimate(row: Mapping[Any, Any]) -> str:
+        ends = f"\n[{style.number(row['low'])}, {style.number(row['high'])}]" if np.isfinite(row["low"]) else ""
         return f"{style.number(row['estimate'])}{ends}" if np.isfinite(row["estimate"]) else "–"
 
     rows = [
         {
-            "claim": f"{row['number']}. {row['claim']}",
-            "reading": row["reading"],
+            "claim": f"{row['number']}. {row['claim']} ({row['reading']})\n{row['because']}",
+            "verdict": row["verdict"],
             "estimate": estimate(row),
             "null": style.number(row["null"]),
-            "p": style.number(row["p"]) if np.isfinite(row["p"]) else "–",
-            "verdict": row["verdict"],
-            "what was measured": row["because"],
+            "p": f"{row['p']:.3f}" if np.isfinite(row["p"]) else "–",
         }
         for row in claims.to_dict("records")
     ]
@@ -249,6 +255,10 @@ def _components(page: Page, study: Study) -> None:
         title = f"{model} on {task}, unit {unit}"
         figure = component_bars(decompose(shard, shard.labels), title=title)
         page.figure(figure, "Values are a component's own, undivided by |L|.", fold=title, opened=not shown)
+        caption = (
+            "Modules of the same, in logits²: (n_g/|L|) × the mean over the module's members, so that they add up."
+        )
+        page.table(module_table(study, model, task, unit), caption, fold=f"{title}: modules")
         shown = True
 
 
@@ -260,19 +270,44 @@ def _models(study: Study, unit: Unit) -> pd.DataFrame:
 
 
 def _table(study: Study, unit: Unit, quantity: str) -> pd.DataFrame:
-    frame = study.table(unit, intervals=quantity != "uniform")[quantity]
-    if quantity == "uniform":
-        frame = frame.map(style.number)
-    frame = frame.replace({"nan": "–", "": "–"})
-    return frame.reset_index().rename(columns={"index": "model"})
+    frame = study.table(unit, intervals=True)[quantity].replace({"nan": "–", "": "–"})
+    if quantity == "accuracy":
+        of_task = study.summary(unit).groupby("task", sort=False)[["chance", "bag_of_words"]].mean() * 100
+        frame.loc["guessing"] = of_task["chance"].map(style.number)
+        frame.loc["bag of words"] = of_task["bag_of_words"].map(style.number)
+        frame = frame.fillna("").replace({"nan": "–"})
+    if quantity in ("MSE", "bias"):
+        frame.loc["uniform prediction"] = study.table(unit)["uniform"].max().map(style.number)
+    frame = frame.replace(r" \[", "\n[", regex=True)
+    return frame.rename_axis("model").reset_index()
 
 
-def _provenance(study: Study) -> pd.DataFrame:
+def _rows_from(study: Study) -> pd.DataFrame:
+    """A line for every task and place its rows came from."""
+    import pandas as pd
+
+    rows = [
+        {
+            "task": cell["settings"]["task"],
+            "options": ", ".join(option.strip() for option in cell["settings"]["options"]),
+            "rows from": cell["source"],
+            "licence": cell["licence"],
+            "dropped": cell["dropped"],
+            "template": " ".join(cell["settings"]["template"].split()),
+        }
+        for cell in study.cells
+    ]
+    return pd.DataFrame(rows).drop_duplicates(ignore_index=True)
+
+
+def _made(study: Study) -> pd.DataFrame:
+    """A line for every cell: what it was made of, with what."""
     import pandas as pd
 
     rows = []
     for cell in study.cells:
         settings, found = cell["settings"], cell["provenance"]
+        versions = [f"{name} {found[name]}" for name in ("torch", "transformers", "transformer_lens")]
         rows.append(
             {
                 "model": settings["model"],
@@ -280,20 +315,12 @@ def _provenance(study: Study) -> pd.DataFrame:
                 "unit": settings["unit"],
                 "rows": settings["rows"],
                 "cut short": cell["truncated"],
-                "dropped": cell["dropped"],
-                "rows from": cell["source"],
-                "licence": cell["licence"],
-                "template": settings["template"],
-                "prompts": settings["prompts"][:12],
-                "weights": settings["fingerprint"][:12],
+                "shots": settings["shots"],
+                "prompts": settings["prompts"][:10],
+                "weights": settings["fingerprint"][:10],
                 "dtype": settings["dtype"],
-                "versions": ", ".join(
-                    [
-                        *(f"{name} {cell['versions'][name]}" for name in ("layerdiv_tl",)),
-                        *(f"{name} {found[name]}" for name in ("torch", "transformers", "transformer_lens")),
-                    ]
-                ),
                 "finished": cell["finished"][:16].replace("T", " "),
+                "with": ", ".join([f"layerdiv_tl {cell['versions']['layerdiv_tl']}", *versions]),
             }
         )
     return pd.DataFrame(rows)

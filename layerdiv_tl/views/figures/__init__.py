@@ -14,7 +14,6 @@ from ...ensemble.tradeoff import TradeOff
 from ...errors import InputError
 from ...results import Result
 from ...stream.contributions import Contributions
-from ...studies.measure import Measurement
 from ...studies.shards import Shard
 from ...studies.study import Study
 from .. import style
@@ -55,8 +54,6 @@ def _natural(result: Result, **options: Any) -> go.Figure:
             return component_bars(result, **options)
         case Profile():
             return profile_map(result, **options)
-        case Measurement():
-            return component_bars(result.decomposition, **options)
         case Contributions():
             return contribution_map(result, **options)
         case Shard():  # has all of Contributions that a map shows
