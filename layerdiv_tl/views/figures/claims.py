@@ -194,7 +194,7 @@ def scaling_curve(
     >>> from layerdiv_tl.ensemble.scaling import log_fit
     >>> figure = scaling_curve(log_fit([13, 33, 61], [40, 44, 45]), names=["6 layers", "16 layers", "30 layers"])
     >>> figure.data[-1].hovertext[0]
-    '<b>6 layers</b><br>x 13<br>y 40, fitted 40.2'
+    '<b>6 layers</b><br>x 13<br>y 40, fitted 40.3'
     """
     if names is not None and len(names) != len(fit.x):
         raise InputError(f"there are {len(names)} names for {len(fit.x)} points: give one for each.")
