@@ -14,7 +14,7 @@ from ...ensemble.scaling import LogFit
 from ...ensemble.tradeoff import TradeOff
 from ...errors import InputError
 from .. import style
-from .layout import arrange, between, places
+from .layout import arrange, beneath, beside, between
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -76,7 +76,7 @@ def share_bars(shares: pd.DataFrame, models: Sequence[str] | None = None, title:
             mode="markers",
             x=[edge for _, edge in marks],
             y=[place for place, _ in marks],
-            name="where shares of the members n_g/|L| would end",
+            name="by shares of the members, n_g/|L|",
             legendgroup="members",
             showlegend=column == 1,
             marker={
@@ -99,7 +99,7 @@ def share_bars(shares: pd.DataFrame, models: Sequence[str] | None = None, title:
     )
     figure.update_layout(barmode="stack", bargap=0.3)
     figure.update_xaxes(range=[0, 1], tickvals=[0, 0.5, 1], ticktext=["0", "50 %", "100 %"], showgrid=False)
-    return figure.update_yaxes(**places(models), range=[len(models) - 0.5, -0.5])
+    return figure.update_yaxes(**beside(models), range=[len(models) - 0.5, -0.5])
 
 
 def _share_hover(row: Any) -> str:
@@ -158,7 +158,7 @@ def tradeoff_steps(tradeoff: TradeOff, title: str | None = None) -> go.Figure:
         below=72,
     )
     figure.update_xaxes(
-        **places(frame["accuracy"].tolist()),
+        **beneath(frame["accuracy"].tolist(), range(len(frame))),
         title_text="accuracy, from junction to junction",
         range=[-0.6, len(frame) - 0.4],
     )
@@ -194,7 +194,7 @@ def scaling_curve(
     >>> from layerdiv_tl.ensemble.scaling import log_fit
     >>> figure = scaling_curve(log_fit([13, 33, 61], [40, 44, 45]), names=["6 layers", "16 layers", "30 layers"])
     >>> figure.data[-1].hovertext[0]
-    '<b>6 layers</b><br>x 13<br>y 40, fitted 40.2'
+    '<b>6 layers</b><br>x 13<br>y 40, fitted 40.3'
     """
     if names is not None and len(names) != len(fit.x):
         raise InputError(f"there are {len(names)} names for {len(fit.x)} points: give one for each.")
@@ -240,7 +240,7 @@ def scaling_curve(
     tested = f", p = {style.number(slope.p)}" if np.isfinite(slope.p) else ""
     subtitle = (
         f"b = {style.number(slope.estimate)}, {fit.level:.0%} {between(slope.low, slope.high)}{tested}. Curvature "
-        f"{style.number(bent.estimate)} {between(bent.low, bent.high)} (below 0: returns diminish). AIC of a "
+        f"{style.number(bent.estimate)} {between(bent.low, bent.high)}; below 0 returns diminish. AIC of a "
         f"straight line less that of the logarithm: {style.number(aic.estimate)}."
     )
     arrange(figure, title or "Returns of size", subtitle, plot=360, below=88)

@@ -13,7 +13,7 @@ from plotly.subplots import make_subplots
 from ...ensemble.correlation import AVERAGE, COEFFICIENTS, READINGS, Reading
 from ...errors import InputError
 from .. import style
-from .layout import arrange, between, buttons, places, wrapped
+from .layout import arrange, beneath, between, buttons, tilted, wrapped
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -108,12 +108,12 @@ def correlation_bars(
         title or "Do MSE, bias and diversity follow accuracy along depth?",
         _LEGEND,
         plot=560,
-        below=72,
+        below=72 + tilted(tasks),
         menus=[buttons(entries, READINGS.index(reading))],
         headings=True,
     )
     figure.update_layout(barmode="group", bargap=0.22, bargroupgap=0.06)
-    figure.update_xaxes(**places(tasks, at), range=[-0.6, at[-1] + 0.6])
+    figure.update_xaxes(**beneath(tasks, at), range=[-0.6, at[-1] + 0.6])
     return figure.update_yaxes(title_text="r of sign × metric", range=[-1.05, 1.05])
 
 

@@ -12,7 +12,7 @@ from plotly.subplots import make_subplots
 
 from ...errors import InputError
 from .. import style
-from .layout import arrange, buttons, name
+from .layout import arrange, buttons, name, short
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,7 +40,7 @@ def depth_panels(
         `Study.curves()`, not standardised. Each curve is drawn less its mean, over its standard deviation
         (one that never moves is not drawn); the hover has the value itself.
     models
-        Names, or how many of the best by accuracy at the last junction, averaged over tasks (the paper
+        Names, or how many of the best by accuracy at the last junction, averaged over their tasks (the paper
         shows five); None is all. One is shown at a time, the first first; a menu has the others, and up to
         five together.
     part, depth
@@ -72,7 +72,7 @@ def depth_panels(
         shared_yaxes="all",
         horizontal_spacing=0.03,
         vertical_spacing=0.12 / max(1, rows - 1) if rows > 1 else 0,
-        subplot_titles=[name(task) for task in tasks],
+        subplot_titles=[short(task) for task in tasks],
     )
     figure.update_annotations(font={"size": 13})
     traces = [(task, term) for task in tasks for term in terms]
@@ -173,7 +173,8 @@ def _joined(lines: dict[Any, dict[str, Any]], models: Sequence[str], task: str, 
         trace["y"] += heights
         trace["customdata"] += said
         trace["text"] += [html.escape(model)] * len(heights)
-    return trace
+    # A trace without a point would be left out of the legend, which the others share.
+    return trace if trace["x"] else {"x": [None], "y": [None], "customdata": [[None, None]], "text": [None]}
 
 
 def _menu(

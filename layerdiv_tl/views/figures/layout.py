@@ -11,9 +11,12 @@ import plotly.graph_objects as go
 
 from .. import style
 
-# Characters of a subtitle's line that fit the narrowest page, and of a name on an axis or a button.
+# Characters of a subtitle's line that fit the narrowest page, of a name beside a row or on a button, and of
+# one beneath a column or above a panel; above so many, plotly tilts the names beneath columns.
 _LINE = 132
 _NAME = 36
+_COLUMN = 18
+_LEVEL = 10
 
 
 def arrange(
@@ -56,17 +59,37 @@ def wrapped(text: str, width: int = _LINE) -> str:
     return "<br>".join(html.escape(line) for line in textwrap.wrap(text, width, break_on_hyphens=False))
 
 
-def name(text: str) -> str:
+def name(text: str, most: int = _NAME) -> str:
     """A name of a model or task, harmless, and cut where it would push the figure aside."""
-    return html.escape(text if len(text) <= _NAME else text[: _NAME - 1] + "…")
+    return html.escape(text if len(text) <= most else text[: most - 1] + "…")
 
 
-def places(names: Sequence[str], at: Sequence[float] | None = None) -> dict[str, Any]:
-    """An axis on which names stand at 0, 1, 2, … or `at`."""
+def short(text: str) -> str:
+    """A name above a panel or beneath a column."""
+    return name(text, _COLUMN)
+
+
+def tilted(names: Sequence[str]) -> int:
+    """Pixels that names beneath columns need more than level ones."""
+    longest = min(max(map(len, names)), _COLUMN)
+    return 4 * longest if longest > _LEVEL else 0
+
+
+def beside(names: Sequence[str]) -> dict[str, Any]:
+    """An axis on which names stand at 0, 1, 2, …"""
+    return _places([name(text) for text in names], range(len(names)))
+
+
+def beneath(names: Sequence[str], at: Sequence[float]) -> dict[str, Any]:
+    """An axis on which names stand at `at`, beneath."""
+    return _places([short(text) for text in names], at)
+
+
+def _places(texts: Sequence[str], at: Sequence[float]) -> dict[str, Any]:
     return {
         "tickmode": "array",
-        "tickvals": list(range(len(names)) if at is None else at),
-        "ticktext": [name(text) for text in names],
+        "tickvals": list(at),
+        "ticktext": list(texts),
         "showgrid": False,
         "zeroline": False,
     }

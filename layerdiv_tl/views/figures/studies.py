@@ -15,7 +15,7 @@ from .. import style
 from .claims import scaling_curve, share_bars, tradeoff_steps
 from .correlations import correlation_bars
 from .curves import depth_panels
-from .layout import arrange, buttons, name, places
+from .layout import arrange, beneath, beside, buttons, tilted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -118,12 +118,12 @@ def study_table_map(
         title or "Models and tasks",
         _MEANING[quantity][1],
         plot=max(120, 34 * len(models)),
-        below=48,
+        below=48 + tilted(tasks),
         menus=[buttons(entries, shown.index(quantity))],
     )
-    figure.update_xaxes(**places(tasks, at))
-    figure.update_xaxes(ticktext=[name(task) for task in tasks[:-1]] + [f"<b>{AVERAGE}</b>"])
-    return figure.update_yaxes(**places(models), autorange="reversed")
+    figure.update_xaxes(**beneath(tasks, at))
+    figure.layout.xaxis.ticktext = (*figure.layout.xaxis.ticktext[:-1], f"<b>{AVERAGE}</b>")
+    return figure.update_yaxes(**beside(models), autorange="reversed")
 
 
 def _cells(table: pd.DataFrame, texts: pd.DataFrame, quantity: str) -> dict[str, Any]:
