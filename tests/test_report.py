@@ -1,0 +1,164 @@
+"""The report: what it says is what the frames say; it stands alone, whatever names and gaps a study has."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from conftest import llama
+from test_study import rows, words  # noqa: F401  (words is a fixture)
+
+import layerdiv_tl as ld
+from layerdiv_tl.cli import main
+from layerdiv_tl.studies.study import run_study
+from layerdiv_tl.views.report import claims_table, command_of, findings, module_table, study_page
+
+HOSTILE = "</script><img src=x onerror=alert(1)>"
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory, words):  # noqa: F811
+    """Three tiny models on three tasks at two units."""
+    models = {f"m{i}": ld.load_model(llama(seed=i, num_hidden_layers=2 + i), tokenizer=words) for i in range(3)}
+    tasks = []
+    for i in range(3):
+        frame = pd.DataFrame({"text": rows(24, seed=i).prompts, "label": rows(24, seed=i).labels})
+        frame["text"] = frame["text"].str.replace(" {answer}", "")
+        tasks.append(ld.Task.from_frame(frame, template="{text} {answer}", options=["yes", "no"], name=f"t{i}"))
+    return run_study(models, tasks, units=("sublayer", "head"), out=tmp_path_factory.mktemp("study"))
+
+
+def numbers(text):
+    return [float(x) for x in re.findall(r"-?\d+(?:\.\d+)?(?:e-?\d+)?", text.replace("−", "-"))]
+
+
+def test_sentences_hold_the_frames_numbers(study):
+    """Each figure in a sentence, computed a second time."""
+    said = list(findings(study))
+    summary, totals = study.summary(), study.totals().query("unit == 'sublayer'")
+    accuracy, chance = numbers(said[0])[:2]
+    assert accuracy == pytest.approx(100 * summary["accuracy"].mean(), abs=0.06)
+    assert chance == 50
+    by = totals.set_index(["loss", "term", "model", "task"])["mean"]
+    off = (by["paper", "loss"] - by["paper", "silent_bias"]).abs() * 100
+    median, largest = [n for s in said if "Eq. 14" in s for n in numbers(s)][1:3]
+    assert (median, largest) == (pytest.approx(off.median(), rel=0.06), pytest.approx(off.max(), rel=0.06))
+    shift = 1 - by["squared", "diversity_centred"] / by["squared", "diversity"]
+    assert numbers(next(s for s in said if "shift" in s))[0] == pytest.approx(100 * shift.median(), abs=0.06)
+    nats = numbers(next(s for s in said if "nats" in s))
+    assert nats[0] == pytest.approx(by["cross_entropy", "loss"].mean(), rel=0.01)
+    assert nats[1] == pytest.approx(np.log(2), rel=0.01)
+
+
+def test_the_claims_stand_in_the_page(study):
+    claims = study.claims(draws=50)
+    table = claims_table(claims)
+    assert table["verdict"].tolist() == claims["verdict"].tolist()
+    for shown, row in zip(table["claim"], claims.to_dict("records"), strict=True):
+        assert shown == f"{row['number']}. {row['claim']} ({row['reading']})\n{row['because']}"
+
+
+def test_modules_add_up(study):
+    """The last row is the ensemble's: bias and diversity of the summary."""
+    table = module_table(study, "m1", "t2")
+    row = study.summary().query("model == 'm1' and task == 't2'").iloc[0]
+    assert table["module"].iloc[-1] == "all"
+    assert float(table["bias"].iloc[-1]) == pytest.approx(row["bias"], rel=0.01)
+    assert float(table["diversity, centred"].iloc[-1]) == pytest.approx(row["diversity_centred"], rel=0.01)
+
+
+def test_components_are_those_of_decompose(study):
+    """The wide frames of a study are by_component and by_module of its stored contributions."""
+    for unit in ("sublayer", "head"):
+        shard = study.contributions("m0", "t0", unit)
+        d = ld.decompose(shard, shard.labels)
+        mine = study.components(unit).query("model == 'm0' and task == 't0'")
+        theirs = d.by_component()
+        assert mine["component"].tolist() == theirs["component"].tolist()
+        for term in ("bias", "diversity_centred", "net", "accuracy"):
+            np.testing.assert_allclose(mine[term], theirs[term], rtol=1e-6)
+        modules = study.modules(unit).query("model == 'm0' and task == 't0'").set_index("module")
+        np.testing.assert_allclose(modules["bias"], d.by_module().set_index("module")["bias"][modules.index], rtol=1e-6)
+    nats = study.components(loss="cross_entropy").query("model == 'm0' and task == 't0'")
+    shard = study.contributions("m0", "t0")
+    expected = ld.decompose(shard, shard.labels, loss="cross_entropy").by_component()["bias"]
+    np.testing.assert_allclose(nats["bias"], expected, rtol=1e-6)
+    with pytest.raises(ld.InputError, match="no components of loss 'nothing'"):
+        study.components(loss="nothing")
+    with pytest.raises(ld.InputError, match="no unit 'neuron'"):
+        study.summary("neuron")
+
+
+def test_answers_and_baselines(study, words):  # noqa: F811
+    """Shares of answers add up to one and are the model's; guessing is 1/K."""
+    for row in study.summary().to_dict("records"):
+        logits = study.contributions(row["model"], row["task"]).model_logits
+        assert row["answers"][" yes"] == pytest.approx((logits.argmax(1) == 0).mean())
+        assert sum(row["answers"].values()) == pytest.approx(1)
+        assert row["chance"] == 0.5
+        assert row["bag_of_words_low"] <= row["bag_of_words"] <= row["bag_of_words_high"]
+    few = run_study({"m": ld.load_model(llama(), tokenizer=words)}, rows(6))
+    assert np.isnan(few.summary()["bag_of_words"]).all()
+    assert "word counts" not in next(findings(few))
+
+
+def test_the_report_is_one_page(study, tmp_path, capsys):
+    """From Python and from the shell; every section, all cells' components, no other host."""
+    page = study.report(tmp_path / "report.html").read_text(encoding="utf-8")
+    for heading in (
+        "What the numbers say",
+        "What the paper claims",
+        "Tables",
+        "Methods",
+        "Where the numbers come from",
+    ):
+        assert f">{heading}</h2>" in page
+    assert page.count("<details") == 2 * 18
+    assert page.count("class=chart") == 18 + 6
+    assert "Left out" not in page
+    own = page[page.index("</script>") :]
+    assert not re.findall(r"(?:src|href|url)\s*[=(]\s*['\"]?https?:", own)
+    assert main(["report", study.folders[0], "-o", str(tmp_path / "again.html")]) == 0
+    assert capsys.readouterr().out.strip() == str(tmp_path / "again.html")
+    assert (tmp_path / "again.html").stat().st_size == pytest.approx(len(page.encode()), rel=0.01)
+    with pytest.raises(ld.InputError, match="cannot be written"):
+        study.report(tmp_path / "report.html" / "below.html")
+    assert main(["report", str(tmp_path / "nothing")]) == 1
+    assert "there is no folder" in capsys.readouterr().err
+
+
+def test_what_a_study_lacks_is_said(study, tmp_path):
+    """Without contributions, of one model on one task: a page that names what is left out."""
+    saved = ld.Study.load(study.save(tmp_path / "saved"))
+    assert "saved without its contributions" in study_page(saved).html()
+    one = ld.Study(
+        study.metrics.query("model == 'm0' and task == 't0'"),
+        tuple(c for c in study.cells if c["settings"]["model"] == "m0" and c["settings"]["task"] == "t0"),
+        ("m9: could not be loaded",),
+        study.folders,
+    )
+    page = study_page(one).html()
+    assert "m9: could not be loaded" in page
+    assert "left out, because a curve needs points at two different x" in page
+    assert set(claims_table(one.claims(draws=20))["verdict"]) == {"not tested"}
+
+
+def test_names_stay_text(study):
+    """A model called like HTML."""
+    metrics = study.metrics.replace({"model": {"m0": HOSTILE}, "task": {"t0": HOSTILE}})
+    cells = []
+    for cell in study.cells:
+        names = {"m0": HOSTILE, "t0": HOSTILE}
+        settings = cell["settings"]
+        settings = settings | {name: names.get(settings[name], settings[name]) for name in ("model", "task")}
+        cells.append(cell | {"settings": settings, "source": HOSTILE, "licence": HOSTILE})
+    page = study_page(ld.Study(metrics, tuple(cells), (HOSTILE,), (HOSTILE,)), HOSTILE).html()
+    assert "<img src=x" not in page
+    assert page.count("</script>") == page.count("<script")
+
+
+def test_the_command_measures_the_same(study):
+    assert command_of(study).startswith("layerdiv run --model ")
+    assert "--task t0 t1 t2 --limit 24 --unit sublayer head --out study" in command_of(study)
