@@ -93,6 +93,8 @@ def template(theme: Theme = LIGHT) -> go.layout.Template:
         "title": {"font": {"size": 13, "color": theme.muted}, "standoff": 10},
         "tickfont": small,
         "automargin": True,
+        # "200µ logits²" reads as another unit.
+        "exponentformat": "power",
     }
     return go.layout.Template(
         data={"heatmap": [go.Heatmap(colorbar={"title": {"font": small}, "tickfont": small})]},

@@ -11,7 +11,7 @@ from plotly.subplots import make_subplots
 from ...ensemble.decomposition import TERMS, Decomposition, Part
 from .. import style
 from .axes import component_axis
-from .parts import MEANING, Measured, buttons, checked, column, hover_lines, largest, parts_in, suffixed, whiskers
+from .parts import MEANING, Measured, buttons, checked, column, hover_lines, most_diverse, parts_in, suffixed, whiskers
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _TITLE = {"bias": "Bias", "diversity": "Diversity", "net": "Net = bias − diversity"}
 # Above this many bars the whiskers are a grey smear; the interval stays in the hover.
 _WHISKERS = 150
+# Nor are whiskers drawn that would make the bars small: those of a handful of examples.
+_WIDEST = 2
 
 
 def component_bars(
@@ -37,17 +39,15 @@ def component_bars(
     most
         Of more components those with the largest diversity in `part` are shown, and the title says so.
 
-    Whiskers are 95 % intervals over examples (texts, for a corpus). Values are a component's own, undivided by
+    Whiskers are 95 % intervals over examples (texts, for a corpus); of many bars, and where they would dwarf the
+    bars, they are in the hover only. Values are a component's own, undivided by
     |L|, in the loss's unit. The dotted line is the bias of a component that writes nothing. Raises InputError
     for an unknown part.
     """
     checked(part)
-    frame = measured.by_component()
+    frame, components, of = most_diverse(measured, part, most)
     parts = parts_in(frame)
     part = checked(part, parts)
-    kept = largest(frame[column(frame, "diversity", part)].to_numpy(), most)
-    of = "" if len(kept) == len(frame) else f"the {len(kept):,} of {len(frame):,} with the largest diversity"
-    frame, components = frame.iloc[kept], [measured.components[i] for i in kept]
     terms = [term for term in TERMS if term in frame]
     modules = np.array([c.module for c in components], dtype=object)
     figure = make_subplots(
@@ -65,18 +65,12 @@ def component_bars(
                 marker={"color": style.MODULE[module], "line": {"width": 0}},
                 row=row,
                 col=1,
-                **_bars(frame[modules == module], term, part, len(frame)),
+                **_bars(frame, modules == module, term, part),
             )
     choices: dict[str, list[dict[str, Any]]] = {}
     for choice in parts:
-        traces = [
-            _bars(frame[modules == module], term, choice, len(frame))
-            for term in terms
-            for module in dict.fromkeys(modules)
-        ]
-        update: dict[str, Any] = {
-            key: [trace[key] for trace in traces] for key in ("y", "hovertext", "error_y") if key in traces[0]
-        }
+        traces = [_bars(frame, modules == module, term, choice) for term in terms for module in dict.fromkeys(modules)]
+        update: dict[str, Any] = {key: [trace[key] for trace in traces] for key in ("y", "hovertext", "error_y")}
         choices[MEANING[choice]] = [update, _silence(measured, choice, len(terms))]
     figure.update_layout(
         template=style.template(),
@@ -86,7 +80,7 @@ def component_bars(
         },
         height=height,
         barmode="overlay",
-        margin={"t": 112 + 20 * bool(of), "b": 96},
+        margin={"t": (112 if len(parts) > 1 else 72) + 20 * bool(of), "b": 96},
         legend=style.LEGEND_BELOW,
         updatemenus=buttons(choices, parts.index(part)),
     )
@@ -106,17 +100,17 @@ def component_bars(
     return figure
 
 
-def _bars(frame: pd.DataFrame, term: str, part: Part, count: int) -> dict[str, Any]:
+def _bars(frame: pd.DataFrame, here: np.ndarray, term: str, part: Part) -> dict[str, Any]:
     """Heights, whiskers and hovers of one trace."""
     at = column(frame, term, part)
-    bars: dict[str, Any] = {
-        "y": frame[at].to_numpy(),
-        "hovertext": hover_lines(frame, {at.replace("_", ", "): at}),
+    tallest, widest = frame[at].abs().max(), (frame[f"{at}_high"] - frame[f"{at}_low"]).max()
+    seen = len(frame) <= _WHISKERS and bool(widest <= _WIDEST * tallest)
+    return {
+        "y": frame[at].to_numpy()[here],
+        "hovertext": hover_lines(frame[here], {at.replace("_", ", "): at}),
         "hoverinfo": "text",
+        "error_y": whiskers(frame[here], at) | {"visible": True} if seen else {"visible": False},
     }
-    if count <= _WHISKERS:
-        bars["error_y"] = whiskers(frame, at)
-    return bars
 
 
 def _silence(measured: Measured, part: Part, before: int) -> dict[str, float]:

@@ -8,7 +8,6 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from ...components import Component
 from ...ensemble.decomposition import Decomposition, NormAt, Part
 from .. import style
 from .axes import component_axis
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 _TITLE = {
     "accuracy": "Accuracy",
-    "loss": "Loss = bias − diversity",
+    "loss": "Loss",
     "bias": "Bias",
     "diversity": "Diversity",
     "diversity_logit": "|L|² × diversity: as if every prefix had the same number of members",
@@ -54,9 +53,11 @@ def depth_curves(
     frame = decomposition.by_depth(norm)
     parts = parts_in(frame, "diversity")
     part = checked(part, parts)
-    components = [Component.parse(label) for label in frame["component"]]
+    named = {c.label: c for c in decomposition.junctions or decomposition.components}
+    components = [named[label] for label in frame["component"]]
     modules = np.array([c.module for c in components], dtype=object)
     terms = [term for term in ("accuracy", "loss", "bias", "diversity") if term in frame]
+    exact = decomposition.gap is not None
     fair = [False, True] if "diversity_logit" in frame else [False]
     views = [(p, f) for f in fair for p in parts if not (f and p == "shift")]
     figure = make_subplots(
@@ -64,7 +65,7 @@ def depth_curves(
         cols=1,
         shared_xaxes=True,
         vertical_spacing=0.24 / len(terms),
-        subplot_titles=[_TITLE[term] for term in terms],
+        subplot_titles=[_TITLE[term] + " = bias − diversity" * (term == "loss" and exact) for term in terms],
     )
     figure.update_annotations(font={"size": 13}, x=0, xanchor="left")
     shown = (part, size_fair and True in fair and part != "shift")
@@ -87,7 +88,7 @@ def depth_curves(
             "subtitle": {"text": f"all components before a junction, {_NORM[norm]}"},
         },
         height=height or 250 + _ROW_HEIGHT * len(terms),
-        margin={"t": 132, "b": 96},
+        margin={"t": 132 if len(views) > 1 else 100, "b": 96},
         legend=style.LEGEND_BELOW,
         updatemenus=buttons(choices, views.index(shown)),
     )

@@ -125,8 +125,9 @@ def pairwise_map(
     )
     ticks = {"type": "category", "categoryorder": "array", "categoryarray": labels, "nticks": 44, "showgrid": False}
     ticks |= {"tickfont": {"size": 10}, "ticks": ""}
-    figure.update_layout(xaxis=ticks | {"tickangle": -90, "anchor": "y"})
-    figure.update_layout(yaxis=ticks | {"domain": [0, 0.78], "autorange": "reversed"})
+    edge = len(labels) - 0.5
+    figure.update_layout(xaxis=ticks | {"tickangle": -90, "anchor": "y", "range": [-0.5, edge]})
+    figure.update_layout(yaxis=ticks | {"domain": [0, 0.78], "range": [edge, -0.5]})
     return figure
 
 

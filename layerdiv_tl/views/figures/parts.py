@@ -60,10 +60,7 @@ def suffixed(text: str, result: Any) -> str:
 
 
 def hover_lines(frame: pd.DataFrame, columns: dict[str, str]) -> list[str]:
-    """One text for each row of a frame: its component, then name, value and interval of every column.
-
-    Component labels are the package's own, but a file may hold anything: they are escaped.
-    """
+    """One text for each row of a frame: its component, then name, value and interval of every column; escaped."""
     lines = [f"<b>{html.escape(label)}</b>" for label in frame["component"]]
     for name, at in columns.items():
         unit = frame.attrs.get("units", {}).get(at, "")
@@ -92,6 +89,14 @@ def buttons(choices: dict[str, list[dict[str, Any]]], active: int, above: int = 
     made = [{"label": label, "method": "update", "args": args} for label, args in choices.items()]
     place = {"x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom", "pad": {"b": above, "l": 0, "t": 0, "r": 0}}
     return [{"type": "buttons", "direction": "right", "buttons": made, "active": active, **place}]
+
+
+def most_diverse(measured: Measured, part: Part, most: int) -> tuple[pd.DataFrame, list[Component], str]:
+    """The rows of `by_component` with the largest diversity, their components, and a remark if there are others."""
+    frame = measured.by_component()
+    kept = largest(frame[column(frame, "diversity", part)].to_numpy(), most)
+    left = "" if len(kept) == len(frame) else f"the {len(kept):,} of {len(frame):,} with the largest diversity"
+    return frame.iloc[kept], [measured.components[i] for i in kept], left
 
 
 def largest(sizes: np.ndarray, most: int) -> np.ndarray:

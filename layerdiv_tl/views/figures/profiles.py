@@ -77,6 +77,7 @@ def profile_map(
     of = f", the {len(kept)} largest of {len(profile.components)}" if len(kept) < len(profile.components) else ""
     seen = f" ({part}{of})" if halved else f" ({of[2:]})" if of else ""
     figure.update_layout(template=style.template(), title=title or _TITLE[term] + seen, height=height)
+    figure.update_layout(margin={"t": 72})
     every = max(1, -(-len(profile.tokens) // _TICKS))
     places = np.arange(0, len(profile.tokens), every)
     figure.update_xaxes(
@@ -87,7 +88,8 @@ def profile_map(
         title_text="token",
         showgrid=False,
     )
-    figure.update_yaxes(**component_axis(components), title_text="component, in stream order", showgrid=False)
+    figure.update_yaxes(**component_axis(components), title_text="component, in stream order")
+    figure.update_yaxes(showgrid=False, zeroline=False)
     return figure
 
 

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from ...ensemble.decomposition import TERMS, Decomposition, Part
 from .. import style
-from .parts import MEANING, Measured, buttons, checked, column, largest, parts_in, suffixed
+from .parts import MEANING, Measured, buttons, checked, column, most_diverse, parts_in, suffixed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,18 +44,15 @@ def bias_diversity_scatter(
     Raises InputError for an unknown part.
     """
     checked(part)
-    frame = measured.by_component()
+    frame, components, of = most_diverse(measured, part, most)
     parts = parts_in(frame)
     part = checked(part, parts)
-    kept = largest(frame[column(frame, "diversity", part)].to_numpy(), most)
-    of = "" if len(kept) == len(frame) else f"the {len(kept):,} of {len(frame):,} with the largest diversity"
-    frame, components = frame.iloc[kept], [measured.components[i] for i in kept]
     if log is None:
         shown = [frame[column(frame, term, p)].to_numpy() for term in ("bias", "diversity") for p in parts]
         log = bool((np.array(shown) > 0).all())
     modules = np.array([c.module for c in components], dtype=object)
     traces = {p: _traces(measured, frame, modules, p, log) for p in parts}
-    ranges = {p: _ranges(frame, p, log) for p in parts}
+    ranges = {p: _ranges(measured, frame, p, log) for p in parts}
     choices: dict[str, list[dict[str, Any]]] = {}
     for p in parts:
         keys = ("x", "y", "customdata", "text", "textposition", "hovertemplate")
@@ -111,20 +108,22 @@ def _traces(measured: Measured, frame: pd.DataFrame, modules: np.ndarray, part: 
         )
         for module in dict.fromkeys(modules)
     ]
-    (left, right), (bottom, top) = (10.0 ** np.array(r) if log else np.array(r) for r in _ranges(frame, part, log))
+    (left, right), (bottom, top) = (
+        10.0 ** np.array(r) if log else np.array(r) for r in _ranges(measured, frame, part, log)
+    )
     guides = []
     if "net" in at:
         ends = [min(left, bottom), max(right, top)]
         guides.append(("net = 0", ends, ends, "dash"))
-    if isinstance(measured, Decomposition):
-        silent = (measured if part == "raw" else getattr(measured, part)).silent_bias
-        guides.append((measured.baseline, [silent, silent], [bottom, top], "dot"))
+    silent = _silent_bias(measured, part)
+    if silent is not None:
+        guides.append(("a component that writes nothing", [silent, silent], [bottom, top], "dot"))
     line = {"color": style.NEUTRAL, "width": 1.5}
     made += [
         go.Scatter(x=a, y=b, mode="lines", name=name, line=line | {"dash": dash}, hoverinfo="skip")
         for name, a, b, dash in guides
     ]
-    named, places = _extremes(frame, at, part, log)
+    named, places = _extremes(measured, frame, at, part, log)
     made.append(
         go.Scatter(
             x=x[named],
@@ -140,11 +139,16 @@ def _traces(measured: Measured, frame: pd.DataFrame, modules: np.ndarray, part: 
     return made
 
 
-def _ranges(frame: pd.DataFrame, part: Part, log: bool) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Both axes' ends: the marks decide, however far the guides go."""
+def _ranges(
+    measured: Measured, frame: pd.DataFrame, part: Part, log: bool
+) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Both axes' ends: the marks decide, however far the diagonal goes."""
     ends = []
     for term in ("bias", "diversity"):
         values = frame[column(frame, term, part)].to_numpy()
+        silent = _silent_bias(measured, part)
+        if term == "bias" and silent is not None:
+            values = np.append(values, silent)
         values = np.log10(values) if log else values
         values = values[np.isfinite(values)]
         low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 1.0)
@@ -153,10 +157,19 @@ def _ranges(frame: pd.DataFrame, part: Part, log: bool) -> tuple[tuple[float, fl
     return ends[0], ends[1]
 
 
-def _extremes(frame: pd.DataFrame, at: dict[str, str], part: Part, log: bool) -> tuple[list[int], list[str]]:
+def _silent_bias(measured: Measured, part: Part) -> float | None:
+    """The bias of a component that writes nothing; None where the result does not tell."""
+    if not isinstance(measured, Decomposition):
+        return None
+    return (measured if part == "raw" else getattr(measured, part)).silent_bias
+
+
+def _extremes(
+    measured: Measured, frame: pd.DataFrame, at: dict[str, str], part: Part, log: bool
+) -> tuple[list[int], list[str]]:
     """The marks to name, farthest out first, none on another's name; and on which side the name stands."""
     seen = []
-    for term, (low, high) in zip(("bias", "diversity"), _ranges(frame, part, log), strict=True):
+    for term, (low, high) in zip(("bias", "diversity"), _ranges(measured, frame, part, log), strict=True):
         values = frame[at[term]].to_numpy()
         seen.append(((np.log10(values) if log else values) - low) / (high - low))
     across, up = (np.nan_to_num(values, nan=-1.0, neginf=-1.0) for values in seen)
