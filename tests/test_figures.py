@@ -349,7 +349,9 @@ def test_a_profile_along_depth_is_its_means_over_tokens():
 def test_whiskers_that_would_dwarf_the_bars_are_left_to_the_hover(heads):
     """An interval wider than twice the tallest bar is not drawn, and is still said."""
     frame = heads.by_component()
-    frame["net_high"] += 100.0
+    for term, width in (("bias", 0.1), ("diversity", 1.9), ("net", 2.1)):
+        tallest = frame[term].abs().max()
+        frame[f"{term}_low"], frame[f"{term}_high"] = frame[term], frame[term] + width * tallest
 
     class Wide:
         components = heads.components
