@@ -24,7 +24,7 @@ _HOME = {
     "CorpusProfile": "ensemble.profile",
     "corpus_profile": "stream.profile",
     "Study": "studies.study",
-    "run_study": "studies.study",
+    "run_study": "studies.run",
     "Task": "tasks.task",
     "task": "tasks.task",
 }

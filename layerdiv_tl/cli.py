@@ -106,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from .studies.study import run_study
+    from .studies.run import run_study
 
     load = {"dtype": options.dtype, "device_map": options.device_map, "trust_remote_code": options.trust_remote_code}
     study = run_study(
@@ -159,7 +159,7 @@ def _demo(options: argparse.Namespace) -> int:
         raise InputError(f"--out {options.out} cannot be made ({error.strerror}): give a folder of yours.") from error
 
     from .stream.loading import load_model
-    from .studies.study import run_study
+    from .studies.run import run_study
     from .tasks.task import SAMPLES
     from .views.report import findings, module_table
 

@@ -41,7 +41,10 @@ class Result:
         raise NotImplementedError
 
     def plot(self, **options: Any) -> go.Figure:
-        """The result's natural figure (plotly); `options` are those of its figure function."""
+        """The result's natural figure (plotly), or another: kind="…"; `options` are those of its figure function.
+
+        Raises InputError for a kind that this result does not have, with the names of those it has.
+        """
         # The one place that looks upwards, and only when asked: results must not load plotly.
         return importlib.import_module("layerdiv_tl.views.figures").figure(self, **options)
 

@@ -12,7 +12,7 @@ from test_study import rows, words  # noqa: F401  (words is a fixture)
 
 import layerdiv_tl as ld
 from layerdiv_tl.cli import main
-from layerdiv_tl.studies.study import run_study
+from layerdiv_tl.studies.run import run_study
 from layerdiv_tl.views.report import claims_table, command_of, findings, module_table, study_page
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
@@ -159,6 +159,31 @@ def test_names_stay_text(study):
     assert page.count("</script>") == page.count("<script")
 
 
-def test_the_command_measures_the_same(study):
-    assert command_of(study).startswith("layerdiv run --model ")
-    assert "--task t0 t1 t2 --limit 24 --unit sublayer head --out study" in command_of(study)
+def test_the_command_measures_the_same(study, tmp_path, capsys):
+    """What the page prints finds every number done already; models or tasks in memory have no command."""
+    import shlex
+
+    llama(vocab_size=300).save_pretrained(tmp_path / "tiny")
+    bytes_tokenizer().save_pretrained(tmp_path / "tiny")
+    arguments = ["--task", "sample/sentiment", "--limit", "12", "--chat", "--multi-token", "--unit", "head"]
+    assert command_of(study) is None
+    assert main(["run", "--model", str(tmp_path / "tiny"), *arguments, "--out", str(tmp_path / "study")]) == 0
+    before = {file: file.stat().st_mtime_ns for file in (tmp_path / "study").rglob("*.*")}
+    command = shlex.split(command_of(ld.Study.load(tmp_path / "study")))
+    assert command[0] == "layerdiv"
+    assert main([*command[1:-1], str(tmp_path / "study")]) == 0
+    assert {file: file.stat().st_mtime_ns for file in (tmp_path / "study").rglob("*.*")} == before
+
+
+def bytes_tokenizer():
+    """A tokenizer that takes any text, with a chat template."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    made = PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+    made.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+    return made

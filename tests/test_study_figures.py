@@ -14,10 +14,11 @@ from conftest import llama
 import layerdiv_tl as ld
 from layerdiv_tl.ensemble.correlation import READINGS
 from layerdiv_tl.ensemble.scaling import log_fit
-from layerdiv_tl.studies.study import QUANTITIES, run_study
+from layerdiv_tl.studies.run import run_study
+from layerdiv_tl.studies.study import QUANTITIES
 from layerdiv_tl.views import style
 from layerdiv_tl.views.figures import correlation_bars, depth_panels, scaling_curve, share_bars, tradeoff_steps
-from layerdiv_tl.views.figures.studies import KINDS, study_table_map
+from layerdiv_tl.views.figures.studies import STUDY_KINDS, study_table_map
 from layerdiv_tl.views.page import Page
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
@@ -340,12 +341,12 @@ def test_a_stored_cell_is_drawn_as_contributions_are(study):
 
 def test_every_kind_has_a_figure_and_others_are_refused(study):
     """Kinds are named where one is unknown; an unknown unit and quantity say what there is."""
-    titles = {kind: study.plot(kind=kind).layout.title.text for kind in KINDS}
-    assert len(set(titles.values())) == len(KINDS)
+    titles = {kind: study.plot(kind=kind).layout.title.text for kind in STUDY_KINDS}
+    assert len(set(titles.values())) == len(STUDY_KINDS)
     assert study.plot().layout.title.text == titles["table"]
     dark = study.plot(dark=True)
     assert dark.layout.template.layout.paper_bgcolor == style.DARK.paper
-    with pytest.raises(ld.InputError, match="kind='pie' is unknown: use 'table', 'correlations'"):
+    with pytest.raises(ld.InputError, match="kind='pie' is no figure of a Study: use 'table', 'correlations'"):
         study.plot(kind="pie")
     with pytest.raises(ld.InputError, match="quantity='colour' is unknown"):
         study.plot(quantity="colour")
@@ -357,7 +358,7 @@ def test_one_model_on_one_task_has_figures(study):
     """Everything but a scaling curve, which needs two sizes, can be drawn of a single cell."""
     m = study.metrics
     alone = replace(study, metrics=m[(m["model"] == "2 layers") & (m["task"] == "first")])
-    for kind in KINDS:
+    for kind in STUDY_KINDS:
         if kind == "scaling":
             with pytest.raises(ld.InputError, match="two different x"):
                 alone.plot(kind=kind)
@@ -376,7 +377,7 @@ def test_missing_cells_leave_gaps(gappy):
         lengths.setdefault(task, set()).add(sum(y is not None for y in trace.y))
         assert len(trace.x) > 0  # or the legend would lose it
     assert lengths == {"first": {7}, "second": {0}, "third": {7}}
-    for kind in KINDS:
+    for kind in STUDY_KINDS:
         gappy.plot(kind=kind).to_json()
 
 
@@ -393,9 +394,13 @@ def test_hostile_names_stay_text_and_colours_are_the_templates(study):
     metrics = study.metrics.replace(
         {"model": {"3 layers": HOSTILE, "2 layers": "%{y}<b>"}, "task": {"second": HOSTILE + "2"}}
     )
-    evil = replace(study, metrics=metrics)
+    names = {"3 layers": HOSTILE, "2 layers": "%{y}<b>"}
+    cells = [
+        c | {"settings": c["settings"] | {"model": names.get(m := c["settings"]["model"], m)}} for c in study.cells
+    ]
+    evil = replace(study, metrics=metrics, cells=tuple(cells))
     page = Page("hostile")
-    for kind in KINDS:
+    for kind in STUDY_KINDS:
         figure = evil.plot(kind=kind)
         assert "<img" not in figure.to_json().replace("\\u003c", "<")
         layout = figure.to_plotly_json()["layout"]

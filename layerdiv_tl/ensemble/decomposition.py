@@ -309,9 +309,11 @@ class Decomposition(Result):
         its mean over all |L|² pairs); `cosine` is pooled over examples and options; `_centred` is over
         options, which is what a softmax sees; `disagreement` is how often the preferred options differ.
         `attrs["order"]` lists the members by hierarchical clustering (average linkage) of `by`, centred,
-        and the pairs stand in that order. Raises InputError for an unknown `by` and for too many members.
+        and the pairs stand in that order; `attrs["linkage"]` is the tree, as
+        scipy's `linkage`. Raises InputError for an unknown `by` and for too many members.
         """
         import pandas as pd
+        from scipy.cluster.hierarchy import leaves_list
 
         count = len(self.components)
         if by not in ("cosine", "distance", "disagreement"):
@@ -324,7 +326,8 @@ class Decomposition(Result):
         if count < 2:
             raise InputError("there is one member only, so there are no pairs.")
         columns = pair_columns(self.values)
-        order = clustered(columns[by if by == "disagreement" else f"{by}_centred"], count, by)
+        joined = clustered(columns[by if by == "disagreement" else f"{by}_centred"], count, by)
+        order = leaves_list(joined)
         one, other = np.triu_indices(count, 1)
         rank = np.argsort(order)
         swap = rank[one] > rank[other]
@@ -334,7 +337,8 @@ class Decomposition(Result):
         frame = frame.iloc[np.lexsort((rank[other], rank[one]))].reset_index(drop=True)
         unit = {"distance": "logits²", "cosine": "cosine", "disagreement": "share"}
         frame.attrs["units"] = {column: unit[column.split("_")[0]] for column in columns}
-        frame.attrs |= {"order": [labels[i] for i in order], "identity_gap": self.identity_gap}
+        frame.attrs |= {"order": [labels[i] for i in order], "linkage": joined.tolist()}
+        frame.attrs["identity_gap"] = self.identity_gap
         return frame
 
     def nested(self, groups: Sequence[object] | None = None) -> pd.DataFrame:

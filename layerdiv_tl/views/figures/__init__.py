@@ -1,8 +1,9 @@
-"""Every result's natural figure. Figures draw numbers; they compute none."""
+"""Figures of every result, by kind. Figures draw numbers; they compute none."""
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any
 
 import plotly.graph_objects as go
 
@@ -21,49 +22,72 @@ from .bars import component_bars
 from .claims import scaling_curve, share_bars, tradeoff_steps
 from .correlations import correlation_bars
 from .curves import depth_panels
+from .depth import depth_curves
+from .heads import head_grid
 from .logits import contribution_map
-from .profiles import profile_map
-from .studies import study_figure, study_table_map
+from .modules import module_shares
+from .pairwise import pairwise_map
+from .profiles import profile_depth, profile_map
+from .scatter import bias_diversity_scatter
+from .studies import STUDY_KINDS, study_table_map
+from .tradeoff import tradeoff_bars
 from .weights import reweighting_bars
 
 __all__ = [
+    "bias_diversity_scatter",
     "component_bars",
     "contribution_map",
     "correlation_bars",
+    "depth_curves",
     "depth_panels",
     "figure",
+    "head_grid",
+    "module_shares",
+    "pairwise_map",
+    "profile_depth",
     "profile_map",
     "reweighting_bars",
     "scaling_curve",
     "share_bars",
-    "study_figure",
     "study_table_map",
+    "tradeoff_bars",
     "tradeoff_steps",
 ]
 
+# What can be drawn of each result, by kind; the first is its natural figure.
+KINDS: dict[type[Result], dict[str, Callable[..., go.Figure]]] = {
+    Decomposition: {
+        "bars": component_bars,
+        "scatter": bias_diversity_scatter,
+        "depth": depth_curves,
+        "modules": module_shares,
+        "heads": head_grid,
+        "pairwise": pairwise_map,
+        "tradeoff": tradeoff_bars,
+    },
+    CorpusProfile: {"bars": component_bars, "scatter": bias_diversity_scatter},
+    Profile: {"map": profile_map, "depth": profile_depth, "scatter": bias_diversity_scatter},
+    Contributions: {"map": contribution_map},
+    Shard: {"map": contribution_map},  # has all of Contributions that a map shows
+    Study: STUDY_KINDS,
+    LogFit: {"curve": scaling_curve},
+    TradeOff: {"steps": tradeoff_steps},
+    Reweighting: {"weights": reweighting_bars},
+}
 
-def figure(result: Result, *, dark: bool = False, **options: Any) -> go.Figure:
-    """The natural figure of a result: what `result.plot(**options)` returns; `dark` for a dark page."""
-    drawn = _natural(result, **options)
+
+def figure(result: Result, *, kind: str | None = None, dark: bool = False, **options: Any) -> go.Figure:
+    """A figure of a result: what `result.plot(kind=…, **options)` returns; `dark` for a dark page.
+
+    `kind` None is the result's natural figure; `options` are those of the kind's function. Raises InputError for a
+    kind that this result does not have, and for a result that has no figure.
+    """
+    kinds = next((kinds for of, kinds in KINDS.items() if isinstance(result, of)), None)
+    if kinds is None:
+        raise InputError(f"a {type(result).__name__} has no figure of its own: plot one of its parts.")
+    kind = next(iter(kinds)) if kind is None else kind
+    if kind not in kinds:
+        names = ", ".join(map(repr, kinds))
+        raise InputError(f"kind={kind!r} is no figure of a {type(result).__name__}: use {names}.")
+    drawn = kinds[kind](result, **options)
     return drawn.update_layout(template=style.template(style.DARK)) if dark else drawn
-
-
-def _natural(result: Result, **options: Any) -> go.Figure:
-    match result:
-        case Decomposition() | CorpusProfile():
-            return component_bars(result, **options)
-        case Profile():
-            return profile_map(result, **options)
-        case Contributions():
-            return contribution_map(result, **options)
-        case Shard():  # has all of Contributions that a map shows
-            return contribution_map(cast(Any, result), **options)
-        case Study():
-            return study_figure(result, **options)
-        case LogFit():
-            return scaling_curve(result, **options)
-        case TradeOff():
-            return tradeoff_steps(result, **options)
-        case Reweighting():
-            return reweighting_bars(result, **options)
-    raise InputError(f"a {type(result).__name__} has no figure of its own: plot one of its parts.")

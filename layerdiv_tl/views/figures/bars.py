@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,56 +9,55 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from ...ensemble.decomposition import TERMS, Decomposition, Part
-from ...ensemble.profile import CorpusProfile
-from ...errors import InputError
 from .. import style
 from .axes import component_axis
+from .parts import MEANING, Measured, buttons, checked, column, hover_lines, most_diverse, parts_in, suffixed, whiskers
 
 if TYPE_CHECKING:
     import pandas as pd
 
-PARTS: tuple[Part, ...] = ("raw", "centred", "shift")
-_MEANING = {
-    "raw": "raw: as in the paper",
-    "centred": "centred: what softmax sees",
-    "shift": "shift: what softmax cannot see",
-}
-_SUFFIX = {"raw": "", "centred": "_centred", "shift": "_shift"}
-_IN = {"raw": "", "centred": " (centred)", "shift": " (shift)"}
 _TITLE = {"bias": "Bias", "diversity": "Diversity", "net": "Net = bias − diversity"}
 # Above this many bars the whiskers are a grey smear; the interval stays in the hover.
 _WHISKERS = 150
+# Nor are whiskers drawn that would make the bars small: those of a handful of examples.
+_WIDEST = 2
 
 
 def component_bars(
-    decomposition: Decomposition | CorpusProfile,
+    measured: Measured,
     part: Part = "centred",
+    most: int = 1500,
     title: str | None = None,
     height: int = 720,
 ) -> go.Figure:
     """Three rows of bars (bias, diversity, net), one bar per component, coloured by module.
 
-    For the squared error buttons switch between raw, centred and shift; `part` is shown first. Whiskers
-    are 95 % intervals over examples (texts, for a corpus). Values are a component's own, undivided by |L|, in the
-    loss's unit. The dotted line is the bias of a component that writes nothing.
+    measured
+        A decomposition, a corpus or a profile (means over its tokens).
+    part
+        What is shown first; for the squared error buttons switch between raw, centred and shift.
+    most
+        Of more components those with the largest diversity in `part` are shown, and the title says so.
+
+    Whiskers are 95 % intervals over examples (texts, for a corpus); of many bars, and where they would dwarf the
+    bars, they are in the hover only. Values are a component's own, undivided by
+    |L|, in the loss's unit. The dotted line is the bias of a component that writes nothing. Raises InputError
+    for an unknown part.
     """
-    if part not in PARTS:
-        raise InputError(f"part={part!r} is unknown: use 'raw', 'centred' or 'shift'.")
-    frame = decomposition.by_component()
-    parts = tuple(p for p in PARTS if f"bias{_SUFFIX[p]}" in frame)
-    part = part if part in parts else "raw"
+    checked(part)
+    frame, components, of = most_diverse(measured, part, most)
+    parts = parts_in(frame)
+    part = checked(part, parts)
     terms = [term for term in TERMS if term in frame]
-    modules = [c.module for c in decomposition.components]
-    whiskers = len(modules) <= _WHISKERS
+    modules = np.array([c.module for c in components], dtype=object)
     figure = make_subplots(
         rows=len(terms), cols=1, shared_xaxes=True, vertical_spacing=0.07, subplot_titles=[_TITLE[t] for t in terms]
     )
     figure.update_annotations(font={"size": 13}, x=0, xanchor="left")
     for row, term in enumerate(terms, start=1):
         for module in dict.fromkeys(modules):
-            here = np.array([m == module for m in modules])
             figure.add_bar(
-                x=np.flatnonzero(here),
+                x=np.flatnonzero(modules == module),
                 name=style.MODULE_NAME[module],
                 legendgroup=module,
                 showlegend=row == 1,
@@ -67,86 +65,61 @@ def component_bars(
                 marker={"color": style.MODULE[module], "line": {"width": 0}},
                 row=row,
                 col=1,
-                **_bars(frame[here], term, part, whiskers),
+                **_bars(frame, modules == module, term, part),
             )
+    choices: dict[str, list[dict[str, Any]]] = {}
+    for choice in parts:
+        traces = [_bars(frame, modules == module, term, choice) for term in terms for module in dict.fromkeys(modules)]
+        update: dict[str, Any] = {key: [trace[key] for trace in traces] for key in ("y", "hovertext", "error_y")}
+        choices[MEANING[choice]] = [update, _silence(measured, choice, len(terms))]
     figure.update_layout(
         template=style.template(),
-        title={"text": title or "Bias and diversity of every component", "y": 0.98, "yanchor": "top"},
+        title={
+            "text": title or suffixed("Bias and diversity of every component", measured),
+            "subtitle": {"text": of},
+        },
         height=height,
         barmode="overlay",
-        margin={"t": 112, "b": 96},
-        # Below the axis: above, it would run into the buttons on a narrow screen.
-        legend={"y": -0.11, "yanchor": "top", "x": 0, "xanchor": "left"},
-        updatemenus=[_switch(decomposition, frame, modules, parts, part)] if len(parts) > 1 else [],
+        margin={"t": (112 if len(parts) > 1 else 72) + 20 * bool(of), "b": 96},
+        legend=style.LEGEND_BELOW,
+        updatemenus=buttons(choices, parts.index(part)),
     )
     for row, term in enumerate(terms, start=1):
         figure.update_yaxes(title_text=frame.attrs["units"][term], row=row, col=1)
-    if isinstance(decomposition, Decomposition):
+    if isinstance(measured, Decomposition):
         figure.add_hline(
-            y=_silent(decomposition, part),
+            y=_silence(measured, part, len(terms))["shapes[0].y0"],
             row=1,
             col=1,
             line={"dash": "dot", "width": 1.5},
-            annotation={"text": decomposition.baseline},
+            annotation={"text": measured.baseline},
             annotation_position="top left",
         )
-    figure.update_xaxes(**component_axis(decomposition.components), range=[-1, len(modules)])
+    figure.update_xaxes(**component_axis(components), range=[-1, len(modules)])
     figure.update_xaxes(title_text="component, in stream order", row=len(terms), col=1)
     return figure
 
 
-def _bars(frame: pd.DataFrame, term: str, part: Part, whiskers: bool) -> dict[str, Any]:
+def _bars(frame: pd.DataFrame, here: np.ndarray, term: str, part: Part) -> dict[str, Any]:
     """Heights, whiskers and hovers of one trace."""
-    suffix = _SUFFIX[part]
-    value = frame[term + suffix].to_numpy()
-    low, high = frame[f"{term}{suffix}_low"].to_numpy(), frame[f"{term}{suffix}_high"].to_numpy()
-    text = [
-        f"<b>{label}</b><br>{term}{_IN[part]} {style.number(v)}<br>95 % [{style.number(a)}, {style.number(b)}]"
-        for label, v, a, b in zip(frame["component"], value, low, high, strict=True)
-    ]
-    bars: dict[str, Any] = {"y": value, "hovertext": text, "hoverinfo": "text"}
-    if whiskers:
-        spread = {"type": "data", "array": high - value, "arrayminus": value - low}
-        bars["error_y"] = spread | {"thickness": 1, "width": 0, "color": style.LIGHT.muted}
-    return bars
-
-
-def _silent(decomposition: Decomposition, part: Part) -> float:
-    shown: Decomposition = decomposition if part == "raw" else getattr(decomposition, part)
-    return shown.silent_bias
-
-
-def _switch(
-    decomposition: Decomposition | CorpusProfile,
-    frame: pd.DataFrame,
-    modules: Sequence[str],
-    parts: tuple[Part, ...],
-    active: Part,
-) -> dict[str, Any]:
-    """Buttons that put another part's numbers into all bars."""
-    buttons = []
-    for part in parts:
-        traces = [
-            _bars(frame[[m == module for m in modules]], term, part, len(frame) <= _WHISKERS)
-            for term in TERMS
-            for module in dict.fromkeys(modules)
-        ]
-        update = {"y": [t["y"] for t in traces], "hovertext": [t["hovertext"] for t in traces]}
-        if all("error_y" in t for t in traces):
-            update |= {"error_y": [t["error_y"] for t in traces]}
-        move: dict[str, Any] = {}
-        if isinstance(decomposition, Decomposition):
-            line = _silent(decomposition, part)
-            move = {"shapes[0].y0": line, "shapes[0].y1": line, f"annotations[{len(TERMS)}].y": line}
-        buttons.append({"label": _MEANING[part], "method": "update", "args": [update, move]})
+    at = column(frame, term, part)
+    tallest, widest = frame[at].abs().max(), (frame[f"{at}_high"] - frame[f"{at}_low"]).max()
+    seen = len(frame) <= _WHISKERS and bool(widest <= _WIDEST * tallest)
     return {
-        "type": "buttons",
-        "direction": "right",
-        "buttons": buttons,
-        "active": parts.index(active),
-        "x": 0,
-        "xanchor": "left",
-        "y": 1.045,
-        "yanchor": "bottom",
-        "pad": {"t": 0, "r": 0},
+        "y": frame[at].to_numpy()[here],
+        "hovertext": hover_lines(frame[here], {at.replace("_", ", "): at}),
+        "hoverinfo": "text",
+        "error_y": whiskers(frame[here], at) | {"visible": True} if seen else {"visible": False},
+    }
+
+
+def _silence(measured: Measured, part: Part, before: int) -> dict[str, float]:
+    """Where the line of a component that writes nothing stands, and its text, which follows the rows' titles."""
+    if not isinstance(measured, Decomposition):
+        return {}
+    half: Decomposition = measured if part == "raw" else getattr(measured, part)
+    return {
+        "shapes[0].y0": half.silent_bias,
+        "shapes[0].y1": half.silent_bias,
+        f"annotations[{before}].y": half.silent_bias,
     }

@@ -13,6 +13,8 @@ from ...ensemble.profile import Profile, SquaredProfile
 from ...errors import InputError
 from .. import style
 from .axes import component_axis
+from .bars import component_bars
+from .parts import checked, largest
 
 Term = Literal["bias", "diversity", "net", "target_logit"]
 _TITLE = {
@@ -37,8 +39,7 @@ def profile_map(
     """
     if term not in _TITLE:
         raise InputError(f"term={term!r} is unknown: use {', '.join(map(repr, _TITLE))}.")
-    if part not in ("raw", "centred", "shift"):
-        raise InputError(f"part={part!r} is unknown: use 'raw', 'centred' or 'shift'.")
+    checked(part)
     halved = isinstance(profile, SquaredProfile) and term != "target_logit"
     shown = profile
     if isinstance(profile, SquaredProfile) and halved and part != "raw" and profile.part == "raw":
@@ -47,8 +48,7 @@ def profile_map(
     unit = "logits" if term == "target_logit" else profile.measured_in
     kept = np.arange(len(values))
     if len(values) > _MOST_ROWS:
-        size = np.nan_to_num(np.abs(values)).mean(1)
-        kept = np.sort(np.argsort(-size, kind="stable")[:_MOST_ROWS])
+        kept = largest(np.nan_to_num(np.abs(values)).mean(1), _MOST_ROWS)
     values, components = values[kept], [profile.components[i] for i in kept]
     finite = np.abs(values[np.isfinite(values)])
     most = float(np.quantile(finite, 0.99)) if finite.size else 1.0
@@ -77,6 +77,7 @@ def profile_map(
     of = f", the {len(kept)} largest of {len(profile.components)}" if len(kept) < len(profile.components) else ""
     seen = f" ({part}{of})" if halved else f" ({of[2:]})" if of else ""
     figure.update_layout(template=style.template(), title=title or _TITLE[term] + seen, height=height)
+    figure.update_layout(margin={"t": 72})
     every = max(1, -(-len(profile.tokens) // _TICKS))
     places = np.arange(0, len(profile.tokens), every)
     figure.update_xaxes(
@@ -87,8 +88,17 @@ def profile_map(
         title_text="token",
         showgrid=False,
     )
-    figure.update_yaxes(**component_axis(components), title_text="component, in stream order", showgrid=False)
+    figure.update_yaxes(**component_axis(components), title_text="component, in stream order")
+    figure.update_yaxes(showgrid=False, zeroline=False)
     return figure
+
+
+def profile_depth(
+    profile: Profile, part: Part = "centred", most: int = 1500, title: str | None = None, height: int = 720
+) -> go.Figure:
+    """Bias, diversity and net of every component, means over the tokens that have a next one: `component_bars`."""
+    count = int(profile.has_target.sum())
+    return component_bars(profile, part, most, title or f"Bias and diversity, means over {count:,} tokens", height)
 
 
 def _short(token: str) -> str:

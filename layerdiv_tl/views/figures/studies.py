@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import plotly.graph_objects as go
 
 from ...components import Unit
+from ...ensemble.decomposition import NormAt
 from ...errors import InputError
-from ...studies.study import AVERAGE, QUANTITIES, Study
+from ...studies.study import AVERAGE, QUANTITIES, Form, Study
 from .. import style
 from .claims import scaling_curve, share_bars, tradeoff_steps
 from .correlations import correlation_bars
@@ -20,7 +22,6 @@ from .layout import arrange, beneath, beside, buttons, tilted
 if TYPE_CHECKING:
     import pandas as pd
 
-KINDS = ("table", "correlations", "curves", "shares", "scaling", "tradeoff")
 # Quantities with a button, and what each says; others can be asked for.
 _SWITCH = ("accuracy", "MSE", "diversity", "diversity centred", "diversity_logit centred", "cross-entropy")
 _MEANING = {
@@ -41,40 +42,6 @@ _MEANING = {
     "cross-entropy": ("nats", "Cross-entropy over the options."),
     "entropy": ("nats", "Entropy of the model's answer over the options."),
 }
-
-
-def study_figure(study: Study, kind: str = "table", unit: Unit = "sublayer", **options: Any) -> go.Figure:
-    """The figure of a study's analysis; `options` are those of the analysis and of its figure function.
-
-    kind
-        "table" (`study_table_map`), "correlations" (`correlation_bars`), "curves" (`depth_panels`),
-        "shares" (`share_bars`), "scaling" (`scaling_curve`), "tradeoff" (`tradeoff_steps`).
-
-    Raises InputError for an unknown kind, and what the analysis raises.
-    """
-
-    def taken(*names: str) -> dict[str, Any]:
-        return {name: options.pop(name) for name in names if name in options}
-
-    match kind:
-        case "table":
-            return study_table_map(study, unit=unit, **options)
-        case "correlations":
-            return correlation_bars(study.correlations(unit, **taken("draws", "seed")), **options)
-        case "curves":
-            return depth_panels(study.curves(unit, **taken("norm")), **options)
-        case "shares":
-            order = {"models": list(dict.fromkeys(study.metrics.loc[study.metrics["unit"] == unit, "model"]))}
-            return share_bars(study.shares(unit, **taken("form")), **order | options)
-        case "scaling":
-            quantity = options.pop("quantity", "accuracy")
-            fit = study.scaling(quantity, unit)
-            names = study.table(unit)[quantity][AVERAGE].dropna().index.tolist()
-            titles = {"names": names, "y_title": f"{quantity}, mean over tasks ({_MEANING[quantity][0]})"}
-            return scaling_curve(fit, **titles | options)
-        case "tradeoff":
-            return tradeoff_steps(study.tradeoff(unit, **taken("still", "draws", "seed")), **options)
-    raise InputError(f"kind={kind!r} is unknown: use {', '.join(map(repr, KINDS))}.")
 
 
 def study_table_map(
@@ -153,3 +120,55 @@ def _cells(table: pd.DataFrame, texts: pd.DataFrame, quantity: str) -> dict[str,
             "outlinewidth": 0,
         },
     }
+
+
+def _correlations(study: Study, unit: Unit = "sublayer", draws: int = 1000, seed: int = 0, **options: Any) -> go.Figure:
+    """`correlation_bars` of a study."""
+    return correlation_bars(study.correlations(unit, draws, seed), **options)
+
+
+def _curves(study: Study, unit: Unit = "sublayer", norm: NormAt = "frozen", **options: Any) -> go.Figure:
+    """`depth_panels` of a study."""
+    return depth_panels(study.curves(unit, norm), **options)
+
+
+def _shares(study: Study, unit: Unit = "sublayer", form: Form = "squared", **options: Any) -> go.Figure:
+    """`share_bars` of a study, its models in the study's order."""
+    order = {"models": list(dict.fromkeys(study.metrics.loc[study.metrics["unit"] == unit, "model"]))}
+    return share_bars(study.shares(unit, form), **order | options)
+
+
+def _scaling(
+    study: Study,
+    unit: Unit = "sublayer",
+    quantity: str = "accuracy",
+    least_parameters: float = 0.0,
+    **options: Any,
+) -> go.Figure:
+    """`scaling_curve` of a study."""
+    fit = study.scaling(quantity, unit, least_parameters)
+    means = study.table(unit)[quantity][AVERAGE].dropna()
+    large = study.models(unit).query("parameters >= @least_parameters")["model"]
+    titles = {
+        "names": [name for name in means.index if name in set(large)],
+        "y_title": f"{quantity}, mean over tasks ({_MEANING[quantity][0]})",
+    }
+    return scaling_curve(fit, **titles | options)
+
+
+def _tradeoff(
+    study: Study, unit: Unit = "sublayer", still: float = 0.0, draws: int = 1000, seed: int = 0, **options: Any
+) -> go.Figure:
+    """`tradeoff_steps` of a study."""
+    return tradeoff_steps(study.tradeoff(unit, still, draws, seed), **options)
+
+
+# What can be drawn of a study; each takes the options of its analysis and of its figure function.
+STUDY_KINDS: dict[str, Callable[..., go.Figure]] = {
+    "table": study_table_map,
+    "correlations": _correlations,
+    "curves": _curves,
+    "shares": _shares,
+    "scaling": _scaling,
+    "tradeoff": _tradeoff,
+}

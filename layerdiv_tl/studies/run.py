@@ -1,0 +1,290 @@
+"""Models × tasks × units: one command that can be stopped, shared and gone on with."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, get_args
+
+from ..components import Unit
+from ..ensemble.uncertainty import bootstrap
+from ..errors import InputError
+from ..stream.loading import Model, fingerprint, load_model
+from ..tasks.baselines import bag_of_words
+from ..tasks.paper import EIGHT
+from ..tasks.task import Task, task
+from .metrics import metrics_of
+from .shards import Cell, Shard, cell_of, safe_name, write_json
+from .study import Study
+
+
+def run_study(
+    models: Any,
+    tasks: Any,
+    units: Unit | Sequence[Unit] = ("sublayer",),
+    limit: int | None = None,
+    out: str | os.PathLike[str] | None = None,
+    data: Any = None,
+    *,
+    template: str | None = None,
+    shots: int = 0,
+    seed: int = 0,
+    train: Any = None,
+    multi_token: bool = False,
+    chat: bool = False,
+    keep_text: bool = False,
+    batch_tokens: int | None = None,
+    load: Mapping[str, Any] | None = None,
+) -> Study:
+    """Take models apart on tasks, in a folder that any number of processes may work in and go on with.
+
+    models
+        One or several of what `load_model` takes, or {name: x}. "default" is the default model.
+    tasks
+        Names or `Task`s; "all" is the paper's eight.
+    units
+        "sublayer", "head", "neuron", one or several.
+    limit, data, template, shots, seed, train
+        As in `task`, for tasks that are given by name.
+    out
+        The folder. What is finished there is not computed again; a changed setting, prompt or model goes
+        into a folder of its own. None keeps nothing on disk but the result's own copy in a temporary folder.
+    multi_token, chat
+        Score options of several tokens by their first distinguishing one; put prompts through the
+        tokenizer's chat template.
+    keep_text
+        Also write the prompts, which the rows' licences may not allow to be passed on.
+    batch_tokens
+        The most padded tokens in one forward pass; None is what is fast on each model's device. It is one of
+        the settings: batches change last bits.
+    load
+        Options for `load_model` (dtype, device, device_map, trust_remote_code).
+
+    A model or cell that fails is named in `failures` and the others go on. Raises InputError for a grid
+    that names nothing, and where nothing at all could be measured.
+
+    >>> import layerdiv_tl as ld, pandas as pd
+    >>> from tokenizers import Tokenizer, models, pre_tokenizers
+    >>> from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    >>> ids = {word: i for i, word in enumerate("? hot big cold small".split())}
+    >>> words = Tokenizer(models.WordLevel(ids, unk_token="?"))
+    >>> words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    >>> tiny = LlamaForCausalLM(LlamaConfig(vocab_size=5, hidden_size=8, intermediate_size=8,
+    ...     num_hidden_layers=1, num_attention_heads=2))
+    >>> model = ld.load_model(tiny, tokenizer=PreTrainedTokenizerFast(tokenizer_object=words))
+    >>> rows = pd.DataFrame({"word": ["hot", "big"], "label": [0, 1]})
+    >>> opposites = ld.Task.from_frame(rows, template="{word} {answer}", options=["cold", "small"], name="opposites")
+    >>> study = ld.run_study({"tiny": model}, opposites)
+    >>> study.table()["uniform", "opposites"]
+    model
+    tiny    25.0
+    Name: (uniform, opposites), dtype: float64
+    """
+    import tempfile
+
+    grid = _models(models)
+    names = _tasks(tasks)
+    cuts: list[Any] = [units] if isinstance(units, str) else list(units)
+    unknown = [unit for unit in cuts if unit not in get_args(Unit)]
+    if unknown or not cuts:
+        raise InputError(f"units={units!r}: use 'sublayer', 'head', 'neuron', one or several.")
+    how: dict[str, Any] = {"limit": limit, "template": template, "shots": shots, "seed": seed, "train": train}
+    ready = [t if isinstance(t, Task) else task(t, data, **how) for t in names]
+    asked = {name: value for name, value in how.items() if name != "train"} | {"chat": chat, "multi_token": multi_token}
+    for name, value in (("data", data), ("train", train)):
+        asked[name] = str(value) if isinstance(value, str | os.PathLike) else None
+    place = Path(tempfile.mkdtemp(prefix="layerdiv-")) if out is None else Path(out).expanduser()
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"out={str(out)!r} cannot be made ({error.strerror}): give a folder of yours.") from error
+    failures: list[str] = []
+    mine: set[Path] = set()
+    for name, x in grid.items():
+        try:
+            model = load_model(x, **(load or {} if not isinstance(x, Model) else {}))
+            model = model if x is None else replace(model, name=name)  # the default model has its own name
+            digest = fingerprint(model)
+            most = model.batch_tokens if batch_tokens is None else batch_tokens
+        except Exception as error:
+            failures.append(f"{name}: {_reason(error)}")
+            continue
+        for one in ready:
+            try:
+                prompts = prepared(one, model, chat, multi_token)
+            except Exception as error:
+                failures.append(f"{name} on {one.name}: {_reason(error)}")
+                continue
+            for unit in cuts:
+                try:
+                    mine.add(_run_cell(model, digest, prompts, unit, place, most, keep_text, asked))
+                except Exception as error:
+                    failures.append(f"{name} on {one.name} at unit {unit}: {_reason(error)}")
+        del model
+    try:
+        study = Study.collect([place], mine)
+    except InputError as error:
+        raise InputError("; ".join(failures) or str(error)) from error
+    return replace(study, failures=(*failures, *study.failures))
+
+
+def _run_cell(
+    model: Model,
+    digest: str,
+    prompts: Task,
+    unit: Unit,
+    out: Path,
+    batch_tokens: int,
+    keep_text: bool,
+    asked: dict[str, Any],
+) -> Path:
+    """Compute what is missing of one cell, and its metrics once nothing is; its folder."""
+    from tqdm.auto import tqdm
+
+    lengths = _lengths(model, prompts)
+    cell = cell_of(model, digest, prompts, unit, out, lengths, batch_tokens)
+    try:
+        cell.folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{str(cell.folder)!r} cannot be made ({error.strerror}).") from error
+    if keep_text:
+        lines = "".join(json.dumps({"row": i, "prompt": p}) + "\n" for i, p in enumerate(prompts.prompts))
+        (cell.folder / "prompts.jsonl").write_text(lines, encoding="utf-8")
+    done = cell.folder / "metrics.parquet"
+    if done.is_file() and (cell.folder / "meta.json").is_file():
+        return cell.folder
+    _sweep(cell.folder)
+    start, here = time.time(), 0
+    total = len(prompts)
+    there = total - sum(len(cell.rows(number)) for number in cell.missing())
+    title = f"{model.name} on {prompts.name} ({unit})"
+    with tqdm(total=total, initial=there, desc=title, unit="row", delay=2, leave=False) as progress:
+        for number in cell.missing(_first(cell.count)):
+            cell.compute(model, number, batch_tokens)
+            here += len(cell.rows(number))
+            progress.update(len(cell.rows(number)))
+    seconds = time.time() - start
+    frame = metrics_of(_whole(cell, model, batch_tokens))
+    partial = done.with_name(f".{done.name}.{os.getpid()}.partial")
+    frame.to_parquet(partial, index=False)
+    os.replace(partial, done)
+    write_json(cell.folder / "meta.json", _about(model, cell, asked, seconds, here))
+    return cell.folder
+
+
+def _whole(cell: Cell, model: Model, batch_tokens: int) -> Iterator[Shard]:
+    """All shards in order; one that is not whole is computed again, once."""
+    for number in range(cell.count):
+        try:
+            yield cell.read(number)
+        except InputError:
+            cell.compute(model, number, batch_tokens)
+            yield cell.read(number)
+
+
+def _about(model: Model, cell: Cell, asked: dict[str, Any], seconds: float, rows: int) -> dict[str, Any]:
+    from importlib.metadata import version
+
+    t = cell.task
+    return {
+        "settings": cell.settings,
+        "asked": asked,
+        "provenance": model.provenance,
+        "source": t.source,
+        "licence": t.licence,
+        "dropped": t.dropped,
+        "truncated": t.truncated,
+        "scored": t.scored,
+        "baselines": _baselines(t),
+        "versions": {name: version(name) for name in ("layerdiv_tl", "numpy", "pandas")},
+        "finished": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "rows_here": rows,
+        "seconds_here": round(seconds, 3),
+        "rows_per_second": round(rows / seconds, 3) if rows else None,
+    }
+
+
+def _baselines(t: Task) -> dict[str, Any]:
+    """What guessing and word counts get right, as shares; word counts with a 95 % interval, None for few rows."""
+    try:
+        words = bag_of_words(t)
+    except InputError:  # a class with fewer rows than folds
+        return {"chance": 1 / len(t.options), "bag_of_words": None}
+    ends = [float(x) for x in bootstrap(words)]
+    return {"chance": 1 / len(t.options), "bag_of_words": [float(words.mean()), *ends]}
+
+
+def prepared(task: Task, model: Model, chat: bool = False, multi_token: bool = False) -> Task:
+    """The task as this model can take it: in its chat's form if wanted, with option ids, cut to its context."""
+    task = task.as_chat(model) if chat else task
+    task = task.resolve(model, multi_token)
+    return task if model.context is None else task.fit(model, model.context)
+
+
+def _models(given: Any) -> dict[str, Any]:
+    """{name: what to load}; names of a list come from the models themselves."""
+    if isinstance(given, Mapping):
+        found = {str(name): x for name, x in given.items()}
+    else:
+        several = list(given) if isinstance(given, list | tuple) else [given]
+        found = {}
+        for x in several:
+            name = _model_name(x)
+            if name in found:
+                raise InputError(f"two models are called {name!r}: give {{name: model}}.")
+            found[name] = x
+    if not found:
+        raise InputError("there are no models: give one, or 'default'.")
+    folders = [safe_name(name) for name in found]
+    if len(set(folders)) < len(folders):
+        raise InputError(f"the names {', '.join(found)} are too alike for folders: give others.")
+    return {name: None if isinstance(x, str) and x == "default" else x for name, x in found.items()}
+
+
+def _model_name(x: Any) -> str:
+    if isinstance(x, Model):
+        return x.name
+    if x is None or isinstance(x, str | os.PathLike):
+        return Path(str(x)).name if x is not None and Path(str(x)).exists() else str(x or "default")
+    return load_model(x).name
+
+
+def _tasks(given: Any) -> list[str | Task]:
+    several = list(given) if isinstance(given, list | tuple) else [given]
+    found: list[str | Task] = []
+    for one in several:
+        found += list(EIGHT) if isinstance(one, str) and one == "all" else [one]
+    if not found:
+        raise InputError("there are no tasks: give names, Tasks, or 'all'.")
+    return found
+
+
+def _lengths(model: Model, t: Task) -> list[int]:
+    from ..stream.prompts import encode
+
+    return [len(row) for row in encode(model, list(t.prompts))]
+
+
+def _first(count: int) -> int:
+    """Where this process begins: process r of W at its part, unrelated ones apart by chance."""
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if world > 1:
+        return int(os.environ.get("RANK", "0")) * count // world
+    return os.getpid() % max(1, count)
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what killed processes left half written an hour ago or earlier."""
+    for file in folder.glob(".*.partial"):
+        if time.time() - file.stat().st_mtime > 3600:
+            file.unlink(missing_ok=True)
+
+
+def _reason(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text if isinstance(error, InputError) else f"{type(error).__name__}: {text}"
