@@ -87,6 +87,24 @@ def _parser() -> argparse.ArgumentParser:
     study.add_argument("--trust-remote-code", action="store_true", help="run code that comes with a checkpoint")
     study.add_argument("--json", action="store_true", help="print the table as JSON")
     study.set_defaults(run=_run)
+    text = commands.add_parser(
+        "profile",
+        help="one text: bias and diversity of every component at every token, as a page",
+        description="Take a model apart on one text, over its whole vocabulary, and write one page that works without "
+        "a network: the text coloured by its numbers, maps component × token, the hardest tokens, what heads look at.",
+    )
+    text.add_argument(
+        "--model", metavar="M", default="default", help="a Hugging Face id, folder, .gguf file, 'default'"
+    )
+    given = text.add_mutually_exclusive_group(required=True)
+    given.add_argument("text", metavar="TEXT", nargs="?", help="the text, or - to read it from the standard input")
+    given.add_argument("--file", metavar="FILE", help="a file with the text, in UTF-8")
+    text.add_argument("--unit", choices=("sublayer", "head", "neuron"), default="sublayer", help="default: %(default)s")
+    text.add_argument("--out", metavar="FILE", default="layerdiv-profile.html", help="the page (default: %(default)s)")
+    text.add_argument("--dtype", help="as in load_model, e.g. bfloat16")
+    text.add_argument("--trust-remote-code", action="store_true", help="run code that comes with a checkpoint")
+    text.add_argument("--json", action="store_true", help="print the numbers as JSON")
+    text.set_defaults(run=_profile)
     tasks = commands.add_parser("tasks", help="the tasks by name: options, templates, rows, licence")
     tasks.set_defaults(run=_tasks)
     models = commands.add_parser("models", help="the models of the papers: size, components, licence, loading")
@@ -147,14 +165,11 @@ def _demo(options: argparse.Namespace) -> int:
     from .tasks.task import SAMPLES, task
     from .views.measurements import measurement_page, module_table, summary_lines
 
-    def say(line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
-
-    say("Loading the default model …")
+    _say("Loading the default model …")
     model = load_model()
     measurements = []
     for name in SAMPLES:
-        say(f"Taking {model.name} apart on {name} …")
+        _say(f"Taking {model.name} apart on {name} …")
         measurements.append(measure(model, task(name)))
         measurements[-1].write(out / name.replace("/", "-"))
     page = measurement_page(measurements, model.provenance, f"Bias and diversity of {model.name}").write(
@@ -168,6 +183,104 @@ def _demo(options: argparse.Namespace) -> int:
         print("\n".join(["", *summary_lines(m), "", module_table(m).to_string(index=False)]))
     print(f"\nOpen {page} in a browser; the frames (CSV and Parquet) lie beside it.")
     return 0
+
+
+def _profile(options: argparse.Namespace) -> int:
+    from pathlib import Path
+
+    text, out = _text(options), Path(options.out)
+    if not options.out.strip() or out.is_dir():
+        raise InputError(f"--out {options.out!r} names no file: give one, or leave the option out.")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--out {options.out} cannot be made ({error.strerror}): give a file of yours.") from error
+
+    from .ensemble.profile import SquaredProfile
+    from .stream.loading import load_model
+    from .stream.profile import profile
+    from .stream.prompts import encode
+    from .views.blocks import quoted
+    from .views.profile_page import check_length, hardest_tokens, profile_page, summary
+
+    _say(f"Loading {'the default model' if options.model == 'default' else options.model} …")
+    model = load_model(
+        None if options.model == "default" else options.model,
+        dtype=options.dtype,
+        trust_remote_code=options.trust_remote_code,
+    )
+    (ids,) = encode(model, text, any_length=True)
+    check_length(len(ids))
+    _say(f"Taking {model.name} apart on {len(ids)} tokens …")
+    found = profile(model, ids, options.unit)
+    assert isinstance(found, SquaredProfile)
+    numbers, hardest = summary(found), hardest_tokens(found)
+    _say("Drawing the page …")
+    page = profile_page(found, model)
+    try:
+        path = page.write(out)
+    except OSError as error:
+        raise InputError(f"--out {options.out} cannot be written ({error.strerror}): give a file of yours.") from error
+    if options.json:
+        losses = [None if loss != loss else loss for loss in found.losses.tolist()]
+        means = found.by_component()
+        means = means[[name for name in means if not str(name).endswith(("_low", "_high"))]]
+        told = {
+            "model": model.provenance,
+            "unit": options.unit,
+            **numbers,
+            "token_texts": found.tokens,
+            "token_ids": found.token_ids.tolist(),
+            "losses": losses,
+            "hardest": hardest,
+            "by_component": json.loads(means.to_json(orient="records", double_precision=12)),
+            "page": str(path),
+        }
+        return _print_json(told)
+    n = numbers
+    print(f"{model.name}: {n['tokens']} tokens, {n['components']} components, mean loss {n['loss']:.4g} nats")
+    print(
+        f"  components sum to the logits: largest gap {n['absolute_gap']:.1e} logits, {n['identity_gap']:.1e} of Σ|u|\n"
+        f"  net {n['net']:.4g} = bias {n['bias']:.4g} − diversity {n['diversity']:.4g}   (logits²; identity to "
+        f"{n['theorem_gap']:.0e})\n"
+        f"  centred: {n['net_centred']:.4g} = {n['bias_centred']:.4g} − {n['diversity_centred']:.4g}   "
+        f"({n['shift_share']:.1%} of raw diversity is a shift that softmax cannot see)\n"
+    )
+    rows = [
+        {
+            "position": str(row["position"]),
+            "token": "".join(c if c.isprintable() else ascii(c)[1:-1] for c in quoted(row["token"])),
+            "loss": f"{row['loss']:.3g}",
+            "raised by": ", ".join(label for label, _ in row["raised"]),
+            "lowered by": ", ".join(label for label, _ in row["lowered"]),
+        }
+        for row in hardest
+    ]
+    print(_table(rows, right=("position", "loss")))
+    print(f"\nOpen {path} in a browser.")
+    return 0
+
+
+def _text(options: argparse.Namespace) -> str:
+    """The text to profile: as given, from a file, or from the standard input. Raises InputError for none."""
+    try:
+        if options.file is not None:
+            with open(options.file, encoding="utf-8") as file:
+                text = file.read()
+        else:
+            text = sys.stdin.buffer.read().decode("utf-8") if options.text == "-" else options.text
+        text.encode("utf-8")
+    except OSError as error:
+        raise InputError(f"--file {options.file} cannot be read ({error.strerror}): check the path.") from error
+    except UnicodeError as error:
+        raise InputError("the text is not UTF-8: convert it first, for example with iconv.") from error
+    if not text.strip():
+        raise InputError("the text is empty: give at least two tokens of text.")
+    return text
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _tasks(options: argparse.Namespace) -> int:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import html
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import style
+from .blocks import Block, circuitsvis, read, switch
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,6 +32,7 @@ class Page:
 
     title: str
     blocks: list[str] = field(default_factory=list)
+    circuits: bool = False
 
     def heading(self, text: str) -> None:
         """A section begins."""
@@ -66,32 +68,32 @@ class Page:
 
     def figure(self, figure: go.Figure, caption: str) -> None:
         """An interactive figure; plotly.js and the colours of all figures are put into the page once."""
-        import plotly.graph_objects as go
+        self.block(_chart(figure), caption)
 
-        bare = go.Figure(figure).update_layout(template=None)
-        # "</" inside a script would end it, whatever a token or a model's name says.
-        data = bare.to_json().replace("<", "\\u003c")
-        height = f' style="height:{figure.layout.height}px"' if figure.layout.height else ""
-        self.blocks.append(
-            f"<figure><div class=chart{height}></div><script type='application/json'>{data}</script>"
-            f"<figcaption>{html.escape(caption)}</figcaption></figure>"
-        )
+    def figures(self, figures: Mapping[str, go.Figure], caption: str) -> None:
+        """Figures of which the reader sees one at a time, chosen by buttons with these labels."""
+        self.block(switch({label: _chart(figure) for label, figure in figures.items()}), caption)
+
+    def block(self, block: Block, caption: str) -> None:
+        """Any other piece, such as coloured tokens; circuitsvis is put into the page once."""
+        self.circuits |= block.circuits
+        self.blocks.append(f"<figure>{block.html}<figcaption>{html.escape(caption)}</figcaption></figure>")
 
     def html(self) -> str:
         """The whole page."""
         from plotly.offline import get_plotlyjs
 
-        room = resources.files("layerdiv_tl.views")
-        css = style.css_variables() + (room / "page.css").read_text(encoding="utf-8")
+        css = style.css_variables() + read("page.css") + read("blocks.css")
         themes = {"light": style.template(style.LIGHT), "dark": style.template(style.DARK)}
         settings = {name: theme.to_plotly_json() for name, theme in themes.items()} | {"config": CONFIG}
-        script = f"const SETTINGS = {json.dumps(settings)};\n" + (room / "page.js").read_text(encoding="utf-8")
+        script = f"const SETTINGS = {json.dumps(settings)};\n{read('page.js')}\n{read('blocks.js')}\nready(document);"
+        bundle = f"<script>{circuitsvis()}</script>" if self.circuits else ""
         title = html.escape(self.title)
         return (
             '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
             f"<title>{title}</title><style>{css}</style>"
-            f"<script>{get_plotlyjs()}</script></head>\n<body><main><h1>{title}</h1>\n"
+            f"<script>{get_plotlyjs()}</script>{bundle}</head>\n<body><main><h1>{title}</h1>\n"
             + "\n".join(self.blocks)
             + f"\n</main><script>{script}</script></body></html>\n"
         )
@@ -101,6 +103,19 @@ class Page:
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-        partial.write_text(self.html(), encoding="utf-8")
-        os.replace(partial, path)
+        try:
+            partial.write_text(self.html(), encoding="utf-8")
+            os.replace(partial, path)
+        finally:
+            partial.unlink(missing_ok=True)
         return path
+
+
+def _chart(figure: go.Figure) -> Block:
+    import plotly.graph_objects as go
+
+    bare = go.Figure(figure).update_layout(template=None)
+    # "</" inside a script would end it, whatever a token or a model's name says.
+    data = bare.to_json().replace("<", "\\u003c")
+    height = f' style="height:{figure.layout.height}px"' if figure.layout.height else ""
+    return Block(f"<div class=chart{height}></div><script type='application/json'>{data}</script>")
