@@ -206,17 +206,26 @@ def _hidden(model: Model) -> str:
 
 @contextmanager
 def _eager(root: Any) -> Iterator[None]:
-    """Attention computed step by step, and put back. Parts of a model may have configurations of their own."""
-    name = "_attn_implementation_internal"  # the public setter of a configuration also writes to its parts
-    configs = {id(config): config for part in root.modules() if hasattr(config := getattr(part, "config", None), name)}
-    before = {key: getattr(config, name) for key, config in configs.items()}
+    """Attention computed step by step; what was set, and what transformers hangs on a model to show it, is put back."""
+    name, mark = "_attn_implementation_internal", "_output_capturing_hooks_installed"
+    # Parts of a model may have configurations of their own. The public setter also writes to those of the parts.
+    parts = list(root.modules())
+    configs = {id(config): config for part in parts if hasattr(config := getattr(part, "config", None), name)}
+    ways = {key: getattr(config, name) for key, config in configs.items()}
+    hooks = [set(part._forward_hooks) for part in parts]
+    unmarked = [part for part in parts if not hasattr(part, mark)]
     try:
         for config in configs.values():
             setattr(config, name, "eager")
         yield
     finally:
         for key, config in configs.items():
-            setattr(config, name, before[key])
+            setattr(config, name, ways[key])
+        for part, known in zip(parts, hooks, strict=True):
+            for key in set(part._forward_hooks) - known:
+                del part._forward_hooks[key]
+        for part in unmarked:
+            part.__dict__.pop(mark, None)
 
 
 @contextmanager
