@@ -201,7 +201,8 @@ def _profile(options: argparse.Namespace) -> int:
     from .stream.profile import profile
     from .stream.prompts import encode
     from .views.blocks import quoted
-    from .views.profile_page import check_length, hardest_tokens, profile_page, summary
+    from .views.profile_numbers import hardest_tokens, record, summary_lines
+    from .views.profile_page import check_length, profile_page
 
     _say(f"Loading {'the default model' if options.model == 'default' else options.model} …")
     model = load_model(
@@ -214,49 +215,25 @@ def _profile(options: argparse.Namespace) -> int:
     _say(f"Taking {model.name} apart on {len(ids)} tokens …")
     found = profile(model, ids, options.unit)
     assert isinstance(found, SquaredProfile)
-    numbers, hardest = summary(found), hardest_tokens(found)
-    _say("Drawing the page …")
-    page = profile_page(found, model)
+    _say("Looking at its heads, drawing the page …")
     try:
-        path = page.write(out)
+        path = profile_page(found, model).write(out)
     except OSError as error:
         raise InputError(f"--out {options.out} cannot be written ({error.strerror}): give a file of yours.") from error
     if options.json:
-        losses = [None if loss != loss else loss for loss in found.losses.tolist()]
-        means = found.by_component()
-        means = means[[name for name in means if not str(name).endswith(("_low", "_high"))]]
-        told = {
-            "model": model.provenance,
-            "unit": options.unit,
-            **numbers,
-            "token_texts": found.tokens,
-            "token_ids": found.token_ids.tolist(),
-            "losses": losses,
-            "hardest": hardest,
-            "by_component": json.loads(means.to_json(orient="records", double_precision=12)),
-            "page": str(path),
-        }
-        return _print_json(told)
-    n = numbers
-    print(f"{model.name}: {n['tokens']} tokens, {n['components']} components, mean loss {n['loss']:.4g} nats")
-    print(
-        f"  components sum to the logits: largest gap {n['absolute_gap']:.1e} logits, {n['identity_gap']:.1e} of Σ|u|\n"
-        f"  net {n['net']:.4g} = bias {n['bias']:.4g} − diversity {n['diversity']:.4g}   (logits²; identity to "
-        f"{n['theorem_gap']:.0e})\n"
-        f"  centred: {n['net_centred']:.4g} = {n['bias_centred']:.4g} − {n['diversity_centred']:.4g}   "
-        f"({n['shift_share']:.1%} of raw diversity is a shift that softmax cannot see)\n"
-    )
+        return _print_json({"model": model.provenance, **record(found), "page": str(path)})
     rows = [
         {
             "position": str(row["position"]),
+            # A terminal obeys what is not printable.
             "token": "".join(c if c.isprintable() else ascii(c)[1:-1] for c in quoted(row["token"])),
             "loss": f"{row['loss']:.3g}",
             "raised by": ", ".join(label for label, _ in row["raised"]),
             "lowered by": ", ".join(label for label, _ in row["lowered"]),
         }
-        for row in hardest
+        for row in hardest_tokens(found)
     ]
-    print(_table(rows, right=("position", "loss")))
+    print("\n".join([*summary_lines(found), "", _table(rows, right=("position", "loss"))]))
     print(f"\nOpen {path} in a browser.")
     return 0
 

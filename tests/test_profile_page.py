@@ -1,5 +1,6 @@
 """The page of one text: its numbers are the profile's, it works offline, and the command line writes it."""
 
+import dataclasses
 import io
 import json
 import re
@@ -15,7 +16,8 @@ from layerdiv_tl.stream.attention import attention_patterns
 from layerdiv_tl.views import style
 from layerdiv_tl.views.blocks import circuitsvis
 from layerdiv_tl.views.figures.loss import loss_curve
-from layerdiv_tl.views.profile_page import hardest_tokens, largest_heads, profile_page, summary
+from layerdiv_tl.views.profile_numbers import hardest_tokens, largest_heads, summary
+from layerdiv_tl.views.profile_page import profile_page
 
 IDS = [5, 1, 4, 1, 5, 9, 2, 6, 7, 8, 12, 13]
 WORDS = [f"w{i}" for i in range(58)] + ["</script>", "<img", "onerror=alert(1)>"]
@@ -173,6 +175,26 @@ def test_the_page_in_a_browser(browser, folder, tmp_path, width, scheme):
         assert ground == "rgb(255, 255, 255)"
         assert max(map(int, re.findall(r"\d+", ink))) < 100
         assert (opened.complaints, opened.requests) == ([], [])
+
+
+def test_long_tokens_stay_inside(browser, profile, model, tmp_path):
+    """Tokens of hundreds of letters, as vocabularies have them, make no page wider than its window."""
+    look = profile.look
+    long = dataclasses.replace(
+        profile,
+        tokens=tuple("-" * 300 if i % 2 else "\u6f22" * 90 for i in range(len(IDS))),
+        look=lambda *arguments: look(*arguments).assign(token="=" * 300),
+    )
+    with browser.open(profile_page(long, model).write(tmp_path / "page.html"), 900) as opened:
+        opened.scroll()
+        opened.page.wait_for_selector(".ld-narrow canvas")
+        assert opened.wider_than_window() <= 0
+        for button in opened.page.locator(".ld-buttons button").all():
+            button.click()
+        opened.page.wait_for_timeout(300)
+        assert opened.wider_than_window() <= 0
+        width = opened.page.locator(".ld-narrow canvas").last.bounding_box()["width"]
+        assert width > 300
 
 
 def test_the_command_writes_the_page(folder, tmp_path, capsys):

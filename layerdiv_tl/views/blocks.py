@@ -109,13 +109,14 @@ def visible(token: str) -> str:
     return token.replace("\n", "⏎\n") or "∅"
 
 
-def quoted(token: str) -> str:
-    """A token inside a line of text: its spaces and line breaks to be seen.
+def quoted(token: str, most: int = 24) -> str:
+    """A token inside a line of text: its spaces and line breaks to be seen, cut to a length.
 
-    >>> quoted(" a\\n")
-    '␣a⏎'
+    >>> quoted(" a\\n"), quoted("=" * 80, most=4)
+    ('␣a⏎', '===…')
     """
-    return token.replace("\n", "⏎").replace(" ", "␣") or "∅"
+    shown = token.replace("\n", "⏎").replace(" ", "␣") or "∅"
+    return shown if len(shown) <= most else shown[: most - 1] + "…"
 
 
 def script_json(value: Any) -> str:

@@ -9,17 +9,17 @@ import numpy as np
 import plotly.graph_objects as go
 
 from .. import __version__
-from ..components import Component
+from ..ensemble.decomposition import Part
 from ..ensemble.profile import SquaredProfile
 from ..errors import InputError
 from ..stream.attention import attention_patterns
 from ..stream.loading import Model
-from ..stream.profile import profile as take_apart
 from . import style
 from .blocks import Block, marks, quoted, switch, table
 from .figures.loss import loss_curve
-from .figures.profiles import profile_map
+from .figures.profiles import Term, profile_map
 from .page import Page
+from .profile_numbers import hardest_tokens, largest_heads, summary
 from .tokens import MOST_TOKENS, attention_heads, coloured_tokens, promoted_tokens
 
 # What a page can hold: beyond, a browser is slow. ld.profile itself has no such limits.
@@ -27,60 +27,18 @@ LONGEST = 1000
 # Cells of all maps together whose hovers may be written out; beyond, hovers have the number only.
 _HOVERS = 30_000
 _CELLS = 400_000
-HARDEST = 6
+_MAPS: tuple[tuple[Term, Part], ...] = (
+    ("net", "centred"),
+    ("bias", "centred"),
+    ("diversity", "centred"),
+    ("target_logit", "centred"),
+    ("net", "raw"),
+    ("bias", "raw"),
+    ("diversity", "raw"),
+)
 _LOOKED_AT = 3
-_HEADS = 6
+_CONTEXT = 32
 _FOLLOWED = 6
-
-
-def summary(profile: SquaredProfile) -> dict[str, float]:
-    """The headline numbers of a text: means over its tokens (and components), gaps and counts.
-
-    `loss` in nats; `bias`, `diversity`, `net` and their `_centred` and `_shift` in squared logits, with net = the
-    ensemble's squared error (Theorem 1), to `theorem_gap`; `shift_share`: of raw diversity. Raises InputError for a
-    text of one token, which has nothing to predict.
-    """
-    said = np.isfinite(profile.losses)
-    if not said.any():
-        raise InputError("a text of one token has no next one to predict: give a longer text.")
-    means = profile.by_component()
-    terms = [term + part for part in ("", "_centred", "_shift") for term in ("bias", "diversity", "net")]
-    found = {term: float(means[term].mean()) for term in terms}
-    return {
-        "tokens": len(profile.tokens),
-        "components": len(profile.components),
-        "loss": float(profile.losses[said].mean()),
-        **found,
-        "shift_share": found["diversity_shift"] / found["diversity"],
-        "theorem_gap": abs(float(profile.mse[said].mean()) - (found["bias"] - found["diversity"])),
-        "identity_gap": profile.identity_gap,
-        "absolute_gap": profile.absolute_gap,
-    }
-
-
-def hardest_tokens(profile: SquaredProfile, count: int = HARDEST, k: int = 4) -> list[dict[str, Any]]:
-    """The tokens with the largest loss, worst first, and the components that spoke most for and against them.
-
-    Each is `{position, token, loss, raised, lowered}`: the position of the token itself; `raised` and `lowered` are
-    (component, logits beyond its mean over the vocabulary), largest first, of the right sign only.
-    """
-    said = np.flatnonzero(np.isfinite(profile.losses))
-    worst = said[np.argsort(-profile.losses[said], kind="stable")[:count]]
-    rows = []
-    for place in worst:
-        spoke = profile.centred_targets[place]
-        order = np.argsort(-spoke, kind="stable")
-        pairs = [(profile.components[i].label, float(spoke[i])) for i in order]
-        rows.append(
-            {
-                "position": int(place) + 1,
-                "token": profile.tokens[place + 1],
-                "loss": float(profile.losses[place]),
-                "raised": [pair for pair in pairs[:k] if pair[1] > 0],
-                "lowered": [pair for pair in pairs[: -k - 1 : -1] if pair[1] < 0],
-            }
-        )
-    return rows
 
 
 def check_length(tokens: int) -> None:
@@ -167,15 +125,12 @@ def _maps(profile: SquaredProfile) -> dict[str, go.Figure]:
     """The maps a reader can choose between; of large ones fewer, with numbers only in their hovers."""
     figures: dict[str, go.Figure] = {}
     cells = 0
-    for part in ("centred", "raw"):
-        for term in ("net", "bias", "diversity"):
-            figure = profile_map(profile, term, part)
-            cells += np.asarray(figure.data[0].z).size
-            figures[f"{term}, {part}"] = figure
-            if cells > _CELLS:
-                break
-        if part == "centred":
-            figures["logit of the next token"] = profile_map(profile, "target_logit")
+    for term, part in _MAPS:
+        if cells > _CELLS:
+            break
+        figure = profile_map(profile, term, part)
+        cells += np.asarray(figure.data[0].z).size
+        figures["logit of the next token" if term == "target_logit" else f"{term}, {part}"] = figure
     for figure in figures.values():
         heat = figure.data[0]
         heat.z = np.asarray(heat.z, dtype=np.float32)
@@ -188,7 +143,7 @@ def _maps(profile: SquaredProfile) -> dict[str, go.Figure]:
 def _hardest_table(profile: SquaredProfile, hardest: list[dict[str, Any]]) -> Block:
     rows = [
         (
-            quoted("".join(profile.tokens[max(0, row["position"] - 5) : row["position"]])),
+            quoted("".join(profile.tokens[max(0, row["position"] - 5) : row["position"]])[-_CONTEXT:], _CONTEXT),
             quoted(row["token"]),
             style.number(row["loss"]),
             marks(row["raised"]),
@@ -221,18 +176,8 @@ def _attention(page: Page, profile: SquaredProfile, model: Model) -> None:
         page.text(f"There are none to show: {error}")
         return
     cut = f" The first {len(ids)} tokens are shown." if len(ids) < len(profile.tokens) else ""
+    sums = "1" if np.allclose(patterns.patterns.sum(2), 1, atol=1e-2) else "at most 1: a sink takes the rest"
     page.block(
         attention_heads(patterns),
-        f"The {len(heads)} heads with the largest mean |net| (centred) in this text; each row sums to 1.{cut}",
+        f"The {len(heads)} heads with the largest mean |net| (centred) in this text; each row sums to {sums}.{cut}",
     )
-
-
-def largest_heads(profile: SquaredProfile, model: Model, count: int = _HEADS) -> list[Component]:
-    """The heads with the largest mean |net|, centred, in stream order; raises InputError where there are none."""
-    cut = profile if profile.unit == "head" else take_apart(model, profile.token_ids.tolist(), "head")
-    assert isinstance(cut, SquaredProfile)
-    assert cut.centred is not None
-    means = np.nanmean(np.abs(cut.centred.net), axis=1)
-    heads = [i for i, component in enumerate(cut.components) if component.kind == "head"]
-    largest = sorted(sorted(heads, key=lambda i: -means[i])[:count])
-    return [cut.components[i] for i in largest]

@@ -52,6 +52,14 @@ def coloured_tokens(
         The half of a squared profile: "raw", "centred" or "shift". A profile in nats has none.
 
     Raises InputError for metrics, components and parts that do not exist.
+
+    >>> import layerdiv_tl as ld
+    >>> from transformers import LlamaConfig, LlamaForCausalLM
+    >>> tiny = LlamaForCausalLM(LlamaConfig(vocab_size=32, hidden_size=16, intermediate_size=32,
+    ...     num_hidden_layers=2, num_attention_heads=2))
+    >>> block = coloured_tokens(ld.profile(tiny, [1, 2, 3]), ("loss", "net"))  # shown by a notebook
+    >>> "centred net (logits²)</button>" in block.html
+    True
     """
     wanted = [metrics] if isinstance(metrics, str) else list(metrics)
     unknown = [metric for metric in wanted if metric not in get_args(Metric)]
@@ -123,7 +131,7 @@ def attention_heads(patterns: AttentionPatterns) -> Block:
         {
             "attention": np.round(patterns.patterns, 3).tolist(),
             "attentionHeadNames": [component.label for component in patterns.components],
-            "tokens": [inert(token) for token in patterns.tokens],
+            "tokens": [inert(token if len(token) <= 16 else f"{token[:15]}…") for token in patterns.tokens],
             "minValue": -1,
             "maxValue": 1,
             "negativeColor": _LOW,

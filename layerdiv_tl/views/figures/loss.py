@@ -44,11 +44,10 @@ def loss_curve(profile: Profile, title: str | None = None, height: int = 340) ->
     title = title or f"Loss at every token (dotted: a guess among all tokens, {blind:.1f} nats)"
     figure.update_layout(template=style.template(), title=title, height=height, margin={"t": 56})
     places = range(0, len(profile.tokens), max(1, -(-len(profile.tokens) // _TICKS)))
-    shown = [quoted(profile.tokens[i]) for i in places]
     figure.update_xaxes(
         tickmode="array",
         tickvals=list(places),
-        ticktext=[html.escape(text if len(text) <= 12 else text[:11] + "…") for text in shown],
+        ticktext=[html.escape(quoted(profile.tokens[i], 12)) for i in places],
         tickangle=-60,
         range=[-0.6, len(profile.tokens) - 0.4],
         showgrid=False,
