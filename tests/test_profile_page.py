@@ -173,6 +173,13 @@ def test_the_page_in_a_browser(browser, folder, tmp_path, width, scheme):
         card = opened.page.locator(".ld-circuits:visible").first
         ground, ink = (card.evaluate(f"box => getComputedStyle(box).{p}") for p in ("backgroundColor", "color"))
         assert ground == "rgb(255, 255, 255)"
+        large = opened.page.locator(".ld-narrow canvas").last
+        full = large.bounding_box()["width"]
+        for narrow in (500, width):  # the map follows the window, down and up again
+            opened.page.set_viewport_size({"width": narrow, "height": 900})
+            opened.page.wait_for_timeout(300)
+        assert full > 600
+        assert large.bounding_box()["width"] == pytest.approx(full, abs=2)
         assert max(map(int, re.findall(r"\d+", ink))) < 100
         assert (opened.complaints, opened.requests) == ([], [])
 
