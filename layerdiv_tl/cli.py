@@ -96,6 +96,24 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("folders", metavar="DIR", nargs="+", help="where it was run; several are collected into one")
     report.add_argument("-o", "--out", metavar="FILE", default="report.html", help="default: %(default)s")
     report.set_defaults(run=_report)
+    text = commands.add_parser(
+        "profile",
+        help="one text: bias and diversity of every component at every token, as a page",
+        description="Take a model apart on one text, over its whole vocabulary, and write one page that works without "
+        "a network: the text coloured by its numbers, maps component × token, the hardest tokens, what heads look at.",
+    )
+    text.add_argument(
+        "--model", metavar="M", default="default", help="a Hugging Face id, folder, .gguf file, 'default'"
+    )
+    given = text.add_mutually_exclusive_group(required=True)
+    given.add_argument("text", metavar="TEXT", nargs="?", help="the text, or - to read it from the standard input")
+    given.add_argument("--file", metavar="FILE", help="a file with the text, in UTF-8")
+    text.add_argument("--unit", choices=("sublayer", "head", "neuron"), default="sublayer", help="default: %(default)s")
+    text.add_argument("--out", metavar="FILE", default="layerdiv-profile.html", help="the page (default: %(default)s)")
+    text.add_argument("--dtype", help="as in load_model, e.g. bfloat16")
+    text.add_argument("--trust-remote-code", action="store_true", help="run code that comes with a checkpoint")
+    text.add_argument("--json", action="store_true", help="print the numbers as JSON")
+    text.set_defaults(run=_profile)
     tasks = commands.add_parser("tasks", help="the tasks by name: options, templates, rows, licence")
     tasks.set_defaults(run=_tasks)
     models = commands.add_parser("models", help="the models of the papers: size, components, licence, loading")
@@ -163,12 +181,9 @@ def _demo(options: argparse.Namespace) -> int:
     from .tasks.task import SAMPLES
     from .views.report import findings, module_table
 
-    def say(line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
-
-    say("Loading the default model …")
+    _say("Loading the default model …")
     model = load_model()
-    say(f"Taking {model.name} apart on {' and '.join(SAMPLES)} …")
+    _say(f"Taking {model.name} apart on {' and '.join(SAMPLES)} …")
     study = run_study(model, list(SAMPLES), out=out)
     summary = study.summary()
     frames = {"summary": summary.drop(columns="answers"), "components": study.components(), "modules": study.modules()}
@@ -186,6 +201,81 @@ def _demo(options: argparse.Namespace) -> int:
         print(textwrap.fill(f"* {line}", max(_width(), 40), subsequent_indent="  "))
     print(f"\nOpen {page} in a browser; frames (CSV) lie beside it, and the study itself: ld.Study.load({str(out)!r}).")
     return 0
+
+
+def _profile(options: argparse.Namespace) -> int:
+    from pathlib import Path
+
+    text, out = _text(options), Path(options.out)
+    if not options.out.strip() or out.is_dir():
+        raise InputError(f"--out {options.out!r} names no file: give one, or leave the option out.")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--out {options.out} cannot be made ({error.strerror}): give a file of yours.") from error
+
+    from .ensemble.profile import SquaredProfile
+    from .stream.loading import load_model
+    from .stream.profile import profile
+    from .stream.prompts import encode
+    from .views.blocks import quoted
+    from .views.profile_numbers import hardest_tokens, record, summary_lines
+    from .views.profile_page import check_length, profile_page
+
+    _say(f"Loading {'the default model' if options.model == 'default' else options.model} …")
+    model = load_model(
+        None if options.model == "default" else options.model,
+        dtype=options.dtype,
+        trust_remote_code=options.trust_remote_code,
+    )
+    (ids,) = encode(model, text, any_length=True)
+    check_length(len(ids))
+    _say(f"Taking {model.name} apart on {len(ids)} tokens …")
+    found = profile(model, ids, options.unit)
+    assert isinstance(found, SquaredProfile)
+    _say("Looking at its heads, drawing the page …")
+    try:
+        path = profile_page(found, model).write(out)
+    except OSError as error:
+        raise InputError(f"--out {options.out} cannot be written ({error.strerror}): give a file of yours.") from error
+    if options.json:
+        return _print_json({"model": model.provenance, **record(found), "page": str(path)})
+    rows = [
+        {
+            "position": str(row["position"]),
+            # A terminal obeys what is not printable.
+            "token": "".join(c if c.isprintable() else ascii(c)[1:-1] for c in quoted(row["token"])),
+            "loss": f"{row['loss']:.3g}",
+            "raised by": ", ".join(label for label, _ in row["raised"]),
+            "lowered by": ", ".join(label for label, _ in row["lowered"]),
+        }
+        for row in hardest_tokens(found)
+    ]
+    print("\n".join([*summary_lines(found), "", _table(rows, right=("position", "loss"))]))
+    print(f"\nOpen {path} in a browser.")
+    return 0
+
+
+def _text(options: argparse.Namespace) -> str:
+    """The text to profile: as given, from a file, or from the standard input. Raises InputError for none."""
+    try:
+        if options.file is not None:
+            with open(options.file, encoding="utf-8") as file:
+                text = file.read()
+        else:
+            text = sys.stdin.buffer.read().decode("utf-8") if options.text == "-" else options.text
+        text.encode("utf-8")
+    except OSError as error:
+        raise InputError(f"--file {options.file} cannot be read ({error.strerror}): check the path.") from error
+    except UnicodeError as error:
+        raise InputError("the text is not UTF-8: convert it first, for example with iconv.") from error
+    if not text.strip():
+        raise InputError("the text is empty: give at least two tokens of text.")
+    return text
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _tasks(options: argparse.Namespace) -> int:

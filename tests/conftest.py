@@ -73,3 +73,13 @@ def smol():
     import layerdiv_tl as ld
 
     return ld.load_model()
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """Opens pages in a real Chromium (see browser.py); tests that use it are skipped where there is none."""
+    from browser import Browser
+
+    opened = Browser()
+    yield opened
+    opened.close()

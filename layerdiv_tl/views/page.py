@@ -7,11 +7,11 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import style
+from .blocks import Block, circuitsvis, read, switch
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,6 +37,8 @@ class Page:
     # Whether links to the sections stand at the top.
     contents: bool = False
     sections: list[str] = field(default_factory=list)
+    # Whether a block needs circuitsvis.
+    circuits: bool = False
 
     def heading(self, text: str) -> None:
         """A section begins."""
@@ -85,6 +87,7 @@ class Page:
         and what follows a cell's first line stands below it in small print.
 
         The column `marked` has a mark for each of its words (a verdict, say); page.css knows their colours.
+        `fold` is the line below which it is folded away, until a reader opens it.
         """
         texts = {column: [str(cell) for cell in frame[column]] for column in frame}
         prose = {column for column, cells in texts.items() if max(map(len, cells), default=0) > _SENTENCE}
@@ -102,31 +105,31 @@ class Page:
         self.blocks.append(_folded(block, fold))
 
     def figure(self, figure: go.Figure, caption: str, fold: str | None = None, opened: bool = False) -> None:
-        """An interactive figure; plotly.js and the colours of all figures are put into the page once.
+        """An interactive figure; plotly.js and the colours of all figures are put into the page once."""
+        self.block(_chart(figure), caption, fold, opened)
 
-        `fold` is the line below which it is folded away, until a reader opens it.
+    def figures(self, figures: Mapping[str, go.Figure], caption: str) -> None:
+        """Figures of which the reader sees one at a time, chosen by buttons with these labels."""
+        self.block(switch({label: _chart(figure) for label, figure in figures.items()}), caption)
+
+    def block(self, block: Block, caption: str, fold: str | None = None, opened: bool = False) -> None:
+        """Any other piece, such as coloured tokens; circuitsvis is put into the page once.
+
+        `fold` as in `table`; `opened` shows it at the start.
         """
-        import plotly.graph_objects as go
-
-        bare = go.Figure(figure).update_layout(template=None)
-        # "</" inside a script would end it, whatever a token or a model's name says.
-        data = bare.to_json().replace("<", "\\u003c")
-        height = f' style="height:{figure.layout.height}px"' if figure.layout.height else ""
-        block = (
-            f"<figure><div class=chart{height}></div><script type='application/json'>{data}</script>"
-            f"<figcaption>{html.escape(caption)}</figcaption></figure>"
-        )
-        self.blocks.append(_folded(block, fold, opened))
+        self.circuits |= block.circuits
+        figure = f"<figure>{block.html}<figcaption>{html.escape(caption)}</figcaption></figure>"
+        self.blocks.append(_folded(figure, fold, opened))
 
     def html(self) -> str:
         """The whole page."""
         from plotly.offline import get_plotlyjs
 
-        room = resources.files("layerdiv_tl.views")
-        css = style.css_variables() + (room / "page.css").read_text(encoding="utf-8")
+        css = style.css_variables() + read("page.css") + read("blocks.css")
         themes = {"light": style.template(style.LIGHT), "dark": style.template(style.DARK)}
         settings = {name: theme.to_plotly_json() for name, theme in themes.items()} | {"config": CONFIG}
-        script = f"const SETTINGS = {json.dumps(settings)};\n" + (room / "page.js").read_text(encoding="utf-8")
+        script = f"const SETTINGS = {json.dumps(settings)};\n{read('page.js')}\n{read('blocks.js')}\nready(document);"
+        bundle = f"<script>{circuitsvis()}</script>" if self.circuits else ""
         title = html.escape(self.title)
         links = [f'<a href="#section-{at}">{html.escape(text)}</a>' for at, text in enumerate(self.sections, start=1)]
         nav = f"<nav>{''.join(links)}</nav>\n" if self.contents else ""
@@ -134,7 +137,7 @@ class Page:
             '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
             f"<title>{title}</title><style>{css}</style>"
-            f"<script>{get_plotlyjs()}</script></head>\n<body><main><h1>{title}</h1>\n"
+            f"<script>{get_plotlyjs()}</script>{bundle}</head>\n<body><main><h1>{title}</h1>\n"
             + nav
             + "\n".join(self.blocks)
             + f"\n</main><script>{script}</script></body></html>\n"
@@ -145,8 +148,11 @@ class Page:
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-        partial.write_text(self.html(), encoding="utf-8")
-        os.replace(partial, path)
+        try:
+            partial.write_text(self.html(), encoding="utf-8")
+            os.replace(partial, path)
+        finally:
+            partial.unlink(missing_ok=True)
         return path
 
 
@@ -164,3 +170,13 @@ def _folded(block: str, line: str | None, opened: bool = False) -> str:
     if line is None:
         return block
     return f"<details{' open' * opened}><summary>{html.escape(line)}</summary>{block}</details>"
+
+
+def _chart(figure: go.Figure) -> Block:
+    import plotly.graph_objects as go
+
+    bare = go.Figure(figure).update_layout(template=None)
+    # "</" inside a script would end it, whatever a token or a model's name says.
+    data = bare.to_json().replace("<", "\\u003c")
+    height = f' style="height:{figure.layout.height}px"' if figure.layout.height else ""
+    return Block(f"<div class=chart{height}></div><script type='application/json'>{data}</script>")
