@@ -385,3 +385,46 @@ def test_figures_leave_light_and_dark_to_the_template(heads):
     for kind in KINDS[ld.Decomposition]:
         bare = heads.plot(kind=kind).update_layout(template=None).to_json()
         assert not [colour for colour in varying if colour in bare]
+
+
+def test_every_result_has_a_natural_figure():
+    """Whatever can be saved can be drawn; nothing that can be drawn is left without a kind."""
+    from layerdiv_tl.results import Result
+    from layerdiv_tl.views.figures import KINDS
+
+    def under(kind):
+        return [kind, *(c for below in kind.__subclasses__() for c in under(below))]
+
+    for kind in under(Result)[1:]:
+        assert any(issubclass(kind, of) for of in KINDS), f"{kind.__name__} has no figure"
+
+
+def test_maps_of_attention_are_the_patterns():
+    """Row by row below the diagonal, nothing above it; of many heads the most pointed."""
+    patterns = ld.attention_patterns(llama(), [1, 2, 3, 4])
+    figure = patterns.plot()
+    assert len(figure.data) == len(patterns.components) == 12
+    for drawn, pattern, component in zip(figure.data, patterns.patterns, patterns.components, strict=True):
+        values = np.array(drawn.z, dtype=float)
+        np.testing.assert_array_equal(np.isnan(values), np.triu(np.ones((4, 4), dtype=bool), 1))
+        np.testing.assert_array_equal(np.nan_to_num(values), pattern)
+        assert component.label in drawn.hovertemplate
+    entropy = [-(p[p > 0] * np.log(p[p > 0])).sum() for p in patterns.patterns]
+    few = patterns.plot(most=2)
+    expected = {patterns.components[i].label for i in np.argsort(entropy)[:2]}
+    assert {note.text for note in few.layout.annotations} == expected
+    assert "the 2 most pointed of 12 heads" in few.layout.title.text
+    with pytest.raises(ld.InputError, match="most=0"):
+        patterns.plot(most=0)
+
+
+def test_a_task_and_votes_are_counted():
+    from layerdiv_tl.tasks.synthetic import votes
+
+    task = ld.task("sample/topic")
+    drawn = task.plot()
+    assert list(drawn.data[0].x) == np.bincount(task.labels).tolist()
+    assert list(drawn.layout.yaxis.ticktext) == [option.strip() for option in task.options]
+    v = votes(400, members=5, right=0.7)
+    np.testing.assert_allclose(v.plot().data[0].y, (v.votes == v.labels[:, None]).mean(0))
+    assert v.plot().layout.shapes[0].y0 == 0.7

@@ -14,10 +14,14 @@ from ...ensemble.scaling import LogFit
 from ...ensemble.tradeoff import TradeOff
 from ...errors import InputError
 from ...results import Result
+from ...stream.attention import AttentionPatterns
 from ...stream.contributions import Contributions
 from ...studies.shards import Shard
 from ...studies.study import Study
+from ...tasks.synthetic import Votes
+from ...tasks.task import Task
 from .. import style
+from .attention import attention_maps
 from .bars import component_bars
 from .claims import scaling_curve, share_bars, tradeoff_steps
 from .correlations import correlation_bars
@@ -25,15 +29,18 @@ from .curves import depth_panels
 from .depth import depth_curves
 from .heads import head_grid
 from .logits import contribution_map
+from .loss import loss_curve
 from .modules import module_shares
 from .pairwise import pairwise_map
 from .profiles import profile_depth, profile_map
 from .scatter import bias_diversity_scatter
 from .studies import STUDY_KINDS, study_table_map
+from .tasks import label_bars, vote_bars
 from .tradeoff import tradeoff_bars
 from .weights import reweighting_bars
 
 __all__ = [
+    "attention_maps",
     "bias_diversity_scatter",
     "component_bars",
     "contribution_map",
@@ -42,6 +49,8 @@ __all__ = [
     "depth_panels",
     "figure",
     "head_grid",
+    "label_bars",
+    "loss_curve",
     "module_shares",
     "pairwise_map",
     "profile_depth",
@@ -52,6 +61,7 @@ __all__ = [
     "study_table_map",
     "tradeoff_bars",
     "tradeoff_steps",
+    "vote_bars",
 ]
 
 # What can be drawn of each result, by kind; the first is its natural figure.
@@ -66,13 +76,16 @@ KINDS: dict[type[Result], dict[str, Callable[..., go.Figure]]] = {
         "tradeoff": tradeoff_bars,
     },
     CorpusProfile: {"bars": component_bars, "scatter": bias_diversity_scatter},
-    Profile: {"map": profile_map, "depth": profile_depth, "scatter": bias_diversity_scatter},
+    Profile: {"map": profile_map, "depth": profile_depth, "scatter": bias_diversity_scatter, "loss": loss_curve},
     Contributions: {"map": contribution_map},
     Shard: {"map": contribution_map},  # has all of Contributions that a map shows
     Study: STUDY_KINDS,
     LogFit: {"curve": scaling_curve},
     TradeOff: {"steps": tradeoff_steps},
     Reweighting: {"weights": reweighting_bars},
+    AttentionPatterns: {"maps": attention_maps},
+    Task: {"labels": label_bars},
+    Votes: {"members": vote_bars},
 }
 
 
