@@ -13,6 +13,7 @@ from test_study import rows, words  # noqa: F401  (words is a fixture)
 import layerdiv_tl as ld
 from layerdiv_tl.cli import main
 from layerdiv_tl.studies.run import run_study
+from layerdiv_tl.views import style
 from layerdiv_tl.views.report import claims_table, command_of, findings, module_table, study_page
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
@@ -187,3 +188,39 @@ def bytes_tokenizer():
     made = PreTrainedTokenizerFast(tokenizer_object=tokenizer)
     made.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
     return made
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(900, "dark"), (1600, "light")])
+def test_the_report_in_a_browser(study, tmp_path, browser, width, scheme):
+    """Offline: no request, no complaint; every figure is drawn, in the reader's colours; nothing is wider than it."""
+    page = study.report(tmp_path / "report.html")
+    with browser.open(page, width, scheme) as opened:
+        opened.page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+        opened.scroll()
+        opened.page.wait_for_function("[...document.querySelectorAll('.chart')].every((c) => c.data)", timeout=60_000)
+        grounds = opened.page.evaluate(
+            "[...document.querySelectorAll('.chart')].map((c) => c._fullLayout.paper_bgcolor)"
+        )
+        assert set(grounds) == {(style.DARK if scheme == "dark" else style.LIGHT).paper}
+        assert opened.wider_than_window() <= 0
+        assert not opened.requests
+        assert not [c for c in opened.complaints if "GPU" not in c and "WebGL" not in c]
+
+
+def test_a_switch_changes_what_is_drawn(study, tmp_path, browser):
+    """A click on another quantity puts its numbers into the map of all cells."""
+    with browser.open(study.report(tmp_path / "report.html"), 1200) as opened:
+        opened.scroll()
+        chart = "document.querySelector('.chart')"
+        opened.page.wait_for_function(f"{chart}.data")
+
+        def shown():
+            # The map's numbers as JavaScript has them, whatever typed arrays they lie in.
+            return np.array(opened.page.evaluate(f"{chart}._fullData[0].text.map((row) => Array.from(row))"))
+
+        table = study.table()["accuracy"].to_numpy()
+        np.testing.assert_allclose(shown().astype(float)[:, : table.shape[1]], table, rtol=0.01)
+        opened.page.locator("css=.chart >> nth=0 >> text=cross-entropy").first.click(force=True)
+        opened.page.wait_for_timeout(300)
+        table = study.table()["cross-entropy"].to_numpy()
+        np.testing.assert_allclose(shown().astype(float)[:, : table.shape[1]], table, rtol=0.02)
