@@ -281,6 +281,22 @@ def test_a_shard_that_is_not_whole_is_computed_again(folder, tmp_path):
         assert files(tmp_path) == before
 
 
+def test_metrics_of_another_version_are_made_again(folder, tmp_path, monkeypatch):
+    """From their shards, without a pass; until then the cell is named as not finished."""
+    first = run_study(folder / "tiny-0", rows(20), out=tmp_path)
+    before = files(tmp_path)
+    meta = next(tmp_path.rglob("meta.json"))
+    about = json.loads(meta.read_text(encoding="utf-8"))
+    for text in (json.dumps(about | {"format": "layerdiv_tl.study/1"}), "[]", "{"):
+        meta.write_text(text, encoding="utf-8")
+        with pytest.raises(ld.InputError, match="no finished study"):
+            ld.Study.load(tmp_path)
+        monkeypatch.setattr(shards, "contributions", None)  # a call would fail
+        again = run_study(folder / "tiny-0", rows(20), out=tmp_path)
+        assert files(tmp_path) == before
+        assert again.frame().equals(first.frame())
+
+
 def test_contributions_are_all_rows_or_none(folder, tmp_path):
     """A shard that somebody removed is missed, not passed over."""
     study = run_study(folder / "tiny-0", rows(300), out=tmp_path)

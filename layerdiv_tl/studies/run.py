@@ -19,7 +19,7 @@ from ..tasks.baselines import bag_of_words
 from ..tasks.paper import EIGHT
 from ..tasks.task import Task, task
 from .metrics import metrics_of
-from .shards import Cell, Shard, cell_of, safe_name, write_json
+from .shards import FORMAT, Cell, Shard, cell_of, read_meta, safe_name, write_json
 from .study import Study
 
 
@@ -156,7 +156,7 @@ def _run_cell(
         lines = "".join(json.dumps({"row": i, "prompt": p}) + "\n" for i, p in enumerate(prompts.prompts))
         (cell.folder / "prompts.jsonl").write_text(lines, encoding="utf-8")
     done = cell.folder / "metrics.parquet"
-    if done.is_file() and (cell.folder / "meta.json").is_file():
+    if done.is_file() and read_meta(cell.folder) is not None:
         return cell.folder
     _sweep(cell.folder)
     start, here = time.time(), 0
@@ -192,6 +192,7 @@ def _about(model: Model, cell: Cell, asked: dict[str, Any], seconds: float, rows
 
     t = cell.task
     return {
+        "format": FORMAT,
         "settings": cell.settings,
         "asked": asked,
         "provenance": model.provenance,

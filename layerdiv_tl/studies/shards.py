@@ -27,6 +27,8 @@ from ..stream.loading import Model
 from ..tasks.task import Task
 
 ROWS = 128
+# Of metrics and of what stands beside them; metrics of another are made again from their shards.
+FORMAT = "layerdiv_tl.study/2"
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,6 +166,15 @@ def cell_of(
 def safe_name(name: str) -> str:
     """A name that every file system takes: letters, digits, dots and dashes."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "unnamed"
+
+
+def read_meta(folder: Path) -> dict[str, Any] | None:
+    """What a finished cell says about itself; None where it is not finished, or was by a version with other metrics."""
+    try:
+        about = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return about if isinstance(about, dict) and about.get("format") == FORMAT else None
 
 
 def write_json(path: Path, value: Any) -> None:

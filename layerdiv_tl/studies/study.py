@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -23,7 +22,7 @@ from ..ensemble.tradeoff import TradeOff, tradeoff_signs
 from ..errors import InputError
 from ..results import Result
 from .claims import claims_of
-from .shards import Shard
+from .shards import Shard, read_meta
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -105,12 +104,11 @@ class Study(Result):
             for at in sorted({file.parent for file in place.glob("*/*/*/*.*")}):
                 if only is not None and at not in only:
                     continue
-                meta = at / "meta.json"
-                if not meta.is_file() or not (at / "metrics.parquet").is_file():
+                about = read_meta(at)
+                if about is None or not (at / "metrics.parquet").is_file():
                     failures.append(f"{at.relative_to(place)} is not finished: run the same study again.")
                     continue
                 try:
-                    about = json.loads(meta.read_text(encoding="utf-8"))
                     frame = pd.read_parquet(at / "metrics.parquet")
                     names = {name: about["settings"][name] for name in ("model", "task", "unit")}
                 except (OSError, ValueError, KeyError) as error:
