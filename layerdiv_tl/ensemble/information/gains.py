@@ -193,7 +193,7 @@ def gain_curve_of(
         other = source.on(labels=labels)
         path = other.sweep()[0][None] if listed is None else listed
         nulls.append(_mean_chain(other, path)["joint"])
-        if members > 2:
+        if members > 1:
             null_shares.append(_shares(other, at_random, triples).mean())
     return GainCurve(
         order=order,
@@ -206,7 +206,7 @@ def gain_curve_of(
         gains=np.diff(terms["joint"], prepend=0.0),
         gain_errors=error([np.diff(d["joint"], prepend=0.0) for d in drawn]),
         null=np.array(nulls).reshape(len(nulls), members),
-        shares=_shares(whole, at_random, triples) if members > 2 else np.zeros(0),
+        shares=_shares(whole, at_random, triples) if members > 1 else np.zeros(0),
         null_shares=np.array(null_shares),
         label_entropy=label_entropy,
         level=level,
@@ -220,8 +220,8 @@ def _mean_chain(estimate: Estimator, orders: Int[np.ndarray, "repeat step"]) -> 
 
 def _triples(rng: np.random.Generator, members: int, count: int) -> Int[np.ndarray, "pair 3"]:
     """(k, k', place) with k < k' ≤ place: the first k and the first k' of an order, and a member outside both."""
-    found = [np.sort(rng.choice(members, 3, replace=False)) for _ in range(count if members > 2 else 0)]
-    return np.array(found, dtype=np.int64).reshape(-1, 3)
+    found = [np.sort(rng.choice(members + 1, 3, replace=False)) for _ in range(count if members > 1 else 0)]
+    return np.array(found, dtype=np.int64).reshape(-1, 3) - np.array([0, 0, 1])
 
 
 def _shares(

@@ -22,7 +22,7 @@ def normal_scores(x: Float[np.ndarray, "example dim"]) -> Float[np.ndarray, "exa
     >>> normal_scores(np.array([[1.0], [1000.0], [2.0]])).round(2).ravel().tolist()
     [-0.67, 0.67, 0.0]
     """
-    return ndtri(rankdata(x, axis=0) / (len(x) + 1))
+    return np.ascontiguousarray(ndtri(rankdata(x, axis=0) / (len(x) + 1)))
 
 
 def bias_of_half_logdet(n: float, dims: int) -> Float[np.ndarray, " dims"]:

@@ -157,7 +157,9 @@ class TreeVotes(Estimator):
         if n == 0:
             return np.zeros((self.members, self.members))
         weights = count_weights(n)
-        cells = weights[counts].reshape(self.members, options, self.members, options).sum((1, 3))
+        # Two short sums, each over long rows, which is how memory lies.
+        cells = weights[counts].reshape(self.members, options, -1).sum(1)
+        cells = sum(cells[:, option::options] for option in range(options))
         constant = np.log2(n) - 1 / (2 * n * BITS)
         alone = constant + weights[np.diagonal(counts)].reshape(self.members, options).sum(1)
         return alone[:, None] + alone - (constant + cells)
@@ -185,4 +187,4 @@ def table_fits(rows: int, options: int, members: int, classes: int) -> bool:
     >>> table_fits(2000, 2, 3, 2), table_fits(2000, 4, 12, 4)
     (True, False)
     """
-    return members * np.log(options) + np.log(classes) <= np.log(max(rows, 1) / 4)
+    return bool(members * np.log(options) + np.log(classes) <= np.log(max(rows, 1) / 4))
