@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Order = Literal["depth", "greedy", "random"]
+# Draws of the null of a share, which needs four estimates for every pair.
+SHARED = 20
 # Every step of a greedy search tries every member that is left.
 MOST_SEARCHED = 40
 
@@ -187,13 +189,14 @@ def gain_curve_of(
     def error(values: list[np.ndarray]) -> np.ndarray:
         return width * np.std(values, axis=0, ddof=1) if len(values) > 1 else np.full(members, np.nan)
 
-    triples = [_triples(rng, members, 20 if source.method == "gaussian" else 5) for _ in at_random]
-    nulls, null_shares = [], []
+    triples = [_triples(rng, members, 20 if source.method == "gaussian" else 3) for _ in at_random]
+    nulls: list[np.ndarray] = []
+    null_shares: list[float] = []
     for labels in shuffled_labels(source.labels, null, source.seed):
         other = source.on(labels=labels)
         path = other.sweep()[0][None] if listed is None else listed
         nulls.append(_mean_chain(other, path)["joint"])
-        if members > 1:
+        if members > 1 and len(null_shares) < SHARED:
             null_shares.append(_shares(other, at_random, triples).mean())
     return GainCurve(
         order=order,

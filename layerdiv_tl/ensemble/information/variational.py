@@ -7,7 +7,6 @@ from functools import cached_property
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from scipy.special import log_softmax
 
 from .estimator import BITS, TERMS, Estimator
 
@@ -149,12 +148,12 @@ class Variational(Estimator):
         centres = np.einsum("csd,sde->sec", means[:, columns], axes)
         rows = self.fold == fold
         places = np.einsum("nsd,sde->sne", self.x[rows][:, columns], axes, optimize=True)
-        prior = np.log(n / n.sum())[:, None, None]
-        settings = []
+        evidence = []
         for ridge in ridges:
             direction = centres / (np.maximum(size, 0.0) + ridge)[:, :, None]
-            evidence = places @ direction - (centres * direction).sum(1)[:, None] / 2
-            # Classes first: a sum over few neighbours in memory is slow.
-            evidence = np.ascontiguousarray(evidence.transpose(2, 0, 1))
-            settings += [log_softmax(prior + belief * evidence, 0) for belief in BELIEFS]
-        return np.stack(settings), self.y[rows]
+            evidence.append(places @ direction - (centres * direction).sum(1)[:, None] / 2)
+        # Classes before sets and examples: a sum over few neighbours in memory is slow.
+        told = np.stack(evidence).transpose(0, 3, 1, 2)[:, None] * np.array(BELIEFS)[:, None, None, None]
+        told = np.log(n / n.sum())[:, None, None] + told.reshape(-1, *told.shape[2:])
+        told -= told.max(1, keepdims=True)
+        return told - np.log(np.exp(told).sum(1, keepdims=True)), self.y[rows]

@@ -174,11 +174,17 @@ def best_tree(
     >>> sorted(zip(one.tolist(), other.tolist()))
     [(0, 1), (0, 2)]
     """
-    from scipy.sparse.csgraph import minimum_spanning_tree
-
-    # A weight of 0 would be no edge: only the order of the weights matters, so all are moved above 0.
-    tree = minimum_spanning_tree(weights.max() - weights + 1.0).tocoo()
-    return tree.row, tree.col
+    # Prim's: always the heaviest edge out of what is reached.
+    nearest, weight = np.zeros(len(weights), dtype=np.int64), weights[0].copy()
+    outside = np.ones(len(weights), dtype=bool)
+    outside[0], weight[0] = False, -np.inf
+    added = np.empty(len(weights) - 1, dtype=np.int64)
+    for step in range(len(added)):
+        added[step] = new = weight.argmax()
+        outside[new], weight[new] = False, -np.inf
+        closer = outside & (weights[new] > weight)
+        nearest[closer], weight[closer] = new, weights[new][closer]
+    return nearest[added], added
 
 
 def table_fits(rows: int, options: int, members: int, classes: int) -> bool:
