@@ -20,6 +20,7 @@ from layerdiv_tl.ensemble.information.source import Source
 from layerdiv_tl.ensemble.information.votes import TableVotes, TreeVotes, best_tree
 from layerdiv_tl.errors import InputError
 from layerdiv_tl.results import Result
+from layerdiv_tl.studies.shards import Shard
 
 QUICK = {"null": 0, "draws": 0}
 
@@ -315,14 +316,14 @@ def test_npeet_agrees_on_a_small_gaussian():
 def test_nulls_are_calibrated(estimator):
     """Members that know nothing of the label: p ≤ 0.1 about one time in ten, for every term that has a null."""
     rng, p = np.random.default_rng(10), []
-    for seed in range(40):
+    for seed in range(20 if estimator == "variational" else 40):
         u, y = rng.normal(size=(200, 4, 2)), rng.integers(0, 2, 200)
-        found = ld.information(u, y, estimator, null=39, draws=0, seed=seed).frame()
+        found = ld.information(u, y, estimator, null=19, draws=0, seed=seed).frame()
         p.append(found["p"].to_numpy())
     often = (np.array(p) <= 0.1).mean(0)
     known = np.isfinite(p).all(0)
     assert known.sum() == (3 if estimator == "variational" else 5)
-    assert (often[known] <= 0.25).all()
+    assert (often[known] <= 0.3).all()
     assert often[known].mean() > 0.01
 
 
@@ -584,6 +585,10 @@ def test_contributions_shards_and_arrays_are_taken(tmp_path):
     assert i.terms == array.terms
     assert i.bounds().errors["ensemble"][0] == pytest.approx((c.logits.argmax(1) != labels).mean())
 
+    same = {f.name: getattr(c, f.name) for f in dataclasses.fields(Shard) if hasattr(c, f.name)}
+    shard = Shard(**same | {"rows": np.arange(120), "labels": labels})
+    assert ld.information(shard, labels, **QUICK).terms == i.terms
+
     c = ld.contributions(gpt2(), prompts, [7, 30])
     assert c.components[-1].kind == "constant"
     i = ld.information(c, labels, **QUICK)
@@ -707,6 +712,17 @@ def test_copies_are_no_trouble_to_votes_and_classifiers():
     i = ld.information(votes, HALF, null=5, draws=5)
     assert i.redundancy > 0.9
     assert np.isfinite(ld.information(COPIED, HALF, "variational", **QUICK).joint)
+
+
+def test_a_shuffle_that_leaves_a_member_constant_is_no_draw():
+    """Two odd rows, one in each class: half of the shuffles put both in one, where nothing can be estimated."""
+    x = NORMAL.copy()
+    x[:, 1] = 0.0
+    x[[0, 1], 1] = 5.0, 7.0
+    i = ld.information(x, HALF, null=40, draws=40)
+    assert 5 < len(i.null["joint"]) < 35
+    assert np.isfinite([*i.intervals["joint"], *i.frame()["null_low"]]).all()
+    assert np.isfinite(i.gain_curve(null=10, draws=10).frame()["joint_null_low"]).all()
 
 
 def test_gaussians_with_several_columns_per_member_are_whole_members():

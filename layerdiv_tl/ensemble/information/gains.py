@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Literal, get_args
@@ -16,7 +17,7 @@ from ..scaling import LogFit, log_fit
 from ..tables import naming
 from ..uncertainty import RunningMean, interval
 from .estimator import TERMS, Estimator
-from .resampling import scale, shuffled_labels, subsamples
+from .resampling import deviation, scale, shuffled_labels, subsamples
 from .source import Source
 
 if TYPE_CHECKING:
@@ -183,21 +184,23 @@ def gain_curve_of(
     chosen = whole.sweep()[0][None] if listed is None else listed
     terms = _mean_chain(whole, chosen)
     least = int(np.bincount(source.owner).sum()) + 2 if source.method == "gaussian" else 5
-    drawn = [_mean_chain(source.on(rows), chosen) for rows in subsamples(source.labels, least, draws, source.seed)]
-    width = scale(source.labels)
-
-    def error(values: list[np.ndarray]) -> np.ndarray:
-        return width * np.std(values, axis=0, ddof=1) if len(values) > 1 else np.full(members, np.nan)
-
+    drawn: dict[str, list[np.ndarray]] = {name: [] for name in (*TERMS, "gain")}
+    for rows in subsamples(source.labels, least, draws, source.seed):
+        with suppress(np.linalg.LinAlgError):
+            some = _mean_chain(source.on(rows), chosen)
+            for name, values in (some | {"gain": np.diff(some["joint"], prepend=0.0)}).items():
+                drawn[name].append(values)
+    errors = {name: scale(source.labels) * deviation(np.reshape(x, (-1, members))) for name, x in drawn.items()}
     triples = [_triples(rng, members, 20 if source.method == "gaussian" else 3) for _ in at_random]
     nulls: list[np.ndarray] = []
     null_shares: list[float] = []
     for labels in shuffled_labels(source.labels, null, source.seed):
-        other = source.on(labels=labels)
-        path = other.sweep()[0][None] if listed is None else listed
-        nulls.append(_mean_chain(other, path)["joint"])
-        if members > 1 and len(null_shares) < SHARED:
-            null_shares.append(_shares(other, at_random, triples).mean())
+        with suppress(np.linalg.LinAlgError):
+            other = source.on(labels=labels)
+            path = other.sweep()[0][None] if listed is None else listed
+            nulls.append(_mean_chain(other, path)["joint"])
+            if members > 1 and len(null_shares) < SHARED:
+                null_shares.append(_shares(other, at_random, triples).mean())
     return GainCurve(
         order=order,
         orders=chosen,
@@ -205,10 +208,10 @@ def gain_curve_of(
         spans=spans,
         method=source.method,
         terms=terms,
-        errors={term: error([d[term] for d in drawn]) for term in TERMS},
+        errors={term: errors[term] for term in TERMS},
         gains=np.diff(terms["joint"], prepend=0.0),
-        gain_errors=error([np.diff(d["joint"], prepend=0.0) for d in drawn]),
-        null=np.array(nulls).reshape(len(nulls), members),
+        gain_errors=errors["gain"],
+        null=np.reshape(nulls, (-1, members)),
         shares=_shares(whole, at_random, triples) if members > 1 else np.zeros(0),
         null_shares=np.array(null_shares),
         label_entropy=label_entropy,

@@ -14,6 +14,8 @@ from .estimator import BITS, Estimator, with_joint
 
 # A direction with less than this share of a member's variance is rounding: the covariance is singular.
 SINGULAR = 1e-9
+# Deviations of normal scores, whose own is 1, that only rounding leaves.
+ROUNDING = 1e-6
 
 
 def normal_scores(x: Float[np.ndarray, "example dim"]) -> Float[np.ndarray, "example dim"]:
@@ -84,12 +86,11 @@ class Gaussian(Estimator):
         self.relevancies = self.weights @ self._single_entropies
 
     def chain(self, order: Sequence[int]) -> dict[str, Float[np.ndarray, " prefix"]]:
-        """One Cholesky factor per class holds the determinants of all prefixes."""
+        """One Cholesky factor per class holds the determinants of all prefixes. LinAlgError where one is singular."""
         order = list(order)
         columns = np.concatenate([self.columns[m] for m in order])
         ends = np.cumsum([len(self.columns[m]) for m in order])
-        factor = np.linalg.cholesky(self.covariance[:, columns[:, None], columns])
-        half = np.cumsum(np.log(np.diagonal(factor, axis1=1, axis2=2)), 1)[:, ends - 1]
+        half = np.cumsum(np.log(self._pivots(columns)), 1)[:, ends - 1]
         entropy = (half - self._bias[:, ends]) / BITS
         apart = np.cumsum(self._single_entropies[:, order], 1) - entropy
         return with_joint(
@@ -114,6 +115,7 @@ class Gaussian(Estimator):
         self, order: Sequence[int] | None = None
     ) -> tuple[Int[np.ndarray, " step"], Float[np.ndarray, "step member"]]:
         """Conditions on one member after the other: what is left of the others' covariance gives their gains."""
+        self._pivots(np.concatenate(self.columns))
         left, taken = self.covariance.copy(), 0
         sizes = np.array([len(c) for c in self.columns])
         chosen: list[int] = []
@@ -138,6 +140,14 @@ class Gaussian(Estimator):
         who = np.asarray(order)[place]
         return gains[first, who] - gains[later, who]
 
+    def _pivots(self, columns: Int[np.ndarray, " dim"]) -> Float[np.ndarray, "matrix dim"]:
+        """What is left of each column's deviation after those before it. LinAlgError where that is rounding."""
+        factor = np.linalg.cholesky(self.covariance[:, columns[:, None], columns])
+        pivots = np.diagonal(factor, axis1=1, axis2=2)
+        if pivots.min() < ROUNDING:
+            raise np.linalg.LinAlgError("a covariance is singular up to rounding")
+        return pivots
+
     def _blocks(self, matrices: np.ndarray) -> Float[np.ndarray, "matrix member"]:
         """½ ln det of each member's own block."""
         half = np.empty((len(matrices), self.members))
@@ -158,7 +168,7 @@ def refuse_singular(estimate: Gaussian, labels: Sequence[str], owner: np.ndarray
     for number, covariance in enumerate(estimate.covariance):
         where = f"within class {classes[number - 1]!r}" if number else "over all rows"
         spread = np.sqrt(np.diagonal(covariance))
-        if (flat := spread < SINGULAR).any():
+        if (flat := spread < ROUNDING).any():
             raise InputError(
                 f"{labels[owner[int(flat.argmax())]]} never varies {where}, so it has no density there: leave it out, "
                 "or use estimator='vote' or 'variational'."

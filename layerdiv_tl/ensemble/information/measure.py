@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from statistics import NormalDist
 from typing import Any, Literal, cast, get_args
@@ -17,7 +18,7 @@ from ..uncertainty import LEVEL
 from .estimator import TERMS
 from .gaussian import Gaussian, normal_scores, refuse_singular
 from .members import Members, are_votes, prepare
-from .resampling import scale, shuffled_labels, shuffled_members, subsamples
+from .resampling import deviation, scale, shuffled_labels, shuffled_members, subsamples
 from .result import LABELS, MEMBERS, SHUFFLED, Information
 from .source import Source
 from .variational import Variational
@@ -125,34 +126,38 @@ def _measured(source: Source, null: int, draws: int, level: float) -> dict[str, 
         least = len(source.owner) + 2 if source.method == "gaussian" else 5
         drawn: dict[str, list[np.ndarray]] = {"": [], "member": []}
         for rows_kept in subsamples(y, least, draws, source.seed):
-            some = source.on(rows_kept)
-            drawn[""].append(np.array(list(some.totals().values())))
-            drawn["member"].append(some.relevancies)
-        errors = {key: scale(y) * np.std(x, axis=0, ddof=1) for key, x in drawn.items()}
+            with suppress(np.linalg.LinAlgError):
+                some = source.on(rows_kept)
+                drawn[""].append(np.array(list(some.totals().values())))
+                drawn["member"].append(some.relevancies)
+        errors = {key: scale(y) * deviation(np.reshape(x, (-1, len(values[key])))) for key, x in drawn.items()}
     else:
         errors = {key: np.full(len(x), np.nan) for key, x in values.items()}
     nulls: dict[str, list[float]] = {term: [] for term in TERMS}
-    member_null = np.empty((null, source.members))
-    for draw, labels in enumerate(shuffled_labels(y, null, source.seed)):
-        other = source.on(labels=labels)
-        member_null[draw] = other.relevancies
-        for term, value in other.totals().items():
-            if SHUFFLED[term] == LABELS:
-                nulls[term].append(value)
+    member_null: list[np.ndarray] = []
+    # A shuffle may leave a member constant in a class: there is no Gaussian estimate of it, and no draw.
+    for labels in shuffled_labels(y, null, source.seed):
+        with suppress(np.linalg.LinAlgError):
+            other = source.on(labels=labels)
+            for term, value in other.totals().items():
+                if SHUFFLED[term] == LABELS:
+                    nulls[term].append(value)
+            member_null.append(other.relevancies)
     if source.method == "variational":
         nulls |= {term: [np.nan] * null for term in TERMS if SHUFFLED[term] == MEMBERS}
     else:
         for features in shuffled_members(source.features, source.owner, y, null, source.seed):
-            for term, value in source.on(features=features).totals().items():
-                if SHUFFLED[term] == MEMBERS:
-                    nulls[term].append(value)
+            with suppress(np.linalg.LinAlgError):
+                for term, value in source.on(features=features).totals().items():
+                    if SHUFFLED[term] == MEMBERS:
+                        nulls[term].append(value)
     wide = z * errors[""]
     return {
         "terms": terms,
         "intervals": {t: (float(v - w), float(v + w)) for t, v, w in zip(TERMS, values[""], wide, strict=True)},
         "null": {term: np.array(found, dtype=np.float64) for term, found in nulls.items()},
         "member_intervals": values["member"] + z * np.stack([-errors["member"], errors["member"]]),
-        "member_null": member_null,
+        "member_null": np.reshape(member_null, (-1, source.members)),
     }
 
 

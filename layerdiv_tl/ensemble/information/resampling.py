@@ -33,6 +33,11 @@ def scale(y: Int[np.ndarray, " example"]) -> float:
     return float(np.sqrt(count / (len(y) - count)))
 
 
+def deviation(drawn: Float[np.ndarray, "draw value"]) -> Float[np.ndarray, " value"]:
+    """Standard deviation over the draws; NaN for fewer than two."""
+    return drawn.std(0, ddof=1) if len(drawn) > 1 else np.full(drawn.shape[1], np.nan)
+
+
 def shuffled_labels(y: Int[np.ndarray, " example"], draws: int, seed: int) -> Iterator[Int[np.ndarray, " example"]]:
     """Labels that owe nothing to the members."""
     rng = np.random.default_rng([seed, 3])

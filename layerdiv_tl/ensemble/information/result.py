@@ -38,13 +38,14 @@ class Information(Result):
     """Relevancy, redundancies, joint information and diversity of an ensemble (Eq. 13). Made by `information`.
 
     features, owner, labels, classes, options, correct, components, spans, votes
-        The data, as the estimators take them: `[example, column]` contrasts in logits, or votes; the member
+        The data, as the estimators take them: `[example, column]` normal scores of contrasts, or votes; the member
         of each column; `[example]` classes from 0, and their names; the number of options; whether all members
         together answer rightly; the members' names, and what each holds (a group's first and last component).
     method
         "gaussian"; "table" or "tree" (votes); "variational".
     terms, intervals, null
-        By term, in bits: estimate, (low, high), and draws of the null `[draw]`.
+        By term, in bits: estimate, (low, high), and draws of the null `[draw]` (see `SHUFFLED`), without those
+        whose covariance is singular.
     member_intervals, member_null
         `[2, member]`, low and high of the relevancies; `[draw, member]`, relevancies with shuffled labels.
     warnings
