@@ -19,6 +19,8 @@ _HOME = {
     "contributions": "stream.contributions",
     "Decomposition": "ensemble.decomposition",
     "decompose": "ensemble.decomposition",
+    "Information": "ensemble.information",
+    "information": "ensemble.information",
     "Profile": "ensemble.profile",
     "profile": "stream.profile",
     "CorpusProfile": "ensemble.profile",

@@ -1,0 +1,84 @@
+"""What every estimator of information tells about one set of rows."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from jaxtyping import Float, Int
+
+TERMS = ("relevancy", "redundancy", "conditional_redundancy", "joint", "diversity")
+BITS = float(np.log(2))
+
+
+class Estimator(ABC):
+    """Estimates of Eq. 13's terms, in bits, for every set of members of one ensemble on one set of rows.
+
+    A member's number is its place among the `members`. Subclasses say what they assume.
+    """
+
+    members: int
+    relevancies: Float[np.ndarray, " member"]
+
+    @abstractmethod
+    def chain(self, order: Sequence[int]) -> dict[str, Float[np.ndarray, " prefix"]]:
+        """Every term for each prefix of `order`."""
+
+    @abstractmethod
+    def joint(self, sets: Iterable[Sequence[int]]) -> Float[np.ndarray, " set"]:
+        """I(U_S; Y) for each set S of members; 0 for the empty one."""
+
+    def totals(self) -> dict[str, float]:
+        """Every term for all members together."""
+        return {term: float(values[-1]) for term, values in self.chain(range(self.members)).items()}
+
+    def marginals(self) -> Float[np.ndarray, " member"]:
+        """I(U; Y) − I(U without the member; Y)."""
+        everyone = list(range(self.members))
+        values = self.joint([everyone, *([j for j in everyone if j != i] for i in everyone)])
+        return values[0] - values[1:]
+
+    def sweep(
+        self, order: Sequence[int] | None = None
+    ) -> tuple[Int[np.ndarray, " step"], Float[np.ndarray, "step member"]]:
+        """Members one after the other in `order`, or greedily by what each adds: the order, and all gains.
+
+        `gains[k, i]` is I(first k and i; Y) − I(first k; Y), NaN for a member that is among the first k.
+        """
+        chosen: list[int] = []
+        gains = np.full((self.members, self.members), np.nan)
+        for step in range(self.members):
+            left = [i for i in range(self.members) if i not in chosen]
+            values = self.joint([chosen, *([*chosen, i] for i in left)])
+            gains[step, left] = values[1:] - values[0]
+            chosen.append(left[int(np.argmax(gains[step, left]))] if order is None else int(order[step]))
+        return np.array(chosen), gains
+
+    def falls(self, order: Sequence[int], triples: Int[np.ndarray, "pair 3"]) -> Float[np.ndarray, " pair"]:
+        """For each (k, k', place): how much less order[place] adds to the first k' of `order` than to the first k."""
+        order = list(order)
+        sets = [s for k, later, i in triples for n in (k, later) for s in ([*order[:n], order[i]], order[:n])]
+        joint = self.joint(sets).reshape(-1, 4)
+        return joint[:, 0] - joint[:, 1] - (joint[:, 2] - joint[:, 3])
+
+
+def with_joint(
+    relevancy: Float[np.ndarray, " prefix"],
+    redundancy: Float[np.ndarray, " prefix"],
+    conditional: Float[np.ndarray, " prefix"],
+    joint: Float[np.ndarray, " prefix"],
+) -> dict[str, Float[np.ndarray, " prefix"]]:
+    """The terms of Eq. 13 under their names; they must satisfy it.
+
+    >>> terms = with_joint(np.array([0.0]), np.array([0.5]), np.array([1.5]), np.array([1.0]))
+    >>> float(terms["diversity"][0])
+    1.0
+    """
+    diversity = conditional - redundancy
+    gap = np.abs(joint - (relevancy + diversity))
+    scale = np.maximum(1.0, np.abs(redundancy) + np.abs(conditional))
+    # Draws that a class left without enough rows are NaN, and are judged by whoever asked for them.
+    if np.any(gap > 1e-9 * scale):
+        raise AssertionError(f"I = relevancy + conditional redundancy − redundancy is off by {gap.max():.2g} bits")
+    return dict(zip(TERMS, (relevancy, redundancy, conditional, joint, diversity), strict=True))

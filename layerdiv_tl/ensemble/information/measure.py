@@ -1,0 +1,206 @@
+"""`information`: an estimator on all rows, on subsamples for intervals, and on shuffled rows for nulls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from statistics import NormalDist
+from typing import Any, Literal, cast, get_args
+
+import numpy as np
+from jaxtyping import Float
+
+from ...components import Component
+from ...errors import InputError
+from ..decomposition import Ensemble
+from ..uncertainty import LEVEL
+from .estimator import TERMS
+from .gaussian import Gaussian, normal_scores, refuse_singular
+from .members import Members, are_votes, prepare
+from .resampling import deviation, scale, shuffled_labels, shuffled_members, subsamples
+from .result import LABELS, MEMBERS, SHUFFLED, Information
+from .source import Source
+from .variational import Variational
+from .votes import table_fits
+
+Kind = Literal["gaussian", "vote", "variational"]
+
+
+def information(
+    ensemble: Ensemble | Float[np.ndarray, "example member option"] | np.ndarray,
+    labels: Sequence[int] | Sequence[str] | np.ndarray,
+    estimator: Kind | None = None,
+    null: int = 200,
+    draws: int = 200,
+    seed: int = 0,
+    *,
+    groups: int | None = None,
+    contrasts: int | None = None,
+    components: Sequence[str | Component] | None = None,
+    level: float = LEVEL,
+) -> Information:
+    """Information-theoretic diversity (Theorem 4): I(U; Y) = relevancy + TC(U|Y) − TC(U), in bits.
+
+    ensemble
+        `Contributions`, an array `[example, member, option]` of logits, `[example, member]` of numbers, or
+        `[example, member]` of whole numbers: votes.
+    labels
+        One for each example: option indices or texts, or any classes where there are no options.
+    estimator
+        "gaussian" (default): Gaussian copula of the members' contrasts over options, its bias removed
+        (`Gaussian`). "vote" (default for whole numbers): each member's preferred option; the joint table where it
+        has four rows a cell (`TableVotes`), else a tree's lower bound of total correlation (`TreeVotes`).
+        "variational": what a classifier knows of unseen labels, a lower bound of I (`Variational`).
+    null, draws, seed, level
+        Shuffles for the nulls; subsamples without replacement for the intervals (the variational one uses the
+        spread over unseen rows instead); both 0 is quick. Equal seeds give equal results.
+    groups
+        Sum neighbours along the stream to at most this many members first: with few rows, 12.
+    contrasts
+        Principal contrasts per member: K − 1 for K options by default, fewer where rows do not suffice.
+    components
+        Names for the members of a plain array.
+
+    Intervals are normal, with a standard error from subsamples of four fifths: where the truth is independence
+    they are too wide (MATHS 11). Rows must be independent. Raises InputError for one class, classes of fewer
+    than 8 rows, numbers that are not finite; and, for the Gaussian, for members that never vary, members that
+    the others fix (copies), and a class with fewer than twice as many rows as dimensions.
+
+    >>> votes = np.array([[0, 0], [0, 1], [1, 0], [1, 1]] * 500)
+    >>> i = information(votes, votes[:, 0] ^ votes[:, 1], null=0, draws=0)
+    >>> [f"{x:.2g}" for x in (i.conditional_redundancy, i.joint, i.diversity)], abs(i.relevancy + i.redundancy) < 0.01
+    (['1', '1', '1'], True)
+    """
+    if estimator is None:
+        estimator = "vote" if not isinstance(ensemble, Ensemble) and are_votes(ensemble) else "gaussian"
+    if estimator not in get_args(Kind):
+        raise InputError(f"estimator={estimator!r:.40} is unknown: use {', '.join(map(repr, get_args(Kind)))}.")
+    for name, value in (("null", null), ("draws", draws), ("seed", seed)):
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
+            raise InputError(f"{name}={value!r:.40} must be a whole number of 0 or more.")
+    if not 0 < level < 1:
+        raise InputError(f"level={level!r:.40} must lie between 0 and 1.")
+    given = prepare(ensemble, labels, estimator, groups, contrasts, components)
+    method: str = estimator
+    if estimator == "vote":
+        options = int(given.features.max()) + 1
+        fits = table_fits(len(given.labels), options, len(given.components), len(given.classes))
+        method = "table" if fits else "tree"
+    features = given.features if given.votes else normal_scores(given.features)
+    source = Source(method, features, given.owner, given.labels, len(given.classes), seed)
+    if estimator == "gaussian":
+        _refuse_small_classes(given)
+        refuse_singular(cast(Gaussian, source.on()), given.spans, given.owner, given.classes)
+    found = _measured(source, null, draws, level)
+    result = Information(
+        features=features,
+        owner=given.owner,
+        labels=given.labels,
+        classes=given.classes,
+        options=given.options,
+        correct=given.correct,
+        components=given.components,
+        spans=given.spans,
+        votes=given.votes,
+        method=method,
+        warnings=given.notes,
+        seed=seed,
+        level=level,
+        **found,
+    )
+    return replace(result, warnings=(*given.notes, *_warnings(result)))
+
+
+def _measured(source: Source, null: int, draws: int, level: float) -> dict[str, Any]:
+    """Terms, intervals and nulls."""
+    estimate, y = source.on(), source.labels
+    z = NormalDist().inv_cdf(0.5 + level / 2)
+    terms = estimate.totals()
+    values = {"": np.array(list(terms.values())), "member": estimate.relevancies}
+    if isinstance(estimate, Variational):
+        # Rows that the classifiers have not seen are independent of one another.
+        rows = {"": np.stack(list(estimate.rows().values())), "member": estimate.single_rows}
+        errors = {key: x.std(1, ddof=1) / np.sqrt(len(y)) for key, x in rows.items()}
+    elif draws > 1:
+        least = len(source.owner) + 2 if source.method == "gaussian" else 5
+        drawn: dict[str, list[np.ndarray]] = {"": [], "member": []}
+        for rows_kept in subsamples(y, least, draws, source.seed):
+            with suppress(np.linalg.LinAlgError):
+                some = source.on(rows_kept)
+                drawn[""].append(np.array(list(some.totals().values())))
+                drawn["member"].append(some.relevancies)
+        errors = {key: scale(y) * deviation(np.reshape(x, (-1, len(values[key])))) for key, x in drawn.items()}
+    else:
+        errors = {key: np.full(len(x), np.nan) for key, x in values.items()}
+    nulls: dict[str, list[float]] = {term: [] for term in TERMS}
+    member_null: list[np.ndarray] = []
+    # A shuffle may leave a member constant in a class: there is no Gaussian estimate of it, and no draw.
+    for labels in shuffled_labels(y, null, source.seed):
+        with suppress(np.linalg.LinAlgError):
+            other = source.on(labels=labels)
+            for term, value in other.totals().items():
+                if SHUFFLED[term] == LABELS:
+                    nulls[term].append(value)
+            member_null.append(other.relevancies)
+    if source.method == "variational":
+        nulls |= {term: [np.nan] * null for term in TERMS if SHUFFLED[term] == MEMBERS}
+    else:
+        for features in shuffled_members(source.features, source.owner, y, null, source.seed):
+            with suppress(np.linalg.LinAlgError):
+                for term, value in source.on(features=features).totals().items():
+                    if SHUFFLED[term] == MEMBERS:
+                        nulls[term].append(value)
+    wide = z * errors[""]
+    return {
+        "terms": terms,
+        "intervals": {t: (float(v - w), float(v + w)) for t, v, w in zip(TERMS, values[""], wide, strict=True)},
+        "null": {term: np.array(found, dtype=np.float64) for term, found in nulls.items()},
+        "member_intervals": values["member"] + z * np.stack([-errors["member"], errors["member"]]),
+        "member_null": np.reshape(member_null, (-1, source.members)),
+    }
+
+
+def _refuse_small_classes(given: Members) -> None:
+    counts, dims = np.bincount(given.labels), len(given.owner)
+    if counts.min() < 2 * dims:
+        groups = max(1, int(counts.min()) // 2 * len(given.components) // dims)
+        raise InputError(
+            f"class {given.classes[int(counts.argmin())]!r} has {counts.min()} rows for {dims} dimensions: a Gaussian "
+            f"estimate needs twice as many rows as dimensions. Give more rows, groups={min(groups, 12)}, or "
+            "estimator='vote' or 'variational'."
+        )
+
+
+def _warnings(i: Information) -> list[str]:
+    """What should be read before the numbers."""
+    counts, dims, said = np.bincount(i.labels), len(i.owner), []
+    if len(i.classes) < i.options:
+        said.append(f"{i.options - len(i.classes)} of {i.options} options are no example's label.")
+    small = i.classes[int(counts.argmin())]
+    if counts.min() < dims:
+        said.append(f"Class {small!r} has fewer rows ({counts.min()}) than there are dimensions ({dims}).")
+    elif i.method == "gaussian" and counts.min() < 4 * dims:
+        said.append(
+            f"{len(i.components)} members are many for {len(i.labels)} rows: class {small!r} has {counts.min()} rows "
+            f"for {dims} dimensions. The estimates are noisy; groups= makes fewer members."
+        )
+    if not i.votes and (twice := len(i.features) - len(np.unique(i.features, axis=0))):
+        said.append(f"{twice} rows occur more than once: the estimates take rows for independent.")
+    if i.method == "tree":
+        said.append(
+            "Too many votes for a joint table: both redundancies are lower bounds (a tree's), the joint information "
+            "and the diversity are none."
+        )
+    if i.method != "variational" and i.joint > i.label_entropy:
+        said.append(
+            f"The joint information ({i.joint:.3g} bits) exceeds H(Y) = {i.label_entropy:.3g}, which no information "
+            "does: the estimator's assumption does not hold. bounds() takes a variational estimate."
+        )
+    for row in i.frame().itertuples():
+        if row.inside_null:
+            said.append(
+                f"{str(row.term).replace('_', ' ').capitalize()} ({row.bits:.3g} bits) lies inside its null "
+                f"({row.shuffled}: {row.null_low:.3g} to {row.null_high:.3g})."
+            )
+    return said

@@ -1,0 +1,202 @@
+"""Eq. 13 of an ensemble as a result: every term with its interval and its null, in bits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from ...components import Component
+from ...results import Result
+from ..tables import naming
+from ..uncertainty import interval
+from .bounds import Bounds, bounds_of
+from .estimator import TERMS, Estimator
+from .gains import GainCurve, Order, gain_curve_of
+from .source import Source
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# What each term is, by the estimator's method.
+_SIDE = {
+    "gaussian": dict.fromkeys(TERMS, "estimate"),
+    "table": dict.fromkeys(TERMS, "estimate"),
+    "tree": dict(zip(TERMS, ("estimate", "lower bound", "lower bound", "no bound", "no bound"), strict=True)),
+    "variational": dict(zip(TERMS, ("lower bound", "none", "none", "lower bound", "no bound"), strict=True)),
+}
+# Which shuffling each term is compared with: one that leaves everything else as it is.
+LABELS, MEMBERS = "labels shuffled", "members shuffled within classes"
+SHUFFLED = dict(zip(TERMS, (LABELS, MEMBERS, MEMBERS, LABELS, LABELS), strict=True))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Information(Result):
+    """Relevancy, redundancies, joint information and diversity of an ensemble (Eq. 13). Made by `information`.
+
+    features, owner, labels, classes, options, correct, components, spans, votes
+        The data, as the estimators take them: `[example, column]` normal scores of contrasts, or votes; the member
+        of each column; `[example]` classes from 0, and their names; the number of options; whether all members
+        together answer rightly; the members' names, and what each holds (a group's first and last component).
+    method
+        "gaussian"; "table" or "tree" (votes); "variational".
+    terms, intervals, null
+        By term, in bits: estimate, (low, high), and draws of the null `[draw]` (see `SHUFFLED`), without those
+        whose covariance is singular.
+    member_intervals, member_null
+        `[2, member]`, low and high of the relevancies; `[draw, member]`, relevancies with shuffled labels.
+    warnings
+        Sentences to read before the numbers.
+    """
+
+    features: np.ndarray
+    owner: Int[np.ndarray, " column"]
+    labels: Int[np.ndarray, " example"]
+    classes: tuple[str, ...]
+    options: int
+    correct: Float[np.ndarray, " example"] | None
+    components: tuple[Component, ...]
+    spans: tuple[str, ...]
+    votes: bool
+    method: str
+    terms: dict[str, float]
+    intervals: dict[str, tuple[float, float]]
+    null: dict[str, Float[np.ndarray, " draw"]]
+    member_intervals: Float[np.ndarray, "2 member"]
+    member_null: Float[np.ndarray, "draw member"]
+    warnings: tuple[str, ...]
+    seed: int
+    level: float
+
+    @property
+    def relevancy(self) -> float:
+        """Σ_i I(u_i; Y), bits."""
+        return self.terms["relevancy"]
+
+    @property
+    def redundancy(self) -> float:
+        """TC(U), the members' total correlation, bits; NaN for the variational estimator."""
+        return self.terms["redundancy"]
+
+    @property
+    def conditional_redundancy(self) -> float:
+        """TC(U|Y), the total correlation within classes, bits; NaN for the variational estimator."""
+        return self.terms["conditional_redundancy"]
+
+    @property
+    def joint(self) -> float:
+        """I(U; Y), bits."""
+        return self.terms["joint"]
+
+    @property
+    def diversity(self) -> float:
+        """The information-theoretic diversity, TC(U|Y) − TC(U) = I(U; Y) − relevancy, bits."""
+        return self.terms["diversity"]
+
+    @property
+    def label_entropy(self) -> float:
+        """H(Y), plug-in, bits: nothing can tell more about the label."""
+        share = np.bincount(self.labels) / len(self.labels)
+        return float(-(share * np.log2(share)).sum())
+
+    @cached_property
+    def _source(self) -> Source:
+        return Source(self.method, self.features, self.owner, self.labels, len(self.classes), self.seed)
+
+    @cached_property
+    def _estimate(self) -> Estimator:
+        return self._source.on()
+
+    def frame(self) -> pd.DataFrame:
+        """One row per term, in bits.
+
+        `bits` with `low`, `high`; `null` (median), `null_low`, `null_high` and `p` of the null that `shuffled`
+        names, two-sided; `inside_null`; `side`: whether it is an estimate, a lower bound, or no bound.
+        """
+        import pandas as pd
+
+        rows = []
+        for term in TERMS:
+            value, null = self.terms[term], self.null[term]
+            low, high = map(float, interval(null, self.level))
+            rows.append(
+                {
+                    "term": term,
+                    "bits": value,
+                    "low": self.intervals[term][0],
+                    "high": self.intervals[term][1],
+                    "null": float(np.median(null)) if len(null) else np.nan,
+                    "null_low": low,
+                    "null_high": high,
+                    "p": _two_sided(value, null),
+                    "inside_null": bool(low <= value <= high),
+                    "shuffled": SHUFFLED[term],
+                    "side": _SIDE[self.method][term],
+                }
+            )
+        frame = pd.DataFrame(rows)
+        columns = ("bits", "low", "high", "null", "null_low", "null_high")
+        frame.attrs["units"] = dict.fromkeys(columns, "bits")
+        frame.attrs |= {"method": self.method, "rows": len(self.labels), "members": len(self.components)}
+        frame.attrs |= {"label_entropy": self.label_entropy, "level": self.level, "seed": self.seed}
+        return frame
+
+    def by_component(self) -> pd.DataFrame:
+        """One row per member, in bits: `relevancy` I(u_i; Y), and `gain` I(U; Y) − I(U without it; Y).
+
+        `span` is what the member holds; `low`, `high` and `null_low`, `null_high` (labels shuffled) are the
+        relevancy's; `gain` is what the member tells that all the others together do not.
+        """
+        import pandas as pd
+
+        null_low, null_high = interval(self.member_null, self.level)
+        columns = {
+            "span": self.spans,
+            "relevancy": self._estimate.relevancies,
+            "low": self.member_intervals[0],
+            "high": self.member_intervals[1],
+            "null_low": null_low,
+            "null_high": null_high,
+            "gain": self._estimate.marginals(),
+        }
+        frame = pd.DataFrame(naming(self.components) | columns)
+        frame.attrs["units"] = dict.fromkeys(list(columns)[1:], "bits")
+        return frame
+
+    def bounds(self) -> Bounds:
+        """Eq. 12's bounds of the error beside the errors observed, from a variational estimate of I. See `Bounds`."""
+        return bounds_of(self._source.classifier, self.label_entropy, self.options, self.correct, self.level)
+
+    def gain_curve(self, order: Order = "depth", *, null: int = 50, draws: int = 50, orders: int = 10) -> GainCurve:
+        """Every term as members are added one by one (Theorems 5-8, Fig. 2 and 6), with what noise would give.
+
+        order
+            "depth": as they stand in the stream; "greedy": always the one that adds most, which takes luck
+            for gain (the null is as greedy); "random": the mean over `orders` random orders.
+        null, draws
+            Shuffles of the labels, and subsamples of rows.
+        orders
+            Random orders, also of the test for diminishing gains.
+
+        Raises InputError for an unknown order, and for the greedy one of more than 40 members unless Gaussian.
+        """
+        about = (self.components, self.spans, self.label_entropy, self.level)
+        return gain_curve_of(self._source, *about, order, null, draws, orders)
+
+    def __repr__(self) -> str:
+        told = ", ".join(f"{term} {self.terms[term]:.3g}" for term in TERMS)
+        warned = f"; {len(self.warnings)} warnings" if self.warnings else ""
+        return (
+            f"Information({len(self.components)} members, {len(self.labels)} rows, {self.method}: {told} bits{warned})"
+        )
+
+
+def _two_sided(value: float, null: Float[np.ndarray, " draw"]) -> float:
+    """p of a value among draws of its null: twice the smaller tail, the value counted in; NaN without draws."""
+    if not len(null) or not np.isfinite(value) or not np.isfinite(null).all():
+        return np.nan
+    tail = min(int((null >= value).sum()), int((null <= value).sum()))
+    return min(1.0, 2 * (1 + tail) / (1 + len(null)))
