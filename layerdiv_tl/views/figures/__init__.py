@@ -8,6 +8,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from ...ensemble.decomposition import Decomposition
+from ...ensemble.information import Bounds, GainCurve, Information
 from ...ensemble.profile import CorpusProfile, Profile
 from ...ensemble.reweight import Reweighting
 from ...ensemble.scaling import LogFit
@@ -28,6 +29,7 @@ from .correlations import correlation_bars
 from .curves import depth_panels
 from .depth import depth_curves
 from .heads import head_grid
+from .information import bound_bars, gain_lines, member_bars, term_bars
 from .logits import contribution_map
 from .loss import loss_curve
 from .modules import module_shares
@@ -42,15 +44,18 @@ from .weights import reweighting_bars
 __all__ = [
     "attention_maps",
     "bias_diversity_scatter",
+    "bound_bars",
     "component_bars",
     "contribution_map",
     "correlation_bars",
     "depth_curves",
     "depth_panels",
     "figure",
+    "gain_lines",
     "head_grid",
     "label_bars",
     "loss_curve",
+    "member_bars",
     "module_shares",
     "pairwise_map",
     "profile_depth",
@@ -59,6 +64,7 @@ __all__ = [
     "scaling_curve",
     "share_bars",
     "study_table_map",
+    "term_bars",
     "tradeoff_bars",
     "tradeoff_steps",
     "vote_bars",
@@ -84,6 +90,9 @@ KINDS: dict[type[Result], dict[str, Callable[..., go.Figure]]] = {
     TradeOff: {"steps": tradeoff_steps},
     Reweighting: {"weights": reweighting_bars},
     AttentionPatterns: {"maps": attention_maps},
+    Information: {"terms": term_bars, "members": member_bars},
+    Bounds: {"bounds": bound_bars},
+    GainCurve: {"curve": gain_lines},
     Task: {"labels": label_bars},
     Votes: {"members": vote_bars},
 }
