@@ -22,8 +22,8 @@ def test_terms_stand_at_their_bits_over_their_nulls(found):
     np.testing.assert_allclose(marks.x, frame["bits"])
     np.testing.assert_allclose(marks.error_x.array, frame["high"] - frame["bits"])
     np.testing.assert_allclose(marks.error_x.arrayminus, frame["bits"] - frame["low"])
-    np.testing.assert_allclose(band.base, frame["null_low"])
-    np.testing.assert_allclose(np.array(band.base) + band.x, frame["null_high"])
+    np.testing.assert_allclose(np.array(band.base, dtype=float), frame["null_low"])
+    np.testing.assert_allclose(np.array(band.base, dtype=float) + np.array(band.x, dtype=float), frame["null_high"])
     shapes = found.plot().layout.shapes
     assert shapes[0].x0 == pytest.approx(found.label_entropy)
 
