@@ -15,7 +15,7 @@ def test_the_first_examples_run(smol, tmp_path, monkeypatch):
     (tmp_path / "corpus.txt").write_text("The cat sat on the mat.\nOnce upon a time there was a king.\n")
     examples = re.findall(r"```python\n(.*?)```", README, flags=re.S)
     names = {}
-    for example in examples[:3]:
+    for example in examples[:4]:
         assert "ld." in example
         exec(compile(example, "README.md", "exec"), names)
     assert names["c"].identity_gap < 1e-6
