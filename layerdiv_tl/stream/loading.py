@@ -19,6 +19,7 @@ from ..errors import InputError
 from .anatomy import Anatomy
 from .default_model import GGUF_SHA256, NAME, REQUIREMENT, default_model_folder
 from .huggingface import of_huggingface
+from .mobilellm import load_mobilellm, said_by
 from .transformerlens import is_transformer_lens, of_transformer_lens
 
 # What a configuration says about where it lies and who read it.
@@ -180,6 +181,8 @@ def _causal_lm(place: str, kwargs: dict[str, Any], shown: str) -> Any:
     from transformers import AutoModelForCausalLM
 
     try:
+        if (said := said_by(place, kwargs)) is not None:
+            return load_mobilellm(place, said, kwargs)
         return AutoModelForCausalLM.from_pretrained(place, **kwargs)
     except InputError:
         raise

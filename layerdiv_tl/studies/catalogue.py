@@ -24,13 +24,10 @@ if TYPE_CHECKING:
 DIVERSITY = "2505.24009"
 DEPTH = "2505.13898"
 
-# Classes that come with a checkpoint as Python code, and for which TransformerLens 4.3 has no adapter.
-_WITHOUT_ADAPTER = ("MobileLLMForCausalLM",)
 _MOBILE = (
-    "MobileLLM is refused by load_model: it is run by code of its own (trust_remote_code=True, written for "
-    "Transformers 4), and TransformerLens has no adapter for that class. Its blocks are Llama's, so those without "
-    "layer-share should load as a Llama, from a copy whose config.json says model_type 'llama' and tie_word_embeddings "
-    "true; that is untested. Its licence is for non-commercial research, where the paper's Table 4 says MIT."
+    "MobileLLM is loaded as the Llama that it is, without the code that comes with it (load_model maps its config and "
+    "weights; a shared block is run twice in a row). Tested with random weights of its shape only. Its licence is for "
+    "non-commercial research, where the paper's Table 4 says MIT."
 )
 
 # What a family has beside its embedding and two sublayers per block: rows outside the blocks (a position embedding,
@@ -105,18 +102,11 @@ class CatalogueEntry:
         return str(self.config["architectures"][0])
 
     @property
-    def supported(self) -> bool:
-        """Whether TransformerLens has an adapter for its class, without which `load_model` refuses it."""
-        return self.architecture not in _WITHOUT_ADAPTER
-
-    @property
     def load(self) -> str:
         """The call that loads it."""
         if self.name == DEFAULT:
             return "ld.load_model()"
         settings = [f'"{self.name}"']
-        if not self.supported:
-            settings.append("trust_remote_code=True")
         if self.gigabytes > 80:  # more than one GPU of 80 GB holds
             settings.append('device_map="auto"')
         return f"ld.load_model({', '.join(settings)})"
@@ -126,8 +116,6 @@ class CatalogueEntry:
         """In a word or two, what stands between you and the model."""
         if self.name == DEFAULT:
             return "from PyPI"
-        if not self.supported:
-            return "refused"
         return "gated" if self.gated else "open"
 
     def record(self) -> dict[str, Any]:
@@ -142,7 +130,6 @@ class CatalogueEntry:
             "load": self.load,
             "gated": self.gated,
             "architecture": self.architecture,
-            "supported": self.supported,
             "papers": list(self.papers),
             "note": self.note,
         }
