@@ -26,9 +26,6 @@ _LLAMA = (
     "hidden_act",
     "max_position_embeddings",
     "rms_norm_eps",
-    "rope_theta",
-    "rope_scaling",
-    "rope_parameters",
     "attention_bias",
     "mlp_bias",
     "bos_token_id",
@@ -64,8 +61,11 @@ def load_mobilellm(place: str, said: dict[str, Any], kwargs: dict[str, Any]) -> 
     if said.get("share_embedding") is None and "tie_word_embeddings" not in said:
         raise InputError(f"the config in {place!r} does not say whether it shares its embedding (share_embedding).")
     own = {name: said[name] for name in _LLAMA if said.get(name) is not None}
+    # Older configs say rotary angles in two places, newer ones in one.
+    rope = said.get("rope_parameters") or {"rope_type": "default"} | (said.get("rope_scaling") or {})
+    rope.setdefault("rope_theta", said.get("rope_theta", 10000.0))
     tied = bool(said.get("share_embedding", said.get("tie_word_embeddings")))
-    config = LlamaConfig(**own, tie_word_embeddings=tied)
+    config = LlamaConfig(**own, rope_parameters=rope, tie_word_embeddings=tied)
     kwargs = {name: value for name, value in kwargs.items() if name != "trust_remote_code"}
     model, found = LlamaForCausalLM.from_pretrained(place, config=config, output_loading_info=True, **kwargs)
     for what, names in (
