@@ -20,7 +20,7 @@ from .gaussian import Gaussian, normal_scores, refuse_singular
 from .members import Members, are_votes, prepare
 from .resampling import deviation, scale, shuffled_labels, shuffled_members, subsamples
 from .result import LABELS, MEMBERS, SHUFFLED, Information
-from .source import Source
+from .source import Source, one_thread
 from .variational import Variational
 from .votes import table_fits
 
@@ -92,7 +92,8 @@ def information(
     if estimator == "gaussian":
         _refuse_small_classes(given)
         refuse_singular(cast(Gaussian, source.on()), given.spans, given.owner, given.classes)
-    found = _measured(source, null, draws, level)
+    with one_thread():
+        found = _measured(source, null, draws, level)
     result = Information(
         features=features,
         owner=given.owner,
