@@ -20,7 +20,7 @@ from .gaussian import Gaussian, normal_scores, refuse_singular
 from .members import Members, are_votes, prepare
 from .resampling import deviation, scale, shuffled_labels, shuffled_members, subsamples
 from .result import LABELS, MEMBERS, SHUFFLED, Information
-from .source import Source
+from .source import Source, one_thread
 from .variational import Variational
 from .votes import table_fits
 
@@ -63,9 +63,11 @@ def information(
         Names for the members of a plain array.
 
     Intervals are normal, with a standard error from subsamples of four fifths: where the truth is independence
-    they are too wide (MATHS 11). Rows must be independent. Raises InputError for one class, classes of fewer
-    than 8 rows, numbers that are not finite; and, for the Gaussian, for members that never vary, members that
-    the others fix (copies), and a class with fewer than twice as many rows as dimensions.
+    they are up to twice too wide, elsewhere as wide as they should. Rows must be independent.
+
+    Raises InputError for one class, classes of fewer than 8 rows, and numbers that are not finite; and, for the
+    Gaussian, for members that never vary, members that the others fix (copies), and a class with fewer than
+    twice as many rows as dimensions.
 
     >>> votes = np.array([[0, 0], [0, 1], [1, 0], [1, 1]] * 500)
     >>> i = information(votes, votes[:, 0] ^ votes[:, 1], null=0, draws=0)
@@ -92,7 +94,8 @@ def information(
     if estimator == "gaussian":
         _refuse_small_classes(given)
         refuse_singular(cast(Gaussian, source.on()), given.spans, given.owner, given.classes)
-    found = _measured(source, null, draws, level)
+    with one_thread():
+        found = _measured(source, null, draws, level)
     result = Information(
         features=features,
         owner=given.owner,

@@ -16,7 +16,7 @@ from ..uncertainty import interval
 from .bounds import Bounds, bounds_of
 from .estimator import TERMS, Estimator
 from .gains import GainCurve, Order, gain_curve_of
-from .source import Source
+from .source import Source, one_thread
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -184,7 +184,8 @@ class Information(Result):
         Raises InputError for an unknown order, and for the greedy one of more than 40 members unless Gaussian.
         """
         about = (self.components, self.spans, self.label_entropy, self.level)
-        return gain_curve_of(self._source, *about, order, null, draws, orders)
+        with one_thread():
+            return gain_curve_of(self._source, *about, order, null, draws, orders)
 
     def __repr__(self) -> str:
         told = ", ".join(f"{term} {self.terms[term]:.3g}" for term in TERMS)

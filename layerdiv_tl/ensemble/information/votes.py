@@ -108,11 +108,11 @@ class TreeVotes(Estimator):
         self._pairs = np.zeros((2, 2, self.members, self.members))
         single = np.zeros((classes + 1, self.members, options), dtype=np.int64)
         for h in (0, 1):
-            both = np.zeros((hot.shape[1],) * 2, dtype=np.int64)
+            both = np.zeros((hot.shape[1],) * 2, dtype=np.int32)
             for c in range(classes):
                 rows = hot[(half == h) & (y == c)]
                 # Counts below 2²⁴ are exact in float32.
-                counts = (rows.T @ rows).astype(np.int64)
+                counts = (rows.T @ rows).astype(np.int32)
                 both += counts
                 single[c + 1] += np.diagonal(counts).reshape(self.members, options)
                 self._pairs[h, 1] += len(rows) / max(self._rows[h], 1) * self._information(counts, len(rows), options)
@@ -158,7 +158,7 @@ class TreeVotes(Estimator):
             return np.zeros((self.members, self.members))
         weights = count_weights(n)
         # Two short sums, each over long rows, which is how memory lies.
-        cells = weights[counts].reshape(self.members, options, -1).sum(1)
+        cells = weights.take(counts).reshape(self.members, options, -1).sum(1)
         cells = sum(cells[:, option::options] for option in range(options))
         constant = np.log2(n) - 1 / (2 * n * BITS)
         alone = constant + weights[np.diagonal(counts)].reshape(self.members, options).sum(1)
