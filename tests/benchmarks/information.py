@@ -13,7 +13,7 @@ import resource
 import time
 
 import numpy as np
-from layerdiv_tl.studies.measure import prepared
+from layerdiv_tl.studies.run import prepared
 
 import layerdiv_tl as ld
 from layerdiv_tl.tasks.paper import EIGHT
