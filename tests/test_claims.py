@@ -183,6 +183,18 @@ def test_returns_that_diminish_and_returns_that_grow():
     assert verdicts(planted(models=3, totals=totals(np.log)))[7, "all models"] == "not tested"
 
 
+@pytest.mark.parametrize("shape", [lambda n: -(n**2), lambda n: -((n - 70) ** 2), lambda n: 0.5 * n**0])
+def test_what_does_not_rise_has_no_returns_to_diminish(shape):
+    """Accuracy that falls ever faster, or rises and falls again, bends down too, and says nothing of returns."""
+    study = planted(
+        models=10,
+        totals=lambda model, task, members: {("squared", "accuracy"): shape(members), ("paper", "loss"): -shape(members)},
+    )
+    claims = study.claims(draws=50).query("number == 7")
+    assert claims["verdict"].tolist() == ["not tested", "not tested"]
+    assert claims["because"].str.contains("no returns that could diminish").all()
+
+
 def test_reuse_is_compared_with_the_model_of_its_size():
     """Half the diversity before the size correction, twice the diversity after it; pairs can be named."""
 

@@ -249,11 +249,15 @@ def _diminishes(held: _Held) -> Iterator[_Row]:
         for quantity, unit, rising in (("accuracy", "points", 1), ("MSE", "hundredths", -1)):
             means = table[quantity]["Avg."][names].to_numpy(dtype=float)
             fit = log_fit(members, rising * means, draws=held.draws, seed=held.seed)
-            bend = fit.frame().set_index("term")[["estimate", "low", "high"]].T["curvature"]
-            e = _Estimate(bend["estimate"], bend["low"], bend["high"], "models", len(names))
+            terms = fit.frame().set_index("term")[["estimate", "low", "high"]].T
+            bend, slope = terms["curvature"], terms["slope"]
+            rises = slope["low"] > 0
+            low, high = (bend["low"], bend["high"]) if rises else (np.nan, np.nan)
+            e = _Estimate(bend["estimate"], low, high, "models", len(names))
             because = (
                 f"curvature of {'' if rising > 0 else '−'}{quantity}, averaged over tasks, against the number of "
                 f"components in standard deviations; each doubling brings {rising * fit.slope * np.log(2):+.3g}"
+                + ("" if rises else ", not clearly for the better: no returns that could diminish")
             )
             yield _Row(7, claim, f"{quantity}, {reading}", e, 0.0, -1, unit, because)
     if not tested:
