@@ -101,6 +101,19 @@ def test_too_little_is_not_tested():
     assert bare[1, "per model"] == bare[2, "per model"] == bare[5, "centred"] == "not tested"
 
 
+def test_what_was_left_out_is_not_counted():
+    """Curves that never vary are told apart from those of the mean; steps that are missing are asked for."""
+
+    def some_flat(model, task):
+        found = curves(1)(model, task)
+        return found | {"accuracy": np.full(31, 0.53)} if task == "t0" else found
+
+    claims = planted(models=3, curve=some_flat).claims(draws=50).set_index(["number", "reading"])
+    assert "mean of 9 curves (3 more do not vary)" in claims["because"][1, "per model"]
+    always_moving = planted(models=3, curve=curves(1)).claims(draws=50).set_index(["number", "reading"])
+    assert always_moving["because"][5, "centred"].endswith("an interval needs 3 models and steps of both kinds")
+
+
 def test_outliers_put_spearman_below_pearson():
     """Ranks lose what one far junction gives the product moment, and keep what a bent curve hides from it."""
 
