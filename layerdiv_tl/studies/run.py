@@ -46,7 +46,7 @@ def run_study(
     models
         One or several of what `load_model` takes, or {name: x}. "default" is the default model.
     tasks
-        Names or `Task`s; "all" is the paper's eight.
+        Names or `Task`s, of one name each; "all" is the paper's eight.
     units
         "sublayer", "head", "neuron", one or several.
     limit, data, template, shots, seed, train
@@ -95,6 +95,9 @@ def run_study(
         raise InputError(f"units={units!r}: use 'sublayer', 'head', 'neuron', one or several.")
     how: dict[str, Any] = {"limit": limit, "template": template, "shots": shots, "seed": seed, "train": train}
     ready = [t if isinstance(t, Task) else task(t, data, **how) for t in names]
+    called = [t.name for t in ready]
+    if twice := [name for name in called if called.count(name) > 1]:
+        raise InputError(f"two tasks are called {twice[0]!r}: give each once, under a name of its own.")
     asked = {name: value for name, value in how.items() if name != "train"} | {"chat": chat, "multi_token": multi_token}
     for name, value in (("data", data), ("train", train)):
         asked[name] = str(value) if isinstance(value, str | os.PathLike) else None
@@ -108,7 +111,8 @@ def run_study(
     for name, x in grid.items():
         try:
             model = load_model(x, **(load or {} if not isinstance(x, Model) else {}))
-            model = model if x is None else replace(model, name=name)  # the default model has its own name
+            # In a list the default model has its own name.
+            model = model if x is None and name == "default" else replace(model, name=name)
             digest = fingerprint(model)
             most = model.batch_tokens if batch_tokens is None else batch_tokens
         except Exception as error:
@@ -259,7 +263,8 @@ def _tasks(given: Any) -> list[str | Task]:
     several = list(given) if isinstance(given, list | tuple) else [given]
     found: list[str | Task] = []
     for one in several:
-        found += list(EIGHT) if isinstance(one, str) and one == "all" else [one]
+        named = list(EIGHT) if isinstance(one, str) and one == "all" else [one]
+        found += [name for name in named if not (isinstance(name, str) and name in found)]
     if not found:
         raise InputError("there are no tasks: give names, Tasks, or 'all'.")
     return found
