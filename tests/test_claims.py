@@ -268,3 +268,16 @@ def test_the_joint_test_of_walks_is_calibrated():
         ps.append(curve_correlations(pd.concat(rows), "mse", draws=99)[1])
     assert np.mean(np.array(ps) < 0.05) < 0.11
     assert abs(np.mean(ps) - 0.5) < 0.08
+
+
+def test_a_curve_that_never_moves_is_not_standardised():
+    """What rounding makes of a constant (0.53, 61 times) has a spread of 1e-16, which is no curve of ±1."""
+    from layerdiv_tl.views.figures import depth_panels
+
+    study = planted(models=1, tasks=1, curve=lambda *_: curves(1, length=61)("m", "t") | {"accuracy": np.full(61, 0.53)})
+    frame = study.curves(standardised=True)
+    assert frame["accuracy"].isna().all()
+    assert frame["mse"].std(ddof=0) == pytest.approx(1)
+    lines = {trace.name: trace.y for trace in depth_panels(study.curves()).data}
+    assert set(lines["accuracy"]) == {None}
+    np.testing.assert_allclose(np.array(lines["MSE"], dtype=float), frame["mse"], atol=6e-5)

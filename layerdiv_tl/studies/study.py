@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 import numpy as np
 
 from ..components import Unit
-from ..ensemble.correlation import correlations
+from ..ensemble.correlation import correlations, z_scores
 from ..ensemble.decomposition import NormAt
 from ..ensemble.reweight import Reweighting, reweight
 from ..ensemble.scaling import LogFit, log_fit
@@ -317,7 +317,8 @@ class Study(Result):
         """Accuracy, MSE, bias, diversity and more of the prefix ensembles (Fig. 5 and 7), wide.
 
         One row per model, task and junction, numbered from 0; junctions that the stream never holds are
-        left out. `standardised`: each curve less its mean, over its standard deviation, as in the figures.
+        left out. `standardised`: each curve less its mean, over its standard deviation, as in the figures; NaN if
+        it never moves.
         `models`: these only, such as `best(5)`. Raises InputError for a unit that has no depth tables here,
         and for a model that is not in the study.
         """
@@ -340,7 +341,7 @@ class Study(Result):
         frame.insert(3, "junction", frame.groupby(["model", "task"], sort=False).cumcount())
         if standardised:
             curves = frame.groupby(["model", "task"], sort=False)[list(CURVES)]
-            frame[list(CURVES)] = (frame[list(CURVES)] - curves.transform("mean")) / curves.transform("std", ddof=0)
+            frame[list(CURVES)] = curves.transform(lambda curve: z_scores(curve.to_numpy(dtype=float)))
         return frame
 
     def correlations(self, unit: Unit = "sublayer", draws: int = 1000, seed: int = 0) -> pd.DataFrame:
