@@ -105,6 +105,17 @@ def test_answers_and_baselines(study, words):  # noqa: F811
     assert "word counts" not in next(findings(few))
 
 
+def test_a_reason_is_given_only_where_it_holds(study):
+    """MSE that is far from the uniform prediction's is not called nearly uniform."""
+    assert "nearly uniform" not in " ".join(findings(far(study, 0.05)))
+    assert "nearly uniform" in " ".join(findings(far(study, 0.249)))
+
+
+def far(study, mse):
+    at = (study.metrics["loss"] == "paper") & (study.metrics["term"] == "loss")
+    return ld.Study(study.metrics.assign(mean=study.metrics["mean"].mask(at, mse)), study.cells, (), study.folders)
+
+
 def test_the_report_is_one_page(study, tmp_path, capsys):
     """From Python and from the shell; every section, all cells' components, no other host."""
     page = study.report(tmp_path / "report.html").read_text(encoding="utf-8")
@@ -134,6 +145,10 @@ def test_what_a_study_lacks_is_said(study, tmp_path):
     """Without contributions, of one model on one task: a page that names what is left out."""
     saved = ld.Study.load(study.save(tmp_path / "saved"))
     assert "saved without its contributions" in study_page(saved).html()
+    cells = [study.cells[0] | {"folder": str(tmp_path)}, *study.cells[1:]]  # one without, the others with
+    page = study_page(ld.Study(study.metrics, tuple(cells), (), study.folders)).html()
+    assert "1 cell left out: this study was saved without its contributions" in page
+    assert page.count("<details") == 2 * 17
     one = ld.Study(
         study.metrics.query("model == 'm0' and task == 't0'"),
         tuple(c for c in study.cells if c["settings"]["model"] == "m0" and c["settings"]["task"] == "t0"),
@@ -158,6 +173,10 @@ def test_names_stay_text(study):
     page = study_page(ld.Study(metrics, tuple(cells), (HOSTILE,), (HOSTILE,)), HOSTILE).html()
     assert "<img src=x" not in page
     assert page.count("</script>") == page.count("<script")
+    # plotly reads HTML in titles and hovers: there, too, it must have been escaped before it became JSON.
+    drawn = "".join(re.findall(r"<script type='application/json'>(.*?)</script>", page, flags=re.S))
+    assert drawn.count("img src=x") > 18
+    assert "\\u003cimg" not in drawn
 
 
 def test_the_command_measures_the_same(study, tmp_path, capsys):
