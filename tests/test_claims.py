@@ -201,7 +201,10 @@ def test_what_does_not_rise_has_no_returns_to_diminish(shape):
     """Accuracy that falls ever faster, or rises and falls again, bends down too, and says nothing of returns."""
     study = planted(
         models=10,
-        totals=lambda model, task, members: {("squared", "accuracy"): shape(members), ("paper", "loss"): -shape(members)},
+        totals=lambda model, task, members: {
+            ("squared", "accuracy"): shape(members),
+            ("paper", "loss"): -shape(members),
+        },
     )
     claims = study.claims(draws=50).query("number == 7")
     assert claims["verdict"].tolist() == ["not tested", "not tested"]
@@ -274,7 +277,9 @@ def test_a_curve_that_never_moves_is_not_standardised():
     """What rounding makes of a constant (0.53, 61 times) has a spread of 1e-16, which is no curve of ±1."""
     from layerdiv_tl.views.figures import depth_panels
 
-    study = planted(models=1, tasks=1, curve=lambda *_: curves(1, length=61)("m", "t") | {"accuracy": np.full(61, 0.53)})
+    study = planted(
+        models=1, tasks=1, curve=lambda *_: curves(1, length=61)("m", "t") | {"accuracy": np.full(61, 0.53)}
+    )
     frame = study.curves(standardised=True)
     assert frame["accuracy"].isna().all()
     assert frame["mse"].std(ddof=0) == pytest.approx(1)

