@@ -78,6 +78,7 @@ def test_components_are_those_of_decompose(study):
         mine = study.components(unit).query("model == 'm0' and task == 't0'")
         theirs = d.by_component()
         assert mine["component"].tolist() == theirs["component"].tolist()
+        assert set(mine) - {"model", "task"} <= set(theirs)
         for term in ("bias", "diversity_centred", "net", "accuracy"):
             np.testing.assert_allclose(mine[term], theirs[term], rtol=1e-6)
         modules = study.modules(unit).query("model == 'm0' and task == 't0'").set_index("module")
