@@ -126,6 +126,7 @@ def _parser() -> argparse.ArgumentParser:
 def _run(options: argparse.Namespace) -> int:
     from .studies.run import run_study
 
+    _refuse_empty(options.out, "a folder")
     load = {"dtype": options.dtype, "device_map": options.device_map, "trust_remote_code": options.trust_remote_code}
     study = run_study(
         options.model,
@@ -161,6 +162,7 @@ def _run(options: argparse.Namespace) -> int:
 def _report(options: argparse.Namespace) -> int:
     from .studies.study import Study
 
+    _refuse_empty(options.out, "a file")
     print(Study.load(*options.folders).report(options.out))
     return 0
 
@@ -169,9 +171,8 @@ def _demo(options: argparse.Namespace) -> int:
     from pathlib import Path
 
     out = Path(options.out)
+    _refuse_empty(options.out, "a folder")
     try:
-        if not options.out.strip():
-            raise InputError("--out '' names no folder: give one, or leave the option out.")
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"--out {options.out} cannot be made ({error.strerror}): give a folder of yours.") from error
@@ -272,6 +273,12 @@ def _text(options: argparse.Namespace) -> str:
     if not text.strip():
         raise InputError("the text is empty: give at least two tokens of text.")
     return text
+
+
+def _refuse_empty(out: str, what: str) -> None:
+    # Path("") is the folder one is in.
+    if not out.strip():
+        raise InputError(f"--out {out!r} names nothing: give {what}.")
 
 
 def _say(line: str) -> None:

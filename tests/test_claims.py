@@ -101,6 +101,19 @@ def test_too_little_is_not_tested():
     assert bare[1, "per model"] == bare[2, "per model"] == bare[5, "centred"] == "not tested"
 
 
+def test_what_was_left_out_is_not_counted():
+    """Curves that never vary are told apart from those of the mean; steps that are missing are asked for."""
+
+    def some_flat(model, task):
+        found = curves(1)(model, task)
+        return found | {"accuracy": np.full(31, 0.53)} if task == "t0" else found
+
+    claims = planted(models=3, curve=some_flat).claims(draws=50).set_index(["number", "reading"])
+    assert "mean of 9 curves (3 more do not vary)" in claims["because"][1, "per model"]
+    always_moving = planted(models=3, curve=curves(1)).claims(draws=50).set_index(["number", "reading"])
+    assert always_moving["because"][5, "centred"].endswith("an interval needs 3 models and steps of both kinds")
+
+
 def test_outliers_put_spearman_below_pearson():
     """Ranks lose what one far junction gives the product moment, and keep what a bent curve hides from it."""
 
@@ -183,6 +196,21 @@ def test_returns_that_diminish_and_returns_that_grow():
     assert verdicts(planted(models=3, totals=totals(np.log)))[7, "all models"] == "not tested"
 
 
+@pytest.mark.parametrize("shape", [lambda n: -(n**2), lambda n: -((n - 70) ** 2), lambda n: 0.5 * n**0])
+def test_what_does_not_rise_has_no_returns_to_diminish(shape):
+    """Accuracy that falls ever faster, or rises and falls again, bends down too, and says nothing of returns."""
+    study = planted(
+        models=10,
+        totals=lambda model, task, members: {
+            ("squared", "accuracy"): shape(members),
+            ("paper", "loss"): -shape(members),
+        },
+    )
+    claims = study.claims(draws=50).query("number == 7")
+    assert claims["verdict"].tolist() == ["not tested", "not tested"]
+    assert claims["because"].str.contains("no returns that could diminish").all()
+
+
 def test_reuse_is_compared_with_the_model_of_its_size():
     """Half the diversity before the size correction, twice the diversity after it; pairs can be named."""
 
@@ -243,3 +271,18 @@ def test_the_joint_test_of_walks_is_calibrated():
         ps.append(curve_correlations(pd.concat(rows), "mse", draws=99)[1])
     assert np.mean(np.array(ps) < 0.05) < 0.11
     assert abs(np.mean(ps) - 0.5) < 0.08
+
+
+def test_a_curve_that_never_moves_is_not_standardised():
+    """What rounding makes of a constant (0.53, 61 times) has a spread of 1e-16, which is no curve of ±1."""
+    from layerdiv_tl.views.figures import depth_panels
+
+    study = planted(
+        models=1, tasks=1, curve=lambda *_: curves(1, length=61)("m", "t") | {"accuracy": np.full(61, 0.53)}
+    )
+    frame = study.curves(standardised=True)
+    assert frame["accuracy"].isna().all()
+    assert frame["mse"].std(ddof=0) == pytest.approx(1)
+    lines = {trace.name: trace.y for trace in depth_panels(study.curves()).data}
+    assert set(lines["accuracy"]) == {None}
+    np.testing.assert_allclose(np.array(lines["MSE"], dtype=float), frame["mse"], atol=6e-5)

@@ -45,6 +45,18 @@ def test_an_output_that_is_a_file(tmp_path, capsys):
     assert "give a folder of yours" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "command", [["run", "--model", "m", "--task", "rte"], ["report", "."], ["demo"], ["profile", "a text"]]
+)
+def test_an_output_without_a_name_is_not_the_folder_one_is_in(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for nothing in ("", " "):
+        assert main([*command, "--out", nothing]) == 1
+        assert "give a f" in (told := capsys.readouterr().err) or "give one" in told
+        assert f"--out {nothing!r} names no" in told
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_surprise_is_one_line_too(tmp_path, monkeypatch, capsys):
     monkeypatch.delenv("LAYERDIV_DEBUG", raising=False)
     monkeypatch.setattr("layerdiv_tl.stream.loading.load_model", lambda: 1 / 0)

@@ -78,6 +78,7 @@ def test_components_are_those_of_decompose(study):
         mine = study.components(unit).query("model == 'm0' and task == 't0'")
         theirs = d.by_component()
         assert mine["component"].tolist() == theirs["component"].tolist()
+        assert set(mine) - {"model", "task"} <= set(theirs)
         for term in ("bias", "diversity_centred", "net", "accuracy"):
             np.testing.assert_allclose(mine[term], theirs[term], rtol=1e-6)
         modules = study.modules(unit).query("model == 'm0' and task == 't0'").set_index("module")
@@ -103,6 +104,17 @@ def test_answers_and_baselines(study, words):  # noqa: F811
     few = run_study({"m": ld.load_model(llama(), tokenizer=words)}, rows(6))
     assert np.isnan(few.summary()["bag_of_words"]).all()
     assert "word counts" not in next(findings(few))
+
+
+def test_a_reason_is_given_only_where_it_holds(study):
+    """MSE that is far from the uniform prediction's is not called nearly uniform."""
+    assert "nearly uniform" not in " ".join(findings(far(study, 0.05)))
+    assert "nearly uniform" in " ".join(findings(far(study, 0.249)))
+
+
+def far(study, mse):
+    at = (study.metrics["loss"] == "paper") & (study.metrics["term"] == "loss")
+    return ld.Study(study.metrics.assign(mean=study.metrics["mean"].mask(at, mse)), study.cells, (), study.folders)
 
 
 def test_the_report_is_one_page(study, tmp_path, capsys):
@@ -134,6 +146,10 @@ def test_what_a_study_lacks_is_said(study, tmp_path):
     """Without contributions, of one model on one task: a page that names what is left out."""
     saved = ld.Study.load(study.save(tmp_path / "saved"))
     assert "saved without its contributions" in study_page(saved).html()
+    cells = [study.cells[0] | {"folder": str(tmp_path)}, *study.cells[1:]]  # one without, the others with
+    page = study_page(ld.Study(study.metrics, tuple(cells), (), study.folders)).html()
+    assert "1 cell left out: this study was saved without its contributions" in page
+    assert page.count("<details") == 2 * 17
     one = ld.Study(
         study.metrics.query("model == 'm0' and task == 't0'"),
         tuple(c for c in study.cells if c["settings"]["model"] == "m0" and c["settings"]["task"] == "t0"),
@@ -158,6 +174,10 @@ def test_names_stay_text(study):
     page = study_page(ld.Study(metrics, tuple(cells), (HOSTILE,), (HOSTILE,)), HOSTILE).html()
     assert "<img src=x" not in page
     assert page.count("</script>") == page.count("<script")
+    # plotly reads HTML in titles and hovers: there, too, it must have been escaped before it became JSON.
+    drawn = "".join(re.findall(r"<script type='application/json'>(.*?)</script>", page, flags=re.S))
+    assert drawn.count("img src=x") > 18
+    assert "\\u003cimg" not in drawn
 
 
 def test_the_command_measures_the_same(study, tmp_path, capsys):
@@ -167,6 +187,7 @@ def test_the_command_measures_the_same(study, tmp_path, capsys):
     llama(vocab_size=300).save_pretrained(tmp_path / "tiny")
     bytes_tokenizer().save_pretrained(tmp_path / "tiny")
     arguments = ["--task", "sample/sentiment", "--limit", "12", "--chat", "--multi-token", "--unit", "head"]
+    arguments += ["--dtype", "bfloat16", "--batch-tokens", "512"]
     assert command_of(study) is None
     assert main(["run", "--model", str(tmp_path / "tiny"), *arguments, "--out", str(tmp_path / "study")]) == 0
     before = {file: file.stat().st_mtime_ns for file in (tmp_path / "study").rglob("*.*")}
@@ -174,6 +195,11 @@ def test_the_command_measures_the_same(study, tmp_path, capsys):
     assert command[0] == "layerdiv"
     assert main([*command[1:-1], str(tmp_path / "study")]) == 0
     assert {file: file.stat().st_mtime_ns for file in (tmp_path / "study").rglob("*.*")} == before
+    mine = ld.task("sample/sentiment", limit=12, template="{text} {answer}")
+    assert command_of(run_study(tmp_path / "tiny", mine, multi_token=True)) is None
+    rows = pd.DataFrame({"text": mine.texts, "label": mine.labels})
+    data = rows.rename(columns={"text": "sentence"})
+    assert command_of(run_study(tmp_path / "tiny", "sst2", data=data, multi_token=True)) is None
 
 
 def bytes_tokenizer():

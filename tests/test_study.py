@@ -97,6 +97,17 @@ def test_metrics_are_those_of_the_rows(folder, tmp_path):
     assert ld.decompose(stored, stored.labels).loss == pytest.approx(ld.decompose(c, task.labels).loss, rel=1e-4)
 
 
+def test_no_task_or_model_hides_another(words, monkeypatch):
+    """Two tasks of one name are refused, one named twice is run once; the default model takes the name it is given."""
+    model = ld.load_model(llama(), tokenizer=words)
+    with pytest.raises(ld.InputError, match="two tasks are called 'words'"):
+        run_study({"m": model}, [rows(8), rows(9, seed=1)])
+    assert running._tasks(["rte", "all", "rte"]) == ["rte", *(name for name in running.EIGHT if name != "rte")]
+    monkeypatch.setattr(running, "load_model", lambda x, **options: model)
+    assert run_study({"mine": "default"}, rows(8)).metrics["model"].unique().tolist() == ["mine"]
+    assert run_study("default", rows(8)).metrics["model"].unique().tolist() == [model.name]
+
+
 def test_answers_are_the_models_own(folder, tmp_path):
     """The second source: plain Hugging Face passes over the rendered prompts, to 1e-6."""
     from transformers import AutoModelForCausalLM, AutoTokenizer

@@ -413,3 +413,15 @@ def test_hostile_names_stay_text_and_colours_are_the_templates(study):
     assert "&lt;img" in str(evil.plot().layout.yaxis.ticktext)
     assert "<img" not in page.html()
     assert "<img" not in scaling_curve(evil.scaling(), names=[HOSTILE] * 3, title=HOSTILE).to_json()
+
+
+def test_units_and_intervals_are_those_of_the_numbers(study):
+    """The axis of returns has the unit of what is drawn; a share of one task is said to have no interval."""
+    for quantity, unit in (("MSE", "hundredths"), ("bias", "hundredths"), ("accuracy", "%"), ("entropy", "nats")):
+        figure = study.plot(kind="scaling", quantity=quantity)
+        assert figure.layout.yaxis.title.text == f"{quantity}, mean over tasks ({unit})"
+        np.testing.assert_allclose(figure.data[-1].y, study.table()[quantity]["Avg."])
+    one = replace(study, metrics=study.metrics[study.metrics["task"] == "first"])
+    hovers = [text for trace in one.plot(kind="shares").data for text in trace.hovertext or ()]
+    assert hovers
+    assert all("no interval" in text and "nan" not in text for text in hovers)

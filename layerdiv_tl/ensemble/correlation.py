@@ -203,6 +203,18 @@ def curve_correlations(
     return pd.DataFrame(rows), p
 
 
+def z_scores(x: Float[np.ndarray, " junction"]) -> Float[np.ndarray, " junction"]:
+    """A curve less its mean, over its standard deviation; NaN where it is not finite, and for one that never moves.
+
+    >>> z_scores(np.array([0.0, 2.0])).tolist(), z_scores(np.full(3, 0.1)).tolist()
+    ([-1.0, 1.0], [nan, nan, nan])
+    """
+    known = x[np.isfinite(x)]
+    if not known.size or _constant(known):
+        return np.full(len(x), np.nan)
+    return np.where(np.isfinite(x), (x - known.mean()) / known.std(), np.nan)
+
+
 def circular_shifts(
     a: Float[np.ndarray, " junction"], b: Float[np.ndarray, " junction"]
 ) -> Float[np.ndarray, " shift"]:
@@ -447,10 +459,14 @@ def _fault(a: np.ndarray, b: np.ndarray) -> str:
     for name, x in (("accuracy", a), ("metric", b)):
         if not np.isfinite(x).all():
             return f"{name} is not finite"
-        # What rounding alone moves does not vary.
-        if x.std() <= 1e-12 * np.abs(x).max(initial=0.0):
+        if _constant(x):
             return f"constant {name}"
     return ""
+
+
+def _constant(x: np.ndarray) -> bool:
+    # What rounding alone moves does not vary.
+    return bool(x.std() <= 1e-12 * np.abs(x).max(initial=0.0))
 
 
 def _standard(x: np.ndarray) -> np.ndarray:

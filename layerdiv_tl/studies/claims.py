@@ -175,8 +175,8 @@ def _tracks(held: _Held) -> Iterator[_Row]:
     fisher = np.arctanh(found["pearson"].clip(-1 + 1e-12, 1 - 1e-12))
     e = _scaled(_mean(fisher, p), np.tanh)
     flat = found["pearson"].isna().sum()
-    left = f", {flat} without a curve that varies" if flat else ""
-    what = f"Pearson's r of −MSE (Eq. 14) and accuracy over junctions, mean of {len(found)} curves{left}"
+    left = f" ({flat} more do not vary)" if flat else ""
+    what = f"Pearson's r of −MSE (Eq. 14) and accuracy over junctions, mean of {len(found) - flat} curves{left}"
     yield _Row(1, claim, "per model", e, 0.0, 1, "correlation", _spoken(e, what) + "; p flips cosine waves")
     e = _mean(found["spearman"] - found["pearson"])
     what = f"Spearman's less Pearson's r of −MSE; Spearman's is {found['spearman'].mean():.2f} on average"
@@ -191,7 +191,7 @@ def _follows_counts(held: _Held) -> Iterator[_Row]:
         e = _mean((shares - counts).abs().sum(axis=1) / 2)
         what = f"share of bias that lies elsewhere than members do; up to {MARGIN} counts as in proportion"
         if reading == "Eq. 14":
-            what += "; softmax of one component is nearly uniform, so every member has nearly the same bias"
+            what += "; where softmax of one component is nearly uniform, every member has nearly the same bias"
         yield _Row(3, claim, reading, e, MARGIN, -1, "share", _spoken(e, what))
 
 
@@ -221,6 +221,8 @@ def _trades(held: _Held) -> Iterator[_Row]:
                 f"moves ({steps['still']} and {steps['rises'] + steps['falls']} steps); p turns accuracy's steps; "
                 + (f"the interval resamples {r.models} models" if enough else f"an interval needs {LEAST} models")
             )
+            if not np.isfinite(r.difference):
+                because += " and steps of both kinds"
         yield _Row(5, claim, reading, e, 0.0, 1, "share", because)
 
 
@@ -249,11 +251,15 @@ def _diminishes(held: _Held) -> Iterator[_Row]:
         for quantity, unit, rising in (("accuracy", "points", 1), ("MSE", "hundredths", -1)):
             means = table[quantity]["Avg."][names].to_numpy(dtype=float)
             fit = log_fit(members, rising * means, draws=held.draws, seed=held.seed)
-            bend = fit.frame().set_index("term")[["estimate", "low", "high"]].T["curvature"]
-            e = _Estimate(bend["estimate"], bend["low"], bend["high"], "models", len(names))
+            terms = fit.frame().set_index("term")[["estimate", "low", "high"]].T
+            bend, slope = terms["curvature"], terms["slope"]
+            rises = slope["low"] > 0
+            low, high = (bend["low"], bend["high"]) if rises else (np.nan, np.nan)
+            e = _Estimate(bend["estimate"], low, high, "models", len(names))
             because = (
                 f"curvature of {'' if rising > 0 else '−'}{quantity}, averaged over tasks, against the number of "
                 f"components in standard deviations; each doubling brings {rising * fit.slope * np.log(2):+.3g}"
+                + ("" if rises else ", not clearly for the better: no returns that could diminish")
             )
             yield _Row(7, claim, f"{quantity}, {reading}", e, 0.0, -1, unit, because)
     if not tested:

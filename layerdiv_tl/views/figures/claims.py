@@ -103,9 +103,10 @@ def share_bars(shares: pd.DataFrame, models: Sequence[str] | None = None, title:
 
 
 def _share_hover(row: Any) -> str:
+    over = f"95 % [{row.low:.1%}, {row.high:.1%}] over {row.tasks} tasks" if row.low == row.low else "no interval"
     return (
         f"<b>{html.escape(row.model)}</b><br>{style.MODULE_NAME[row.module]}, {_PANELS[row.term, row.gauge]}<br>"
-        f"share {row.share:.1%}, 95 % [{row.low:.1%}, {row.high:.1%}] over {row.tasks} tasks<br>"
+        f"share {row.share:.1%}, {over}<br>"
         f"share of the members {row.count_share:.1%}, excess {row.excess:+.1%}"
     )
 

@@ -10,6 +10,7 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from ...ensemble.correlation import z_scores
 from ...errors import InputError
 from .. import style
 from .layout import arrange, buttons, name, short
@@ -149,10 +150,8 @@ def _standardised(curve: pd.DataFrame, terms: Sequence[str], depth: str) -> dict
     found: dict[str, Any] = {"x": [round(place, 4) for place in x.tolist()]}
     for term in terms:
         raw = curve[term].to_numpy(dtype=float)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            y = (raw - np.nanmean(raw)) / np.nanstd(raw) if np.isfinite(raw).any() else raw
         # Four decimals are finer than a pixel; a page with sixteen models holds 50 000 of these numbers.
-        heights = [round(v, 4) if np.isfinite(v) else None for v in y.tolist()]
+        heights = [round(v, 4) if np.isfinite(v) else None for v in z_scores(raw).tolist()]
         said = [[style.number(v), label] for v, label in zip(raw, curve["component"], strict=True)]
         found[term] = (heights, said)
     return found

@@ -151,7 +151,8 @@ def _scaling(
     large = study.models(unit).query("parameters >= @least_parameters")["model"]
     titles = {
         "names": [name for name in means.index if name in set(large)],
-        "y_title": f"{quantity}, mean over tasks ({_MEANING[quantity][0]})",
+        # Differences from the uniform predictor are colours of the map only.
+        "y_title": f"{quantity}, mean over tasks ({_MEANING[quantity][0].replace('less uniform', 'hundredths')})",
     }
     return scaling_curve(fit, **titles | options)
 
