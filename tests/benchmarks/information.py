@@ -13,9 +13,9 @@ import resource
 import time
 
 import numpy as np
-from layerdiv_tl.studies.run import prepared
 
 import layerdiv_tl as ld
+from layerdiv_tl.studies.run import prepared
 from layerdiv_tl.tasks.paper import EIGHT
 
 ESTIMATORS = ("gaussian", "vote", "variational")
