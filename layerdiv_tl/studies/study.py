@@ -42,6 +42,8 @@ QUANTITIES: Mapping[str, tuple[str, str, float]] = {
 }
 AVERAGE = "Avg."
 Form = Literal["squared", "paper"]
+# What tells the folder of a cell from any other that lies as deep.
+_FILES = ("shard-*.safetensors", "metrics.parquet", "meta.json", ".*.partial")
 # Ending of a column -> column of the metrics.
 _ENDS = {"": "mean", "_low": "low", "_high": "high"}
 # Column of a curve along depth: (loss, term). MSE, bias and diversity are Eq. 14's, as in the paper's figures.
@@ -101,7 +103,7 @@ class Study(Result):
             place = Path(folder).expanduser()
             if not place.is_dir():
                 raise InputError(f"there is no folder {str(folder)!r}: run a study there first.")
-            for at in sorted({file.parent for file in place.glob("*/*/*/*.*")}):
+            for at in sorted({file.parent for name in _FILES for file in place.glob(f"*/*/*/{name}")}):
                 if only is not None and at not in only:
                     continue
                 about = read_meta(at)
