@@ -401,8 +401,9 @@ class Study(Result):
         `estimate` with a 95 % interval (`low`, `high`), the `null` it is held against, `unit`, and `verdict`:
         "confirmed" or "refuted" where the interval lies on one side of the null, "within noise" where it
         holds it, "not tested" where the study has too little for an interval, or nothing that the claim is about.
-        Where there is a `p`, of a null of its own, it must be below 0.05 too. `over` says what the interval is over, and `n` how many: models if
-        there are three, else tasks, which speaks of these models only. `because` says it in words.
+        Where there is a `p`, of a null of its own, it must be below 0.05 too. `over` says what the interval is
+        over, and `n` how many: models if there are three, else tasks, which speaks of these models only. `because`
+        says it in words.
 
         1. MSE tracks accuracy. 2. Spearman's correlation is below Pearson's. 3. Shares of bias follow the
            counts of members (equivalence within 0.05). 4. MLPs dominate diversity. 5. Bias and diversity trade off
