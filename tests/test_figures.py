@@ -399,6 +399,15 @@ def test_every_result_has_a_natural_figure():
         assert any(issubclass(kind, of) for of in KINDS), f"{kind.__name__} has no figure"
 
 
+def test_what_rows_of_attention_sum_to_is_said():
+    """Heads with a sink beside the tokens give them less than 1."""
+    patterns = ld.attention_patterns(llama(), [1, 2, 3, 4])
+    sunk = dataclasses.replace(patterns, patterns=0.7 * patterns.patterns)
+    said = [p.plot().layout.title.subtitle.text for p in (patterns, sunk)]
+    assert ["sums to 1." in text for text in said] == [True, False]
+    assert "at most 1" in said[1]
+
+
 def test_maps_of_attention_are_the_patterns():
     """Row by row below the diagonal, nothing above it; of many heads the most pointed."""
     patterns = ld.attention_patterns(llama(), [1, 2, 3, 4])

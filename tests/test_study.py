@@ -108,6 +108,14 @@ def test_no_task_or_model_hides_another(words, monkeypatch):
     assert run_study("default", rows(8)).metrics["model"].unique().tolist() == [model.name]
 
 
+def test_other_folders_are_no_cells(words, tmp_path):
+    """What lies beside a study, as deep as its cells, is not said to be unfinished."""
+    run_study({"m": ld.load_model(llama(), tokenizer=words)}, rows(8), out=tmp_path)
+    (tmp_path / "my" / "own" / "notes").mkdir(parents=True)
+    (tmp_path / "my" / "own" / "notes" / "a.txt").write_text("mine")
+    assert ld.Study.load(tmp_path).failures == ()
+
+
 def test_answers_are_the_models_own(folder, tmp_path):
     """The second source: plain Hugging Face passes over the rendered prompts, to 1e-6."""
     from transformers import AutoModelForCausalLM, AutoTokenizer

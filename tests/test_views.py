@@ -1,6 +1,7 @@
 """Figures and pages: every number under its name, hostile text harmless, no network."""
 
 import re
+from pathlib import Path
 
 import numpy as np
 import plotly.graph_objects as go
@@ -50,6 +51,15 @@ def test_bars_show_the_frame_in_every_part(decomposition):
             if label == shown:
                 assert bar_heights(figure) == pytest.approx(bar_heights(figure, button.args[0]["y"]))
     assert figure.layout.annotations[3].text == "a component that writes nothing"
+
+
+def test_colours_stand_in_one_place():
+    """Scripts, style sheets and figures take theirs from style.py."""
+    views = Path(style.__file__).parent
+    files = [file for file in views.rglob("*.*") if file.suffix in (".py", ".css", ".js") and file.name != "style.py"]
+    assert len(files) > 20
+    found = {file.name: re.findall(r"#[0-9a-fA-F]{6}\b|rgba?\(", file.read_text(encoding="utf-8")) for file in files}
+    assert not {name: colours for name, colours in found.items() if colours}
 
 
 def test_colours_are_those_of_the_modules(decomposition):

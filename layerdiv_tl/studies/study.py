@@ -42,6 +42,8 @@ QUANTITIES: Mapping[str, tuple[str, str, float]] = {
 }
 AVERAGE = "Avg."
 Form = Literal["squared", "paper"]
+# What tells the folder of a cell from any other that lies as deep.
+_FILES = ("shard-*.safetensors", "metrics.parquet", "meta.json", ".*.partial")
 # Ending of a column -> column of the metrics.
 _ENDS = {"": "mean", "_low": "low", "_high": "high"}
 # Column of a curve along depth: (loss, term). MSE, bias and diversity are Eq. 14's, as in the paper's figures.
@@ -101,7 +103,7 @@ class Study(Result):
             place = Path(folder).expanduser()
             if not place.is_dir():
                 raise InputError(f"there is no folder {str(folder)!r}: run a study there first.")
-            for at in sorted({file.parent for file in place.glob("*/*/*/*.*")}):
+            for at in sorted({file.parent for name in _FILES for file in place.glob(f"*/*/*/{name}")}):
                 if only is not None and at not in only:
                     continue
                 about = read_meta(at)
@@ -400,8 +402,8 @@ class Study(Result):
         "confirmed" or "refuted" where the interval lies on one side of the null, "within noise" where it
         holds it, "not tested" where the study has too little for an interval, or nothing that the claim is about.
         Where there is a `p`, of a null of its own, it must be below 0.05 too. `over` says what the interval is
-        over, and `n` how many: models if there are three, else tasks, which speaks of these models only.
-        `because` says it in words.
+        over, and `n` how many: models if there are three, else tasks, which speaks of these models only. `because`
+        says it in words.
 
         1. MSE tracks accuracy. 2. Spearman's correlation is below Pearson's. 3. Shares of bias follow the
            counts of members (equivalence within 0.05). 4. MLPs dominate diversity. 5. Bias and diversity trade off

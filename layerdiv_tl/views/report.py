@@ -150,11 +150,11 @@ def findings(study: Study, unit: Unit = "sublayer") -> Iterator[str]:
         yield f"Nearly all rows get one and the same answer in {where}{more}: such an accuracy is the answer's share."
     cells = {name: table[name].drop(columns=AVERAGE).stack().dropna() for name in QUANTITIES}
     off = (cells["MSE"] - cells["uniform"]).abs()
-    why = ": softmax of a mean of |L| small logits is nearly uniform whatever the model does"
-    near = why if (off < cells["uniform"] / 10).all() else ""
+    near = (off < cells["uniform"] / 10).all()
+    why = ": softmax of a mean of |L| small logits is nearly uniform whatever the model does" if near else ""
     yield (
         f"The paper's MSE (Eq. 14) lies {off.median():.2g} hundredths (median; at most {off.max():.2g}) from that of a "
-        f"uniform prediction, which is {cells['uniform'].median():.3g}{near}."
+        f"uniform prediction, which is {cells['uniform'].median():.3g}{why}."
     )
     part = 1 - cells["diversity centred"] / cells["diversity"]
     yield (

@@ -92,6 +92,8 @@ TERM_NAME = {
     "entropy": "entropy",
 }
 CLEAR = "rgba(0,0,0,0)"
+# What a page marks as confirmed; as refuted, or not to be overlooked.
+GOOD, BAD = "#009e73", "#d55e00"
 # What carries no meaning of its own (whiskers, guides): seen on light and on dark ground.
 NEUTRAL = "#8a8f98"
 # For what is told apart but is no module (tasks, models, terms): the same family of colours.
@@ -182,17 +184,8 @@ def css_variables() -> str:
         return ":root {" + "".join(f" --{name}: {value};" for name, value in values.items()) + " }"
 
     dark = f"@media (prefers-color-scheme: dark) {{ {block(DARK)} }}"
-    return f":root {{ color-scheme: light dark; --font: {FONT}; }}\n{block(LIGHT)}\n{dark}\n"
-
-
-def pale(colour: str, opacity: float = 0.18) -> str:
-    """A colour `#rrggbb` as a ground for something that is drawn upon it, in the light and in the dark.
-
-    >>> pale("#0072b2")
-    'rgba(0,114,178,0.18)'
-    """
-    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
-    return f"rgba({red},{green},{blue},{opacity})"
+    marks = f"--good: {GOOD}; --bad: {BAD};"
+    return f":root {{ color-scheme: light dark; --font: {FONT}; {marks} }}\n{block(LIGHT)}\n{dark}\n"
 
 
 def number(x: float) -> str:
@@ -211,6 +204,10 @@ def measured(value: float, low: float = math.nan, high: float = math.nan, *, uni
 
 
 def faint(colour: str, share: float = 0.22) -> str:
-    """A colour one sees through, for bands."""
+    """A colour `#rrggbb` one sees through, for bands and grounds, in the light and in the dark.
+
+    >>> faint("#0072b2")
+    'rgba(0, 114, 178, 0.22)'
+    """
     red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
     return f"rgba({red}, {green}, {blue}, {share})"

@@ -60,11 +60,12 @@ def attention_maps(patterns: AttentionPatterns, most: int = 12, title: str | Non
             col=at % columns + 1,
         )
     some = f", the {len(shown)} most pointed of {len(p)} heads" if len(shown) < len(p) else ""
+    whole = np.allclose(p.sum(2), 1, atol=1e-2)
     height = rows * (250 if columns > 1 else 460)
     arrange(
         figure,
         title or f"What heads look at{some}",
-        "Rows look at columns; each row sums to 1.",
+        f"Rows look at columns; each row sums to {'1' if whole else 'at most 1: a sink takes the rest'}.",
         plot=height,
         below=84,
         headings=True,

@@ -210,7 +210,7 @@ def scaling_curve(
                 mode="lines",
                 line={"width": 0, "color": colour},
                 fill="tonexty" if edge == "high" else None,
-                fillcolor=style.pale(colour),
+                fillcolor=style.faint(colour),
                 name=f"{fit.level:.0%} band of the curve",
                 showlegend=edge == "high",
                 hoverinfo="skip",
