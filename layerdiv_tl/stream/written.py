@@ -103,7 +103,8 @@ def cosines(
     """
     model, ids = _one_text(model, text_or_ids)
     reader = _reader(model, unit, "float32")
-    vocabulary, names, total = reader.vocabulary, (), torch.zeros(())
+    vocabulary, total = reader.vocabulary, torch.zeros(())
+    names: tuple[Component, ...] = ()
     with quiet(model.anatomy), torch.inference_mode():
         for _, table in _tables(reader, model, ids, unit, tuple(range(len(ids)))):
             names = table.components
@@ -118,7 +119,7 @@ def cosines(
     size = total.diagonal().clamp_min(0).sqrt()
     cosine = (total / (size[:, None] * size)).cpu().numpy()
     cosine[~np.isfinite(cosine)] = np.nan
-    return tuple(names), cosine
+    return names, cosine
 
 
 def _one_text(model: Any, text_or_ids: Any) -> tuple[Model, tuple[int, ...]]:

@@ -43,6 +43,11 @@ class Text {
     return this.values[`sum_${term}_${part}`][cut * this.length + position];
   }
 
+  // The same of a component that writes nothing, among sublayers (0) or heads (1).
+  silent(term, part, cut, position) {
+    return this.values[`silent_${term}_${part}`][cut * this.length + position];
+  }
+
   // What a position is coloured by: its loss, or a term's mean over the sublayers.
   said(colour, part, position) {
     if (colour === "loss") return this.values.loss[position];

@@ -170,6 +170,8 @@ async function render({ model, el }) {
   }
 
   const changed = () => {
+    // A notebook also tells of what was chosen here.
+    if (JSON.stringify(model.get("chosen")) === JSON.stringify(state.chosen)) return;
     state.chosen = model.get("chosen");
     draw();
   };
@@ -200,7 +202,7 @@ async function render({ model, el }) {
 // Where a reader types another text; the kernel measures it and tells how far it is.
 function form(model) {
   const text = put("textarea", { rows: 2, placeholder: "another text", "aria-label": "another text" });
-  const target = put("input", { placeholder: "target (optional)", "aria-label": "target", size: 14 });
+  const target = put("input", { placeholder: "target, as in ␣Paris", title: "a token to hold the end of the text against, with its leading space; may stay empty", "aria-label": "target", size: 16 });
   const go = put("button", { type: "submit" }, "Take apart");
   const bar = put("progress", { max: 1, value: 0, hidden: true });
   const said = put("span", { className: "progress", role: "status" });

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import html
 import os
 from collections.abc import Mapping, Sequence
@@ -155,7 +156,8 @@ class Explorer:
         except OSError as error:
             raise InputError(f"{str(path)!r} cannot be written ({error.strerror}): give a file of yours.") from error
         finally:
-            partial.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                partial.unlink(missing_ok=True)
         return path
 
     @property

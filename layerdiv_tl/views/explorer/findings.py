@@ -66,9 +66,7 @@ class Findings:
     def table(self, term: str, part: str) -> Float[np.ndarray, "component position"]:
         """A term of every component that is shown, each within its own cut; "logit" has no parts."""
         rows = []
-        for cut in (self.sublayers, self.heads):
-            if cut is None:
-                continue
+        for cut in self.cuts:
             half = cut.centred if part == "centred" and term != "logit" else cut
             assert half is not None
             values = cut.centred_targets.T if term == "logit" else getattr(half, term)
@@ -77,9 +75,23 @@ class Findings:
 
     def sums(self, term: str, part: str) -> Float[np.ndarray, "cut position"]:
         """A term summed over all components of each cut: what a share is a share of."""
-        cuts = [cut for cut in (self.sublayers, self.heads) if cut is not None]
-        halves = [cut.centred if part == "centred" else cut for cut in cuts]
+        halves = [cut.centred if part == "centred" else cut for cut in self.cuts]
         return np.stack([getattr(half, term).sum(0) for half in halves])
+
+    def silent(self, term: str, part: str) -> Float[np.ndarray, "cut position"]:
+        """A term of a component that writes nothing: its bias is the target's size, its diversity the ensemble's."""
+        rows = []
+        for cut in self.cuts:
+            shift = part == "raw"
+            bias = cut.target_powers / cut.vocabulary + shift * cut.target_means**2
+            diversity = cut.powers / cut.vocabulary + shift * cut.ensemble_means**2
+            rows.append({"bias": bias, "diversity": diversity, "net": bias - diversity}[term])
+        return np.stack(rows)
+
+    @property
+    def cuts(self) -> list[SquaredProfile]:
+        """The profile of the sublayers, and that of the heads where there are any."""
+        return [cut for cut in (self.sublayers, self.heads) if cut is not None]
 
 
 def find(model: Model, text_or_ids: Any, target: Any = None, say: Say = lambda step: None) -> Findings:
@@ -102,8 +114,8 @@ def find(model: Model, text_or_ids: Any, target: Any = None, say: Say = lambda s
         )
     behind, name = [], None
     if target is not None:
-        found, texts = reading.options(model, [target], 1)
-        behind, name = [int(found[0, 0])], str(texts[0])
+        behind = [int(reading.options(model, [target], 1)[0][0, 0])]
+        (name,) = texts_of(model, behind)
     cuts: list[SquaredProfile | None] = []
     no_heads = no_attention = ""
     for step, unit in (("sublayers", "sublayer"), ("heads", "head")):
@@ -142,7 +154,7 @@ def find(model: Model, text_or_ids: Any, target: Any = None, say: Say = lambda s
 def _first(cut: SquaredProfile, count: int) -> SquaredProfile:
     """The first positions of a profile, as if it had no more."""
     whole = len(cut.token_ids)
-    rows = {
+    rows: dict[str, Any] = {
         field.name: value[:count]
         for field in fields(cut)
         if isinstance(value := getattr(cut, field.name), np.ndarray | tuple)
@@ -155,12 +167,13 @@ def _first(cut: SquaredProfile, count: int) -> SquaredProfile:
 def packed(findings: Findings) -> bytes:
     """The numbers of a text for `unpack` in data.js."""
     shown = findings.shown
-    attention, heads = findings.attention, findings.heads
+    attention = findings.attention
     arrays: dict[str, np.ndarray] = {"loss": findings.sublayers.losses, "logit": findings.table("logit", "raw")}
     for term in ("bias", "diversity", "net"):
         for part in ("raw", "centred"):
             arrays[f"{term}_{part}"] = findings.table(term, part)
             arrays[f"sum_{term}_{part}"] = findings.sums(term, part)
+            arrays[f"silent_{term}_{part}"] = findings.silent(term, part)
     arrays = {name: values.astype(np.float32) for name, values in arrays.items()}
     arrays["near"], arrays["cosine"] = _neighbours(findings)
     if attention is not None:
@@ -168,12 +181,12 @@ def packed(findings: Findings) -> bytes:
         arrays["attention"] = np.round(attention.patterns[:, query, key] * 255).astype(np.uint8)
     header = {
         "tokens": [visible(token).replace("\n", "") for token in findings.sublayers.tokens],
-        "target": findings.target,
+        "target": None if findings.target is None else visible(findings.target).replace("\n", ""),
         "components": [
             {"label": c.label, "module": c.module, "row": c.sublayer.label.rpartition(".")[0], "head": c.kind == "head"}
             for c in shown
         ],
-        "counts": [len(cut.components) for cut in (findings.sublayers, heads) if cut is not None],
+        "counts": [len(cut.components) for cut in findings.cuts],
         "vocabulary": findings.sublayers.vocabulary,
         "no_heads": findings.no_heads,
         "no_attention": findings.no_attention,
@@ -215,9 +228,14 @@ def packed_promotions(model: Model, findings: Findings, at: Sequence[int]) -> by
     logits = np.concatenate([f.logits for f in found], 1).astype(np.float32)
     # Three digits are shown: the others would not compress.
     logits = (logits.view(np.uint32) & np.uint32(0xFFFFF000)).view(np.float32)
-    texts = [f"token {i}" if model.tokenizer is None else model.tokenizer.decode([i]) for i in tokens.tolist()]
-    header = {"words": [visible(text).replace("\n", "") for text in texts], "positions": [int(p) for p in at]}
+    words = [visible(text).replace("\n", "") for text in texts_of(model, tokens.tolist())]
+    header = {"words": words, "positions": [int(p) for p in at]}
     return _pack(header, {"word": place.reshape(logits.shape).astype(np.int32), "logit": logits})
+
+
+def texts_of(model: Model, ids: Sequence[int]) -> list[str]:
+    """The text of each token."""
+    return [f"token {i}" if model.tokenizer is None else model.tokenizer.decode([i]) for i in ids]
 
 
 def _most(findings: Findings) -> int:

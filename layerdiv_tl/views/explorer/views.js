@@ -25,6 +25,16 @@ function gridlines(svg, { place, ticks }, left, right) {
   }
 }
 
+// Where a component that writes nothing stands, where the axis holds that.
+function silence(svg, x, term, cut, scale, left, right, top, bottom) {
+  const value = x.text.silent(term, x.part, cut, x.position);
+  if (!Number.isFinite(value) || (isLog(term) && value <= 0)) return;
+  const y = scale.place(value);
+  if (y < top || y > bottom) return;
+  const said = hover(`a component that writes nothing: ${term} ${number(value)}`);
+  svg.append(mark("line", { x1: left, x2: right, y1: y, y2: y, class: "even", "data-silent": value }, said));
+}
+
 // A stem with a dot for every component: from zero where numbers have a sign, from below where they are logarithmic.
 function stems(svg, x, components, term, scale, left, step, bottom) {
   const { text, part, position, component } = x;
@@ -108,9 +118,9 @@ VIEWS.tokens = {
 VIEWS.depth = {
   title: (x) => `Components by depth: ${x.chosen.term}`,
   caption:
-    "One stem per component, from the embedding to the last layer, in logits². Net adds up to the error: stems above " +
-    "zero pull the prediction away from the right token, those below towards it. Bias and diversity are drawn " +
-    "logarithmically. Click a component, or press ← →, to choose its layer.",
+    "One stem per component, from the embedding to the last layer, in logits². The dashed line is a component that " +
+    "writes nothing: of net, what is below it moves the logits towards the right token, what is above it away. Bias and " +
+    "diversity are drawn logarithmically. Click a component, or press ← →, to choose its layer.",
   draw(host, x) {
     const { text, chosen } = x;
     const { svg, width } = drawing(host, 236, `${chosen.part} ${chosen.term} of every component`);
@@ -128,6 +138,7 @@ VIEWS.depth = {
     });
     gridlines(svg, scale, left, right);
     stems(svg, x, text.sublayers, chosen.term, scale, left, step, bottom);
+    silence(svg, x, chosen.term, 0, scale, left, right, top, bottom);
   },
   keys(key, x) {
     const order = x.text.sublayers;
@@ -156,6 +167,7 @@ VIEWS.layer = {
       svg.append(label(term, left, 12, { class: "name" }));
       gridlines(svg, scale, left, right);
       stems(svg, x, heads, term, scale, left, step, 118);
+      silence(svg, x, term, 1, scale, left, right, 26, 118);
       const every = Math.ceil(heads.length / Math.max(1, Math.floor((right - left) / 26)));
       heads.forEach((i, k) => {
         const name = text.labels[i].split(".")[1];
@@ -169,8 +181,8 @@ VIEWS.layer = {
 VIEWS.grid = {
   title: (x) => `All heads: ${x.chosen.term}`,
   caption:
-    "One square per head, the first layer at the bottom. Colours end at the 98th percentile; net is blue where a head " +
-    "helps the right token, orange where it hurts. Click a square; arrow keys move.",
+    "One square per head, the first layer at the bottom. Net is blue below zero and orange above; bias and diversity are " +
+    "coloured logarithmically. Colours end at the 98th percentile. Click a square; arrow keys move.",
   draw(host, x) {
     const { text, chosen, rowNumber } = x;
     if (!text.heads.length) return nothing(host, text.no_heads);
@@ -224,7 +236,7 @@ VIEWS.scatter = {
   title: () => "Bias against diversity",
   caption:
     "Every head is a mark, those of the chosen layer are filled. Both grow with how much a head writes, so marks lie " +
-    "near the line; those above it (bias larger) hurt the right token. Click near a mark; ← → move.",
+    "near the dashed line, where they are equal; above it net is positive. Click near a mark; ← → move.",
   draw(host, x) {
     const { text, chosen, position, part } = x;
     if (!text.heads.length) return nothing(host, text.no_heads);
