@@ -108,11 +108,11 @@ def cosines(
     with quiet(model.anatomy), torch.inference_mode():
         for _, table in _tables(reader, model, ids, unit, tuple(range(len(ids)))):
             names = table.components
-            z = table.vectors(range(len(names))).to(vocabulary.gram)
-            seen = z @ vocabulary.root.T
-            product = torch.einsum("pcd,ped->ce", seen, seen)
+            z = table.vectors(range(len(names))).to(vocabulary.gram.device, reader.wide)
+            seen = (z @ vocabulary.root.T.to(z)).transpose(0, 1).flatten(1)
+            product = (seen @ seen.T).double()
             if table.constant is not None:  # it is no stream vector: its products are known by themselves
-                column = (z @ vocabulary.constant_product).sum(0)
+                column = (z.double() @ vocabulary.constant_product).sum(0)
                 column[table.constant] = vocabulary.constant_power * len(z)
                 product[table.constant], product[:, table.constant] = column, column
             total = total + product

@@ -51,10 +51,13 @@ async function render({ model, el }) {
       ask() {
         if (!model.get("live")) return false;
         const key = `${chosen.text}:${position}`;
-        if (!state.asked.has(key)) {
+        if (state.asked.has(key)) return true;
+        // Not for every token that an arrow key runs over.
+        clearTimeout(state.waits);
+        state.waits = setTimeout(() => {
           state.asked.add(key);
           model.send({ ask: "promoted", text: chosen.text, position });
-        }
+        }, 200);
         return true;
       },
     };
@@ -205,7 +208,7 @@ function form(model) {
   const target = put("input", { placeholder: "target, as in ␣Paris", title: "a token to hold the end of the text against, with its leading space; may stay empty", "aria-label": "target", size: 16 });
   const go = put("button", { type: "submit" }, "Take apart");
   const bar = put("progress", { max: 1, value: 0, hidden: true });
-  const said = put("span", { className: "progress", role: "status" });
+  const said = put("span", { className: "told", role: "status" });
   const made = put("form", { className: "ask" }, text, target, go, bar, said);
   made.addEventListener("submit", (event) => {
     event.preventDefault();

@@ -12,6 +12,7 @@ import traitlets
 
 from ...errors import InputError
 from .. import style
+from .explorer import module, read
 from .findings import STEPS, find, packed, packed_promotions
 
 if TYPE_CHECKING:
@@ -32,6 +33,9 @@ class ExplorerWidget(anywidget.AnyWidget):
     not be used by a cell until the text is there.
     """
 
+    _esm = module()
+    _css = style.css_variables(".ld-explorer", scales=True) + read("explorer.css")
+
     model = traitlets.Unicode().tag(sync=True)
     texts = traitlets.List().tag(sync=True)
     chosen = traitlets.Dict().tag(sync=True)
@@ -41,15 +45,10 @@ class ExplorerWidget(anywidget.AnyWidget):
     @classmethod
     def of(cls, explorer: Explorer) -> ExplorerWidget:
         """A widget of an explorer."""
-        from .explorer import module, read
-
-        css = style.css_variables(".ld-explorer", scales=True) + read("explorer.css")
         made = cls(
             model=explorer.model.name,
             texts=[packed(text) for text in explorer.texts],
             chosen=explorer.selection.record(),
-            _esm=module(),
-            _css=css,
         )
         made._explorer = weakref.ref(explorer)
         made._asked = 0
