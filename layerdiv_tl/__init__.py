@@ -34,6 +34,8 @@ _HOME = {
     "run_study": "studies.run",
     "Task": "tasks.task",
     "task": "tasks.task",
+    "Explorer": "views.explorer",
+    "explore": "views.explorer",
 }
 
 __all__ = ["__version__", *_HOME]

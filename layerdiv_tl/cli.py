@@ -110,6 +110,9 @@ def _parser() -> argparse.ArgumentParser:
     given.add_argument("--file", metavar="FILE", help="a file with the text, in UTF-8")
     text.add_argument("--unit", choices=("sublayer", "head", "neuron"), default="sublayer", help="default: %(default)s")
     text.add_argument("--out", metavar="FILE", default="layerdiv-profile.html", help="the page (default: %(default)s)")
+    text.add_argument(
+        "--explore", action="store_true", help="write the explorer instead: linked views to click through, one page"
+    )
     text.add_argument("--dtype", help="as in load_model, e.g. bfloat16")
     text.add_argument("--trust-remote-code", action="store_true", help="run code that comes with a checkpoint")
     text.add_argument("--json", action="store_true", help="print the numbers as JSON")
@@ -220,6 +223,7 @@ def _profile(options: argparse.Namespace) -> int:
     from .stream.profile import profile
     from .stream.prompts import encode
     from .views.blocks import quoted
+    from .views.explorer import explore
     from .views.profile_numbers import hardest_tokens, record, summary_lines
     from .views.profile_page import check_length, profile_page
 
@@ -236,7 +240,7 @@ def _profile(options: argparse.Namespace) -> int:
     assert isinstance(found, SquaredProfile)
     _say("Looking at its heads, drawing the page …")
     try:
-        path = profile_page(found, model).write(out)
+        path = explore(model, ids).save(out) if options.explore else profile_page(found, model).write(out)
     except OSError as error:
         raise InputError(f"--out {options.out} cannot be written ({error.strerror}): give a file of yours.") from error
     if options.json:

@@ -188,13 +188,15 @@ class Table:
     def vectors(self, columns: Sequence[int]) -> Float[Tensor, "position column d"]:
         """The stream vectors of some components, divided by σ; the constant's is zero."""
         out = torch.zeros(len(self.sigma), len(columns), self.final.shape[1], dtype=torch.float64)
-        for number, column in enumerate(columns):
-            for piece in self.pieces:
-                if piece.z is not None and column in piece.columns:
-                    out[:, number] = piece.z[:, piece.columns.index(column)].double().cpu()
-                elif piece.start <= column < piece.stop:
-                    assert piece.firing is not None
-                    out[:, number] = _part(piece.firing, column - piece.start, piece.scale).cpu()
+        for piece in self.pieces:
+            where = {c: i for i, c in enumerate(piece.columns or range(piece.start, piece.stop))}
+            wanted = [(number, where[column]) for number, column in enumerate(columns) if column in where]
+            if not wanted:
+                continue
+            numbers, which = (list(places) for places in zip(*wanted, strict=True))
+            # All parts of a write together: one by one, hundreds of heads take seconds.
+            found = _spread(piece, which) if piece.z is None else piece.z[:, which].double()
+            out[:, numbers] = found.cpu()
         return out / self.sigma.cpu()[:, None, None]
 
     def _whole(self, z: Tensor, rows: Tensor, scale: Tensor) -> Tensor:
@@ -259,7 +261,7 @@ def table_of(reader: Reader, done: Pass) -> Table:
         parts = torch.stack(whole, 1).double().sum(1)
         for piece in pieces:
             assert piece.firing is not None
-            parts += _part(piece.firing, slice(None), piece.scale)
+            parts += _together(piece.firing, piece.scale)
         add(Component("rounding"), final - parts)
     z = torch.stack([x.to(wide) for x in whole], 1)
     sigma = anatomy.norm.statistic(final)
@@ -299,24 +301,22 @@ def _behind(split: Split, x: Tensor, scale: Tensor | None) -> Tensor:
     return x * split.post.gain.to(x.device) / scale[:, None]
 
 
-def _part(firing: Firing, which: int | slice, scale: Tensor | None) -> Float[Tensor, "position d"]:
-    """The stream vector of one part of a write, or of all together; float64."""
+def _together(firing: Firing, scale: Tensor | None) -> Float[Tensor, "position d"]:
+    """The stream vector of all parts of a write together; float64."""
     split = firing.write.split
     assert split is not None
     assert firing.values is not None
     weight, _ = split.projection()
-    values = firing.values.unflatten(1, (split.count, -1))[:, which].flatten(1).double()
-    maps = weight.to(values.device).unflatten(0, (split.count, -1))[which].flatten(0, -2).double()
-    return _behind(split, values @ maps, scale)
+    values = firing.values.double()
+    return _behind(split, values @ weight.to(values.device).double(), scale)
 
 
-def _spread(piece: Piece) -> Float[Tensor, "position part d"]:
-    """The stream vectors of all parts of a write; float64."""
+def _spread(piece: Piece, which: list[int] | slice = slice(None)) -> Float[Tensor, "position part d"]:
+    """The stream vectors of some parts of a write, all without `which`; float64."""
     weight, _ = piece.split.projection()
-    values = piece.values.double().transpose(0, 1)
-    maps = weight.to(values.device).double().unflatten(0, (piece.split.count, -1))
-    found = torch.bmm(values, maps)  # [part, position, d]
-    return torch.stack([_behind(piece.split, part, piece.scale) for part in found], 1)
+    values = piece.values[:, which].double().transpose(0, 1)
+    maps = weight.to(values.device).unflatten(0, (piece.split.count, -1))[which].double()
+    return _behind(piece.split, torch.bmm(values, maps), piece.scale).transpose(0, 1)
 
 
 def answers(anatomy: Anatomy, final: Float[Tensor, "position d"]) -> tuple[Tensor, Tensor]:

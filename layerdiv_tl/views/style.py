@@ -91,6 +91,8 @@ TERM_NAME = {
     "cross_entropy_diversity": "diversity of the cross-entropy",
     "entropy": "entropy",
 }
+# Two things that a reader marks to compare them, and what is written on their colours.
+PIN = {"pin-a": "#cc79a7", "pin-b": "#e69f00", "on-pin": "#1f2430"}
 CLEAR = "rgba(0,0,0,0)"
 # What a page marks as confirmed; as refuted, or not to be overlooked.
 GOOD, BAD = "#009e73", "#d55e00"
@@ -175,17 +177,31 @@ def template(theme: Theme = LIGHT) -> go.layout.Template:
     )
 
 
-def css_variables() -> str:
-    """The same colours and font for a page's style sheet, light or dark as the reader's system is."""
+def css_variables(scope: str = ":root", scales: bool = False) -> str:
+    """The same colours and font for a style sheet, light or dark as the reader's system is.
 
-    def block(theme: Theme) -> str:
-        values = {"ink": theme.ink, "muted": theme.muted, "line": theme.grid, "paper": theme.paper}
-        values |= {"zero": theme.zero, "ground": theme.ground}
-        return ":root {" + "".join(f" --{name}: {value};" for name, value in values.items()) + " }"
+    scope
+        A selector; one inside a notebook follows the notebook's own light or dark.
+    scales
+        Also the colours of modules and pins, and the stops of the colour scales (`--seq-0` … `--div-4`).
+    """
+    light, dark = (_variables(theme, scales) for theme in (LIGHT, DARK))
+    rules = [f"{scope} {{ color-scheme: light dark; --font: {FONT}; }}", f"{scope} {{{light} }}"]
+    rules.append(f"@media (prefers-color-scheme: dark) {{ {scope} {{{dark} }} }}")
+    if scope != ":root":
+        rules.append(f"[data-jp-theme-light=true] {scope}, .vscode-light {scope} {{ color-scheme: light;{light} }}")
+        rules.append(f"[data-jp-theme-light=false] {scope}, .vscode-dark {scope} {{ color-scheme: dark;{dark} }}")
+    return "\n".join(rules) + "\n"
 
-    dark = f"@media (prefers-color-scheme: dark) {{ {block(DARK)} }}"
-    marks = f"--good: {GOOD}; --bad: {BAD};"
-    return f":root {{ color-scheme: light dark; --font: {FONT}; {marks} }}\n{block(LIGHT)}\n{dark}\n"
+
+def _variables(theme: Theme, scales: bool) -> str:
+    values = {"ink": theme.ink, "muted": theme.muted, "line": theme.grid, "paper": theme.paper}
+    values |= {"zero": theme.zero, "ground": theme.ground, "good": GOOD, "bad": BAD}
+    if scales:
+        values |= MODULE | PIN
+        for name, stops in (("seq", theme.sequential), ("div", theme.diverging)):
+            values |= {f"{name}-{number}": colour for number, (_, colour) in enumerate(stops)}
+    return "".join(f" --{name}: {value};" for name, value in values.items())
 
 
 def number(x: float) -> str:

@@ -1,0 +1,93 @@
+// Elements, numbers, axes and colours. All text goes in as text, never as HTML.
+
+function put(tag, properties = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (name in made && !name.includes("-")) made[name] = value;
+    else if (value !== null) made.setAttribute(name, value);
+  }
+  made.append(...children.filter((child) => child !== null));
+  return made;
+}
+
+function mark(tag, attributes = {}, ...children) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) if (value !== null) made.setAttribute(name, value);
+  made.append(...children);
+  return made;
+}
+
+const label = (text, x, y, attributes = {}) => mark("text", { x, y, ...attributes }, text);
+const hover = (text) => mark("title", {}, text);
+
+// Three significant digits.
+function number(x) {
+  if (!Number.isFinite(x)) return "–";
+  if (x === 0) return "0";
+  const size = Math.abs(x);
+  const digits = size >= 1e5 || size < 1e-3 ? x.toExponential(1).replace("e", "·10^") : String(+x.toPrecision(3));
+  return digits.replace(/\^\+?(-?\d+)/, (_, power) => raised(power)).replace("-", "−");
+}
+const raised = (power) => [...power].map((d) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[d] ?? "⁻").join("");
+const signed = (x) => (x > 0 ? "+" : "") + number(x);
+const percent = (x) => (Number.isFinite(x) ? `${number(100 * x)} %` : "–");
+
+// A token within a line: its outer spaces to be seen.
+const quoted = (token) => (token === null ? "?" : token.replace(/ /g, "␣"));
+
+// The colour at t of a scale of five stops that the style sheet holds, so that it follows light and dark.
+function shade(scale, t) {
+  const at = Math.min(Math.max(t, 0), 1) * 4;
+  const low = Math.min(Math.floor(at), 3);
+  return `color-mix(in srgb, var(--${scale}-${low + 1}) ${(100 * (at - low)).toFixed(1)}%, var(--${scale}-${low}))`;
+}
+
+function quantile(values, q) {
+  const sorted = values.filter(Number.isFinite).sort((a, b) => a - b);
+  return sorted.length ? sorted[Math.round(q * (sorted.length - 1))] : NaN;
+}
+
+// value -> colour for many values: diverging around 0 for net, else by size; ends at the 98th percentile of size.
+// `most` < 1 leaves out the strong colours, for what is written upon.
+function colours(values, diverging, log, most = 1) {
+  const size = values.map(Math.abs);
+  const high = quantile(size, 0.98) || 1;
+  const low = log ? Math.min(quantile(size.filter((x) => x > 0), 0.05) || high / 10, high / 10) : 0;
+  const share = (x) => (log ? Math.log(Math.max(x, low) / low) / Math.log(high / low) : x / high);
+  const colour = (x) => {
+    if (!Number.isFinite(x)) return "transparent";
+    if (!diverging) return shade("seq", most * share(x));
+    return shade("div", 0.5 + (most / 2) * Math.max(-1, Math.min(1, x / high)));
+  };
+  return { colour, low: diverging ? -high : low, high };
+}
+
+// A scale from values to pixels, with round ticks.
+function axis(low, high, from, to, log = false) {
+  if (log) {
+    [low, high] = [Math.log10(low), Math.log10(high)];
+    if (high - low < 1) [low, high] = [(low + high) / 2 - 0.5, (low + high) / 2 + 0.5];
+  } else if (!(high > low)) [low, high] = [low - 1, high + 1];
+  const place = (x) => from + (((log ? Math.log10(x) : x) - low) / (high - low)) * (to - from);
+  const ticks = [];
+  if (log) {
+    const step = Math.ceil((high - low) / 5);
+    for (let p = Math.ceil(low); p <= high; p += step) ticks.push([10 ** p, p === 0 ? "1" : p === 1 ? "10" : `10${raised(String(p))}`]);
+  } else {
+    const rough = (high - low) / 4;
+    const power = 10 ** Math.floor(Math.log10(rough));
+    const step = power * [1, 2, 5, 10].find((m) => m * power >= rough);
+    for (let k = Math.ceil(low / step); k * step <= high; k++) ticks.push([k * step, number(+(k * step).toPrecision(6))]);
+  }
+  return { place, ticks };
+}
+
+// Of positive numbers on a logarithmic axis, with some room; of signed ones on a linear one that holds 0.
+function axisOf(values, from, to, log) {
+  const known = values.filter((x) => Number.isFinite(x) && (!log || x > 0));
+  if (!known.length) return axis(log ? 0.1 : -1, 1, from, to, log);
+  const [low, high] = [Math.min(...known), Math.max(...known)];
+  if (log) return axis(low / 1.5, high * 1.5, from, to, true);
+  const room = 0.06 * (Math.max(high, 0) - Math.min(low, 0));
+  return axis(Math.min(low, 0) - (low < 0 ? room : 0), Math.max(high, 0) + room, from, to);
+}

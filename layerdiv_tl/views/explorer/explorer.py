@@ -1,0 +1,201 @@
+"""`explore`: one text taken apart, in linked views."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import html
+import os
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...errors import InputError
+from ...stream.loading import Model, load_model
+from ...stream.prompts import plain
+from .. import style
+from ..blocks import script_json
+from .findings import Findings, find, lookable, packed, packed_promotions
+from .selection import Selection
+
+if TYPE_CHECKING:
+    from .widget import ExplorerWidget
+
+# One ES module without a build step: these files, one after another.
+SCRIPTS = ("data.js", "draw.js", "views.js", "explorer.js")
+# A browser keeps the numbers of all texts.
+MOST_TEXTS = 4
+
+
+def explore(model: Any, text: Any, target: Any = None) -> Explorer:
+    """Take a text apart and look at it from all sides: in a notebook, or as one page.
+
+    model
+        A `Model`, or anything `load_model` takes.
+    text
+        A text, a list of token ids, or up to four of either, to compare; each of at most 512 tokens.
+    target
+        A token (as written, or its id) that predictions at the end of the text are held against, as if it came next.
+
+    Raises InputError for a text that cannot be shown and for a target that is not one token.
+
+    >>> from transformers import LlamaConfig, LlamaForCausalLM
+    >>> tiny = LlamaForCausalLM(LlamaConfig(vocab_size=32, hidden_size=16, intermediate_size=32,
+    ...     num_hidden_layers=2, num_attention_heads=2))
+    >>> e = explore(tiny, [1, 2, 3, 4], target=7)
+    >>> e.selection = {"component": "L1.H0", "position": 3}
+    >>> e.selection.layer, round(float(e.texts[0].heads.loss[3]), 3) > 0
+    (1, True)
+    """
+    model = load_model(model)
+    given = plain(text)
+    several = isinstance(given, list | tuple) and bool(given) and not isinstance(given[0], int | np.integer)
+    texts = list(given) if several else [given]
+    if len(texts) > MOST_TEXTS:
+        raise InputError(f"{len(texts)} texts are too many to compare: give at most {MOST_TEXTS}.")
+    return Explorer(model, [find(model, one, target) for one in texts])
+
+
+class Explorer:
+    """Texts taken apart, and what is chosen of them. Made by `explore`; the last line of a notebook's cell shows it.
+
+    model
+        The model.
+    texts
+        All numbers of each text, as `Findings`: the profiles of both cuts, attention patterns, cosines.
+    """
+
+    def __init__(self, model: Model, texts: Sequence[Findings]) -> None:
+        self.model = model
+        self.texts = tuple(texts)
+        self._selection = start(self.texts[0])
+        self._shown: ExplorerWidget | None = None
+
+    @property
+    def selection(self) -> Selection:
+        """What is chosen, the same in all views; set it with a `Selection` or a dict of some of its fields.
+
+        Raises InputError for what does not exist.
+        """
+        return self._selection
+
+    @selection.setter
+    def selection(self, given: Selection | Mapping[str, Any]) -> None:
+        lengths = [len(text.sublayers.tokens) for text in self.texts]
+        self._selection = self._selection.changed(given).check(lengths, self._labels)
+        if self._shown is not None:
+            self._shown.chosen = self._selection.record()
+
+    @cached_property
+    def _labels(self) -> list[str]:
+        return [c.label for c in self.texts[0].shown]
+
+    def show(self, text: Any, target: Any = None) -> None:
+        """Take another text apart and choose it; what else is chosen and pinned stays. Raises as `explore`."""
+        self._take(find(self.model, text, target))
+
+    def _take(self, findings: Findings) -> int:
+        """A text is there: in a new place, or in that of one which is neither shown nor pinned. Its number."""
+        now = self._selection
+        held = {now.text, *(pin[0] for pin in now.pins if pin)}
+        free = [i for i in range(len(self.texts)) if i not in held]
+        place = len(self.texts) if len(self.texts) < MOST_TEXTS else free[0]
+        self.texts = (*self.texts[:place], findings, *self.texts[place + 1 :])
+        if self._shown is not None:
+            self._shown.put(place, packed(findings))
+        # The end of the text is what a target is held against.
+        last = len(findings.sublayers.tokens) - 1
+        self.selection = {"text": place, "position": last if findings.target else min(now.position, last)}
+        return place
+
+    def html(self, promoted: bool = True) -> str:
+        """The page. `promoted`: look up what every component promotes at every position, most of the time it takes."""
+        from tqdm.auto import tqdm
+
+        blobs = []
+        for number, text in enumerate(self.texts):
+            pins = [pin[1] for pin in self.selection.pins if pin and pin[0] == number]
+            chosen = [self.selection.position if number == self.selection.text else 0, *pins]
+            at = lookable(self.model, text, chosen) if promoted else []
+            steps = [at[i : i + 8] for i in range(0, len(at), 8)]
+            looked = [
+                packed_promotions(self.model, text, some)
+                for some in tqdm(steps, desc="promoted tokens", delay=2, leave=False)
+            ]
+            blobs.append([base64.b64encode(blob).decode() for blob in (packed(text), *looked)])
+        title = html.escape(f"Explorer: {self.model.name}")
+        data = {"model": self.model.name, "chosen": self.selection.record(), "texts": blobs}
+        return (
+            '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+            '<meta name="viewport" content="width=device-width, initial-scale=1">'
+            f"<title>{title}</title><style>{style.css_variables(scales=True)}{read('explorer.css')}</style>"
+            '</head>\n<body class="ld-page"><main id="explorer"></main>\n'
+            f'<script type="application/json" id="data">{script_json(data)}</script>\n'
+            f'<script type="module">{module()}\nopenPage();</script></body></html>\n'
+        )
+
+    def save(self, path: str | os.PathLike[str], promoted: bool = True) -> Path:
+        """Write all of it as one page that needs no network and no kernel; it opens with what is chosen now.
+
+        `promoted=False` leaves out what components promote, which is most of the work (a minute for 128 tokens of the
+        default model on two cores). Raises InputError where nothing can be written.
+        """
+        path = Path(path).expanduser()
+        if path.is_dir():
+            raise InputError(f"{str(path)!r} is a folder: give the name of a file, such as explorer.html.")
+        page = self.html(promoted)
+        partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            partial.write_text(page, encoding="utf-8")
+            os.replace(partial, path)
+        except OSError as error:
+            raise InputError(f"{str(path)!r} cannot be written ({error.strerror}): give a file of yours.") from error
+        finally:
+            with contextlib.suppress(OSError):
+                partial.unlink(missing_ok=True)
+        return path
+
+    @property
+    def widget(self) -> ExplorerWidget:
+        """The same as a widget of Jupyter; all places where it is shown are one."""
+        if self._shown is None:
+            from .widget import ExplorerWidget
+
+            self._shown = ExplorerWidget.of(self)
+        return self._shown
+
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        return self.widget._repr_mimebundle_(**options)
+
+    def __repr__(self) -> str:
+        lengths = " + ".join(str(len(text.sublayers.tokens)) for text in self.texts)
+        return f"Explorer({self.model.name}: {lengths} tokens × {len(self._labels)} components)"
+
+
+def start(findings: Findings) -> Selection:
+    """Where to begin: the last position if there is a target, else the hardest token, and the head, or else
+    sublayer, with the largest |net| there.
+    """
+    losses = findings.sublayers.losses
+    last = len(losses) - 1
+    known = np.isfinite(losses)
+    position = last if findings.target or not known.any() else int(np.where(known, losses, -1).argmax())
+    net = np.abs(findings.table("net", "centred")[:, position])
+    heads = np.array([c.kind == "head" for c in findings.shown])
+    wanted = np.where(heads | (not heads.any()), np.nan_to_num(net), -1)
+    return Selection(position=position, component=findings.shown[int(wanted.argmax())].label)
+
+
+def read(name: str) -> str:
+    """A script or style sheet of this folder."""
+    return (resources.files(__package__) / name).read_text(encoding="utf-8")
+
+
+def module() -> str:
+    """The one ES module that draws, on a page and in a notebook."""
+    return "\n".join(read(name) for name in SCRIPTS)
