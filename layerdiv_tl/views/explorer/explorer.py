@@ -179,11 +179,13 @@ class Explorer:
 
 def start(findings: Findings) -> Selection:
     """Where to begin: the last position if there is a target, else the hardest token, and the head, or else
-    sublayer, with the largest |net| there.
+    sublayer, with the largest |net| there. The first position, where heads have but one token to read, comes last.
     """
     losses = findings.sublayers.losses
     last = len(losses) - 1
     known = np.isfinite(losses)
+    if known[1:].any():
+        known[0] = False
     position = last if findings.target or not known.any() else int(np.where(known, losses, -1).argmax())
     net = np.abs(findings.table("net", "centred")[:, position])
     heads = np.array([c.kind == "head" for c in findings.shown])
