@@ -628,7 +628,10 @@ def test_the_front_end_asks_and_hears(browser, explorer, tmp_path):
       on: (n, f) => (heard[n] ??= []).push(f), off: (n, f) => (heard[n] = heard[n].filter((g) => g !== f)) };
     const set = (n, v) => { held[n] = v; return Promise.all((heard["change:" + n] ?? []).map((f) => f())); };
     const away = await render({ model, el: document.body });
-    Object.assign(window, { held, sent, set, bytes, heard, away,
+    const other = { ...held, texts: [bytes(DATA.texts[1])], chosen: { ...DATA.chosen, position: 1 } };
+    const second = () => render({ el: document.body.appendChild(document.createElement("div")), model:
+      { ...model, get: (n) => other[n], set: (n, v) => (other[n] = v), on() {} } });
+    Object.assign(window, { held, other, second, sent, set, bytes, heard, away,
       answer: () => heard["msg:custom"][0]({ kind: "promoted", text: 0 }, [bytes(DATA.answer)]) });
     """
     path = tmp_path / "widget.html"
@@ -662,6 +665,13 @@ def test_the_front_end_asks_and_hears(browser, explorer, tmp_path):
         page.wait_for_timeout(200)
         assert page.locator(".tokens [data-position]").count() == len(OTHER)
         assert page.locator(".now").inner_text().endswith("chosen: L2.H3 at position 3")
+        page.evaluate("second()")  # another explorer of the same notebook
+        one = page.locator(".ld-explorer").first
+        mark = one.locator(".scatter [data-component='L0.H2']")
+        mark.scroll_into_view_if_needed()
+        box = mark.bounding_box()
+        page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        assert page.evaluate("[held.chosen.component, other.chosen.component]") == ["L0.H2", "L1.H2"]
         page.evaluate("away()")
         assert page.evaluate("heard['change:chosen'].length + heard['msg:custom'].length") == 0
         assert (opened.complaints, opened.requests) == ([], [])

@@ -123,7 +123,7 @@ VIEWS.depth = {
     "diversity are drawn logarithmically. Click a component, or press ← →, to choose its layer.",
   draw(host, x) {
     const { text, chosen } = x;
-    const { svg, width } = drawing(host, 236, `${chosen.part} ${chosen.term} of every component`);
+    const { svg, width } = drawing(host, 250, `${chosen.part} ${chosen.term} of every component`);
     const [left, right, top, bottom] = [52, width - 8, 10, 206];
     const values = text.sublayers.map((i) => text.value(chosen.term, chosen.part, i, x.position));
     const scale = axisOf(values, bottom, top, isLog(chosen.term));
@@ -139,6 +139,14 @@ VIEWS.depth = {
     gridlines(svg, scale, left, right);
     stems(svg, x, text.sublayers, chosen.term, scale, left, step, bottom);
     silence(svg, x, chosen.term, 0, scale, left, right, top, bottom);
+    let at = left;
+    for (const module of new Set(text.sublayers.map((i) => text.components[i].module))) {
+      svg.append(
+        mark("rect", { x: at, y: bottom + 33, width: 10, height: 10, rx: 2, style: `fill: var(--${module})` }),
+        label(module === "mlp" ? "MLP" : module, at + 15, bottom + 42, { class: "tick" }),
+      );
+      at += 32 + 6.5 * module.length;
+    }
   },
   keys(key, x) {
     const order = x.text.sublayers;
@@ -271,7 +279,7 @@ VIEWS.scatter = {
         ),
       );
     }
-    this.dots = seen.map(([i, d, b]) => [i, across.place(d), up.place(b)]);
+    host.dots = seen.map(([i, d, b]) => [i, across.place(d), up.place(b)]);
   },
   keys(key, x) {
     const by = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1 }[key];
@@ -282,10 +290,11 @@ VIEWS.scatter = {
   },
   pick(target, x, event) {
     const svg = target.closest("svg");
-    if (!svg || !this.dots) return null;
+    const { dots } = target.closest(".host");
+    if (!svg || !dots) return null;
     const box = svg.getBoundingClientRect();
     const far = ([, cx, cy]) => Math.hypot(cx - (event.clientX - box.left), cy - (event.clientY - box.top));
-    const best = this.dots.reduce((a, b) => (far(b) < far(a) ? b : a));
+    const best = dots.reduce((a, b) => (far(b) < far(a) ? b : a));
     return far(best) < 24 ? { component: x.text.labels[best[0]] } : null;
   },
 };
