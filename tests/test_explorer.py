@@ -327,6 +327,11 @@ def check_views(opened, frames, position, component, part="centred", term="net",
     same(strip, {str(p): v for p, v in wanted.items()})
     chosen = opened.page.locator(".tokens .chosen")
     assert chosen.get_attribute("data-position") == str(position)
+    for view in ("tokens", "attention") if ".H" in component else ("tokens",):  # where the prediction is made
+        marked = opened.page.locator(f".{view} .token").evaluate_all(
+            "a => a.flatMap((s, i) => (s.classList.contains('stands') ? [i] : []))"
+        )
+        assert marked == [position]
     assert opened.page.locator(".now").inner_text().endswith(f"chosen: {component} at position {position}")
 
 
@@ -480,9 +485,10 @@ def test_families_have_a_page(browser, tmp_path, name):
         for stem in opened.page.locator(".depth .stem").all():
             stem.click()
             assert opened.page.locator(".promotes .said").count() == 10
-        sentences = opened.page.locator("text=use unit='sublayer'").count()
-        assert sentences == (4 if name == "jetmoe" else 0)
-        assert (opened.page.locator(".grid rect.cell").count() == 0) == (name == "jetmoe")
+        sentences = opened.page.locator("text=There are no views of heads here: the attention of layer 0 has no rows")
+        assert sentences.count() == (name == "jetmoe")
+        for view in ("grid", "scatter", "attention"):
+            assert opened.page.locator(f".{view}").is_visible() == (name != "jetmoe")
         assert (opened.complaints, opened.requests) == ([], [])
 
 

@@ -32,8 +32,11 @@ const raised = (power) => [...power].map((d) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[d]
 const signed = (x) => (x > 0 ? "+" : "") + number(x);
 const percent = (x) => (Number.isFinite(x) ? `${number(100 * x)} %` : "–");
 
-// A token within a line: its outer spaces to be seen.
-const quoted = (token) => (token === null ? "?" : token.replace(/ /g, "␣"));
+// A token within a line: its spaces to be seen, cut to a length.
+function quoted(token) {
+  const shown = (token ?? "?").replace(/ /g, "␣");
+  return shown.length > 24 ? `${[...shown].slice(0, 23).join("")}…` : shown;
+}
 
 // The colour at t of a scale of five stops that the style sheet holds, so that it follows light and dark.
 function shade(scale, t) {
@@ -52,7 +55,7 @@ function quantile(values, q) {
 function colours(values, diverging, log, most = 1) {
   const size = values.map(Math.abs);
   const high = quantile(size, 0.98) || 1;
-  const low = log ? Math.min(quantile(size.filter((x) => x > 0), 0.05) || high / 10, high / 10) : 0;
+  const low = log ? Math.min(quantile(size.filter((x) => x > 0), 0.05) || high, high / 1.5) : 0;
   const share = (x) => (log ? Math.log(Math.max(x, low) / low) / Math.log(high / low) : x / high);
   const colour = (x) => {
     if (!Number.isFinite(x)) return "transparent";
@@ -72,7 +75,14 @@ function axis(low, high, from, to, log = false) {
   const ticks = [];
   if (log) {
     const step = Math.ceil((high - low) / 5);
-    for (let p = Math.ceil(low); p <= high; p += step) ticks.push([10 ** p, p === 0 ? "1" : p === 1 ? "10" : `10${raised(String(p))}`]);
+    const name = (p) => (p === 0 ? "1" : p === 1 ? "10" : `10${raised(String(p))}`);
+    for (let p = Math.ceil(low); p <= high; p += step) ticks.push([10 ** p, name(p)]);
+    if (ticks.length < 2) {
+      ticks.length = 0;
+      for (let p = Math.floor(low); p <= high; p++) {
+        for (const m of [1, 2, 5]) if (Math.log10(m * 10 ** p) >= low && Math.log10(m * 10 ** p) <= high) ticks.push([m * 10 ** p, number(m * 10 ** p)]);
+      }
+    }
   } else {
     const rough = (high - low) / 4;
     const power = 10 ** Math.floor(Math.log10(rough));

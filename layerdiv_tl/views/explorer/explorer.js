@@ -97,7 +97,7 @@ async function render({ model, el }) {
     const host = put("div", { className: "host", ...(reached ? { tabIndex: 0, role: "application" } : {}) });
     const title = put("h2", {});
     const section = put("section", { className: `view ${name}` }, title, host, put("p", { className: "caption" }, view.caption));
-    hosts[name] = { host, title };
+    hosts[name] = { host, title, section };
     host.addEventListener("click", (event) => {
       const x = look();
       const found = event.target.closest("[data-component]");
@@ -144,10 +144,13 @@ async function render({ model, el }) {
     const [net, bias, diversity] = ["net", "bias", "diversity"].map((term) => number(text.said(term, x.part, position)));
     said.replaceChildren(
       put("span", {}, "after ", put("b", {}, quoted(text.tokens[position])), ...comes),
-      put("span", {}, `${x.part}: net ${net} = bias ${bias} − diversity ${diversity}, means over ${text.counts[0]} components`),
+      put("span", {}, `${x.part}: ${net === "–" ? "" : `net ${net} = bias ${bias} − `}diversity ${diversity}, mean${net === "–" ? "" : "s"} over ${text.counts[0]} components`),
       put("span", {}, "chosen: ", put("b", {}, x.name), ` at position ${position}`),
     );
+    root.classList.toggle("headless", !text.heads.length);
     for (const [name, view] of Object.entries(VIEWS)) {
+      hosts[name].section.hidden = Boolean(view.heads) && !text.heads.length;
+      if (hosts[name].section.hidden) continue;
       hosts[name].title.textContent = view.title(x);
       hosts[name].host.setAttribute("aria-label", view.title(x));
       view.draw(hosts[name].host, x);

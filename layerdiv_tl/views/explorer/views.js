@@ -163,7 +163,7 @@ VIEWS.layer = {
     "Click a head, or press ← →; ↑ ↓ change the layer.",
   draw(host, x) {
     const { text, chosen, rowNumber } = x;
-    if (!text.heads.length) return nothing(host, text.no_heads);
+    if (!text.heads.length) return nothing(host, `There are no views of heads here: ${text.no_heads}`);
     const { svg, width } = drawing(host, 150, `heads of ${text.rows[rowNumber]}`);
     const heads = text.inRow[rowNumber];
     const wide = width / 3;
@@ -187,13 +187,13 @@ VIEWS.layer = {
 };
 
 VIEWS.grid = {
+  heads: true,
   title: (x) => `All heads: ${x.chosen.term}`,
   caption:
     "One square per head, the first layer at the bottom. Net is blue below zero and orange above; bias and diversity are " +
     "coloured logarithmically. Colours end at the 98th percentile. Click a square; arrow keys move.",
   draw(host, x) {
     const { text, chosen, rowNumber } = x;
-    if (!text.heads.length) return nothing(host, text.no_heads);
     const most = Math.max(...text.inRow.map((row) => row.length));
     const left = 38;
     const high = Math.max(5, Math.min(20, Math.floor(430 / text.rows.length)));
@@ -241,13 +241,13 @@ function legend(svg, term, low, high, left, y, wide) {
 }
 
 VIEWS.scatter = {
+  heads: true,
   title: () => "Bias against diversity",
   caption:
     "Every head is a mark, those of the chosen layer are filled. Both grow with how much a head writes, so marks lie " +
     "near the dashed line, where they are equal; above it net is positive. Click near a mark; ← → move.",
   draw(host, x) {
     const { text, chosen, position, part } = x;
-    if (!text.heads.length) return nothing(host, text.no_heads);
     const { svg, width } = drawing(host, 480, "bias against diversity of every head");
     const [left, right, top, bottom] = [52, width - 10, 10, 432];
     const points = text.heads.map((i) => [i, text.value("diversity", part, i, position), text.value("bias", part, i, position)]);
@@ -300,6 +300,7 @@ VIEWS.scatter = {
 };
 
 VIEWS.attention = {
+  heads: true,
   title: (x) => (x.text.components[x.component].head ? `What ${x.name} looks at` : "What a head looks at"),
   caption:
     "The darker a token, the more the chosen head reads of it at the underlined token, where the prediction is made. " +
