@@ -523,6 +523,19 @@ def test_a_large_text_is_drawn_at_once(browser, tmp_path):
         assert took[2] < 250, took  # a loaded machine; 25 ms where it is not
 
 
+@pytest.mark.slow
+def test_the_page_of_the_default_model_is_small(smol, browser, tmp_path):
+    """128 tokens, all 331 sublayers and heads, with what each promotes at every token: below 10 MB, and it works."""
+    ids = smol.tokenizer(read("explorer.js"))["input_ids"][:128]
+    path = ld.explore(smol, ids).save(tmp_path / "page.html")
+    assert 1e6 < path.stat().st_size < 10e6
+    with browser.open(path, 1600) as opened:
+        opened.page.locator(".grid [data-component='L12.H3']").click()
+        opened.page.locator(".tokens [data-position='126']").click()
+        assert opened.page.locator(".promotes .said").count() == 10
+        assert (opened.complaints, opened.requests) == ([], [])
+
+
 def test_the_command_line_writes_the_explorer(folder, tmp_path, capsys):  # noqa: F811
     """layerdiv profile --explore: the same page as ld.explore saves."""
     out = tmp_path / "explorer.html"
