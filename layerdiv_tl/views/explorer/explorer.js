@@ -10,7 +10,17 @@ const CHOICES = {
 function choice(field, state) {
   const { name, options } = CHOICES[field];
   const buttons = options.map((option) =>
-    put("button", { type: "button", "data-field": field, "data-option": option, onclick: () => state.choose({ [field]: option }) }, option),
+    put(
+      "button",
+      {
+        type: "button",
+        title: MEANING[option] ?? "",
+        "data-field": field,
+        "data-option": option,
+        onclick: () => state.choose({ [field]: option }),
+      },
+      option,
+    ),
   );
   return put("div", { className: "choice", role: "group", "aria-label": name }, put("span", {}, name), ...buttons);
 }
@@ -28,7 +38,9 @@ async function render({ model, el }) {
     const component = text.index.get(chosen.component) ?? 0;
     const row = text.components[component].row;
     const rowNumber = Math.max(0, text.rows.indexOf(row));
-    const attention = text.sublayers.find((i) => text.components[i].row === row && text.components[i].module === "attention");
+    const attention = text.sublayers.find(
+      (i) => text.components[i].row === row && text.components[i].module === "attention",
+    );
     return {
       ...{ text, texts, chosen, position, component, row, rowNumber, attention },
       part: chosen.part,
@@ -84,11 +96,25 @@ async function render({ model, el }) {
     "div",
     { className: "choice", role: "group", "aria-label": "pins" },
     put("span", {}, "pin as"),
-    ...["A", "B"].map((name, n) => put("button", { type: "button", "data-pin": name, title: `key ${name.toLowerCase()}`, onclick: () => pin(n) }, name)),
+    ...["A", "B"].map((name, n) =>
+      put(
+        "button",
+        { type: "button", "data-pin": name, title: `key ${name.toLowerCase()}`, onclick: () => pin(n) },
+        name,
+      ),
+    ),
     put("button", { type: "button", "data-pin": "none", onclick: () => choose({ pins: [null, null] }) }, "clear"),
   );
   const said = put("p", { className: "now", role: "status" });
-  const bar = put("div", { className: "tools" }, tabs, choice("part", state), choice("term", state), choice("colour", state), pins);
+  const bar = put(
+    "div",
+    { className: "tools" },
+    tabs,
+    choice("part", state),
+    choice("term", state),
+    choice("colour", state),
+    pins,
+  );
   const grid = put("div", { className: "views" });
   root.append(put("header", {}, heading, model.get("live") ? form(model) : ""), bar, said, grid);
   const hosts = {};
@@ -96,8 +122,14 @@ async function render({ model, el }) {
     const reached = Boolean(view.keys);
     const host = put("div", { className: "host", ...(reached ? { tabIndex: 0, role: "application" } : {}) });
     const title = put("h2", {});
-    const section = put("section", { className: `view ${name}` }, title, host, put("p", { className: "caption" }, view.caption));
-    hosts[name] = { host, title };
+    const section = put(
+      "section",
+      { className: `view ${name}` },
+      title,
+      host,
+      put("p", { className: "caption" }, view.caption),
+    );
+    hosts[name] = { host, title, section };
     host.addEventListener("click", (event) => {
       const x = look();
       const found = event.target.closest("[data-component]");
@@ -129,9 +161,23 @@ async function render({ model, el }) {
     const x = look();
     const { text, position, chosen } = x;
     tabs.replaceChildren(
-      ...(state.texts.length < 2 ? [] : [put("span", {}, "text"), ...state.texts.map((_, n) =>
-        put("button", { type: "button", "data-text": n, "aria-pressed": n === chosen.text, onclick: () => choose({ text: n, position: Math.min(chosen.position, state.texts[n].length - 1) }) }, String(n + 1)),
-      )]),
+      ...(state.texts.length < 2
+        ? []
+        : [
+            put("span", {}, "text"),
+            ...state.texts.map((_, n) =>
+              put(
+                "button",
+                {
+                  type: "button",
+                  "data-text": n,
+                  "aria-pressed": n === chosen.text,
+                  onclick: () => choose({ text: n, position: Math.min(chosen.position, state.texts[n].length - 1) }),
+                },
+                String(n + 1),
+              ),
+            ),
+          ]),
     );
     tabs.hidden = state.texts.length < 2;
     for (const button of bar.querySelectorAll("[data-field]")) {
@@ -139,15 +185,28 @@ async function render({ model, el }) {
     }
     const loss = text.values.loss[position];
     const comes = Number.isFinite(loss)
-      ? [" comes ", put("b", {}, quoted(text.next(position))), `, to which the model gave a probability of ${percent(Math.exp(-loss))} (loss ${number(loss)} nats)`]
+      ? [
+          " comes ",
+          put("b", {}, quoted(text.next(position))),
+          `, to which the model gave a probability of ${percent(Math.exp(-loss))} (loss ${number(loss)} nats)`,
+        ]
       : [" the text ends: give a target to hold the prediction against"];
-    const [net, bias, diversity] = ["net", "bias", "diversity"].map((term) => number(text.said(term, x.part, position)));
+    const [net, bias, diversity] = ["net", "bias", "diversity"].map((term) =>
+      number(text.said(term, x.part, position)),
+    );
     said.replaceChildren(
       put("span", {}, "after ", put("b", {}, quoted(text.tokens[position])), ...comes),
-      put("span", {}, `${x.part}: net ${net} = bias ${bias} − diversity ${diversity}, means over ${text.counts[0]} components`),
+      put(
+        "span",
+        {},
+        `${x.part}: ${net === "–" ? "" : `net ${net} = bias ${bias} − `}diversity ${diversity}, mean${net === "–" ? "" : "s"} over ${text.counts[0]} components`,
+      ),
       put("span", {}, "chosen: ", put("b", {}, x.name), ` at position ${position}`),
     );
+    root.classList.toggle("headless", !text.heads.length);
     for (const [name, view] of Object.entries(VIEWS)) {
+      hosts[name].section.hidden = Boolean(view.heads) && !text.heads.length;
+      if (hosts[name].section.hidden) continue;
       hosts[name].title.textContent = view.title(x);
       hosts[name].host.setAttribute("aria-label", view.title(x));
       view.draw(hosts[name].host, x);
@@ -205,7 +264,12 @@ async function render({ model, el }) {
 // Where a reader types another text; the kernel measures it and tells how far it is.
 function form(model) {
   const text = put("textarea", { rows: 2, placeholder: "another text", "aria-label": "another text" });
-  const target = put("input", { placeholder: "target, as in ␣Paris", title: "a token to hold the end of the text against, with its leading space; may stay empty", "aria-label": "target", size: 16 });
+  const target = put("input", {
+    placeholder: "target, as in ␣Paris",
+    title: "a token to hold the end of the text against, with its leading space; may stay empty",
+    "aria-label": "target",
+    size: 16,
+  });
   const go = put("button", { type: "submit" }, "Take apart");
   const bar = put("progress", { max: 1, value: 0, hidden: true });
   const said = put("span", { className: "told", role: "status" });
@@ -234,7 +298,14 @@ function openPage() {
   const data = JSON.parse(document.getElementById("data").textContent);
   const bytes = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
   const held = { ...data, live: false, texts: data.texts.map((blobs) => blobs.map(bytes)) };
-  const model = { get: (name) => held[name], set: (name, value) => (held[name] = value), save_changes() {}, send() {}, on() {}, off() {} };
+  const model = {
+    get: (name) => held[name],
+    set: (name, value) => (held[name] = value),
+    save_changes() {},
+    send() {},
+    on() {},
+    off() {},
+  };
   return render({ model, el: document.getElementById("explorer") });
 }
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .widget import ExplorerWidget
 
 # One ES module without a build step: these files, one after another.
-SCRIPTS = ("data.js", "draw.js", "views.js", "explorer.js")
+SCRIPTS = ("data.js", "draw.js", "views.js", "chosen.js", "explorer.js")
 # A browser keeps the numbers of all texts.
 MOST_TEXTS = 4
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -50,9 +48,8 @@ class ExplorerWidget(anywidget.AnyWidget):
             texts=[packed(text) for text in explorer.texts],
             chosen=explorer.selection.record(),
         )
-        made._explorer = weakref.ref(explorer)
+        made._explorer = explorer
         made._asked = 0
-        made._lock = threading.Lock()
         made._worker = ThreadPoolExecutor(1, thread_name_prefix="layerdiv-explorer")
         made.observe(made._choose, "chosen")
         made.on_msg(made._hear)
@@ -67,8 +64,8 @@ class ExplorerWidget(anywidget.AnyWidget):
         self._worker.submit(lambda: None).result()
 
     def _choose(self, change: Any) -> None:
-        explorer = self._explorer()
-        if explorer is None or change["new"] == explorer.selection.record():
+        explorer = self._explorer
+        if change["new"] == explorer.selection.record():
             return
         try:
             explorer.selection = change["new"]
@@ -84,30 +81,26 @@ class ExplorerWidget(anywidget.AnyWidget):
             self._worker.submit(self._look, content.get("text"), content.get("position"))
 
     def _take(self, asked: int, text: str, target: str) -> None:
-        explorer = self._explorer()
-
         def say(step: str) -> None:
             if asked != self._asked:
                 raise _Superseded
             self.progress = {"done": STEPS.index(step), "of": len(STEPS), "says": f"measuring {step} …"}
 
         try:
-            if explorer is not None and asked == self._asked:
-                # As an empty field asks for no target.
-                explorer._take(find(explorer.model, text, target or None, say))
-                self.progress = _QUIET
+            say(STEPS[0])
+            # An empty field asks for no target.
+            self._explorer._take(find(self._explorer.model, text, target or None, say))
+            self.progress = _QUIET
         except _Superseded:
             pass
         except Exception as error:
             self.progress = _QUIET | {"says": str(error)}
 
     def _look(self, text: Any, position: Any) -> None:
-        explorer = self._explorer()
         try:
-            if explorer is not None:
-                found = explorer.texts[text]
-                blob = packed_promotions(explorer.model, found, [position])
-                if explorer.texts[text] is found:
-                    self.send({"kind": "promoted", "text": text}, [blob])
+            found = self._explorer.texts[text]
+            blob = packed_promotions(self._explorer.model, found, [position])
+            if self._explorer.texts[text] is found:
+                self.send({"kind": "promoted", "text": text}, [blob])
         except Exception as error:
             self.progress = _QUIET | {"says": str(error)}
