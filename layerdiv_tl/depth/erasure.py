@@ -19,7 +19,7 @@ from ..stream.loading import Model, load_model
 from .replay import Replay
 from .skipping import probabilities
 from .summary import summarise
-from .texts import Ids, describe, read_answers, read_layers, read_texts
+from .texts import Ids, describe, read_answers, read_layers, read_texts, spelled, token_columns
 
 Span = Literal["position", "prefix"]
 
@@ -33,7 +33,7 @@ class Erasure(Result):
         predict the answer, when this token (span "position") or it and all before it (span "prefix") is erased
         from the stream that enters the layer.
     text, position, tokens
-        `[token]`: which text, where in it, and the token's id.
+        `[token]`: which text, where in it, and how the token is spelt.
     components
         The layers.
     span
@@ -45,7 +45,7 @@ class Erasure(Result):
     effect_max: Float[np.ndarray, "token layer"]
     text: Int[np.ndarray, " token"]
     position: Int[np.ndarray, " token"]
-    tokens: Int[np.ndarray, " token"]
+    tokens: tuple[str, ...]
     span: str
     model: str
 
@@ -58,9 +58,7 @@ class Erasure(Result):
 
     def by_token(self) -> pd.DataFrame:
         """One row per token and layer."""
-        count, layers = self.effect.shape
-        columns = {name: np.repeat(getattr(self, name), layers) for name in ("text", "position", "tokens")}
-        columns |= {name: np.tile(np.array(c, dtype=object), count) for name, c in describe(self.components).items()}
+        columns = token_columns(self.text, self.position, self.tokens, self.components)
         frame = pd.DataFrame(columns | {"effect": self.effect.ravel(), "effect_max": self.effect_max.ravel()})
         frame.attrs["units"] = {"effect": "‖Δ softmax‖₂", "effect_max": "‖Δ softmax‖₂"}
         return frame
@@ -127,7 +125,7 @@ def erase(
         effect_max=largest,
         text=np.repeat(np.arange(len(ids)), counts),
         position=np.concatenate([np.arange(count) for count in counts]),
-        tokens=np.concatenate([np.array(row[:count], dtype=np.int64) for row, count in zip(ids, counts, strict=True)]),
+        tokens=spelled(model, [row[:count] for row, count in zip(ids, counts, strict=True)]),
         span=span,
         model=model.name,
     )

@@ -20,7 +20,7 @@ from ..stream.loading import Model, load_model
 from .norms import Part
 from .replay import Replay
 from .summary import summarise
-from .texts import Ids, describe, read_answers, read_layers
+from .texts import Ids, describe, read_answers, read_layers, spelled, token_columns
 
 Baseline = Literal["mean", "zero"]
 # Near its baseline a stream is nearly nothing, and the norms behind it turn the smallest change of it into a
@@ -42,7 +42,7 @@ class IntegratedGradients(Result):
     residual
         `[text, component]`: what they sum to beyond it.
     text, position, tokens
-        `[token]`: which text, where in it, and the token's id. Of each text, the tokens that the answer is
+        `[token]`: which text, where in it, and how the token is spelt. Of each text, the tokens that the answer is
         predicted from.
     components, part, baseline, steps
         As asked for.
@@ -56,7 +56,7 @@ class IntegratedGradients(Result):
     residual: Float[np.ndarray, "text component"]
     text: Int[np.ndarray, " token"]
     position: Int[np.ndarray, " token"]
-    tokens: Int[np.ndarray, " token"]
+    tokens: tuple[str, ...]
     part: str
     baseline: str
     steps: int
@@ -85,9 +85,7 @@ class IntegratedGradients(Result):
 
     def by_token(self) -> pd.DataFrame:
         """One row per token and component."""
-        count, rows = self.attribution.shape
-        columns = {name: np.repeat(getattr(self, name), rows) for name in ("text", "position", "tokens")}
-        columns |= {name: np.tile(np.array(c, dtype=object), count) for name, c in describe(self.components).items()}
+        columns = token_columns(self.text, self.position, self.tokens, self.components)
         frame = pd.DataFrame(columns | {"attribution": self.attribution.ravel()})
         frame.attrs["units"] = {"attribution": "probability"}
         return frame
@@ -160,7 +158,7 @@ def integrated_gradients(
         residual=residual,
         text=text,
         position=np.concatenate([np.arange(count) for count in counts]),
-        tokens=np.concatenate([np.array(row[:-1], dtype=np.int64) for row in ids]),
+        tokens=spelled(model, [row[:-1] for row in ids]),
         part=part,
         baseline=baseline,
         steps=int(steps),

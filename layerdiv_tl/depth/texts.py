@@ -73,6 +73,15 @@ def read_layers(layers: Any, count: int) -> list[int]:
     return [int(layer) for layer in dict.fromkeys(wanted)]
 
 
+def spelled(model: Model, rows: Sequence[Ids]) -> tuple[str, ...]:
+    """The text of every token, one row's after another's; its number where there is no tokenizer."""
+    flat = [token for row in rows for token in row]
+    if model.tokenizer is None:
+        return tuple(f"token {token}" for token in flat)
+    texts = {token: model.tokenizer.decode([token]) for token in set(flat)}
+    return tuple(texts[token] for token in flat)
+
+
 def describe(components: Sequence[Component]) -> dict[str, list[Any]]:
     """The first columns of every frame."""
     return {
@@ -80,6 +89,15 @@ def describe(components: Sequence[Component]) -> dict[str, list[Any]]:
         "kind": [c.kind for c in components],
         "layer": [c.layer for c in components],
     }
+
+
+def token_columns(
+    text: np.ndarray, position: np.ndarray, tokens: tuple[str, ...], components: Sequence[Component]
+) -> dict[str, Any]:
+    """The first columns of a frame with one row per token and component."""
+    columns: dict[str, Any] = {"text": text, "position": position, "token": np.array(tokens, dtype=object)}
+    columns = {name: np.repeat(values, len(components)) for name, values in columns.items()}
+    return columns | {name: values * len(text) for name, values in describe(components).items()}
 
 
 def _behind(model: Model, answer: Any, number: int) -> Ids:

@@ -7,6 +7,11 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from ...depth.erasure import Erasure
+from ...depth.gradients import IntegratedGradients
+from ...depth.junctions import Lens
+from ...depth.norms import Sizes
+from ...depth.skipping import Skip
 from ...ensemble.decomposition import Decomposition
 from ...ensemble.profile import CorpusProfile, Profile
 from ...ensemble.reweight import Reweighting
@@ -23,6 +28,16 @@ from .claims import scaling_curve, share_bars, tradeoff_steps
 from .correlations import correlation_bars
 from .curves import depth_panels
 from .depth import depth_curves
+from .depth_use import (
+    erasure_bars,
+    erasure_map,
+    gradient_bars,
+    gradient_map,
+    lens_bars,
+    size_bars,
+    skip_bars,
+    skip_map,
+)
 from .heads import head_grid
 from .logits import contribution_map
 from .modules import module_shares
@@ -40,8 +55,13 @@ __all__ = [
     "correlation_bars",
     "depth_curves",
     "depth_panels",
+    "erasure_bars",
+    "erasure_map",
     "figure",
+    "gradient_bars",
+    "gradient_map",
     "head_grid",
+    "lens_bars",
     "module_shares",
     "pairwise_map",
     "profile_depth",
@@ -49,6 +69,9 @@ __all__ = [
     "reweighting_bars",
     "scaling_curve",
     "share_bars",
+    "size_bars",
+    "skip_bars",
+    "skip_map",
     "study_table_map",
     "tradeoff_bars",
     "tradeoff_steps",
@@ -73,6 +96,11 @@ KINDS: dict[type[Result], dict[str, Callable[..., go.Figure]]] = {
     LogFit: {"curve": scaling_curve},
     TradeOff: {"steps": tradeoff_steps},
     Reweighting: {"weights": reweighting_bars},
+    Sizes: {"bars": size_bars},
+    Skip: {"map": skip_map, "bars": skip_bars},
+    Lens: {"bars": lens_bars},
+    Erasure: {"map": erasure_map, "bars": erasure_bars},
+    IntegratedGradients: {"map": gradient_map, "bars": gradient_bars},
 }
 
 
