@@ -10,6 +10,7 @@ from families import FAMILIES
 
 import layerdiv_tl as ld
 from layerdiv_tl.depth.change import change_point
+from layerdiv_tl.depth.maps import _aligned, _fit
 from layerdiv_tl.depth.replay import Replay
 from layerdiv_tl.stream.capture import quiet
 
@@ -447,6 +448,7 @@ ANALYSES = [
     lambda m: ld.depth.lens(m, IDS).kl,
     lambda m: ld.depth.erase(m, IDS).effect,
     lambda m: ld.depth.integrated_gradients(m, IDS[:1], "mlp", steps=8).attribution,
+    lambda m: ld.depth.map_layers(m, m, IDS).error,
 ]
 
 
@@ -473,6 +475,7 @@ def test_results_survive_the_disk(tmp_path):
         ld.depth.lens(llama(), IDS),
         ld.depth.erase(llama(), IDS),
         ld.depth.integrated_gradients(llama(), IDS, steps=4),
+        ld.depth.map_layers(llama(), llama(seed=1), IDS),
     ]
     for number, result in enumerate(results):
         loaded = type(result).load(result.save(tmp_path / f"{number}.safetensors"))
@@ -505,6 +508,82 @@ def test_pairs_are_the_means_of_their_texts():
     close(pairs.effect.iloc[1], np.average(found.later[:, 0, 2], weights=[len(row) for row in IDS]))
     close(pairs.effect_max.iloc[1], found.later_max[:, 0, 2].max())
     close(found.frame().later.iloc[0], pairs.effect.iloc[:2].mean())
+
+
+def test_maps_are_ridge_regressions(stories):
+    """Errors are those of the closed form in double precision, fitted on the other texts."""
+    rng = np.random.default_rng(0)
+    texts = [rng.integers(3, 500, 40).tolist() for _ in range(12)]
+    other = ld.load_model(llama(vocab_size=512))
+    found = ld.depth.map_layers(stories, other, texts, ridge=0.01, held_out=0.25, seed=3)
+    order = np.random.default_rng(3).permutation(12)
+    held, fitting = sorted(order[:3]), sorted(order[3:])
+    x, y = ([Plain(m.anatomy.root, *PLACES["stories"]).run(row)[0][1:] for row in texts] for m in (stories, other))
+    for s in range(5):
+        for t in range(3):
+            together = [
+                np.concatenate([np.asarray(z[i][k][1:], dtype=float) for i in fitting]) for z, k in ((x, s), (y, t))
+            ]
+            ones = np.c_[together[0], np.ones(len(together[0]))]
+            size = np.square(together[0]).mean() * len(ones)
+            penalty = np.diag([*[0.01 * size] * together[0].shape[1], 0.0])
+            weights = np.linalg.solve(ones.T @ ones + penalty, ones.T @ together[1])
+            for number, i in enumerate(held):
+                wanted = np.asarray(y[i][t][1:], dtype=float)
+                off = np.c_[np.asarray(x[i][s][1:], dtype=float), np.ones(39)] @ weights - wanted
+                close(
+                    found.error[number, s, t],
+                    (np.linalg.norm(off, axis=1) / np.linalg.norm(wanted, axis=1)).mean(),
+                    1e-4,
+                )
+    assert found.fitted == 9 * 39
+    frame = found.frame()
+    assert ((frame.error_low <= frame.error) & (frame.error <= frame.error_high)).all()
+
+
+def test_a_model_maps_best_onto_itself(stories):
+    """From a model to itself the error is nothing on the diagonal, and the best target is one's own layer."""
+    rng = np.random.default_rng(0)
+    texts = [rng.integers(3, 500, 60).tolist() for _ in range(16)]
+    found = ld.depth.map_layers(stories, stories, texts, ridge=1e-6)
+    error = found.error.mean(0)
+    assert (error.argmin(1) == np.arange(5)).all()
+    assert error.diagonal().max() < 0.01 < (error + np.eye(5)).min()
+    row = found.diagonal().iloc[0]
+    assert (row.distance, row.distance_low, row.distance_high) == (0, 0, 0)
+    assert row.chance > 0.3
+    assert np.isclose(row.rank_correlation, 1)
+
+
+def test_a_planted_linear_relation_is_recovered():
+    """Streams that are a linear map of others, with a constant, are foretold without error."""
+    rng = torch.Generator().manual_seed(0)
+    planted, constant = torch.randn(6, 2 * 4, generator=rng), torch.randn(8, generator=rng)
+    streams = []
+    for text in range(5):
+        x = torch.randn(1, 20, 6, generator=rng)
+        streams.append((text, x, (x[0] @ planted + constant).view(20, 2, 4).transpose(0, 1)))
+    (weights,) = _fit(iter(streams), slice(0, 1), 0.0)
+    close(weights, torch.cat([planted, constant[None]]))
+
+
+def test_other_tokenizers_meet_where_tokens_of_both_end(stories):
+    """Tokens are compared where both texts so far are the same characters."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    text = "Lily and Ben went to the park"
+    vocabulary = {word: n for n, word in enumerate(["?", *text.split()])}
+    words = Tokenizer(models.WordLevel(vocabulary, unk_token="?"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    other = ld.load_model(llama(), tokenizer=PreTrainedTokenizerFast(tokenizer_object=words, unk_token="?"))
+    (here, there), [(one, two)] = _aligned((stories, other), [text], 0)
+    assert two.tolist() == list(range(7))
+    ends = stories.tokenizer(text, return_offsets_mapping=True)["offset_mapping"]
+    assert [ends[i][1] for i in one] == [4, 8, 12, 17, 20, 24, 29]
+    assert len(here[0]) > len(there[0]) == 7
+    found = ld.depth.map_layers(stories, other, [text, text + " to the park", "Ben went to Lily"])
+    assert np.isfinite(found.error).all()
 
 
 def test_a_change_point_is_found_where_it_was_planted():
@@ -554,6 +633,11 @@ def test_a_task_brings_its_prompts_and_answers(stories):
         (lambda m: ld.depth.erase(m, IDS, answers=["a", "b", "c"]), "without a tokenizer"),
         (lambda m: ld.depth.erase(m, IDS, span="suffix"), "span='suffix'"),
         (lambda m: ld.depth.sizes(m, IDS).change_point("head"), "part='head'"),
+        (lambda m: ld.depth.map_layers(m, llama(vocab_size=99), IDS), "has 61 token ids and LlamaForCausalLM 99"),
+        (lambda m: ld.depth.map_layers(m, m, IDS[:1]), "at least two texts"),
+        (lambda m: ld.depth.map_layers(m, m, [[1], [2, 3]]), "text 0 has one token"),
+        (lambda m: ld.depth.map_layers(m, m, IDS, ridge=-1), "ridge=-1"),
+        (lambda m: ld.depth.map_layers(m, m, IDS, held_out=1), "held_out=1"),
     ],
 )
 def test_bad_input_is_refused_in_a_sentence(call, says):

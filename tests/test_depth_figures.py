@@ -23,6 +23,7 @@ def results():
         "lens": ld.depth.lens(model, IDS),
         "erase": ld.depth.erase(model, IDS, layers=[0, 2, 3]),
         "gradients": ld.depth.integrated_gradients(model, IDS, "mlp", steps=8),
+        "maps": ld.depth.map_layers(model, llama(seed=1), IDS),
     }
 
 
@@ -80,6 +81,15 @@ def test_the_skip_map_holds_every_pair(results):
     assert np.isfinite(z).sum() == len(pairs) == 6
 
 
+def test_the_layer_map_holds_every_pair(results):
+    """Cells are the errors of the frame, sources upwards and targets to the right."""
+    maps = results["maps"]
+    z = np.array(maps.plot().data[0].z, dtype=float)
+    table = maps.frame().pivot(index="layer", columns="target", values="error")
+    np.testing.assert_array_equal(z, table.to_numpy())
+    assert z.shape == (4, 3)
+
+
 @pytest.mark.parametrize(("name", "column"), [("erase", "effect"), ("gradients", "attribution")])
 def test_token_maps_show_one_text(results, name, column):
     """Rows are layers, columns the tokens of the text that was asked for."""
@@ -97,7 +107,7 @@ def test_token_maps_show_one_text(results, name, column):
 def test_hostile_names_and_tokens_stay_text(results):
     """Nothing that a model or a text says becomes markup, in any figure of any result."""
     for result in results.values():
-        changes = {"model": HOSTILE}
+        changes = {name: HOSTILE for name in ("model", "source", "target") if hasattr(result, name)}
         if hasattr(result, "tokens"):
             changes["tokens"] = (HOSTILE,) * len(result.tokens)
         hostile = dataclasses.replace(result, **changes)

@@ -5,6 +5,7 @@
     ld.depth.lens(model, texts)                   how far each junction's answer is from the last one
     ld.depth.erase(model, texts)                  what a token's stream still carries at each layer
     ld.depth.integrated_gradients(model, texts)   what the answer's probability owes to each layer
+    ld.depth.map_layers(model, other, texts)      which layer of another model says the same
 
 After *Do Language Models Use Their Depth Efficiently?* (arXiv 2505.13898). Texts are a text, a list of
 texts, a list of lists of token ids, or a `Task`, whose prompts are read. Names are loaded when first used.
@@ -25,6 +26,8 @@ _HOME = {
     "lens": "junctions",
     "Erasure": "erasure",
     "erase": "erasure",
+    "LayerMaps": "maps",
+    "map_layers": "maps",
     "IntegratedGradients": "gradients",
     "integrated_gradients": "gradients",
 }

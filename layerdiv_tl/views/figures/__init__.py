@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 from ...depth.erasure import Erasure
 from ...depth.gradients import IntegratedGradients
 from ...depth.junctions import Lens
+from ...depth.maps import LayerMaps
 from ...depth.norms import Sizes
 from ...depth.skipping import Skip
 from ...ensemble.decomposition import Decomposition
@@ -33,6 +34,7 @@ from .depth_use import (
     erasure_map,
     gradient_bars,
     gradient_map,
+    layer_map,
     lens_bars,
     size_bars,
     skip_bars,
@@ -61,6 +63,7 @@ __all__ = [
     "gradient_bars",
     "gradient_map",
     "head_grid",
+    "layer_map",
     "lens_bars",
     "module_shares",
     "pairwise_map",
@@ -99,6 +102,7 @@ KINDS: dict[type[Result], dict[str, Callable[..., go.Figure]]] = {
     Sizes: {"bars": size_bars},
     Skip: {"map": skip_map, "bars": skip_bars},
     Lens: {"bars": lens_bars},
+    LayerMaps: {"map": layer_map},
     Erasure: {"map": erasure_map, "bars": erasure_bars},
     IntegratedGradients: {"map": gradient_map, "bars": gradient_bars},
 }

@@ -14,6 +14,7 @@ from ...components import Component
 from ...depth.erasure import Erasure
 from ...depth.gradients import IntegratedGradients
 from ...depth.junctions import Lens
+from ...depth.maps import LayerMaps
 from ...depth.norms import Sizes
 from ...depth.skipping import Skip
 from ...errors import InputError
@@ -162,6 +163,31 @@ def gradient_map(gradients: IntegratedGradients, text: int = 0, title: str | Non
     )
     said += f"sums are off by {style.number(100 * gradients.gap)} % of the change."
     return _token_map(gradients, gradients.attribution, text, "probability", title, said, signed=True)
+
+
+def layer_map(maps: LayerMaps, title: str | None = None) -> go.Figure:
+    """A map source layer × target layer of the error of the linear map between them on held-out tokens.
+
+    Colours end at the 99th percentile; the hover has the value, its interval and the maximum.
+    """
+    frame, shape = maps.frame(), (len(maps.components), len(maps.targets))
+    hover = [
+        f"{line}<br>maximum {style.number(most)}<br>of {html.escape(target)}"
+        for line, target, most in zip(
+            hover_lines(frame, {"error": "error"}), frame["target"], frame["error_max"], strict=True
+        )
+    ]
+    figure = _map(
+        frame["error"].to_numpy().reshape(shape), np.reshape(hover, shape), maps.components, "error", signed=False
+    )
+    row = maps.diagonal().iloc[0]
+    said = "‖y − ŷ‖ / ‖y‖ on texts that the maps were not made from. The best target is "
+    said += f"{style.number(row.distance)} {between(row.distance_low, row.distance_high)} of the depth away; "
+    said += f"by chance {style.number(row.chance)}."
+    arrange(figure, title or f"{maps.target} told from {maps.source}, layer by layer", said, plot=520, below=60)
+    figure.update_xaxes(**component_axis(maps.targets), showgrid=False, zeroline=False)
+    figure.update_xaxes(title_text=f"layer of {name(maps.target)}")
+    return figure.update_yaxes(title_text=f"layer of {name(maps.source)}")
 
 
 def _bars(
