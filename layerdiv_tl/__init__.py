@@ -38,10 +38,14 @@ _HOME = {
     "explore": "views.explorer",
 }
 
-__all__ = ["__version__", *_HOME]
+_ROOMS = ("depth",)
+
+__all__ = ["__version__", *_HOME, *_ROOMS]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        return importlib.import_module(f".{name}", __name__)
     if name not in _HOME:
         raise AttributeError(f"module 'layerdiv_tl' has no attribute {name!r}")
     value = getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)

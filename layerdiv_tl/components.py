@@ -25,9 +25,10 @@ Kind = Literal[
     "constant",
     "rounding",
     "member",
+    "layer",
 ]
 Unit = Literal["sublayer", "head", "neuron"]
-Module = Literal["embedding", "attention", "mlp", "constant", "rounding", "member"]
+Module = Literal["embedding", "attention", "mlp", "constant", "rounding", "member", "layer"]
 
 _MODULES: dict[str, Module] = {
     "embed": "embedding",
@@ -41,6 +42,7 @@ _MODULES: dict[str, Module] = {
     "constant": "constant",
     "rounding": "rounding",
     "member": "member",
+    "layer": "layer",
 }
 _WHOLE: dict[str, Kind] = {"head": "attn", "attn_bias": "attn", "neuron": "mlp", "mlp_bias": "mlp"}
 _INDEX_LETTER = {"head": "H", "neuron": "N", "member": "M"}
@@ -52,7 +54,8 @@ _LABEL = re.compile(r"(?:L(?P<layer>\d+)(?:@(?P<use>\d+))?\.)?(?:(?P<letter>[HNM
 class Component:
     """One additive term of the final residual stream.
 
-    `kind` is what it is (`"member"`: a row of a plain array that names nothing). `layer` counts the
+    `kind` is what it is (`"member"`: a row of a plain array that names nothing; `"layer"`: all that a layer
+    writes, where `depth` measures whole layers). `layer` counts the
     model's distinct blocks from 0 (None outside them), `index` the head or neuron inside the layer
     (None for whole sublayers), `use` the how-manieth use of a reused layer from 1 (None for a layer
     that is used once).

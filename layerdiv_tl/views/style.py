@@ -55,6 +55,7 @@ MODULE = {
     "constant": "#8a8f98",
     "rounding": "#b0b5bd",
     "member": "#0072b2",
+    "layer": "#7a5cc7",
 }
 MODULE_NAME = {
     "embedding": "Embedding",
@@ -63,6 +64,7 @@ MODULE_NAME = {
     "constant": "Constant",
     "rounding": "Rounding",
     "member": "Member",
+    "layer": "Whole layer",
 }
 # Terms along depth; what softmax sees of one is a lighter shade of it.
 TERM = {

@@ -7,6 +7,12 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from ...depth.erasure import Erasure
+from ...depth.gradients import IntegratedGradients
+from ...depth.junctions import Lens
+from ...depth.maps import LayerMaps
+from ...depth.norms import Sizes
+from ...depth.skipping import Skip
 from ...ensemble.decomposition import Decomposition
 from ...ensemble.information import Bounds, GainCurve, Information
 from ...ensemble.profile import CorpusProfile, Profile
@@ -28,6 +34,17 @@ from .claims import scaling_curve, share_bars, tradeoff_steps
 from .correlations import correlation_bars
 from .curves import depth_panels
 from .depth import depth_curves
+from .depth_use import (
+    erasure_bars,
+    erasure_map,
+    gradient_bars,
+    gradient_map,
+    layer_map,
+    lens_bars,
+    size_bars,
+    skip_bars,
+    skip_map,
+)
 from .heads import head_grid
 from .information import bound_bars, gain_lines, member_bars, term_bars
 from .logits import contribution_map
@@ -50,10 +67,16 @@ __all__ = [
     "correlation_bars",
     "depth_curves",
     "depth_panels",
+    "erasure_bars",
+    "erasure_map",
     "figure",
     "gain_lines",
+    "gradient_bars",
+    "gradient_map",
     "head_grid",
     "label_bars",
+    "layer_map",
+    "lens_bars",
     "loss_curve",
     "member_bars",
     "module_shares",
@@ -63,6 +86,9 @@ __all__ = [
     "reweighting_bars",
     "scaling_curve",
     "share_bars",
+    "size_bars",
+    "skip_bars",
+    "skip_map",
     "study_table_map",
     "term_bars",
     "tradeoff_bars",
@@ -95,6 +121,12 @@ KINDS: dict[type[Result], dict[str, Callable[..., go.Figure]]] = {
     GainCurve: {"curve": gain_lines},
     Task: {"labels": label_bars},
     Votes: {"members": vote_bars},
+    Sizes: {"bars": size_bars},
+    Skip: {"map": skip_map, "bars": skip_bars},
+    Lens: {"bars": lens_bars},
+    LayerMaps: {"map": layer_map},
+    Erasure: {"map": erasure_map, "bars": erasure_bars},
+    IntegratedGradients: {"map": gradient_map, "bars": gradient_bars},
 }
 
 

@@ -1,0 +1,47 @@
+"""Does a model use its depth? Interventions on its layers, one analysis a file.
+
+    ld.depth.sizes(model, texts)                  how large each layer's writes are beside the stream
+    ld.depth.skip(model, texts)                   what a layer that writes nothing changes behind it
+    ld.depth.lens(model, texts)                   how far each junction's answer is from the last one
+    ld.depth.erase(model, texts)                  what a token's stream still carries at each layer
+    ld.depth.integrated_gradients(model, texts)   what the answer's probability owes to each layer
+    ld.depth.map_layers(model, other, texts)      which layer of another model says the same
+
+After *Do Language Models Use Their Depth Efficiently?* (arXiv 2505.13898). Texts are a text, a list of
+texts, a list of lists of token ids, or a `Task`, whose prompts are read. Names are loaded when first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_HOME = {
+    "ChangePoint": "change",
+    "Sizes": "norms",
+    "sizes": "norms",
+    "Skip": "skipping",
+    "skip": "skipping",
+    "Lens": "junctions",
+    "lens": "junctions",
+    "Erasure": "erasure",
+    "erase": "erasure",
+    "LayerMaps": "maps",
+    "map_layers": "maps",
+    "IntegratedGradients": "gradients",
+    "integrated_gradients": "gradients",
+}
+
+__all__ = [*_HOME]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'layerdiv_tl.depth' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,160 @@
+"""What the model would answer if it stopped at a junction: the logit lens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ..components import Component
+from ..errors import InputError
+from ..results import Result
+from ..stream.anatomy import Anatomy
+from ..stream.capture import Pass, batches, pad, quiet, run_whole, upcast
+from ..stream.loading import load_model
+from .replay import LOGITS, logits_of
+from .summary import summarise
+from .texts import describe, read_texts
+
+NormAt = Literal["frozen", "recomputed"]
+
+
+@dataclass(frozen=True, eq=False)
+class Lens(Result):
+    """How far the answer of every junction is from the last one's, at every token.
+
+    components
+        The junctions, each named by what was written last; those that the stream holds.
+    kl
+        `[token, junction]`: KL(junction ‖ last) in nats.
+    overlap
+        `[token, junction]`: which share of the k likeliest tokens is the same.
+    text
+        `[token]`, which text a token is from.
+    k, norm
+        As asked for.
+    """
+
+    components: tuple[Component, ...]
+    kl: Float[np.ndarray, "token junction"]
+    overlap: Float[np.ndarray, "token junction"]
+    text: Int[np.ndarray, " token"]
+    k: int
+    norm: str
+    model: str
+
+    def frame(self) -> pd.DataFrame:
+        """One row per junction: means over tokens, 95 % intervals over texts, quantiles and maxima over tokens."""
+        columns: dict[str, Any] = describe(self.components)
+        for name in ("kl", "overlap"):
+            columns |= summarise(name, getattr(self, name), self.text)
+        frame = pd.DataFrame(columns)
+        frame.attrs["units"] = {"kl": "nats", "overlap": f"share of the top {self.k}"}
+        return frame
+
+
+def lens(model: Any, texts: Any, norm: NormAt = "recomputed", *, k: int = 5, batch_tokens: int | None = None) -> Lens:
+    """Read every junction out as if it were the last, and compare with what the model says.
+
+    model, texts
+        As in `sizes`.
+    norm
+        Whose statistic the final norm divides by: the junction's own ("recomputed", the logit lens as
+        published), or the last one's ("frozen", by which components' contributions add up).
+    k
+        How many of the likeliest tokens are compared.
+    batch_tokens
+        The most padded tokens in one forward pass; logits are formed for some tokens of one junction at a time.
+
+    Every junction costs one unembedding of every token. Raises InputError for input that cannot be used.
+
+    >>> import layerdiv_tl as ld
+    >>> from transformers import GPT2Config, GPT2LMHeadModel
+    >>> tiny = GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=16, n_positions=32))
+    >>> frame = ld.depth.lens(tiny, [[1, 2, 3], [4, 5]]).frame()
+    >>> frame.component.tolist(), float(frame.kl.iloc[-1]), float(frame.overlap.iloc[-1])
+    (['pos_embed', 'L0.attn', 'L0.mlp'], 0.0, 1.0)
+    """
+    if norm not in get_args(NormAt):
+        raise InputError(f"norm={norm!r} is unknown: use 'frozen' or 'recomputed'.")
+    model = load_model(model)
+    anatomy = model.anatomy
+    if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 1 <= k <= anatomy.outputs:
+        raise InputError(f"k={k!r} must be a whole number from 1 to the {anatomy.outputs} answers of {model.name}.")
+    ids = read_texts(model, texts)
+    from tqdm.auto import tqdm
+
+    names: tuple[Component, ...] = ()
+    tables: list[np.ndarray] = []
+    owners: list[np.ndarray] = []
+    with quiet(anatomy), tqdm(total=len(ids), desc=model.name, unit="text", delay=2, leave=False) as progress:
+        for rows in batches([len(r) for r in ids], batch_tokens or model.batch_tokens, anatomy.length_switch):
+            done = run_whole(anatomy, *pad([ids[row] for row in rows]))
+            here = tuple(name for name, _ in _junctions(anatomy, done))
+            if names and here != names:
+                raise InputError(f"{model.name} ran its layers a different number of times for different texts.")
+            names = here
+            tables.append(_compare(anatomy, done, norm, int(k), len(names)))
+            owners.append(np.repeat(rows, [len(ids[row]) for row in rows]))
+            progress.update(len(rows))
+    text = np.concatenate(owners)
+    order = np.argsort(text, kind="stable")
+    kl, overlap = np.concatenate(tables, 1)[:, order]
+    return Lens(names, kl, overlap, text[order], int(k), norm, model.name)
+
+
+def _junctions(anatomy: Anatomy, done: Pass) -> Iterator[tuple[Component, Float[Tensor, "token d"]]]:
+    """Every point that the stream passes; between attention and MLP only where one follows the other."""
+    stream, last = done.embed, len(done.firings) - 1
+    name = Component("embed")
+    if done.pos_embed is not None:
+        stream, name = stream + done.pos_embed, Component("pos_embed")
+    yield name, stream
+    for number, (firing, use) in enumerate(zip(done.firings, done.uses, strict=True)):
+        stream = stream + firing.wrote
+        follows = done.firings[number + 1].write if number < last else None
+        beside = follows is not None and follows.layer == firing.write.layer and firing.write.kind == "attn"
+        if not (anatomy.parallel and beside and follows is not None and follows.kind == "mlp"):
+            # The sum rounds in another order than the model did; the last junction is the model's own.
+            yield Component(firing.write.kind, firing.write.layer, use=use), done.final if follows is None else stream
+
+
+def _compare(anatomy: Anatomy, done: Pass, norm: NormAt, k: int, count: int) -> np.ndarray:
+    """`[kl and overlap, token, junction]` of one pass."""
+    tokens = len(done.final)
+    table = torch.empty(2, tokens, count)
+    step = max(1, LOGITS // anatomy.outputs)
+    frozen = anatomy.norm.statistic(done.final) if norm == "frozen" else None
+    for start in range(0, tokens, step):
+        some = slice(start, start + step)
+        part = done.streams(some)
+        statistic = None if frozen is None else frozen[some]
+        last = _log_probabilities(anatomy, part.final, statistic)
+        best = last.topk(k).indices
+        likely = torch.zeros_like(last, dtype=torch.bool).scatter_(1, best, True)
+        for junction, (_, stream) in enumerate(_junctions(anatomy, part)):
+            here = _log_probabilities(anatomy, stream, statistic)
+            same = likely.gather(1, here.topk(k).indices).float().mean(1)
+            # Σ p (log p − log q); what underflows to p = 0 counts 0.
+            kl = torch.einsum("nv,nv->n", here.exp(), (here - last).clamp_min(torch.finfo(here.dtype).min))
+            table[0, some, junction], table[1, some, junction] = kl.clamp_min(0).float().cpu(), same.cpu()
+    return table.numpy()
+
+
+def _log_probabilities(
+    anatomy: Anatomy, stream: Float[Tensor, "n d"], statistic: Float[Tensor, " n"] | None
+) -> Float[Tensor, "n v"]:
+    """The answers to stream vectors, normed by a given statistic or by their own."""
+    norm = anatomy.norm
+    divisor = norm.statistic(stream) if statistic is None else statistic
+    centred = stream - stream.mean(-1, keepdim=True) if norm.centred else stream
+    normed = centred / divisor[:, None] * norm.gain.to(stream)
+    if norm.bias is not None:
+        normed = normed + norm.bias.to(stream)
+    return upcast(logits_of(anatomy, normed.to(anatomy.dtype))).log_softmax(-1)

@@ -1,0 +1,331 @@
+"""One clean pass whose streams are kept, and changed passes that resume from them at any block.
+
+A changed pass calls the model's own blocks again, with the arguments they had, from the first block that
+sees something new. A model whose blocks cannot be called so (a bridge, a stream that also takes another
+way) is run whole, with the same changes made inside: the same numbers, at twice the cost.
+
+block   : a use of a layer, counted from 0 in the order in which they ran
+stream  : [row, token, d], right-padded, in the model's own precision
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from ..components import Component, Kind
+from ..errors import InputError
+from ..stream.anatomy import HALF, Anatomy, Tap, Write
+from ..stream.capture import UNNAMED, pad, upcast
+from ..stream.loading import Model
+from ..stream.source import Closure, check_closure, stream_break
+
+# Logits that are formed at once: 32 MiB each for the clean answers and the changed ones.
+LOGITS = 1 << 23
+
+# What sublayers write instead, by block and kind: of their write, in the shape of the stream; None is nothing.
+Instead = Mapping[tuple[int, str], Callable[[Float[Tensor, "row token d"]], Tensor] | None]
+Edit = Callable[[int, Float[Tensor, "row token d"]], Tensor]
+See = Callable[[int, Float[Tensor, "row token d"], Float[Tensor, "row token d"]], None]
+
+
+class Replay:
+    """Some texts, their clean pass, and changed passes that resume from it. Use it inside `quiet`.
+
+    ids, mask
+        `[row, token]`.
+    streams
+        What enters every block, and last the final norm; one more than there are blocks.
+    layers
+        Layer and use (None where it is used once) of every block.
+    writes
+        With `keep_writes`: what the sublayers wrote to the stream, by block and kind.
+    scales
+        What a sublayer's own output is multiplied by on its way to the stream, by block and kind.
+    resumes
+        Whether passes resume; else they are whole ones.
+
+    Raises InputError for a model whose sublayers are not all that writes to its stream.
+    """
+
+    def __init__(self, model: Model, rows: Sequence[Sequence[int]], keep_writes: bool = False) -> None:
+        self.model, self.anatomy = model, model.anatomy
+        self.ids, self.mask = (x.to(self.anatomy.device) for x in pad(rows))
+        self.streams: list[Tensor] = []
+        self.writes: dict[tuple[int, str], Tensor] = {}
+        # Blocks, and what they were given beside the stream; None where that came by its name, too.
+        self._calls: list[tuple[nn.Module, tuple[Any, ...] | None, dict[str, Any]]] = []
+        self._outputs: list[Tensor] = []
+        self.scales: dict[tuple[int, str], float] = {}
+        self._clean(keep_writes)
+
+    @property
+    def tokens(self) -> Bool[Tensor, "row token"]:
+        """Which tokens are real."""
+        return self.mask.bool()
+
+    def component(self, kind: Kind, block: int) -> Component:
+        """The name of a block's sublayer, or of the block itself (`kind="layer"`)."""
+        layer, use = self.layers[block]
+        return Component(kind, layer, use=use)
+
+    def silence(self, kind: str, block: int, where: Bool[Tensor, "row token"] | None = None) -> Instead:
+        """A sublayer of a block, or all of them (`kind="layer"`), write nothing, at all tokens or only at some."""
+
+        def muted(write: Tensor) -> Tensor:
+            assert where is not None
+            return write.masked_fill(where.to(write.device)[..., None], 0.0)
+
+        kinds = self._kinds[self.layers[block][0]]
+        return {(block, k): None if where is None else muted for k in kinds if kind in (k, "layer")}
+
+    def resume(
+        self,
+        start: int,
+        stream: Tensor,
+        instead: Instead | None = None,
+        edit: Edit | None = None,
+        see: See | None = None,
+    ) -> Float[Tensor, "row token d"]:
+        """Run the blocks from `start` on, and return what enters the final norm.
+
+        stream
+            What enters block `start`.
+        instead
+            What sublayers of the blocks from `start` on write instead.
+        edit
+            (block, stream entering it) → the stream to enter it instead, for every block behind `start`,
+            and for the final norm under the number of blocks.
+        see
+            Called with (block, stream entering, stream leaving) of every block that runs.
+        """
+        instead = instead or {}
+        if not self.resumes:
+            return self._whole(start, stream, instead, edit, see)
+        last = len(self._calls)
+        stream = stream.clone()
+        for block in range(start, last):
+            if edit is not None and block > start:
+                stream = edit(block, stream)
+            before, stream = stream, self._block(block, stream, instead)
+            if see is not None:
+                see(block, before, stream)
+        return stream if edit is None else edit(last, stream)
+
+    def normed(self, stream: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+        """The model's final norm of stream vectors."""
+        return self.anatomy.norm_module(stream[:, None])[:, 0]
+
+    def logits(self, stream: Float[Tensor, "n d"]) -> Float[Tensor, "n v"]:
+        """The model's answers to stream vectors, in float32 or wider."""
+        return logits_of(self.anatomy, self.normed(stream))
+
+    def chunks(self, count: int) -> Iterator[slice]:
+        """`count` tokens cut into as many at once as logits may be formed."""
+        step = max(1, LOGITS // self.anatomy.outputs)
+        return (slice(start, min(start + step, count)) for start in range(0, count, step))
+
+    def targets(self) -> Int[Tensor, " n"]:
+        """The token that follows each real token, one text's after another's; −1 behind the last of a text."""
+        following = torch.full_like(self.ids, -1)
+        following[:, :-1] = torch.where(self.tokens[:, 1:], self.ids[:, 1:], -1)
+        return following[self.tokens]
+
+    def _block(self, block: int, stream: Tensor, instead: Instead) -> Tensor:
+        module, args, kwargs = self._calls[block]
+        kinds = self._kinds[self.layers[block][0]]
+        if all(instead.get((block, kind), ...) is None for kind in kinds):  # it would only hand on its input
+            return stream
+        here = any((block, kind) in instead for kind in kinds)
+        with self._replaced(lambda: block, instead if here else {}):
+            if args is None:
+                return _first(module(hidden_states=stream, **kwargs))
+            return _first(module(stream, *args, **kwargs))
+
+    def _clean(self, keep_writes: bool) -> None:
+        taps = {id(tap.module): tap for tap in self.anatomy.blocks}
+        order, kept = [], keep_writes
+        sums: list[Tensor] = []  # of one block's writes
+
+        def enter(tap: Tap, args: Any, kwargs: Any, value: Tensor) -> None:
+            order.append(id(tap.module))
+            self.streams.append(value.clone())
+            others = {name: x for name, x in kwargs.items() if name != "hidden_states"}
+            self._calls.append((tap.module, args[1:] if args else None, others))
+            sums.append(torch.zeros_like(value))
+
+        def wrote(place: Write, args: Any, kwargs: Any, value: Tensor) -> None:
+            write = value.reshape(self.streams[-1].shape) * place.scale
+            sums[-1] += write
+            self.scales[len(sums) - 1, place.kind] = place.scale
+            if kept:
+                self.writes[len(sums) - 1, place.kind] = write
+
+        said: list[Tensor] = []
+        ends: list[Tensor] = []  # the same norm may have been used before, too
+        at = self.mask.sum(1) - 1
+        with ExitStack() as stack:
+            for tap in taps.values():
+                stack.enter_context(_on(tap, partial(enter, tap)))
+                if tap.side == "in":
+                    leave = Tap(tap.module)
+                    stack.enter_context(_on(leave, lambda a, k, x: self._outputs.append(x)))
+            for write in self.anatomy.writes:
+                stack.enter_context(_on(write.tap, partial(wrote, write)))
+            final = self.anatomy.stream_out
+            stack.enter_context(_on(final, lambda a, k, x: ends.append(x.clone())))
+            stack.enter_context(_only(self.anatomy.unembed, at))
+            stack.enter_context(_on(Tap(self.anatomy.unembed), lambda a, k, x: said.append(x[:, 0])))
+            logits = upcast(self.anatomy.logits(self.ids, self.mask)[:, 0])
+        if not order or not ends or not said:
+            raise InputError(
+                "this model's blocks, final norm or unembedding were not reached in its forward pass (replaced since "
+                "it was loaded, or fused): load it again, or load the plain model."
+            )
+        self.streams.append(ends[-1])
+        number = {module: layer for layer, module in enumerate(dict.fromkeys(order))}
+        often, seen = Counter(order), Counter[int]()
+        self.layers: list[tuple[int, int | None]] = []
+        for module in order:
+            seen[module] += 1
+            self.layers.append((number[module], seen[module] if often[module] > 1 else None))
+        self._kinds: dict[int, list[str]] = {layer: [] for layer in number.values()}
+        for write in self.anatomy.writes:
+            self._kinds[write.layer].append(write.kind)
+        self._check(sums, said[-1], logits)
+        self.resumes = self._can_resume()
+        self._outputs.clear()
+
+    def _check(self, sums: list[Tensor], said: Tensor, logits: Tensor) -> None:
+        """The sublayers must be all that writes to the stream, and the read-out the model's own."""
+        real, eps = self.tokens, torch.finfo(self.streams[0].dtype).eps
+        gap = 0.0
+        for block, wrote in enumerate(sums):
+            before, after = (upcast(s[real.to(s.device)]) for s in self.streams[block : block + 2])
+            wrote = upcast(wrote[real.to(wrote.device)])
+            size = before.abs().amax() + wrote.abs().amax()
+            gap = max(gap, float(((after - before).to(wrote.device) - wrote).abs().amax() / size.clamp_min(1e-30)))
+        if self.streams[0].dtype in HALF and gap > 4 * eps:
+            raise InputError(f"the blocks of {self.model.name} cannot be skipped: {UNNAMED}.")
+        last = self.mask.sum(1) - 1
+        final = self.streams[-1][torch.arange(len(last), device=last.device), last]
+        ours = upcast(self.anatomy.unembed(self.normed(final)[:, None])[:, 0])
+        said, logits = upcast(said), logits.to(said.device)
+        readout = float((ours.to(said.device) - said).abs().max() / said.abs().max().clamp_min(1e-30))
+        unexplained = (self.anatomy.transform(said) - logits).abs().max() / logits.abs().max().clamp_min(1e-30)
+        closure = Closure(0.0, gap, readout, float(unexplained), self.streams[0].dtype, said.dtype)
+        row = self.ids[0, self.tokens[0]].tolist()
+        check_closure(self.model.name, "sublayer", closure, lambda: stream_break(self.model, row))
+
+    def _can_resume(self) -> bool:
+        """Whether each block hands its output to the next alone, and answers the same when it is called again."""
+        if any(tap.side != "in" for tap in self.anatomy.blocks):
+            return False
+        for block, (output, (_, args, kwargs)) in enumerate(zip(self._outputs, self._calls, strict=True)):
+            others = [*(args or ()), *kwargs.values()]
+            stream = self.streams[block]
+            alike = any(isinstance(x, Tensor) and x.is_floating_point() and x.shape == stream.shape for x in others)
+            if alike or not torch.equal(output.to(stream.device), self.streams[block + 1].to(stream.device)):
+                return False
+        last = len(self._calls) - 1
+        return torch.equal(self._block(last, self.streams[last].clone(), {}), self.streams[-1])
+
+    def _whole(self, start: int, stream: Tensor, instead: Instead, edit: Edit | None, see: See | None) -> Tensor:
+        """The same changes inside a pass through the whole model."""
+        entered: list[Tensor] = []
+        final: list[Tensor] = []
+        now = [-1]
+
+        def enter(value: Tensor, last: bool) -> Tensor | None:
+            if last and now[0] + 1 < len(self.layers):
+                return None
+            now[0] += 1
+            block = now[0]
+            if block > start and see is not None:
+                see(block - 1, entered[-1], value.clone())
+            if block == start:
+                value = stream.clone()
+            elif block > start and edit is not None:
+                value = edit(block, value)
+            entered[:] = [value.clone()]
+            if last:
+                final.append(value)
+            return value if block >= start else None
+
+        rows = torch.arange(len(self.ids), device=self.ids.device) * 0
+        with ExitStack() as stack:
+            for tap in {id(tap.module): tap for tap in self.anatomy.blocks}.values():
+                stack.enter_context(_on(tap, lambda a, k, x: enter(x, False)))
+            stack.enter_context(_on(self.anatomy.stream_out, lambda a, k, x: enter(x, True)))
+            stack.enter_context(_only(self.anatomy.unembed, rows))
+            stack.enter_context(self._replaced(lambda: now[0], instead))
+            self.anatomy.logits(self.ids, self.mask)
+        return final[-1]
+
+    @contextmanager
+    def _replaced(self, now: Callable[[], int], instead: Instead) -> Iterator[None]:
+        def change(kind: str, args: Any, kwargs: Any, value: Tensor) -> Tensor | None:
+            if (now(), kind) not in instead:
+                return None
+            other = instead[now(), kind]
+            if other is None:
+                return torch.zeros_like(value)
+            return other(value.reshape(self.streams[0].shape)).reshape(value.shape)
+
+        wanted = {(self.layers[block][0], kind) for block, kind in instead}
+        with ExitStack() as stack:
+            for write in self.anatomy.writes:
+                if (write.layer, write.kind) in wanted:
+                    stack.enter_context(_on(write.tap, partial(change, write.kind)))
+            yield
+
+
+def logits_of(anatomy: Anatomy, normed: Float[Tensor, "n d"]) -> Float[Tensor, "n v"]:
+    """The model's answers to vectors behind its final norm, in float32 or wider."""
+    return upcast(anatomy.transform(anatomy.unembed(normed[:, None])[:, 0]))
+
+
+@contextmanager
+def _on(tap: Tap, do: Callable[[Any, Any, Tensor], Tensor | None]) -> Iterator[None]:
+    """Call `do(args, kwargs, value)` where a tap is passed; what it returns, if anything, goes on instead."""
+    thread = threading.get_ident()  # somebody else's pass through the same model is none of ours
+
+    def on_output(module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+        changed = do(args, kwargs, _first(output)) if threading.get_ident() == thread else None
+        if changed is None:
+            return output
+        return (changed, *output[1:]) if isinstance(output, tuple) else changed
+
+    def on_input(module: nn.Module, args: Any, kwargs: Any) -> Any:
+        value = args[0] if args else kwargs["hidden_states"]
+        changed = do(args, kwargs, value) if threading.get_ident() == thread else None
+        if changed is None:
+            return None
+        return ((changed, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": changed})
+
+    if tap.side == "out":
+        handle = tap.module.register_forward_hook(on_output, with_kwargs=True)
+    else:
+        handle = tap.module.register_forward_pre_hook(on_input, with_kwargs=True)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _only(unembed: nn.Module, at: Int[Tensor, " row"]) -> Any:
+    """The unembedding sees one token of each row."""
+    rows = torch.arange(len(at), device=at.device)
+    return _on(Tap(unembed, "in"), lambda a, k, x: x[rows.to(x.device), at.to(x.device)][:, None])
+
+
+def _first(value: Any) -> Tensor:
+    return value[0] if isinstance(value, tuple | list) else value

@@ -1,0 +1,261 @@
+"""What happens behind a layer that writes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal, get_args
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ..components import Component
+from ..ensemble.uncertainty import interval, resamples
+from ..errors import InputError
+from ..results import Result
+from ..stream.capture import batches, quiet, upcast
+from ..stream.loading import load_model
+from .norms import SMALLEST, Part
+from .replay import Replay
+from .summary import QUANTILES, summarise
+from .texts import describe, read_layers, read_texts
+
+Mode = Literal["current", "future", "local"]
+
+
+@dataclass(frozen=True, eq=False)
+class Skip(Result):
+    """What each layer's computation and the answers become when one layer, attention or MLP writes nothing.
+
+    With Δ_l what layer l adds to its stream, and primes where a component s < l is skipped:
+
+    later, later_max
+        `[text, skipped, layer]`: ‖Δ_l − Δ'_l‖ / ‖Δ_l‖, its mean and maximum over the measured tokens of a
+        text; NaN for layers that are not behind the skipped one.
+    output
+        `[measurement, skipped]`: ‖softmax − softmax'‖₂ over the vocabulary, between 0 and √2.
+    loss
+        `[measurement, skipped]`: how many nats the next token's cross-entropy grows; NaN behind the last token.
+    text, position
+        `[measurement]`: which token that is. In "future" mode a token comes once for every cut before it.
+    components, layers
+        What was skipped, and the layers that were watched.
+    part, mode
+        As asked for.
+    """
+
+    components: tuple[Component, ...]
+    layers: tuple[Component, ...]
+    later: Float[np.ndarray, "text skipped layer"]
+    later_max: Float[np.ndarray, "text skipped layer"]
+    output: Float[np.ndarray, "measurement skipped"]
+    loss: Float[np.ndarray, "measurement skipped"]
+    text: Int[np.ndarray, " measurement"]
+    position: Int[np.ndarray, " measurement"]
+    part: str
+    mode: str
+    model: str
+
+    def frame(self) -> pd.DataFrame:
+        """One row per skipped component.
+
+        `output` and `loss`: means over tokens, 95 % intervals over texts, quantiles and maxima over tokens.
+        `later`: the mean over the layers behind it and their tokens, and its maximum; NaN for the last layer.
+        """
+        columns: dict[str, Any] = describe(self.components)
+        columns |= summarise("output", self.output, self.text) | summarise("loss", self.loss, self.text)
+        behind = np.isfinite(self.later)
+        count = behind.sum(2)
+        with np.errstate(invalid="ignore"):
+            mean = np.where(behind, self.later, 0.0).sum(2) / count
+        largest = np.where(behind, self.later_max, -np.inf).max((0, 2))
+        columns |= self._over_texts("later", mean) | {"later_max": np.where(count.any(0), largest, np.nan)}
+        frame = pd.DataFrame(columns)
+        frame.attrs["units"] = {"output": "‖Δ softmax‖₂", "loss": "nats", "later": "share of the layer's write"}
+        return frame
+
+    def by_pair(self) -> pd.DataFrame:
+        """One row per skipped component and later layer.
+
+        `effect` is the mean over tokens, with its 95 % interval over texts, quantiles over the texts' means and
+        the maximum over tokens.
+        """
+        at = np.argwhere(np.isfinite(self.later).all(0))
+        values = self.later[:, at[:, 0], at[:, 1]]
+        columns: dict[str, Any] = describe([self.components[s] for s, _ in at])
+        columns["later"] = [self.layers[layer].label for _, layer in at]
+        columns |= self._over_texts("effect", values)
+        if len(at):
+            spread = np.quantile(values, list(QUANTILES.values()), axis=0)
+            columns |= {f"effect_{name}": row for name, row in zip(QUANTILES, spread, strict=True)}
+        columns["effect_max"] = self.later_max[:, at[:, 0], at[:, 1]].max(0)
+        frame = pd.DataFrame(columns)
+        frame.attrs["units"] = {"effect": "share of the layer's write"}
+        return frame
+
+    def _over_texts(self, name: str, means: Float[np.ndarray, "text row"]) -> dict[str, np.ndarray]:
+        """Mean and interval of texts' means, each text as heavy as it has measured tokens."""
+        counts = np.bincount(self.text, minlength=len(means))[:, None].astype(float)
+        weights = resamples(len(means))
+        low, high = interval((weights @ (means * counts)) / (weights @ counts))
+        return {name: (means * counts).sum(0) / counts.sum(), f"{name}_low": low, f"{name}_high": high}
+
+
+def skip(
+    model: Any,
+    texts: Any,
+    part: Part = "layer",
+    mode: Mode = "current",
+    *,
+    layers: Any = None,
+    cuts: Sequence[float] = (0.25, 0.5, 0.75),
+    batch_tokens: int | None = None,
+) -> Skip:
+    """Skip every layer, attention or MLP in turn, and measure what changes behind it.
+
+    model, texts
+        As in `sizes`; texts of at least two tokens.
+    part
+        What writes nothing: the "layer", its "attn" or its "mlp".
+    mode
+        "current": it is skipped at every token, and every token is measured. "future": it is skipped at the
+        tokens before a cut, never the first of a text, and the tokens from the cut on are measured: what later
+        tokens need of it. "local": its write is taken out of the stream that each later layer, and the
+        read-out, sees, and what they do about it goes no further: the direct effect.
+    layers
+        Which layers are skipped, in order of use; None is all.
+    cuts
+        For "future", shares of a text's length.
+    batch_tokens
+        The most padded tokens in one forward pass. Of each, the streams of all layers are kept, twice.
+
+    The passes share what lies before the skipped layer: all L skips cost about half of L forward passes.
+    Raises InputError for input that cannot be used, and for a layer that does not exist.
+
+    >>> import layerdiv_tl as ld
+    >>> from transformers import GPT2Config, GPT2LMHeadModel
+    >>> tiny = GPT2LMHeadModel(GPT2Config(n_layer=3, n_head=2, n_embd=8, vocab_size=16, n_positions=32))
+    >>> found = ld.depth.skip(tiny, [[1, 2, 3], [4, 5]])
+    >>> found.frame().component.tolist(), found.by_pair().later.tolist()
+    (['L0.layer', 'L1.layer', 'L2.layer'], ['L1.layer', 'L2.layer', 'L2.layer'])
+    """
+    for name, value, known in (("part", part, get_args(Part)), ("mode", mode, get_args(Mode))):
+        if value not in known:
+            raise InputError(f"{name}={value!r} is unknown: use {', '.join(map(repr, known))}.")
+    if mode == "future" and (not len(cuts) or not all(0 < cut < 1 for cut in cuts)):
+        raise InputError(f"cuts={tuple(cuts)!r} must be shares of a text's length, between 0 and 1.")
+    model = load_model(model)
+    least = 3 if mode == "future" else 2
+    why = "one is never skipped, one is and one is measured" if mode == "future" else "no other follows to be predicted"
+    ids = read_texts(model, texts, least, why)
+    shares = list(cuts) if mode == "future" else [None]
+    from tqdm.auto import tqdm
+
+    found: list[_Batch] = []
+    with quiet(model.anatomy), tqdm(total=len(ids), desc=model.name, unit="text", delay=2, leave=False) as progress:
+        for rows in batches([len(r) for r in ids], batch_tokens or model.batch_tokens, model.anatomy.length_switch):
+            replay = Replay(model, [ids[row] for row in rows], keep_writes=mode == "local" and part != "layer")
+            wanted = [b for b in read_layers(layers, len(replay.layers)) if replay.silence(part, b)]
+            if not wanted:
+                raise InputError(f"these layers of {model.name} have no {part} that writes to the stream.")
+            found += [_Batch(replay, rows, part, mode, share, wanted) for share in shares]
+            names = tuple(replay.component(part, block) for block in wanted)
+            watched = tuple(replay.component("layer", block) for block in range(len(replay.layers)))
+            progress.update(len(rows))
+    later, largest = _collect(found, len(ids), (len(names), len(watched)))
+    text = np.concatenate([batch.text for batch in found])
+    order = np.argsort(text, kind="stable")
+    output, loss, position = (
+        np.concatenate([getattr(b, name) for b in found])[order] for name in ("output", "loss", "position")
+    )
+    return Skip(names, watched, later, largest, output, loss, text[order], position, part, mode, model.name)
+
+
+class _Batch:
+    """The skips of one batch at one cut (None: everywhere)."""
+
+    def __init__(
+        self, replay: Replay, rows: list[int], part: Part, mode: Mode, share: float | None, wanted: list[int]
+    ) -> None:
+        self.replay, self.part, self.mode = replay, part, mode
+        real = replay.tokens
+        places = torch.arange(real.shape[1], device=real.device).expand_as(real)
+        self.measured, self.skipped = real, None
+        if share is not None:
+            lengths = real.sum(1, keepdim=True)
+            cut = torch.minimum((lengths * share).round().long().clamp_min(2), lengths - 1)
+            self.skipped, self.measured = (places >= 1) & (places < cut), real & (places >= cut)
+        counts = self.measured.sum(1)
+        self.rows, self.counts = rows, counts.cpu().numpy()
+        self.text = np.repeat(rows, self.counts)
+        self.position = places[self.measured].cpu().numpy()
+        pairs = (len(rows), len(wanted), len(replay.layers))
+        self.later, self.largest = np.full(pairs, np.nan), np.full(pairs, np.nan)
+        self.clean = [upcast(after) - upcast(before) for before, after in pairwise(replay.streams)]
+        self.sizes = [delta.norm(dim=-1).clamp_min(SMALLEST) for delta in self.clean]
+        finals = [self._final(number, block) for number, block in enumerate(wanted)]
+        del self.clean, self.sizes
+        self.output, self.loss = _answers(replay, finals, self.measured)
+
+    def _final(self, number: int, block: int) -> Float[Tensor, "n d"]:
+        """The final streams at the measured tokens; on the way, what becomes of the layers behind."""
+        replay, streams = self.replay, self.replay.streams
+
+        def see(layer: int, before: Tensor, after: Tensor) -> None:
+            if layer == block:
+                return
+            off = upcast(after) - upcast(before) - self.clean[layer]
+            effect = (off.norm(dim=-1) / self.sizes[layer]).masked_fill(~self.measured.to(off.device), 0.0)
+            self.later[:, number, layer] = effect.sum(1, dtype=torch.float64).cpu().numpy() / self.counts
+            self.largest[:, number, layer] = effect.amax(1).cpu().numpy()
+
+        if self.mode == "local":
+            wrote = streams[block + 1] - streams[block] if self.part == "layer" else replay.writes[block, self.part]
+
+            def without(layer: int, _: Tensor) -> Tensor:
+                return streams[layer] - wrote.to(streams[layer].device)
+
+            final = replay.resume(block + 1, without(block + 1, wrote), edit=without, see=see)
+        else:
+            silent = replay.silence(self.part, block, self.skipped)
+            final = replay.resume(block, streams[block], silent, see=see)
+        return final[self.measured.to(final.device)]
+
+
+def _answers(replay: Replay, finals: list[Tensor], measured: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """(‖softmax − softmax'‖₂, growth of the loss), `[measurement, skipped]`; chunks of tokens, one skip at a time."""
+    clean = replay.streams[-1][measured.to(replay.streams[-1].device)]
+    targets = replay.targets()[measured[replay.tokens]]
+    output = torch.empty(len(clean), len(finals))
+    loss = torch.empty(len(clean), len(finals))
+    for chunk in replay.chunks(len(clean)):
+        following = targets[chunk]
+        p, before = probabilities(replay.logits(clean[chunk]), following)
+        for number, final in enumerate(finals):
+            q, after = probabilities(replay.logits(final[chunk]), following)
+            output[chunk, number] = q.sub_(p).norm(dim=-1).float().cpu()
+            loss[chunk, number] = (after - before).float().cpu()
+    return output.numpy(), loss.numpy()
+
+
+def probabilities(logits: Float[Tensor, "n v"], targets: Int[Tensor, " n"]) -> tuple[Tensor, Tensor]:
+    """(softmax, made in place of the logits; cross-entropy of the targets, NaN where one is negative)."""
+    targets = targets.to(logits.device)
+    logits -= logits.amax(-1, keepdim=True)
+    picked = logits.gather(1, targets.clamp_min(0)[:, None])[:, 0]
+    total = logits.exp_().sum(-1)
+    return logits.div_(total[:, None]), (total.log() - picked).masked_fill(targets < 0, float("nan"))
+
+
+def _collect(found: list[_Batch], texts: int, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+    """`later` and `later_max` of every text, over all its cuts."""
+    sums, largest, counts = np.zeros((texts, *shape)), np.full((texts, *shape), -np.inf), np.zeros(texts)
+    for batch in found:
+        sums[batch.rows] += batch.later * batch.counts[:, None, None]
+        largest[batch.rows] = np.maximum(largest[batch.rows], batch.largest)
+        counts[batch.rows] += batch.counts
+    return sums / counts[:, None, None], largest

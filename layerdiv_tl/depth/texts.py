@@ -1,0 +1,114 @@
+"""The texts of an analysis, as token ids; and their answers, where it has to do with answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..components import Component
+from ..errors import InputError
+from ..stream import prompts as reading
+from ..stream.loading import Model
+
+Ids = tuple[int, ...]
+
+
+def read_texts(model: Model, texts: Any, least: int = 1, why: str = "") -> list[Ids]:
+    """Token ids of a text, several, lists of ids, or a task's prompts.
+
+    Raises InputError for a text of fewer than `least` tokens (`why` says what they are for), and as `encode`.
+    """
+    ids = reading.encode(model, getattr(texts, "prompts", texts))
+    for number, row in enumerate(ids):
+        if len(row) < least:
+            have = "one token" if len(row) == 1 else f"{len(row)} tokens"
+            raise InputError(f"text {number} has {have}, but {why}: give texts of at least {least} tokens.")
+    return ids
+
+
+def read_answers(model: Model, texts: Any, answers: Any) -> tuple[list[Ids], list[int]]:
+    """(token ids of each text with its answer behind it, how many tokens the answer has).
+
+    answers
+        An int: each text ends in an answer of so many tokens. One text or list of ids per text: it is put
+        behind the text. None: the last token is the answer, or the gold option of a task.
+
+    Raises InputError where there is no answer, or nothing before it.
+    """
+    if answers is None and hasattr(texts, "options") and hasattr(texts, "labels"):
+        answers = [texts.options[label] for label in texts.labels]
+    ids = read_texts(model, texts)
+    if answers is None:
+        answers = 1
+    if isinstance(answers, int) and not isinstance(answers, bool):
+        for number, row in enumerate(ids):
+            if not 1 <= answers < len(row):
+                raise InputError(
+                    f"text {number} has {len(row)} tokens, of which an answer of {answers} leaves nothing to answer: "
+                    "give longer texts, or other answers."
+                )
+        return ids, [answers] * len(ids)
+    given = [answers] if isinstance(answers, str) else reading.plain(answers)
+    if not isinstance(given, Sequence) or len(given) != len(ids):
+        raise InputError(
+            f"answers={answers!r:.40} does not fit {len(ids)} texts: give one per text, or how long each is."
+        )
+    behind = [_behind(model, answer, number) for number, answer in enumerate(given)]
+    whole = [row + answer for row, answer in zip(ids, behind, strict=True)]
+    return reading.encode(model, whole), [len(answer) for answer in behind]
+
+
+def read_layers(layers: Any, count: int) -> list[int]:
+    """The wanted blocks, None for all. Raises InputError for one that does not exist."""
+    if layers is None:
+        return list(range(count))
+    wanted = [layers] if isinstance(layers, int | np.integer) else list(layers)
+    for layer in wanted:
+        if isinstance(layer, bool) or not isinstance(layer, int | np.integer) or not 0 <= layer < count:
+            raise InputError(f"there is no layer {layer!r}: this model runs layers 0 to {count - 1}.")
+    if not wanted:
+        raise InputError("layers is empty: give at least one layer, or None for all.")
+    return [int(layer) for layer in dict.fromkeys(wanted)]
+
+
+def spelled(model: Model, rows: Sequence[Ids]) -> tuple[str, ...]:
+    """The text of every token, one row's after another's; its number where there is no tokenizer."""
+    flat = [token for row in rows for token in row]
+    if model.tokenizer is None:
+        return tuple(f"token {token}" for token in flat)
+    texts = {token: model.tokenizer.decode([token]) for token in set(flat)}
+    return tuple(texts[token] for token in flat)
+
+
+def describe(components: Sequence[Component]) -> dict[str, list[Any]]:
+    """The first columns of every frame."""
+    return {
+        "component": [c.label for c in components],
+        "kind": [c.kind for c in components],
+        "layer": [c.layer for c in components],
+    }
+
+
+def token_columns(
+    text: np.ndarray, position: np.ndarray, tokens: tuple[str, ...], components: Sequence[Component]
+) -> dict[str, Any]:
+    """The first columns of a frame with one row per token and component."""
+    columns: dict[str, Any] = {"text": text, "position": position, "token": np.array(tokens, dtype=object)}
+    columns = {name: np.repeat(values, len(components)) for name, values in columns.items()}
+    return columns | {name: values * len(text) for name, values in describe(components).items()}
+
+
+def _behind(model: Model, answer: Any, number: int) -> Ids:
+    if isinstance(answer, str):
+        if model.tokenizer is None:
+            raise InputError(
+                f"answer {number} is text, but {model.name} was loaded without a tokenizer: give token ids."
+            )
+        ids = tuple(reading.ids_after_text(model.tokenizer, answer))
+    else:
+        ids = reading.encode(model, [answer])[0]
+    if not ids:
+        raise InputError(f"answer {number} is empty: give it at least one token.")
+    return ids
