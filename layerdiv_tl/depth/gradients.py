@@ -114,7 +114,9 @@ def integrated_gradients(
     baseline
         "mean": every vector becomes its own mean over the dimensions, as published; or "zero".
     steps
-        How finely the path is cut. `gap` says whether that was enough; it should be at most 0.01.
+        How finely the path is cut. `gap` says whether that was enough; it should be at most 0.01. More steps do
+        not help a mixture of experts, which jumps where a token changes experts, nor much a model in half
+        precision, whose gradients are rounded.
     layers
         Which layers, in order of use; None is all.
     batch_tokens

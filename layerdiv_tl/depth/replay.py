@@ -10,7 +10,6 @@ stream  : [row, token, d], right-padded, in the model's own precision
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -27,6 +26,7 @@ from ..stream.anatomy import HALF, Anatomy, Tap, Write
 from ..stream.capture import UNNAMED, pad, upcast
 from ..stream.loading import Model
 from ..stream.source import Closure, check_closure, stream_break
+from .hooks import first, on, only_at
 
 # Logits that are formed at once: 32 MiB each for the clean answers and the changed ones.
 LOGITS = 1 << 23
@@ -147,8 +147,8 @@ class Replay:
         here = any((block, kind) in instead for kind in kinds)
         with self._replaced(lambda: block, instead if here else {}):
             if args is None:
-                return _first(module(hidden_states=stream, **kwargs))
-            return _first(module(stream, *args, **kwargs))
+                return first(module(hidden_states=stream, **kwargs))
+            return first(module(stream, *args, **kwargs))
 
     def _clean(self, keep_writes: bool) -> None:
         taps = {id(tap.module): tap for tap in self.anatomy.blocks}
@@ -174,16 +174,16 @@ class Replay:
         at = self.mask.sum(1) - 1
         with ExitStack() as stack:
             for tap in taps.values():
-                stack.enter_context(_on(tap, partial(enter, tap)))
+                stack.enter_context(on(tap, partial(enter, tap)))
                 if tap.side == "in":
                     leave = Tap(tap.module)
-                    stack.enter_context(_on(leave, lambda a, k, x: self._outputs.append(x)))
+                    stack.enter_context(on(leave, lambda a, k, x: self._outputs.append(x)))
             for write in self.anatomy.writes:
-                stack.enter_context(_on(write.tap, partial(wrote, write)))
+                stack.enter_context(on(write.tap, partial(wrote, write)))
             final = self.anatomy.stream_out
-            stack.enter_context(_on(final, lambda a, k, x: ends.append(x.clone())))
-            stack.enter_context(_only(self.anatomy.unembed, at))
-            stack.enter_context(_on(Tap(self.anatomy.unembed), lambda a, k, x: said.append(x[:, 0])))
+            stack.enter_context(on(final, lambda a, k, x: ends.append(x.clone())))
+            stack.enter_context(only_at(self.anatomy.unembed, at))
+            stack.enter_context(on(Tap(self.anatomy.unembed), lambda a, k, x: said.append(x[:, 0])))
             logits = upcast(self.anatomy.logits(self.ids, self.mask)[:, 0])
         if not order or not ends or not said:
             raise InputError(
@@ -263,9 +263,9 @@ class Replay:
         rows = torch.arange(len(self.ids), device=self.ids.device) * 0
         with ExitStack() as stack:
             for tap in {id(tap.module): tap for tap in self.anatomy.blocks}.values():
-                stack.enter_context(_on(tap, lambda a, k, x: enter(x, False)))
-            stack.enter_context(_on(self.anatomy.stream_out, lambda a, k, x: enter(x, True)))
-            stack.enter_context(_only(self.anatomy.unembed, rows))
+                stack.enter_context(on(tap, lambda a, k, x: enter(x, False)))
+            stack.enter_context(on(self.anatomy.stream_out, lambda a, k, x: enter(x, True)))
+            stack.enter_context(only_at(self.anatomy.unembed, rows))
             stack.enter_context(self._replaced(lambda: now[0], instead))
             self.anatomy.logits(self.ids, self.mask)
         return final[-1]
@@ -284,48 +284,10 @@ class Replay:
         with ExitStack() as stack:
             for write in self.anatomy.writes:
                 if (write.layer, write.kind) in wanted:
-                    stack.enter_context(_on(write.tap, partial(change, write.kind)))
+                    stack.enter_context(on(write.tap, partial(change, write.kind)))
             yield
 
 
 def logits_of(anatomy: Anatomy, normed: Float[Tensor, "n d"]) -> Float[Tensor, "n v"]:
     """The model's answers to vectors behind its final norm, in float32 or wider."""
     return upcast(anatomy.transform(anatomy.unembed(normed[:, None])[:, 0]))
-
-
-@contextmanager
-def _on(tap: Tap, do: Callable[[Any, Any, Tensor], Tensor | None]) -> Iterator[None]:
-    """Call `do(args, kwargs, value)` where a tap is passed; what it returns, if anything, goes on instead."""
-    thread = threading.get_ident()  # somebody else's pass through the same model is none of ours
-
-    def on_output(module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
-        changed = do(args, kwargs, _first(output)) if threading.get_ident() == thread else None
-        if changed is None:
-            return output
-        return (changed, *output[1:]) if isinstance(output, tuple) else changed
-
-    def on_input(module: nn.Module, args: Any, kwargs: Any) -> Any:
-        value = args[0] if args else kwargs["hidden_states"]
-        changed = do(args, kwargs, value) if threading.get_ident() == thread else None
-        if changed is None:
-            return None
-        return ((changed, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": changed})
-
-    if tap.side == "out":
-        handle = tap.module.register_forward_hook(on_output, with_kwargs=True)
-    else:
-        handle = tap.module.register_forward_pre_hook(on_input, with_kwargs=True)
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
-def _only(unembed: nn.Module, at: Int[Tensor, " row"]) -> Any:
-    """The unembedding sees one token of each row."""
-    rows = torch.arange(len(at), device=at.device)
-    return _on(Tap(unembed, "in"), lambda a, k, x: x[rows.to(x.device), at.to(x.device)][:, None])
-
-
-def _first(value: Any) -> Tensor:
-    return value[0] if isinstance(value, tuple | list) else value
