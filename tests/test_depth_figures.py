@@ -68,6 +68,8 @@ def test_the_change_point_is_where_the_line_stands(results):
     assert line.x0 == line.x1 == first - 0.5
     assert figure.layout.yaxis.type == "log"
     assert f"layer {change.layer}" in figure.layout.title.subtitle.text.replace("<br>", " ")
+    assert list(change.plot().data[0].x) == [change.before, change.after]
+    assert f"layer {change.layer}" in change.plot().layout.title.subtitle.text
 
 
 def test_the_skip_map_holds_every_pair(results):

@@ -7,6 +7,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from ...depth.change import ChangePoint
 from ...depth.erasure import Erasure
 from ...depth.gradients import IntegratedGradients
 from ...depth.junctions import Lens
@@ -35,6 +36,7 @@ from .correlations import correlation_bars
 from .curves import depth_panels
 from .depth import depth_curves
 from .depth_use import (
+    change_bars,
     erasure_bars,
     erasure_map,
     gradient_bars,
@@ -62,6 +64,7 @@ __all__ = [
     "attention_maps",
     "bias_diversity_scatter",
     "bound_bars",
+    "change_bars",
     "component_bars",
     "contribution_map",
     "correlation_bars",
@@ -123,6 +126,7 @@ KINDS: dict[type[Result], dict[str, Callable[..., go.Figure]]] = {
     Votes: {"members": vote_bars},
     Sizes: {"bars": size_bars},
     Skip: {"map": skip_map, "bars": skip_bars},
+    ChangePoint: {"bars": change_bars},
     Lens: {"bars": lens_bars},
     LayerMaps: {"map": layer_map},
     Erasure: {"map": erasure_map, "bars": erasure_bars},

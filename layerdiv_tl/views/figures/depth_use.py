@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from ...components import Component
+from ...depth.change import ChangePoint
 from ...depth.erasure import Erasure
 from ...depth.gradients import IntegratedGradients
 from ...depth.junctions import Lens
@@ -20,7 +21,7 @@ from ...depth.skipping import Skip
 from ...errors import InputError
 from .. import style
 from .axes import component_axis
-from .layout import arrange, between, name
+from .layout import arrange, beside, between, name
 from .parts import hover_lines, whiskers
 
 if TYPE_CHECKING:
@@ -35,6 +36,24 @@ _MODE = {
 _PART = {"layer": "layer", "attn": "attention", "mlp": "MLP"}
 _BARS = "Bars: means over tokens, with 95 % intervals over texts; dashes: medians."
 _TICKS = 40
+
+
+def change_bars(change: ChangePoint, title: str | None = None) -> go.Figure:
+    """The medians of the layers before and behind a change point; `Sizes.plot()` shows the layers themselves."""
+    figure = go.Figure(
+        go.Bar(
+            x=[change.before, change.after],
+            y=[0, 1],
+            orientation="h",
+            width=0.6,
+            marker={"color": style.MODULE["layer"], "line": {"width": 0}},
+            hovertemplate="median %{x:.3g}<extra></extra>",
+        )
+    )
+    said = f"Begins at layer {change.layer}, 95 % {between(change.low, change.high)} over texts, p = {change.p:.2g}."
+    arrange(figure, title or "Layers before and behind the change point", said, plot=110, below=60)
+    figure.update_xaxes(title_text=f"{change.quantity}, median of the layers")
+    return figure.update_yaxes(**beside(["before", "behind"]), autorange="reversed")
 
 
 class Measured(Protocol):
