@@ -10,6 +10,7 @@ from conftest import gpt2, llama
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import digamma
+from scipy.stats import binom
 
 import layerdiv_tl as ld
 from layerdiv_tl.ensemble.information.bounds import fano, hellman_raviv, printed_fano
@@ -244,12 +245,13 @@ def test_intervals_cover_the_truth(kind, members, rows):
     covariance = covariances(members)[kind]
     truth = dict.fromkeys(TERMS, 0.0) | dict.fromkeys(TERMS[1:3], total_correlation(covariance))
     rng, inside = np.random.default_rng(4), []
-    for seed in range(50):
+    repeats = 50 if members < 129 else 20  # a case with 129 members takes minutes
+    for seed in range(repeats):
         x, y = draw(rng, covariance, rows)
         i = ld.information(x, y, null=0, draws=60, seed=seed)
         inside.append([i.intervals[t][0] <= truth[t] <= i.intervals[t][1] for t in TERMS])
-    # 50 draws: 90 % covered shows as 41 or more with 98 % probability.
-    assert np.sum(inside, 0).min() >= 41
+    # What 90 % covered shows at least with 98 % probability: 40 of 50, 15 of 20.
+    assert np.sum(inside, 0).min() >= binom.ppf(0.02, repeats, 0.9)
     assert np.mean(inside) >= 0.9
 
 

@@ -74,12 +74,8 @@ def read_layers(layers: Any, count: int) -> list[int]:
 
 
 def spelled(model: Model, rows: Sequence[Ids]) -> tuple[str, ...]:
-    """The text of every token, one row's after another's; its number where there is no tokenizer."""
-    flat = [token for row in rows for token in row]
-    if model.tokenizer is None:
-        return tuple(f"token {token}" for token in flat)
-    texts = {token: model.tokenizer.decode([token]) for token in set(flat)}
-    return tuple(texts[token] for token in flat)
+    """The text of every token, one row's after another's."""
+    return reading.token_texts(model, [token for row in rows for token in row])
 
 
 def describe(components: Sequence[Component]) -> dict[str, list[Any]]:

@@ -20,7 +20,6 @@ from . import prompts as reading
 from .anatomy import HALF, Anatomy, Tap
 from .capture import pad, quiet, upcast
 from .loading import Model, load_model
-from .profile import _token_texts
 from .transformerlens import is_transformer_lens
 
 if TYPE_CHECKING:
@@ -116,7 +115,7 @@ def attention_patterns(
     return AttentionPatterns(
         components=tuple(chosen),
         token_ids=np.array(rows[0]),
-        tokens=_token_texts(model, np.array(rows[0])),
+        tokens=reading.token_texts(model, np.array(rows[0])),
         patterns=found.double().cpu().numpy(),
         model=model.name,
     )

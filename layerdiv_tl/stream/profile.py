@@ -107,7 +107,7 @@ def profile(
     return job.form(
         components=names,
         token_ids=flat,
-        tokens=_token_texts(job.model, flat),
+        tokens=reading.token_texts(job.model, flat),
         documents=np.repeat(np.arange(len(ids)), [len(row) for row in ids]),
         contexts=np.concatenate([np.arange(w.first, w.stop) - w.start + 1 for w in windows]),
         identity_gap=gaps.relative,
@@ -676,14 +676,6 @@ def _check_sums(job: _Job, done: Pass, gaps: _Gaps) -> None:
         )
 
 
-def _token_texts(model: Model, ids: np.ndarray) -> tuple[str, ...]:
-    if model.tokenizer is None:
-        return tuple(f"token {i}" for i in ids.tolist())
-    distinct, index = np.unique(ids, return_inverse=True)
-    texts = [model.tokenizer.decode([i]) for i in distinct.tolist()]
-    return tuple(texts[i] for i in index)
-
-
 @dataclass(frozen=True, eq=False)
 class _Look:
     """Runs the model up to a token again and reads components out over the whole vocabulary."""
@@ -730,6 +722,6 @@ class _Look:
                     rows.append((component.label, effect, rank, token, centred + float(means[line]), centred))
         names = ["component", "effect", "rank", "token_id", "contribution", "contribution_centred"]
         frame = pd.DataFrame(rows, columns=names)
-        frame.insert(3, "token", _token_texts(job.model, frame["token_id"].to_numpy()))
+        frame.insert(3, "token", reading.token_texts(job.model, frame["token_id"].to_numpy()))
         frame.attrs["units"] = {"contribution": "logits", "contribution_centred": "logits"}
         return frame

@@ -185,6 +185,15 @@ def _check_ids(ids: Sequence[Any], vocabulary: int, where: str) -> None:
             raise InputError(f"{where} holds the token id {i}, but the vocabulary has ids 0 to {vocabulary - 1}.")
 
 
+def token_texts(model: Model, ids: Any) -> tuple[str, ...]:
+    """The text of every token by itself; its number where there is no tokenizer."""
+    if model.tokenizer is None:
+        return tuple(f"token {i}" for i in np.asarray(ids).tolist())
+    distinct, index = np.unique(np.asarray(ids, dtype=np.int64), return_inverse=True)
+    texts = [model.tokenizer.decode([i]) for i in distinct.tolist()]
+    return tuple(texts[i] for i in index)
+
+
 def plain(x: Any) -> Any:
     """Tensors and arrays, also inside lists, as Python numbers and lists; everything else as it is."""
     if hasattr(x, "tolist"):

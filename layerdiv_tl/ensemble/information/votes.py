@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Literal
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from .estimator import BITS, Estimator, with_joint
-
-Method = Literal["table", "tree"]
 
 
 def count_weights(n: int) -> Float[np.ndarray, " count"]:
