@@ -276,7 +276,8 @@ def _text(options: argparse.Namespace) -> str:
         raise InputError("the text is not UTF-8: convert it first, for example with iconv.") from error
     if not text.strip():
         raise InputError("the text is empty: give at least two tokens of text.")
-    return text
+    # What ends the last line of a file, or what echo adds, is no part of the text.
+    return text if options.text not in (None, "-") else text.removesuffix("\n").removesuffix("\r")
 
 
 def _refuse_empty(out: str, what: str) -> None:

@@ -249,6 +249,9 @@ def test_the_best_models_and_their_curves():
         models=3, curve=curves(1), totals=lambda model, task, members: {("squared", "accuracy"): accuracy[model]}
     )
     assert study.best(2) == ["m1", "m2"]
+    for count in (0, -1, "two", True):
+        with pytest.raises(ld.InputError, match="a whole number of at least 1 model"):
+            study.best(count)
     assert set(study.curves(models=study.best(2))["model"]) == {"m1", "m2"}
     with pytest.raises(ld.InputError, match="models has 'm7'"):
         study.curves(models=["m7"])

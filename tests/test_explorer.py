@@ -567,7 +567,6 @@ def asks(widget, **content):
 
 def test_the_widget_is_the_explorer(explorer):
     """What is chosen in the browser is chosen in Python and the other way round; nonsense is put back."""
-    pytest.importorskip("anywidget")
     w = explorer.widget
     assert w is explorer.widget
     assert w.chosen == explorer.selection.record()
@@ -587,7 +586,6 @@ def test_the_widget_is_the_explorer(explorer):
 
 def test_a_text_typed_in_the_widget_is_measured(folder):  # noqa: F811
     """Text and target go to the kernel, with progress; what was chosen stays; an error is said and changes nothing."""
-    pytest.importorskip("anywidget")
     e = ld.explore(ld.load_model(folder), "w5 w1 w4 w1 w2")
     e.selection = {"component": "L2.H1", "position": 3, "part": "raw", "pins": [[0, 1], None]}
     said = []
@@ -609,7 +607,6 @@ def test_a_text_typed_in_the_widget_is_measured(folder):  # noqa: F811
 
 def test_of_several_texts_the_last_one_counts(folder):  # noqa: F811
     """Texts that nobody waits for any more are not measured to the end."""
-    pytest.importorskip("anywidget")
     e = ld.explore(ld.load_model(folder), "w5 w1 w4 w1 w2")
     for text in ("w1 w2 w3", "w1 w2 w4", "w1 w2 w5"):
         e.widget._handle_custom_msg({"ask": "text", "text": text, "target": ""}, [])
@@ -621,7 +618,6 @@ def test_of_several_texts_the_last_one_counts(folder):  # noqa: F811
 
 def test_the_widget_looks_tokens_up(explorer, monkeypatch):
     """What components promote at a position is asked for when it is looked at."""
-    pytest.importorskip("anywidget")
     sent = []
     monkeypatch.setattr(type(explorer.widget), "send", lambda self, content, buffers: sent.append((content, buffers)))
     asks(explorer.widget, ask="promoted", text=1, position=3)

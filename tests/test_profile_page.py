@@ -281,3 +281,18 @@ def test_the_prefix_s_attention_is_that_of_the_text(model):
     """Long texts show the attention of their beginning, which is what the whole text has there."""
     whole = attention_patterns(model, IDS).patterns
     np.testing.assert_allclose(attention_patterns(model, IDS[:5]).patterns, whole[:, :5, :5], atol=1e-6)
+
+
+@pytest.mark.parametrize(("written", "read"), [("a b\n", "a b"), ("a b\r\n", "a b"), ("a\n\n", "a\n"), ("a b", "a b")])
+def test_the_end_of_the_last_line_is_no_text(written, read, tmp_path, monkeypatch):
+    """Of a file and of the standard input; what stands on the command line is taken as it is."""
+    import argparse
+
+    from layerdiv_tl.cli import _text
+
+    (tmp_path / "text").write_bytes(written.encode())
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(written.encode())))
+    assert _text(argparse.Namespace(file=None, text="-")) == read
+    expected = read.replace("\r\n", "\n")
+    assert _text(argparse.Namespace(file=str(tmp_path / "text"), text=None)) == expected
+    assert _text(argparse.Namespace(file=None, text=written)) == written

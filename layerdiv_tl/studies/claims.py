@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from scipy.stats import t
 
 from ..components import Unit
 from ..ensemble.correlation import SIGNS, curve_correlations
 from ..ensemble.scaling import log_fit
 from ..ensemble.tradeoff import tradeoff_signs
-from ..ensemble.uncertainty import LEVEL
+from ..ensemble.uncertainty import LEVEL, RunningMean
 from ..errors import InputError
 
 if TYPE_CHECKING:
@@ -142,9 +141,10 @@ def _mean(values: pd.Series, p: float = np.nan) -> _Estimate:
     for over in ("model", "task"):
         means = values.groupby(level=over, sort=False).mean()
         if len(means) >= LEAST:
-            half = t.ppf(0.5 + LEVEL / 2, len(means) - 1) * means.std() / np.sqrt(len(means))
-            middle = float(means.mean())
-            return _Estimate(middle, middle - half, middle + half, f"{over}s", len(means), p)
+            over_all = RunningMean()
+            over_all.add_examples(means.to_numpy())
+            low, high = map(float, over_all.interval(LEVEL))
+            return _Estimate(float(means.mean()), low, high, f"{over}s", len(means), p)
     return _Estimate(float(values.mean()), over="nothing", n=len(values), p=p)
 
 
@@ -263,7 +263,8 @@ def _diminishes(held: _Held) -> Iterator[_Row]:
             )
             yield _Row(7, claim, f"{quantity}, {reading}", e, 0.0, -1, unit, because)
     if not tested:
-        because = f"{len(whole)} models with every task; a curvature needs {LEAST + 1} different numbers of components"
+        models = f"{len(whole)} model{'s' * (len(whole) != 1)}"
+        because = f"{models} with every task; a curvature needs {LEAST + 1} different numbers of components"
         yield _Row(7, claim, "all models", _Estimate(over="nothing", n=len(whole)), 0.0, -1, "points", because)
 
 

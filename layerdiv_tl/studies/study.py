@@ -274,6 +274,8 @@ class Study(Result):
 
     def best(self, count: int, unit: Unit = "sublayer") -> list[str]:
         """The `count` models of highest accuracy, averaged over tasks, best first (the paper's Fig. 5 shows five)."""
+        if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
+            raise InputError(f"best({count!r}) must ask for a whole number of at least 1 model.")
         means = self.table(unit)["accuracy"][AVERAGE].dropna().sort_values(ascending=False, kind="stable")
         return means.index[:count].tolist()
 

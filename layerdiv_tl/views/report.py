@@ -64,10 +64,12 @@ _METHODS = (
     "Intervals of means are Student's over examples, of accuracy Wilson's; those of the claims are over models or "
     "tasks, as stated. Claims are tested at 5 % each, not corrected for their number.",
 )
+_LIBRARIES = ("layerdiv_tl", "torch", "transformers", "transformer_lens")
 _READING = {
     "raw": "as in the paper; on real models mostly a shift common to all options",
     "centred": "what is left of it for softmax to see: compare this",
-    "net = bias − diversity": "a component's own additive part of the loss, negative where it helps",
+    "net = bias − diversity": "a component's own additive part of the loss; it helps where it is below that of one "
+    "that writes nothing",
     "size-fair": "|L|² × diversity: compare this between models with different numbers of components",
     "within noise": "the interval holds the null: more models, tasks or rows may tell",
 }
@@ -127,6 +129,7 @@ def study_page(study: Study, title: str | None = None) -> Page:
         _made(study),
         "Cells. Prompts and weights by SHA-256, shortened; 'cut short' counts prompts longer than the model reads.",
     )
+    page.small(f"Measured with {'; '.join(_versions(study))}.")
     if command := command_of(study):
         page.text("The same numbers again:")
         page.code(command)
@@ -312,13 +315,12 @@ def _rows_from(study: Study) -> pd.DataFrame:
 
 
 def _made(study: Study) -> pd.DataFrame:
-    """A line for every cell: what it was made of, with what."""
+    """A line for every cell: what it was made of."""
     import pandas as pd
 
     rows = []
     for cell in study.cells:
-        settings, found = cell["settings"], cell["provenance"]
-        versions = [f"{name} {found[name]}" for name in ("torch", "transformers", "transformer_lens")]
+        settings = cell["settings"]
         rows.append(
             {
                 "model": settings["model"],
@@ -331,10 +333,18 @@ def _made(study: Study) -> pd.DataFrame:
                 "weights": settings["fingerprint"][:10],
                 "dtype": settings["dtype"],
                 "finished": cell["finished"][:16].replace("T", " "),
-                "with": ", ".join([f"layerdiv_tl {cell['versions']['layerdiv_tl']}", *versions]),
             }
         )
     return pd.DataFrame(rows)
+
+
+def _versions(study: Study) -> list[str]:
+    """The libraries that measured it; several lines where cells were not measured with the same."""
+    told = []
+    for cell in study.cells:
+        found = {"layerdiv_tl": cell["versions"]["layerdiv_tl"]} | cell["provenance"]
+        told.append(", ".join(f"{name} {found[name]}" for name in _LIBRARIES))
+    return list(dict.fromkeys(told))
 
 
 def _names(models: Any) -> str:

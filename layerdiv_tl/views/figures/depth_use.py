@@ -20,6 +20,7 @@ from ...depth.norms import Sizes
 from ...depth.skipping import Skip
 from ...errors import InputError
 from .. import style
+from ..blocks import quoted
 from .axes import component_axis
 from .layout import arrange, beside, between, name
 from .parts import hover_lines, whiskers
@@ -279,7 +280,7 @@ def _token_map(
     figure = _map(z, hover, measured.components, unit, signed=signed)
     arrange(figure, title, subtitle, plot=460, below=90)
     places = np.arange(0, len(tokens), max(1, -(-len(tokens) // _TICKS)))
-    labels = [name(repr(tokens[i])[1:-1].replace(" ", "·"), 12) for i in places]
+    labels = [html.escape(quoted(tokens[i], 12)) for i in places]
     figure.update_xaxes(tickmode="array", tickvals=places, ticktext=labels, tickangle=-60, title_text="token")
     figure.update_xaxes(showgrid=False, zeroline=False)
     return figure.update_yaxes(title_text="layer")

@@ -12,6 +12,7 @@ from ...ensemble.decomposition import Part
 from ...ensemble.profile import Profile, SquaredProfile
 from ...errors import InputError
 from .. import style
+from ..blocks import quoted
 from .axes import component_axis
 from .bars import component_bars
 from .parts import checked, largest
@@ -83,7 +84,7 @@ def profile_map(
     figure.update_xaxes(
         tickmode="array",
         tickvals=places,
-        ticktext=[html.escape(_short(profile.tokens[i])) for i in places],
+        ticktext=[html.escape(quoted(profile.tokens[i], 12)) for i in places],
         tickangle=-60,
         title_text="token",
         showgrid=False,
@@ -99,9 +100,3 @@ def profile_depth(
     """Bias, diversity and net of every component, means over the tokens that have a next one: `component_bars`."""
     count = int(profile.has_target.sum())
     return component_bars(profile, part, most, title or f"Bias and diversity, means over {count:,} tokens", height)
-
-
-def _short(token: str) -> str:
-    """A token as an axis label: white space made visible, cut to length."""
-    shown = token.replace("\n", "⏎").replace(" ", "·") or "∅"
-    return shown if len(shown) <= 12 else shown[:11] + "…"
