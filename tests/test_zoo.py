@@ -15,7 +15,7 @@ from layerdiv_tl.zoo import train as training
 from layerdiv_tl.zoo import words
 from layerdiv_tl.zoo.trained import FOLDER, LIST, SHIPPED, TASKS, Trained, find, log
 
-SMALL = training.Recipe(steps=6, every=3, warm=2, adding=1, longer=(1, 2, 4), rows=64, last=64)
+SMALL = training.Recipe(steps=6, every=3, warm=2, adding=1, longer=(1, 2, 4), tested=64, last=64)
 each = pytest.mark.parametrize("model", SHIPPED, ids=lambda model: model.short)
 
 
@@ -165,7 +165,7 @@ def test_rows_of_pairs_and_sums_are_the_tasks_prompts():
         batch = words.pairs(*(np.array([x]) for x in (keys[:-1], values, [keys.index(keys[-1])])))
         assert split(batch, 0, 0)[0] == tokenizer(prompt)["input_ids"]
         assert [split(batch, 0, 0)[1]] == tokenizer(answer, add_special_tokens=False)["input_ids"]
-    for prompt, answer, _, (line,) in told("synthetic/modular", 24):
+    for prompt, answer, _, (line,) in told("synthetic/modular:largest=19", 24):
         a, b = (int(x) for x in line[1 : line.index(")")].split(" + "))
         batch = words.sums(np.array([a]), np.array([b]))
         assert split(batch, 0, 0)[0] == tokenizer(prompt)["input_ids"]
@@ -175,9 +175,9 @@ def test_rows_of_pairs_and_sums_are_the_tasks_prompts():
 def test_every_question_of_a_row_is_read_as_its_prompt_alone():
     """The logits of packed questions are those of one prompt each, in a plain pass."""
     net = training.build(Trained(2)).eval()
-    for batch in training.batches(training.Recipe(), seed=0, step=5000):
-        with torch.no_grad():
-            packed = training.answers(net, batch)
+    batches = training.batches(training.Recipe(), seed=0, step=5000)
+    with torch.no_grad():
+        for batch, packed in zip(batches, training.answers(net, batches), strict=True):
             for row in range(2):
                 for question in range(batch.questions.shape[1]):
                     ids = torch.tensor([split(batch, row, question)[0]])

@@ -6,8 +6,8 @@ the same weights: rows depend on the seed and the step alone. On one thread of t
 are the same bit for bit.
 
 Training rows come from generators seeded with five numbers, the rows of a Task from ones seeded with three, so no
-row is made from the same randomness as one that is asked later. Sums of two numbers are so few (10,000)
-that training meets most of them: there, what is asked is new in its order only.
+row is made from the same randomness as one that is asked later. There are only 400 sums: training meets them
+all, and what is asked of them later is new in its order only.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import argparse
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float
+from scipy.linalg import block_diag
 from torch import nn
 
 from ..errors import InputError
@@ -38,47 +39,54 @@ STREAM = 20  # begins the seed of every training row
 class Recipe:
     """How all models are trained.
 
-    steps, chains, questions, pairs, sums
-        Steps, and of what each is made: rows of chains and questions about each, of pairs and of sums.
-    adding, longer
-        From which step on there are sums, and from which on chains are followed for up to two, three, four steps.
+    steps, rows, questions, sums
+        Steps, and of what each is made: rows, each of which holds one set of chains with so many questions, one of
+        pairs, of which all are asked, and so many sums.
+    fewest
+        Chains go through `fewest` to 8 letters, one number a step: few are easier, and teach what many need.
+    adding, longer, rarer
+        From which step on there are sums; from which on chains are followed for up to two, three, four steps. Once
+        they are, pairs and sums, which are learnt by then, come every `rarer` steps.
     turn, rate, decay
         Learning rates of Muon, which changes the matrices of blocks, and of AdamW, which changes the rest; the
         weight decay of the first.
     warm, fall, floor, clip
         Both rates rise for `warm` steps and fall in the last `fall` of all to their `floor`th part; the norm at
         which gradients are clipped.
-    every, rows, last
+    every, tested, last
         Steps between evaluations, and rows of each task in one, and in the last.
     """
 
-    steps: int = 2400
-    chains: int = 16
-    questions: int = 6
-    pairs: int = 8
-    sums: int = 32
-    adding: int = 500
-    longer: tuple[int, ...] = (700, 1200, 1700)
+    steps: int = 2800
+    rows: int = 12
+    questions: int = 16
+    sums: int = 3
+    fewest: int = 4
+    adding: int = 400
+    longer: tuple[int, ...] = (650, 1350, 1950)
+    rarer: int = 4
     turn: float = 5e-3
     rate: float = 3e-3
     decay: float = 0.01
     warm: int = 100
-    fall: float = 0.25
+    fall: float = 0.2
     floor: float = 0.05
     clip: float = 1.0
     every: int = 200
-    rows: int = 256
+    tested: int = 256
     last: int = 2048
 
 
-def batches(recipe: Recipe, seed: int, step: int) -> Iterator[words.Batch]:
-    """The rows of one step: chains, pairs, sums."""
+def batches(recipe: Recipe, seed: int, step: int) -> list[words.Batch]:
+    """What a model reads in one step: chains, pairs, sums."""
     hops = 1 + sum(step >= start for start in recipe.longer)
     rngs = [np.random.default_rng([STREAM, seed, step, kind, 0]) for kind in range(3)]
-    yield words.k_hop(rngs[0], recipe.chains, recipe.questions, hops)
-    yield words.recall(rngs[1], recipe.pairs)
-    if step >= recipe.adding:
-        yield words.modular(rngs[2], recipe.sums)
+    entities = int(rngs[0].integers(recipe.fewest, words.ENTITIES + 1))
+    made = [words.k_hop(rngs[0], recipe.rows, recipe.questions, hops, entities)]
+    if hops > 1 and step % recipe.rarer:
+        return made
+    made.append(words.recall(rngs[1], recipe.rows))
+    return made + [words.modular(rngs[2], recipe.rows) for _ in range(recipe.sums if step >= recipe.adding else 0)]
 
 
 def build(model: Trained) -> nn.Module:
@@ -93,16 +101,23 @@ def build(model: Trained) -> nn.Module:
     return made
 
 
-def answers(model: Any, batch: words.Batch) -> Float[torch.Tensor, "row question vocabulary"]:
-    """The logits where each question ends, every question read as if it alone stood behind the facts."""
-    tokens, rows = torch.from_numpy(batch.tokens), len(batch.tokens)
-    hidden = torch.zeros(batch.sees.shape).masked_fill(~torch.from_numpy(batch.sees), torch.finfo().min)
+def answers(model: Any, batches: Sequence[words.Batch]) -> tuple[Float[torch.Tensor, "row question vocabulary"], ...]:
+    """For each batch the logits where its questions end, every question read as if it alone stood behind its facts.
+
+    The batches, of as many rows each, go through the model side by side: one pass of long rows costs less than
+    several of short ones.
+    """
+    tokens = torch.from_numpy(np.concatenate([batch.tokens for batch in batches], axis=1))
+    positions = torch.from_numpy(np.concatenate([batch.positions for batch in batches]))
+    sees = torch.from_numpy(block_diag(*[batch.sees for batch in batches]))
+    starts = np.cumsum([0, *(batch.tokens.shape[1] for batch in batches[:-1])])
     stream = model.model(
         input_ids=tokens,
-        attention_mask=hidden.expand(rows, 1, -1, -1),
-        position_ids=torch.from_numpy(batch.positions).expand(rows, -1),
+        attention_mask=torch.zeros(sees.shape).masked_fill(~sees, torch.finfo().min).expand(len(tokens), 1, -1, -1),
+        position_ids=positions.expand(len(tokens), -1),
     ).last_hidden_state
-    return model.lm_head(stream[:, torch.from_numpy(batch.asked)])
+    asked = [start + batch.asked for start, batch in zip(starts, batches, strict=True)]
+    return model.lm_head(stream[:, torch.from_numpy(np.concatenate(asked))]).split([len(x) for x in asked], dim=1)
 
 
 def accuracy(model: Any, rows: int) -> dict[str, float]:
@@ -142,7 +157,7 @@ def train(model: Trained, out: Path, recipe: Recipe | None = None, stop: int | N
         loss, since = loss + state.step(batches(recipe, model.seed, step), step), since + 1
         step += 1
         if step % recipe.every == 0 or step == end:
-            rows = recipe.last if step == recipe.steps else recipe.rows
+            rows = recipe.last if step == recipe.steps else recipe.tested
             line = {"step": step, "seconds": round(time.monotonic() - begun, 1), "loss": round(loss / since, 4)}
             line |= {"rows": rows, "accuracy": {k: round(v, 4) for k, v in accuracy(net, rows).items()}}
             with log.open("a", encoding="utf-8") as file:
@@ -166,24 +181,21 @@ class _State:
         others = [p for name, p in self.parameters.items() if name not in self.blocks]
         self.adam = torch.optim.AdamW(others, lr=recipe.rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
 
-    def step(self, made: Iterator[words.Batch], number: int) -> float:
+    def step(self, made: Sequence[words.Batch], number: int) -> float:
         """One step; the loss in nats, over the whole vocabulary, summed over the three kinds of rows."""
-        recipe, total = self.recipe, 0.0
+        recipe, total = self.recipe, torch.zeros(())
         left = (recipe.steps - number) / (recipe.fall * recipe.steps)
         share = min((number + 1) / recipe.warm, 1.0) * (recipe.floor + (1 - recipe.floor) * min(left, 1.0))
-        for batch in made:
-            loss = nn.functional.cross_entropy(
-                answers(self.net, batch).flatten(0, 1), torch.from_numpy(batch.answers).flatten()
-            )
-            loss.backward()
-            total += loss.item()
+        for logits, batch in zip(answers(self.net, made), made, strict=True):
+            total += nn.functional.cross_entropy(logits.flatten(0, 1), torch.from_numpy(batch.answers).flatten())
+        total.backward()
         nn.utils.clip_grad_norm_(self.net.parameters(), recipe.clip)
         for group in self.adam.param_groups:
             group["lr"] = recipe.rate * share
         self.adam.step()
         self._turn(recipe.turn * share)
         self.net.zero_grad()
-        return total
+        return total.item()
 
     @torch.no_grad()
     def _turn(self, rate: float) -> None:

@@ -17,7 +17,7 @@ from jaxtyping import Bool, Int
 
 from ..tasks.synthetic import COLOURS, LETTERS
 
-ENTITIES, HOPS, PAIRS, VALUES, MODULUS, LARGEST = 8, 4, 8, 4, 7, 99
+ENTITIES, HOPS, PAIRS, VALUES, MODULUS, LARGEST = 8, 4, 8, 4, 7, 19
 PAD, BEGIN, UNKNOWN = "<pad>", "<begin>", "<unknown>"
 NUMBERS = tuple(map(str, range(LARGEST + 1)))
 # Phrases of the templates are one token each, which keeps rows short.
