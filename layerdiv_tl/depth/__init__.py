@@ -6,6 +6,8 @@
     ld.depth.erase(model, texts)                  what a token's stream still carries at each layer
     ld.depth.integrated_gradients(model, texts)   what the answer's probability owes to each layer
     ld.depth.map_layers(model, other, texts)      which layer of another model says the same
+    ld.depth.agreement(model, task)               does a direct measure tell what removing a sublayer does
+    ld.depth.drop_plan(model, task, budget)       which layers could go, and what that costs
 
 After *Do Language Models Use Their Depth Efficiently?* (arXiv 2505.13898). Texts are a text, a list of
 texts, a list of lists of token ids, or a `Task`, whose prompts are read. Names are loaded when first used.
@@ -17,6 +19,10 @@ import importlib
 from typing import Any
 
 _HOME = {
+    "Agreement": "agreeing",
+    "agreement": "agreeing",
+    "DropPlan": "plans",
+    "drop_plan": "plans",
     "ChangePoint": "change",
     "Sizes": "norms",
     "sizes": "norms",

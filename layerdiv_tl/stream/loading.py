@@ -251,6 +251,7 @@ def _wrap(model: Any, tokenizer: Any, source: str, name: str) -> Model:
     provenance = {
         "source": source,
         "through": how,
+        "revision": getattr(getattr(inner, "config", None), "_commit_hash", None),
         "architecture": type(inner).__name__,
         "parameters": sum(p.numel() for p in inner.parameters()),
         "dtype": str(first.dtype).removeprefix("torch."),

@@ -263,8 +263,8 @@ def _diminishes(held: _Held) -> Iterator[_Row]:
             )
             yield _Row(7, claim, f"{quantity}, {reading}", e, 0.0, -1, unit, because)
     if not tested:
-        models = f"{len(whole)} model{'s' * (len(whole) != 1)}"
-        because = f"{models} with every task; a curvature needs {LEAST + 1} different numbers of components"
+        several = f"{len(whole)} model{'s' * (len(whole) != 1)}"
+        because = f"{several} with every task; a curvature needs {LEAST + 1} different numbers of components"
         yield _Row(7, claim, "all models", _Estimate(over="nothing", n=len(whole)), 0.0, -1, "points", because)
 
 
