@@ -35,7 +35,7 @@ class Model:
     tokenizer
         Its Hugging Face tokenizer, or None: then only token ids work.
     provenance
-        Where it came from: source, architecture, parameters, dtype, device, versions.
+        Where it came from: source, revision (of a hub), architecture, parameters, dtype, device, versions.
     anatomy
         Where it writes to its residual stream.
     """
