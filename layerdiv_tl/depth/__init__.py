@@ -19,6 +19,8 @@ import importlib
 from typing import Any
 
 _HOME = {
+    "DepthScore": "score",
+    "depth_score": "score",
     "Agreement": "agreeing",
     "agreement": "agreeing",
     "DropPlan": "plans",

@@ -24,6 +24,7 @@ from ...errors import InputError
 from ...results import Result
 from ...stream.attention import AttentionPatterns
 from ...stream.contributions import Contributions
+from ...studies.depth import DepthStudy
 from ...studies.shards import Shard
 from ...studies.study import Study
 from ...tasks.synthetic import Votes
@@ -35,6 +36,7 @@ from .claims import scaling_curve, share_bars, tradeoff_steps
 from .correlations import correlation_bars
 from .curves import depth_panels
 from .depth import depth_curves
+from .depth_study import depth_use_lines
 from .depth_use import (
     change_bars,
     erasure_bars,
@@ -70,6 +72,7 @@ __all__ = [
     "correlation_bars",
     "depth_curves",
     "depth_panels",
+    "depth_use_lines",
     "erasure_bars",
     "erasure_map",
     "figure",
@@ -124,6 +127,7 @@ KINDS: dict[type[Result], dict[str, Callable[..., go.Figure]]] = {
     GainCurve: {"curve": gain_lines},
     Task: {"labels": label_bars},
     Votes: {"members": vote_bars},
+    DepthStudy: {"depth": depth_use_lines},
     Sizes: {"bars": size_bars},
     Skip: {"map": skip_map, "bars": skip_bars},
     ChangePoint: {"bars": change_bars},
