@@ -30,6 +30,8 @@ FOLDER = "depth"
 FORMAT = "layerdiv_tl.depth/1"
 # Shorter texts have no token that is skipped, one that is measured, and a cut between them.
 LEAST = 4
+# Prompts of each task that sizes, skips and the lens read where no texts are given.
+TEXTS = 16
 Kind = TypeVar("Kind", bound=Result)
 
 
@@ -206,7 +208,8 @@ def run_depth(
     tasks
         Names or `Task`s; None is the authored sample tasks, or none where there are texts.
     texts
-        What sizes, skips and the lens read, of which some must have 4 tokens; None is the tasks' prompts.
+        What sizes, skips and the lens read, of which some must have 4 tokens; None is the first 16 prompts of each
+        task.
     out
         The folder; a study may lie in it too, and its report then shows both. What is finished there is not
         computed again. None keeps nothing but a temporary folder.
@@ -235,7 +238,7 @@ def run_depth(
     given = [tasks] if isinstance(tasks, str | Task) else list(tasks)
     ready = [t if isinstance(t, Task) else task(t, data, **how) for t in given]
     if texts is None:
-        texts = [prompt for t in ready for prompt in t.prompts]
+        texts = [prompt for t in ready for prompt in t.prompts[:TEXTS]]
     if isinstance(texts, str) or not texts:
         raise InputError("texts is one text or none: give a list of texts.")
     asked = _Asked(list(texts), ready, drop, part, score, questions, multi_token, seed, batch_tokens)
