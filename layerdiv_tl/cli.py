@@ -274,7 +274,7 @@ def _report(options: argparse.Namespace) -> int:
     try:
         study: Study | DepthStudy = Study.load(*options.folders)
     except InputError:
-        depth = DepthStudy.collect(options.folders)
+        depth = DepthStudy.collect([folder for folder in options.folders if os.path.isdir(folder)])
         if depth is None:
             raise
         study = depth
