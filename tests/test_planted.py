@@ -200,6 +200,35 @@ def test_a_shift_moves_no_probability_and_an_undone_write_none_with_its_undoing(
 
 
 @pytest.mark.parametrize("shape", SHAPES)
+def test_the_direct_effect_of_an_undone_write_is_all_of_it(shape):
+    """Taken out of the final stream alone, a leaves b − a, in a stream whose mean square grew from 1 to 1 + 4/96."""
+    p, rows = planted("undo", shape), 16
+    found = ld.depth.skip(p, list(p.prompts[:rows]), mode="local")
+    a, _, b = np.moveaxis(p.over_vocabulary[:rows], 1, 0)
+    moved = np.linalg.norm(softmax(b) - softmax((b - a) / np.sqrt(1 + 4 / 96)), axis=1)
+    np.testing.assert_allclose(found.output[found.position == found.position.max()][:, 0], moved, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["copied", "together", "shift", "undo"])
+def test_what_adds_nothing_to_a_logit_is_not_held_against_its_rounding(name):
+    """Read where nothing is written, options say the same; LayerNorm's centring then leaves rounding where 0 was."""
+    p = ld.zoo.planted(name, "gpt2")
+    p.model.lm_head.weight.clamp_(min=0)
+    c = ld.contributions(p, p.prompts, p.options, unit="head").select(label=p.members("head"))
+    np.testing.assert_allclose(c.values, p.values, atol=CLOSE)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_explorer_opens_one(shape, tmp_path):
+    """A planted model has an explorer's page, and attention patterns where all its logits are 0."""
+    p = planted("copied", shape)
+    e = ld.explore(p, p.prompts[0] + p.options[0])
+    assert e.save(tmp_path / "explorer.html").stat().st_size > 10_000
+    heads = ld.attention_patterns(p, p.prompts[0] + p.options[0])  # behind which the model says nothing at all
+    assert len(heads.components) == 4
+
+
+@pytest.mark.parametrize("shape", SHAPES)
 def test_each_neuron_undoes_one_option(shape):
     """At unit neuron, L1.Nk writes −1 to option k where the head voted for it, and 0 elsewhere."""
     p = planted("undo", shape)
@@ -265,6 +294,7 @@ def test_planted_models_are_models():
     assert ld.load_model("zoo/planted-together-gpt2").provenance["architecture"] == "GPT2LMHeadModel"
     assert ld.load_model(p).anatomy.root is p.model
     assert ld.load_model("zoo/planted-together").provenance["source"] == "zoo/planted-together"
+    assert "redundancy log2 3" in p.closed_form
     assert p.frame().set_index("quantity").loc["loss", "expected"] == p.expected["loss"]
 
 
