@@ -40,7 +40,7 @@ _HOME = {
     "explore": "views.explorer",
 }
 
-_ROOMS = ("depth",)
+_ROOMS = ("depth", "zoo")
 
 __all__ = ["__version__", *_HOME, *_ROOMS]
 
