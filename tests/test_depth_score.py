@@ -266,7 +266,7 @@ def test_a_result_comes_back_from_disk(tmp_path):
 def test_tasks_and_other_groups():
     """`by` groups questions by numbers of the user's; a task needs it."""
     model = llama()
-    found = ld.depth.depth_score(model, ROWS, by=[1, 1, 1, 5])
+    found = ld.depth.depth_score(model, ROWS, by=np.array([1, 1, 1, 5]))
     assert found.frame()["n"].tolist() == [3, 1]
     assert found.by == "group"
 
@@ -301,6 +301,8 @@ def test_tasks_and_other_groups():
         (ROWS, {"effect": "erase", "part": "mlp"}, "leave part='mlp' out"),
         (ROWS, {"by": [1, 2]}, "does not fit 4 questions"),
         (ROWS, {"by": "hops"}, "does not fit 4 questions"),
+        (ROWS, {"by": np.array(3)}, "does not fit 4 questions"),
+        (ROWS, {"by": [1, 2, None, 4]}, "question 2 has None hops"),
         (ROWS, {"draws": 0}, "draws=0"),
         (ROWS, {"seed": -1}, "seed=-1"),
         ([("text", " answer", 1)], {}, "without a tokenizer"),

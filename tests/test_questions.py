@@ -164,6 +164,10 @@ def test_boxes_are_read_to_their_own_end():
             '{"text": "a", "answer": "b", "hops": 1}\n\n{"text": "a", "hops": 1}',
             "line 3 of own.jsonl has no column 'answer'",
         ),
+        (
+            '{"text": "a", "answer": "b", "hops": 1}\n{"text": "a", "answer": "b", "level": 1}',
+            "line 2 .* column 'hops'",
+        ),
         ('{"text": "a", "answer": " ", "hops": 1}', "line 1 of own.jsonl: the answer is ' '"),
         ('{"text": "", "answer": "b", "hops": 1}', "line 1 of own.jsonl: the text is ''"),
         ('{"text": "a", "answer": null, "hops": 1}', "the answer is None"),

@@ -15,6 +15,7 @@ from ..components import Component
 from ..ensemble.uncertainty import bootstrap, wilson
 from ..errors import InputError
 from ..results import Result
+from ..stream import prompts as reading
 from ..stream.loading import load_model
 from .interference import Effect, Measured
 from .norms import Part
@@ -261,8 +262,8 @@ def _read(questions: Any, by: Any) -> tuple[Any, Any, Float[np.ndarray, " questi
     if not len(texts):
         raise InputError("there are no questions: give at least one.")
     if by is not None:
-        groups, label = by, "group"
-        if isinstance(by, str) or not hasattr(by, "__len__") or len(by) != len(texts):
+        groups, label = reading.plain(by), "group"
+        if not isinstance(groups, list | tuple) or len(groups) != len(texts):
             raise InputError(f"by={by!r:.40} does not fit {len(texts)} questions: give one number for each.")
     return texts, answers, _numbers(groups), names, label
 

@@ -1,12 +1,4 @@
-r"""Questions that take a known number of steps, each with its answer: written here, made by rule, or the user's own.
-
-Rows of a user's file are known by their columns. The first row says which form all have:
-
-    plain    text, answer, and one of hops, steps, level, difficulty; if wanted id and chain (a list of links)
-    GSM8K    question, answer: the reasoning, one step a line, and behind `####` the answer; grouped by steps
-    MATH     problem, solution with the answer in \boxed{…}, level ("Level 3"); grouped by level
-    MQuAKE   questions (the first is asked), answer, and single_hops, or orig with its triples; grouped by hops
-"""
+"""Questions that take a known number of steps, each with its answer: written here, made by rule, or the user's own."""
 
 from __future__ import annotations
 
@@ -96,24 +88,36 @@ class _Question(NamedTuple):
 
 
 class _Form(NamedTuple):
-    """What rows of a known form have, and how one is read; None for a row whose number of steps is not known."""
+    """What rows of a known form have, and how one is read; None for a row whose number of steps is not known.
+
+    `by`: what they can be grouped by. Where there are several, all rows are by the one that the first row has.
+    """
 
     name: str
     columns: tuple[str, ...]
-    read: Callable[[Row], _Question | None]
-    by: str
+    read: Callable[[Row, str], _Question | None]
+    by: tuple[str, ...]
 
 
 def questions(
     source: Any = SAMPLE_HOPS, *, levels: Iterable[float] | None = None, limit: int | None = None
 ) -> Questions:
-    """Questions that take different numbers of steps, for `ld.depth.depth_score`.
+    r"""Questions that take different numbers of steps, for `ld.depth.depth_score`.
 
     source
         `sample/hops`: facts in natural language, of one to three hops, written for this package;
         `synthetic/k_hop` and `synthetic/modular`, made by rule, with parameters as in `synthetic/k_hop:entities=6`;
-        or rows of your own, in one of the forms above: a JSONL, JSON, CSV or Parquet file, a pandas frame or a
-        `datasets.Dataset`.
+        or rows of your own: a JSONL, JSON, CSV or Parquet file, a pandas frame or a `datasets.Dataset`. They are
+        known by the columns of the first row; other columns are left alone:
+
+        plain    text, answer, and one of hops, steps, level, difficulty; if wanted id, and chain, a list of texts
+        GSM8K    question, answer: the reasoning, one step a line, and behind `####` the answer; grouped by steps
+        MATH     problem, level ("Level 3"), solution with the answer in its last \boxed{…}; grouped by level
+        MQuAKE   questions (the first is asked), answer, single_hops (or orig with its triples); grouped by hops
+
+        The last three are asked as "Question: …\nAnswer:" ("Problem: …"), and the final answer alone is the answer:
+        what a model computes by depth, not in words. Rows whose number of steps is not known (a GSM8K answer without
+        reasoning, "Level ?") are passed over and counted.
     levels
         Which numbers of steps, or difficulties. None: all there are; 1 to 4 hops, 2 to 5 terms of synthetic ones.
     limit
@@ -164,11 +168,13 @@ def _read(rows: Rows, name: str, licence: str, levels: Sequence[float] | None, l
         have = ", ".join(map(str, rows.rows[0])) or "none"
         forms = "; ".join(f"{form.name}: {', '.join(form.columns)}" for form in FORMS)
         raise InputError(f"{rows.rows[0].where} has no columns of a known form (its columns: {have}): {forms}.")
-    by = form.by or next((measure for measure in MEASURES if measure in rows.rows[0]), MEASURES[0])
+    by = next((measure for measure in form.by if len(form.by) == 1 or measure in rows.rows[0]), "")
+    if not by:
+        raise InputError(f"{rows.rows[0].where} has none of {', '.join(form.by)}: say how many steps it takes.")
     found: list[_Question] = []
     dropped, often = 0, Counter[float]()
     for row in rows.rows:
-        question = form.read(row)
+        question = form.read(row, by)
         if question is None:
             dropped += 1
         elif (levels is None or question.group in levels) and (limit is None or often[question.group] < limit):
@@ -185,16 +191,13 @@ def _collected(found: list[_Question], by: str, name: str, source: str, licence:
     return Questions(texts, answers, np.array(groups, dtype=float), by, ids, chains, name, source, licence, dropped)
 
 
-def _plain(row: Row) -> _Question:
-    measure = next((measure for measure in MEASURES if measure in row), None)
-    if measure is None:
-        raise InputError(f"{row.where} has none of {', '.join(MEASURES)}: say how many steps the question takes.")
+def _plain(row: Row, by: str) -> _Question:
     chain = row.get("chain")
     links = [_text(link, f"{row.where}: a link of the chain") for link in chain] if isinstance(chain, list) else []
-    return _asked(row, _cell(row, "text"), _cell(row, "answer"), _number(row[measure], row, measure), tuple(links))
+    return _asked(row, _cell(row, "text"), _cell(row, "answer"), _number(row[by], row, by), tuple(links))
 
 
-def _gsm8k(row: Row) -> _Question | None:
+def _gsm8k(row: Row, by: str) -> _Question | None:
     reasoning, mark, answer = _cell(row, "answer").rpartition("####")
     if not mark or not answer.strip():
         raise InputError(
@@ -207,7 +210,7 @@ def _gsm8k(row: Row) -> _Question | None:
     return _asked(row, text, number, float(steps)) if steps else None
 
 
-def _math(row: Row) -> _Question | None:
+def _math(row: Row, by: str) -> _Question | None:
     answer = boxed(_cell(row, "solution"))
     if not answer:
         raise InputError(f"{row.where} has a solution without \\boxed{{…}}: box its answer.")
@@ -215,10 +218,10 @@ def _math(row: Row) -> _Question | None:
     text = f"Problem: {_cell(row, 'problem').strip()}\nAnswer:"
     if level.removeprefix("Level ").strip() == "?":
         return None
-    return _asked(row, text, answer, _number(level.removeprefix("Level "), row, "level"))
+    return _asked(row, text, answer, _number(level.removeprefix("Level "), row, by))
 
 
-def _mquake(row: Row) -> _Question:
+def _mquake(row: Row, by: str) -> _Question:
     asked = row["questions"]
     if isinstance(asked, str) or not isinstance(asked, Sequence | np.ndarray) or not len(asked):
         raise InputError(f"{row.where} has questions={asked!r:.40}: give a list of at least one text.")
@@ -233,10 +236,10 @@ def _mquake(row: Row) -> _Question:
 
 
 FORMS = (
-    _Form("MQuAKE", ("questions", "answer"), _mquake, "hops"),
-    _Form("MATH", ("problem", "solution", "level"), _math, "level"),
-    _Form("GSM8K", ("question", "answer"), _gsm8k, "steps"),
-    _Form("plain", ("text", "answer"), _plain, ""),
+    _Form("MQuAKE", ("questions", "answer"), _mquake, ("hops",)),
+    _Form("MATH", ("problem", "solution", "level"), _math, ("level",)),
+    _Form("GSM8K", ("question", "answer"), _gsm8k, ("steps",)),
+    _Form("plain", ("text", "answer"), _plain, MEASURES),
 )
 
 

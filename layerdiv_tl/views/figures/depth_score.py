@@ -84,7 +84,7 @@ def score_bars(score: DepthScore, title: str | None = None) -> go.Figure:
     said = said.format(part=_PART[score.part]) + "means over questions, with 95 % intervals. "
     said += f"All questions: {_slope(score.slope, score.by)}. "
     said += f"Of equal length: {_slope(score.slope_at_length, score.by)}."
-    title = title or f"Whether {score.model} uses later layers for more {score.by}"
+    title = title or f"How deep the answers of {score.model} rest, by {score.by}"
     arrange(figure, title, said, plot=2 * _PANEL + 40, below=96, headings=True)
     figure.update_xaxes(**beneath(names, range(len(names))), row=1, col=1)
     figure.update_xaxes(title_text=html.escape(score.by), row=1, col=1)
