@@ -82,7 +82,7 @@ def modular(*, modulus: int = 7, largest: int = 99, terms: int = 2, seed: int = 
     `spaced` does, for the others (or with `Task.resolve`).
 
     >>> modular(modulus=3, terms=3).rows("test", 1).rows[0]["sum"]
-    '64 + 50 + 27'
+    '85 + 63 + 50'
     """
     _within("modulus", modulus, 2, 10)
     _within("largest", largest, modulus - 1, 10**6)

@@ -13,6 +13,7 @@ from ...depth.gradients import IntegratedGradients
 from ...depth.junctions import Lens
 from ...depth.maps import LayerMaps
 from ...depth.norms import Sizes
+from ...depth.score import DepthScore
 from ...depth.skipping import Skip
 from ...ensemble.decomposition import Decomposition
 from ...ensemble.information import Bounds, GainCurve, Information
@@ -36,6 +37,7 @@ from .claims import scaling_curve, share_bars, tradeoff_steps
 from .correlations import correlation_bars
 from .curves import depth_panels
 from .depth import depth_curves
+from .depth_score import score_bars
 from .depth_study import depth_use_lines
 from .depth_use import (
     change_bars,
@@ -91,6 +93,7 @@ __all__ = [
     "profile_map",
     "reweighting_bars",
     "scaling_curve",
+    "score_bars",
     "share_bars",
     "size_bars",
     "skip_bars",
@@ -135,6 +138,7 @@ KINDS: dict[type[Result], dict[str, Callable[..., go.Figure]]] = {
     LayerMaps: {"map": layer_map},
     Erasure: {"map": erasure_map, "bars": erasure_bars},
     IntegratedGradients: {"map": gradient_map, "bars": gradient_bars},
+    DepthScore: {"bars": score_bars},
 }
 
 
