@@ -110,7 +110,7 @@ def _parser() -> argparse.ArgumentParser:
     depth.add_argument(
         "--text",
         metavar="FILE",
-        help="what sizes, skips and the lens read: texts with blank lines between (default: the first 16 prompts of each task)",
+        help="what sizes, skips and the lens read, blank lines between texts (default: the first 16 prompts of a task)",
     )
     depth.add_argument("--drop", metavar="N", type=int, help="how many the plan drops (default: a fifth)")
     depth.add_argument(

@@ -168,14 +168,14 @@ def test_claim_9_over_models_is_student_s():
 
 
 def test_claim_10_tells_distance_from_depth():
-    """Where an effect falls with distance alone, late layers only seem to disturb more; where it falls with depth, they do."""
-    near = claim(made(skip_of(lambda s, l: 1 / (l - s), [1, 1, 1, 1, 0.3, 0.3, 0.3, 0.3])), 10)
+    """Where an effect falls with distance alone, late layers only seem to disturb more; with depth, they disturb less."""
+    near = claim(made(skip_of(lambda s, later: 1 / (later - s), [1, 1, 1, 1, 0.3, 0.3, 0.3, 0.3])), 10)
     assert near["verdict"].to_dict() == {
         "answers": "confirmed",
         "later layers": "refuted",
         "later layers, equally far": "within noise",
     }
-    deep = claim(made(skip_of(lambda s, l: (2 if s < 4 else 1) / (l - s), [1] * 8)), 10)
+    deep = claim(made(skip_of(lambda s, later: (2 if s < 4 else 1) / (later - s), [1] * 8)), 10)
     assert deep.loc["later layers, equally far", "verdict"] == "confirmed"
     assert deep.loc["later layers, equally far", "estimate"] == pytest.approx(0.5, rel=0.05)
     assert deep.loc["answers", "verdict"] == "within noise"
@@ -183,7 +183,7 @@ def test_claim_10_tells_distance_from_depth():
 
 def test_claim_10_by_loops():
     """The mean over distances of the means over pairs, a second time."""
-    skip = skip_of(lambda s, l: (1 + s) / l, [1] * 6)
+    skip = skip_of(lambda s, later: (1 + s) / later, [1] * 6)
     mean, count = skip.later.mean(0), 6
     halves = []
     for half in (range(3, 6), range(3)):
