@@ -168,7 +168,7 @@ def test_claim_9_over_models_is_student_s():
 
 
 def test_claim_10_tells_distance_from_depth():
-    """Where an effect falls with distance alone, late layers only seem to disturb more; with depth, they disturb less."""
+    """Where an effect falls with distance alone, late layers only seem to disturb more; with depth, less."""
     near = claim(made(skip_of(lambda s, later: 1 / (later - s), [1, 1, 1, 1, 0.3, 0.3, 0.3, 0.3])), 10)
     assert near["verdict"].to_dict() == {
         "answers": "confirmed",
