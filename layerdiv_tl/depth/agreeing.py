@@ -20,7 +20,7 @@ from ..ensemble.profile import SquaredProfile
 from ..ensemble.uncertainty import interval, resamples
 from ..errors import InputError
 from ..results import Result
-from ..stream.capture import quiet
+from ..stream.capture import quiet, upcast
 from ..stream.contributions import contributions
 from ..stream.loading import Model, load_model
 from ..stream.profile import profile
@@ -373,8 +373,9 @@ def _answers(model: Model, ids: Sequence[int]) -> Float[np.ndarray, "position vo
     anatomy = model.anatomy
     with quiet(anatomy):
         replay = Replay(model, [ids])
-        said = anatomy.unembed(replay.normed(replay.streams[-1][0])[:, None])[:, 0]
-        return (said.double() * anatomy.logit_multiplier).softmax(-1).cpu().numpy()
+        said = upcast(anatomy.unembed(replay.normed(replay.streams[-1][0])[:, None])[:, 0])
+        # A long text's are large, so there is no wider copy of them.
+        return (said * anatomy.logit_multiplier).softmax(-1).cpu().numpy()
 
 
 def _members(components: Sequence[Component], names: Sequence[Component]) -> list[list[int]]:
