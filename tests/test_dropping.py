@@ -837,12 +837,20 @@ def test_options_must_be_single_tokens():
 
 
 def test_one_row_has_effects_but_no_interval_of_rows():
-    """One text has effects; ranks over samples of rows are refused, intervals say nothing narrower than nothing."""
+    """One text has effects, and one measured row a loss; their intervals are NaN, their stability is refused."""
     found = ld.depth.agreement(ld.load_model(llama()), LENGTHS[:1])
     plain = Plain(llama(), "llama")
     close(found.frame().loss, plain.effects(LENGTHS[:1], None, "sublayer")["loss"])
-    with pytest.raises(ld.InputError, match="four|4"):
+    bounds = ["loss_low", "loss_high", "net_rank_low", "influence_high"]
+    assert found.frame()[bounds].isna().all(axis=None)
+    assert found.correlations()[["low", "high", "better_low"]].isna().all(axis=None)
+    with pytest.raises(ld.InputError, match="at least 4 rows"):
         found.stability()
+    plan = ld.depth.drop_plan(ld.load_model(llama()), LENGTHS[:2], 1, random=3)
+    assert len(plan.count) == 1
+    assert np.isfinite(plan.frame().loss).all()
+    assert plan.frame().loss_low[:3].isna().all()
+    assert plan.against()[["loss_low", "loss_high"]].isna().all(axis=None)
 
 
 def test_labels_that_name_no_option_are_refused():

@@ -44,7 +44,8 @@ class DropPlan(Result):
     score, part
         As asked for ("given" for one's own scores).
     provenance
-        The model's, and that of the rows: what they were, SHA-256 of their ids, how many scored and measured.
+        The model's, and that of the rows: what they were, SHA-256 of their ids, options and labels, how
+        many scored and measured.
 
     Nothing is retrained: a model heals with training, and may then prefer another plan.
     """
