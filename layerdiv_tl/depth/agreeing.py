@@ -45,6 +45,9 @@ UNITS: Mapping[str, str] = {
 }
 # A rank that another sample of rows gives back as well as this counts as stable.
 STABLE = 0.9
+# Of `correlations`, which may have no rows.
+_COLUMNS = ["measure", "effect", "kind", "correlation", "low", "high", "low_components", "high_components"]
+_COLUMNS += ["better", "better_low", "better_high", "components"]
 # A member's relevancy is measured where every class has this many rows.
 _LEAST = 8
 
@@ -119,14 +122,8 @@ class Agreement(Result):
         by how much it exceeds the correlation of `influence`, with `better_low`, `better_high` over rows and
         components at once. `kind` "all" pools attention and MLPs. Resampled rows are noisier than the rows
         themselves, so intervals over rows reach further down than up.
-
-        Raises InputError for fewer than three components; kinds of fewer are left out.
+        Kinds of fewer than three components, whose ranks always agree or not, have no rows.
         """
-        if len(self.components) < 3:
-            raise InputError(
-                f"{self.model} has {len(self.components)} of these components, and ranks need at least 3: use a deeper "
-                "model, or part='sublayer'."
-            )
         values, drawn = self._values(), self._drawn
         kinds = [c.kind for c in self.components]
         groups = {"all": np.arange(len(kinds))}
@@ -174,7 +171,7 @@ class Agreement(Result):
                             "components": len(here),
                         }
                     )
-        frame = pd.DataFrame(records)
+        frame = pd.DataFrame(records, columns=_COLUMNS)
         frame.attrs["units"] = {"correlation": "Spearman's ρ", "better": "Spearman's ρ"}
         return frame
 
