@@ -20,11 +20,11 @@ from ..ensemble.profile import SquaredProfile
 from ..ensemble.uncertainty import interval, resamples
 from ..errors import InputError
 from ..results import Result
-from ..stream.capture import quiet
+from ..stream.capture import quiet, upcast
 from ..stream.contributions import contributions
 from ..stream.loading import Model, load_model
 from ..stream.profile import profile
-from .answering import Rows, read_rows, scores, writers
+from .answering import Rows, check_whole, read_rows, scores, writers
 from .norms import sizes
 from .replay import Replay
 from .texts import describe
@@ -45,6 +45,9 @@ UNITS: Mapping[str, str] = {
 }
 # A rank that another sample of rows gives back as well as this counts as stable.
 STABLE = 0.9
+# Of `correlations`, which may have no rows.
+_COLUMNS = ["measure", "effect", "kind", "correlation", "low", "high", "low_components", "high_components"]
+_COLUMNS += ["better", "better_low", "better_high", "components"]
 # A member's relevancy is measured where every class has this many rows.
 _LEAST = 8
 
@@ -69,8 +72,8 @@ class Agreement(Result):
     Direct measures, all from one clean pass:
 
     diversity, diversity_centred
-        The component's share of the diversity of all members, in squared logits, raw and centred. A layer's is
-        the sum of its sublayers'.
+        The component's share of the diversity of all members, raw and centred: of 1, its part of the sum of
+        mean_k(ū − u)² over them. A layer's is the sum of its sublayers'. Sums and counts are in squared logits.
     net
         Its additive share of the cross-entropy, E_p[u] − u(t), in nats: below 0 where it helps (MATHS 3).
     relevancy
@@ -119,6 +122,7 @@ class Agreement(Result):
         by how much it exceeds the correlation of `influence`, with `better_low`, `better_high` over rows and
         components at once. `kind` "all" pools attention and MLPs. Resampled rows are noisier than the rows
         themselves, so intervals over rows reach further down than up.
+        Kinds of fewer than three components, whose ranks always agree or not, have no rows.
         """
         values, drawn = self._values(), self._drawn
         kinds = [c.kind for c in self.components]
@@ -167,7 +171,7 @@ class Agreement(Result):
                             "components": len(here),
                         }
                     )
-        frame = pd.DataFrame(records)
+        frame = pd.DataFrame(records, columns=_COLUMNS)
         frame.attrs["units"] = {"correlation": "Spearman's ρ", "better": "Spearman's ρ"}
         return frame
 
@@ -176,13 +180,15 @@ class Agreement(Result):
 
         `correlation` is Spearman's between the ranks from two disjoint samples of so many rows, its mean over
         `splits` drawn pairs, with the middle 95 % of them. `rows_needed` is how many rows would bring it to 0.9 by
-        the Spearman-Brown formula, from the largest size; infinite where it is not above 0.
+        the Spearman-Brown formula, from the largest size; infinite where it is not above 0. All are NaN where no
+        two components differ.
 
-        Raises InputError for fewer than four rows.
+        Raises InputError for fewer than four rows, and for `splits` that is no whole number.
         """
+        check_whole("splits", splits, 1)
         count = len(self.sums)
         if count < 4:
-            raise InputError(f"ranks of two halves need at least 4 rows, and there are {count}.")
+            raise InputError(f"ranks of two halves need at least 4 rows, and there are {count}: measure more of them.")
         sizes = sorted({max(2, count // part) for part in (16, 8, 4, 2)})
         random = np.random.default_rng([self.seed, 2])
         orders = np.stack([random.permutation(count) for _ in range(splits)])
@@ -199,17 +205,13 @@ class Agreement(Result):
             found[size] = _pearson(*ranks)
         records = []
         for number, name in enumerate(self.quantities):
-            alike = (
-                np.nanmean(found[sizes[-1]][:, number]) if np.isfinite(found[sizes[-1]][:, number]).any() else np.nan
-            )
-            odds = alike / (1 - alike) if alike < 1 else np.inf
-            needed = sizes[-1] * STABLE / (1 - STABLE) / odds if odds > 0 else np.inf
+            drawn = {size: found[size][:, number] for size in sizes}
+            alike = {size: x[np.isfinite(x)].mean() if np.isfinite(x).any() else np.nan for size, x in drawn.items()}
+            needed = _rows_needed(alike[sizes[-1]], sizes[-1])
             for size in sizes:
-                drawn = found[size][:, number]
-                low, high = interval(drawn)
-                mean = np.nanmean(drawn) if np.isfinite(drawn).any() else np.nan
-                record = {"quantity": name, "rows": size, "correlation": mean, "low": float(low), "high": float(high)}
-                records.append(record | {"rows_needed": np.ceil(needed)})
+                low, high = interval(drawn[size])
+                record = {"quantity": name, "rows": size, "correlation": alike[size]}
+                records.append(record | {"low": float(low), "high": float(high), "rows_needed": needed})
         frame = pd.DataFrame(records)
         frame.attrs["units"] = {"correlation": "Spearman's ρ", "rows_needed": "rows"}
         return frame
@@ -224,7 +226,9 @@ class Agreement(Result):
 
     @cached_property
     def _drawn(self) -> Float[np.ndarray, "draw quantity component"]:
-        return self._of(resamples(len(self.sums), seed=self.seed))
+        # Whole weights, not shares: sums of right answers then stay exact, and ties stay ties.
+        count = len(self.sums)
+        return self._of(np.rint(count * resamples(count, seed=self.seed)))
 
 
 def agreement(
@@ -259,8 +263,9 @@ def agreement(
     >>> found.correlations().query("kind == 'all'").measure.unique().tolist()
     ['diversity', 'diversity_centred', 'net', 'relative', 'influence']
     """
-    if part not in ("sublayer", "layer"):
+    if not isinstance(part, str) or part not in ("sublayer", "layer"):
         raise InputError(f"part={part!r} is unknown: use 'sublayer' or 'layer'.")
+    check_whole("seed", seed, 0)
     model = load_model(model)
     asked = read_rows(model, rows)
     names = writers(model, asked.ids[0], part)
@@ -365,8 +370,9 @@ def _answers(model: Model, ids: Sequence[int]) -> Float[np.ndarray, "position vo
     anatomy = model.anatomy
     with quiet(anatomy):
         replay = Replay(model, [ids])
-        said = anatomy.unembed(replay.normed(replay.streams[-1][0])[:, None])[:, 0]
-        return (said.double() * anatomy.logit_multiplier).softmax(-1).cpu().numpy()
+        said = upcast(anatomy.unembed(replay.normed(replay.streams[-1][0])[:, None])[:, 0])
+        # A long text's are large, so there is no wider copy of them.
+        return (said * anatomy.logit_multiplier).softmax(-1).cpu().numpy()
 
 
 def _members(components: Sequence[Component], names: Sequence[Component]) -> list[list[int]]:
@@ -387,6 +393,15 @@ def _places(components: Sequence[Component], names: Sequence[Component]) -> list
 
 def _summed(values: Float[np.ndarray, "row member"], at: Sequence[Sequence[int]]) -> Float[np.ndarray, "row name"]:
     return np.stack([values[:, where].sum(1) for where in at], 1)
+
+
+def _rows_needed(alike: float, rows: int) -> float:
+    """Spearman-Brown: how many rows make a correlation from so many rows STABLE."""
+    if not np.isfinite(alike):
+        return np.nan
+    if alike <= 0:
+        return np.inf
+    return float(np.ceil(max(1.0, rows * STABLE / (1 - STABLE) * (1 - alike) / alike)))
 
 
 def _ranks(name: str, values: Float[np.ndarray, "*draw component"]) -> Float[np.ndarray, "*draw component"]:

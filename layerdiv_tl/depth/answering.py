@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..components import Component
+from ..ensemble.inputs import gold_options
 from ..errors import InputError
 from ..stream import prompts as reading
 from ..stream.capture import batches, quiet, upcast
@@ -59,17 +60,20 @@ class Rows:
 def read_rows(model: Model, given: Any) -> Rows:
     """A `Task`, or texts as in `sizes`.
 
-    Raises InputError for a text of one token, and options that are no single tokens of this model.
+    Raises InputError for a text of one token, options that are no single tokens of this model, and labels that
+    name no option.
     """
     if not (hasattr(given, "options") and hasattr(given, "labels")):
-        ids = read_texts(model, given, 2, "no other follows to be predicted")
-        return _rows(tuple(ids), None, None, "texts")
+        texts = tuple(read_texts(model, given, 2, "no other follows to be predicted"))
+        return _rows(texts, None, None, "texts")
     if not given.option_ids:
         given = given.resolve(model)
     if model.context is not None:
         given = given.fit(model, model.context)
-    options, _ = reading.options(model, given.option_ids, len(given))
-    return _rows(tuple(read_texts(model, given)), options, np.asarray(given.labels), given.name)
+    ids = tuple(read_texts(model, given))
+    options, _ = reading.options(model, given.option_ids, len(ids))
+    labels = gold_options(given.labels, (len(ids), 1, options.shape[1]), tuple(given.options))
+    return _rows(ids, options, labels, given.name)
 
 
 def _rows(ids: tuple[Ids, ...], options: Any, labels: Any, where: str) -> Rows:
@@ -98,7 +102,7 @@ def writers(model: Model, ids: Ids, cut: Cut) -> tuple[Component, ...]:
 
     Raises InputError where there are none.
     """
-    if cut not in _KINDS:
+    if not isinstance(cut, str) or cut not in _KINDS:
         raise InputError(f"part={cut!r} is unknown: use {', '.join(map(repr, _KINDS))}.")
     with quiet(model.anatomy):
         replay = Replay(model, [ids])
@@ -123,6 +127,8 @@ def scores(model: Model, rows: Rows, sets: Sequence[Collection[Component]], batc
     loss, right = (np.zeros((len(rows), len(sets) + 1)) for _ in range(2))
     count = np.zeros(len(rows))
     lengths = [len(row) for row in rows.ids]
+    if batch_tokens is not None:
+        check_whole("batch_tokens", batch_tokens, 1)
     with quiet(model.anatomy), tqdm(total=len(rows), desc=model.name, unit="row", delay=2, leave=False) as progress:
         for some in batches(lengths, batch_tokens or model.batch_tokens, model.anatomy.length_switch):
             replay = Replay(model, [rows.ids[row] for row in some])
@@ -146,6 +152,14 @@ def _without(replay: Replay, members: Collection[Component]) -> Tensor:
         return replay.streams[-1]
     start = min(block for block, _ in instead)
     return replay.resume(start, replay.streams[start], instead)
+
+
+def check_whole(name: str, value: Any, least: int, most: int | None = None) -> None:
+    """Raises InputError for what is no whole number, or one out of range."""
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not whole or value < least or (most is not None and value > most):
+        reach = f"of at least {least}" if most is None else f"from {least} to {most}"
+        raise InputError(f"{name}={value!r:.40} must be a whole number {reach}.")
 
 
 class _Batch:

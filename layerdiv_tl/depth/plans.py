@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from ..errors import InputError
 from ..results import Result
 from ..stream.loading import Model, fingerprint, load_model
 from .agreeing import FALLING, UNITS, Direct, Effect, measures
-from .answering import Cut, Rows, Scores, read_rows, scores, writers
+from .answering import Cut, Rows, Scores, check_whole, read_rows, scores, writers
 from .texts import describe
 
 OWN, INFLUENCE, RANDOM = "plan", "influence", "random"
@@ -43,7 +44,8 @@ class DropPlan(Result):
     score, part
         As asked for ("given" for one's own scores).
     provenance
-        The model's, and that of the rows: what they were, SHA-256 of their ids, how many scored and measured.
+        The model's, and that of the rows: what they were, SHA-256 of their ids, options and labels, how
+        many scored and measured.
 
     Nothing is retrained: a model heals with training, and may then prefer another plan.
     """
@@ -101,7 +103,7 @@ class DropPlan(Result):
         others = {INFLUENCE: [2 * budget]}
         if self.random_dropped:
             others[RANDOM] = list(range(2 * budget + 1, self.loss.shape[1]))
-        weights = resamples(len(self.count))
+        weights, lost = resamples(len(self.count)), self.loss.sum(0)
         records = []
         for other, at in others.items():
             record: dict[str, Any] = {"other": other, "dropped": budget}
@@ -110,7 +112,7 @@ class DropPlan(Result):
                 low, high = interval((weights @ off) / (weights @ self.count))
                 mean = off.sum() / self.count.sum()
                 record |= {name: float(mean), f"{name}_low": float(low), f"{name}_high": float(high)}
-            record["beaten"] = float((self.loss[:, at].sum(0) > self.loss[:, budget].sum()).mean())
+            record["beaten"] = float((lost[at] > lost[budget]).mean())
             records.append(record)
         frame = pd.DataFrame(records)
         frame.attrs["units"] = {"loss": "nats", "accuracy": "share", "beaten": "share of plans"}
@@ -131,27 +133,26 @@ class DropPlan(Result):
     def llm_drop(self) -> dict[str, list[int]]:
         """`drop_attn_list` and `drop_mlp_list` as in a config of LLM-Drop (He et al. 2024), first to go first.
 
-        Raises InputError where one use of a layer goes and another stays, which such lists cannot say.
+        Raises InputError for a model that uses a layer more than once: its layers' numbers say no use, and behind
+        a reused layer no place in the model either.
         """
-        lists: dict[str, list[int]] = {"drop_attn_list": [], "drop_mlp_list": []}
-        for c in self.dropped:
-            others = [o for o in self.candidates if (o.kind, o.layer) == (c.kind, c.layer)]
-            if not set(others) <= set(self.dropped):
-                raise InputError(
-                    f"{c.label} goes and another use of layer {c.layer} stays, but lists of layers drop all uses: "
-                    "write the plan as CSV."
-                )
-            for kind in ("attn", "mlp"):
-                places = lists[f"drop_{kind}_list"]
-                if c.kind in (kind, "layer") and c.layer is not None and c.layer not in places:
-                    places.append(c.layer)
-        return lists
+        if any(c.use is not None for c in self.candidates):
+            raise InputError(
+                f"{self.model} uses a layer more than once, and lists of layers cannot say which use goes: write the "
+                "plan as .csv."
+            )
+        return {
+            f"drop_{kind}_list": [c.layer for c in self.dropped if c.kind in (kind, "layer") and c.layer is not None]
+            for kind in ("attn", "mlp")
+        }
 
     def export(self, path: str | os.PathLike[str]) -> Path:
         """Write the plan for other tools, with where it comes from: `.json` as `llm_drop`, `.csv` as `components`.
 
         Raises InputError for another ending, and where it cannot be written.
         """
+        if not isinstance(path, str | os.PathLike):
+            raise InputError(f"{path!r:.40} is no path: give the name of a .json or .csv file.")
         place = Path(path).expanduser()
         if place.suffix == ".json":
             frame = self.frame().set_index(["plan", "dropped"])
@@ -221,13 +222,18 @@ def drop_plan(
     if len(asked) < 2:
         raise InputError("some rows choose and others measure: give at least two.")
     names = writers(model, asked.ids[0], part)
-    for name, value, least, most in (("budget", budget, 1, len(names) - 1), ("random", random, 0, 10_000)):
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= most:
-            raise InputError(f"{name}={value!r} must be a whole number from {least} to {most}.")
+    if len(names) < 2:
+        raise InputError(f"{names[0].label} is all that could go, and a plan leaves something: choose another part.")
+    check_whole("budget", budget, 1, len(names) - 1)
+    check_whole("random", random, 0, 10_000)
+    check_whole("seed", seed, 0)
+    if batch_tokens is not None:
+        check_whole("batch_tokens", batch_tokens, 1)
+    own = None if isinstance(score, str) else _own(score, names)  # before anything is run
     order = np.random.default_rng([seed, 0]).permutation(len(asked))
     first = min(len(asked) - 1, max(1, round(scoring * len(asked))))
     choosing, measured = (asked.take(sorted(some)) for some in (order[:first].tolist(), order[first:].tolist()))
-    values = _own(score, names) if isinstance(score, Mapping) else _scored(model, choosing, names, score, batch_tokens)
+    values = _scored(model, choosing, names, str(score), batch_tokens) if own is None else own
     influence = _scored(model, choosing, names, "influence", batch_tokens)
     plan, usual = ([names[i] for i in np.argsort(v, kind="stable")[:budget]] for v in (values, influence))
     draw = np.random.default_rng([seed, 1])
@@ -271,7 +277,9 @@ def _scored(
         return grown.sum(0) / told.count.sum()
     known = (*get_args(Direct), *get_args(Effect))
     if score not in known:
-        raise InputError(f"score={score!r} is unknown: use {', '.join(map(repr, known))}, or give {{label: number}}.")
+        raise InputError(
+            f"score={score!r:.40} is unknown: use {', '.join(map(repr, known))}, or give {{label: number}}."
+        )
     found = measures(model, rows, names, (score,), batch_tokens)
     if score not in found:
         raise InputError(f"score={score!r} needs a task with at least 8 scoring rows of every class: choose another.")
@@ -280,13 +288,20 @@ def _scored(
 
 
 def _own(score: Mapping[Any, float], names: tuple[Component, ...]) -> Float[np.ndarray, " name"]:
+    if not isinstance(score, Mapping):
+        what = type(score).__name__
+        raise InputError(f"score is a {what}, neither a quantity's name nor a dictionary: give {{label: number}}.")
     given = {getattr(key, "label", key): value for key, value in score.items()}
+    if len(given) < len(score):
+        raise InputError("score names a component twice: give one number for each.")
     labels = [c.label for c in names]
     for what, some in (("has no score for", set(labels) - set(given)), ("names", set(given) - set(labels))):
         if some:
             lacking = min(some, key=str)
             raise InputError(f"score {what} {lacking!r}: give one number for each of {labels[0]} to {labels[-1]}.")
-    values = np.array([given[label] for label in labels], dtype=object)
-    if not all(isinstance(v, int | float | np.number) and np.isfinite(v) for v in values):
-        raise InputError("score holds something that is no finite number: give one for each component.")
-    return values.astype(np.float64)
+    for label in labels:
+        value = given[label]
+        number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+        if not number or not abs(value) <= sys.float_info.max:
+            raise InputError(f"the score of {label} is {value!r:.40}, which is no finite number: give one.")
+    return np.array([given[label] for label in labels], dtype=np.float64)
