@@ -325,7 +325,9 @@ def _standard(model: Model, before: Model | None, asked: _Asked) -> list[Job]:
             budget = max(1, int(fifth + 0.5)) if asked.drop is None else asked.drop
             return depth.drop_plan(model, asking(), budget, asked.score, asked.part, seed=asked.seed, **size)
 
-        jobs += [("agreement", place, given, agree), ("drop_plan", place, given | plan, dropped)]
+        jobs.append(("agreement", place, given, agree))
+        if asked.drop is not None or len(writers(model, rows[0], asked.part)) > 1:  # of one, none can go
+            jobs.append(("drop_plan", place, given | plan, dropped))
     if before is not None:
         seen = hashlib.sha256(json.dumps(asked.texts).encode()).hexdigest()
 

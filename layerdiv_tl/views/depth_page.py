@@ -119,7 +119,7 @@ def depth_findings(depth: DepthStudy) -> Iterator[str]:
     for model, found in depth.of(Agreement):
         table = found.correlations()
         table = table[(table["effect"] == "loss") & (table["kind"] == "all")].set_index("measure")
-        if table.empty:
+        if not table["correlation"].notna().any():
             continue
         best = str(table["correlation"].idxmax())
         usual = table.loc["influence"]
@@ -204,13 +204,17 @@ def _agreement(found: Agreement) -> pd.DataFrame:
                 "beside influence": f"{row['better']:+.2f}\n[{row['better_low']:+.2f}, {row['better_high']:+.2f}]"
                 if np.isfinite(row["better_low"])
                 else "–",
-                "rows for a stable rank": f"{needed:.0f}" if np.isfinite(needed) else "never",
+                "rows for a stable rank": _rows(needed),
             }
         )
     itself = stable["loss"]
     rows.append(dict.fromkeys(rows[0], "–") | {"measure": "the loss itself"} if rows else {})
-    rows[-1]["rows for a stable rank"] = f"{itself:.0f}" if np.isfinite(itself) else "never"
+    rows[-1]["rows for a stable rank"] = _rows(itself)
     return pd.DataFrame(rows)
+
+
+def _rows(needed: float) -> str:
+    return "–" if np.isnan(needed) else f"{needed:.0f}" if np.isfinite(needed) else "no number"
 
 
 def _plan(plan: DropPlan) -> pd.DataFrame:
