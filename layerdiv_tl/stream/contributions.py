@@ -223,7 +223,7 @@ def contributions(
         raise InputError("top and components cannot be combined: both say which rows to keep.")
     source = open_source(model, prompts, position, unit, batch_tokens, cache, tokens, attention_mask)
     option_ids, option_texts = reading.options(model, options, len(source.ids))
-    keep = _wanted(components, model.components(unit))
+    keep = _wanted(components, model.anatomy.components(unit))
     readout = Readout(model.anatomy, option_ids)
     if top is not None:
         keep = _largest(top, source, readout, option_ids)
