@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+import zlib
 from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
-from conftest import llama
+from conftest import llama, tied
 from families import FAMILIES
 from loops import ouro, raven
 from test_bridge import boot
@@ -16,18 +17,11 @@ from test_mobilellm import checkpoint
 
 import layerdiv_tl as ld
 from layerdiv_tl.ensemble.relations import nested_squared
+from layerdiv_tl.stream.attention import attention_patterns
+from layerdiv_tl.views.explorer.findings import packed
 
 PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6], [5, 3, 5], [17, 11, 60, 4, 7]]
 OPTIONS = [7, 8, 9]
-
-
-def tied(*order, **settings):
-    """A Llama whose list of blocks holds some more than once."""
-    model = llama(**settings)
-    blocks = model.model.layers
-    model.model.layers = torch.nn.ModuleList([blocks[i] for i in order])
-    model.config.num_hidden_layers = len(order)
-    return model
 
 
 def unrolled(model):
@@ -402,3 +396,32 @@ def test_the_depth_of_a_loop_follows_its_rounds():
         streams = sums @ torch.linalg.pinv(read.T)
         scale = (streams.square().mean(-1) + model.model.norm.variance_epsilon).sqrt() / sigma
         np.testing.assert_allclose(c.junction_scale[row], scale, rtol=1e-5)
+
+
+def test_what_heads_of_reused_layers_look_at():
+    """Every use has its own patterns: those of an unrolled copy, and of every round of a loop by hand."""
+    shared, plain = (attention_patterns(make, PROMPTS[0]) for make in (tied(0, 1, 0), unrolled(tied(0, 1, 0))))
+    assert [c.label for c in shared.components[::4]] == ["L0@1.H0", "L1.H0", "L0@2.H0"]
+    np.testing.assert_array_equal(shared.patterns, plain.patterns)
+    model, seen = ouro(), []
+    model.set_attn_implementation("eager")
+    for layer in model.model.layers:
+        layer.self_attn.register_forward_hook(lambda module, args, output: seen.append(output[1][0]))
+    with torch.no_grad():
+        model(torch.tensor(PROMPTS[:1]))
+    looped = attention_patterns(boot(ouro()), PROMPTS[0])
+    assert [c.label for c in looped.components[::4]] == [f"L{i}@{use}.H0" for use in (1, 2, 3) for i in (0, 1)]
+    np.testing.assert_allclose(looped.patterns, torch.cat(seen), atol=1e-6)
+    with pytest.raises(ld.InputError, match="does not show what its heads look at"):
+        attention_patterns(ouro(), PROMPTS[0])
+
+
+def test_the_explorer_of_a_reused_layer():
+    """Heads stand in the rows of their uses, and the choice says which use it is."""
+    for model in (tied(0, 0, 1), ouro()):
+        explorer = ld.explore(model, PROMPTS[0])
+        explorer.selection = {"component": "L0@2.H1"}
+        assert (explorer.selection.layer, explorer.selection.use) == (0, 2)
+        packed_header = zlib.decompress(packed(explorer.texts[0])).replace(b" ", b"")
+        for row in (b"L0@1", b"L0@2"):
+            assert packed_header.count(b'"row":"%s"' % row) == 6  # attention, MLP and four heads

@@ -34,6 +34,7 @@ _MEASURED = ("bias", "diversity", "net", "loss", "silent_bias", "within", "betwe
 _NO_WRITES = ("constant", "rounding")
 # A table of all pairs of more members is neither read nor drawn.
 MOST_PAIRED = 1000
+_NO_NESTED = "the nested cut is exact for loss='squared' and loss='cross_entropy' only: decompose with one."
 
 
 @runtime_checkable
@@ -343,8 +344,7 @@ class Decomposition(Result):
 
     def nested(self, groups: Sequence[object] | None = None) -> pd.DataFrame:
         """Diversity within and between groups. Only for the squared error and the cross-entropy."""
-        names, group = self._grouped(groups)
-        return self._nested_frame(names, group, *self._nested_blocks(group))
+        raise InputError(_NO_NESTED)
 
     def by_use(self) -> pd.DataFrame:
         """One row per sublayer, head or neuron that runs several times in a pass: do its uses do different things?
@@ -391,9 +391,7 @@ class Decomposition(Result):
 
     def _nested_blocks(self, group: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """(the coarser ensemble's loss, by part, `[example]`; the columns of `nested`, `[example, group]`)."""
-        raise InputError(
-            "the nested cut is exact for loss='squared' and loss='cross_entropy' only: decompose with one."
-        )
+        raise InputError(_NO_NESTED)
 
     def tradeoff(self, paper: bool = False) -> pd.DataFrame:
         """Theorem 3. Only for the squared error."""
@@ -605,7 +603,8 @@ class SquaredError(Decomposition):
         >>> d.nested(groups=["a", "a", "b"])[["group", "members", "within", "between"]].values.tolist()
         [['a', 2, 2.0, 0.25], ['b', 1, 0.0, 0.25]]
         """
-        return super().nested(groups)
+        names, group = self._grouped(groups)
+        return self._nested_frame(names, group, *self._nested_blocks(group))
 
     def _nested_blocks(self, group: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         blocks: dict[str, np.ndarray] = {}
@@ -836,7 +835,8 @@ class CrossEntropy(Decomposition):
         `bias` is the leaves' mean CE(t, q_h), `within` their KL(q_g ‖ q_h), `between` KL(p ‖ q_g). It is
         at the model's own scale, so it needs tau=None. Raises InputError where no group has two members.
         """
-        return super().nested(groups)
+        names, group = self._grouped(groups)
+        return self._nested_frame(names, group, *self._nested_blocks(group))
 
     def _nested_blocks(self, group: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         if self.tau is not None:

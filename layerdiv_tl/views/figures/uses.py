@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 
 import numpy as np
+import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
@@ -43,7 +44,8 @@ def use_bars(
     kept = largest(frame[column(frame, term, part)].to_numpy(), most)
     left = "" if len(kept) == len(frame) else f" The {len(kept):,} of {len(frame):,} with the largest."
     attrs, frame = frame.attrs, frame.iloc[kept]
-    components = [Component.parse(label) for label in frame["component"]]
+    names = frame[["kind", "layer", "index"]].astype(object).replace({pd.NA: None})
+    components = [Component(*name) for name in names.itertuples(index=False)]
     modules = np.array([c.module for c in components], dtype=object)
     panels = {
         term: "Diversity of the uses: how far apart they are",
@@ -96,7 +98,7 @@ def use_bars(
         of = f"the {part} diversity" if len(parts) > 1 else "the diversity"
         return (
             f"Between uses of one block lie {style.number(share)} % {between(low, high)} of {of}, the rest between "
-            f"blocks. Whiskers: 95 % intervals over examples.{left}"
+            f"blocks. Whiskers: 95 % intervals.{left}"
         )
 
     entries = []
