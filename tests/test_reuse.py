@@ -16,8 +16,10 @@ from test_bridge import boot
 from test_mobilellm import checkpoint
 
 import layerdiv_tl as ld
+from layerdiv_tl.depth.replay import Replay
 from layerdiv_tl.ensemble.relations import nested_squared
 from layerdiv_tl.stream.attention import attention_patterns
+from layerdiv_tl.stream.capture import quiet
 from layerdiv_tl.views.explorer.findings import packed
 
 PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6], [5, 3, 5], [17, 11, 60, 4, 7]]
@@ -154,6 +156,30 @@ def test_what_cannot_be_decomposed_says_why():
         ld.contributions(ouro(early_exit_threshold=0.1), PROMPTS, OPTIONS)
 
 
+def test_norms_whose_biases_nobody_wrote():
+    """A LayerNorm between rounds; and one with a bias behind a sublayer, whose heads then cannot be told apart."""
+    model = ouro()
+    model.model.norm = torch.nn.LayerNorm(32)
+    with pytest.raises(ld.InputError, match="passes a LayerNorm on its way"):
+        ld.contributions(model, PROMPTS, OPTIONS)
+    model = ouro()
+    for layer in model.model.layers:
+        layer.input_layernorm_2 = torch.nn.LayerNorm(32)
+        torch.nn.init.normal_(layer.input_layernorm_2.bias)
+    for unit in ("sublayer", "neuron"):
+        assert ld.contributions(model, PROMPTS, OPTIONS, unit=unit).identity_gap <= 1e-6
+    with pytest.raises(ld.InputError, match="its heads or neurons cannot be told apart: use unit='sublayer'"):
+        ld.contributions(model, PROMPTS, OPTIONS, unit="head")
+
+
+def test_another_change_between_rounds_is_no_norm():
+    """What neither adds a write nor is the final norm is found, with its place."""
+    model = ouro()
+    model.model.layers[-1].register_forward_hook(lambda module, args, output: 2 * output)
+    with pytest.raises(ld.InputError, match="between the input of block 1 and the final norm"):
+        ld.contributions(model, PROMPTS, OPTIONS)
+
+
 @pytest.mark.parametrize("unit", ["sublayer", "head", "neuron"])
 def test_components_lists_every_use(shared, unit):
     """What a model says it has is what a pass gives."""
@@ -242,6 +268,9 @@ def test_depth_of_a_loop_by_hand(bridged):
         for later in range(number + 1, 6):
             off = (after[later] - before[later] - wrote[later]).norm(dim=-1) / wrote[later].norm(dim=-1)
             np.testing.assert_allclose(skip.later[0, number, later], off.mean(), rtol=1e-4)
+
+    with quiet(model.anatomy):
+        assert Replay(model, [ids]).resumes != bridged
 
     # Behind each round the lens says what the model would, were it to stop there.
     lens = ld.depth.lens(model, [ids])

@@ -14,7 +14,7 @@ from ...ensemble.decomposition import Decomposition, Part
 from .. import style
 from .axes import component_axis
 from .layout import arrange, between, buttons, wrapped
-from .parts import MEANING, checked, column, hover_lines, largest, parts_in, whiskers
+from .parts import MEANING, checked, column, hover_lines, largest, parts_in, suffixed, whiskers
 
 _PANEL = 190
 # Above this many bars the whiskers are a grey smear; the interval stays in the hover.
@@ -109,7 +109,7 @@ def use_bars(
         entries.append({"label": MEANING[choice], "method": "update", "args": [update, place]})
     arrange(
         figure,
-        title or "Do the uses of one block do different things?",
+        title or suffixed("Do the uses of one block do different things?", decomposition),
         said(part),
         plot=_PANEL * len(panels),
         below=96 if len(present) > 1 else 64,
