@@ -249,8 +249,8 @@ class Replay:
         """Whether the stream went on as the final norm returned it behind a block: the model may only have asked."""
         if block < 0:  # an embedding may be normed by it, too
             return False
-        left = upcast(left)
-        then = upcast(self.streams[block + 1]).to(left.device)
+        left, then = (upcast(s[self.tokens.to(s.device)]) for s in (left, self.streams[block + 1]))
+        then = then.to(left.device)
         return bool((self.anatomy.norm(left) - then).norm() < (left - then).norm())
 
     def _can_resume(self) -> bool:
