@@ -32,13 +32,15 @@ _HOME = {
     "promoted_tokens": "views.tokens",
     "Study": "studies.study",
     "run_study": "studies.run",
+    "DepthStudy": "studies.depth",
+    "run_depth": "studies.depth",
     "Task": "tasks.task",
     "task": "tasks.task",
     "Explorer": "views.explorer",
     "explore": "views.explorer",
 }
 
-_ROOMS = ("depth",)
+_ROOMS = ("depth", "zoo")
 
 __all__ = ["__version__", *_HOME, *_ROOMS]
 

@@ -83,22 +83,27 @@ class LayerMaps(Result):
         """
         from scipy.stats import spearmanr
 
-        mean, drawn = self._means()
-        here, there = (np.linspace(0, 1, n) if n > 1 else np.zeros(1) for n in mean.shape)
-        distance = np.abs(there[mean.argmin(1)] - here).mean()
-        known = np.isfinite(drawn).all()
-        spread = np.abs(there[drawn.argmin(2)] - here).mean(1) if known else np.full(len(drawn), np.nan)
-        low, high = interval(spread)
-        best = mean.argmin(1)
+        distance, drawn, chance = self.distances()
+        low, high = interval(drawn)
+        best = self._means()[0].argmin(1)
         told = min(len(set(best)), len(best)) > 1
         row = {
             "distance": distance,
             "distance_low": float(low),
             "distance_high": float(high),
-            "chance": np.abs(there[None] - here[:, None]).mean(),
+            "chance": chance,
             "rank_correlation": float(spearmanr(np.arange(len(best)), best).statistic) if told else np.nan,
         }
         return pd.DataFrame([row])
+
+    def distances(self) -> tuple[float, Float[np.ndarray, " draw"], float]:
+        """(`distance` of `diagonal`, the same of every resample of texts, `chance`)."""
+        mean, drawn = self._means()
+        here, there = (np.linspace(0, 1, n) if n > 1 else np.zeros(1) for n in mean.shape)
+        known = np.isfinite(drawn).all()
+        spread = np.abs(there[drawn.argmin(2)] - here).mean(1) if known else np.full(len(drawn), np.nan)
+        chance = float(np.abs(there[None] - here[:, None]).mean())
+        return float(np.abs(there[mean.argmin(1)] - here).mean()), spread, chance
 
     def _means(self) -> tuple[np.ndarray, np.ndarray]:
         """(mean over tokens, the same of every resample of texts)."""

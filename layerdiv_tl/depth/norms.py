@@ -21,7 +21,7 @@ from .change import ChangePoint, change_point
 from .summary import resampled, summarise
 from .texts import describe, read_texts
 
-Quantity = Literal["relative", "cosine", "norm"]
+Quantity = Literal["relative", "cosine", "norm", "influence"]
 Part = Literal["attn", "mlp", "layer"]
 # Streams this short are all rounding.
 SMALLEST = 1e-6
@@ -52,6 +52,20 @@ class Sizes(Result):
     text: Int[np.ndarray, " token"]
     model: str
 
+    @property
+    def influence(self) -> Float[np.ndarray, "token component"]:
+        """Block influence: 1 − cos of the stream before and behind the write (Men et al. 2024, *ShortGPT*).
+
+        From the relative norm r and the cosine c: with x = 1 + rc and y² = r²(1 − c²) it is 1 − x/√(x² + y²),
+        written so that small influences keep their digits.
+        """
+        r, c = self.relative.astype(np.float64), np.clip(self.cosine.astype(np.float64), -1, 1)
+        along, across = 1 + r * c, r**2 * (1 - c**2)
+        length = np.sqrt(along**2 + across)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            near = across / (length * (length + along))
+        return np.where(along > 0, near, 1 - along / np.maximum(length, SMALLEST))
+
     def frame(self) -> pd.DataFrame:
         """One row per component: means over tokens, 95 % intervals over texts, quantiles and maxima over tokens."""
         columns: dict[str, Any] = describe(self.components)
@@ -59,6 +73,7 @@ class Sizes(Result):
             columns |= summarise(name, getattr(self, name), self.text)
         frame = pd.DataFrame(columns)
         frame.attrs["units"] = {"relative": "share of the stream's norm", "cosine": "cosine", "norm": "norm"}
+        frame.attrs["units"]["influence"] = "1 − cosine"
         return frame
 
     def change_point(self, part: Part = "layer", quantity: Quantity = "relative") -> ChangePoint:

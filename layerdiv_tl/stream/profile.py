@@ -20,7 +20,7 @@ from ..errors import InputError
 from . import prompts as reading
 from .capture import Pass, batches, pad, quiet, run_whole
 from .loading import Model, load_model
-from .readout import check_finite
+from .readout import NOTICED, check_finite
 from .source import TOLERANCE, Closure, check_closure, stream_break
 from .vocabulary import vocabulary_of
 from .whole import Reader, Table, answers, table_of
@@ -628,6 +628,7 @@ def _note(
 ) -> None:
     """How far the parts are from the whole, and the whole from what was spoken, at one id of every position."""
     total, size = torch.zeros_like(spoken), torch.zeros_like(spoken)
+    splits: list[tuple[Tensor, Tensor]] = []
     for piece in table.pieces:
         some = slice(piece.start, piece.stop) if piece.z is None else list(piece.columns)
         # Sublayer by sublayer: thousands of neurons lose digits in one sum of float32.
@@ -637,10 +638,12 @@ def _note(
         if piece.firing is not None:
             wrote = (direction * piece.firing.wrote).sum(1) / table.sigma
             rest = 0.0 if piece.rest is None else (target[:, piece.rest] + means[:, piece.rest]).double()
-            gaps.note("split", (here + rest - wrote).abs() / apart.clamp_min(1e-30))
+            splits.append(((here + rest - wrote).abs(), apart))
     if table.constant is not None:
         added = (target[:, table.constant] + means[:, table.constant]).double()
         total, size = total + added, size + added.abs()
+    for off, apart in splits:
+        gaps.note("split", off / apart.clamp_min(max(NOTICED * float(size.max()), 1e-30)))
     gaps.note("size", size)
     gaps.note("absolute", (total - spoken).abs())
     gaps.note("stream", table.missing)

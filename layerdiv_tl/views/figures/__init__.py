@@ -13,6 +13,7 @@ from ...depth.gradients import IntegratedGradients
 from ...depth.junctions import Lens
 from ...depth.maps import LayerMaps
 from ...depth.norms import Sizes
+from ...depth.score import DepthScore
 from ...depth.skipping import Skip
 from ...ensemble.decomposition import Decomposition
 from ...ensemble.information import Bounds, GainCurve, Information
@@ -24,6 +25,7 @@ from ...errors import InputError
 from ...results import Result
 from ...stream.attention import AttentionPatterns
 from ...stream.contributions import Contributions
+from ...studies.depth import DepthStudy
 from ...studies.shards import Shard
 from ...studies.study import Study
 from ...tasks.synthetic import Votes
@@ -35,6 +37,8 @@ from .claims import scaling_curve, share_bars, tradeoff_steps
 from .correlations import correlation_bars
 from .curves import depth_panels
 from .depth import depth_curves
+from .depth_score import score_bars
+from .depth_study import depth_use_lines
 from .depth_use import (
     change_bars,
     erasure_bars,
@@ -71,6 +75,7 @@ __all__ = [
     "correlation_bars",
     "depth_curves",
     "depth_panels",
+    "depth_use_lines",
     "erasure_bars",
     "erasure_map",
     "figure",
@@ -89,6 +94,7 @@ __all__ = [
     "profile_map",
     "reweighting_bars",
     "scaling_curve",
+    "score_bars",
     "share_bars",
     "size_bars",
     "skip_bars",
@@ -127,6 +133,7 @@ KINDS: dict[type[Result], dict[str, Callable[..., go.Figure]]] = {
     GainCurve: {"curve": gain_lines},
     Task: {"labels": label_bars},
     Votes: {"members": vote_bars},
+    DepthStudy: {"depth": depth_use_lines},
     Sizes: {"bars": size_bars},
     Skip: {"map": skip_map, "bars": skip_bars},
     ChangePoint: {"bars": change_bars},
@@ -134,6 +141,7 @@ KINDS: dict[type[Result], dict[str, Callable[..., go.Figure]]] = {
     LayerMaps: {"map": layer_map},
     Erasure: {"map": erasure_map, "bars": erasure_bars},
     IntegratedGradients: {"map": gradient_map, "bars": gradient_bars},
+    DepthScore: {"bars": score_bars},
 }
 
 

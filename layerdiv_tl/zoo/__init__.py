@@ -1,0 +1,37 @@
+"""Small models that need no download, as `load_model("zoo/…")`.
+
+    ld.zoo.planted("copied")       weights written by hand, whose every measure is known in closed form
+    ld.zoo.PLANTED                 their names, and what each shows
+
+Names are loaded when they are first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_HOME = {
+    "PLANTED": "planted_answers",
+    "Planted": "planted_answers",
+    "planted": "planted_answers",
+}
+
+__all__ = [*_HOME, "source"]
+
+
+def source(name: str) -> Any:
+    """What `load_model("zoo/name")` loads. Raises InputError for a name that is not in the zoo."""
+    return importlib.import_module(".planted_answers", __name__).by_zoo_name(name)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'layerdiv_tl.zoo' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
