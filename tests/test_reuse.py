@@ -225,29 +225,6 @@ def test_an_unrolled_copy_gives_the_same_numbers(order):
         assert t["use"].isna().all()
 
 
-def test_skipping_a_use_skips_that_use_only():
-    """The block's other uses run as ever: one call of a plain block hands on its input."""
-    model, ids = tied(0, 1, 0), PROMPTS[0]
-    skip = ld.depth.skip(model, [ids])
-    assert [c.label for c in skip.components] == ["L0@1.layer", "L1.layer", "L0@2.layer"]
-    with torch.no_grad():
-        clean = model(torch.tensor([ids]), use_cache=False).logits[0].softmax(-1)
-    for number in range(3):
-        calls = []
-
-        def hand_on(module, args, kwargs, output, calls=calls, number=number):
-            calls.append(module)
-            return args[0] if len(calls) - 1 == number else output
-
-        blocks = {id(block): block for block in model.model.layers}.values()
-        handles = [block.register_forward_hook(hand_on, with_kwargs=True) for block in blocks]
-        with torch.no_grad():
-            changed = model(torch.tensor([ids]), use_cache=False).logits[0].softmax(-1)
-        for handle in handles:
-            handle.remove()
-        np.testing.assert_allclose(skip.output[:, number], (clean - changed).norm(dim=-1), atol=1e-6)
-
-
 @pytest.mark.parametrize("bridged", [False, True])
 def test_depth_of_a_loop_by_hand(bridged):
     """Sizes, skips and lens of a looped model are those of a pass by hand, norms between rounds included."""
