@@ -207,7 +207,7 @@ def _streams(
         device = both[0].ids.device
         for row, text in enumerate(texts):
             x, y = (
-                torch.stack([upcast(s[row, torch.as_tensor(at).to(s.device)]).to(device) for s in replay.streams[1:]])
+                torch.stack([upcast(s[row, torch.as_tensor(at).to(s.device)]).to(device) for s in replay.left])
                 for replay, at in zip(both, pairs[text], strict=True)
             )
             yield text, x, y

@@ -14,6 +14,7 @@ from torch import Tensor
 from ..components import Component
 from ..errors import InputError
 from ..results import Result
+from ..stream.anatomy import Anatomy
 from ..stream.capture import Pass, batches, pad, quiet, run_whole
 from ..stream.loading import load_model
 from .change import ChangePoint, change_point
@@ -115,7 +116,7 @@ def sizes(model: Any, texts: Any, *, batch_tokens: int | None = None) -> Sizes:
     with quiet(model.anatomy):
         for rows in batches([len(r) for r in ids], batch_tokens or model.batch_tokens, model.anatomy.length_switch):
             done = run_whole(model.anatomy, *pad([ids[row] for row in rows]))
-            here, table = _measure(done, model.anatomy.parallel)
+            here, table = _measure(done, model.anatomy)
             if names and here != names:
                 raise InputError(f"{model.name} ran its layers a different number of times for different texts.")
             names = here
@@ -127,7 +128,7 @@ def sizes(model: Any, texts: Any, *, batch_tokens: int | None = None) -> Sizes:
     return Sizes(names, relative, cosine, norm, text[order], model.name)
 
 
-def _measure(done: Pass, parallel: bool) -> tuple[tuple[Component, ...], np.ndarray]:
+def _measure(done: Pass, anatomy: Anatomy) -> tuple[tuple[Component, ...], np.ndarray]:
     """Names, and `[quantity, token, component]` of one pass."""
     stream = done.embed if done.pos_embed is None else done.embed + done.pos_embed
     names: list[Component] = []
@@ -135,11 +136,12 @@ def _measure(done: Pass, parallel: bool) -> tuple[tuple[Component, ...], np.ndar
     firings = list(zip(done.firings, done.uses, strict=True))
     while firings:
         layer, use = firings[0][0].write.layer, firings[0][1]
+        stream = done.onward(stream, len(done.firings) - len(firings), anatomy)
         entered, whole = stream, torch.zeros_like(stream)
         while firings and (firings[0][0].write.layer, firings[0][1]) == (layer, use):
             firing, _ = firings.pop(0)
             names.append(Component(firing.write.kind, layer, use=use))
-            columns.append(_against(firing.wrote, entered if parallel else stream))
+            columns.append(_against(firing.wrote, entered if anatomy.parallel else stream))
             stream, whole = stream + firing.wrote, whole + firing.wrote
         names.append(Component("layer", layer, use=use))
         columns.append(_against(whole, entered))

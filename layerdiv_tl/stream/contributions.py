@@ -171,6 +171,10 @@ def contributions(
     the final norm's statistic of the whole stream; what the read-out adds by itself is `constant`, and
     what a half-precision model loses at every addition is `rounding`.
 
+    A layer that runs several times in a pass has rows for every use (`L3@2.attn`). Where the stream passes the final
+    norm between the rounds of a loop, what was written before is z_i times gain / σ of each such norm, too, at
+    that norm's own statistic.
+
     model
         A `Model`, or anything `load_model` takes.
     prompts
@@ -223,7 +227,7 @@ def contributions(
         raise InputError("top and components cannot be combined: both say which rows to keep.")
     source = open_source(model, prompts, position, unit, batch_tokens, cache, tokens, attention_mask)
     option_ids, option_texts = reading.options(model, options, len(source.ids))
-    keep = _wanted(components, model.components(unit))
+    keep = _wanted(components, model.anatomy.components(unit))
     readout = Readout(model.anatomy, option_ids)
     if top is not None:
         keep = _largest(top, source, readout, option_ids)

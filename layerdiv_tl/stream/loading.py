@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ import torch
 
 from ..components import Component, Unit
 from ..errors import InputError
-from .anatomy import Anatomy
+from .anatomy import Anatomy, Write
+from .capture import order_of_use
 from .default_model import GGUF_SHA256, NAME, REQUIREMENT, default_model_folder
 from .huggingface import of_huggingface
 from .mobilellm import load_mobilellm, said_by
@@ -67,9 +69,17 @@ class Model:
         """
         return 1024 if self.anatomy.device.type == "cpu" else 4096
 
+    @cached_property
+    def order(self) -> list[tuple[Write, int | None]]:
+        """The writes to the stream as they happen, each with the how-manieth use of its layer; None where it has one.
+
+        Seen in a pass of one token, which is run when this is first asked for: no configuration tells it.
+        """
+        return order_of_use(self.anatomy)
+
     def components(self, unit: Unit = "sublayer") -> tuple[Component, ...]:
-        """The components of one pass, in stream order."""
-        return self.anatomy.components(unit)
+        """The components of one pass, in stream order: the rows of `contributions`, a reused layer's for every use."""
+        return self.anatomy.components(unit, self.order)
 
     def hook_names(self, unit: Unit = "sublayer") -> tuple[str, ...]:
         """TransformerLens' hook names of all that is needed: a `names_filter` for `run_with_cache`."""

@@ -509,7 +509,8 @@ def _measure(
     spoken_mean, spoken_power = _mean_and_power(said)
     if not (part.final.isfinite().all() and partition.isfinite().all()):
         written = torch.stack([part.embed, *(firing.wrote for firing in part.firings)], 1)
-        names = [Component("embed"), *(Component(f.write.kind, f.write.layer) for f in part.firings)]
+        written_by = zip(part.firings, part.uses, strict=True)
+        names = [Component("embed"), *(Component(f.write.kind, f.write.layer, use=use) for f, use in written_by)]
         check_finite(names, written, part.final, logits)
     table = table_of(reader, part)
     members, constant = len(table.components), table.constant

@@ -90,9 +90,7 @@ class Readout:
             parts = torch.cat([parts, (directions @ bias.double().cpu()).expand(len(parts), 1, -1)], 1)
         if split.post is not None:
             assert firing.post is not None
-            post = firing.post.double().cpu()
-            statistic = post[:, 0] if post.shape[1] == 1 else split.post.statistic(post)
-            parts = parts / statistic[:, None, None]
+            parts = parts / split.post.divisor(firing.post.cpu())[:, None, None]
         if offset is not None:
             rest = parts[:, split.count :].sum(1, keepdim=True) + offset
             parts = torch.cat([parts[:, : split.count], rest], 1)
@@ -148,6 +146,7 @@ def take_apart(
     keep: Set[Component] | None,
 ) -> Part:
     """Contributions of some rows of a pass, in float64 on the CPU; `keep` None keeps all components."""
+    done = done.carried(anatomy)
     readout = readout.of(torch.as_tensor(rows))
     options = torch.as_tensor(option_ids[rows]).to(done.logits.device)
     said = done.unembedded.gather(1, options).double().cpu()

@@ -62,6 +62,7 @@ from .scatter import bias_diversity_scatter
 from .studies import STUDY_KINDS, study_table_map
 from .tasks import label_bars, vote_bars
 from .tradeoff import tradeoff_bars
+from .uses import use_bars
 from .weights import reweighting_bars
 
 __all__ = [
@@ -102,6 +103,7 @@ __all__ = [
     "term_bars",
     "tradeoff_bars",
     "tradeoff_steps",
+    "use_bars",
     "vote_bars",
 ]
 
@@ -115,6 +117,7 @@ KINDS: dict[type[Result], dict[str, Callable[..., go.Figure]]] = {
         "heads": head_grid,
         "pairwise": pairwise_map,
         "tradeoff": tradeoff_bars,
+        "uses": use_bars,
     },
     CorpusProfile: {"bars": component_bars, "scatter": bias_diversity_scatter},
     Profile: {"map": profile_map, "depth": profile_depth, "scatter": bias_diversity_scatter, "loss": loss_curve},
