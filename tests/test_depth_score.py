@@ -194,6 +194,10 @@ def test_length_alone_is_no_slope_at_equal_length():
     assert beside.low < 0 < beside.high
     assert beside.p > 0.05
     assert np.isclose(made(pointed(places), hops).slope_at_length.value, found.slope.value)  # all equally long
+    # A little of its own beside the length is found: what the length explains is no noise to the permutations.
+    own = made(pointed(places + 0.3 * hops), hops, length).slope_at_length
+    assert own.low < 0.3 < own.high
+    assert own.p < 0.01
 
 
 def test_slopes_that_do_not_exist_say_why():
