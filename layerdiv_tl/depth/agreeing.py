@@ -317,9 +317,7 @@ def _of_task(
 ) -> dict[str, Sums]:
     assert rows.options is not None
     assert rows.labels is not None
-    c = contributions(
-        model, [list(ids) for ids in rows.ids], rows.options.tolist(), batch_tokens=batch_tokens or model.batch_tokens
-    )
+    c = contributions(model, [list(ids) for ids in rows.ids], rows.options.tolist(), batch_tokens=batch_tokens)
     at, one = _members(c.components, names), np.ones(len(rows))
     squared = decompose(c, rows.labels)
     assert isinstance(squared, SquaredError)

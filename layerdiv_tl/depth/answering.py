@@ -127,10 +127,8 @@ def scores(model: Model, rows: Rows, sets: Sequence[Collection[Component]], batc
     loss, right = (np.zeros((len(rows), len(sets) + 1)) for _ in range(2))
     count = np.zeros(len(rows))
     lengths = [len(row) for row in rows.ids]
-    if batch_tokens is not None:
-        check_whole("batch_tokens", batch_tokens, 1)
     with quiet(model.anatomy), tqdm(total=len(rows), desc=model.name, unit="row", delay=2, leave=False) as progress:
-        for some in batches(lengths, batch_tokens or model.batch_tokens, model.anatomy.length_switch):
+        for some in batches(lengths, model.at_once(batch_tokens), model.anatomy.length_switch):
             replay = Replay(model, [rows.ids[row] for row in some])
             batch = _Batch(replay, rows, some)
             count[some] = batch.counts

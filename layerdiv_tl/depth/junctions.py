@@ -95,7 +95,7 @@ def lens(model: Any, texts: Any, norm: NormAt = "recomputed", *, k: int = 5, bat
     tables: list[np.ndarray] = []
     owners: list[np.ndarray] = []
     with quiet(anatomy), tqdm(total=len(ids), desc=model.name, unit="text", delay=2, leave=False) as progress:
-        for rows in batches([len(r) for r in ids], batch_tokens or model.batch_tokens, anatomy.length_switch):
+        for rows in batches([len(r) for r in ids], model.at_once(batch_tokens), anatomy.length_switch):
             done = run_whole(anatomy, *pad([ids[row] for row in rows]))
             done = done.carried(anatomy) if norm == "frozen" else done
             here = tuple(name for name, _ in _junctions(anatomy, done))

@@ -163,7 +163,7 @@ def map_layers(
     order = np.random.default_rng(seed).permutation(len(pairs))
     judges = max(1, min(len(pairs) - 1, round(len(pairs) * held_out)))
     held, fitting = sorted(order[:judges].tolist()), sorted(order[judges:].tolist())
-    limit = batch_tokens or min(model.batch_tokens for model in models)
+    limit = min(model.at_once(batch_tokens) for model in models)
     with quiet(models[0].anatomy), quiet(models[1].anatomy):
         names = _names(models[0], rows[0][0]), _names(models[1], rows[1][0])
         width, wide = (model.anatomy.norm.gain.numel() for model in models)

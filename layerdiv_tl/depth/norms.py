@@ -114,7 +114,7 @@ def sizes(model: Any, texts: Any, *, batch_tokens: int | None = None) -> Sizes:
     owners: list[np.ndarray] = []
     names: tuple[Component, ...] = ()
     with quiet(model.anatomy):
-        for rows in batches([len(r) for r in ids], batch_tokens or model.batch_tokens, model.anatomy.length_switch):
+        for rows in batches([len(r) for r in ids], model.at_once(batch_tokens), model.anatomy.length_switch):
             done = run_whole(model.anatomy, *pad([ids[row] for row in rows]))
             here, table = _measure(done, model.anatomy)
             if names and here != names:

@@ -227,8 +227,7 @@ def drop_plan(
     check_whole("budget", budget, 1, len(names) - 1)
     check_whole("random", random, 0, 10_000)
     check_whole("seed", seed, 0)
-    if batch_tokens is not None:
-        check_whole("batch_tokens", batch_tokens, 1)
+    model.at_once(batch_tokens)
     own = None if isinstance(score, str) else _own(score, names)  # before anything is run
     order = np.random.default_rng([seed, 0]).permutation(len(asked))
     first = min(len(asked) - 1, max(1, round(scoring * len(asked))))

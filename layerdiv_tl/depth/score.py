@@ -219,7 +219,7 @@ def depth_score(
                 f"question {number} has {start} token{'s' * (start != 1)}, but effect={effect!r} needs one between the "
                 "first and the last: give a longer one, or effect='skip'."
             )
-    measured = Measured(model, ids, starts, effect, part, batch_tokens or model.batch_tokens)
+    measured = Measured(model, ids, starts, effect, part, model.at_once(batch_tokens))
     return DepthScore(
         components=measured.components,
         effects=measured.effects,

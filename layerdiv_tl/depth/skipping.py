@@ -157,7 +157,7 @@ def skip(
 
     found: list[_Batch] = []
     with quiet(model.anatomy), tqdm(total=len(ids), desc=model.name, unit="text", delay=2, leave=False) as progress:
-        for rows in batches([len(r) for r in ids], batch_tokens or model.batch_tokens, model.anatomy.length_switch):
+        for rows in batches([len(r) for r in ids], model.at_once(batch_tokens), model.anatomy.length_switch):
             replay = Replay(model, [ids[row] for row in rows], keep_writes=mode == "local" and part != "layer")
             wanted = [b for b in read_layers(layers, len(replay.layers)) if replay.silence(part, b)]
             if not wanted:

@@ -218,9 +218,7 @@ def contributions(
     model = load_model(model)
     if unit not in get_args(Unit):
         raise InputError(f"unit={unit!r} is unknown: use 'sublayer', 'head' or 'neuron'.")
-    batch_tokens = model.batch_tokens if batch_tokens is None else batch_tokens
-    if not isinstance(batch_tokens, int | np.integer) or batch_tokens < 1:
-        raise InputError(f"batch_tokens={batch_tokens!r} must be a whole number of at least 1.")
+    batch_tokens = model.at_once(batch_tokens)
     if top is not None and (isinstance(top, bool) or not isinstance(top, int | np.integer) or top < 1):
         raise InputError(f"top={top!r} must be a whole number of at least 1.")
     if top is not None and components is not None:

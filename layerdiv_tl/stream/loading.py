@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from ..components import Component, Unit
@@ -68,6 +69,14 @@ class Model:
         On a CPU larger batches leave its caches and take a third longer.
         """
         return 1024 if self.anatomy.device.type == "cpu" else 4096
+
+    def at_once(self, batch_tokens: Any) -> int:
+        """How many padded tokens go into one pass: as asked for, or for None what is fast. InputError below 1."""
+        if batch_tokens is None:
+            return self.batch_tokens
+        if isinstance(batch_tokens, bool) or not isinstance(batch_tokens, int | np.integer) or batch_tokens < 1:
+            raise InputError(f"batch_tokens={batch_tokens!r:.40} must be a whole number of at least 1.")
+        return int(batch_tokens)
 
     @cached_property
     def order(self) -> list[tuple[Write, int | None]]:

@@ -261,7 +261,7 @@ def _job(
     if not isinstance(precision, str) or precision not in PRECISIONS:
         raise InputError(f"precision={precision!r} is unknown: use 'float32' or 'float64'.")
     context = model.context
-    for name, value in (("window", window), ("stride", stride), ("batch_tokens", batch_tokens)):
+    for name, value in (("window", window), ("stride", stride)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1):
             raise InputError(f"{name}={value!r} must be a whole number of at least 1.")
     if window is not None and context is not None and window > context:
@@ -272,7 +272,7 @@ def _job(
     reader = _reader(model, unit, precision)
     result = SquaredProfile if loss == "squared" else CrossEntropyProfile
     stride = int(stride or max(1, window // 2))
-    return _Job(model, unit, loss, factor(tau), window, stride, int(batch_tokens or model.batch_tokens), reader, result)
+    return _Job(model, unit, loss, factor(tau), window, stride, model.at_once(batch_tokens), reader, result)
 
 
 def _reader(model: Model, unit: Unit, precision: str) -> Reader:

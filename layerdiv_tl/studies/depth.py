@@ -282,7 +282,7 @@ def _standard(model: Model, before: Model | None, asked: _Asked) -> list[Job]:
     from ..stream.prompts import encode
     from ..tasks.questions import questions
 
-    most = model.batch_tokens if asked.batch_tokens is None else asked.batch_tokens
+    most = model.at_once(asked.batch_tokens)
     size: dict[str, Any] = {"batch_tokens": most}
     rows = [ids for ids in encode(model, asked.texts, any_length=True) if len(ids) >= LEAST]
     if not rows:

@@ -117,7 +117,7 @@ def run_study(
             # In a list the default model has its own name.
             model = model if x is None and name == "default" else replace(model, name=name)
             digest = fingerprint(model)
-            most = model.batch_tokens if batch_tokens is None else batch_tokens
+            most = model.at_once(batch_tokens)
         except Exception as error:
             failures.append(f"{name}: {reason(error)}")
             continue
