@@ -32,6 +32,8 @@ _HOME = {
     "promoted_tokens": "views.tokens",
     "Study": "studies.study",
     "run_study": "studies.run",
+    "DepthStudy": "studies.depth",
+    "run_depth": "studies.depth",
     "Task": "tasks.task",
     "task": "tasks.task",
     "Explorer": "views.explorer",

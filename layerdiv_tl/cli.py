@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import json
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -15,6 +17,9 @@ from typing import Any
 
 from . import __version__
 from .errors import InputError
+
+# What `drop_plan` takes; written out, for importing it would load torch.
+_SCORES = ("loss", "accuracy", "diversity", "diversity_centred", "net", "relevancy", "relative", "influence")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -87,6 +92,46 @@ def _parser() -> argparse.ArgumentParser:
     study.add_argument("--trust-remote-code", action="store_true", help="run code that comes with a checkpoint")
     study.add_argument("--json", action="store_true", help="print the table as JSON")
     study.set_defaults(run=_run)
+    depth = commands.add_parser(
+        "depth",
+        help="what each layer does, and which could go: sizes, skips, the lens, agreement, a plan, a page",
+        description="Run the standard depth analyses of one or several models and write numbers, frames, plans of what "
+        "to drop and a page. Started again with the same arguments it goes on where it was stopped. A study in the "
+        "same folder shows them in its report.",
+    )
+    depth.add_argument(
+        "--model", metavar="M", action="extend", nargs="+", help="as in run; of several, maps between neighbours too"
+    )
+    depth.add_argument(
+        "--task", metavar="T", action="extend", nargs="+", help="as in run (default: the sample tasks, unless --text)"
+    )
+    depth.add_argument("--data", metavar="DIR", help="a folder with the tasks' rows")
+    depth.add_argument("--limit", metavar="N", type=int, default=64, help="rows of each task (default: %(default)s)")
+    depth.add_argument(
+        "--text",
+        metavar="FILE",
+        help="what sizes, skips and the lens read, blank lines between texts (default: the first 16 prompts of a task)",
+    )
+    depth.add_argument("--drop", metavar="N", type=int, help="how many the plan drops (default: a fifth)")
+    depth.add_argument(
+        "--part",
+        choices=("layer", "sublayer", "attn", "mlp"),
+        default="layer",
+        help="what the plan drops (default: %(default)s)",
+    )
+    depth.add_argument("--score", default="loss", choices=_SCORES, help="by which (default: %(default)s)")
+    depth.add_argument(
+        "--questions", metavar="N", type=int, default=32, help="of each number of hops (default: %(default)s; 0 none)"
+    )
+    depth.add_argument("--multi-token", action="store_true", help="score options by their first distinguishing token")
+    depth.add_argument("--seed", metavar="S", type=int, default=0, help="of choices and resamples (default: 0)")
+    depth.add_argument("--out", metavar="DIR", required=True, help="where to write, and to go on from")
+    depth.add_argument("--batch-tokens", metavar="N", type=int, help="per pass; default: what is fast")
+    depth.add_argument("--dtype", help="as in load_model, e.g. bfloat16")
+    depth.add_argument("--device-map", metavar="MAP", help="'auto' spreads one large model over the devices there are")
+    depth.add_argument("--trust-remote-code", action="store_true", help="run code that comes with a checkpoint")
+    depth.add_argument("--json", action="store_true", help="print claims and findings as JSON")
+    depth.set_defaults(run=_depth)
     report = commands.add_parser(
         "report",
         help="a study as one offline page",
@@ -162,11 +207,78 @@ def _run(options: argparse.Namespace) -> int:
     return 1 if study.failures else 0
 
 
+def _depth(options: argparse.Namespace) -> int:
+    from pathlib import Path
+
+    from .depth.plans import DropPlan
+    from .studies.depth import run_depth
+    from .studies.shards import safe_name
+    from .views.depth_page import depth_findings
+
+    _refuse_empty(options.out, "a folder")
+    out, texts = Path(options.out), None
+    if options.text is not None:
+        texts = [text.strip() for text in re.split(r"\n\s*\n", _read_file("--text", options.text)) if text.strip()]
+        if not texts:
+            raise InputError(f"--text {options.text} is empty: give a file with texts.")
+    load = {"dtype": options.dtype, "device_map": options.device_map, "trust_remote_code": options.trust_remote_code}
+    study = run_depth(
+        options.model or "default",
+        options.task,
+        texts,
+        out,
+        data=options.data,
+        limit=options.limit,
+        drop=options.drop,
+        part=options.part,
+        score=options.score,
+        questions=options.questions,
+        multi_token=options.multi_token,
+        seed=options.seed,
+        batch_tokens=options.batch_tokens,
+        load={name: value for name, value in load.items() if value},
+    )
+    for a in study.analyses:
+        place = out / "depth" / safe_name(a.model)
+        name = safe_name(f"{a.name}-{a.on}")
+        a.result.frame().to_csv(place / f"{name}.csv", index=False)
+        if isinstance(a.result, DropPlan):
+            a.result.export(place / f"{name}-components.csv")
+            with contextlib.suppress(InputError):  # uses of one layer, which lists of layers cannot tell apart
+                a.result.export(place / f"{name}.json")
+    page = study.report(out / "depth.html")
+    claims = study.claims()
+    if options.json:
+        told = {"claims": claims.to_dict("records"), "findings": list(depth_findings(study))}
+        _print_json(told | {"failures": study.failures, "page": str(page)})
+    else:
+        for line in depth_findings(study):
+            print(textwrap.fill(f"* {line}", max(_width(), 40), subsequent_indent="  "))
+        print()
+        for row in claims.to_dict("records"):
+            where = f" [{row['low']:.2f}, {row['high']:.2f}]" if row["low"] == row["low"] else ""
+            number = f"{row['estimate']:.2f}{where}" if row["estimate"] == row["estimate"] else "–"
+            print(f"{row['number']}. {row['claim']} ({row['reading']}): {row['verdict']}, {number}")
+        print(f"\nOpen {page} in a browser; frames (CSV) and plans lie in {out / 'depth'}.")
+        print(f"In Python: ld.DepthStudy.load({str(out)!r}).")
+    for failure in study.failures:
+        print(f"layerdiv: {failure}", file=sys.stderr)
+    return 1 if study.failures else 0
+
+
 def _report(options: argparse.Namespace) -> int:
+    from .studies.depth import DepthStudy
     from .studies.study import Study
 
     _refuse_empty(options.out, "a file")
-    print(Study.load(*options.folders).report(options.out))
+    try:
+        study: Study | DepthStudy = Study.load(*options.folders)
+    except InputError:
+        depth = DepthStudy.collect([folder for folder in options.folders if os.path.isdir(folder)])
+        if depth is None:
+            raise
+        study = depth
+    print(study.report(options.out))
     return 0
 
 
@@ -265,19 +377,26 @@ def _text(options: argparse.Namespace) -> str:
     """The text to profile: as given, from a file, or from the standard input. Raises InputError for none."""
     try:
         if options.file is not None:
-            with open(options.file, encoding="utf-8") as file:
-                text = file.read()
+            text = _read_file("--file", options.file)
         else:
             text = sys.stdin.buffer.read().decode("utf-8") if options.text == "-" else options.text
         text.encode("utf-8")
-    except OSError as error:
-        raise InputError(f"--file {options.file} cannot be read ({error.strerror}): check the path.") from error
     except UnicodeError as error:
         raise InputError("the text is not UTF-8: convert it first, for example with iconv.") from error
     if not text.strip():
         raise InputError("the text is empty: give at least two tokens of text.")
     # What ends the last line of a file, or what echo adds, is no part of the text.
     return text if options.text not in (None, "-") else text.removesuffix("\n").removesuffix("\r")
+
+
+def _read_file(option: str, name: str) -> str:
+    try:
+        with open(name, encoding="utf-8") as file:
+            return file.read()
+    except OSError as error:
+        raise InputError(f"{option} {name} cannot be read ({error.strerror}): check the path.") from error
+    except UnicodeError as error:
+        raise InputError("the text is not UTF-8: convert it first, for example with iconv.") from error
 
 
 def _refuse_empty(out: str, what: str) -> None:

@@ -34,6 +34,15 @@ def llama(seed: int = 0, **settings: object) -> torch.nn.Module:
     return randomised(LlamaForCausalLM(LlamaConfig(**{**shape, **settings})))
 
 
+def tied(*order: int, **settings: object) -> torch.nn.Module:
+    """A Llama whose list of blocks holds some more than once."""
+    model = llama(**settings)
+    blocks = model.model.layers
+    model.model.layers = torch.nn.ModuleList([blocks[i] for i in order])
+    model.config.num_hidden_layers = len(order)
+    return model
+
+
 def gpt2(seed: int = 0) -> torch.nn.Module:
     """A tiny random GPT-2: LayerNorm, biases everywhere, learned positions, tied embeddings."""
     from transformers import GPT2Config, GPT2LMHeadModel

@@ -423,7 +423,7 @@ def test_batches_do_not_matter(stories):
         (ld.depth.sizes(stories, TEXTS, batch_tokens=1), ld.depth.sizes(stories, TEXTS)),
         (ld.depth.erase(stories, TEXTS, batch_tokens=1), ld.depth.erase(stories, TEXTS)),
     ):
-        a, b = one.frame(), all_.frame()
+        a, b = one.frame().drop(columns="use"), all_.frame().drop(columns="use")
         assert a.component.tolist() == b.component.tolist()
         close(a.select_dtypes("number"), b.select_dtypes("number"))
 
@@ -644,6 +644,16 @@ def test_bad_input_is_refused_in_a_sentence(call, says):
     """What cannot be used is refused by saying so."""
     with pytest.raises(ld.InputError, match=says):
         call(ld.load_model(llama()))
+
+
+@pytest.mark.parametrize("wrong", [0, -1, True, 1.5, "many"])
+@pytest.mark.parametrize("name", ["sizes", "skip", "lens", "erase", "integrated_gradients", "agreement", "map_layers"])
+def test_a_pass_of_no_tokens_is_refused(name, wrong):
+    """0 is not "what is fast"."""
+    m = ld.load_model(llama())
+    given = (m, m, IDS) if name == "map_layers" else (m, IDS)
+    with pytest.raises(ld.InputError, match=f"batch_tokens={wrong!r} must be a whole number of at least 1"):
+        getattr(ld.depth, name)(*given, batch_tokens=wrong)
 
 
 def test_a_stream_that_something_else_writes_to_is_refused():

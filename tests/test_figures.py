@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import plotly.graph_objects as go
 import pytest
-from conftest import llama
+from conftest import llama, tied
 from families import family
 from scipy.cluster.hierarchy import cophenet, linkage
 
@@ -22,6 +22,13 @@ PROMPTS, OPTIONS, LABELS = [[1, 2, 3], [4, 5], [6], [9, 2, 7]], [7, 30, 11], [0,
 @pytest.fixture(scope="module")
 def heads():
     return ld.decompose(ld.contributions(llama(), PROMPTS, OPTIONS, unit="head"), LABELS)
+
+
+@pytest.fixture(scope="module")
+def reused():
+    """A model that runs two of its blocks twice, which has every figure that there is."""
+    c = ld.contributions(tied(0, 1, 2, 0, 1), PROMPTS, OPTIONS, unit="head")
+    return ld.decompose(c, LABELS)
 
 
 @pytest.fixture(scope="module")
@@ -70,10 +77,10 @@ def marks(figure):
     }
 
 
-def test_every_kind_is_reached_by_name_and_an_unknown_one_is_told_the_others(heads):
+def test_every_kind_is_reached_by_name_and_an_unknown_one_is_told_the_others(heads, reused):
     """The first kind is the natural one; an unknown kind answers with the names that this result has."""
     for kind, draw in KINDS[ld.Decomposition].items():
-        assert heads.plot(kind=kind).to_json() == draw(heads).to_json()
+        assert reused.plot(kind=kind).to_json() == draw(reused).to_json()
     assert heads.plot().to_json() == heads.plot(kind="bars").to_json()
     with pytest.raises(ld.InputError, match="'bars', 'scatter', 'depth', 'modules', 'heads', 'pairwise', 'tradeoff'"):
         heads.plot(kind="pie")
@@ -83,10 +90,31 @@ def test_every_kind_is_reached_by_name_and_an_unknown_one_is_told_the_others(hea
     assert heads.plot(kind="scatter", dark=True).layout.template.layout.paper_bgcolor == style.DARK.paper
 
 
-@pytest.mark.parametrize("kind", ["bars", "scatter", "depth", "heads", "pairwise", "tradeoff"])
-def test_an_unknown_part_is_refused(heads, kind):
+@pytest.mark.parametrize("kind", ["bars", "scatter", "depth", "heads", "pairwise", "tradeoff", "uses"])
+def test_an_unknown_part_is_refused(reused, kind):
     with pytest.raises(ld.InputError, match="part='middle' is unknown"):
-        heads.plot(kind=kind, part="middle")
+        reused.plot(kind=kind, part="middle")
+
+
+def test_bars_of_uses_show_what_by_use_says(reused):
+    """One bar a block, kind and head in three panels; buttons change the part, and the share in the subtitle."""
+    frame, figure = reused.by_use(), reused.plot(kind="uses")
+    modules = np.where(frame["kind"] == "mlp", "MLP", "Attention")
+    for row, at in enumerate(("diversity_centred", "cosine_centred", "share_centred")):
+        drawn = [t for t in figure.data if t.yaxis == ("y" if row == 0 else f"y{row + 1}")]
+        assert {t.name for t in drawn} == {"Attention", "MLP"}
+        for trace in drawn:
+            np.testing.assert_array_equal(trace.y, frame[at][modules == trace.name])
+            np.testing.assert_array_equal(trace.x, np.flatnonzero(modules == trace.name))
+    share = f"{100 * frame.attrs['share_centred']:.3g} %"
+    assert share in figure.layout.title.subtitle.text
+    raw, _, shift = figure.layout.updatemenus[0].buttons
+    assert f"{100 * frame.attrs['share']:.3g} % " in raw.args[1]["title.subtitle.text"]
+    np.testing.assert_array_equal(shift.args[0]["y"][0], frame["diversity_shift"][modules == "Attention"])
+    np.testing.assert_array_equal(shift.args[0]["y"][2], frame["cosine_centred"][modules == "Attention"])
+    few = reused.plot(kind="uses", most=3)
+    assert "The 3 of 10 with the largest." in few.layout.title.subtitle.text.replace("<br>", " ")
+    assert sum(len(t.y) for t in few.data) == 9
 
 
 @pytest.mark.parametrize("loss", ["squared", "paper", "cross_entropy", "brier"])
@@ -366,16 +394,16 @@ def test_whiskers_that_would_dwarf_the_bars_are_left_to_the_hover(heads):
 
 
 @pytest.mark.parametrize("kind", KINDS[ld.Decomposition])
-def test_a_hostile_label_stays_text(heads, kind, monkeypatch):
+def test_a_hostile_label_stays_text(reused, kind, monkeypatch):
     """A name that looks like HTML never becomes HTML: not in a tick, a hover, a title or a mark's name."""
     label = Component.label.fget
     monkeypatch.setattr(Component, "label", property(lambda self: label(self) + HOSTILE))
-    text = str(heads.plot(kind=kind).to_dict())
+    text = str(reused.plot(kind=kind).to_dict())
     assert "<img" not in text
     assert ("&lt;img" in text) == (kind not in ("modules", "tradeoff"))
 
 
-def test_figures_leave_light_and_dark_to_the_template(heads):
+def test_figures_leave_light_and_dark_to_the_template(reused):
     """No figure says an ink, grid or ground colour of either theme."""
     varying = {
         getattr(theme, name)
@@ -383,7 +411,7 @@ def test_figures_leave_light_and_dark_to_the_template(heads):
         for name in ("ink", "muted", "grid", "zero", "paper", "ground")
     }
     for kind in KINDS[ld.Decomposition]:
-        bare = heads.plot(kind=kind).update_layout(template=None).to_json()
+        bare = reused.plot(kind=kind).update_layout(template=None).to_json()
         assert not [colour for colour in varying if colour in bare]
 
 

@@ -33,7 +33,7 @@ def asked(name, rows, seed):
 def test_every_model_is_what_its_name_says(model):
     """Depth, width and sharing of what is loaded are those of the name; components are one per use of a block."""
     loaded = ld.load_model(model.name)
-    assert loaded.name == model.name
+    assert (loaded.name, loaded.provenance["source"]) == (model.short, model.name)
     assert loaded.provenance["dtype"] == "float32"
     assert loaded.anatomy.root.config.hidden_size == model.width
     components = loaded.components()
@@ -95,7 +95,7 @@ def test_names_and_tasks_are_what_a_study_takes():
 def test_a_wrong_name_is_answered_with_the_names_there_are():
     """What the zoo lacks is said in a sentence, for loading and for training."""
     for name in ("zoo/d5", "zoo/", "zoo/../d4"):
-        with pytest.raises(ld.InputError, match=rf"no model '{name}': it has zoo/d1, ") as error:
+        with pytest.raises(ld.InputError, match=rf"no '{name}' in the zoo: choose among zoo/d1, ") as error:
             ld.load_model(name)
         assert str(error.value).endswith(".")
     with pytest.raises(ld.InputError, match="zoo/d12"):

@@ -6,9 +6,13 @@
     ld.depth.erase(model, texts)                  what a token's stream still carries at each layer
     ld.depth.integrated_gradients(model, texts)   what the answer's probability owes to each layer
     ld.depth.map_layers(model, other, texts)      which layer of another model says the same
+    ld.depth.agreement(model, task)               does a direct measure tell what removing a sublayer does
+    ld.depth.drop_plan(model, task, budget)       which layers could go, and what that costs
+    ld.depth.depth_score(model, questions)        whether answers of more hops rest on deeper layers
 
 After *Do Language Models Use Their Depth Efficiently?* (arXiv 2505.13898). Texts are a text, a list of
-texts, a list of lists of token ids, or a `Task`, whose prompts are read. Names are loaded when first used.
+texts, a list of lists of token ids, or a `Task`, whose prompts are read; questions come from
+`ld.depth.questions(…)`. Names are loaded when first used.
 """
 
 from __future__ import annotations
@@ -17,6 +21,10 @@ import importlib
 from typing import Any
 
 _HOME = {
+    "Agreement": "agreeing",
+    "agreement": "agreeing",
+    "DropPlan": "plans",
+    "drop_plan": "plans",
     "ChangePoint": "change",
     "Sizes": "norms",
     "sizes": "norms",
@@ -30,6 +38,12 @@ _HOME = {
     "map_layers": "maps",
     "IntegratedGradients": "gradients",
     "integrated_gradients": "gradients",
+    "DepthScore": "score",
+    "depth_score": "score",
+    "Slope": "slope",
+    # They are tasks' own, and read like them; here is where they are used.
+    "Questions": ".tasks.questions",
+    "questions": ".tasks.questions",
 }
 
 __all__ = [*_HOME]

@@ -18,7 +18,7 @@ class ChangePoint(Result):
     """The layer from which on a quantity is smaller than before, by Pettitt's rank statistic (1979).
 
     layer, low, high
-        The first layer of the later part, and its 95 % interval over texts.
+        The first layer of the later part, counted from 0 in order of use, and its 95 % interval over texts.
     before, after
         The medians of the layers' means on either side, in the quantity's unit.
     p

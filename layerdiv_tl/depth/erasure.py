@@ -106,7 +106,7 @@ def erase(
         raise InputError(f"span={span!r} is unknown: use 'position' or 'prefix'.")
     model = load_model(model)
     ids, lengths = read_answers(model, texts, answers)
-    batch_tokens = batch_tokens or model.batch_tokens
+    batch_tokens = model.at_once(batch_tokens)
     from tqdm.auto import tqdm
 
     effects: list[np.ndarray] = []

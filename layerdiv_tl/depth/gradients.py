@@ -182,7 +182,7 @@ class _Text:
         layers: Any,
         batch_tokens: int | None,
     ) -> None:
-        size = max(1, min(steps, (batch_tokens or model.batch_tokens) // len(row)))
+        size = max(1, min(steps, model.at_once(batch_tokens) // len(row)))
         # Every row of the batch is this text, at another point of the path.
         self.replay = replay = Replay(model, [row] * size, keep_writes=part != "layer")
         self.size, self.steps, self.part, self.baseline = size, steps, part, baseline

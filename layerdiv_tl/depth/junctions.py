@@ -66,7 +66,8 @@ def lens(model: Any, texts: Any, norm: NormAt = "recomputed", *, k: int = 5, bat
         As in `sizes`.
     norm
         Whose statistic the final norm divides by: the junction's own ("recomputed", the logit lens as
-        published), or the last one's ("frozen", by which components' contributions add up).
+        published), or the last one's ("frozen", by which components' contributions add up). Where a loop passes
+        the final norm in every round, "recomputed" is what the model would say if it left the loop there.
     k
         How many of the likeliest tokens are compared.
     batch_tokens
@@ -94,8 +95,9 @@ def lens(model: Any, texts: Any, norm: NormAt = "recomputed", *, k: int = 5, bat
     tables: list[np.ndarray] = []
     owners: list[np.ndarray] = []
     with quiet(anatomy), tqdm(total=len(ids), desc=model.name, unit="text", delay=2, leave=False) as progress:
-        for rows in batches([len(r) for r in ids], batch_tokens or model.batch_tokens, anatomy.length_switch):
+        for rows in batches([len(r) for r in ids], model.at_once(batch_tokens), anatomy.length_switch):
             done = run_whole(anatomy, *pad([ids[row] for row in rows]))
+            done = done.carried(anatomy) if norm == "frozen" else done
             here = tuple(name for name, _ in _junctions(anatomy, done))
             if names and here != names:
                 raise InputError(f"{model.name} ran its layers a different number of times for different texts.")
@@ -117,7 +119,7 @@ def _junctions(anatomy: Anatomy, done: Pass) -> Iterator[tuple[Component, Float[
         stream, name = stream + done.pos_embed, Component("pos_embed")
     yield name, stream
     for number, (firing, use) in enumerate(zip(done.firings, done.uses, strict=True)):
-        stream = stream + firing.wrote
+        stream = done.onward(stream, number, anatomy) + firing.wrote
         follows = done.firings[number + 1].write if number < last else None
         beside = follows is not None and follows.layer == firing.write.layer and firing.write.kind == "attn"
         if not (anatomy.parallel and beside and follows is not None and follows.kind == "mlp"):

@@ -83,22 +83,27 @@ class LayerMaps(Result):
         """
         from scipy.stats import spearmanr
 
-        mean, drawn = self._means()
-        here, there = (np.linspace(0, 1, n) if n > 1 else np.zeros(1) for n in mean.shape)
-        distance = np.abs(there[mean.argmin(1)] - here).mean()
-        known = np.isfinite(drawn).all()
-        spread = np.abs(there[drawn.argmin(2)] - here).mean(1) if known else np.full(len(drawn), np.nan)
-        low, high = interval(spread)
-        best = mean.argmin(1)
+        distance, drawn, chance = self.distances()
+        low, high = interval(drawn)
+        best = self._means()[0].argmin(1)
         told = min(len(set(best)), len(best)) > 1
         row = {
             "distance": distance,
             "distance_low": float(low),
             "distance_high": float(high),
-            "chance": np.abs(there[None] - here[:, None]).mean(),
+            "chance": chance,
             "rank_correlation": float(spearmanr(np.arange(len(best)), best).statistic) if told else np.nan,
         }
         return pd.DataFrame([row])
+
+    def distances(self) -> tuple[float, Float[np.ndarray, " draw"], float]:
+        """(`distance` of `diagonal`, the same of every resample of texts, `chance`)."""
+        mean, drawn = self._means()
+        here, there = (np.linspace(0, 1, n) if n > 1 else np.zeros(1) for n in mean.shape)
+        known = np.isfinite(drawn).all()
+        spread = np.abs(there[drawn.argmin(2)] - here).mean(1) if known else np.full(len(drawn), np.nan)
+        chance = float(np.abs(there[None] - here[:, None]).mean())
+        return float(np.abs(there[mean.argmin(1)] - here).mean()), spread, chance
 
     def _means(self) -> tuple[np.ndarray, np.ndarray]:
         """(mean over tokens, the same of every resample of texts)."""
@@ -158,7 +163,7 @@ def map_layers(
     order = np.random.default_rng(seed).permutation(len(pairs))
     judges = max(1, min(len(pairs) - 1, round(len(pairs) * held_out)))
     held, fitting = sorted(order[:judges].tolist()), sorted(order[judges:].tolist())
-    limit = batch_tokens or min(model.batch_tokens for model in models)
+    limit = min(model.at_once(batch_tokens) for model in models)
     with quiet(models[0].anatomy), quiet(models[1].anatomy):
         names = _names(models[0], rows[0][0]), _names(models[1], rows[1][0])
         width, wide = (model.anatomy.norm.gain.numel() for model in models)
@@ -202,7 +207,7 @@ def _streams(
         device = both[0].ids.device
         for row, text in enumerate(texts):
             x, y = (
-                torch.stack([upcast(s[row, torch.as_tensor(at).to(s.device)]).to(device) for s in replay.streams[1:]])
+                torch.stack([upcast(s[row, torch.as_tensor(at).to(s.device)]).to(device) for s in replay.left])
                 for replay, at in zip(both, pairs[text], strict=True)
             )
             yield text, x, y

@@ -14,13 +14,14 @@ from torch import Tensor
 from ..components import Component
 from ..errors import InputError
 from ..results import Result
+from ..stream.anatomy import Anatomy
 from ..stream.capture import Pass, batches, pad, quiet, run_whole
 from ..stream.loading import load_model
 from .change import ChangePoint, change_point
 from .summary import resampled, summarise
 from .texts import describe, read_texts
 
-Quantity = Literal["relative", "cosine", "norm"]
+Quantity = Literal["relative", "cosine", "norm", "influence"]
 Part = Literal["attn", "mlp", "layer"]
 # Streams this short are all rounding.
 SMALLEST = 1e-6
@@ -51,6 +52,20 @@ class Sizes(Result):
     text: Int[np.ndarray, " token"]
     model: str
 
+    @property
+    def influence(self) -> Float[np.ndarray, "token component"]:
+        """Block influence: 1 − cos of the stream before and behind the write (Men et al. 2024, *ShortGPT*).
+
+        From the relative norm r and the cosine c: with x = 1 + rc and y² = r²(1 − c²) it is 1 − x/√(x² + y²),
+        written so that small influences keep their digits.
+        """
+        r, c = self.relative.astype(np.float64), np.clip(self.cosine.astype(np.float64), -1, 1)
+        along, across = 1 + r * c, r**2 * (1 - c**2)
+        length = np.sqrt(along**2 + across)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            near = across / (length * (length + along))
+        return np.where(along > 0, near, 1 - along / np.maximum(length, SMALLEST))
+
     def frame(self) -> pd.DataFrame:
         """One row per component: means over tokens, 95 % intervals over texts, quantiles and maxima over tokens."""
         columns: dict[str, Any] = describe(self.components)
@@ -58,6 +73,7 @@ class Sizes(Result):
             columns |= summarise(name, getattr(self, name), self.text)
         frame = pd.DataFrame(columns)
         frame.attrs["units"] = {"relative": "share of the stream's norm", "cosine": "cosine", "norm": "norm"}
+        frame.attrs["units"]["influence"] = "1 − cosine"
         return frame
 
     def change_point(self, part: Part = "layer", quantity: Quantity = "relative") -> ChangePoint:
@@ -98,9 +114,9 @@ def sizes(model: Any, texts: Any, *, batch_tokens: int | None = None) -> Sizes:
     owners: list[np.ndarray] = []
     names: tuple[Component, ...] = ()
     with quiet(model.anatomy):
-        for rows in batches([len(r) for r in ids], batch_tokens or model.batch_tokens, model.anatomy.length_switch):
+        for rows in batches([len(r) for r in ids], model.at_once(batch_tokens), model.anatomy.length_switch):
             done = run_whole(model.anatomy, *pad([ids[row] for row in rows]))
-            here, table = _measure(done, model.anatomy.parallel)
+            here, table = _measure(done, model.anatomy)
             if names and here != names:
                 raise InputError(f"{model.name} ran its layers a different number of times for different texts.")
             names = here
@@ -112,7 +128,7 @@ def sizes(model: Any, texts: Any, *, batch_tokens: int | None = None) -> Sizes:
     return Sizes(names, relative, cosine, norm, text[order], model.name)
 
 
-def _measure(done: Pass, parallel: bool) -> tuple[tuple[Component, ...], np.ndarray]:
+def _measure(done: Pass, anatomy: Anatomy) -> tuple[tuple[Component, ...], np.ndarray]:
     """Names, and `[quantity, token, component]` of one pass."""
     stream = done.embed if done.pos_embed is None else done.embed + done.pos_embed
     names: list[Component] = []
@@ -120,11 +136,12 @@ def _measure(done: Pass, parallel: bool) -> tuple[tuple[Component, ...], np.ndar
     firings = list(zip(done.firings, done.uses, strict=True))
     while firings:
         layer, use = firings[0][0].write.layer, firings[0][1]
+        stream = done.onward(stream, len(done.firings) - len(firings), anatomy)
         entered, whole = stream, torch.zeros_like(stream)
         while firings and (firings[0][0].write.layer, firings[0][1]) == (layer, use):
             firing, _ = firings.pop(0)
             names.append(Component(firing.write.kind, layer, use=use))
-            columns.append(_against(firing.wrote, entered if parallel else stream))
+            columns.append(_against(firing.wrote, entered if anatomy.parallel else stream))
             stream, whole = stream + firing.wrote, whole + firing.wrote
         names.append(Component("layer", layer, use=use))
         columns.append(_against(whole, entered))

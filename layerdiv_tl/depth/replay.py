@@ -44,6 +44,9 @@ class Replay:
         `[row, token]`.
     streams
         What enters every block, and last the final norm; one more than there are blocks.
+    left
+        What leaves every block. It is what enters the next, unless the stream passes the final norm in between,
+        as behind every round of a loop.
     layers
         Layer and use (None where it is used once) of every block.
     writes
@@ -60,6 +63,7 @@ class Replay:
         self.model, self.anatomy = model, model.anatomy
         self.ids, self.mask = (x.to(self.anatomy.device) for x in pad(rows))
         self.streams: list[Tensor] = []
+        self.left: list[Tensor] = []
         self.writes: dict[tuple[int, str], Tensor] = {}
         # Blocks, and what they were given beside the stream; None where that came by its name, too.
         self._calls: list[tuple[nn.Module, tuple[Any, ...] | None, dict[str, Any]]] = []
@@ -118,7 +122,18 @@ class Replay:
             before, stream = stream, self._block(block, stream, instead)
             if see is not None:
                 see(block, before, stream)
+            if block in self._normed:
+                stream = self.anatomy.norm_module(stream)
         return stream if edit is None else edit(last, stream)
+
+    def onward(self, write: Tensor, start: int, stop: int) -> Tensor:
+        """What block `start` wrote as it stands in the stream that enters block `stop`: behind the norms in between."""
+        for block in range(start, stop):
+            if block in self._normed:
+                left = upcast(self.left[block])
+                factor = self.anatomy.norm.gain.to(left) / self.anatomy.norm.statistic(left)[..., None]
+                write = (upcast(write).to(left.device) * factor).to(write.dtype)
+        return write
 
     def normed(self, stream: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
         """The model's final norm of stream vectors."""
@@ -170,7 +185,7 @@ class Replay:
                 self.writes[len(sums) - 1, place.kind] = write
 
         said: list[Tensor] = []
-        ends: list[Tensor] = []  # the same norm may have been used before, too
+        ends: list[tuple[int, Tensor]] = []  # behind which block; the same norm may have been used before, too
         at = self.mask.sum(1) - 1
         with ExitStack() as stack:
             for tap in taps.values():
@@ -181,7 +196,7 @@ class Replay:
             for write in self.anatomy.writes:
                 stack.enter_context(on(write.tap, partial(wrote, write)))
             final = self.anatomy.stream_out
-            stack.enter_context(on(final, lambda a, k, x: ends.append(x.clone())))
+            stack.enter_context(on(final, lambda a, k, x: ends.append((len(order) - 1, x.clone()))))
             stack.enter_context(only_at(self.anatomy.unembed, at))
             stack.enter_context(on(Tap(self.anatomy.unembed), lambda a, k, x: said.append(x[:, 0])))
             logits = upcast(self.anatomy.logits(self.ids, self.mask)[:, 0])
@@ -190,7 +205,12 @@ class Replay:
                 "this model's blocks, final norm or unembedding were not reached in its forward pass (replaced since "
                 "it was loaded, or fused): load it again, or load the plain model."
             )
-        self.streams.append(ends[-1])
+        self.streams.append(ends[-1][1])
+        self.left = self.streams[1:]
+        self._normed = {block for block, left in ends[:-1] if self._passed(block, left)}
+        for block, left in ends[:-1]:
+            if block in self._normed:
+                self.left[block] = left
         number = {module: layer for layer, module in enumerate(dict.fromkeys(order))}
         often, seen = Counter(order), Counter[int]()
         self.layers: list[tuple[int, int | None]] = []
@@ -209,7 +229,7 @@ class Replay:
         real, eps = self.tokens, torch.finfo(self.streams[0].dtype).eps
         gap = 0.0
         for block, wrote in enumerate(sums):
-            before, after = (upcast(s[real.to(s.device)]) for s in self.streams[block : block + 2])
+            before, after = (upcast(s[real.to(s.device)]) for s in (self.streams[block], self.left[block]))
             wrote = upcast(wrote[real.to(wrote.device)])
             size = before.abs().amax() + wrote.abs().amax()
             gap = max(gap, float(((after - before).to(wrote.device) - wrote).abs().amax() / size.clamp_min(1e-30)))
@@ -225,6 +245,14 @@ class Replay:
         row = self.ids[0, self.tokens[0]].tolist()
         check_closure(self.model.name, "sublayer", closure, lambda: stream_break(self.model, row))
 
+    def _passed(self, block: int, left: Tensor) -> bool:
+        """Whether the stream went on as the final norm returned it behind a block: the model may only have asked."""
+        if block < 0:  # an embedding may be normed by it, too
+            return False
+        left, then = (upcast(s[self.tokens.to(s.device)]) for s in (left, self.streams[block + 1]))
+        then = then.to(left.device)
+        return bool((self.anatomy.norm(left) - then).norm() < (left - then).norm())
+
     def _can_resume(self) -> bool:
         """Whether each block hands its output to the next alone, and answers the same when it is called again."""
         if any(tap.side != "in" for tap in self.anatomy.blocks):
@@ -233,7 +261,8 @@ class Replay:
             others = [*(args or ()), *kwargs.values()]
             stream = self.streams[block]
             alike = any(isinstance(x, Tensor) and x.is_floating_point() and x.shape == stream.shape for x in others)
-            if alike or not torch.equal(output.to(stream.device), self.streams[block + 1].to(stream.device)):
+            onward = self.anatomy.norm_module(output) if block in self._normed else output
+            if alike or not torch.equal(onward.to(stream.device), self.streams[block + 1].to(stream.device)):
                 return False
         last = len(self._calls) - 1
         return torch.equal(self._block(last, self.streams[last].clone(), {}), self.streams[-1])
@@ -241,16 +270,19 @@ class Replay:
     def _whole(self, start: int, stream: Tensor, instead: Instead, edit: Edit | None, see: See | None) -> Tensor:
         """The same changes inside a pass through the whole model."""
         entered: list[Tensor] = []
+        left: list[Tensor] = []
         final: list[Tensor] = []
         now = [-1]
 
         def enter(value: Tensor, last: bool) -> Tensor | None:
             if last and now[0] + 1 < len(self.layers):
+                left[:] = [value.clone()] if now[0] in self._normed else []
                 return None
             now[0] += 1
             block = now[0]
             if block > start and see is not None:
-                see(block - 1, entered[-1], value.clone())
+                see(block - 1, entered[-1], left[-1] if left else value.clone())
+            left.clear()
             if block == start:
                 value = stream.clone()
             elif block > start and edit is not None:

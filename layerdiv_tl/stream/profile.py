@@ -20,7 +20,7 @@ from ..errors import InputError
 from . import prompts as reading
 from .capture import Pass, batches, pad, quiet, run_whole
 from .loading import Model, load_model
-from .readout import check_finite
+from .readout import NOTICED, check_finite
 from .source import TOLERANCE, Closure, check_closure, stream_break
 from .vocabulary import vocabulary_of
 from .whole import Reader, Table, answers, table_of
@@ -261,7 +261,7 @@ def _job(
     if not isinstance(precision, str) or precision not in PRECISIONS:
         raise InputError(f"precision={precision!r} is unknown: use 'float32' or 'float64'.")
     context = model.context
-    for name, value in (("window", window), ("stride", stride), ("batch_tokens", batch_tokens)):
+    for name, value in (("window", window), ("stride", stride)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1):
             raise InputError(f"{name}={value!r} must be a whole number of at least 1.")
     if window is not None and context is not None and window > context:
@@ -272,7 +272,7 @@ def _job(
     reader = _reader(model, unit, precision)
     result = SquaredProfile if loss == "squared" else CrossEntropyProfile
     stride = int(stride or max(1, window // 2))
-    return _Job(model, unit, loss, factor(tau), window, stride, int(batch_tokens or model.batch_tokens), reader, result)
+    return _Job(model, unit, loss, factor(tau), window, stride, model.at_once(batch_tokens), reader, result)
 
 
 def _reader(model: Model, unit: Unit, precision: str) -> Reader:
@@ -509,7 +509,8 @@ def _measure(
     spoken_mean, spoken_power = _mean_and_power(said)
     if not (part.final.isfinite().all() and partition.isfinite().all()):
         written = torch.stack([part.embed, *(firing.wrote for firing in part.firings)], 1)
-        names = [Component("embed"), *(Component(f.write.kind, f.write.layer) for f in part.firings)]
+        written_by = zip(part.firings, part.uses, strict=True)
+        names = [Component("embed"), *(Component(f.write.kind, f.write.layer, use=use) for f, use in written_by)]
         check_finite(names, written, part.final, logits)
     table = table_of(reader, part)
     members, constant = len(table.components), table.constant
@@ -627,6 +628,7 @@ def _note(
 ) -> None:
     """How far the parts are from the whole, and the whole from what was spoken, at one id of every position."""
     total, size = torch.zeros_like(spoken), torch.zeros_like(spoken)
+    splits: list[tuple[Tensor, Tensor]] = []
     for piece in table.pieces:
         some = slice(piece.start, piece.stop) if piece.z is None else list(piece.columns)
         # Sublayer by sublayer: thousands of neurons lose digits in one sum of float32.
@@ -636,10 +638,12 @@ def _note(
         if piece.firing is not None:
             wrote = (direction * piece.firing.wrote).sum(1) / table.sigma
             rest = 0.0 if piece.rest is None else (target[:, piece.rest] + means[:, piece.rest]).double()
-            gaps.note("split", (here + rest - wrote).abs() / apart.clamp_min(1e-30))
+            splits.append(((here + rest - wrote).abs(), apart))
     if table.constant is not None:
         added = (target[:, table.constant] + means[:, table.constant]).double()
         total, size = total + added, size + added.abs()
+    for off, apart in splits:
+        gaps.note("split", off / apart.clamp_min(max(NOTICED * float(size.max()), 1e-30)))
     gaps.note("size", size)
     gaps.note("absolute", (total - spoken).abs())
     gaps.note("stream", table.missing)

@@ -16,6 +16,9 @@ from ..errors import InputError
 from .anatomy import HALF, Anatomy
 from .capture import Firing, Pass
 
+# Parts are compared with their own size, but with no less than this share of everybody's.
+NOTICED = 0.01
+
 
 class Readout:
     """Option directions: a stream vector x contributes `x @ direction / σ` to an option's logit.
@@ -87,9 +90,7 @@ class Readout:
             parts = torch.cat([parts, (directions @ bias.double().cpu()).expand(len(parts), 1, -1)], 1)
         if split.post is not None:
             assert firing.post is not None
-            post = firing.post.double().cpu()
-            statistic = post[:, 0] if post.shape[1] == 1 else split.post.statistic(post)
-            parts = parts / statistic[:, None, None]
+            parts = parts / split.post.divisor(firing.post.cpu())[:, None, None]
         if offset is not None:
             rest = parts[:, split.count :].sum(1, keepdim=True) + offset
             parts = torch.cat([parts[:, : split.count], rest], 1)
@@ -112,7 +113,8 @@ class Part:
     are Σ u_i and Σ |u_i| over all of them, `unembedded` and `logits` what the model says before and after any soft-cap,
     `unexplained` by how much the second is not the first one's transform; `[row, option]`. `stream_gap`
     `[row]` is what the stream holds beyond all that was written, relative to the largest Σ |u_i|;
-    `split_gap` how far the heads or neurons of a write are from it, relative to their own Σ |u_i|.
+    `split_gap` how far the heads or neurons of a write are from it, relative to their own Σ |u_i|, or to a
+    hundredth of everybody's where that is more.
     `dtype` and `answer_dtype` are those of the pass.
     """
 
@@ -144,6 +146,7 @@ def take_apart(
     keep: Set[Component] | None,
 ) -> Part:
     """Contributions of some rows of a pass, in float64 on the CPU; `keep` None keeps all components."""
+    done = done.carried(anatomy)
     readout = readout.of(torch.as_tensor(rows))
     options = torch.as_tensor(option_ids[rows]).to(done.logits.device)
     said = done.unembedded.gather(1, options).double().cpu()
@@ -170,6 +173,8 @@ def take_apart(
     total, size = torch.zeros_like(logits), torch.zeros_like(logits)
 
     members, split_gap = 0, 0.0
+    # Of a write that adds nothing to some logit only rounding is left, and that is not to be compared with itself.
+    least = max(NOTICED * float(whole.abs().sum(1).max()), 1e-30)
 
     def add(components: list[Component], u: Float[Tensor, "row part option"]) -> None:
         nonlocal members
@@ -185,7 +190,7 @@ def take_apart(
         u = whole[:, row : row + 1]
         if firing.values is not None:
             u = readout.parts(firing) / sigma
-            off = (u.sum(1) - whole[:, row]).abs() / u.abs().sum(1).clamp_min(1e-30)
+            off = (u.sum(1) - whole[:, row]).abs() / u.abs().sum(1).clamp_min(least)
             split_gap = max(split_gap, float(off.max()))
         add(readout.components(firing, unit, use), u)
     # What half precision lost at every addition, so that the parts still sum to the whole.

@@ -92,7 +92,7 @@ def open_source(
     ids = reading.encode(model, [row[real.bool()].tolist() for row, real in zip(grid, mask, strict=True)])
     at = reading.positions(position, [len(row) for row in ids])
     column = mask.argmax(1).cpu() + torch.as_tensor(at)
-    return Source(model, unit, ids, at, batch_tokens, caching.read(model.anatomy, cache, grid, column, unit))
+    return Source(model, unit, ids, at, batch_tokens, caching.read(model, cache, grid, column, unit))
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def check_closure(name: str, unit: Unit, closure: Closure, stream_break: Callabl
         where = stream_break()
     elif not closure.readout_gap <= answer_tolerance:
         off, tolerance = closure.readout_gap, answer_tolerance
-        where = "its final norm and unembedding do not give its logits"
+        where = "its final norm and unembedding do not give its logits (as where it may exit early)"
     elif not closure.unexplained <= answer_tolerance:
         off, tolerance = closure.unexplained, answer_tolerance
         where = "it changes what its unembedding returned in a way this package does not know"

@@ -48,8 +48,9 @@ class Reader:
 
     @cached_property
     def width(self) -> int:
-        """How many components there are, every layer used once."""
-        return len(self.anatomy.components(self.unit))
+        """How many components there are, every listed block used once: a pass tells more, and costs one."""
+        blocks = [id(tap.module) for tap in self.anatomy.blocks]
+        return len(self.anatomy.components(self.unit)) * len(blocks) // len(set(blocks))
 
     @property
     def step(self) -> int:
@@ -217,6 +218,7 @@ class Table:
 def table_of(reader: Reader, done: Pass) -> Table:
     """The components of a pass (some of its positions), by name."""
     anatomy, wide = reader.anatomy, reader.wide
+    done = done.carried(anatomy)
     components: list[Component] = []
     whole: list[Tensor] = []
     columns: list[int] = []
@@ -275,8 +277,7 @@ def _statistic(firing: Firing) -> Tensor | None:
     if split is None or split.post is None:
         return None
     assert firing.post is not None
-    post = firing.post.double()
-    return post[:, 0] if post.shape[1] == 1 else split.post.statistic(post)
+    return split.post.divisor(firing.post)
 
 
 def _rest(split: Split, scale: Tensor | None, like: Tensor) -> Tensor:

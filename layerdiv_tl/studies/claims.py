@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,88 +11,25 @@ from ..components import Unit
 from ..ensemble.correlation import SIGNS, curve_correlations
 from ..ensemble.scaling import log_fit
 from ..ensemble.tradeoff import tradeoff_signs
-from ..ensemble.uncertainty import LEVEL, RunningMean
 from ..errors import InputError
+from .depth_claims import depth_readings
+from .verdicts import LEAST, MARGIN, Estimate, Reading, mean_of, scaled, spoken, table_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from .study import Study
 
-Verdict = Literal["confirmed", "refuted", "within noise", "not tested"]
-# Fewer models, tasks or pairs than this say nothing about others.
-LEAST = 3
-# Shares that differ from the counts' by less than this count as proportional to them.
-MARGIN = 0.05
 # Bias that has come no further than this part of the way from a uniform prediction to 0 is away from 0.
 HALF = 0.5
 BILLION = 1e9
 
 
-@dataclass(frozen=True)
-class _Estimate:
-    """A number with its interval, and what the interval is over."""
-
-    estimate: float = np.nan
-    low: float = np.nan
-    high: float = np.nan
-    over: str = ""
-    n: int = 0
-    p: float = np.nan
-
-
-@dataclass(frozen=True)
-class _Row:
-    """One reading of a claim. `side` is the side of `null` that the claim is on: 1 above, −1 below."""
-
-    number: int
-    claim: str
-    reading: str
-    found: _Estimate
-    null: float
-    side: int
-    unit: str
-    because: str
-
-    @property
-    def verdict(self) -> Verdict:
-        """What the interval says, and the test against a null of its own where there is one."""
-        e = self.found
-        if not (np.isfinite(e.low) and np.isfinite(e.high)):
-            return "not tested"
-        if np.isfinite(e.p) and e.p >= 1 - LEVEL:
-            return "within noise"
-        above, below = e.low > self.null, e.high < self.null
-        if not (above or below):
-            return "within noise"
-        return "confirmed" if above == (self.side > 0) else "refuted"
-
-    def record(self) -> dict[str, Any]:
-        e = self.found
-        return {
-            "number": self.number,
-            "claim": self.claim,
-            "reading": self.reading,
-            "estimate": e.estimate,
-            "low": e.low,
-            "high": e.high,
-            "null": self.null,
-            "unit": self.unit,
-            "p": e.p,
-            "over": e.over,
-            "n": e.n,
-            "verdict": self.verdict,
-            "because": self.because,
-        }
-
-
 def claims_of(study: Study, unit: Unit, pairs: Mapping[str, str] | None, draws: int, seed: int) -> pd.DataFrame:
     """The table that `Study.claims` gives."""
-    import pandas as pd
-
     rows = [row for claim in _CLAIMS for row in claim(_Held(study, unit, pairs, draws, seed))]
-    frame = pd.DataFrame([row.record() for row in rows])
-    frame.attrs |= {"level": LEVEL, "draws": draws, "seed": seed, "component unit": unit}
+    frame = table_of([*rows, *depth_readings(study.depth)])
+    frame.attrs |= {"draws": draws, "seed": seed, "component unit": unit}
     return frame
 
 
@@ -130,91 +66,60 @@ class _Held:
         return parts.div(whole[whole > 0], axis=0), counts.div(counts.sum(axis=1), axis=0)
 
 
-def _mean(values: pd.Series, p: float = np.nan) -> _Estimate:
-    """The mean of numbers of (model, task), with Student's interval over models, or over the tasks of few models.
-
-    An interval over tasks speaks of other tasks on these models only.
-    """
-    values = values[np.isfinite(values)]
-    if values.empty:
-        return _Estimate(over="nothing")
-    for over in ("model", "task"):
-        means = values.groupby(level=over, sort=False).mean()
-        if len(means) >= LEAST:
-            over_all = RunningMean()
-            over_all.add_examples(means.to_numpy())
-            low, high = map(float, over_all.interval(LEVEL))
-            return _Estimate(float(means.mean()), low, high, f"{over}s", len(means), p)
-    return _Estimate(float(values.mean()), over="nothing", n=len(values), p=p)
-
-
-def _scaled(e: _Estimate, back: Callable[[float], float]) -> _Estimate:
-    """An estimate taken on another scale (Fisher's z, a logarithm), back on its own."""
-    estimate, low, high = (float(back(x)) for x in (e.estimate, e.low, e.high))
-    return _Estimate(estimate, low, high, e.over, e.n, e.p)
-
-
-def _spoken(e: _Estimate, what: str) -> str:
-    """Why there is a verdict or none, as far as it depends on how much there is."""
-    if e.over == "models":
-        return f"{what}; the interval is over {e.n} models"
-    if e.over == "tasks":
-        return f"{what}; the interval is over {e.n} tasks and speaks of these models only"
-    return f"{what}; an interval needs {LEAST} models or {LEAST} tasks"
-
-
-def _tracks(held: _Held) -> Iterator[_Row]:
+def _tracks(held: _Held) -> Iterator[Reading]:
     claim, below = "MSE tracks accuracy along depth", "Spearman's correlation is below Pearson's"
     curves = held.curves()
     if curves is None:
         for number, text in ((1, claim), (2, below)):
-            yield _Row(number, text, "per model", _Estimate(), 0.0, 1, "correlation", "this study has no depth tables")
+            yield Reading(
+                number, text, "per model", Estimate(), 0.0, 1, "correlation", "this study has no depth tables"
+            )
         return
     found, p = curve_correlations(curves, "mse", SIGNS["mse"], draws=held.draws, seed=held.seed)
     found = found.set_index(["model", "task"])
     fisher = np.arctanh(found["pearson"].clip(-1 + 1e-12, 1 - 1e-12))
-    e = _scaled(_mean(fisher, p), np.tanh)
+    e = scaled(mean_of(fisher, p), np.tanh)
     flat = found["pearson"].isna().sum()
     left = f" ({flat} more do not vary)" if flat else ""
     what = f"Pearson's r of −MSE (Eq. 14) and accuracy over junctions, mean of {len(found) - flat} curves{left}"
-    yield _Row(1, claim, "per model", e, 0.0, 1, "correlation", _spoken(e, what) + "; p flips cosine waves")
-    e = _mean(found["spearman"] - found["pearson"])
+    yield Reading(1, claim, "per model", e, 0.0, 1, "correlation", spoken(e, what) + "; p flips cosine waves")
+    e = mean_of(found["spearman"] - found["pearson"])
     what = f"Spearman's less Pearson's r of −MSE; Spearman's is {found['spearman'].mean():.2f} on average"
-    yield _Row(2, below, "per model", e, 0.0, -1, "correlation", _spoken(e, what))
+    yield Reading(2, below, "per model", e, 0.0, -1, "correlation", spoken(e, what))
 
 
-def _follows_counts(held: _Held) -> Iterator[_Row]:
+def _follows_counts(held: _Held) -> Iterator[Reading]:
     claim = "Modules share bias in proportion to their number of members"
     forms = (("Eq. 14", "paper", "bias"), ("raw", "squared", "bias"), ("centred", "squared", "bias_centred"))
     for reading, loss, term in forms:
         shares, counts = held.shares(loss, term)
-        e = _mean((shares - counts).abs().sum(axis=1) / 2)
+        e = mean_of((shares - counts).abs().sum(axis=1) / 2)
         what = f"share of bias that lies elsewhere than members do; up to {MARGIN} counts as in proportion"
         if reading == "Eq. 14":
             what += "; where softmax of one component is nearly uniform, every member has nearly the same bias"
-        yield _Row(3, claim, reading, e, MARGIN, -1, "share", _spoken(e, what))
+        yield Reading(3, claim, reading, e, MARGIN, -1, "share", spoken(e, what))
 
 
-def _dominates(held: _Held) -> Iterator[_Row]:
+def _dominates(held: _Held) -> Iterator[Reading]:
     for reading, term in (("raw", "diversity"), ("centred", "diversity_centred")):
         shares, counts = held.shares("squared", term)
-        e, count = _Estimate(over="nothing"), 0.0
+        e, count = Estimate(over="nothing"), 0.0
         if "mlp" in shares:
-            e, count = _mean(shares["mlp"]), counts["mlp"].mean()
+            e, count = mean_of(shares["mlp"]), counts["mlp"].mean()
         what = f"share of diversity that MLPs hold, more than half of it; they are {count:.0%} of the members"
-        yield _Row(4, "MLPs dominate diversity", reading, e, 0.5, 1, "share", _spoken(e, what))
+        yield Reading(4, "MLPs dominate diversity", reading, e, 0.5, 1, "share", spoken(e, what))
 
 
-def _trades(held: _Held) -> Iterator[_Row]:
+def _trades(held: _Held) -> Iterator[Reading]:
     claim = "Bias and diversity trade off only where accuracy stands still"
     curves = held.curves()
     for reading, bias, diversity in (("centred", "bias_centred", "diversity_centred"), ("Eq. 14", "bias", "diversity")):
-        e, because = _Estimate(over="nothing"), "this study has no depth tables"
+        e, because = Estimate(over="nothing"), "this study has no depth tables"
         if curves is not None:
             r = tradeoff_signs(curves, bias=bias, diversity=diversity, draws=held.draws, seed=held.seed)
             enough = r.models >= LEAST and np.isfinite(r.difference)
             low, high = (r.low, r.high) if enough else (np.nan, np.nan)
-            e = _Estimate(r.difference, low, high, "models" if enough else "nothing", r.models, r.p)
+            e = Estimate(r.difference, low, high, "models" if enough else "nothing", r.models, r.p)
             steps = dict(zip(("rises", "still", "falls"), r.counts.sum(1).tolist(), strict=True))
             because = (
                 "share of steps along depth in which both move together, where accuracy stands still less where it "
@@ -223,20 +128,20 @@ def _trades(held: _Held) -> Iterator[_Row]:
             )
             if not np.isfinite(r.difference):
                 because += " and steps of both kinds"
-        yield _Row(5, claim, reading, e, 0.0, 1, "share", because)
+        yield Reading(5, claim, reading, e, 0.0, 1, "share", because)
 
 
-def _stays_away(held: _Held) -> Iterator[_Row]:
+def _stays_away(held: _Held) -> Iterator[Reading]:
     ratio = held.totals("paper", "bias") / held.totals("paper", "silent_bias")
-    e = _mean(ratio)
+    e = mean_of(ratio)
     what = (
         f"Eq. 14's bias over that of a uniform prediction, at least {ratio.min():.2f}; above {HALF} is away from 0, "
         "and near 1 says that single components predict next to nothing"
     )
-    yield _Row(6, "Bias stays away from 0", "Eq. 14", e, HALF, 1, "ratio", _spoken(e, what))
+    yield Reading(6, "Bias stays away from 0", "Eq. 14", e, HALF, 1, "ratio", spoken(e, what))
 
 
-def _diminishes(held: _Held) -> Iterator[_Row]:
+def _diminishes(held: _Held) -> Iterator[Reading]:
     claim = "Returns diminish with the number of components"
     models = held.study.models(held.unit).set_index("model")
     table = held.study.table(held.unit)
@@ -255,25 +160,25 @@ def _diminishes(held: _Held) -> Iterator[_Row]:
             bend, slope = terms["curvature"], terms["slope"]
             rises = slope["low"] > 0
             low, high = (bend["low"], bend["high"]) if rises else (np.nan, np.nan)
-            e = _Estimate(bend["estimate"], low, high, "models", len(names))
+            e = Estimate(bend["estimate"], low, high, "models", len(names))
             because = (
                 f"curvature of {'' if rising > 0 else '−'}{quantity}, averaged over tasks, against the number of "
                 f"components in standard deviations; each doubling brings {rising * fit.slope * np.log(2):+.3g}"
                 + ("" if rises else ", not clearly for the better: no returns that could diminish")
             )
-            yield _Row(7, claim, f"{quantity}, {reading}", e, 0.0, -1, unit, because)
+            yield Reading(7, claim, f"{quantity}, {reading}", e, 0.0, -1, unit, because)
     if not tested:
-        models = f"{len(whole)} model{'s' * (len(whole) != 1)}"
-        because = f"{models} with every task; a curvature needs {LEAST + 1} different numbers of components"
-        yield _Row(7, claim, "all models", _Estimate(over="nothing", n=len(whole)), 0.0, -1, "points", because)
+        several = f"{len(whole)} model{'s' * (len(whole) != 1)}"
+        because = f"{several} with every task; a curvature needs {LEAST + 1} different numbers of components"
+        yield Reading(7, claim, "all models", Estimate(over="nothing", n=len(whole)), 0.0, -1, "points", because)
 
 
-def _reuse(held: _Held) -> Iterator[_Row]:
+def _reuse(held: _Held) -> Iterator[Reading]:
     claim = "Reusing layers lowers diversity"
     pairs = _pairs(held)
     if not pairs:
         because = "no model here reuses its layers beside one of the same size that does not"
-        yield _Row(8, claim, "raw", _Estimate(over="nothing"), 1.0, -1, "ratio", because)
+        yield Reading(8, claim, "raw", Estimate(over="nothing"), 1.0, -1, "ratio", because)
         return
     what = "diversity over that of its pair: " + ", ".join(f"{a} over {b}" for a, b in pairs.items())
     readings = {
@@ -289,8 +194,8 @@ def _reuse(held: _Held) -> Iterator[_Row]:
             for reused, plain in pairs.items()
             for task in values[reused].index.intersection(values[plain].index)
         }
-        e = _scaled(_mean(_series(logs)), np.exp)
-        yield _Row(8, claim, reading, e, 1.0, -1, "ratio", _spoken(e, what))
+        e = scaled(mean_of(_series(logs)), np.exp)
+        yield Reading(8, claim, reading, e, 1.0, -1, "ratio", spoken(e, what))
 
 
 def _pairs(held: _Held) -> dict[str, str]:
@@ -317,7 +222,7 @@ def _series(values: dict[tuple[str, str], float]) -> pd.Series:
     return pd.Series(list(values.values()), index=index, dtype=float)
 
 
-_CLAIMS: tuple[Callable[[_Held], Iterator[_Row]], ...] = (
+_CLAIMS: tuple[Callable[[_Held], Iterator[Reading]], ...] = (
     _tracks,
     _follows_counts,
     _dominates,

@@ -87,7 +87,7 @@ def run_study(
     """
     import tempfile
 
-    grid = _models(models)
+    grid = models_of(models)
     names = _tasks(tasks)
     cuts: list[Any] = [units] if isinstance(units, str) else list(units)
     unknown = [unit for unit in cuts if unit not in get_args(Unit)]
@@ -117,15 +117,15 @@ def run_study(
             # In a list the default model has its own name.
             model = model if x is None and name == "default" else replace(model, name=name)
             digest = fingerprint(model)
-            most = model.batch_tokens if batch_tokens is None else batch_tokens
+            most = model.at_once(batch_tokens)
         except Exception as error:
-            failures.append(f"{name}: {_reason(error)}")
+            failures.append(f"{name}: {reason(error)}")
             continue
         for one in ready:
             try:
                 prompts = prepared(one, model, chat, multi_token)
             except Exception as error:
-                failures.append(f"{name} on {one.name}: {_reason(error)}")
+                failures.append(f"{name} on {one.name}: {reason(error)}")
                 continue
             for unit in cuts:
                 try:
@@ -135,7 +135,7 @@ def run_study(
                         )
                     )
                 except Exception as error:
-                    failures.append(f"{name} on {one.name} at unit {unit}: {_reason(error)}")
+                    failures.append(f"{name} on {one.name} at unit {unit}: {reason(error)}")
         del model
     try:
         study = Study.collect([place], mine)
@@ -238,7 +238,7 @@ def prepared(task: Task, model: Model, chat: bool = False, multi_token: bool = F
     return task if model.context is None else task.fit(model, model.context)
 
 
-def _models(given: Any) -> dict[str, Any]:
+def models_of(given: Any) -> dict[str, Any]:
     """{name: what to load}; names of a list come from the models themselves."""
     if isinstance(given, Mapping):
         found = {str(name): x for name, x in given.items()}
@@ -298,6 +298,7 @@ def _sweep(folder: Path) -> None:
             file.unlink(missing_ok=True)
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
+    """An error as part of a sentence."""
     text = " ".join(str(error).split())
     return text if isinstance(error, InputError) else f"{type(error).__name__}: {text}"

@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
@@ -26,6 +27,8 @@ from .shards import Shard, read_meta
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from .depth import DepthStudy
 
 # Quantity of a table: (loss, term, factor). The paper shows accuracy, MSE and bias in hundredths.
 QUANTITIES: Mapping[str, tuple[str, str, float]] = {
@@ -391,6 +394,13 @@ class Study(Result):
         means = means[means.index.isin(models.index)]
         return log_fit(models["members"][means.index].to_numpy(dtype=float), means.to_numpy(dtype=float))
 
+    @cached_property
+    def depth(self) -> DepthStudy | None:
+        """The depth analyses that lie in the same folders (`layerdiv depth`), or None."""
+        from .depth import DepthStudy
+
+        return DepthStudy.collect([folder for folder in self.folders if os.path.isdir(folder)])
+
     def claims(
         self,
         unit: Unit = "sublayer",
@@ -410,7 +420,8 @@ class Study(Result):
         1. MSE tracks accuracy. 2. Spearman's correlation is below Pearson's. 3. Shares of bias follow the
            counts of members (equivalence within 0.05). 4. MLPs dominate diversity. 5. Bias and diversity trade off
            only where accuracy stands still. 6. Bias stays away from 0. 7. Returns diminish with the number of
-           components. 8. Reuse of layers lowers diversity, before and after the size correction.
+           components. 8. Reuse of layers lowers diversity, before and after the size correction. 9-12. What the
+           second paper says, from depth analyses in the same folder: see `DepthStudy.claims`.
 
         pairs
             {model that reuses layers: model that does not} for claim 8; None takes those whose numbers of

@@ -10,6 +10,16 @@ from ..errors import InputError
 from .recipe import Recipe
 from .rows import Row, Rows
 
+SAMPLE_HOPS = "sample/hops"  # questions, and no task: every answer is another (see `questions`)
+
+
+def sample_rows(name: str) -> Rows:
+    """The rows of a file that is part of this package."""
+    file = resources.files("layerdiv_tl.tasks").joinpath(f"{name}.jsonl")
+    lines = file.read_text(encoding="utf-8").splitlines()
+    rows = [Row(json.loads(line), f"line {number} of {name}") for number, line in enumerate(lines, start=1)]
+    return Rows(rows, "written for layerdiv_tl")
+
 
 def _sample(name: str, about: str, template: str, options: Sequence[str]) -> Recipe:
     """A task whose rows are part of this package."""
@@ -17,9 +27,7 @@ def _sample(name: str, about: str, template: str, options: Sequence[str]) -> Rec
     def rows(split: str, count: int | None) -> Rows:
         if split == "train":
             raise InputError(f"{name} has no training rows: give a file of them as train=.")
-        file = resources.files("layerdiv_tl.tasks").joinpath(f"{name}.jsonl")
-        lines = file.read_text(encoding="utf-8").splitlines()
-        return Rows([Row(json.loads(line), name) for line in lines], "written for layerdiv_tl")
+        return sample_rows(name)
 
     return Recipe(name, about, {"default": template}, tuple(options), rows, "MIT", text=("text",))
 

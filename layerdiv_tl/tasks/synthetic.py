@@ -75,29 +75,31 @@ def recall(*, pairs: int = 8, values: int = 4, seed: int = 0) -> Recipe:
     return _made("which value stood beside a key", "{pairs}\n{key}: {answer}", COLOURS[:values], row, seed)
 
 
-def modular(*, modulus: int = 7, largest: int = 99, seed: int = 0) -> Recipe:
-    """Add two numbers from 0 to `largest`, modulo `modulus`.
+def modular(*, modulus: int = 7, largest: int = 99, terms: int = 2, seed: int = 0) -> Recipe:
+    """Add `terms` numbers from 0 to `largest`, modulo `modulus`.
 
     The default template puts no space before the answer, because most tokenizers make ` 5` two tokens;
     `spaced` does, for the others (or with `Task.resolve`).
 
-    >>> modular(modulus=3).rows("test", 1).rows[0]["modulus"]
-    3
+    >>> modular(modulus=3, terms=3).rows("test", 1).rows[0]["sum"]
+    '85 + 63 + 50'
     """
     _within("modulus", modulus, 2, 10)
     _within("largest", largest, modulus - 1, 10**6)
+    _within("terms", terms, 2, 26)
 
     def row(rng: np.random.Generator, gold: int) -> dict[str, Any]:
-        a = int(rng.integers(largest + 1))
-        smallest = (gold - a) % modulus
-        b = smallest + modulus * int(rng.integers((largest - smallest) // modulus + 1))
-        return {"a": a, "b": b, "modulus": modulus}
+        numbers = [int(rng.integers(largest + 1)) for _ in range(terms - 1)]
+        smallest = (gold - sum(numbers)) % modulus
+        numbers.append(smallest + modulus * int(rng.integers((largest - smallest) // modulus + 1)))
+        named = {letter.lower(): number for letter, number in zip(LETTERS, numbers, strict=False)}
+        return {**named, "sum": " + ".join(map(str, numbers)), "modulus": modulus}
 
     templates = {
-        "default": "({a} + {b}) mod {modulus}={answer}",
-        "spaced": "({a} + {b}) mod {modulus} = {answer}",
+        "default": "({sum}) mod {modulus}={answer}",
+        "spaced": "({sum}) mod {modulus} = {answer}",
     }
-    return _made("the sum of two numbers in modular arithmetic", templates, tuple(map(str, range(modulus))), row, seed)
+    return _made("the sum of numbers in modular arithmetic", templates, tuple(map(str, range(modulus))), row, seed)
 
 
 def witnesses(*, members: int = 9, options: int = 2, right: float = 0.7, shared: float = 0.0, seed: int = 0) -> Recipe:

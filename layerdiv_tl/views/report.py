@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +14,8 @@ from ..errors import InputError
 from ..studies.study import AVERAGE, QUANTITIES, Study
 from ..tasks.task import recipes
 from . import style
+from .claims_table import claims_table
+from .depth_page import add_depth, depth_findings, made
 from .figures import component_bars
 from .page import Page
 
@@ -94,7 +96,7 @@ def study_page(study: Study, title: str | None = None) -> Page:
     for failure in study.failures:
         page.note(failure)
     page.heading("What the numbers say")
-    page.list(list(findings(study, unit)))
+    page.list([*findings(study, unit), *(depth_findings(study.depth) if study.depth else ())])
     page.heading("What the paper claims")
     page.text(
         "Each claim as the paper states it, held against this study. An estimate is confirmed or refuted where its "
@@ -120,6 +122,8 @@ def study_page(study: Study, title: str | None = None) -> Page:
             page.table(_table(study, one, quantity), "")
     page.heading("Components")
     _components(page, study)
+    if study.depth is not None:
+        add_depth(page, study.depth)
     page.heading("Methods")
     for text in _METHODS:
         page.text(text)
@@ -129,6 +133,8 @@ def study_page(study: Study, title: str | None = None) -> Page:
         _made(study),
         "Cells. Prompts and weights by SHA-256, shortened; 'cut short' counts prompts longer than the model reads.",
     )
+    if study.depth is not None:
+        page.table(made(study.depth), "Depth analyses.")
     page.small(f"Measured with {'; '.join(_versions(study))}.")
     if command := command_of(study):
         page.text("The same numbers again:")
@@ -207,27 +213,6 @@ def module_table(study: Study, model: str, task: str, unit: Unit = "sublayer") -
     for column in both.columns[2:]:
         both[column] = [f"{x:.1%}" if column == "share" else style.number(x) for x in both[column]]
     return both.rename(columns=_MODULES)
-
-
-def claims_table(claims: pd.DataFrame) -> pd.DataFrame:
-    """The claims as text for a page: one row each, the verdict beside its reason."""
-    import pandas as pd
-
-    def estimate(row: Mapping[Any, Any]) -> str:
-        ends = f"\n[{style.number(row['low'])}, {style.number(row['high'])}]" if np.isfinite(row["low"]) else ""
-        return f"{style.number(row['estimate'])}{ends}" if np.isfinite(row["estimate"]) else "–"
-
-    rows = [
-        {
-            "claim": f"{row['number']}. {row['claim']} ({row['reading']})\n{row['because']}",
-            "verdict": row["verdict"],
-            "estimate": estimate(row),
-            "null": style.number(row["null"]),
-            "p": f"{row['p']:.3f}" if np.isfinite(row["p"]) else "–",
-        }
-        for row in claims.to_dict("records")
-    ]
-    return pd.DataFrame(rows)
 
 
 def command_of(study: Study) -> str | None:

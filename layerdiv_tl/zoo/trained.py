@@ -12,6 +12,8 @@ from ..errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
+    from ..stream.loading import Loadable
+
 PREFIX = "zoo/"
 FOLDER = Path(__file__).parent / "models"
 HOPS = (1, 2, 3, 4)
@@ -108,12 +110,18 @@ def find(name: str, among: tuple[Trained, ...] = LIST) -> Trained:
     for model in among:
         if name in (model.name, model.short):
             return model
-    raise InputError(f"the zoo has no model {name!r}: it has {', '.join(model.name for model in among)}.")
+    names = ", ".join(model.name for model in among)
+    raise InputError(f"there is no {name!r:.60} in the zoo: choose among {names}, or one of ld.zoo.PLANTED.")
 
 
-def place(name: str) -> Path:
-    """The folder that holds a model's weights. Raises InputError for a name the package does not hold."""
-    return find(name, SHIPPED).folder
+def load(name: str) -> Loadable:
+    """A model that comes with the package, in float32, and its tokenizer."""
+    from ..stream.loading import Loadable, load_model
+
+    model = find(name, SHIPPED)
+    loaded = load_model(model.folder, tokenizer=str(FOLDER), dtype="float32", device="cpu")
+    loaded.anatomy.root.config._name_or_path = model.short
+    return Loadable(loaded.anatomy.root, loaded.tokenizer)
 
 
 def log(model: Trained, folder: Path = FOLDER) -> tuple[dict[str, Any], list[dict[str, Any]]]:

@@ -46,6 +46,11 @@ class Selection:
         """The layer of the chosen component; None outside the layers."""
         return Component.parse(self.component).layer
 
+    @property
+    def use(self) -> int | None:
+        """Which use of its layer, from 1; None for a layer that is used once."""
+        return Component.parse(self.component).use
+
     def changed(self, given: Selection | Mapping[str, Any]) -> Selection:
         """Another selection, or this one with some fields exchanged. Raises InputError for what is no field.
 

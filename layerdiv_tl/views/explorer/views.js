@@ -219,7 +219,9 @@ VIEWS.scatter = {
     if (!seen.length)
       return nothing(
         host,
-        "There is no next token here to measure bias against: choose a token of the text, or give a target.",
+        points.some(([, , b]) => b > 0)
+          ? "No head differs from the mean of all components here."
+          : "There is no next token here to measure bias against: choose a token of the text, or give a target.",
       );
     const across = axisOf(
       seen.map(([, d]) => d),

@@ -13,6 +13,7 @@ from ...depth.gradients import IntegratedGradients
 from ...depth.junctions import Lens
 from ...depth.maps import LayerMaps
 from ...depth.norms import Sizes
+from ...depth.score import DepthScore
 from ...depth.skipping import Skip
 from ...ensemble.decomposition import Decomposition
 from ...ensemble.information import Bounds, GainCurve, Information
@@ -24,6 +25,7 @@ from ...errors import InputError
 from ...results import Result
 from ...stream.attention import AttentionPatterns
 from ...stream.contributions import Contributions
+from ...studies.depth import DepthStudy
 from ...studies.shards import Shard
 from ...studies.study import Study
 from ...tasks.synthetic import Votes
@@ -35,6 +37,8 @@ from .claims import scaling_curve, share_bars, tradeoff_steps
 from .correlations import correlation_bars
 from .curves import depth_panels
 from .depth import depth_curves
+from .depth_score import score_bars
+from .depth_study import depth_use_lines
 from .depth_use import (
     change_bars,
     erasure_bars,
@@ -58,6 +62,7 @@ from .scatter import bias_diversity_scatter
 from .studies import STUDY_KINDS, study_table_map
 from .tasks import label_bars, vote_bars
 from .tradeoff import tradeoff_bars
+from .uses import use_bars
 from .weights import reweighting_bars
 
 __all__ = [
@@ -70,6 +75,7 @@ __all__ = [
     "correlation_bars",
     "depth_curves",
     "depth_panels",
+    "depth_use_lines",
     "erasure_bars",
     "erasure_map",
     "figure",
@@ -88,6 +94,7 @@ __all__ = [
     "profile_map",
     "reweighting_bars",
     "scaling_curve",
+    "score_bars",
     "share_bars",
     "size_bars",
     "skip_bars",
@@ -96,6 +103,7 @@ __all__ = [
     "term_bars",
     "tradeoff_bars",
     "tradeoff_steps",
+    "use_bars",
     "vote_bars",
 ]
 
@@ -109,6 +117,7 @@ KINDS: dict[type[Result], dict[str, Callable[..., go.Figure]]] = {
         "heads": head_grid,
         "pairwise": pairwise_map,
         "tradeoff": tradeoff_bars,
+        "uses": use_bars,
     },
     CorpusProfile: {"bars": component_bars, "scatter": bias_diversity_scatter},
     Profile: {"map": profile_map, "depth": profile_depth, "scatter": bias_diversity_scatter, "loss": loss_curve},
@@ -124,6 +133,7 @@ KINDS: dict[type[Result], dict[str, Callable[..., go.Figure]]] = {
     GainCurve: {"curve": gain_lines},
     Task: {"labels": label_bars},
     Votes: {"members": vote_bars},
+    DepthStudy: {"depth": depth_use_lines},
     Sizes: {"bars": size_bars},
     Skip: {"map": skip_map, "bars": skip_bars},
     ChangePoint: {"bars": change_bars},
@@ -131,6 +141,7 @@ KINDS: dict[type[Result], dict[str, Callable[..., go.Figure]]] = {
     LayerMaps: {"map": layer_map},
     Erasure: {"map": erasure_map, "bars": erasure_bars},
     IntegratedGradients: {"map": gradient_map, "bars": gradient_bars},
+    DepthScore: {"bars": score_bars},
 }
 
 

@@ -74,11 +74,13 @@ def size_bars(sizes: Sizes, title: str | None = None) -> go.Figure:
     The line stands where the layers' relative norms fall to a lower level (`Sizes.change_point`), with the 95 %
     interval of that place. Norms are on a logarithmic axis: the first layer's are ten times the others'.
     """
-    layers = sum(component.kind == "layer" for component in sizes.components)
-    change = sizes.change_point() if layers >= 3 else None
+    layers = [component for component in sizes.components if component.kind == "layer"]
+    change = sizes.change_point() if len(layers) >= 3 else None
     said = ""
     if change is not None:
         where = f"layer {change.layer} {between(change.low, change.high)}"
+        if any(component.use for component in layers):
+            where += f" in order of use ({layers[change.layer].label.rpartition('.')[0]})"
         said = f" Vertical: where layers begin to write less, {where}, p = {style.number(change.p)}."
     panels = {"relative": "‖write‖ / ‖stream it is added to‖", "cosine": "Cosine of the write and that stream"}
     figure = _bars(

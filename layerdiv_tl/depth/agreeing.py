@@ -1,0 +1,415 @@
+"""Do the direct measures of a sublayer say what happens when it is removed?"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, get_args
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+from scipy.stats import rankdata
+
+from ..components import Component
+from ..ensemble.decomposition import SquaredError, decompose
+from ..ensemble.information.members import prepare
+from ..ensemble.information.source import Source, normal_scores, one_thread
+from ..ensemble.profile import SquaredProfile
+from ..ensemble.uncertainty import interval, resamples
+from ..errors import InputError
+from ..results import Result
+from ..stream.capture import quiet, upcast
+from ..stream.contributions import contributions
+from ..stream.loading import Model, load_model
+from ..stream.profile import profile
+from .answering import Rows, check_whole, read_rows, scores, writers
+from .norms import sizes
+from .replay import Replay
+from .texts import describe
+
+Direct = Literal["diversity", "diversity_centred", "net", "relevancy", "relative", "influence"]
+Effect = Literal["loss", "accuracy"]
+# Measures of which less means more needed.
+FALLING = ("net",)
+UNITS: Mapping[str, str] = {
+    "diversity": "share of the whole",
+    "diversity_centred": "share of the whole",
+    "net": "nats",
+    "relevancy": "bits",
+    "relative": "share of the stream's norm",
+    "influence": "1 − cosine",
+    "loss": "nats",
+    "accuracy": "share of answers",
+}
+# A rank that another sample of rows gives back as well as this counts as stable.
+STABLE = 0.9
+# Of `correlations`, which may have no rows.
+_COLUMNS = ["measure", "effect", "kind", "correlation", "low", "high", "low_components", "high_components"]
+_COLUMNS += ["better", "better_low", "better_high", "components"]
+# A member's relevancy is measured where every class has this many rows.
+_LEAST = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Agreement(Result):
+    """What every sublayer (or layer) is worth by direct measures, and what happens when it writes nothing.
+
+    Every quantity is a ratio of sums over rows, Σ sums / Σ counts:
+
+    sums, counts
+        `[row, quantity, component]` and `[row, quantity]`.
+    quantities
+        Direct measures, then effects, see below.
+    components
+        What was measured, in stream order.
+    loss, accuracy
+        Of the model as it is: nats per answer, share of right answers.
+    rows
+        What it was asked, in words.
+
+    Direct measures, all from one clean pass:
+
+    diversity, diversity_centred
+        The component's share of the diversity of all members, raw and centred: of 1, its part of the sum of
+        mean_k(ū − u)² over them. A layer's is the sum of its sublayers'. Sums and counts are in squared logits.
+    net
+        Its additive share of the cross-entropy, E_p[u] − u(t), in nats: below 0 where it helps (MATHS 3).
+    relevancy
+        What it alone tells a linear classifier about rows it has not seen, in bits (a lower bound of I(u; Y));
+        for tasks with at least 8 rows of every class.
+    relative, influence
+        ‖write‖ / ‖stream‖, and 1 − cos of the stream before and behind (`Sizes`).
+
+    Effects, from passes in which it writes nothing:
+
+    loss
+        By how many nats per answer the cross-entropy grows.
+    accuracy
+        Which share of the right answers is lost, less those that are gained.
+    """
+
+    components: tuple[Component, ...]
+    quantities: tuple[str, ...]
+    sums: Float[np.ndarray, "row quantity component"]
+    counts: Float[np.ndarray, "row quantity"]
+    loss: float
+    accuracy: float
+    model: str
+    rows: str
+    seed: int
+
+    def frame(self) -> pd.DataFrame:
+        """One row per component: every quantity, its rank (1 is most needed), 95 % intervals of both over rows."""
+        columns: dict[str, Any] = describe(self.components)
+        values, drawn = self._values(), self._drawn
+        for number, name in enumerate(self.quantities):
+            low, high = interval(drawn[:, number])
+            columns |= {name: values[number], f"{name}_low": low, f"{name}_high": high}
+            ranks, at = _ranks(name, drawn[:, number]), _ranks(name, values[number])
+            low, high = interval(ranks)
+            columns |= {f"{name}_rank": at, f"{name}_rank_low": low, f"{name}_rank_high": high}
+        frame = pd.DataFrame(columns)
+        frame.attrs["units"] = {name: UNITS[name] for name in self.quantities}
+        return frame
+
+    def correlations(self) -> pd.DataFrame:
+        """Does a direct measure rank components as their removal does? One row per measure, effect and kind.
+
+        `correlation` is Spearman's over components, positive where the measure tells what is needed; `low`,
+        `high` its 95 % interval over rows, `low_components`, `high_components` that over components. `better` is
+        by how much it exceeds the correlation of `influence`, with `better_low`, `better_high` over rows and
+        components at once. `kind` "all" pools attention and MLPs. Resampled rows are noisier than the rows
+        themselves, so intervals over rows reach further down than up.
+        Kinds of fewer than three components, whose ranks always agree or not, have no rows.
+        """
+        values, drawn = self._values(), self._drawn
+        kinds = [c.kind for c in self.components]
+        groups = {"all": np.arange(len(kinds))}
+        if len(set(kinds)) > 1:
+            groups |= {kind: np.flatnonzero([k == kind for k in kinds]) for kind in dict.fromkeys(kinds)}
+        place = {name: number for number, name in enumerate(self.quantities)}
+        records = []
+        for kind, here in groups.items():
+            if len(here) < 3:
+                continue
+            again = np.random.default_rng([self.seed, 1]).integers(len(here), size=(len(drawn), len(here)))
+            rows = np.arange(len(drawn))[:, None]
+            for effect in get_args(Effect):
+                held = _ranks(effect, values[place[effect], here]), _ranks(effect, drawn[:, place[effect]][:, here])
+                fresh = _ranks(effect, values[place[effect], here][again])
+                both = _ranks(effect, drawn[:, place[effect]][:, here][rows, again])
+                found: dict[str, tuple[float, np.ndarray, np.ndarray, np.ndarray]] = {}
+                for name in get_args(Direct):
+                    if name not in place:
+                        continue
+                    own, other = values[place[name], here], drawn[:, place[name]][:, here]
+                    found[name] = (
+                        float(_pearson(_ranks(name, own), held[0])),
+                        _pearson(_ranks(name, other), held[1]),
+                        _pearson(_ranks(name, own[again]), fresh),
+                        _pearson(_ranks(name, other[rows, again]), both),
+                    )
+                for name, (r, over_rows, over_components, over_both) in found.items():
+                    low, high = interval(over_rows)
+                    first, last = interval(over_components)
+                    less, more = interval(over_both - found["influence"][3])
+                    records.append(
+                        {
+                            "measure": name,
+                            "effect": effect,
+                            "kind": kind,
+                            "correlation": r,
+                            "low": float(low),
+                            "high": float(high),
+                            "low_components": float(first),
+                            "high_components": float(last),
+                            "better": r - found["influence"][0],
+                            "better_low": float(less) if name != "influence" else np.nan,
+                            "better_high": float(more) if name != "influence" else np.nan,
+                            "components": len(here),
+                        }
+                    )
+        frame = pd.DataFrame(records, columns=_COLUMNS)
+        frame.attrs["units"] = {"correlation": "Spearman's ρ", "better": "Spearman's ρ"}
+        return frame
+
+    def stability(self, splits: int = 100) -> pd.DataFrame:
+        """How alike are the ranks that two samples of rows give? One row per quantity and size of sample.
+
+        `correlation` is Spearman's between the ranks from two disjoint samples of so many rows, its mean over
+        `splits` drawn pairs, with the middle 95 % of them. `rows_needed` is how many rows would bring it to 0.9 by
+        the Spearman-Brown formula, from the largest size; infinite where it is not above 0. All are NaN where no
+        two components differ.
+
+        Raises InputError for fewer than four rows, and for `splits` that is no whole number.
+        """
+        check_whole("splits", splits, 1)
+        count = len(self.sums)
+        if count < 4:
+            raise InputError(f"ranks of two halves need at least 4 rows, and there are {count}: measure more of them.")
+        sizes = sorted({max(2, count // part) for part in (16, 8, 4, 2)})
+        random = np.random.default_rng([self.seed, 2])
+        orders = np.stack([random.permutation(count) for _ in range(splits)])
+        found: dict[int, np.ndarray] = {}
+        for size in sizes:
+            halves = []
+            for start in (0, size):
+                weights = np.zeros((splits, count))
+                np.put_along_axis(weights, orders[:, start : start + size], 1.0, 1)
+                halves.append(self._of(weights))
+            ranks = [
+                np.stack([_ranks(name, half[:, i]) for i, name in enumerate(self.quantities)], 1) for half in halves
+            ]
+            found[size] = _pearson(*ranks)
+        records = []
+        for number, name in enumerate(self.quantities):
+            drawn = {size: found[size][:, number] for size in sizes}
+            alike = {size: x[np.isfinite(x)].mean() if np.isfinite(x).any() else np.nan for size, x in drawn.items()}
+            needed = _rows_needed(alike[sizes[-1]], sizes[-1])
+            for size in sizes:
+                low, high = interval(drawn[size])
+                record = {"quantity": name, "rows": size, "correlation": alike[size]}
+                records.append(record | {"low": float(low), "high": float(high), "rows_needed": needed})
+        frame = pd.DataFrame(records)
+        frame.attrs["units"] = {"correlation": "Spearman's ρ", "rows_needed": "rows"}
+        return frame
+
+    def _of(self, weights: Float[np.ndarray, "draw row"]) -> Float[np.ndarray, "draw quantity component"]:
+        with np.errstate(invalid="ignore", divide="ignore"):
+            top = np.einsum("dr,rqc->dqc", weights, self.sums, optimize=True)
+            return top / (weights @ self.counts)[:, :, None]
+
+    def _values(self) -> Float[np.ndarray, "quantity component"]:
+        return self._of(np.ones((1, len(self.sums))))[0]
+
+    @cached_property
+    def _drawn(self) -> Float[np.ndarray, "draw quantity component"]:
+        # Whole weights, not shares: sums of right answers then stay exact, and ties stay ties.
+        count = len(self.sums)
+        return self._of(np.rint(count * resamples(count, seed=self.seed)))
+
+
+def agreement(
+    model: Any,
+    rows: Any,
+    part: Literal["sublayer", "layer"] = "sublayer",
+    *,
+    seed: int = 0,
+    batch_tokens: int | None = None,
+) -> Agreement:
+    """Measure every sublayer directly, remove each in turn, and compare.
+
+    model
+        A `Model`, or anything `load_model` takes.
+    rows
+        A `Task`, whose options are the answers; or texts, whose every next token is.
+    part
+        "sublayer": attention and MLPs, ranked together; "layer": whole layers.
+    seed
+        Of resamples.
+    batch_tokens
+        The most padded tokens in one forward pass.
+
+    Raises InputError for input that cannot be used.
+
+    >>> import layerdiv_tl as ld
+    >>> from transformers import GPT2Config, GPT2LMHeadModel
+    >>> tiny = GPT2LMHeadModel(GPT2Config(n_layer=3, n_head=2, n_embd=8, vocab_size=16, n_positions=32))
+    >>> found = ld.depth.agreement(tiny, [[i, (3 * i) % 16, 5, i // 2, 7] for i in range(16)])
+    >>> found.frame().component.tolist()
+    ['L0.attn', 'L0.mlp', 'L1.attn', 'L1.mlp', 'L2.attn', 'L2.mlp']
+    >>> found.correlations().query("kind == 'all'").measure.unique().tolist()
+    ['diversity', 'diversity_centred', 'net', 'relative', 'influence']
+    """
+    if not isinstance(part, str) or part not in ("sublayer", "layer"):
+        raise InputError(f"part={part!r} is unknown: use 'sublayer' or 'layer'.")
+    check_whole("seed", seed, 0)
+    model = load_model(model)
+    asked = read_rows(model, rows)
+    names = writers(model, asked.ids[0], part)
+    direct = measures(model, asked, names, batch_tokens=batch_tokens)
+    told = scores(model, asked, [[c] for c in names], batch_tokens)
+    grown = {"loss": told.loss[:, 1:] - told.loss[:, :1], "accuracy": told.right[:, :1] - told.right[:, 1:]}
+    found = direct | {name: (sums, told.count) for name, sums in grown.items()}
+    total = told.count.sum()
+    return Agreement(
+        components=names,
+        quantities=tuple(found),
+        sums=np.stack([sums for sums, _ in found.values()], 1),
+        counts=np.stack([counts for _, counts in found.values()], 1),
+        loss=float(told.loss[:, 0].sum() / total),
+        accuracy=float(told.right[:, 0].sum() / total),
+        model=model.name,
+        rows=f"{len(asked)} rows of {asked.where}" if asked.options is not None else f"{len(asked)} texts",
+        seed=seed,
+    )
+
+
+Sums = tuple[Float[np.ndarray, "row component"], Float[np.ndarray, " row"]]
+
+
+def measures(
+    model: Model,
+    rows: Rows,
+    names: Sequence[Component],
+    wanted: Collection[str] = get_args(Direct),
+    batch_tokens: int | None = None,
+) -> dict[str, Sums]:
+    """The wanted direct measures of components, as (sums, counts) of every row. See `Agreement`."""
+    found: dict[str, Sums] = {}
+    if {"diversity", "diversity_centred", "net", "relevancy"} & set(wanted):
+        found = (_of_texts if rows.options is None else _of_task)(model, rows, names, wanted, batch_tokens)
+    if {"relative", "influence"} & set(wanted):
+        size = sizes(model, [list(ids) for ids in rows.ids], batch_tokens=batch_tokens)
+        at = _places(size.components, names)
+        counts = np.bincount(size.text).astype(float)
+        for name, values in (("relative", size.relative), ("influence", size.influence)):
+            sums = np.zeros((len(rows), len(names)))
+            np.add.at(sums, size.text, values[:, [where[0] for where in at]])
+            found[name] = sums, counts
+    return {name: found[name] for name in get_args(Direct) if name in found and name in wanted}
+
+
+def _of_task(
+    model: Model, rows: Rows, names: Sequence[Component], wanted: Collection[str], batch_tokens: int | None
+) -> dict[str, Sums]:
+    assert rows.options is not None
+    assert rows.labels is not None
+    c = contributions(model, [list(ids) for ids in rows.ids], rows.options.tolist(), batch_tokens=batch_tokens)
+    at, one = _members(c.components, names), np.ones(len(rows))
+    squared = decompose(c, rows.labels)
+    assert isinstance(squared, SquaredError)
+    assert squared.centred is not None
+    found = {
+        "diversity": (_summed(squared.diversities, at), squared.diversities.sum(1)),
+        "diversity_centred": (_summed(squared.centred.diversities, at), squared.centred.diversities.sum(1)),
+        "net": (_summed(decompose(c, rows.labels, loss="cross_entropy").net_linear, at), one),
+    }
+    classes, y = np.unique(rows.labels, return_inverse=True)
+    if "relevancy" in wanted and len(classes) > 1 and np.bincount(y).min() >= _LEAST:
+        written = np.stack([c.values[:, where].sum(1) for where in at], 1)
+        # A member that writes the same for all options of all rows has no contrast to be read by.
+        telling = np.ptp(written - written.mean(2, keepdims=True), axis=(0, 2)) > 0
+        bits = np.zeros((len(rows), len(names)))
+        if telling.any():
+            given = prepare(written[:, telling], y, "variational", None, None, None)
+            with one_thread():
+                source = Source("variational", normal_scores(given.features), given.owner, y, len(classes), 0)
+                bits[:, telling] = source.classifier.single_rows.T
+        found["relevancy"] = bits, one
+    return found
+
+
+def _of_texts(
+    model: Model, rows: Rows, names: Sequence[Component], wanted: Collection[str], batch_tokens: int | None
+) -> dict[str, Sums]:
+    from tqdm.auto import tqdm
+
+    made: dict[str, list[tuple[np.ndarray, float]]] = {"diversity": [], "diversity_centred": [], "net": []}
+    for ids in tqdm(rows.ids, desc=model.name, unit="text", delay=2, leave=False):
+        # With its own answer for a target, products with it are the expectations that the net needs.
+        p = profile(model, [list(ids)], target=_answers(model, ids), batch_tokens=batch_tokens)
+        assert isinstance(p, SquaredProfile)
+        assert p.centred is not None
+        assert p.agreements is not None
+        at, last = _members(p.components, names), len(ids) - 1
+        for name, values in (("diversity", p.diversity), ("diversity_centred", p.centred.diversity)):
+            over = values[:, :last].sum(1)
+            made[name].append((_summed(over[None], at)[0], float(over.sum())))
+        net = (p.agreements - p.centred_targets)[:last].astype(np.float64).sum(0)
+        made["net"].append((_summed(net[None], at)[0], float(last)))
+    return {name: (np.stack([s for s, _ in pairs]), np.array([c for _, c in pairs])) for name, pairs in made.items()}
+
+
+def _answers(model: Model, ids: Sequence[int]) -> Float[np.ndarray, "position vocabulary"]:
+    """The model's distributions, before a soft-cap where there is one."""
+    anatomy = model.anatomy
+    with quiet(anatomy):
+        replay = Replay(model, [ids])
+        said = upcast(anatomy.unembed(replay.normed(replay.streams[-1][0])[:, None])[:, 0])
+        # A long text's are large, so there is no wider copy of them.
+        return (said * anatomy.logit_multiplier).softmax(-1).cpu().numpy()
+
+
+def _members(components: Sequence[Component], names: Sequence[Component]) -> list[list[int]]:
+    """Where each name's members are: its own, or for a layer those of its sublayers."""
+    return [
+        [
+            i
+            for i, c in enumerate(components)
+            if c == name or (name.kind == "layer" and (c.layer, c.use) == (name.layer, name.use))
+        ]
+        for name in names
+    ]
+
+
+def _places(components: Sequence[Component], names: Sequence[Component]) -> list[list[int]]:
+    return [[i for i, c in enumerate(components) if c == name] for name in names]
+
+
+def _summed(values: Float[np.ndarray, "row member"], at: Sequence[Sequence[int]]) -> Float[np.ndarray, "row name"]:
+    return np.stack([values[:, where].sum(1) for where in at], 1)
+
+
+def _rows_needed(alike: float, rows: int) -> float:
+    """Spearman-Brown: how many rows make a correlation from so many rows STABLE."""
+    if not np.isfinite(alike):
+        return np.nan
+    if alike <= 0:
+        return np.inf
+    return float(np.ceil(max(1.0, rows * STABLE / (1 - STABLE) * (1 - alike) / alike)))
+
+
+def _ranks(name: str, values: Float[np.ndarray, "*draw component"]) -> Float[np.ndarray, "*draw component"]:
+    """Rank 1 is what is most needed by this measure; ties share their mean rank."""
+    ranks = rankdata(values if name in FALLING else -values, axis=-1)
+    return np.where(np.isfinite(values).all(-1, keepdims=True), ranks, np.nan)
+
+
+def _pearson(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Over the last axis; NaN where one does not vary."""
+    a, b = (x - x.mean(-1, keepdims=True) for x in (a, b))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return (a * b).sum(-1) / np.sqrt((a**2).sum(-1) * (b**2).sum(-1))

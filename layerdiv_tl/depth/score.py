@@ -1,0 +1,286 @@
+"""How deep the layers lie that an answer rests on: the depth score, for questions of more and more hops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, get_args
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool, Float, Int
+
+from ..components import Component
+from ..ensemble.uncertainty import bootstrap, wilson
+from ..errors import InputError
+from ..results import Result
+from ..stream import prompts as reading
+from ..stream.loading import load_model
+from .interference import Effect, Measured
+from .norms import Part
+from .slope import Slope, slope
+from .texts import describe, read_answers
+
+# Answers that all the layers together move by less are rounding, and have no depth.
+_SMALLEST = 1e-5
+
+
+@dataclass(frozen=True, eq=False)
+class DepthScore(Result):
+    """What every layer matters for the answer of every question, and how deep that is on average.
+
+    effects
+        `[question, layer]`: e_l = ‖softmax − softmax'‖₂ over the vocabulary when layer l is interfered with, the mean
+        over the positions that predict the answer's tokens; between 0 and √2.
+    groups
+        `[question]`: the number of hops, the difficulty, or what else `by` says.
+    lengths, answer_lengths
+        `[question]`: tokens of the question and of its answer.
+    probability, rank
+        `[question]`: the answer's probability, the product over its tokens; and the worst rank of one of its tokens
+        among all that could stand there. At 1, the model answers so by itself (greedily).
+    ids
+        What each question is called.
+    components
+        The layers, in order of use; the l of the score is the place here, from 0.
+    by, effect, part, draws, seed
+        As asked for.
+
+    The score of a question is Σ l·e_l / Σ e_l, in layers; it is NaN where no layer changes the answer.
+    After *Do Language Models Use Their Depth Efficiently?* (arXiv 2505.13898).
+    """
+
+    components: tuple[Component, ...]
+    effects: Float[np.ndarray, "question layer"]
+    groups: Float[np.ndarray, " question"]
+    lengths: Int[np.ndarray, " question"]
+    answer_lengths: Int[np.ndarray, " question"]
+    probability: Float[np.ndarray, " question"]
+    rank: Int[np.ndarray, " question"]
+    ids: tuple[str, ...]
+    by: str
+    effect: str
+    part: str
+    model: str
+    draws: int = 1000
+    seed: int = 0
+
+    @cached_property
+    def shares(self) -> Float[np.ndarray, "question layer"]:
+        """e_l / Σ e_l; NaN for a question without effect."""
+        total = self.effects.sum(1, keepdims=True)
+        return np.divide(self.effects, total, out=np.full_like(self.effects, np.nan), where=total > _SMALLEST)
+
+    @cached_property
+    def scores(self) -> Float[np.ndarray, " question"]:
+        """Σ l·e_l / Σ e_l of every question, in layers from 0."""
+        return self.shares @ np.arange(len(self.components))
+
+    @property
+    def slope(self) -> Slope:
+        """By how many layers the score is deeper for each further hop; questions of all lengths alike."""
+        return slope(self.groups, self.scores, None, self.draws, self.seed)
+
+    @property
+    def slope_at_length(self) -> Slope:
+        """The same between questions of equal length: more hops take more words, which alone may move the score."""
+        return slope(self.groups, self.scores, self.lengths.astype(float), self.draws, self.seed)
+
+    @property
+    def right(self) -> DepthScore:
+        """The same of only the questions that the model answers rightly. Raises InputError where there is none."""
+        kept = np.flatnonzero(self.rank == 1)
+        if not len(kept):
+            raise InputError(f"{self.model} answers none of these questions rightly: give easier ones.")
+        names = ("effects", "groups", "lengths", "answer_lengths", "probability", "rank")
+        return replace(
+            self, ids=tuple(self.ids[i] for i in kept), **{name: getattr(self, name)[kept] for name in names}
+        )
+
+    def frame(self) -> pd.DataFrame:
+        """One row per group.
+
+        `n`: questions that have a score. `score`: their mean in layers, with its 95 % interval over questions;
+        `relative`: the same as a share of the depth, 0 the first layer, 1 the last. `accuracy`: how many the model
+        answers rightly, with Wilson's interval; `probability`, `length`, `answer_length`: means.
+        """
+        rows = []
+        last = len(self.components) - 1
+        for group, here in self._groups():
+            scores = self.scores[here]
+            hits = int((self.rank[here] == 1).sum())
+            low, high = bootstrap(scores, self.draws, self.seed)
+            row = {"group": group, "n": int(np.isfinite(scores).sum())}
+            for name, value in (("", _mean(scores)), ("_low", float(low)), ("_high", float(high))):
+                row |= {f"score{name}": value, f"relative{name}": value / last if last else np.nan}
+            right = (hits / here.sum(), *wilson(hits, int(here.sum())))
+            row |= dict(zip(("accuracy", "accuracy_low", "accuracy_high"), right, strict=True))
+            means = ("probability", "lengths", "answer_lengths")
+            row |= {name.removesuffix("s"): float(getattr(self, name)[here].mean()) for name in means}
+            rows.append(row)
+        first = ["group", "n", "score", "score_low", "score_high", "relative", "relative_low", "relative_high"]
+        frame = pd.DataFrame(rows)
+        frame = frame[[*first, *(name for name in frame if name not in first)]]
+        frame.attrs["units"] = {"group": self.by, "score": "layers", "relative": "share of the depth"}
+        frame.attrs["units"] |= {"length": "tokens", "answer_length": "tokens"}
+        return frame
+
+    def by_layer(self) -> pd.DataFrame:
+        """One row per group and layer: means of `effect` and of `share` = e_l / Σ e_l, and 95 % intervals.
+
+        A group's score is Σ l·share_l.
+        """
+        frames = []
+        for group, here in self._groups():
+            columns: dict[str, Any] = {"group": group, "n": int(np.isfinite(self.scores[here]).sum())}
+            columns |= describe(self.components)
+            for name, values in (("effect", self.effects[here]), ("share", self.shares[here])):
+                low, high = bootstrap(values, self.draws, self.seed)
+                columns |= {name: _mean(values), f"{name}_low": low, f"{name}_high": high}
+            frames.append(pd.DataFrame(columns))
+        frame = pd.concat(frames, ignore_index=True)
+        frame.attrs["units"] = {"group": self.by, "effect": "‖Δ softmax‖₂", "share": "share of all layers' effects"}
+        return frame
+
+    @property
+    def questions(self) -> pd.DataFrame:
+        """One row per question: what it is called, its score, and whether the model can answer it at all."""
+        columns = {"id": self.ids, "group": self.groups, "score": self.scores, "probability": self.probability}
+        columns |= {"rank": self.rank, "right": self.rank == 1}
+        columns |= {"length": self.lengths, "answer_length": self.answer_lengths}
+        frame = pd.DataFrame(columns)
+        frame.attrs["units"] = {"score": "layers", "length": "tokens", "answer_length": "tokens"}
+        return frame
+
+    def _groups(self) -> Iterable[tuple[float, Bool[np.ndarray, " question"]]]:
+        return ((float(group), self.groups == group) for group in np.unique(self.groups))
+
+
+def depth_score(
+    model: Any,
+    questions: Any,
+    *,
+    effect: Effect = "skip",
+    part: Part = "layer",
+    by: Any = None,
+    draws: int = 1000,
+    seed: int = 0,
+    batch_tokens: int | None = None,
+) -> DepthScore:
+    """The depth score Σ l·e_l / Σ e_l of every question: does a model use later layers for harder ones?
+
+    model
+        A `Model`, or anything `load_model` takes.
+    questions
+        `ld.depth.questions(…)`, a list of (text, answer, number of hops), or a `Task` with `by`. The answer, exactly
+        as it is written, stands behind its text while every layer in turn is interfered with, and the change of the
+        probabilities is measured where its tokens are predicted.
+    effect
+        "skip": the layer writes nothing, at any token. "skip_before": it writes nothing at the tokens before the one
+        that predicts the answer, but for the text's first: what the answer needs others to compute. "erase": the same
+        tokens become the mean token (over all questions, first tokens left out) where they enter the layer: what the
+        answer has not yet read of them. The first token stays because heads rest on it, whatever it is.
+    part
+        What a skip silences: the "layer", its "attn" or its "mlp".
+    by
+        One number per question instead of its own hops or difficulty.
+    draws, seed
+        Resamples over questions and permutations, for the intervals and p.
+    batch_tokens
+        The most padded tokens in one forward pass. Of each, the streams of all layers are kept, twice.
+
+    Costs about half a pass of every question for each layer. Raises InputError for questions that cannot be used
+    (none, an answer without tokens, nothing before the answer, hops that are no number), and for an unknown effect or
+    part.
+
+    >>> import layerdiv_tl as ld
+    >>> from transformers import GPT2Config, GPT2LMHeadModel
+    >>> tiny = GPT2LMHeadModel(GPT2Config(n_layer=3, n_head=2, n_embd=8, vocab_size=16, n_positions=32))
+    >>> found = ld.depth.depth_score(tiny, [([1, 2, 3], [4], 1), ([4, 5, 6, 7], [2, 2], 2)])
+    >>> found.frame()[["group", "n", "length"]].values.tolist()
+    [[1.0, 1.0, 3.0], [2.0, 1.0, 4.0]]
+    """
+    for name, value, known in (("effect", effect, get_args(Effect)), ("part", part, get_args(Part))):
+        if value not in known:
+            raise InputError(f"{name}={value!r} is unknown: use {', '.join(map(repr, known))}.")
+    if effect == "erase" and part != "layer":
+        raise InputError(f"effect='erase' erases the stream that enters a layer: leave part={part!r} out.")
+    for name, number, least in (("draws", draws, 1), ("seed", seed, 0)):
+        if isinstance(number, bool) or not isinstance(number, int | np.integer) or number < least:
+            raise InputError(f"{name}={number!r} must be a whole number of at least {least}.")
+    texts, answers, groups, names, label = _read(questions, by)
+    model = load_model(model)
+    ids, behind = read_answers(model, texts, answers)
+    starts = [len(row) - length for row, length in zip(ids, behind, strict=True)]
+    for number, start in enumerate(starts):
+        if effect != "skip" and start < 3:
+            raise InputError(
+                f"question {number} has {start} token{'s' * (start != 1)}, but effect={effect!r} needs one between the "
+                "first and the last: give a longer one, or effect='skip'."
+            )
+    measured = Measured(model, ids, starts, effect, part, model.at_once(batch_tokens))
+    return DepthScore(
+        components=measured.components,
+        effects=measured.effects,
+        groups=groups,
+        lengths=np.array(starts),
+        answer_lengths=np.array(behind),
+        probability=measured.probability,
+        rank=measured.rank,
+        ids=names,
+        by=label,
+        effect=effect,
+        part=part,
+        model=model.name,
+        draws=int(draws),
+        seed=int(seed),
+    )
+
+
+def _read(questions: Any, by: Any) -> tuple[Any, Any, Float[np.ndarray, " question"], tuple[str, ...], str]:
+    """(texts, answers, groups, names, what the groups are)."""
+    if all(hasattr(questions, name) for name in ("texts", "answers", "groups", "ids", "by")):
+        texts, answers, groups = questions.texts, questions.answers, questions.groups
+        names, label = questions.ids, questions.by
+    elif hasattr(questions, "options") and hasattr(questions, "labels"):
+        texts, answers = questions.prompts, [questions.options[label] for label in questions.labels]
+        names, label, groups = tuple(map(str, range(len(texts)))), "group", None
+        if by is None:
+            raise InputError("a task does not say how many hops its rows take: give by=, one number per row.")
+    else:
+        if isinstance(questions, str | bytes) or not isinstance(questions, Iterable):
+            raise InputError(
+                f"questions is {questions!r:.40}: give ld.depth.questions(…), or a list of (text, answer, hops)."
+            )
+        rows = list(questions)
+        for number, row in enumerate(rows):
+            if isinstance(row, str) or not isinstance(row, list | tuple) or len(row) != 3:
+                raise InputError(f"question {number} is {row!r:.40}: give it as (text, answer, number of hops).")
+        texts, answers, groups = ([row[i] for row in rows] for i in range(3))
+        names, label = tuple(map(str, range(len(rows)))), "hops"
+    if not len(texts):
+        raise InputError("there are no questions: give at least one.")
+    if by is not None:
+        groups, label = reading.plain(by), "group"
+        if not isinstance(groups, list | tuple) or len(groups) != len(texts):
+            raise InputError(f"by={by!r:.40} does not fit {len(texts)} questions: give one number for each.")
+    return texts, answers, _numbers(groups), names, label
+
+
+def _numbers(groups: Any) -> Float[np.ndarray, " question"]:
+    found = []
+    for number, group in enumerate(groups):
+        real = isinstance(group, int | float | np.integer | np.floating) and not isinstance(group, bool)
+        if not real or not abs(group) <= 1e6:
+            raise InputError(f"question {number} has {group!r:.40} hops: give a number, at most 10⁶ in size.")
+        found.append(float(group))
+    return np.array(found)
+
+
+def _mean(values: Float[np.ndarray, question * rest]) -> Any:
+    """The mean over the questions that have a value; NaN where none has."""
+    known = np.isfinite(values)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = np.where(known, values, 0.0).sum(0) / known.sum(0)
+    return float(mean) if mean.ndim == 0 else mean

@@ -1,0 +1,382 @@
+"""The depth analyses of one or several models in one folder, that can be gone on with and reported."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from ..depth.answering import Cut
+from ..errors import InputError
+from ..results import Result
+from ..stream.loading import Model, fingerprint, load_model
+from ..tasks.task import SAMPLES, Task, task
+from .depth_claims import depth_readings
+from .run import models_of, reason
+from .shards import safe_name, write_json
+from .verdicts import table_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FOLDER = "depth"
+FORMAT = "layerdiv_tl.depth/1"
+# Shorter texts have no token that is skipped, one that is measured, and a cut between them.
+LEAST = 4
+# Prompts of each task that sizes, skips and the lens read where no texts are given.
+TEXTS = 16
+Kind = TypeVar("Kind", bound=Result)
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """One finished analysis: of which model, what it is called, on what, its result and how it was made."""
+
+    model: str
+    name: str
+    on: str
+    result: Result
+    about: dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class DepthStudy(Result):
+    """What depth analyses of some models gave. Made by `run_depth`, or read from its folders by `load`.
+
+    analyses
+        All that are finished, model by model, in the order of the standard set.
+    failures
+        One sentence for every model or analysis that could not be measured.
+    folders
+        Where it lies.
+    """
+
+    analyses: tuple[Analysis, ...]
+    failures: tuple[str, ...]
+    folders: tuple[str, ...]
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *more: str | os.PathLike[str]) -> Self:
+        """Collect one or several folders; of an analysis with different settings the one finished last.
+
+        Raises InputError where there is no such folder, or no finished analysis in any.
+        """
+        found = cls.collect((path, *more))
+        if found is None:
+            raise InputError(f"{str(path)!r} holds no depth analyses: run layerdiv depth --out there first.")
+        return found
+
+    @classmethod
+    def collect(cls, folders: Sequence[str | os.PathLike[str]], only: set[Path] | None = None) -> Self | None:
+        """What `load` gives, or None where there is nothing; `only` these files."""
+        found: dict[tuple[str, str, str], Analysis] = {}
+        failures = []
+        for folder in folders:
+            place = Path(folder).expanduser()
+            if not place.is_dir():
+                raise InputError(f"there is no folder {str(folder)!r}: run layerdiv depth --out there first.")
+            for file in sorted(place.glob(f"{FOLDER}/*/*.json")):
+                if only is not None and file not in only:
+                    continue
+                try:
+                    about = json.loads(file.read_text(encoding="utf-8"))
+                    if not isinstance(about, dict) or about.get("format") != FORMAT:
+                        continue
+                    key = about["model"], about["analysis"], about["on"]
+                    one = Analysis(*key, Result.load(file.with_suffix(".safetensors")), about)
+                except (InputError, OSError, ValueError, KeyError) as error:
+                    told = (
+                        f"{file.relative_to(place)} cannot be read ({error}): remove it and run layerdiv depth again."
+                    )
+                    failures.append(told)
+                    continue
+                if key not in found or found[key].about["finished"] <= about["finished"]:
+                    found[key] = one
+        if not found:
+            return None
+        models = list(dict.fromkeys(model for model, _, _ in found))
+        order = {name: number for number, name in enumerate(ANALYSES)}
+        analyses = sorted(found.values(), key=lambda a: (models.index(a.model), order.get(a.name, len(order)), a.on))
+        return cls(tuple(analyses), tuple(failures), tuple(map(str, folders)))
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Their names."""
+        return tuple(dict.fromkeys(a.model for a in self.analyses))
+
+    def of(self, kind: type[Kind]) -> list[tuple[str, Kind]]:
+        """(model, result) of every result of a class, such as `Sizes` or `Agreement`."""
+        return [(a.model, a.result) for a in self.analyses if isinstance(a.result, kind)]
+
+    def frame(self) -> pd.DataFrame:
+        """All numbers of all analyses, tidy: model, analysis, on, the row's names, quantity, value, low, high.
+
+        `low` and `high` are the 95 % intervals that an analysis has for the quantity; NaN where it has none.
+        """
+        import pandas as pd
+
+        names = ("component", "kind", "layer", "plan", "dropped", "group", "text", "position", "token")
+        frames = []
+        for a in self.analyses:
+            wide = a.result.frame().rename(columns=str)
+            here = [name for name in names if name in wide]
+            ends = ("_low", "_high", "_q10", "_q90", "_median", "_max", "_rank")
+            for quantity in [str(c) for c in wide if c not in here and not str(c).endswith(ends)]:
+                part = wide[here].assign(quantity=quantity, value=pd.to_numeric(wide[quantity], errors="coerce"))
+                for end in ("low", "high"):
+                    part[end] = wide.get(f"{quantity}_{end}", float("nan"))
+                frames.append(part.assign(model=a.model, analysis=a.name, on=a.on))
+        frame = pd.concat(frames, ignore_index=True)
+        first = ["model", "analysis", "on"]
+        rest = [name for name in (*names, "quantity", "value", "low", "high") if name in frame]
+        return frame[[*first, *rest]]
+
+    def claims(self) -> pd.DataFrame:
+        """Claims 9-12 (MATHS 13): what the second paper says, held against these models. See `Study.claims`.
+
+        9. The later half of the layers contributes less. 10. Skipping late layers disturbs later computation less.
+        11. Models do not use deeper layers for more hops. 12. Layers at the same relative depth map best.
+        """
+        return table_of(list(depth_readings(self)))
+
+    def report(self, path: str | os.PathLike[str]) -> Path:
+        """Write everything as one offline page. Raises InputError for a file that cannot be written."""
+        page = importlib.import_module("layerdiv_tl.views.depth_page").depth_page(self)
+        try:
+            return page.write(path)
+        except OSError as error:
+            raise InputError(f"{str(path)!r} cannot be written ({error.strerror}): give the path of a file.") from error
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write all analyses into a folder that `load` reads."""
+        for a in self.analyses:
+            _write(Path(path).expanduser(), a)
+        return Path(path).expanduser()
+
+    def __repr__(self) -> str:
+        failed = f"; {len(self.failures)} failed" if self.failures else ""
+        return f"DepthStudy({', '.join(self.models)}: {len(self.analyses)} analyses{failed})"
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What the analyses of a model read, and how."""
+
+    texts: list[str]
+    tasks: list[Task]
+    drop: int | None
+    part: Cut
+    score: str
+    questions: int
+    multi_token: bool
+    seed: int
+    batch_tokens: int | None
+
+
+def run_depth(
+    models: Any = "default",
+    tasks: Any = None,
+    texts: Sequence[str] | None = None,
+    out: str | os.PathLike[str] | None = None,
+    *,
+    data: Any = None,
+    limit: int | None = 64,
+    drop: int | None = None,
+    part: Cut = "layer",
+    score: str = "loss",
+    questions: int = 32,
+    multi_token: bool = False,
+    seed: int = 0,
+    batch_tokens: int | None = None,
+    load: Mapping[str, Any] | None = None,
+) -> DepthStudy:
+    """Run the standard depth analyses of one or several models, in a folder that can be gone on with.
+
+    Sizes, skips (at all tokens; at earlier ones for later ones), the lens, the depth score, and for each task, or
+    for the texts where no task is named, the agreement of direct measures with removal and a plan of what to drop;
+    between models that are named together, linear maps from each to the next.
+
+    models
+        One or several of what `load_model` takes, or {name: x}; "default" is the default model.
+    tasks
+        Names or `Task`s; None is the authored sample tasks, or none where there are texts.
+    texts
+        What sizes, skips and the lens read, of which some must have 4 tokens; None is the first 16 prompts of each
+        task.
+    out
+        The folder; a study may lie in it too, and its report then shows both. What is finished there is not
+        computed again. None keeps nothing but a temporary folder.
+    data, limit
+        As in `task`; the first 64 rows of each, by default. None takes all.
+    drop, part, score
+        How many layers the plan drops (None: a fifth), of which part and by which score: see `drop_plan`.
+    questions
+        How many authored questions of each number of hops the depth score asks; 0 leaves it out.
+    multi_token
+        Score options of several tokens by their first distinguishing one.
+    seed, batch_tokens
+        As in the analyses.
+    load
+        Options for `load_model`.
+
+    A model or analysis that fails is named in `failures` and the others go on. Raises InputError for input that
+    names nothing, and where nothing at all could be measured.
+    """
+    import tempfile
+
+    grid = models_of(models)
+    how: dict[str, Any] = {"limit": limit, "seed": seed}
+    if tasks is None:
+        tasks = [] if texts is not None else list(SAMPLES)
+    given = [tasks] if isinstance(tasks, str | Task) else list(tasks)
+    ready = [t if isinstance(t, Task) else task(t, data, **how) for t in given]
+    if texts is None:
+        texts = [prompt for t in ready for prompt in t.prompts[:TEXTS]]
+    if isinstance(texts, str) or not texts:
+        raise InputError("texts is one text or none: give a list of texts.")
+    asked = _Asked(list(texts), ready, drop, part, score, questions, multi_token, seed, batch_tokens)
+    place = Path(tempfile.mkdtemp(prefix="layerdiv-")) if out is None else Path(out).expanduser()
+    failures: list[str] = []
+    mine: set[Path] = set()
+    before: Model | None = None
+    for name, x in grid.items():
+        try:
+            model = load_model(x, **(load or {} if not isinstance(x, Model) else {}))
+            model = model if x is None and name == "default" else replace(model, name=name)
+            digest = fingerprint(model)
+        except Exception as error:
+            failures.append(f"{name}: {reason(error)}")
+            continue
+        try:
+            jobs = _standard(model, before, asked)
+        except InputError as error:
+            failures.append(f"{name}: {error}")
+            continue
+        for analysis, on, settings, make in jobs:
+            try:
+                mine.add(_run(place, model, digest, analysis, on, settings, make))
+            except Exception as error:
+                failures.append(f"{analysis} of {model.name} on {on}: {reason(error)}")
+        before = model
+    study = DepthStudy.collect([place], mine) if mine else None
+    if study is None:
+        raise InputError("; ".join(failures))
+    return replace(study, failures=(*failures, *study.failures))
+
+
+Job = tuple[str, str, dict[str, Any], Callable[[], Result]]
+ANALYSES = ("sizes", "skip", "skip_future", "lens", "depth_score", "agreement", "drop_plan", "map_layers")
+
+
+def _standard(model: Model, before: Model | None, asked: _Asked) -> list[Job]:
+    """The analyses of a model, each with what it follows from."""
+    from .. import depth
+    from ..depth.answering import writers
+    from ..stream.prompts import encode
+    from ..tasks.questions import questions
+
+    most = model.at_once(asked.batch_tokens)
+    size: dict[str, Any] = {"batch_tokens": most}
+    rows = [ids for ids in encode(model, asked.texts, any_length=True) if len(ids) >= LEAST]
+    if not rows:
+        raise InputError(f"no text has {LEAST} tokens: give longer ones.")
+    texts = [list(ids if model.context is None else ids[: model.context]) for ids in rows]
+    digest = hashlib.sha256(json.dumps(texts).encode()).hexdigest()
+    on = f"{len(texts)} texts"
+    read = {"texts": digest, **size}
+    jobs: list[Job] = [
+        ("sizes", on, read, lambda: depth.sizes(model, texts, **size)),
+        ("skip", on, read, lambda: depth.skip(model, texts, **size)),
+        ("skip_future", on, read, lambda: depth.skip(model, texts, mode="future", **size)),
+        ("lens", on, read, lambda: depth.lens(model, texts, **size)),
+    ]
+    if asked.questions:
+        some = questions(limit=asked.questions)
+
+        def scored() -> Result:
+            return depth.depth_score(model, some, seed=asked.seed, **size)
+
+        told = {"questions": [some.texts, some.answers], "seed": asked.seed, **size}
+        jobs.append(("depth_score", f"{len(some.texts)} questions", told, scored))
+    for place in [t.name for t in asked.tasks] or [on]:
+        t = next((t for t in asked.tasks if t.name == place), None)
+        given = read | {"seed": asked.seed}
+        if t is not None:
+            labels = hashlib.sha256(t.labels.tobytes()).hexdigest()
+            given = {"prompts": t.prompt_hash, "options": list(t.options), "labels": labels, "seed": asked.seed, **size}
+            given["multi_token"] = asked.multi_token
+        plan = {"drop": asked.drop, "part": asked.part, "score": asked.score}
+
+        def asking(t: Task | None = t) -> Any:
+            return texts if t is None else t.resolve(model, asked.multi_token)
+
+        def agree(asking: Callable[[], Any] = asking) -> Result:
+            return depth.agreement(model, asking(), seed=asked.seed, **size)
+
+        def dropped(asking: Callable[[], Any] = asking) -> Result:
+            fifth = len(writers(model, rows[0], asked.part)) / 5
+            budget = max(1, int(fifth + 0.5)) if asked.drop is None else asked.drop
+            return depth.drop_plan(model, asking(), budget, asked.score, asked.part, seed=asked.seed, **size)
+
+        jobs.append(("agreement", place, given, agree))
+        if asked.drop is not None or len(writers(model, rows[0], asked.part)) > 1:  # of one, none can go
+            jobs.append(("drop_plan", place, given | plan, dropped))
+    if before is not None:
+        seen = hashlib.sha256(json.dumps(asked.texts).encode()).hexdigest()
+
+        def mapped() -> Result:
+            return depth.map_layers(before, model, asked.texts, seed=asked.seed, **size)
+
+        of = {"texts": seen, "from": fingerprint(before), "seed": asked.seed, **size}
+        jobs.append(("map_layers", f"from {before.name}", of, mapped))
+    return jobs
+
+
+def _run(
+    place: Path, model: Model, weights: str, name: str, on: str, settings: dict[str, Any], make: Callable[[], Result]
+) -> Path:
+    """The analysis from the folder, or computed and written there; the file that tells about it."""
+    from importlib.metadata import version
+
+    settings = settings | {"weights": weights, "dtype": model.provenance["dtype"]}
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
+    about: dict[str, Any] = {
+        "format": FORMAT,
+        "model": model.name,
+        "analysis": name,
+        "on": on,
+        "settings": settings,
+        "digest": digest,
+    }
+    file = _file(place, about)
+    if file.is_file() and file.with_suffix(".safetensors").is_file():
+        return file
+    start = time.time()
+    result = make()
+    about |= {
+        "provenance": model.provenance,
+        "versions": {package: version(package) for package in ("layerdiv_tl", "numpy", "pandas")},
+        "seconds": round(time.time() - start, 3),
+        "finished": datetime.now(UTC).isoformat(timespec="milliseconds"),
+    }
+    return _write(place, Analysis(model.name, name, on, result, about))
+
+
+def _write(place: Path, a: Analysis) -> Path:
+    """The numbers first: what tells about them is there only when they are."""
+    file = _file(place, a.about)
+    a.result.save(file.with_suffix(".safetensors"))
+    write_json(file, a.about)
+    return file
+
+
+def _file(place: Path, about: Mapping[str, Any]) -> Path:
+    name = "-".join(safe_name(about[key]) for key in ("analysis", "on", "digest"))
+    return place / FOLDER / safe_name(about["model"]) / f"{name}.json"

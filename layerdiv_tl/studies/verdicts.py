@@ -1,0 +1,120 @@
+"""An estimate, its interval, what it is held against, and the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from ..ensemble.uncertainty import LEVEL, RunningMean
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Verdict = Literal["confirmed", "refuted", "within noise", "not tested"]
+# Fewer models, tasks or pairs than this say nothing about others.
+LEAST = 3
+# Shares that differ from the counts' by less than this count as proportional to them.
+MARGIN = 0.05
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with its interval, and what the interval is over."""
+
+    estimate: float = np.nan
+    low: float = np.nan
+    high: float = np.nan
+    over: str = ""
+    n: int = 0
+    p: float = np.nan
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One reading of a claim. `side` is the side of `null` that the claim is on: 1 above, −1 below."""
+
+    number: int
+    claim: str
+    reading: str
+    found: Estimate
+    null: float
+    side: int
+    unit: str
+    because: str
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the interval says, and the test against a null of its own where there is one."""
+        e = self.found
+        if not (np.isfinite(e.low) and np.isfinite(e.high)):
+            return "not tested"
+        if np.isfinite(e.p) and e.p >= 1 - LEVEL:
+            return "within noise"
+        above, below = e.low > self.null, e.high < self.null
+        if not (above or below):
+            return "within noise"
+        return "confirmed" if above == (self.side > 0) else "refuted"
+
+    def record(self) -> dict[str, Any]:
+        """A row of the claims table."""
+        e = self.found
+        return {
+            "number": self.number,
+            "claim": self.claim,
+            "reading": self.reading,
+            "estimate": e.estimate,
+            "low": e.low,
+            "high": e.high,
+            "null": self.null,
+            "unit": self.unit,
+            "p": e.p,
+            "over": e.over,
+            "n": e.n,
+            "verdict": self.verdict,
+            "because": self.because,
+        }
+
+
+def mean_of(values: pd.Series, p: float = np.nan) -> Estimate:
+    """The mean of numbers of (model, task), with Student's interval over models, or over the tasks of few models.
+
+    An interval over tasks speaks of other tasks on these models only.
+    """
+    values = values[np.isfinite(values)]
+    if values.empty:
+        return Estimate(over="nothing")
+    for over in ("model", "task"):
+        means = values.groupby(level=over, sort=False).mean()
+        if len(means) >= LEAST:
+            over_all = RunningMean()
+            over_all.add_examples(means.to_numpy())
+            low, high = map(float, over_all.interval(LEVEL))
+            return Estimate(float(means.mean()), low, high, f"{over}s", len(means), p)
+    return Estimate(float(values.mean()), over="nothing", n=len(values), p=p)
+
+
+def scaled(e: Estimate, back: Callable[[float], float]) -> Estimate:
+    """An estimate taken on another scale (Fisher's z, a logarithm), back on its own."""
+    estimate, low, high = (float(back(x)) for x in (e.estimate, e.low, e.high))
+    return Estimate(estimate, low, high, e.over, e.n, e.p)
+
+
+def spoken(e: Estimate, what: str) -> str:
+    """Why there is a verdict or none, as far as it depends on how much there is."""
+    if e.over == "models":
+        return f"{what}; the interval is over {e.n} models"
+    if e.over == "tasks":
+        return f"{what}; the interval is over {e.n} tasks and speaks of these models only"
+    return f"{what}; an interval needs {LEAST} models or {LEAST} tasks"
+
+
+def table_of(rows: Sequence[Reading]) -> pd.DataFrame:
+    """The claims table: one row per reading."""
+    import pandas as pd
+
+    frame = pd.DataFrame([row.record() for row in rows])
+    frame.attrs["level"] = LEVEL
+    return frame

@@ -1,0 +1,233 @@
+"""Depth analyses as a page, or as a section of a study's report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..depth.agreeing import Agreement
+from ..depth.maps import LayerMaps
+from ..depth.norms import Sizes
+from ..depth.plans import INFLUENCE, OWN, RANDOM, DropPlan
+from ..depth.score import DepthScore
+from ..errors import InputError
+from ..studies.depth import DepthStudy
+from . import style
+from .claims_table import claims_table
+from .page import Page
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_MEASURE = {
+    "diversity": "raw diversity",
+    "diversity_centred": "centred diversity",
+    "net": "net",
+    "relevancy": "relevancy",
+    "relative": "relative norm",
+    "influence": "block influence",
+}
+_CAPTION = {
+    "sizes": "What each attention, MLP and layer writes beside the stream it is added to.",
+    "skip": "What changes when one layer writes nothing at any token.",
+    "skip_future": "The same where the layer is silent at the tokens before a cut and the tokens behind it are "
+    "measured: what later tokens need of it.",
+    "lens": "What the model would answer at every junction of the stream.",
+    "depth_score": "How deep the layers lie that an answer rests on, by the number of hops of the question.",
+    "agreement": "Does a direct measure, from one clean pass, rank the sublayers as their removal does?",
+    "drop_plan": "What the model is without the layers that a plan drops, on rows that did not choose them.",
+    "map_layers": "Which layer of one model says what a layer of the other says.",
+}
+_MORE = {"skip": ["bars"], "skip_future": ["bars"], "agreement": ["correlations", "stability"]}
+_CORRELATIONS = (
+    "Spearman's ρ with the loss that removal costs; rows for a stable rank: how many make two samples of rows agree "
+    "at 0.9."
+)
+_METHODS = (
+    "A layer or sublayer is skipped by having it write nothing to the stream; everything behind it is computed again "
+    "from there. Nothing is retrained: a pruned model heals with training, and may then rank its layers differently.",
+    "Means are over tokens, intervals over resampled texts, rows or questions, because tokens of one text are not "
+    "independent. The depth score is Σ l·e_l / Σ e_l of the effects e of skipping layer l.",
+    "Direct measures and effects are compared by Spearman's rank correlation over components; its interval is over "
+    "rows, and beside it one over components, which is the wider. Half of the rows choose a plan, the other half "
+    "measures it.",
+)
+
+
+def depth_page(depth: DepthStudy, title: str | None = None) -> Page:
+    """The depth analyses of some models as one offline page: words, claims, figures, tables, provenance."""
+    models = depth.models
+    page = Page(title or f"How {models[0] if len(models) == 1 else f'{len(models)} models'} use depth", contents=True)
+    page.text(
+        f"{'Models' if len(models) > 1 else 'A model'} without one layer at a time: how much each writes, what the "
+        "others and the answer do without it, and which could go."
+    )
+    for failure in depth.failures:
+        page.note(failure)
+    page.heading("What the numbers say")
+    page.list(list(depth_findings(depth)))
+    page.heading("What the paper claims")
+    page.table(claims_table(depth.claims()), "Estimates with 95 % intervals below.", marked="verdict")
+    add_depth(page, depth)
+    page.heading("Methods")
+    for text in _METHODS:
+        page.text(text)
+    page.heading("Where the numbers come from")
+    page.table(made(depth), "Analyses; weights by SHA-256, shortened.")
+    return page
+
+
+def add_depth(page: Page, depth: DepthStudy) -> None:
+    """The figures and tables of all analyses; the first of each stands open."""
+    page.heading("Depth, model by model")
+    page.figure(depth.plot(), "Each point is a layer.")
+    opened: set[str] = set()
+    for a in depth.analyses:
+        if a.name not in opened:
+            page.subheading(_CAPTION.get(a.name, a.name).split(".")[0])
+        fold, first = f"{a.model}: {a.name.replace('_', ' ')}, {a.on}", a.name not in opened
+        opened.add(a.name)
+        for number, kind in enumerate([None, *_MORE.get(a.name, [])]):
+            try:
+                drawn = a.result.plot(kind=kind)
+            except InputError as error:
+                page.small(f"{fold}: left out, because {error}")
+                continue
+            line = fold if number == 0 else f"{fold}: {kind}"
+            page.figure(drawn, _CAPTION.get(a.name, ""), fold=line, opened=first and number == 0)
+        if isinstance(a.result, Agreement):
+            page.table(_agreement(a.result), _CORRELATIONS, fold=f"{fold}: table")
+        if isinstance(a.result, DropPlan):
+            page.table(_plan(a.result), "On rows that did not choose.", fold=f"{fold}: table")
+
+
+def depth_findings(depth: DepthStudy) -> Iterator[str]:
+    """Sentences on what the analyses show, each with its number and what it is to be held against."""
+    for model, sizes in depth.of(Sizes):
+        try:
+            change = sizes.change_point()
+        except InputError:
+            continue
+        where = f"[{change.low:.0f}, {change.high:.0f}]" if np.isfinite(change.low) else "no interval"
+        clear = "clearly" if change.p < 0.05 else "if at all (the fall is within noise)"
+        yield (
+            f"{model}: layers write less from layer {change.layer} {where} on, {clear}: "
+            f"{style.number(change.before)} of the stream before, {style.number(change.after)} behind."
+        )
+    for model, found in depth.of(Agreement):
+        table = found.correlations()
+        table = table[(table["effect"] == "loss") & (table["kind"] == "all")].set_index("measure")
+        if not table["correlation"].notna().any():
+            continue
+        best = str(table["correlation"].idxmax())
+        usual = table.loc["influence"]
+        yield (
+            f"{model} on {found.rows}: what removing a sublayer costs is ranked best by {_MEASURE[best]} "
+            f"(ρ {table['correlation'].max():.2f}); block influence has {usual['correlation']:.2f} "
+            f"[{usual['low']:.2f}, {usual['high']:.2f}]."
+        )
+        for name in ("diversity", "diversity_centred"):
+            row = table.loc[name]
+            verdict = "better" if row["better_low"] > 0 else "worse" if row["better_high"] < 0 else "neither clearly"
+            yield (
+                f"{model} on {found.rows}: {_MEASURE[name]} foretells it with ρ {row['correlation']:.2f} "
+                f"[{row['low']:.2f}, {row['high']:.2f}], {row['better']:+.2f} "
+                f"[{row['better_low']:+.2f}, {row['better_high']:+.2f}] beside block influence: {verdict}."
+            )
+    for model, plan in depth.of(DropPlan):
+        budget = len(plan.dropped)
+        at = {(row["plan"], row["dropped"]): row for row in plan.frame().to_dict("records")}
+        grown = {name: at[name, budget]["loss_growth"] for name in (OWN, INFLUENCE)}
+        random = f", {RANDOM} ones {at[RANDOM, budget]['loss_growth']:.2f}" if plan.random_dropped else ""
+        yield (
+            f"{model} on {plan.provenance['rows']['where']}: without {budget} of {len(plan.candidates)} "
+            f"({plan.part}, chosen by {plan.score}) it loses {grown[OWN]:.2f} nats more an answer; a plan by block "
+            f"influence {grown[INFLUENCE]:.2f}{random}. Accuracy goes from {at['none', 0]['accuracy']:.0%} "
+            f"to {at[OWN, budget]['accuracy']:.0%}."
+        )
+    for model, score in depth.of(DepthScore):
+        slope = score.slope
+        if slope.reason:
+            continue
+        right = (score.rank == 1).mean()
+        yield (
+            f"{model}: each further hop moves the depth score by {slope.value:+.2f} layers "
+            f"[{slope.low:+.2f}, {slope.high:+.2f}] of {len(score.components)}; {right:.0%} of the answers are its "
+            "first choice."
+        )
+    for model, maps in depth.of(LayerMaps):
+        row = maps.diagonal().iloc[0]
+        yield (
+            f"{maps.source} to {model}: the best target layer is {row['distance']:.2f} of the depth away from the same "
+            f"relative depth, by chance {row['chance']:.2f}."
+        )
+
+
+def made(depth: DepthStudy) -> pd.DataFrame:
+    """A line for every analysis: on what, with what, when."""
+    import pandas as pd
+
+    return pd.DataFrame(
+        [
+            {
+                "model": a.model,
+                "analysis": a.name.replace("_", " "),
+                "on": a.on,
+                "weights": a.about["settings"]["weights"][:10],
+                "dtype": a.about["settings"]["dtype"],
+                "layerdiv_tl": a.about["versions"]["layerdiv_tl"],
+                "seconds": a.about["seconds"],
+                "finished": a.about["finished"][:16].replace("T", " "),
+            }
+            for a in depth.analyses
+        ]
+    )
+
+
+def _agreement(found: Agreement) -> pd.DataFrame:
+    import pandas as pd
+
+    table = found.correlations()
+    table = table[(table["effect"] == "loss") & (table["kind"] == "all")]
+    stable = found.stability().drop_duplicates("quantity").set_index("quantity")["rows_needed"]
+    rows: list[dict[str, str]] = []
+    for row in table.to_dict("records"):
+        needed = stable[row["measure"]]
+        rows.append(
+            {
+                "measure": _MEASURE[row["measure"]],
+                "ρ": f"{row['correlation']:.2f}",
+                "over rows": f"[{row['low']:.2f}, {row['high']:.2f}]",
+                "over components": f"[{row['low_components']:.2f}, {row['high_components']:.2f}]",
+                "beside influence": f"{row['better']:+.2f}\n[{row['better_low']:+.2f}, {row['better_high']:+.2f}]"
+                if np.isfinite(row["better_low"])
+                else "–",
+                "rows for a stable rank": _rows(needed),
+            }
+        )
+    itself = stable["loss"]
+    rows.append(dict.fromkeys(rows[0], "–") | {"measure": "the loss itself"} if rows else {})
+    rows[-1]["rows for a stable rank"] = _rows(itself)
+    return pd.DataFrame(rows)
+
+
+def _rows(needed: float) -> str:
+    return "–" if np.isnan(needed) else f"{needed:.0f}" if np.isfinite(needed) else "no number"
+
+
+def _plan(plan: DropPlan) -> pd.DataFrame:
+    import pandas as pd
+
+    rows = []
+    for row in plan.frame().to_dict("records"):
+        rows.append(
+            {"plan": row["plan"], "dropped": row["dropped"]}
+            | {
+                name: f"{style.number(row[name])}\n[{style.number(row[f'{name}_low'])}, "
+                f"{style.number(row[f'{name}_high'])}]"
+                for name in ("loss", "loss_growth", "accuracy")
+            }
+        )
+    return pd.DataFrame(rows).rename(columns={"loss_growth": "growth of the loss"})

@@ -1,0 +1,314 @@
+"""Depth studies: what is kept, gone on with, claimed and shown is what the analyses give."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from conftest import llama
+from test_study import words  # noqa: F401  (words is a fixture)
+
+import layerdiv_tl as ld
+from layerdiv_tl.cli import main
+from layerdiv_tl.depth.maps import LayerMaps
+from layerdiv_tl.depth.norms import Sizes
+from layerdiv_tl.depth.skipping import Skip
+from layerdiv_tl.studies.depth import Analysis, DepthStudy
+from layerdiv_tl.views.depth_page import depth_findings
+
+TEXTS = ["yes no hot cold big", "no no hot big yes cold", "cold hot big yes no no", "big big hot yes"]
+HOSTILE = "</script><img src=x onerror=alert(1)>"
+
+
+@pytest.fixture(scope="module")
+def models(words):  # noqa: F811
+    return {name: ld.load_model(llama(seed=i), tokenizer=words) for i, name in enumerate(("one", HOSTILE))}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return tmp_path_factory.mktemp("depth")
+
+
+@pytest.fixture(scope="module")
+def study(models, place):
+    return ld.run_depth(models, texts=TEXTS, out=place, questions=2, drop=1)
+
+
+def test_every_analysis_is_that_of_its_own_function(study, models):
+    """The standard set gives what calling the functions gives."""
+    texts = [list(ids) for ids in models["one"].tokenizer(TEXTS, add_special_tokens=False)["input_ids"]]
+    own = {a.name: a.result for a in study.analyses if a.model == "one"}
+    again = {
+        "sizes": ld.depth.sizes(models["one"], texts),
+        "skip": ld.depth.skip(models["one"], texts),
+        "skip_future": ld.depth.skip(models["one"], texts, mode="future"),
+        "lens": ld.depth.lens(models["one"], texts),
+        "agreement": ld.depth.agreement(models["one"], texts),
+        "drop_plan": ld.depth.drop_plan(models["one"], texts, 1),
+    }
+    assert set(own) == {*again, "depth_score"}
+    for name, result in again.items():
+        pd.testing.assert_frame_equal(own[name].frame(), result.frame(), check_exact=False, rtol=1e-5, atol=1e-6)
+    maps = [a for a in study.analyses if a.name == "map_layers"]
+    assert [(a.model, a.result.source, a.result.target) for a in maps] == [(HOSTILE, "one", HOSTILE)]
+    direct = ld.depth.map_layers(models["one"], models[HOSTILE], TEXTS)
+    np.testing.assert_allclose(maps[0].result.error, direct.error, rtol=1e-4)
+
+
+def test_what_is_finished_is_not_computed_again(study, models, place, monkeypatch):
+    """Started again nothing runs; what was lost or half written is made again, alone."""
+    runs = []
+
+    def counted(name):
+        real = getattr(ld.depth, name)
+        return lambda *args, **options: (runs.append(name), real(*args, **options))[1]
+
+    for name in ("sizes", "skip", "lens", "agreement", "drop_plan", "depth_score", "map_layers"):
+        monkeypatch.setattr(ld.depth, name, counted(name))
+    again = ld.run_depth(models, texts=TEXTS, out=place, questions=2, drop=1)
+    assert runs == []
+    pd.testing.assert_frame_equal(again.frame(), study.frame())
+    next(place.glob("depth/one/lens-*.json")).unlink()
+    next(place.glob("depth/one/sizes-*.safetensors")).unlink()
+    again = ld.run_depth(models, texts=TEXTS, out=place, questions=2, drop=1)
+    assert runs == ["sizes", "lens"]
+    pd.testing.assert_frame_equal(again.frame(), study.frame())
+    ld.run_depth(models, texts=TEXTS, out=place, questions=2, drop=2)
+    assert runs[2:] == ["drop_plan", "drop_plan"]  # only what depends on it
+    assert {len(p.dropped) for _, p in DepthStudy.load(place).of(ld.depth.DropPlan)} == {2}  # the last one counts
+
+
+def test_loading_and_saving_give_the_same(study, tmp_path):
+    study.save(tmp_path / "copy")
+    again = DepthStudy.load(tmp_path / "copy")
+    pd.testing.assert_frame_equal(again.frame(), study.frame())
+    pd.testing.assert_frame_equal(again.claims(), study.claims())
+    broken = next((tmp_path / "copy").glob("depth/one/lens-*.safetensors"))
+    broken.write_bytes(b"nothing")
+    assert len(DepthStudy.load(tmp_path / "copy").failures) == 1
+
+
+def test_the_tidy_frame_holds_every_analysis(study):
+    """A number of it is a number of the analysis, with its interval."""
+    frame = study.frame()
+    assert set(frame["analysis"]) == {a.name for a in study.analyses}
+    sizes = study.of(Sizes)[0][1].frame().set_index("component")
+    at = frame.query("model == 'one' and analysis == 'sizes' and component == 'L1.mlp' and quantity == 'relative'")
+    assert at[["value", "low", "high"]].values[0].tolist() == pytest.approx(
+        sizes.loc["L1.mlp", ["relative", "relative_low", "relative_high"]].tolist()
+    )
+
+
+def made(*results, model="m"):
+    """A study of results that were made by hand."""
+    about = {"settings": {"weights": "0" * 64, "dtype": "float32"}, "versions": {"layerdiv_tl": "0"}}
+    about |= {"seconds": 0.0, "finished": "2000-01-01T00:00"}
+    names = {Sizes: "sizes", Skip: "skip_future", LayerMaps: "map_layers"}
+    return tuple(Analysis(model, names[type(r)], "texts", r, about) for r in results)
+
+
+def sizes_of(levels, texts=12, seed=0):
+    """`Sizes` of layers that write so much, give or take a tenth, in every text."""
+    rng = np.random.default_rng(seed)
+    names = tuple(ld.Component("layer", i) for i in range(len(levels)))
+    relative = np.asarray(levels) * (1 + 0.1 * rng.normal(size=(3 * texts, len(levels))))
+    return Sizes(names, relative, np.zeros_like(relative), relative, np.repeat(np.arange(texts), 3), "m")
+
+
+def skip_of(effect, output, texts=12, seed=0):
+    """A `Skip` with this effect of s on l, and on the answers."""
+    rng = np.random.default_rng(seed)
+    count = len(output)
+    names = tuple(ld.Component("layer", i) for i in range(count))
+    later = np.full((texts, count, count), np.nan)
+    for s in range(count):
+        for layer in range(s + 1, count):
+            later[:, s, layer] = effect(s, layer) * (1 + 0.05 * rng.normal(size=texts))
+    answers = np.asarray(output) * (1 + 0.05 * rng.normal(size=(2 * texts, count)))
+    text = np.repeat(np.arange(texts), 2)
+    return Skip(names, names, later, later, answers, answers, text, np.tile([0, 1], texts), "layer", "future", "m")
+
+
+def claim(analyses, number):
+    frame = DepthStudy(tuple(analyses), (), ()).claims()
+    return frame[frame["number"] == number].set_index("reading")
+
+
+@pytest.mark.parametrize(
+    ("levels", "verdict", "ratio"),
+    [
+        ([1, 1, 0.5, 0.5], "confirmed", 0.5),
+        ([0.5, 0.5, 1, 1], "refuted", 2),
+        ([1, 2, 0.5], "confirmed", 1 / 3),  # of an odd number the middle layer is earlier
+        ([1, 1, 1, 1], "within noise", 1),
+    ],
+)
+def test_claim_9_is_the_ratio_of_the_halves(levels, verdict, ratio):
+    row = claim(made(sizes_of(levels)), 9).loc["mean of layers"]
+    assert (row["verdict"], row["over"]) == (verdict, "texts")
+    assert row["estimate"] == pytest.approx(ratio, rel=0.06)
+
+
+def test_claim_9_over_models_is_student_s():
+    """With three models the interval is over models; equal to scipy's."""
+    from scipy.stats import t
+
+    results = [sizes_of([1, 1, r, r], seed=i) for i, r in enumerate((0.4, 0.5, 0.7))]
+    row = claim([a for i, r in enumerate(results) for a in made(r, model=f"m{i}")], 9).loc["mean of layers"]
+    ratios = [r.relative[:, 2:].mean() / r.relative[:, :2].mean() for r in results]
+    half = t.ppf(0.975, 2) * np.std(ratios, ddof=1) / np.sqrt(3)
+    assert (row["over"], row["n"]) == ("models", 3)
+    assert row[["estimate", "low", "high"]].tolist() == pytest.approx(
+        [np.mean(ratios), np.mean(ratios) - half, np.mean(ratios) + half]
+    )
+
+
+def test_claim_10_tells_distance_from_depth():
+    """Where an effect falls with distance alone, late layers only seem to disturb more; with depth, less."""
+    near = claim(made(skip_of(lambda s, later: 1 / (later - s), [1, 1, 1, 1, 0.3, 0.3, 0.3, 0.3])), 10)
+    assert near["verdict"].to_dict() == {
+        "answers": "confirmed",
+        "later layers": "refuted",
+        "later layers, equally far": "within noise",
+    }
+    deep = claim(made(skip_of(lambda s, later: (2 if s < 4 else 1) / (later - s), [1] * 8)), 10)
+    assert deep.loc["later layers, equally far", "verdict"] == "confirmed"
+    assert deep.loc["later layers, equally far", "estimate"] == pytest.approx(0.5, rel=0.05)
+    assert deep.loc["answers", "verdict"] == "within noise"
+
+
+def test_claim_10_by_loops():
+    """The mean over distances of the means over pairs, a second time."""
+    skip = skip_of(lambda s, later: (1 + s) / later, [1] * 6)
+    mean, count = skip.later.mean(0), 6
+    halves = []
+    for half in (range(3, 6), range(3)):
+        levels = []
+        for d in range(1, 3):
+            levels.append(np.mean([mean[s, s + d] for s in half if s + d < count]))
+        halves.append(np.mean(levels))
+    row = claim(made(skip), 10).loc["later layers, equally far"]
+    assert row["estimate"] == pytest.approx(halves[0] / halves[1], rel=1e-9)
+
+
+def test_claim_12_is_about_the_diagonal():
+    names = tuple(ld.Component("layer", i) for i in range(6))
+    error = np.abs(np.arange(6)[:, None] - np.arange(6)[None]) + np.random.default_rng(0).random((8, 6, 6)) / 10
+    for table, verdict in ((error, "confirmed"), (error[:, ::-1], "refuted")):
+        maps = LayerMaps(names, names, table, table, np.full(8, 5), 40, 0.0, "a", "b")
+        assert claim(made(maps), 12)["verdict"].tolist() == [verdict]
+
+
+def test_without_depth_analyses_the_claims_say_how_to_get_them():
+    from test_claims import planted
+
+    frame = planted().claims(draws=20)
+    late = frame[frame["number"] >= 9]
+    assert late["number"].tolist() == [9, 10, 11, 12]
+    assert set(late["verdict"]) == {"not tested"}
+    assert late["because"].str.contains("layerdiv depth").all()
+
+
+def test_sentences_hold_the_frames_numbers(study):
+    """Each figure in a sentence is one of the analysis it is about."""
+    said = list(depth_findings(study))
+    plan = study.of(ld.depth.DropPlan)[0][1]
+    grown = plan.frame().set_index(["plan", "dropped"])["loss_growth"]
+    sentence = next(s for s in said if s.startswith("one on texts: without"))
+    shown = [float(x) for x in re.findall(r"-?\d+\.\d+", sentence)]
+    assert shown[:3] == pytest.approx([grown["plan", 1], grown["influence", 1], grown["random", 1]], abs=0.006)
+    table = study.of(ld.depth.Agreement)[0][1].correlations().query("effect == 'loss' and kind == 'all'")
+    best = table.loc[table["correlation"].idxmax()]
+    sentence = next(s for s in said if s.startswith("one on 4 texts: what removing"))
+    assert float(re.findall(r"ρ (-?\d+\.\d+)", sentence)[0]) == pytest.approx(best["correlation"], abs=0.006)
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(900, "dark"), (1600, "light")])
+def test_the_page_in_a_browser(study, tmp_path, browser, width, scheme):
+    """Offline: no request, no complaint, hostile names inert; every figure is drawn, nothing is wider than it."""
+    path = study.report(tmp_path / "depth.html")
+    assert HOSTILE not in path.read_text()
+    with browser.open(path, width, scheme) as opened:
+        opened.page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+        opened.scroll()
+        opened.page.wait_for_function("[...document.querySelectorAll('.chart')].every((c) => c.data)", timeout=60_000)
+        assert opened.wider_than_window() <= 0
+        assert not opened.requests
+        assert not [c for c in opened.complaints if "GPU" not in c and "WebGL" not in c]
+
+
+def test_the_command_line_writes_all_of_it(tmp_path, models, capsys, words):  # noqa: F811
+    """Numbers, frames, plans in LLM-Drop's form, a page; a report of the folder; the same again at once."""
+    models["one"].tokenizer.save_pretrained(tmp_path / "model")
+    llama().save_pretrained(tmp_path / "model")
+    (tmp_path / "texts.txt").write_text("\n\n".join(TEXTS))
+    out = tmp_path / "out"
+    command = ["depth", "--model", str(tmp_path / "model"), "--text", str(tmp_path / "texts.txt"), "--out", str(out)]
+    command += ["--drop", "1", "--part", "sublayer", "--score", "influence", "--questions", "2"]
+    assert main(command) == 0
+    told = capsys.readouterr().out
+    assert "9. The later half of the layers contributes less" in told
+    folder = out / "depth" / "model"
+    lists = json.loads((folder / "drop_plan-4-texts.json").read_text())
+    assert len(lists["drop_attn_list"]) + len(lists["drop_mlp_list"]) == 1
+    frame = pd.read_csv(folder / "drop_plan-4-texts-components.csv")
+    assert frame["drop"].sum() == 1
+    assert frame.loc[frame["drop"], "score"].item() == frame["score"].min()
+    assert (out / "depth.html").is_file()
+    assert main(["report", str(out), "-o", str(tmp_path / "r.html")]) == 0
+    assert "drop plan" in (tmp_path / "r.html").read_text()
+    capsys.readouterr()
+    assert main([*command, "--json"]) == 0
+    assert {row["number"] for row in json.loads(capsys.readouterr().out)["claims"]} == {9, 10, 11, 12}
+
+
+def test_a_report_of_a_study_shows_the_depth_analyses_beside_it(models, tmp_path):
+    from layerdiv_tl.studies.run import run_study
+
+    frame = pd.DataFrame({"text": ["hot big", "cold big"] * 12, "label": [0, 1] * 12})
+    task = ld.Task.from_frame(frame, template="{text} {answer}", options=["yes", "no"], name="t")
+    one = {"one": models["one"]}
+    whole = run_study(one, task, out=tmp_path)
+    assert whole.depth is None
+    ld.run_depth(one, task, TEXTS, out=tmp_path, questions=0, drop=1)
+    whole = ld.Study.load(tmp_path)
+    claims = whole.claims(draws=20).set_index("number")
+    assert (claims.loc[9, "over"] == "texts").all()
+    assert "Depth, model by model" in whole.report(tmp_path / "r.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--text", "missing.txt"], "--text missing.txt cannot be read"),
+        (["--text", "empty.txt"], "--text empty.txt is empty"),
+        (["--text", "short.txt"], "no text has 4 tokens"),
+        (["--text", "texts.txt", "--drop", "9"], "budget=9 must be a whole number from 1 to 2"),
+        (["--task", "nonsense"], "there is no task 'nonsense'"),
+    ],
+)
+def test_wrong_input_is_a_sentence(arguments, sentence, tmp_path, monkeypatch, models, capsys):
+    monkeypatch.chdir(tmp_path)
+    models["one"].tokenizer.save_pretrained("model")
+    llama().save_pretrained("model")
+    for name, text in (("empty.txt", "\n\n"), ("short.txt", "yes"), ("texts.txt", "\n\n".join(TEXTS))):
+        (tmp_path / name).write_text(text)
+    assert main(["depth", "--model", "model", "--out", "out", "--questions", "0", *arguments]) == 1
+    assert sentence in capsys.readouterr().err
+
+
+def test_a_model_that_fails_is_named_and_the_others_go_on(models, tmp_path):
+    study = ld.run_depth({"no": tmp_path / "none", "one": models["one"]}, texts=TEXTS, questions=0, drop=1)
+    assert study.models == ("one",)
+    assert study.failures[0].startswith("no: ")
+    for nothing in ([], "one text"):
+        with pytest.raises(ld.InputError, match="give a list of texts"):
+            ld.run_depth(models, texts=nothing)
+    with pytest.raises(ld.InputError, match="there is no folder"):
+        DepthStudy.load(tmp_path / "nowhere")
+    with pytest.raises(ld.InputError, match="holds no depth analyses"):
+        DepthStudy.load(tmp_path)

@@ -1,0 +1,244 @@
+"""Questions of a known number of steps: the written ones, the made ones, and the user's own files."""
+
+import json
+import re
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import layerdiv_tl as ld
+from layerdiv_tl.tasks.questions import boxed
+
+GSM8K = [
+    {"question": "Ada has 2 pens and buys 3. How many?", "answer": "2 + 3 = <<2+3=5>>5\n#### 5"},
+    {"question": "A crate holds 700. Two, less 400?", "answer": "2 * 700 = 1400\n1400 - 400 = 1000\n#### 1,000"},
+    {"question": "How many is a dozen?", "answer": "#### 12"},
+]
+MATH = [
+    {"problem": "What is $1/4 + 1/4$?", "level": "Level 1", "solution": r"It is $\boxed{\frac{1}{2}}$."},
+    {"problem": "Solve $x^2 = 49$, $x > 0$.", "level": "Level 3", "type": "Algebra", "solution": r"So \boxed 7$."},
+    {"problem": "Draw it.", "level": "Level ?", "type": "Geometry", "solution": r"\boxed{1}"},
+]
+MQUAKE = [
+    {
+        "case_id": 8,
+        "questions": ["Which city governs the land of the Alhambra?", "Where is the Alhambra's government?"],
+        "answer": "Madrid",
+        "new_answer": "Oslo",
+        "single_hops": [{"question": "a", "answer": "Spain"}, {"question": "b", "answer": "Madrid"}],
+    },
+    {
+        "case_id": 9,
+        "questions": ["What do people speak around the Alhambra?"],
+        "answer": "Spanish",
+        "orig": {"triples": [["Q1", "P1", "Q2"], ["Q2", "P2", "Q3"], ["Q3", "P3", "Q4"]]},
+    },
+]
+PLAIN = [
+    {"text": "Two plus two is", "answer": "four", "hops": 1},
+    {"text": "Answer at once:\n", "answer": 7, "hops": 2, "chain": ["a → b", "b → 7"], "id": "second"},
+    {"text": "A trailing space ", "answer": " goes", "hops": 2},
+]
+
+
+def lines(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def test_written_questions_keep_their_own_rules():
+    """Every one has as many links as hops, each beginning where the last ended, from the text to the answer."""
+    asked = ld.depth.questions()
+    assert all((asked.groups == hops).sum() >= 50 for hops in (1, 2, 3))
+    assert len(set(asked.texts)) == len(set(asked.ids)) == len(asked)
+    for text, answer, hops, chain in zip(asked.texts, asked.answers, asked.groups, asked.chains, strict=True):
+        links = [link.split(" → ") for link in chain]
+        assert len(links) == hops
+        assert links[0][0].casefold() in text.casefold()
+        assert answer == " " + links[-1][1]
+        for before, after in pairwise(links):
+            assert before[1] == after[0]
+        # Neither the answer nor what stands between is given away.
+        for told in (link[1] for link in links):
+            assert not re.search(rf"\b{re.escape(told.casefold())}\b", text.casefold()), (text, told)
+
+
+def test_written_questions_are_varied():
+    """No answer is asked for often, in all or for one number of hops, and no more than a third are capitals."""
+    asked = ld.depth.questions("sample/hops").frame()
+    assert asked.groupby("group")["answer"].value_counts().max() <= 3
+    assert asked["text"].str.contains("capital of").mean() < 1 / 3
+
+
+@pytest.mark.parametrize(
+    "name", ["synthetic/k_hop", "synthetic/k_hop:entities=6,seed=2", "synthetic/modular:modulus=5"]
+)
+def test_generated_questions_are_the_tasks_of_each_number_of_steps(name):
+    """Each level holds the first rows of the task with that many steps."""
+    by = "hops" if "k_hop" in name else "terms"
+    asked = ld.depth.questions(name, levels=[2, 3], limit=5)
+    assert asked.by == by
+    for level in (2, 3):
+        task = ld.task(f"{name}{',' if ':' in name else ':'}{by}={level}", limit=5)
+        here = np.flatnonzero(asked.groups == level)
+        assert [asked.texts[i] for i in here] == list(task.prompts)
+        assert [asked.answers[i] for i in here] == [task.options[label] for label in task.labels]
+    usual = ld.depth.questions(name, limit=1)
+    assert usual.groups.tolist() == ([1, 2, 3, 4] if by == "hops" else [2, 3, 4, 5])
+
+
+def test_hops_alone_make_no_prompt_longer():
+    """Questions of k hops have as many words whatever k is (one step, two steps), so length cannot mislead."""
+    asked = ld.depth.questions("synthetic/k_hop", limit=8)
+    assert len({len(text.split()) for text in asked.texts}) == 1
+
+
+def test_sums_of_more_terms_are_sums():
+    """The answer is the sum modulo m, for any number of terms."""
+    asked = ld.depth.questions("synthetic/modular:modulus=9,largest=40", limit=20)
+    for text, answer, terms in zip(asked.texts, asked.answers, asked.groups, strict=True):
+        numbers = [int(n) for n in re.findall(r"\d+", text)]
+        assert len(numbers) == terms + 1
+        assert numbers[-1] == 9
+        assert max(numbers[:-1]) <= 40
+        assert int(answer) == sum(numbers[:-1]) % 9
+
+
+def test_forms_are_known_by_their_columns(tmp_path):
+    """GSM8K is grouped by its lines of reasoning, MATH by level, MQuAKE by single hops, plain rows by what they say."""
+    gsm = ld.depth.questions(lines(tmp_path / "gsm.jsonl", GSM8K))
+    assert (gsm.by, gsm.groups.tolist(), gsm.answers, gsm.dropped) == ("steps", [1, 2], (" 5", " 1000"), 1)
+    assert gsm.texts[0] == f"Question: {GSM8K[0]['question']}\nAnswer:"
+    maths = ld.depth.questions(lines(tmp_path / "math.jsonl", MATH))
+    assert (maths.by, maths.groups.tolist(), maths.answers) == ("level", [1, 3], (r" \frac{1}{2}", " 7"))
+    assert maths.dropped == 1
+    quake = tmp_path / "quake.json"
+    quake.write_text(json.dumps(MQUAKE))
+    for source in (quake, lines(tmp_path / "quake.jsonl", MQUAKE), pd.DataFrame(MQUAKE[:1])):
+        asked = ld.depth.questions(source)
+        assert (asked.by, asked.groups.tolist()[:1], asked.answers[0], asked.ids[0]) == ("hops", [2], " Madrid", "8")
+    assert ld.depth.questions(quake).groups.tolist() == [2, 3]
+    plain = ld.depth.questions(str(lines(tmp_path / "own.jsonl", PLAIN)))
+    assert plain.texts == ("Two plus two is", "Answer at once:\n", "A trailing space")
+    assert plain.answers == (" four", "7", " goes")
+    assert (plain.chains[1], plain.ids[1], plain.by) == (("a → b", "b → 7"), "second", "hops")
+    table = pd.DataFrame([{"text": "a b", "answer": "c", "difficulty": "2.5"}])
+    table.to_csv(tmp_path / "own.csv", index=False)
+    assert ld.depth.questions(tmp_path / "own.csv").groups.tolist() == [2.5]
+    assert ld.depth.questions(tmp_path / "own.csv").by == "difficulty"
+
+
+def test_levels_and_limit_choose(tmp_path):
+    """`levels` keeps groups, `limit` the first of each."""
+    path = lines(tmp_path / "own.jsonl", [dict(PLAIN[0], hops=n % 3) for n in range(9)])
+    assert ld.depth.questions(path, limit=2).groups.tolist() == [0, 1, 2, 0, 1, 2]
+    assert ld.depth.questions(path, levels=[2]).groups.tolist() == [2, 2, 2]
+    with pytest.raises(ld.InputError, match="has one of the levels 7"):
+        ld.depth.questions(path, levels=7)
+
+
+def test_boxes_are_read_to_their_own_end():
+    """Braces nest, escaped ones do not count, the last box is the answer, and a thousand levels are no trouble."""
+    assert boxed(r"\boxed{1} then \boxed{a_{b_{c}}} .") == "a_{b_{c}}"
+    assert boxed(r"\boxed{\{1, 2\}}") == r"\{1, 2\}"
+    assert boxed(r"\fbox{x}") == "x"
+    assert boxed(r"\boxed{unclosed") == ""
+    assert boxed("\\boxed{" + "{" * 5000 + "x" + "}" * 5000 + "}") == "{" * 5000 + "x" + "}" * 5000
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("", "holds no rows"),
+        ("\n\n", "holds no rows"),
+        ("not JSON", "line 1 of own.jsonl is not JSON"),
+        ('{"text": "a", "answer": "b", "hops": 1}\n{"text": ', "line 2 of own.jsonl is not JSON"),
+        ("[" * 100000, "not JSON|no JSON object"),
+        ("[1, 2]", "line 1 of own.jsonl is no JSON object"),
+        ('{"prompt": "a", "answer": "b"}', "line 1 of own.jsonl has no columns of a known form .*plain: text, answer"),
+        ("{}", "its columns: none"),
+        ('{"text": "a", "answer": "b"}', "line 1 of own.jsonl has none of hops, steps, level, difficulty"),
+        (
+            '{"text": "a", "answer": "b", "hops": 1}\n\n{"text": "a", "hops": 1}',
+            "line 3 of own.jsonl has no column 'answer'",
+        ),
+        (
+            '{"text": "a", "answer": "b", "hops": 1}\n{"text": "a", "answer": "b", "level": 1}',
+            "line 2 .* column 'hops'",
+        ),
+        ('{"text": "a", "answer": " ", "hops": 1}', "line 1 of own.jsonl: the answer is ' '"),
+        ('{"text": "", "answer": "b", "hops": 1}', "line 1 of own.jsonl: the text is ''"),
+        ('{"text": "a", "answer": null, "hops": 1}', "the answer is None"),
+        ('{"text": "a", "answer": true, "hops": 1}', "the answer is True"),
+        ('{"text": "a", "answer": "b", "hops": "many"}', "hops='many'"),
+        ('{"text": "a", "answer": "b", "hops": NaN}', "hops=nan"),
+        ('{"text": "a", "answer": "b", "hops": 1e9}', "hops=1000000000.0"),
+        ('{"text": "a", "answer": "b", "hops": true}', "hops=True"),
+        ('{"text": "a", "answer": "b", "hops": [1]}', r"hops=\[1\]"),
+        ('{"text": "a", "answer": "b", "hops": 1, "chain": [1.5]}', "a link of the chain is 1.5"),
+        ('{"question": "a", "answer": "b"}', "line 1 of own.jsonl has an answer without '#### '"),
+        ('{"question": "a", "answer": "b\\n#### "}', "without '#### '"),
+        ('{"question": "a", "answer": "#### 4"}', "none of the 1 rows of .* has a number of steps"),
+        ('{"problem": "a", "solution": "b", "level": "Level 1"}', r"a solution without \\boxed"),
+        ('{"problem": "a", "solution": "\\\\boxed{1}", "level": "hard"}', "level='hard'"),
+        ('{"problem": "a", "solution": "\\\\boxed{1}"}', "no columns of a known form"),
+        ('{"questions": "a", "answer": "b", "single_hops": [1]}', "has questions='a'"),
+        ('{"questions": [], "answer": "b", "single_hops": [1]}', r"has questions=\[\]"),
+        ('{"questions": [""], "answer": "b", "single_hops": [1]}', "its first question is ''"),
+        ('{"questions": ["a"], "answer": "b", "single_hops": []}', "no list of single_hops"),
+        ('{"questions": ["a"], "answer": "b"}', "no column 'orig'"),
+        ('{"questions": ["a"], "answer": "b", "orig": 3}', "no list of single_hops"),
+    ],
+)
+def test_bad_rows_are_refused_with_their_line(tmp_path, content, says):
+    """A row that cannot be used is an InputError that says where it is and what is wrong with it."""
+    (tmp_path / "own.jsonl").write_text(content)
+    with pytest.raises(ld.InputError, match=says):
+        ld.depth.questions(tmp_path / "own.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "says"),
+    [
+        ("sample/hop", {}, "there are no questions 'sample/hop': choose among sample/hops, synthetic/k_hop"),
+        ("synthetic/votes", {}, "has no number of steps: choose among synthetic/k_hop, synthetic/modular"),
+        ("synthetic/k_hop:hops=2", {}, "give them as levels="),
+        ("synthetic/k_hop", {"levels": [9]}, "hops=9 must be between"),
+        ("synthetic/k_hop", {"levels": [1.5]}, "whole numbers of hops"),
+        ("synthetic/k_hop:entities=2", {}, "hops=2 must be between"),
+        ("sample/hops", {"levels": []}, "levels is empty"),
+        ("sample/hops", {"levels": ["two"]}, "levels holds 'two'"),
+        ("sample/hops", {"levels": [float("nan")]}, "levels holds nan"),
+        ("sample/hops", {"limit": 0}, "limit=0"),
+        ("sample/hops", {"limit": True}, "limit=True"),
+        (7, {}, "data is a int"),
+        ("a\0b", {}, "there are no questions"),
+    ],
+)
+def test_bad_names_are_refused(source, options, says):
+    """A name, level or limit that does not exist is an InputError that names those that do."""
+    with pytest.raises(ld.InputError, match=says):
+        ld.depth.questions(source, **options)
+
+
+def test_questions_become_scores(stories, tmp_path):
+    """Questions of any source go through the model as text, with their groups and names."""
+    path = lines(tmp_path / "own.jsonl", PLAIN)
+    for asked in (ld.depth.questions(path), ld.depth.questions(limit=2)):
+        found = ld.depth.depth_score(stories, asked)
+        assert found.ids == asked.ids
+        assert found.by == "hops"
+        assert found.groups.tolist() == asked.groups.tolist()
+        assert np.isfinite(found.scores).all()
+    assert "sample/hops" in repr(asked)
+    assert asked.frame()["chain"].str.count("→").tolist() == asked.groups.tolist()
+
+
+def test_text_that_is_no_unicode_is_refused(stories, tmp_path):
+    """Half of a surrogate pair, which JSON can spell, is an InputError before the model sees it."""
+    for field in ("text", "answer"):
+        row = {"text": "a b", "answer": "c", "hops": 1} | {field: "\ud800"}
+        with pytest.raises(ld.InputError):
+            ld.depth.depth_score(stories, ld.depth.questions(lines(tmp_path / "own.jsonl", [row])))
