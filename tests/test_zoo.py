@@ -216,6 +216,8 @@ def test_stopped_training_ends_with_the_same_weights(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         training.train(model, tmp_path / "broken", SMALL)
     monkeypatch.setattr(training._State, "step", kept)
+    with pytest.raises(ld.InputError, match="other settings"):
+        training.train(model, tmp_path / "broken", dataclasses.replace(SMALL, rate=1e-3))
     again = training.train(model, tmp_path / "broken", SMALL)
     name = "model.safetensors"
     assert (again / name).read_bytes() == (whole / name).read_bytes()

@@ -136,7 +136,8 @@ def accuracy(model: Any, rows: int) -> dict[str, float]:
 def train(model: Trained, out: Path, recipe: Recipe | None = None, stop: int | None = None) -> Path:
     """Train one model into `out/NAME`, with its log in `out/logs`, or go on with it; its folder.
 
-    `stop` ends after so many steps of the recipe, with the weights as they are then.
+    `stop` ends after so many steps of the recipe, with the weights as they are then. Raises InputError where what
+    is there was begun in another way.
     """
     recipe = recipe or Recipe()
     end = recipe.steps if stop is None else stop
@@ -145,20 +146,29 @@ def train(model: Trained, out: Path, recipe: Recipe | None = None, stop: int | N
     log.parent.mkdir(parents=True, exist_ok=True)
     net = build(model)
     state = _State(net, recipe)
-    step, seconds = state.read(half) if half.exists() else (0, 0.0)
-    if step:  # what was written behind the step that training goes on from was not kept
-        settings, *lines = log.read_text(encoding="utf-8").splitlines()
+    step, seconds, settings = 0, 0.0, json.dumps(_settings(model, net, recipe))
+    lines = []
+    if half.exists():
+        step, seconds = state.read(half)
+        before, *lines = log.read_text(encoding="utf-8").splitlines()
+        if before != settings:
+            raise InputError(
+                f"{str(half)!r} was begun with other settings or versions: remove it, or go on with those."
+            )
+        # What was written down behind the step that training goes on from is to come again.
         lines = [line for line in lines if json.loads(line)["step"] <= step]
-        log.write_text("\n".join([settings, *lines]) + "\n", encoding="utf-8")
-    else:
-        log.write_text(json.dumps(_settings(model, net, recipe)) + "\n", encoding="utf-8")
+    log.write_text("".join(f"{line}\n" for line in [settings, *lines]), encoding="utf-8")
     begun, loss, since = time.monotonic() - seconds, 0.0, 0
     while step < end:
         loss, since = loss + state.step(batches(recipe, model.seed, step), step), since + 1
         step += 1
         if step % recipe.every == 0 or step == end:
             rows = recipe.last if step == recipe.steps else recipe.tested
-            line = {"step": step, "seconds": round(time.monotonic() - begun, 1), "loss": round(loss / since, 4)}
+            line: dict[str, Any] = {
+                "step": step,
+                "seconds": round(time.monotonic() - begun, 1),
+                "loss": round(loss / since, 4),
+            }
             line |= {"rows": rows, "accuracy": {k: round(v, 4) for k, v in accuracy(net, rows).items()}}
             with log.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
@@ -298,8 +308,12 @@ def main(arguments: list[str] | None = None) -> int:
     given.out.mkdir(parents=True, exist_ok=True)
     words.tokenizer().save_pretrained(given.out)
     for model in chosen:
-        if not (given.out / model.short / "model.safetensors").is_file():
+        if (given.out / model.short / "model.safetensors").is_file():
+            continue
+        try:
             train(model, given.out)
+        except InputError as error:
+            parser.exit(1, f"{error}\n")
     return 0
 
 

@@ -120,8 +120,9 @@ def load(name: str) -> Loadable:
 
     model = find(name, SHIPPED)
     loaded = load_model(model.folder, tokenizer=str(FOLDER), dtype="float32", device="cpu")
-    loaded.anatomy.root.config._name_or_path = model.short
-    return Loadable(loaded.anatomy.root, loaded.tokenizer)
+    net: Any = loaded.anatomy.root
+    net.config._name_or_path = model.short
+    return Loadable(net, loaded.tokenizer)
 
 
 def log(model: Trained, folder: Path = FOLDER) -> tuple[dict[str, Any], list[dict[str, Any]]]:
