@@ -202,6 +202,21 @@ def test_answers_of_training_rows_are_right():
     assert min(np.unique(starts, return_counts=True)[1]) > 150
 
 
+def test_training_rows_share_no_randomness_with_rows_that_are_asked(monkeypatch):
+    """No generator of training rows is seeded as a Task's row is, not even of a Task with the stream's own seed."""
+    seeds, make = [], np.random.default_rng
+    monkeypatch.setattr(np.random, "default_rng", lambda seed: seeds.append(tuple(map(int, seed))) or make(seed))
+    for seed, step in ((0, 0), (0, 1), (1, 2000)):
+        training.batches(training.Recipe(), seed, step)
+    ours, seeds[:] = list(seeds), []
+    for name in TASKS:
+        asked(name, 4, training.STREAM)
+    first = {make(seed).integers(2**63) for seed in ours}
+    assert len(first) == len(set(ours)) == 9
+    assert seeds
+    assert not first & {make(seed).integers(2**63) for seed in seeds}
+
+
 def test_stopped_training_ends_with_the_same_weights(tmp_path, monkeypatch):
     """A run killed between evaluations and begun again gives, bit for bit, what an unbroken one gives."""
     model, kept = Trained(2, shared=True, width=32), training._State.step

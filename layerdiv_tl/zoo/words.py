@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -155,9 +154,3 @@ def _begun(fact: Int[np.ndarray, "row fact token"]) -> Int[np.ndarray, "row toke
     """All facts of a row behind the token that begins a text."""
     flat = fact.reshape(len(fact), -1)
     return np.concatenate([np.full((len(flat), 1), IDS[BEGIN]), flat], axis=1)
-
-
-def saved(folder: Path) -> Path:
-    """The tokenizer's files in a folder."""
-    tokenizer().save_pretrained(folder)
-    return folder
