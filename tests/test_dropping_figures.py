@@ -56,11 +56,9 @@ def test_each_panel_has_every_component_where_the_frame_puts_it(agreement, effec
         assert seen == {c: (frame[f"{measure}_rank"][c], frame[at][c]) for c in frame.index}
     left, right = figure.layout.xaxis.range
     assert left > right
-    if scale == "rank":
-        bottom, top = figure.layout.yaxis.range
-        assert bottom > top
-    else:
-        assert figure.layout.yaxis.autorange is True
+    bottom, top = figure.layout.yaxis.range
+    assert (bottom > top) == (scale == "rank")
+    assert min(bottom, top) < frame[at].min() <= frame[at].max() < max(bottom, top)
 
 
 def test_names_stand_at_their_marks(agreement):
@@ -88,6 +86,7 @@ def test_the_other_button_gives_the_other_figure(agreement):
             assert update["error_y"][number]["visible"] == trace.error_y.visible
             assert tuple(update["text"][number] or ()) == (trace.text or ())
         assert layout["yaxis.title.text"] == other.layout.yaxis.title.text
+        assert tuple(layout["yaxis.range"]) == tuple(layout["yaxis5.range"]) == other.layout.yaxis.range
 
 
 def test_headings_say_the_correlation(agreement):

@@ -43,7 +43,7 @@ _MARKED = 5
 
 
 def agreement_ranks(agreement: Agreement, title: str | None = None) -> go.Figure:
-    """A map quantity × component of ranks, effects above, direct measures below; dark is needed most."""
+    """A map quantity × component of ranks, effects above, direct measures below; strong colours are needed most."""
     frame, quantities = agreement.frame(), [*EFFECTS, *measures(agreement)]
     count, effects = len(frame), len(EFFECTS)
     # Edges of rows: a gap divides effects from measures.

@@ -77,11 +77,14 @@ def agreement_scatter(
         trace.update(said)
     ends, ticks = [1.06 * len(frame) + 0.5, 0.5 - 0.06 * len(frame)], rank_ticks(len(frame))
     ranked = {"range": ends, "autorange": False, "zeroline": False, "tickmode": "array", "tickvals": ticks}
+    # Ends are given: left to itself, an axis that a button turns over stays turned.
+    reach = [frame[effect + end] for end in ("", "_low", "_high")]
+    low, high = min(r.min() for r in reach), max(r.max() for r in reach)
+    room = 0.05 * (high - low) or 0.5
+    valued = {"range": [low - room, high + room], "autorange": False, "zeroline": True, "tickmode": "auto"}
     layouts = {
         "rank": _y_axes(rows, f"rank by {NAMES[effect]}", ranked),
-        "value": _y_axes(
-            rows, f"{NAMES[effect]}, {UNITS[effect]}", {"autorange": True, "zeroline": True, "tickmode": "auto"}
-        ),
+        "value": _y_axes(rows, f"{NAMES[effect]}, {UNITS[effect]}", valued),
     }
     updates = {one: {key: [said[key] for said in some] for key in some[0]} for one, some in drawn.items()}
     labels = {"rank": "ranks", "value": "values"}
