@@ -40,7 +40,12 @@ _CAPTION = {
     "drop_plan": "What the model is without the layers that a plan drops, on rows that did not choose them.",
     "map_layers": "Which layer of one model says what a layer of the other says.",
 }
-_MORE = {"skip": ["bars"], "skip_future": ["bars"], "agreement": ["correlations", "stability"]}
+_MORE = {
+    "skip": ["bars"],
+    "skip_future": ["bars"],
+    "agreement": ["ranks", "correlations", "stability"],
+    "drop_plan": ["components"],
+}
 _CORRELATIONS = (
     "Spearman's ρ with the loss that removal costs; rows for a stable rank: how many make two samples of rows agree "
     "at 0.9."
