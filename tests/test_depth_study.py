@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pandas as pd
@@ -90,6 +92,13 @@ def test_loading_and_saving_give_the_same(study, tmp_path):
     broken = next((tmp_path / "copy").glob("depth/one/lens-*.safetensors"))
     broken.write_bytes(b"nothing")
     assert len(DepthStudy.load(tmp_path / "copy").failures) == 1
+
+
+def test_another_process_reads_all_of_it(study, place):
+    """Classes of results are known without having been used."""
+    code = f"import layerdiv_tl as ld; s = ld.DepthStudy.load({str(place)!r}); print(len(s.analyses), len(s.failures))"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.split() == [str(len(study.analyses)), "0"]
 
 
 def test_the_tidy_frame_holds_every_analysis(study):

@@ -76,6 +76,10 @@ class DepthStudy(Result):
     @classmethod
     def collect(cls, folders: Sequence[str | os.PathLike[str]], only: set[Path] | None = None) -> Self | None:
         """What `load` gives, or None where there is nothing; `only` these files."""
+        from .. import depth
+
+        for name in depth.__all__:  # a result can be read when its class is known
+            getattr(depth, name)
         found: dict[tuple[str, str, str], Analysis] = {}
         failures = []
         for folder in folders:

@@ -24,7 +24,7 @@ from ...ensemble.reweight import Reweighting
 from ...ensemble.scaling import LogFit
 from ...ensemble.tradeoff import TradeOff
 from ...errors import InputError
-from ...results import Result
+from ...results import Result, with_article
 from ...stream.attention import AttentionPatterns
 from ...stream.contributions import Contributions
 from ...studies.depth import DepthStudy
@@ -171,10 +171,10 @@ def figure(result: Result, *, kind: str | None = None, dark: bool = False, **opt
     """
     kinds = next((kinds for of, kinds in KINDS.items() if isinstance(result, of)), None)
     if kinds is None:
-        raise InputError(f"a {type(result).__name__} has no figure of its own: plot one of its parts.")
+        raise InputError(f"{with_article(type(result).__name__)} has no figure of its own: plot one of its parts.")
     kind = next(iter(kinds)) if kind is None else kind
     if kind not in kinds:
         names = ", ".join(map(repr, kinds))
-        raise InputError(f"kind={kind!r} is no figure of a {type(result).__name__}: use {names}.")
+        raise InputError(f"kind={kind!r} is no figure of {with_article(type(result).__name__)}: use {names}.")
     drawn = kinds[kind](result, **options)
     return drawn.update_layout(template=style.template(style.DARK)) if dark else drawn
