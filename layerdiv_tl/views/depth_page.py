@@ -64,7 +64,8 @@ _METHODS = (
 def depth_page(depth: DepthStudy, title: str | None = None) -> Page:
     """The depth analyses of some models as one offline page: words, claims, figures, tables, provenance."""
     models = depth.models
-    page = Page(title or f"How {models[0] if len(models) == 1 else f'{len(models)} models'} use depth", contents=True)
+    who = f"{models[0]} uses" if len(models) == 1 else f"{len(models)} models use"
+    page = Page(title or f"How {who} depth", contents=True)
     page.text(
         f"{'Models' if len(models) > 1 else 'A model'} without one layer at a time: how much each writes, what the "
         "others and the answer do without it, and which could go."
@@ -127,11 +128,12 @@ def depth_findings(depth: DepthStudy) -> Iterator[str]:
         if not table["correlation"].notna().any():
             continue
         best = str(table["correlation"].idxmax())
-        usual = table.loc["influence"]
+        at, usual = table.loc[best], table.loc["influence"]
+        clear = "best by" if at["low"] > 0 and at["low_components"] > 0 else "by no measure clearly, at most by"
         yield (
-            f"{model} on {found.rows}: what removing a sublayer costs is ranked best by {_MEASURE[best]} "
-            f"(ρ {table['correlation'].max():.2f}); block influence has {usual['correlation']:.2f} "
-            f"[{usual['low']:.2f}, {usual['high']:.2f}]."
+            f"{model} on {found.rows}: what removing a sublayer costs is ranked {clear} {_MEASURE[best]} "
+            f"(ρ {at['correlation']:.2f} [{at['low']:.2f}, {at['high']:.2f}]); block influence has "
+            f"{usual['correlation']:.2f} [{usual['low']:.2f}, {usual['high']:.2f}]."
         )
         for name in ("diversity", "diversity_centred"):
             row = table.loc[name]
