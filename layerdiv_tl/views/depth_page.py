@@ -128,11 +128,11 @@ def depth_findings(depth: DepthStudy) -> Iterator[str]:
         if not table["correlation"].notna().any():
             continue
         best = str(table["correlation"].idxmax())
-        at, usual = table.loc[best], table.loc["influence"]
-        clear = "best by" if at["low"] > 0 and at["low_components"] > 0 else "by no measure clearly, at most by"
+        first, usual = table.loc[best], table.loc["influence"]
+        clear = "best by" if first["low"] > 0 and first["low_components"] > 0 else "by no measure clearly, at most by"
         yield (
             f"{model} on {found.rows}: what removing a sublayer costs is ranked {clear} {_MEASURE[best]} "
-            f"(ρ {at['correlation']:.2f} [{at['low']:.2f}, {at['high']:.2f}]); block influence has "
+            f"(ρ {first['correlation']:.2f} [{first['low']:.2f}, {first['high']:.2f}]); block influence has "
             f"{usual['correlation']:.2f} [{usual['low']:.2f}, {usual['high']:.2f}]."
         )
         for name in ("diversity", "diversity_centred"):
