@@ -17,6 +17,7 @@ from ..depth.answering import Cut
 from ..errors import InputError
 from ..results import Result
 from ..stream.loading import Model, fingerprint, load_model
+from ..stream.prompts import encode, plain
 from ..tasks.task import SAMPLES, Task, task
 from .depth_claims import depth_readings
 from .run import models_of, reason
@@ -82,7 +83,7 @@ class DepthStudy(Result):
             place = Path(folder).expanduser()
             if not place.is_dir():
                 raise InputError(f"there is no folder {str(folder)!r}: run layerdiv depth --out there first.")
-            for file in sorted(place.glob(f"{FOLDER}/*/*.json")):
+            for file in sorted(place.glob(f"{FOLDER}/*/*-{12 * '[0-9a-f]'}.json")):  # an exported plan has no digest
                 if only is not None and file not in only:
                     continue
                 try:
@@ -114,6 +115,12 @@ class DepthStudy(Result):
     def of(self, kind: type[Kind]) -> list[tuple[str, Kind]]:
         """(model, result) of every result of a class, such as `Sizes` or `Agreement`."""
         return [(a.model, a.result) for a in self.analyses if isinstance(a.result, kind)]
+
+    def newest(self, name: str) -> dict[str, Any]:
+        """{model: result} of an analysis such as "skip_future"; of several, on other texts, the one finished last."""
+        some = sorted((a for a in self.analyses if a.name == name), key=lambda a: a.about["finished"])
+        found = {a.model: a.result for a in some}
+        return {model: found[model] for model in self.models if model in found}
 
     def frame(self) -> pd.DataFrame:
         """All numbers of all analyses, tidy: model, analysis, on, the row's names, quantity, value, low, high.
@@ -239,9 +246,10 @@ def run_depth(
     ready = [t if isinstance(t, Task) else task(t, data, **how) for t in given]
     if texts is None:
         texts = [prompt for t in ready for prompt in t.prompts[:TEXTS]]
+    texts = texts if isinstance(texts, str) else list(texts)
     if isinstance(texts, str) or not texts:
         raise InputError("texts is one text or none: give a list of texts.")
-    asked = _Asked(list(texts), ready, drop, part, score, questions, multi_token, seed, batch_tokens)
+    asked = _Asked(plain(texts), ready, drop, part, score, questions, multi_token, seed, batch_tokens)
     place = Path(tempfile.mkdtemp(prefix="layerdiv-")) if out is None else Path(out).expanduser()
     failures: list[str] = []
     mine: set[Path] = set()
@@ -256,14 +264,14 @@ def run_depth(
             continue
         try:
             jobs = _standard(model, before, asked)
-        except InputError as error:
-            failures.append(f"{name}: {error}")
+        except Exception as error:
+            failures.append(f"{name}: {reason(error)}")
             continue
         for analysis, on, settings, make in jobs:
             try:
                 mine.add(_run(place, model, digest, analysis, on, settings, make))
             except Exception as error:
-                failures.append(f"{analysis} of {model.name} on {on}: {reason(error)}")
+                failures.append(f"{analysis} of {model.name} ({on}): {reason(error)}")
         before = model
     study = DepthStudy.collect([place], mine) if mine else None
     if study is None:
@@ -279,7 +287,6 @@ def _standard(model: Model, before: Model | None, asked: _Asked) -> list[Job]:
     """The analyses of a model, each with what it follows from."""
     from .. import depth
     from ..depth.answering import writers
-    from ..stream.prompts import encode
     from ..tasks.questions import questions
 
     most = model.at_once(asked.batch_tokens)
@@ -332,11 +339,21 @@ def _standard(model: Model, before: Model | None, asked: _Asked) -> list[Job]:
         seen = hashlib.sha256(json.dumps(asked.texts).encode()).hexdigest()
 
         def mapped() -> Result:
-            return depth.map_layers(before, model, asked.texts, seed=asked.seed, **size)
+            return depth.map_layers(before, model, _comparable(before, model, asked.texts), seed=asked.seed, **size)
 
         of = {"texts": seen, "from": fingerprint(before), "seed": asked.seed, **size}
         jobs.append(("map_layers", f"from {before.name}", of, mapped))
     return jobs
+
+
+def _comparable(before: Model, model: Model, texts: Sequence[Any]) -> list[Any]:
+    """The texts that both models read whole; where their tokens are the same, what both read of each."""
+    here, there = (encode(each, texts, any_length=True) for each in (before, model))
+    most = [len(max(here + there, key=len)) if each.context is None else each.context for each in (before, model)]
+    if here == there and before.vocabulary == model.vocabulary:
+        return [row[: min(most)] for row in here if len(row) >= LEAST]
+    both = zip(texts, here, there, strict=True)
+    return [text for text, *rows in both if all(LEAST <= len(r) <= m for r, m in zip(rows, most, strict=True))]
 
 
 def _run(
@@ -345,7 +362,8 @@ def _run(
     """The analysis from the folder, or computed and written there; the file that tells about it."""
     from importlib.metadata import version
 
-    settings = settings | {"weights": weights, "dtype": model.provenance["dtype"]}
+    # Names too: two that make one name of a file are two analyses.
+    settings = settings | {"model": model.name, "on": on, "weights": weights, "dtype": model.provenance["dtype"]}
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
     about: dict[str, Any] = {
         "format": FORMAT,
