@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -91,6 +93,14 @@ def test_loading_and_saving_give_the_same(study, tmp_path):
     broken = next((tmp_path / "copy").glob("depth/one/lens-*.safetensors"))
     broken.write_bytes(b"nothing")
     assert len(DepthStudy.load(tmp_path / "copy").failures) == 1
+
+
+def test_a_fresh_process_reads_every_analysis(study, tmp_path):
+    """Who only loads has imported nothing else."""
+    study.save(tmp_path)
+    code = "import layerdiv_tl as ld; s = ld.DepthStudy.load('.'); print(len(s.analyses), s.failures)"
+    told = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert told.stdout.split("\n")[0] == f"{len(study.analyses)} ()"
 
 
 def test_the_tidy_frame_holds_every_analysis(study):

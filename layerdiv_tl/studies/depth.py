@@ -13,7 +13,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from ..depth.agreeing import Agreement
 from ..depth.answering import Cut
+from ..depth.junctions import Lens
+from ..depth.maps import LayerMaps
+from ..depth.norms import Sizes
+from ..depth.plans import DropPlan
+from ..depth.score import DepthScore
+from ..depth.skipping import Skip
 from ..errors import InputError
 from ..results import Result
 from ..stream.loading import Model, fingerprint, load_model
@@ -34,6 +41,17 @@ LEAST = 4
 # Prompts of each task that sizes, skips and the lens read where no texts are given.
 TEXTS = 16
 Kind = TypeVar("Kind", bound=Result)
+# The standard set, in order. A file names its class, which is known where it has been imported only.
+ANALYSES: Mapping[str, type[Result]] = {
+    "sizes": Sizes,
+    "skip": Skip,
+    "skip_future": Skip,
+    "lens": Lens,
+    "depth_score": DepthScore,
+    "agreement": Agreement,
+    "drop_plan": DropPlan,
+    "map_layers": LayerMaps,
+}
 
 
 @dataclass(frozen=True)
@@ -91,7 +109,8 @@ class DepthStudy(Result):
                     if not isinstance(about, dict) or about.get("format") != FORMAT:
                         continue
                     key = about["model"], about["analysis"], about["on"]
-                    one = Analysis(*key, Result.load(file.with_suffix(".safetensors")), about)
+                    kind = ANALYSES.get(about["analysis"], Result)
+                    one = Analysis(*key, kind.load(file.with_suffix(".safetensors")), about)
                 except (InputError, OSError, ValueError, KeyError) as error:
                     told = (
                         f"{file.relative_to(place)} cannot be read ({error}): remove it and run layerdiv depth again."
@@ -280,7 +299,6 @@ def run_depth(
 
 
 Job = tuple[str, str, dict[str, Any], Callable[[], Result]]
-ANALYSES = ("sizes", "skip", "skip_future", "lens", "depth_score", "agreement", "drop_plan", "map_layers")
 
 
 def _standard(model: Model, before: Model | None, asked: _Asked) -> list[Job]:
