@@ -280,6 +280,17 @@ def test_an_exported_plan_is_no_analysis(study, tmp_path):
     assert DepthStudy.load(tmp_path).failures == ()
 
 
+def test_a_folder_that_cannot_be_is_refused_before_anything_is_run(models, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ld.InputError, match=r"out=.*file' cannot be made"):
+        ld.run_depth({"no": tmp_path / "none", "one": models["one"]}, texts=TEXTS, out=tmp_path / "file")
+
+
+def test_names_may_be_longer_than_file_names(models, tmp_path):
+    study = ld.run_depth({300 * "n": models["one"]}, texts=TEXTS, out=tmp_path, questions=0)
+    assert (study.models, study.failures) == ((300 * "n",), ())
+
+
 def test_texts_may_be_a_column_of_ids(models):
     rows = pd.Series([np.arange(1, 7), np.arange(2, 9), np.arange(3, 8), np.arange(1, 5)])
     assert not ld.run_depth(models, texts=rows, questions=0).failures

@@ -270,6 +270,10 @@ def run_depth(
         raise InputError("texts is one text or none: give a list of texts.")
     asked = _Asked(plain(texts), ready, drop, part, score, questions, multi_token, seed, batch_tokens)
     place = Path(tempfile.mkdtemp(prefix="layerdiv-")) if out is None else Path(out).expanduser()
+    try:  # before hours of what could not be written
+        (place / FOLDER).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"out={str(out)!r} cannot be made ({error.strerror}): give a folder of yours.") from error
     failures: list[str] = []
     mine: set[Path] = set()
     before: Model | None = None
