@@ -72,8 +72,10 @@ def _parser() -> argparse.ArgumentParser:
         "on where it was stopped; several processes may work in one folder.",
     )
     several: dict[str, Any] = {"action": "extend", "nargs": "+", "required": True}
-    study.add_argument("--model", metavar="M", **several, help="Hugging Face ids, folders, .gguf files, or 'default'")
-    study.add_argument("--task", metavar="T", **several, help="names of tasks or JSON files, or 'all' for the eight")
+    study.add_argument(
+        "--model", metavar="M", **several, help="Hugging Face ids, folders, .gguf files, 'default', 'zoo'"
+    )
+    study.add_argument("--task", metavar="T", **several, help="names, JSON files, 'all' for the eight, 'zoo'")
     study.add_argument("--out", metavar="DIR", required=True, help="where to write, and to go on from")
     study.add_argument("--data", metavar="DIR", help="a folder with the tasks' rows, <name>.jsonl, .csv or .parquet")
     study.add_argument("--limit", metavar="N", type=int, help="use the first N rows (default: 2000 of the paper's)")
