@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import functools
 import json
+import math
 import os
 import re
 import shutil
@@ -71,8 +72,10 @@ def _parser() -> argparse.ArgumentParser:
         "on where it was stopped; several processes may work in one folder.",
     )
     several: dict[str, Any] = {"action": "extend", "nargs": "+", "required": True}
-    study.add_argument("--model", metavar="M", **several, help="Hugging Face ids, folders, .gguf files, or 'default'")
-    study.add_argument("--task", metavar="T", **several, help="names of tasks or JSON files, or 'all' for the eight")
+    study.add_argument(
+        "--model", metavar="M", **several, help="Hugging Face ids, folders, .gguf files, 'default', 'zoo'"
+    )
+    study.add_argument("--task", metavar="T", **several, help="names, JSON files, 'all' for the eight, 'zoo'")
     study.add_argument("--out", metavar="DIR", required=True, help="where to write, and to go on from")
     study.add_argument("--data", metavar="DIR", help="a folder with the tasks' rows, <name>.jsonl, .csv or .parquet")
     study.add_argument("--limit", metavar="N", type=int, help="use the first N rows (default: 2000 of the paper's)")
@@ -201,7 +204,7 @@ def _run(options: argparse.Namespace) -> int:
             if not options.json:
                 print(f"\nunit {unit}; accuracy, MSE, uniform and bias in hundredths\n{table.to_string()}")
         if options.json:
-            print(json.dumps({"rows": rows, "failures": study.failures, "out": options.out}, indent=1))
+            _print_json({"rows": rows, "failures": study.failures, "out": options.out})
     for failure in study.failures:
         print(f"layerdiv: {failure}", file=sys.stderr)
     return 1 if study.failures else 0
@@ -274,7 +277,9 @@ def _report(options: argparse.Namespace) -> int:
     try:
         study: Study | DepthStudy = Study.load(*options.folders)
     except InputError:
-        depth = DepthStudy.collect([folder for folder in options.folders if os.path.isdir(folder)])
+        if not all(map(os.path.isdir, options.folders)):
+            raise
+        depth = DepthStudy.collect(options.folders)
         if depth is None:
             raise
         study = depth
@@ -308,8 +313,7 @@ def _demo(options: argparse.Namespace) -> int:
     page = study.report(out / "index.html")
     if options.json:
         rows = summary.to_dict("records")
-        print(json.dumps({"model": model.provenance, "tasks": rows, "page": str(page)}, indent=1, default=float))
-        return 0
+        return _print_json({"model": model.provenance, "tasks": rows, "page": str(page)})
     for name in SAMPLES:
         print(f"\n{name}, {model.name}, squared logits\n{module_table(study, model.name, name).to_string(index=False)}")
     print()
@@ -458,8 +462,17 @@ def _models(options: argparse.Namespace) -> int:
 
 
 def _print_json(value: object) -> int:
-    print(json.dumps(value, indent=1))
+    print(json.dumps(_without_nan(value), indent=1, default=float))
     return 0
+
+
+def _without_nan(value: Any) -> Any:
+    """JSON has no number for what is not known: null."""
+    if isinstance(value, Mapping):
+        return {key: _without_nan(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _cell(value: object) -> str:

@@ -76,7 +76,7 @@ class Result:
 
         path = _path(path)
         if not path.is_file():
-            raise InputError(f"there is no file {str(path)!r}: save a {cls.__name__} there first.")
+            raise InputError(f"there is no file {str(path)!r}: save {with_article(cls.__name__)} there first.")
         try:
             with safe_open(path, framework="numpy") as file:
                 header = file.metadata() or {}
@@ -87,8 +87,13 @@ class Result:
         except (SafetensorError, OSError, json.JSONDecodeError, KeyError) as error:
             raise InputError(f"{str(path)!r} is not a saved {cls.__name__}, or not whole ({error}).") from error
         if not isinstance(result, cls):
-            raise InputError(f"{str(path)!r} holds a {type(result).__name__}: load it with that class.")
+            raise InputError(f"{str(path)!r} holds {with_article(type(result).__name__)}: load it with that class.")
         return result
+
+
+def with_article(name: str) -> str:
+    """A class's name as a sentence takes it: a Shard, an Agreement."""
+    return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
 
 
 def _path(path: Any) -> Path:
@@ -131,13 +136,13 @@ def _unpack(value: Any, arrays: dict[str, np.ndarray]) -> Any:
             return Component.parse(label)
         case {"$result": kind, "fields": fields}:
             if kind not in Result._classes:
-                raise InputError(f"the file holds a {kind}: load it with that class.")
+                raise InputError(f"the file holds {with_article(kind)}: load it with that class.")
             inner = {key: _unpack(item, arrays) for key, item in fields.items()}
             try:
                 return Result._classes[kind](**inner)
             except TypeError as error:
                 raise InputError(
-                    f"the file holds a {kind} of another version of layerdiv_tl: make it again."
+                    f"the file holds {with_article(kind)} of another version of layerdiv_tl: make it again."
                 ) from error
         case list():
             return tuple(_unpack(item, arrays) for item in value)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -90,6 +93,14 @@ def test_loading_and_saving_give_the_same(study, tmp_path):
     broken = next((tmp_path / "copy").glob("depth/one/lens-*.safetensors"))
     broken.write_bytes(b"nothing")
     assert len(DepthStudy.load(tmp_path / "copy").failures) == 1
+
+
+def test_a_fresh_process_reads_every_analysis(study, tmp_path):
+    """Who only loads has imported nothing else."""
+    study.save(tmp_path)
+    code = "import layerdiv_tl as ld; s = ld.DepthStudy.load('.'); print(len(s.analyses), s.failures)"
+    told = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert told.stdout.split("\n")[0] == f"{len(study.analyses)} ()"
 
 
 def test_the_tidy_frame_holds_every_analysis(study):
@@ -195,6 +206,96 @@ def test_claim_10_by_loops():
     assert row["estimate"] == pytest.approx(halves[0] / halves[1], rel=1e-9)
 
 
+def test_claim_10_leaves_out_the_last_layer():
+    """What it wrote at earlier tokens nothing reads: its zero says nothing about depth, and alone decides nothing."""
+    row = claim(made(skip_of(lambda s, later: 1, [1, 1, 1, 0])), 10).loc["answers"]
+    assert row["estimate"] == pytest.approx(1, rel=0.05)
+    assert claim(made(skip_of(lambda s, later: 1, [1, 0])), 10).loc["answers", "verdict"] == "not tested"
+
+
+def test_two_models_that_read_the_same_texts_are_not_two_samples():
+    """The same model twice has the interval it has alone; n counts texts, which the interval is over."""
+    sizes = sizes_of([1, 1, 0.8, 0.8])
+    alone = claim(made(sizes), 9)[["estimate", "low", "high", "n"]]
+    twice = claim((*made(sizes, model="a"), *made(sizes, model="b")), 9)[["estimate", "low", "high", "n"]]
+    pd.testing.assert_frame_equal(alone, twice)
+    assert set(alone["n"]) == {12}
+
+
+def test_claims_take_what_was_finished_last():
+    """Of two runs on other texts the later one, whatever the texts are called."""
+    (late,) = made(sizes_of([1, 1, 0.5, 0.5]))
+    (early,) = made(sizes_of([0.5, 0.5, 1, 1]))
+    early = replace(early, on="z", about=early.about | {"finished": "1999-01-01"})
+    for order in ((late, early), (early, late)):
+        assert claim(order, 9).loc["mean of layers", "verdict"] == "confirmed"
+
+
+def test_claim_12_names_both_models_and_keeps_every_pair():
+    names = tuple(ld.Component("layer", i) for i in range(4))
+    error = np.random.default_rng(0).random((8, 4, 4))
+    pairs = [LayerMaps(names, names, error, error, np.full(8, 5), 40, 0.0, s, "t") for s in ("a", "b")]
+    row = claim([a for maps in pairs for a in made(maps, model="t")], 12).iloc[0]
+    assert "a to t and b to t" in row["because"]
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_model_of_one_layer_has_no_halves(words, tmp_path):  # noqa: F811
+    """Everything else is there, and no claim about halves has a number."""
+    study = ld.run_depth(ld.load_model(llama(num_hidden_layers=1), tokenizer=words), texts=TEXTS, questions=2)
+    assert set(study.claims()["verdict"]) == {"not tested"}
+    assert not study.failures
+    study.report(tmp_path / "r.html")
+
+
+def test_one_text_has_a_page_and_no_intervals(models, tmp_path):
+    study = ld.run_depth({"one": models["one"]}, texts=TEXTS[:1], questions=0)
+    assert [f.split(" of")[0] for f in study.failures] == ["drop_plan"]
+    assert not any("nan" in sentence for sentence in depth_findings(study))
+    assert "(no interval)" in study.report(tmp_path / "r.html").read_text()
+
+
+def test_maps_are_made_from_the_texts_that_both_models_read(words):  # noqa: F811
+    """One text of a token and one beyond the context cost the other analyses nothing, nor the maps."""
+    tiny = {n: ld.load_model(llama(seed=i, max_position_embeddings=8), tokenizer=words) for i, n in enumerate("ab")}
+    texts = [*TEXTS, "yes", "no big hot " * 9]
+    study = ld.run_depth(tiny, texts=texts, questions=0)
+    assert not study.failures
+    (_, maps), cut = study.of(LayerMaps)[0], [*TEXTS, ("no big hot " * 9)[: 8 * 4]]
+    rows = [ids[:8] for ids in words(cut, add_special_tokens=False)["input_ids"]]
+    np.testing.assert_allclose(maps.error, ld.depth.map_layers(*tiny.values(), rows).error, rtol=1e-6)
+
+
+def test_names_of_one_folder_are_two_models(models, tmp_path):
+    """The same weights under a name that makes the same folder are measured under that name too."""
+    for name in ("a b", "a/b"):
+        ld.run_depth({name: models["one"]}, texts=TEXTS, out=tmp_path, questions=0)
+    assert set(DepthStudy.load(tmp_path).models) == {"a b", "a/b"}
+
+
+def test_an_exported_plan_is_no_analysis(study, tmp_path):
+    """Half of one, as another process may be writing it, is none of `load`'s business."""
+    study.save(tmp_path)
+    (tmp_path / "depth" / "one" / "drop_plan-4-texts.json").write_text('{"drop_at')
+    assert DepthStudy.load(tmp_path).failures == ()
+
+
+def test_a_folder_that_cannot_be_is_refused_before_anything_is_run(models, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ld.InputError, match=r"out=.*file' cannot be made"):
+        ld.run_depth({"no": tmp_path / "none", "one": models["one"]}, texts=TEXTS, out=tmp_path / "file")
+
+
+def test_names_may_be_longer_than_file_names(models, tmp_path):
+    study = ld.run_depth({300 * "n": models["one"]}, texts=TEXTS, out=tmp_path, questions=0)
+    assert (study.models, study.failures) == ((300 * "n",), ())
+
+
+def test_texts_may_be_a_column_of_ids(models):
+    rows = pd.Series([np.arange(1, 7), np.arange(2, 9), np.arange(3, 8), np.arange(1, 5)])
+    assert not ld.run_depth(models, texts=rows, questions=0).failures
+
+
 def test_claim_12_is_about_the_diagonal():
     names = tuple(ld.Component("layer", i) for i in range(6))
     error = np.abs(np.arange(6)[:, None] - np.arange(6)[None]) + np.random.default_rng(0).random((8, 6, 6)) / 10
@@ -263,7 +364,16 @@ def test_the_command_line_writes_all_of_it(tmp_path, models, capsys, words):  # 
     assert "drop plan" in (tmp_path / "r.html").read_text()
     capsys.readouterr()
     assert main([*command, "--json"]) == 0
-    assert {row["number"] for row in json.loads(capsys.readouterr().out)["claims"]} == {9, 10, 11, 12}
+
+    def refuse(word):
+        raise AssertionError(f"{word} is no JSON")
+
+    told = json.loads(capsys.readouterr().out, parse_constant=refuse)
+    assert {row["number"] for row in told["claims"]} == {9, 10, 11, 12}
+    # With a folder that is not there, what is in the others is no answer.
+    assert main(["report", str(out), str(tmp_path / "nowhere"), "-o", str(tmp_path / "no.html")]) == 1
+    assert "there is no folder" in capsys.readouterr().err
+    assert not (tmp_path / "no.html").exists()
 
 
 def test_a_report_of_a_study_shows_the_depth_analyses_beside_it(models, tmp_path):

@@ -180,8 +180,8 @@ class Agreement(Result):
 
         `correlation` is Spearman's between the ranks from two disjoint samples of so many rows, its mean over
         `splits` drawn pairs, with the middle 95 % of them. `rows_needed` is how many rows would bring it to 0.9 by
-        the Spearman-Brown formula, from the largest size; infinite where it is not above 0. All are NaN where no
-        two components differ.
+        the Spearman-Brown formula, from the largest size; infinite where it is not above 0. All are NaN where in
+        most pairs no two components differ.
 
         Raises InputError for fewer than four rows, and for `splits` that is no whole number.
         """
@@ -206,10 +206,13 @@ class Agreement(Result):
         records = []
         for number, name in enumerate(self.quantities):
             drawn = {size: found[size][:, number] for size in sizes}
-            alike = {size: x[np.isfinite(x)].mean() if np.isfinite(x).any() else np.nan for size, x in drawn.items()}
+            # Pairs in which nearly all ranks are ties are left out; where most are, what is left tells of few.
+            alike = {
+                size: x[np.isfinite(x)].mean() if np.isfinite(x).mean() >= 0.5 else np.nan for size, x in drawn.items()
+            }
             needed = _rows_needed(alike[sizes[-1]], sizes[-1])
             for size in sizes:
-                low, high = interval(drawn[size])
+                low, high = interval(drawn[size]) if np.isfinite(alike[size]) else (np.nan, np.nan)
                 record = {"quantity": name, "rows": size, "correlation": alike[size]}
                 records.append(record | {"low": float(low), "high": float(high), "rows_needed": needed})
         frame = pd.DataFrame(records)

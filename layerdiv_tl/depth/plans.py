@@ -118,6 +118,16 @@ class DropPlan(Result):
         frame.attrs["units"] = {"loss": "nats", "accuracy": "share", "beaten": "share of plans"}
         return frame
 
+    def random_plans(self) -> pd.DataFrame:
+        """One row per random plan: what goes, `loss` in nats per answer and `accuracy`, a share of answers."""
+        at = slice(2 * len(self.dropped) + 1, None)
+        columns: dict[str, Any] = {"number": np.arange(1, len(self.random_dropped) + 1)}
+        columns["components"] = [", ".join(c.label for c in gone) for gone in self.random_dropped]
+        sums = (("loss", self.loss), ("accuracy", self.right))
+        frame = pd.DataFrame(columns | {name: values[:, at].sum(0) / self.count.sum() for name, values in sums})
+        frame.attrs["units"] = {"loss": "nats", "accuracy": "share"}
+        return frame
+
     def components(self) -> pd.DataFrame:
         """One row per candidate: score, place in the plan (from 1; 0 stays), and where the numbers come from."""
         place = {c: number for number, c in enumerate(self.dropped, start=1)}

@@ -13,10 +13,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from ..depth.agreeing import Agreement
 from ..depth.answering import Cut
+from ..depth.junctions import Lens
+from ..depth.maps import LayerMaps
+from ..depth.norms import Sizes
+from ..depth.plans import DropPlan
+from ..depth.score import DepthScore
+from ..depth.skipping import Skip
 from ..errors import InputError
 from ..results import Result
 from ..stream.loading import Model, fingerprint, load_model
+from ..stream.prompts import encode, plain
 from ..tasks.task import SAMPLES, Task, task
 from .depth_claims import depth_readings
 from .run import models_of, reason
@@ -33,6 +41,17 @@ LEAST = 4
 # Prompts of each task that sizes, skips and the lens read where no texts are given.
 TEXTS = 16
 Kind = TypeVar("Kind", bound=Result)
+# The standard set, in order. A file names its class, which is known where it has been imported only.
+ANALYSES: Mapping[str, type[Result]] = {
+    "sizes": Sizes,
+    "skip": Skip,
+    "skip_future": Skip,
+    "lens": Lens,
+    "depth_score": DepthScore,
+    "agreement": Agreement,
+    "drop_plan": DropPlan,
+    "map_layers": LayerMaps,
+}
 
 
 @dataclass(frozen=True)
@@ -82,7 +101,7 @@ class DepthStudy(Result):
             place = Path(folder).expanduser()
             if not place.is_dir():
                 raise InputError(f"there is no folder {str(folder)!r}: run layerdiv depth --out there first.")
-            for file in sorted(place.glob(f"{FOLDER}/*/*.json")):
+            for file in sorted(place.glob(f"{FOLDER}/*/*-{12 * '[0-9a-f]'}.json")):  # an exported plan has no digest
                 if only is not None and file not in only:
                     continue
                 try:
@@ -90,7 +109,8 @@ class DepthStudy(Result):
                     if not isinstance(about, dict) or about.get("format") != FORMAT:
                         continue
                     key = about["model"], about["analysis"], about["on"]
-                    one = Analysis(*key, Result.load(file.with_suffix(".safetensors")), about)
+                    kind = ANALYSES.get(about["analysis"], Result)
+                    one = Analysis(*key, kind.load(file.with_suffix(".safetensors")), about)
                 except (InputError, OSError, ValueError, KeyError) as error:
                     told = (
                         f"{file.relative_to(place)} cannot be read ({error}): remove it and run layerdiv depth again."
@@ -114,6 +134,12 @@ class DepthStudy(Result):
     def of(self, kind: type[Kind]) -> list[tuple[str, Kind]]:
         """(model, result) of every result of a class, such as `Sizes` or `Agreement`."""
         return [(a.model, a.result) for a in self.analyses if isinstance(a.result, kind)]
+
+    def newest(self, name: str) -> dict[str, Any]:
+        """{model: result} of an analysis such as "skip_future"; of several, on other texts, the one finished last."""
+        some = sorted((a for a in self.analyses if a.name == name), key=lambda a: a.about["finished"])
+        found = {a.model: a.result for a in some}
+        return {model: found[model] for model in self.models if model in found}
 
     def frame(self) -> pd.DataFrame:
         """All numbers of all analyses, tidy: model, analysis, on, the row's names, quantity, value, low, high.
@@ -239,10 +265,15 @@ def run_depth(
     ready = [t if isinstance(t, Task) else task(t, data, **how) for t in given]
     if texts is None:
         texts = [prompt for t in ready for prompt in t.prompts[:TEXTS]]
+    texts = texts if isinstance(texts, str) else list(texts)
     if isinstance(texts, str) or not texts:
         raise InputError("texts is one text or none: give a list of texts.")
-    asked = _Asked(list(texts), ready, drop, part, score, questions, multi_token, seed, batch_tokens)
+    asked = _Asked(plain(texts), ready, drop, part, score, questions, multi_token, seed, batch_tokens)
     place = Path(tempfile.mkdtemp(prefix="layerdiv-")) if out is None else Path(out).expanduser()
+    try:  # before hours of what could not be written
+        (place / FOLDER).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"out={str(out)!r} cannot be made ({error.strerror}): give a folder of yours.") from error
     failures: list[str] = []
     mine: set[Path] = set()
     before: Model | None = None
@@ -256,14 +287,14 @@ def run_depth(
             continue
         try:
             jobs = _standard(model, before, asked)
-        except InputError as error:
-            failures.append(f"{name}: {error}")
+        except Exception as error:
+            failures.append(f"{name}: {reason(error)}")
             continue
         for analysis, on, settings, make in jobs:
             try:
                 mine.add(_run(place, model, digest, analysis, on, settings, make))
             except Exception as error:
-                failures.append(f"{analysis} of {model.name} on {on}: {reason(error)}")
+                failures.append(f"{analysis} of {model.name} ({on}): {reason(error)}")
         before = model
     study = DepthStudy.collect([place], mine) if mine else None
     if study is None:
@@ -272,14 +303,12 @@ def run_depth(
 
 
 Job = tuple[str, str, dict[str, Any], Callable[[], Result]]
-ANALYSES = ("sizes", "skip", "skip_future", "lens", "depth_score", "agreement", "drop_plan", "map_layers")
 
 
 def _standard(model: Model, before: Model | None, asked: _Asked) -> list[Job]:
     """The analyses of a model, each with what it follows from."""
     from .. import depth
     from ..depth.answering import writers
-    from ..stream.prompts import encode
     from ..tasks.questions import questions
 
     most = model.at_once(asked.batch_tokens)
@@ -332,11 +361,21 @@ def _standard(model: Model, before: Model | None, asked: _Asked) -> list[Job]:
         seen = hashlib.sha256(json.dumps(asked.texts).encode()).hexdigest()
 
         def mapped() -> Result:
-            return depth.map_layers(before, model, asked.texts, seed=asked.seed, **size)
+            return depth.map_layers(before, model, _comparable(before, model, asked.texts), seed=asked.seed, **size)
 
         of = {"texts": seen, "from": fingerprint(before), "seed": asked.seed, **size}
         jobs.append(("map_layers", f"from {before.name}", of, mapped))
     return jobs
+
+
+def _comparable(before: Model, model: Model, texts: Sequence[Any]) -> list[Any]:
+    """The texts that both models read whole; where their tokens are the same, what both read of each."""
+    here, there = (encode(each, texts, any_length=True) for each in (before, model))
+    most = [len(max(here + there, key=len)) if each.context is None else each.context for each in (before, model)]
+    if here == there and before.vocabulary == model.vocabulary:
+        return [row[: min(most)] for row in here if len(row) >= LEAST]
+    both = zip(texts, here, there, strict=True)
+    return [text for text, *rows in both if all(LEAST <= len(r) <= m for r, m in zip(rows, most, strict=True))]
 
 
 def _run(
@@ -345,7 +384,8 @@ def _run(
     """The analysis from the folder, or computed and written there; the file that tells about it."""
     from importlib.metadata import version
 
-    settings = settings | {"weights": weights, "dtype": model.provenance["dtype"]}
+    # Names too: two that make one name of a file are two analyses.
+    settings = settings | {"model": model.name, "on": on, "weights": weights, "dtype": model.provenance["dtype"]}
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
     about: dict[str, Any] = {
         "format": FORMAT,

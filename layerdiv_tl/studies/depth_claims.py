@@ -19,8 +19,8 @@ from .verdicts import LEAST, MARGIN, Estimate, Reading
 if TYPE_CHECKING:
     from .depth import DepthStudy
 
-# A model's own number and its 95 % interval over texts or questions.
-Own = tuple[float, float, float]
+# A model's own number, its 95 % interval over texts or questions, and how many these are.
+Own = tuple[float, float, float, int]
 CLAIMS: Mapping[int, str] = {
     9: "The later half of the layers contributes less",
     10: "Skipping late layers disturbs later computation less",
@@ -45,10 +45,10 @@ def _contributes(depth: DepthStudy) -> Iterator[Reading]:
     readings: dict[str, Callable[..., np.ndarray]] = {"mean of layers": np.mean, "median of layers": np.median}
     for reading, middle in readings.items():
         found = {}
-        for model, sizes in depth.of(Sizes):
+        for model, sizes in depth.newest("sizes").items():
             layers = [i for i, c in enumerate(sizes.components) if c.kind == "layer"]
             mean, drawn = resampled(sizes.relative[:, layers], sizes.text)
-            found[model] = _ratio(mean, drawn, _late(len(layers)), middle)
+            found[model] = _ratio(mean, drawn, _late(len(layers)), _texts(sizes), middle)
         what = f"‖write‖ / ‖stream‖, {reading}, {_RATIO}"
         if reading == "mean of layers":
             what += "; the first layer, which writes into a nearly empty stream, weighs most"
@@ -56,10 +56,15 @@ def _contributes(depth: DepthStudy) -> Iterator[Reading]:
 
 
 def _disturbs(depth: DepthStudy) -> Iterator[Reading]:
-    skips = [(model, skip) for model, skip in depth.of(Skip) if skip.mode == "future" and skip.part == "layer"]
+    skips = depth.newest("skip_future").items()
     where = "layers skipped at earlier tokens, measured at later ones"
-    found = {model: _ratio(*resampled(skip.output, skip.text), _late(len(skip.components))) for model, skip in skips}
-    yield _reading(10, "answers", found, 1.0, "ratio", f"‖Δ softmax‖₂, {where}; {_RATIO}")
+    found = {}
+    for model, skip in skips:
+        # Behind the last layer nothing reads earlier tokens: its effect is 0 in every model.
+        late = _late(len(skip.components))[:-1]
+        found[model] = _ratio(*resampled(skip.output[:, :-1], skip.text), late, _texts(skip))
+    what = f"‖Δ softmax‖₂, {where}; the last layer, whose effect must be 0, is left out; {_RATIO}"
+    yield _reading(10, "answers", found, 1.0, "ratio", what)
     found = {model: _of_pairs(skip, equal=False) for model, skip in skips}
     what = f"change of all later layers' writes, {where}; {_RATIO}"
     yield _reading(10, "later layers", found, 1.0, "ratio", what)
@@ -81,16 +86,16 @@ def _of_pairs(skip: Skip, equal: bool) -> Own:
     for half in (late, ~late):
         use = behind & half[:, None]
         if equal:
-            apart = range(1, count - int(np.flatnonzero(late)[0]))
+            apart = range(1, int(late.sum()))
             levels = [both[:, use & (distance == d)].mean(1) for d in apart if (use & (distance == d)).any()]
             halves.append(np.mean(levels, 0) if levels else np.full(len(both), np.nan))
         else:
             halves.append(both[:, use].mean(1) if use.any() else np.full(len(both), np.nan))
-    return _with_interval(halves[0] / halves[1])
+    return _with_interval(halves[0] / halves[1], len(texts))
 
 
 def _hops(depth: DepthStudy) -> Iterator[Reading]:
-    scores = depth.of(DepthScore)
+    scores: list[tuple[str, DepthScore]] = list(depth.newest("depth_score").items())
     asked = ""
     if scores:
         right = np.mean([(score.rank == 1).mean() for _, score in scores])
@@ -98,17 +103,21 @@ def _hops(depth: DepthStudy) -> Iterator[Reading]:
     for reading, name in (("all questions", "slope"), ("questions of equal length", "slope_at_length")):
         found = {}
         for model, score in scores:
-            slope, last = getattr(score, name), max(len(score.components) - 1, 1)
-            found[model] = slope.value / last, slope.low / last, slope.high / last
+            slope, last = getattr(score, name), len(score.components) - 1
+            if last:  # of one layer there is one score
+                found[model] = slope.value / last, slope.low / last, slope.high / last, len(score.rank)
         what = f"growth of the depth score with each hop, {reading}; up to {MARGIN} of the depth counts as none{asked}"
         yield _reading(11, reading, found, MARGIN, "share of depth", what, asked="questions")
 
 
 def _maps(depth: DepthStudy) -> Iterator[Reading]:
     found, ranks = {}, []
-    for model, maps in depth.of(LayerMaps):
+    for _, maps in depth.of(LayerMaps):
         distance, drawn, chance = maps.distances()
-        found[f"{model} to {maps.target}"] = _with_interval(np.append(distance, drawn) / chance)
+        if chance > 0:  # models of one layer each have one place only
+            found[f"{maps.source} to {maps.target}"] = _with_interval(
+                np.append(distance, drawn) / chance, len(maps.counts)
+            )
         ranks.append(float(maps.diagonal()["rank_correlation"].iloc[0]))
     what = "distance of the best target layer from the same relative depth, over what it is where any is as good"
     if ranks:
@@ -120,17 +129,25 @@ def _late(count: int) -> Bool[np.ndarray, " layer"]:
     return np.arange(count) >= count / 2
 
 
-def _ratio(mean: np.ndarray, drawn: np.ndarray, late: np.ndarray, middle: Callable[..., np.ndarray] = np.mean) -> Own:
+def _texts(found: Sizes | Skip) -> int:
+    return len(np.unique(found.text))
+
+
+def _ratio(
+    mean: np.ndarray, drawn: np.ndarray, late: np.ndarray, texts: int, middle: Callable[..., np.ndarray] = np.mean
+) -> Own:
+    if late.all() or not late.any():
+        return np.nan, np.nan, np.nan, texts
     values = np.concatenate([mean[None], drawn])
     with np.errstate(invalid="ignore", divide="ignore"):
         ratio = middle(values[:, late], axis=1) / middle(values[:, ~late], axis=1)
-    return _with_interval(ratio)
+    return _with_interval(ratio, texts)
 
 
-def _with_interval(values: Float[np.ndarray, " _"]) -> Own:
-    """The first is the number itself, the others are those of resamples."""
+def _with_interval(values: Float[np.ndarray, " _"], count: int) -> Own:
+    """The first is the number itself, the others are those of resamples of so many."""
     low, high = interval(values[1:])
-    return float(values[0]), float(low), float(high)
+    return float(values[0]), float(low), float(high), count
 
 
 def _reading(
@@ -149,7 +166,7 @@ def _reading(
     if not known:
         because = f"{what}: there is no such analysis here, or too few layers"
         return Reading(number, claim, reading, Estimate(over="nothing"), null, -1, unit, because)
-    estimates, lows, highs = np.array(list(known.values())).T
+    estimates, lows, highs, counts = np.array(list(known.values())).T
     middle = float(estimates.mean())
     if len(known) >= LEAST:
         mean = RunningMean()
@@ -157,8 +174,7 @@ def _reading(
         low, high = map(float, mean.interval())
         e = Estimate(middle, low, high, over, len(known))
         return Reading(number, claim, reading, e, null, -1, unit, f"{what}; the interval is over {len(known)} {over}")
-    # Of two models the intervals of their mean, as of independent numbers.
-    below, above = (float(np.sqrt(np.sum((estimates - end) ** 2)) / len(known)) for end in (lows, highs))
-    e = Estimate(middle, middle - below, middle + above, asked, len(known))
+    # Two models read the same texts and may err alike: as wide as that makes the interval of their mean.
+    e = Estimate(middle, float(lows.mean()), float(highs.mean()), asked, int(counts.min()))
     because = f"{what}; the interval is over {asked} and speaks of {' and '.join(known)} only"
     return Reading(number, claim, reading, e, null, -1, unit, because)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, get_args
 
+from .. import zoo
 from ..components import Unit
 from ..ensemble.uncertainty import bootstrap
 from ..errors import InputError
@@ -21,6 +22,8 @@ from ..tasks.task import Task, task
 from .metrics import metrics_of
 from .shards import FORMAT, Cell, Shard, cell_of, read_meta, safe_name, write_json
 from .study import Study
+
+ZOO = "zoo"
 
 
 def run_study(
@@ -44,9 +47,10 @@ def run_study(
     """Take models apart on tasks, in a folder that any number of processes may work in and go on with.
 
     models
-        One or several of what `load_model` takes, or {name: x}. "default" is the default model.
+        One or several of what `load_model` takes, or {name: x}. "default" is the default model, "zoo" all trained
+        models that come with the package (`ld.zoo.models()`).
     tasks
-        Names or `Task`s, of one name each; "all" is the paper's eight.
+        Names or `Task`s, of one name each; "all" is the paper's eight, "zoo" what the zoo was trained on.
     units
         "sublayer", "head", "neuron", one or several.
     limit, data, template, shots, seed, train
@@ -245,7 +249,7 @@ def models_of(given: Any) -> dict[str, Any]:
     else:
         several = list(given) if isinstance(given, list | tuple) else [given]
         found = {}
-        for x in several:
+        for x in _spelled(several, ZOO, lambda: zoo.NAMES):
             name = _model_name(x)
             if name in found:
                 raise InputError(f"two models are called {name!r}: give {{name: model}}.")
@@ -256,6 +260,11 @@ def models_of(given: Any) -> dict[str, Any]:
     if len(set(folders)) < len(folders):
         raise InputError(f"the names {', '.join(found)} are too alike for folders: give others.")
     return {name: None if isinstance(x, str) and x == "default" else x for name, x in found.items()}
+
+
+def _spelled(several: Sequence[Any], word: str, names: Callable[[], Sequence[str]]) -> list[Any]:
+    """A list in which a word that stands for several names is those names."""
+    return [name for x in several for name in (names() if isinstance(x, str) and x == word else [x])]
 
 
 def _model_name(x: Any) -> str:
@@ -269,9 +278,8 @@ def _model_name(x: Any) -> str:
 def _tasks(given: Any) -> list[str | Task]:
     several = list(given) if isinstance(given, list | tuple) else [given]
     found: list[str | Task] = []
-    for one in several:
-        named = list(EIGHT) if isinstance(one, str) and one == "all" else [one]
-        found += [name for name in named if not (isinstance(name, str) and name in found)]
+    for name in _spelled(_spelled(several, "all", lambda: EIGHT), ZOO, lambda: zoo.TASKS):
+        found += [] if isinstance(name, str) and name in found else [name]
     if not found:
         raise InputError("there are no tasks: give names, Tasks, or 'all'.")
     return found

@@ -164,8 +164,8 @@ def cell_of(
 
 
 def safe_name(name: str) -> str:
-    """A name that every file system takes: letters, digits, dots and dashes."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "unnamed"
+    """A name that every file system takes: at most 100 letters, digits, dots and dashes."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:100].strip("-.") or "unnamed"
 
 
 def read_meta(folder: Path) -> dict[str, Any] | None:

@@ -399,7 +399,7 @@ class Study(Result):
         """The depth analyses that lie in the same folders (`layerdiv depth`), or None."""
         from .depth import DepthStudy
 
-        return DepthStudy.collect([folder for folder in self.folders if os.path.isdir(folder)])
+        return DepthStudy.collect([folder for folder in self.folders if os.path.isdir(os.path.expanduser(folder))])
 
     def claims(
         self,

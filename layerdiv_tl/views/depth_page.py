@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -40,7 +40,12 @@ _CAPTION = {
     "drop_plan": "What the model is without the layers that a plan drops, on rows that did not choose them.",
     "map_layers": "Which layer of one model says what a layer of the other says.",
 }
-_MORE = {"skip": ["bars"], "skip_future": ["bars"], "agreement": ["correlations", "stability"]}
+_MORE = {
+    "skip": ["bars"],
+    "skip_future": ["bars"],
+    "agreement": ["ranks", "correlations", "stability"],
+    "drop_plan": ["components"],
+}
 _CORRELATIONS = (
     "Spearman's ρ with the loss that removal costs; rows for a stable rank: how many make two samples of rows agree "
     "at 0.9."
@@ -59,7 +64,8 @@ _METHODS = (
 def depth_page(depth: DepthStudy, title: str | None = None) -> Page:
     """The depth analyses of some models as one offline page: words, claims, figures, tables, provenance."""
     models = depth.models
-    page = Page(title or f"How {models[0] if len(models) == 1 else f'{len(models)} models'} use depth", contents=True)
+    who = f"{models[0]} uses" if len(models) == 1 else f"{len(models)} models use"
+    page = Page(title or f"How {who} depth", contents=True)
     page.text(
         f"{'Models' if len(models) > 1 else 'A model'} without one layer at a time: how much each writes, what the "
         "others and the answer do without it, and which could go."
@@ -110,7 +116,7 @@ def depth_findings(depth: DepthStudy) -> Iterator[str]:
             change = sizes.change_point()
         except InputError:
             continue
-        where = f"[{change.low:.0f}, {change.high:.0f}]" if np.isfinite(change.low) else "no interval"
+        where = _ends(change.low, change.high, ".0f")
         clear = "clearly" if change.p < 0.05 else "if at all (the fall is within noise)"
         yield (
             f"{model}: layers write less from layer {change.layer} {where} on, {clear}: "
@@ -122,19 +128,22 @@ def depth_findings(depth: DepthStudy) -> Iterator[str]:
         if not table["correlation"].notna().any():
             continue
         best = str(table["correlation"].idxmax())
-        usual = table.loc["influence"]
+        first, usual = table.loc[best], table.loc["influence"]
+        clear = "best by" if first["low"] > 0 and first["low_components"] > 0 else "by no measure clearly, at most by"
         yield (
-            f"{model} on {found.rows}: what removing a sublayer costs is ranked best by {_MEASURE[best]} "
-            f"(ρ {table['correlation'].max():.2f}); block influence has {usual['correlation']:.2f} "
-            f"[{usual['low']:.2f}, {usual['high']:.2f}]."
+            f"{model} on {found.rows}: what removing a sublayer costs is ranked {clear} {_MEASURE[best]} "
+            f"(ρ {first['correlation']:.2f} {_ends(first['low'], first['high'])}); block influence has "
+            f"{usual['correlation']:.2f} {_ends(usual['low'], usual['high'])}."
         )
         for name in ("diversity", "diversity_centred"):
             row = table.loc[name]
+            if not np.isfinite(row["correlation"]):
+                continue
             verdict = "better" if row["better_low"] > 0 else "worse" if row["better_high"] < 0 else "neither clearly"
             yield (
                 f"{model} on {found.rows}: {_MEASURE[name]} foretells it with ρ {row['correlation']:.2f} "
-                f"[{row['low']:.2f}, {row['high']:.2f}], {row['better']:+.2f} "
-                f"[{row['better_low']:+.2f}, {row['better_high']:+.2f}] beside block influence: {verdict}."
+                f"{_ends(row['low'], row['high'])}, {row['better']:+.2f} "
+                f"{_ends(row['better_low'], row['better_high'], '+.2f')} beside block influence: {verdict}."
             )
     for model, plan in depth.of(DropPlan):
         budget = len(plan.dropped)
@@ -191,26 +200,33 @@ def _agreement(found: Agreement) -> pd.DataFrame:
 
     table = found.correlations()
     table = table[(table["effect"] == "loss") & (table["kind"] == "all")]
-    stable = found.stability().drop_duplicates("quantity").set_index("quantity")["rows_needed"]
+    try:
+        stable = found.stability().drop_duplicates("quantity").set_index("quantity")["rows_needed"].to_dict()
+    except InputError:  # too few rows to halve
+        stable = {}
     rows: list[dict[str, str]] = []
     for row in table.to_dict("records"):
-        needed = stable[row["measure"]]
+        needed = stable.get(row["measure"], np.nan)
         rows.append(
             {
                 "measure": _MEASURE[row["measure"]],
                 "ρ": f"{row['correlation']:.2f}",
-                "over rows": f"[{row['low']:.2f}, {row['high']:.2f}]",
-                "over components": f"[{row['low_components']:.2f}, {row['high_components']:.2f}]",
+                "over rows": _ends(row["low"], row["high"]),
+                "over components": _ends(row["low_components"], row["high_components"]),
                 "beside influence": f"{row['better']:+.2f}\n[{row['better_low']:+.2f}, {row['better_high']:+.2f}]"
                 if np.isfinite(row["better_low"])
                 else "–",
                 "rows for a stable rank": _rows(needed),
             }
         )
-    itself = stable["loss"]
+    itself = stable.get("loss", np.nan)
     rows.append(dict.fromkeys(rows[0], "–") | {"measure": "the loss itself"} if rows else {})
     rows[-1]["rows for a stable rank"] = _rows(itself)
     return pd.DataFrame(rows)
+
+
+def _ends(low: Any, high: Any, form: str = ".2f") -> str:
+    return f"[{low:{form}}, {high:{form}}]" if np.isfinite(low) else "(no interval)"
 
 
 def _rows(needed: float) -> str:

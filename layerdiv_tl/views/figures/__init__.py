@@ -7,12 +7,14 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from ...depth.agreeing import Agreement
 from ...depth.change import ChangePoint
 from ...depth.erasure import Erasure
 from ...depth.gradients import IntegratedGradients
 from ...depth.junctions import Lens
 from ...depth.maps import LayerMaps
 from ...depth.norms import Sizes
+from ...depth.plans import DropPlan
 from ...depth.score import DepthScore
 from ...depth.skipping import Skip
 from ...ensemble.decomposition import Decomposition
@@ -22,7 +24,7 @@ from ...ensemble.reweight import Reweighting
 from ...ensemble.scaling import LogFit
 from ...ensemble.tradeoff import TradeOff
 from ...errors import InputError
-from ...results import Result
+from ...results import Result, with_article
 from ...stream.attention import AttentionPatterns
 from ...stream.contributions import Contributions
 from ...studies.depth import DepthStudy
@@ -31,6 +33,8 @@ from ...studies.study import Study
 from ...tasks.synthetic import Votes
 from ...tasks.task import Task
 from .. import style
+from .agreeing import agreement_correlations, agreement_ranks, agreement_stability
+from .agreeing_scatter import agreement_scatter
 from .attention import attention_maps
 from .bars import component_bars
 from .claims import scaling_curve, share_bars, tradeoff_steps
@@ -51,6 +55,7 @@ from .depth_use import (
     skip_bars,
     skip_map,
 )
+from .dropping import drop_components, drop_curve
 from .heads import head_grid
 from .information import bound_bars, gain_lines, member_bars, term_bars
 from .logits import contribution_map
@@ -66,6 +71,10 @@ from .uses import use_bars
 from .weights import reweighting_bars
 
 __all__ = [
+    "agreement_correlations",
+    "agreement_ranks",
+    "agreement_scatter",
+    "agreement_stability",
     "attention_maps",
     "bias_diversity_scatter",
     "bound_bars",
@@ -76,6 +85,8 @@ __all__ = [
     "depth_curves",
     "depth_panels",
     "depth_use_lines",
+    "drop_components",
+    "drop_curve",
     "erasure_bars",
     "erasure_map",
     "figure",
@@ -140,6 +151,13 @@ KINDS: dict[type[Result], dict[str, Callable[..., go.Figure]]] = {
     Lens: {"bars": lens_bars},
     LayerMaps: {"map": layer_map},
     Erasure: {"map": erasure_map, "bars": erasure_bars},
+    Agreement: {
+        "scatter": agreement_scatter,
+        "ranks": agreement_ranks,
+        "correlations": agreement_correlations,
+        "stability": agreement_stability,
+    },
+    DropPlan: {"curve": drop_curve, "components": drop_components},
     IntegratedGradients: {"map": gradient_map, "bars": gradient_bars},
     DepthScore: {"bars": score_bars},
 }
@@ -153,10 +171,10 @@ def figure(result: Result, *, kind: str | None = None, dark: bool = False, **opt
     """
     kinds = next((kinds for of, kinds in KINDS.items() if isinstance(result, of)), None)
     if kinds is None:
-        raise InputError(f"a {type(result).__name__} has no figure of its own: plot one of its parts.")
+        raise InputError(f"{with_article(type(result).__name__)} has no figure of its own: plot one of its parts.")
     kind = next(iter(kinds)) if kind is None else kind
     if kind not in kinds:
         names = ", ".join(map(repr, kinds))
-        raise InputError(f"kind={kind!r} is no figure of a {type(result).__name__}: use {names}.")
+        raise InputError(f"kind={kind!r} is no figure of {with_article(type(result).__name__)}: use {names}.")
     drawn = kinds[kind](result, **options)
     return drawn.update_layout(template=style.template(style.DARK)) if dark else drawn

@@ -9,9 +9,6 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from ...depth.junctions import Lens
-from ...depth.norms import Sizes
-from ...depth.skipping import Skip
 from ...errors import InputError
 from ...studies.depth import DepthStudy
 from .. import style
@@ -25,7 +22,6 @@ _PANELS = {
     ("skip", "loss"): "Growth of the loss without the layer, nats",
     ("lens", "kl"): "KL(answer behind the layer ‖ last answer), nats",
 }
-_KIND = {"sizes": Sizes, "skip_future": Skip, "skip": Skip, "lens": Lens}
 _LOGARITHMIC = ("relative_median", "kl")
 
 
@@ -49,10 +45,10 @@ def depth_use_lines(depth: DepthStudy, along: Along = "relative", title: str | N
     models = depth.models
     for row, (analysis, column) in enumerate(_PANELS, start=1):
         for number, model in enumerate(models):
-            found = [a.result for a in depth.analyses if (a.model, a.name) == (model, analysis)]
-            if not found or not isinstance(found[0], _KIND[analysis]):
+            found = depth.newest(analysis).get(model)
+            if found is None:
                 continue
-            frame = found[0].frame()
+            frame = found.frame()
             # Of the lens what lies behind a whole layer: the last junction of each.
             frame = frame[frame["kind"] == "layer"] if analysis == "sizes" else frame
             frame = frame[frame["layer"].notna()]
