@@ -278,3 +278,11 @@ def test_training_again_goes_the_same_way(tmp_path):
     for name in TASKS:
         low, high = wilson(again[-1]["accuracy"][name], again[-1]["rows"], z=3.5)
         assert low <= then["accuracy"][name] <= high, name
+
+
+def test_one_word_is_all_of_the_zoo():
+    """`zoo` names every model that is shipped, and every task that they were trained on."""
+    from layerdiv_tl.studies.run import _tasks, models_of
+
+    assert list(models_of(["default", "zoo"])) == ["default", *ld.zoo.NAMES]
+    assert _tasks(["zoo", "rte", "zoo"]) == [*TASKS, "rte"]
