@@ -216,6 +216,7 @@ def _depth(options: argparse.Namespace) -> int:
     from .depth.plans import DropPlan
     from .studies.depth import run_depth
     from .studies.shards import safe_name
+    from .views.claims_table import named
     from .views.depth_page import depth_findings
 
     _refuse_empty(options.out, "a folder")
@@ -261,7 +262,7 @@ def _depth(options: argparse.Namespace) -> int:
         for row in claims.to_dict("records"):
             where = f" [{row['low']:.2f}, {row['high']:.2f}]" if row["low"] == row["low"] else ""
             number = f"{row['estimate']:.2f}{where}" if row["estimate"] == row["estimate"] else "–"
-            print(f"{row['number']}. {row['claim']} ({row['reading']}): {row['verdict']}, {number}")
+            print(f"{named(row)}: {row['verdict']}, {number}")
         print(f"\nOpen {page} in a browser; frames (CSV) and plans lie in {out / 'depth'}.")
         print(f"In Python: ld.DepthStudy.load({str(out)!r}).")
     for failure in study.failures:

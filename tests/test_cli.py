@@ -134,3 +134,13 @@ def test_demo(tmp_path, smol):
     shown = subprocess.run([*command[:-1], "--out", "again"], capture_output=True, text=True, cwd=tmp_path, check=True)
     assert "components sum to the logits" in shown.stdout
     assert "Attention" in shown.stdout
+
+
+def test_the_scores_of_a_plan_are_those_that_there_are():
+    """The command line spells them out, to start without torch."""
+    from typing import get_args
+
+    from layerdiv_tl.cli import _SCORES
+    from layerdiv_tl.depth.agreeing import Direct, Effect
+
+    assert set(_SCORES) == {*get_args(Direct), *get_args(Effect)}

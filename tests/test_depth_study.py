@@ -411,6 +411,34 @@ def test_wrong_input_is_a_sentence(arguments, sentence, tmp_path, monkeypatch, m
     assert sentence in capsys.readouterr().err
 
 
+def test_a_word_is_several_tasks_and_nonsense_is_refused_before_anything_runs(tmp_path, monkeypatch):
+    """`zoo` is what the zoo was trained on; what cannot be dropped or asked is said at once."""
+    monkeypatch.setattr(ld.depth, "sizes", lambda *given, **options: pytest.fail("it ran"))
+    with pytest.raises(ld.InputError, match="drop=0 must be a whole number of at least 1"):
+        ld.run_depth("zoo/d1", "zoo", drop=0)
+    with pytest.raises(ld.InputError, match="questions=-1 must be a whole number of at least 0"):
+        ld.run_depth("zoo/d1", "zoo", questions=-1)
+    monkeypatch.undo()
+    study = ld.run_depth("zoo/d1", ["zoo"], out=tmp_path, limit=8, questions=0)
+    assert [a.on for a in study.analyses if a.name == "agreement"] == sorted(ld.zoo.TASKS)
+
+
+def test_claim_11_needs_right_answers():
+    """How deep the layers lie that wrong answers rest on confirms nothing."""
+    names = tuple(ld.Component("layer", i) for i in range(4))
+    hops = np.repeat([1.0, 2.0], 8)
+    effects = np.random.default_rng(0).random((16, 4))
+    for rank, verdict in ((1, "confirmed"), (2, "not tested")):
+        ranks, ids = np.full(16, rank), tuple(map(str, range(16)))
+        score = ld.depth.DepthScore(
+            names, effects + 1, hops, np.full(16, 5), np.ones(16, int), np.full(16, 0.5), ranks, ids, "hops", "skip",
+            "layer", "m",
+        )  # fmt: skip
+        about = made(sizes_of([1, 1, 1]))[0].about
+        frame = claim((Analysis("m", "depth_score", "texts", score, about),), 11)
+        assert frame.loc["all questions", "verdict"] == verdict
+
+
 def test_a_model_that_fails_is_named_and_the_others_go_on(models, tmp_path):
     study = ld.run_depth({"no": tmp_path / "none", "one": models["one"]}, texts=TEXTS, questions=0, drop=1)
     assert study.models == ("one",)

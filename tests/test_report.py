@@ -58,7 +58,8 @@ def test_the_claims_stand_in_the_page(study):
     table = claims_table(claims)
     assert table["verdict"].tolist() == claims["verdict"].tolist()
     for shown, row in zip(table["claim"], claims.to_dict("records"), strict=True):
-        assert shown == f"{row['number']}. {row['claim']} ({row['reading']})\n{row['because']}"
+        reading = f" ({row['reading']})" if row["reading"] else ""
+        assert shown == f"{row['number']}. {row['claim']}{reading}\n{row['because']}"
 
 
 def test_modules_add_up(study):

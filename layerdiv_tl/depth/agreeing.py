@@ -306,11 +306,11 @@ def measures(
         found = (_of_texts if rows.options is None else _of_task)(model, rows, names, wanted, batch_tokens)
     if {"relative", "influence"} & set(wanted):
         size = sizes(model, [list(ids) for ids in rows.ids], batch_tokens=batch_tokens)
-        at = _places(size.components, names)
+        at = [size.components.index(name) for name in names]
         counts = np.bincount(size.text).astype(float)
         for name, values in (("relative", size.relative), ("influence", size.influence)):
             sums = np.zeros((len(rows), len(names)))
-            np.add.at(sums, size.text, values[:, [where[0] for where in at]])
+            np.add.at(sums, size.text, values[:, at])
             found[name] = sums, counts
     return {name: found[name] for name in get_args(Direct) if name in found and name in wanted}
 
@@ -386,10 +386,6 @@ def _members(components: Sequence[Component], names: Sequence[Component]) -> lis
         ]
         for name in names
     ]
-
-
-def _places(components: Sequence[Component], names: Sequence[Component]) -> list[list[int]]:
-    return [[i for i, c in enumerate(components) if c == name] for name in names]
 
 
 def _summed(values: Float[np.ndarray, "row member"], at: Sequence[Sequence[int]]) -> Float[np.ndarray, "row name"]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ..depth.agreeing import Agreement
-from ..depth.answering import Cut
+from ..depth.answering import Cut, check_whole
 from ..depth.junctions import Lens
 from ..depth.maps import LayerMaps
 from ..depth.norms import Sizes
@@ -27,7 +27,7 @@ from ..stream.loading import Model, fingerprint, load_model
 from ..stream.prompts import encode, plain
 from ..tasks.task import SAMPLES, Task, task
 from .depth_claims import depth_readings
-from .run import models_of, reason
+from .run import models_of, reason, tasks_of
 from .shards import safe_name, write_json
 from .verdicts import table_of
 
@@ -232,7 +232,7 @@ def run_depth(
     models
         One or several of what `load_model` takes, or {name: x}; "default" is the default model.
     tasks
-        Names or `Task`s; None is the authored sample tasks, or none where there are texts.
+        Names or `Task`s, as in `run_study`; None is the authored sample tasks, or none where there are texts.
     texts
         What sizes, skips and the lens read, of which some must have 4 tokens; None is the first 16 prompts of each
         task.
@@ -261,8 +261,11 @@ def run_depth(
     how: dict[str, Any] = {"limit": limit, "seed": seed}
     if tasks is None:
         tasks = [] if texts is not None else list(SAMPLES)
-    given = [tasks] if isinstance(tasks, str | Task) else list(tasks)
+    given = tasks_of(tasks) if tasks else []
     ready = [t if isinstance(t, Task) else task(t, data, **how) for t in given]
+    check_whole("questions", questions, 0)
+    if drop is not None:
+        check_whole("drop", drop, 1)
     if texts is None:
         texts = [prompt for t in ready for prompt in t.prompts[:TEXTS]]
     texts = texts if isinstance(texts, str) else list(texts)

@@ -35,7 +35,7 @@ def depth_readings(depth: DepthStudy | None) -> Iterator[Reading]:
     if depth is None:
         for number, claim in CLAIMS.items():
             because = "no depth analyses lie in this folder: run layerdiv depth with the same --out"
-            yield Reading(number, claim, "", Estimate(over="nothing"), 0.0, -1, "", because)
+            yield Reading(number, claim, "", Estimate(over="nothing"), np.nan, -1, "", because)
         return
     for readings in (_contributes, _disturbs, _hops, _maps):
         yield from readings(depth)
@@ -95,11 +95,15 @@ def _of_pairs(skip: Skip, equal: bool) -> Own:
 
 
 def _hops(depth: DepthStudy) -> Iterator[Reading]:
-    scores: list[tuple[str, DepthScore]] = list(depth.newest("depth_score").items())
+    # How deep the layers lie that a wrong answer rests on is no use of them.
+    every: list[tuple[str, DepthScore]] = list(depth.newest("depth_score").items())
+    scores = [(model, score) for model, score in every if (score.rank == 1).sum() >= LEAST]
     asked = ""
     if scores:
         right = np.mean([(score.rank == 1).mean() for _, score in scores])
         asked = f"; {right:.0%} of the answers are the model's first choice"
+    elif every:
+        asked = f"; fewer than {LEAST} answers of a model are right"
     for reading, name in (("all questions", "slope"), ("questions of equal length", "slope_at_length")):
         found = {}
         for model, score in scores:

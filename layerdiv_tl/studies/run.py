@@ -92,7 +92,7 @@ def run_study(
     import tempfile
 
     grid = models_of(models)
-    names = _tasks(tasks)
+    names = tasks_of(tasks)
     cuts: list[Any] = [units] if isinstance(units, str) else list(units)
     unknown = [unit for unit in cuts if unit not in get_args(Unit)]
     if unknown or not cuts:
@@ -275,7 +275,8 @@ def _model_name(x: Any) -> str:
     return load_model(x).name
 
 
-def _tasks(given: Any) -> list[str | Task]:
+def tasks_of(given: Any) -> list[str | Task]:
+    """Names and tasks, each once; "all" and "zoo" spelled out."""
     several = list(given) if isinstance(given, list | tuple) else [given]
     found: list[str | Task] = []
     for name in _spelled(_spelled(several, "all", lambda: EIGHT), ZOO, lambda: zoo.TASKS):

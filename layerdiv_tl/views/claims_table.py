@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+def named(row: Mapping[Any, Any]) -> str:
+    """A claim's number, the claim, and the reading of it where it has several."""
+    return f"{row['number']}. {row['claim']}" + (f" ({row['reading']})" if row["reading"] else "")
+
+
 def claims_table(claims: pd.DataFrame) -> pd.DataFrame:
     """The claims as text for a page: one row each, the verdict beside its reason."""
     import pandas as pd
@@ -23,10 +28,10 @@ def claims_table(claims: pd.DataFrame) -> pd.DataFrame:
 
     rows = [
         {
-            "claim": f"{row['number']}. {row['claim']} ({row['reading']})\n{row['because']}",
+            "claim": f"{named(row)}\n{row['because']}",
             "verdict": row["verdict"],
             "estimate": estimate(row),
-            "null": style.number(row["null"]),
+            "null": style.number(row["null"]) if np.isfinite(row["null"]) else "–",
             "p": f"{row['p']:.3f}" if np.isfinite(row["p"]) else "–",
         }
         for row in claims.to_dict("records")

@@ -116,10 +116,11 @@ def depth_findings(depth: DepthStudy) -> Iterator[str]:
             change = sizes.change_point()
         except InputError:
             continue
-        where = _ends(change.low, change.high, ".0f")
-        clear = "clearly" if change.p < 0.05 else "if at all (the fall is within noise)"
+        if change.p >= 0.05:
+            yield f"{model}: there is no clear layer from which on layers write less (p {style.number(change.p)})."
+            continue
         yield (
-            f"{model}: layers write less from layer {change.layer} {where} on, {clear}: "
+            f"{model}: layers write less from layer {change.layer} {_ends(change.low, change.high, '.0f')} on: "
             f"{style.number(change.before)} of the stream before, {style.number(change.after)} behind."
         )
     for model, found in depth.of(Agreement):
@@ -128,33 +129,35 @@ def depth_findings(depth: DepthStudy) -> Iterator[str]:
         if not table["correlation"].notna().any():
             continue
         best = str(table["correlation"].idxmax())
-        first, usual = table.loc[best], table.loc["influence"]
+        first = table.loc[best]
         clear = "best by" if first["low"] > 0 and first["low_components"] > 0 else "by no measure clearly, at most by"
-        yield (
-            f"{model} on {found.rows}: what removing a sublayer costs is ranked {clear} {_MEASURE[best]} "
-            f"(ρ {first['correlation']:.2f} {_ends(first['low'], first['high'])}); block influence has "
-            f"{usual['correlation']:.2f} {_ends(usual['low'], usual['high'])}."
-        )
-        for name in ("diversity", "diversity_centred"):
+        told = [f"{_MEASURE[best]} (ρ {first['correlation']:.2f} {_ends(first['low'], first['high'])})"]
+        for name in ("influence", "diversity", "diversity_centred"):
             row = table.loc[name]
-            if not np.isfinite(row["correlation"]):
+            if name == best or not np.isfinite(row["correlation"]):
                 continue
-            verdict = "better" if row["better_low"] > 0 else "worse" if row["better_high"] < 0 else "neither clearly"
-            yield (
-                f"{model} on {found.rows}: {_MEASURE[name]} foretells it with ρ {row['correlation']:.2f} "
-                f"{_ends(row['low'], row['high'])}, {row['better']:+.2f} "
-                f"{_ends(row['better_low'], row['better_high'], '+.2f')} beside block influence: {verdict}."
-            )
+            beside = ""
+            if name != "influence":
+                than = (
+                    "better"
+                    if row["better_low"] > 0
+                    else "worse"
+                    if row["better_high"] < 0
+                    else "neither better nor worse"
+                )
+                beside = f", {than} than block influence"
+            told.append(f"{_MEASURE[name]} has {row['correlation']:.2f} {_ends(row['low'], row['high'])}{beside}")
+        yield f"{model} on {found.rows}: what removing a sublayer costs is ranked {clear} {'; '.join(told)}."
     for model, plan in depth.of(DropPlan):
         budget = len(plan.dropped)
         at = {(row["plan"], row["dropped"]): row for row in plan.frame().to_dict("records")}
         grown = {name: at[name, budget]["loss_growth"] for name in (OWN, INFLUENCE)}
-        random = f", {RANDOM} ones {at[RANDOM, budget]['loss_growth']:.2f}" if plan.random_dropped else ""
+        random = f", with {RANDOM} ones by {at[RANDOM, budget]['loss_growth']:.2f}" if plan.random_dropped else ""
         yield (
             f"{model} on {plan.provenance['rows']['where']}: without {budget} of {len(plan.candidates)} "
-            f"({plan.part}, chosen by {plan.score}) it loses {grown[OWN]:.2f} nats more an answer; a plan by block "
-            f"influence {grown[INFLUENCE]:.2f}{random}. Accuracy goes from {at['none', 0]['accuracy']:.0%} "
-            f"to {at[OWN, budget]['accuracy']:.0%}."
+            f"({plan.part}, chosen by {plan.score}) its loss grows by {grown[OWN]:.2f} nats an answer; with a "
+            f"plan by block influence by {grown[INFLUENCE]:.2f}{random}. Accuracy goes from "
+            f"{at['none', 0]['accuracy']:.0%} to {at[OWN, budget]['accuracy']:.0%}."
         )
     for model, score in depth.of(DepthScore):
         slope = score.slope
