@@ -1,4 +1,4 @@
-"""The notebooks run from fresh kernels, say what they said when they were written, and know right answers from wrong."""
+"""The notebooks run from fresh kernels, say what they said before, and know right answers from wrong."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_numbers_are_compared_and_words_too() -> None:
 
 @pytest.mark.parametrize("name", book.NAMES)
 def test_a_reader_on_the_web_sees_it_all(name: str) -> None:
-    """Every code cell that shows something has its output, figures have a picture, nothing is an error or a machine's path."""
+    """Every code cell was run, figures have a picture beside them, and nothing is an error or a machine's path."""
     path = NOTEBOOKS / f"{name}.ipynb"
     assert path.stat().st_size < LARGEST
     notebook = book.read(name)
