@@ -43,7 +43,8 @@ class Recipe:
         Steps, and of what each is made: rows, each of which holds one set of chains with so many questions, one of
         pairs, of which all are asked, and so many sums.
     fewest
-        Chains go through `fewest` to 8 letters, one number a step: few are easier, and teach what many need.
+        Chains go through `fewest` to 8 letters, and there are as few or many pairs, one number a step: few are
+        easier, and teach what many need. With 8 alone, deep models often learn one of both skills and not the other.
     adding, longer, rarer
         From which step on there are sums; from which on chains are followed for up to two, three, four steps. Once
         they are, pairs and sums, which are learnt by then, come every `rarer` steps.
@@ -57,14 +58,14 @@ class Recipe:
         Steps between evaluations, and rows of each task in one, and in the last.
     """
 
-    steps: int = 2800
+    steps: int = 4000
     rows: int = 12
     questions: int = 16
     sums: int = 3
-    fewest: int = 4
-    adding: int = 400
-    longer: tuple[int, ...] = (650, 1350, 1950)
-    rarer: int = 4
+    fewest: int = 2
+    adding: int = 500
+    longer: tuple[int, ...] = (800, 1600, 2600)
+    rarer: int = 3
     turn: float = 5e-3
     rate: float = 3e-3
     decay: float = 0.01
@@ -81,11 +82,11 @@ def batches(recipe: Recipe, seed: int, step: int) -> list[words.Batch]:
     """What a model reads in one step: chains, pairs, sums."""
     hops = 1 + sum(step >= start for start in recipe.longer)
     rngs = [np.random.default_rng([STREAM, seed, step, kind, 0]) for kind in range(3)]
-    entities = int(rngs[0].integers(recipe.fewest, words.ENTITIES + 1))
+    entities, pairs = (int(rng.integers(recipe.fewest, words.ENTITIES + 1)) for rng in rngs[:2])
     made = [words.k_hop(rngs[0], recipe.rows, recipe.questions, hops, entities)]
     if hops > 1 and step % recipe.rarer:
         return made
-    made.append(words.recall(rngs[1], recipe.rows))
+    made.append(words.recall(rngs[1], recipe.rows, pairs))
     return made + [words.modular(rngs[2], recipe.rows) for _ in range(recipe.sums if step >= recipe.adding else 0)]
 
 

@@ -91,10 +91,8 @@ class Trained:
 
 
 LIST = (
-    *(Trained(depth) for depth in (1, 2, 4, 6, 8)),
-    *(Trained(depth, shared=True) for depth in (4, 8)),
-    *(Trained(depth, seed=seed) for seed in (1, 2) for depth in (1, 2, 4)),
-    *(Trained(12), Trained(12, shared=True)),
+    *(Trained(depth, seed=seed) for seed in range(3) for depth in (1, 2, 4, 6, 8, 12)),
+    *(Trained(depth, shared=True, seed=seed) for seed in range(3) for depth in (4, 8, 12)),
     *(Trained(depth, width=width) for width in (32, 96) for depth in (2, 4)),
 )
 SHIPPED = tuple(model for model in LIST if (model.folder / "model.safetensors").is_file())
