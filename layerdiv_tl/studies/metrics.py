@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # Numbers of one ensemble that are decomposed at a time: what thousands of neurons would otherwise need.
 NUMBERS = 4_000_000
-# With more members than this a prefix ensemble for every junction costs more than the passes did.
+# With more members than this, and with neurons, a prefix ensemble for every junction costs more than the passes did.
 MOST_WITH_DEPTH = 3000
 _NAMES = ("component", "kind", "layer", "index", "use", "module", "partial")
 
@@ -28,8 +28,8 @@ def metrics_of(shards: Iterable[Shard]) -> pd.DataFrame:
 
     A mean's interval is Student's over examples, an accuracy's Wilson's. `share` is n_g/|L| for a module.
     Among the totals every loss has the `silent_bias`, and the loss "none" has the gaps; its table "answers" has
-    the share of rows that the model answers with each option. Above 3000 members
-    (neurons) there is no depth table.
+    the share of rows that the model answers with each option. At unit neuron, and above 3000 members, there is no
+    depth table.
     """
     import pandas as pd
 
@@ -82,7 +82,7 @@ def _part(shard: Shard, rows: slice) -> Shard:
 
 
 def _tables(d: Decomposition) -> list[Table]:
-    if len(d.components) > MOST_WITH_DEPTH:
+    if len(d.components) > MOST_WITH_DEPTH or any(c.kind == "neuron" for c in d.components):
         return ["totals", "components", "modules"] if isinstance(d, SquaredError) else ["totals", "modules"]
     return list(get_args(Table))
 

@@ -6,8 +6,9 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -43,6 +44,7 @@ def run_study(
     keep_text: bool = False,
     batch_tokens: int | None = None,
     load: Mapping[str, Any] | None = None,
+    workers: int = 1,
 ) -> Study:
     """Take models apart on tasks, in a folder that any number of processes may work in and go on with.
 
@@ -68,6 +70,9 @@ def run_study(
         the settings: batches change last bits.
     load
         Options for `load_model` (dtype, device, device_map, trust_remote_code).
+    workers
+        Processes that share the models, each of which holds one model at a time and its part of the cores: for
+        many small models, given by name. A script that asks for several needs an `if __name__ == "__main__":`.
 
     A model or cell that fails is named in `failures` and the others go on. Raises InputError for a grid
     that names nothing, and where nothing at all could be measured.
@@ -93,6 +98,10 @@ def run_study(
 
     grid = models_of(models)
     names = tasks_of(tasks)
+    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+        raise InputError(f"workers={workers!r:.40} must be a whole number of 1 or more.")
+    if workers > 1 and (here := [name for name, x in grid.items() if not isinstance(x, str | os.PathLike | None)]):
+        raise InputError(f"workers={workers} needs models by name, and {here[0]!r} is in this process's memory.")
     cuts: list[Any] = [units] if isinstance(units, str) else list(units)
     unknown = [unit for unit in cuts if unit not in get_args(Unit)]
     if unknown or not cuts:
@@ -113,34 +122,8 @@ def run_study(
         place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"out={str(out)!r} cannot be made ({error.strerror}): give a folder of yours.") from error
-    failures: list[str] = []
-    mine: set[Path] = set()
-    for name, x in grid.items():
-        try:
-            model = load_model(x, **(load or {} if not isinstance(x, Model) else {}))
-            # In a list the default model has its own name.
-            model = model if x is None and name == "default" else replace(model, name=name)
-            digest = fingerprint(model)
-            most = model.at_once(batch_tokens)
-        except Exception as error:
-            failures.append(f"{name}: {reason(error)}")
-            continue
-        for one in ready:
-            try:
-                prompts = prepared(one, model, chat, multi_token)
-            except Exception as error:
-                failures.append(f"{name} on {one.name}: {reason(error)}")
-                continue
-            for unit in cuts:
-                try:
-                    mine.add(
-                        _run_cell(
-                            model, digest, prompts, unit, place, most, keep_text, asked if one.name in by_name else None
-                        )
-                    )
-                except Exception as error:
-                    failures.append(f"{name} on {one.name} at unit {unit}: {reason(error)}")
-        del model
+    work = _Work(ready, cuts, place, chat, multi_token, keep_text, batch_tokens, dict(load or {}), asked, by_name)
+    failures, mine = _shared(grid, work, min(workers, len(grid)))
     try:
         study = Study.collect([place], mine)
     except InputError as error:
@@ -148,48 +131,109 @@ def run_study(
     return replace(study, failures=(*failures, *study.failures))
 
 
-def _run_cell(
-    model: Model,
-    digest: str,
-    prompts: Task,
-    unit: Unit,
-    out: Path,
-    batch_tokens: int,
-    keep_text: bool,
-    asked: dict[str, Any] | None,
-) -> Path:
-    """Compute what is missing of one cell, and its metrics once nothing is; its folder."""
-    from tqdm.auto import tqdm
+@dataclass(frozen=True)
+class _Work:
+    """What is done with every model of a study; the arguments of `run_study`, read."""
 
-    lengths = _lengths(model, prompts)
-    cell = cell_of(model, digest, prompts, unit, out, lengths, batch_tokens)
-    try:
-        cell.folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{str(cell.folder)!r} cannot be made ({error.strerror}).") from error
-    if keep_text:
-        lines = "".join(json.dumps({"row": i, "prompt": p}) + "\n" for i, p in enumerate(prompts.prompts))
-        (cell.folder / "prompts.jsonl").write_text(lines, encoding="utf-8")
-    done = cell.folder / "metrics.parquet"
-    if done.is_file() and read_meta(cell.folder) is not None:
+    tasks: list[Task]
+    units: list[Any]
+    out: Path
+    chat: bool
+    multi_token: bool
+    keep_text: bool
+    batch_tokens: int | None
+    load: dict[str, Any]
+    asked: dict[str, Any]
+    by_name: set[str]
+
+    def on(self, grid: Mapping[str, Any]) -> tuple[list[str], set[Path]]:
+        """Take models apart: a sentence for everything that failed, and the folders of finished cells."""
+        failures: list[str] = []
+        mine: set[Path] = set()
+        for name, x in grid.items():
+            try:
+                model = load_model(x, **(self.load if not isinstance(x, Model) else {}))
+                # In a list the default model has its own name.
+                model = model if x is None and name == "default" else replace(model, name=name)
+                digest = fingerprint(model)
+                most = model.at_once(self.batch_tokens)
+            except Exception as error:
+                failures.append(f"{name}: {reason(error)}")
+                continue
+            for one in self.tasks:
+                try:
+                    prompts = prepared(one, model, self.chat, self.multi_token)
+                except Exception as error:
+                    failures.append(f"{name} on {one.name}: {reason(error)}")
+                    continue
+                for unit in self.units:
+                    try:
+                        mine.add(self._cell(model, digest, prompts, unit, most))
+                    except Exception as error:
+                        failures.append(f"{name} on {one.name} at unit {unit}: {reason(error)}")
+            del model
+        return failures, mine
+
+    def _cell(self, model: Model, digest: str, prompts: Task, unit: Unit, most: int) -> Path:
+        """Compute what is missing of one cell, and its metrics once nothing is; its folder."""
+        from tqdm.auto import tqdm
+
+        cell = cell_of(model, digest, prompts, unit, self.out, _lengths(model, prompts), most)
+        try:
+            cell.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{str(cell.folder)!r} cannot be made ({error.strerror}).") from error
+        if self.keep_text:
+            lines = "".join(json.dumps({"row": i, "prompt": p}) + "\n" for i, p in enumerate(prompts.prompts))
+            (cell.folder / "prompts.jsonl").write_text(lines, encoding="utf-8")
+        done = cell.folder / "metrics.parquet"
+        if done.is_file() and read_meta(cell.folder) is not None:
+            return cell.folder
+        _sweep(cell.folder)
+        start, here = time.time(), 0
+        total = len(prompts)
+        there = total - sum(len(cell.rows(number)) for number in cell.missing())
+        title = f"{model.name} on {prompts.name} ({unit})"
+        with tqdm(total=total, initial=there, desc=title, unit="row", delay=2, leave=False) as progress:
+            for number in cell.missing(_first(cell.count)):
+                cell.compute(model, number, most)
+                here += len(cell.rows(number))
+                progress.update(len(cell.rows(number)))
+        seconds = time.time() - start
+        frame = metrics_of(_whole(cell, model, most))
+        partial = done.with_name(f".{done.name}.{os.getpid()}.partial")
+        frame.to_parquet(partial, index=False)
+        os.replace(partial, done)
+        asked = self.asked if prompts.name in self.by_name else None
+        write_json(cell.folder / "meta.json", _about(model, cell, asked, seconds, here))
         return cell.folder
-    _sweep(cell.folder)
-    start, here = time.time(), 0
-    total = len(prompts)
-    there = total - sum(len(cell.rows(number)) for number in cell.missing())
-    title = f"{model.name} on {prompts.name} ({unit})"
-    with tqdm(total=total, initial=there, desc=title, unit="row", delay=2, leave=False) as progress:
-        for number in cell.missing(_first(cell.count)):
-            cell.compute(model, number, batch_tokens)
-            here += len(cell.rows(number))
-            progress.update(len(cell.rows(number)))
-    seconds = time.time() - start
-    frame = metrics_of(_whole(cell, model, batch_tokens))
-    partial = done.with_name(f".{done.name}.{os.getpid()}.partial")
-    frame.to_parquet(partial, index=False)
-    os.replace(partial, done)
-    write_json(cell.folder / "meta.json", _about(model, cell, asked, seconds, here))
-    return cell.folder
+
+
+def _shared(grid: Mapping[str, Any], work: _Work, workers: int) -> tuple[list[str], set[Path]]:
+    """The work on all models, by one or several processes."""
+    if workers == 1:
+        return work.on(grid)
+    from concurrent.futures import ProcessPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
+    from multiprocessing import get_context
+
+    share = max(1, (os.cpu_count() or 1) // workers)
+    try:
+        with ProcessPoolExecutor(workers, get_context("spawn"), _own_cores, (share,)) as pool:
+            parts = list(pool.map(work.on, [{name: x} for name, x in grid.items()]))
+    except BrokenProcessPool as error:
+        raise InputError(
+            "a process of workers= ended at once: in a script, call it below `if __name__ == '__main__':`; elsewhere, "
+            "there may be too little memory for so many models."
+        ) from error
+    return [told for failures, _ in parts for told in failures], {folder for _, mine in parts for folder in mine}
+
+
+def _own_cores(share: int) -> None:
+    """What a worker starts with: processes that each take all cores only wait for one another."""
+    import torch
+
+    torch.set_num_threads(share)
 
 
 def _whole(cell: Cell, model: Model, batch_tokens: int) -> Iterator[Shard]:
@@ -216,7 +260,7 @@ def _about(model: Model, cell: Cell, asked: dict[str, Any] | None, seconds: floa
         "dropped": t.dropped,
         "truncated": t.truncated,
         "scored": t.scored,
-        "baselines": _baselines(t),
+        "baselines": _baselines(_Guessed(f"{t.prompt_hash} {t.options} {cell.settings['labels']}", t)),
         "versions": {name: version(name) for name in ("layerdiv_tl", "numpy", "pandas")},
         "finished": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "rows_here": rows,
@@ -225,8 +269,18 @@ def _about(model: Model, cell: Cell, asked: dict[str, Any] | None, seconds: floa
     }
 
 
-def _baselines(t: Task) -> dict[str, Any]:
+@dataclass(frozen=True)
+class _Guessed:
+    """A task without a model: many models read one and the same, and word counts take longer than a small one."""
+
+    rows: str
+    task: Task = field(compare=False)
+
+
+@lru_cache(maxsize=32)
+def _baselines(guessed: _Guessed) -> dict[str, Any]:
     """What guessing and word counts get right, as shares; word counts with a 95 % interval, None for few rows."""
+    t = guessed.task
     try:
         words = bag_of_words(t)
     except InputError:  # a class with fewer rows than folds
