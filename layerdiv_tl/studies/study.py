@@ -24,6 +24,7 @@ from ..errors import InputError
 from ..results import Result
 from .claims import claims_of
 from .shards import Shard, read_meta
+from .telling import PATTERN, told
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -133,13 +134,14 @@ class Study(Result):
         return cls(metrics, cells, tuple(failures), tuple(map(str, folders)))
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Copy metrics and settings, without shards, into a folder that `load` reads."""
+        """Copy metrics, information and settings, without shards, into a folder that `load` reads."""
         place = Path(path).expanduser()
         for cell in self.cells:
             into = place / Path(cell["folder"]).relative_to(Path(cell["folder"]).parents[2])
             try:
                 into.mkdir(parents=True, exist_ok=True)
-                for name in ("metrics.parquet", "meta.json"):
+                found = [file.name for file in Path(cell["folder"]).glob(PATTERN)]
+                for name in ("metrics.parquet", "meta.json", *found):
                     shutil.copyfile(Path(cell["folder"]) / name, into / name)
             except shutil.SameFileError:
                 continue
@@ -431,6 +433,37 @@ class Study(Result):
         the study does not have.
         """
         return claims_of(self, unit, pairs, draws, seed)
+
+    def information(
+        self,
+        estimator: str | Sequence[str] = "gaussian",
+        unit: Unit = "sublayer",
+        *,
+        models: Sequence[str] | None = None,
+        tasks: Sequence[str] | None = None,
+        groups: int | None = None,
+        contrasts: int | None = 1,
+        null: int = 50,
+        draws: int = 50,
+        seed: int = 0,
+    ) -> pd.DataFrame:
+        """Information-theoretic diversity (Eq. 13) of every cell: what its components tell about the label, in bits.
+
+        estimator
+            "gaussian", "vote", "variational", one or several: see `ld.information`.
+        models, tasks
+            These only; None is all.
+        groups, contrasts, null, draws, seed
+            As in `ld.information`; one contrast of each component, by default, so that 2000 rows suffice for dozens.
+
+        One row per model, task, estimator and term: members, rows, `bits` with interval, its null, H(Y) as
+        `label_entropy`, and `warnings` to read first. What is computed is kept beside the cell's metrics and shown
+        in the report. Cells with too few rows are named in `attrs["left_out"]`; where there are no others, and for
+        a model, task or unit that the study does not have: InputError.
+        """
+        several = [estimator] if isinstance(estimator, str) else list(estimator)
+        options = {"groups": groups, "contrasts": contrasts, "null": null, "draws": draws, "seed": seed}
+        return told(self, unit, several, models, tasks, options)
 
     def reweight(self, model: str, task: str, unit: Unit = "sublayer", **options: Any) -> Reweighting:
         """Re-weight the components of a cell from a few of its rows, without a model; see `reweight`."""

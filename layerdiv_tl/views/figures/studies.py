@@ -14,6 +14,7 @@ from ...ensemble.decomposition import NormAt
 from ...errors import InputError
 from ...studies.study import AVERAGE, QUANTITIES, Form, Study
 from .. import style
+from .against_size import information_panels, size_panels
 from .claims import scaling_curve, share_bars, tradeoff_steps
 from .correlations import correlation_bars
 from .curves import depth_panels
@@ -164,6 +165,14 @@ def _tradeoff(
     return tradeoff_steps(study.tradeoff(unit, still, draws, seed), **options)
 
 
+def _information(
+    study: Study, estimator: str = "gaussian", unit: Unit = "sublayer", title: str | None = None, **options: Any
+) -> go.Figure:
+    """`information_panels` of a study; options are those of `Study.information`, and `against`."""
+    against = options.pop("against", "members")
+    return information_panels(study.information(estimator, unit, **options), study.models(unit), against, title)
+
+
 # What can be drawn of a study; each takes the options of its analysis and of its figure function.
 STUDY_KINDS: dict[str, Callable[..., go.Figure]] = {
     "table": study_table_map,
@@ -172,4 +181,6 @@ STUDY_KINDS: dict[str, Callable[..., go.Figure]] = {
     "shares": _shares,
     "scaling": _scaling,
     "tradeoff": _tradeoff,
+    "size": size_panels,
+    "information": _information,
 }
