@@ -34,6 +34,7 @@ _HOME = {
     "run_study": "studies.run",
     "DepthStudy": "studies.depth",
     "run_depth": "studies.depth",
+    "run_zoo": "studies.zoo",
     "Task": "tasks.task",
     "task": "tasks.task",
     "Explorer": "views.explorer",

@@ -12,7 +12,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -93,6 +93,14 @@ def _parser() -> argparse.ArgumentParser:
     study.add_argument("--dtype", help="as in load_model, e.g. bfloat16")
     study.add_argument("--device-map", metavar="MAP", help="'auto' spreads one large model over the devices there are")
     study.add_argument("--trust-remote-code", action="store_true", help="run code that comes with a checkpoint")
+    study.add_argument("--workers", metavar="N", type=int, default=1, help="processes that share many small models")
+    study.add_argument(
+        "--information",
+        action="extend",
+        nargs="+",
+        choices=("gaussian", "vote", "variational"),
+        help="also what components tell about the label, by these estimators (2000 rows or more)",
+    )
     study.add_argument("--json", action="store_true", help="print the table as JSON")
     study.set_defaults(run=_run)
     depth = commands.add_parser(
@@ -126,6 +134,13 @@ def _parser() -> argparse.ArgumentParser:
     depth.add_argument(
         "--questions", metavar="N", type=int, default=32, help="of each number of hops (default: %(default)s; 0 none)"
     )
+    depth.add_argument(
+        "--ask",
+        metavar="SOURCE",
+        default="sample/hops",
+        help="what the depth score asks: synthetic/k_hop, synthetic/modular, or a file in the form of GSM8K, MATH or "
+        "MQuAKE (default: %(default)s, questions in English)",
+    )
     depth.add_argument("--multi-token", action="store_true", help="score options by their first distinguishing token")
     depth.add_argument("--seed", metavar="S", type=int, default=0, help="of choices and resamples (default: 0)")
     depth.add_argument("--out", metavar="DIR", required=True, help="where to write, and to go on from")
@@ -135,6 +150,18 @@ def _parser() -> argparse.ArgumentParser:
     depth.add_argument("--trust-remote-code", action="store_true", help="run code that comes with a checkpoint")
     depth.add_argument("--json", action="store_true", help="print claims and findings as JSON")
     depth.set_defaults(run=_depth)
+    zoo = commands.add_parser(
+        "zoo",
+        help="the scaling claim on the models that come with the package: the whole experiment and its report",
+        description="Measure all trained models of the zoo: bias, diversity and information against depth and width, "
+        "reuse of layers, claims, use of depth; five minutes on two cores. Started again it goes on where it was "
+        "stopped.",
+    )
+    zoo.add_argument("--model", metavar="M", action="extend", nargs="+", help="these only, as in zoo/d4")
+    zoo.add_argument("--workers", metavar="N", type=int, help="processes (default: one for every core)")
+    zoo.add_argument("--out", metavar="DIR", default="layerdiv-zoo", help="where to write (default: %(default)s)")
+    zoo.add_argument("--json", action="store_true", help="print claims as JSON")
+    zoo.set_defaults(run=_zoo)
     report = commands.add_parser(
         "report",
         help="a study as one offline page",
@@ -195,19 +222,47 @@ def _run(options: argparse.Namespace) -> int:
         keep_text=options.keep_text,
         batch_tokens=options.batch_tokens,
         load={name: value for name, value in load.items() if value},
+        workers=options.workers,
     )
-    if os.environ.get("RANK", "0") == "0":  # of the processes of one launch, one prints
+    rank, failures = int(os.environ.get("RANK", "0")), list(study.failures)
+    if rank == 0:  # of the processes of one launch, one prints
         rows = []
         for unit in study.metrics["unit"].unique():
             table = study.table(unit, intervals=not options.json).stack("quantity", future_stack=True)
             rows += table.reset_index().assign(unit=unit).to_dict("records")
             if not options.json:
                 print(f"\nunit {unit}; accuracy, MSE, uniform and bias in hundredths\n{table.to_string()}")
+        for unit in study.metrics["unit"].unique() if options.information else ():
+            frame = study.information(options.information, unit)
+            failures += frame.attrs["left_out"]
+            if not options.json:
+                wide = frame.pivot(index=["model", "task", "estimator"], columns="term", values="bits")
+                print(f"\nunit {unit}; bits\n{wide[list(frame['term'].unique())].to_string(float_format='%.3g')}")
         if options.json:
-            _print_json({"rows": rows, "failures": study.failures, "out": options.out})
-    for failure in study.failures:
-        print(f"layerdiv: {failure}", file=sys.stderr)
-    return 1 if study.failures else 0
+            _print_json({"rows": rows, "failures": failures, "out": options.out})
+    return _told(failures)
+
+
+def _zoo(options: argparse.Namespace) -> int:
+    from pathlib import Path
+
+    from .studies.zoo import run_zoo
+    from .views.claims_table import named
+    from .views.report import findings
+
+    _refuse_empty(options.out, "a folder")
+    study = run_zoo(options.out, options.model, workers=options.workers, say=_say)
+    page = study.report(Path(options.out) / "index.html")
+    claims = study.claims()
+    if options.json:
+        _print_json({"claims": claims.to_dict("records"), "failures": study.failures, "page": str(page)})
+    else:
+        for line in findings(study):
+            print(textwrap.fill(f"* {line}", max(_width(), 40), subsequent_indent="  "))
+        print()
+        _print_claims(claims, named)
+        print(f"\nOpen {page} in a browser. In Python: ld.Study.load({options.out!r}).")
+    return _told(study.failures)
 
 
 def _depth(options: argparse.Namespace) -> int:
@@ -236,6 +291,7 @@ def _depth(options: argparse.Namespace) -> int:
         drop=options.drop,
         part=options.part,
         score=options.score,
+        ask=options.ask,
         questions=options.questions,
         multi_token=options.multi_token,
         seed=options.seed,
@@ -259,15 +315,26 @@ def _depth(options: argparse.Namespace) -> int:
         for line in depth_findings(study):
             print(textwrap.fill(f"* {line}", max(_width(), 40), subsequent_indent="  "))
         print()
-        for row in claims.to_dict("records"):
-            where = f" [{row['low']:.2f}, {row['high']:.2f}]" if row["low"] == row["low"] else ""
-            number = f"{row['estimate']:.2f}{where}" if row["estimate"] == row["estimate"] else "–"
-            print(f"{named(row)}: {row['verdict']}, {number}")
+        _print_claims(claims, named)
         print(f"\nOpen {page} in a browser; frames (CSV) and plans lie in {out / 'depth'}.")
         print(f"In Python: ld.DepthStudy.load({str(out)!r}).")
-    for failure in study.failures:
+    return _told(study.failures)
+
+
+def _told(failures: Iterable[str]) -> int:
+    """Sentences on what failed, and the exit code."""
+    failures = list(failures)
+    for failure in failures:
         print(f"layerdiv: {failure}", file=sys.stderr)
-    return 1 if study.failures else 0
+    return 1 if failures else 0
+
+
+def _print_claims(claims: Any, named: Callable[[Any], str]) -> None:
+    """A line for every reading of a claim."""
+    for row in claims.to_dict("records"):
+        where = f" [{row['low']:.2f}, {row['high']:.2f}]" if row["low"] == row["low"] else ""
+        number = f"{row['estimate']:.2f}{where}" if row["estimate"] == row["estimate"] else "–"
+        print(f"{named(row)}: {row['verdict']}, {number}")
 
 
 def _report(options: argparse.Namespace) -> int:

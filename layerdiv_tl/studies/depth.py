@@ -25,6 +25,7 @@ from ..errors import InputError
 from ..results import Result
 from ..stream.loading import Model, fingerprint, load_model
 from ..stream.prompts import encode, plain
+from ..tasks.samples import SAMPLE_HOPS
 from ..tasks.task import SAMPLES, Task, task
 from .depth_claims import depth_readings
 from .run import models_of, reason, tasks_of
@@ -200,6 +201,7 @@ class _Asked:
     drop: int | None
     part: Cut
     score: str
+    ask: Any
     questions: int
     multi_token: bool
     seed: int
@@ -217,6 +219,7 @@ def run_depth(
     drop: int | None = None,
     part: Cut = "layer",
     score: str = "loss",
+    ask: Any = SAMPLE_HOPS,
     questions: int = 32,
     multi_token: bool = False,
     seed: int = 0,
@@ -243,8 +246,9 @@ def run_depth(
         As in `task`; the first 64 rows of each, by default. None takes all.
     drop, part, score
         How many layers the plan drops (None: a fifth), of which part and by which score: see `drop_plan`.
-    questions
-        How many authored questions of each number of hops the depth score asks; 0 leaves it out.
+    ask, questions
+        What the depth score asks, as the source of `ld.depth.questions`, and how many of each number of steps; 0
+        leaves it out.
     multi_token
         Score options of several tokens by their first distinguishing one.
     seed, batch_tokens
@@ -271,7 +275,7 @@ def run_depth(
     texts = texts if isinstance(texts, str) else list(texts)
     if isinstance(texts, str) or not texts:
         raise InputError("texts is one text or none: give a list of texts.")
-    asked = _Asked(plain(texts), ready, drop, part, score, questions, multi_token, seed, batch_tokens)
+    asked = _Asked(plain(texts), ready, drop, part, score, ask, questions, multi_token, seed, batch_tokens)
     place = Path(tempfile.mkdtemp(prefix="layerdiv-")) if out is None else Path(out).expanduser()
     try:  # before hours of what could not be written
         (place / FOLDER).mkdir(parents=True, exist_ok=True)
@@ -330,7 +334,7 @@ def _standard(model: Model, before: Model | None, asked: _Asked) -> list[Job]:
         ("lens", on, read, lambda: depth.lens(model, texts, **size)),
     ]
     if asked.questions:
-        some = questions(limit=asked.questions)
+        some = questions(asked.ask, limit=asked.questions)
 
         def scored() -> Result:
             return depth.depth_score(model, some, seed=asked.seed, **size)

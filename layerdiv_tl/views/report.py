@@ -12,11 +12,13 @@ from ..components import Unit
 from ..ensemble.decomposition import decompose
 from ..errors import InputError
 from ..studies.study import AVERAGE, QUANTITIES, Study
+from ..studies.telling import kept
 from ..tasks.task import recipes
 from . import style
 from .claims_table import claims_table
 from .depth_page import add_depth, depth_findings, made
 from .figures import component_bars
+from .figures.against_size import information_panels
 from .page import Page
 
 if TYPE_CHECKING:
@@ -34,6 +36,8 @@ _FIGURES = {
     "tradeoff": "Section 5.4: steps along depth in which bias and diversity move together, by what accuracy does in "
     "that step.",
     "scaling": "Fig. 6: averaged over tasks, for the models that were measured on all of them.",
+    "size": "Every quantity against the number of components, or of parameters. Diversity is a mean over components: "
+    "read it with |L|² × diversity beside it.",
 }
 # Quantity of `Study.table` -> what stands above its table.
 _TABLES = {
@@ -111,6 +115,10 @@ def study_page(study: Study, title: str | None = None) -> Page:
             page.figure(study.plot(kind=kind, **({"unit": unit} if kind != "table" else {})), caption)
         except InputError as error:
             page.small(f"{kind}: left out, because {error}")
+    for one in units[1:]:
+        if len(models) > 1:
+            page.figure(study.plot(kind="size", unit=one), f"The same at unit {one}.")
+    _informed(page, study)
     page.heading("Tables")
     page.subheading("Models (Table 4)")
     page.table(_models(study, unit), "Members is |L|, the number of components at this unit.")
@@ -233,6 +241,36 @@ def command_of(study: Study) -> str | None:
         elif value:  # 0, False and None are what is so unless one says otherwise
             words += [f"--{name.replace('_', '-')}", str(value)]
     return shlex.join([*words, "--dtype", *names["dtype"], "--out", "study"])
+
+
+def _informed(page: Page, study: Study) -> None:
+    """Information-theoretic diversity, where it was computed."""
+    import pandas as pd
+
+    frame = kept(study)
+    if frame is None:
+        return
+    page.heading("Information")
+    page.text(
+        "What components tell about the label, in bits (Eq. 13): the joint information is relevancy, what each tells "
+        "alone, plus conditional redundancy less redundancy, the information-theoretic diversity. Estimates of so "
+        "many components from so few rows are biased; these are corrected, and grey points show what is left of "
+        "them when labels or members are shuffled."
+    )
+    for unit, estimator in frame[["unit", "estimator"]].drop_duplicates().itertuples(index=False):
+        part, models = frame[(frame["unit"] == unit) & (frame["estimator"] == estimator)], study.models(unit)
+        page.figure(information_panels(part, models), f"{estimator.capitalize()} estimate, unit {unit}.")
+        said = part.drop_duplicates(["model", "task"])[["model", "task", "warnings"]]
+        lines = [(row.model, row.task, line) for row in said.itertuples() for line in str(row.warnings).splitlines()]
+        above = {model for model, _, line in lines if "exceeds H(Y)" in line}
+        if above:
+            page.note(
+                f"For {len(above)} of {said['model'].nunique()} models the joint information exceeds H(Y) on some "
+                f"task, which no information does: the {estimator} estimate's assumption does not hold there."
+            )
+        if lines:
+            table = pd.DataFrame(lines, columns=["model", "task", "to be read first"])
+            page.table(table, "What the estimates say about themselves.", fold=f"{estimator}: warnings")
 
 
 def _components(page: Page, study: Study) -> None:

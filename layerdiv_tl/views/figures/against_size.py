@@ -38,6 +38,7 @@ _TELLS = {
     "diversity": "diversity, TC(U|Y) − TC(U)",
     "joint": "joint information, I(U; Y)",
 }
+SHUFFLED = "shuffled rows"
 _AGAINST = {"members": "components |L|", "parameters": "parameters"}
 
 
@@ -78,14 +79,18 @@ def information_panels(
     models
         What `Study.models` gives.
 
-    The dotted line is what the estimate of shuffled rows has at most, averaged over models; joint information
-    cannot exceed H(Y), the dashed line: where it does, the estimator's assumption does not hold.
+    Grey is what the estimate makes of shuffled rows. Joint information cannot exceed H(Y), the dashed line: where
+    it does, the estimator's assumption does not hold.
     Raises InputError for a frame of several estimators.
     """
+    import pandas as pd
+
     if frame["estimator"].nunique() != 1:
         raise InputError(f"the frame has the estimators {', '.join(frame['estimator'].unique())}: give those of one.")
     rows = frame.rename(columns={"bits": "value", "term": "panel", "task": "series"}).drop(columns="members")
-    rows = rows.merge(models[["model", "members", "parameters", "reuses"]], on="model").dropna(subset="value")
+    shuffled = rows.assign(series=SHUFFLED, value=rows["null"], low=rows["null_low"], high=rows["null_high"])
+    rows = pd.concat([rows, shuffled]).merge(models[["model", "members", "parameters", "reuses"]], on="model")
+    rows = rows.dropna(subset="value")
     panels = {name: (heading, "bits") for name, heading in _TELLS.items() if (rows["panel"] == name).any()}
     lines = {"joint": float(frame["label_entropy"].max())} if "joint" in panels else {}
     count, estimator = int(frame["rows"].min()), frame["estimator"].iloc[0]
@@ -96,8 +101,8 @@ def information_panels(
         (),
         against,
         title or f"What components tell about the label ({estimator} estimate)",
-        f"In bits, from at least {count} rows, with 95 % intervals over rows. Dashed: H(Y), which no information "
-        "exceeds; an estimate above it rests on an assumption that does not hold.",
+        f"In bits, from at least {count} rows, with 95 % intervals over rows; grey what shuffled rows give. Dashed: "
+        "H(Y), which no information exceeds; an estimate above it rests on an assumption that does not hold.",
     )
 
 
@@ -148,6 +153,7 @@ def _panels(
     figure.update_annotations(font={"size": 13})
     xs: dict[str, list[list[float]]] = {name: [] for name in _AGAINST}
     series = list(dict.fromkeys(rows["series"]))
+    several = len([name for name in series if name != SHUFFLED]) > 1
     for number, (panel, (_, unit)) in enumerate(panels.items()):
         at = {"row": number // _COLUMNS + 1, "col": number % _COLUMNS + 1}
         for place, name in enumerate(series):
@@ -157,15 +163,17 @@ def _panels(
                     continue
                 for key in _AGAINST:
                     xs[key].append(part[key].tolist())
-                told = (name if len(series) > 1 else "models") + (", blocks reused" if reuses else "")
+                grey = name == SHUFFLED
+                told = (name if several or grey else "models") + (", blocks reused" if reuses else "")
+                colour = style.SERIES[(place if several else reuses) % len(style.SERIES)]
                 figure.add_scatter(
                     x=part[against],
                     y=part["value"],
                     mode="markers",
                     marker={
-                        "color": style.SERIES[(place if len(series) > 1 else reuses) % len(style.SERIES)],
-                        "symbol": "diamond" if reuses else "circle",
-                        "size": 8,
+                        "color": style.NEUTRAL if grey else colour,
+                        "symbol": ("diamond" if reuses else "circle") + "-open" * grey,
+                        "size": 5 if grey else 8,
                     },
                     error_y={
                         "type": "data",
@@ -184,7 +192,7 @@ def _panels(
         if panel in lines:
             figure.add_hline(y=lines[panel], line={"dash": "dash", "width": 1, "color": style.NEUTRAL}, **at)
         if panel in logs:
-            figure.update_yaxes(type="log", dtick="D2", minor={"showgrid": False}, **at)
+            figure.update_yaxes(**_decades(rows[rows["panel"] == panel]), **at)
         last = number + _COLUMNS >= len(panels)
         figure.update_xaxes(**_axis(rows, against), title_text=_AGAINST[against] if last else None, **at)
     entries = []
@@ -217,6 +225,19 @@ def _axis(rows: pd.DataFrame, against: str) -> dict[str, Any]:
     texts = [f"{x:.0f}" if x < 10_000 else f"{x / 1000:.0f}k" if x < 1e6 else f"{x / 1e6:.4g}M" for x in ticks]
     both = {"type": "log", "range": [ends[0] - room, ends[1] + room], "showgrid": False}
     return both | {"tickmode": "array", "tickvals": ticks, "ticktext": texts}
+
+
+def _decades(rows: pd.DataFrame) -> dict[str, Any]:
+    """A logarithmic axis with ticks at 1, 2 and 5 times the powers of ten."""
+    low, high = (np.log10(rows[end].where(rows[end] > 0, rows["value"])) for end in ("low", "high"))
+    ends = low.min(), high.max()
+    room = 0.06 * max(ends[1] - ends[0], 0.3)
+    first, last = ends[0] - room, ends[1] + room
+    powers = range(int(np.floor(first)), int(np.ceil(last)) + 1)
+    steps = (1, 2, 5) if last - first < 2.5 else (1,)
+    ticks = [step * 10.0**power for power in powers for step in steps if first <= np.log10(step) + power <= last]
+    texts = [style.number(x) for x in ticks]
+    return {"type": "log", "range": [first, last], "tickmode": "array", "tickvals": ticks, "ticktext": texts}
 
 
 def _apart(values: Any, least: float) -> list[float]:

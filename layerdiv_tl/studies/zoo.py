@@ -1,0 +1,75 @@
+"""The scaling claim on the zoo: the whole experiment from stored weights, in one folder and one report."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from .. import zoo
+from ..errors import InputError
+from .depth import run_depth
+from .run import run_study
+from .study import Study
+
+# Information asks for thousands of rows; more of these tasks than of the others, then.
+MANY, SOME, FEW = 2048, 512, 256
+INFORMED = ("synthetic/k_hop", "synthetic/k_hop:hops=3")
+ESTIMATORS = ("gaussian", "vote")
+# Between whose neighbours layers are mapped, from the shallow to the deep.
+LADDER = ("zoo/d2", "zoo/d4", "zoo/d8", "zoo/d12")
+QUESTIONS, PROMPTS = 48, 24
+
+
+def run_zoo(
+    out: str | os.PathLike[str],
+    models: Sequence[str] | None = None,
+    *,
+    workers: int | None = None,
+    say: Callable[[str], Any] | None = None,
+) -> Study:
+    """Measure the trained models of the zoo on its tasks, in a folder that can be gone on with.
+
+    At unit sublayer on 512 rows of every task, on 2048 of two (`INFORMED`), from which information is estimated; at
+    unit neuron on 256 rows; and the depth analyses of `LADDER`, with maps between neighbours and the depth score of
+    chains of one to four steps. `Study.load(out)` has it all, and `.report(…)` shows it.
+
+    out
+        The folder.
+    models
+        Names as in `ld.zoo.models()`; None is all.
+    workers
+        Processes; None is one for every core.
+    say
+        What to call with a sentence about each stage.
+
+    Raises InputError for a model that the zoo has not.
+    """
+    names = list(zoo.NAMES) if models is None else list(models)
+    if not names or isinstance(models, str):
+        raise InputError("models is one name or none: give a list of names of ld.zoo.models().")
+    if unknown := [name for name in names if name not in zoo.NAMES]:
+        raise InputError(f"there is no trained model {unknown[0]!r:.60} in the zoo: {', '.join(zoo.NAMES)}.")
+    tell = say or (lambda _: None)
+    several = (os.cpu_count() or 1) if workers is None else workers
+    place = Path(out).expanduser()
+    others = [task for task in zoo.TASKS if task not in INFORMED]
+    stages: tuple[tuple[Any, Any, int], ...] = (
+        (list(INFORMED), "sublayer", MANY),
+        (others, "sublayer", SOME),
+        (list(zoo.TASKS), "neuron", FEW),
+    )
+    failures: list[str] = []
+    for tasks, unit, limit in stages:
+        tell(f"Taking {len(names)} models apart on {len(tasks)} tasks, {limit} rows, unit {unit} …")
+        failures += run_study(names, tasks, unit, limit, place, workers=several).failures
+    study = Study.load(place)
+    tell(f"Estimating what their components tell, from {MANY} rows …")
+    failures += study.information(ESTIMATORS, models=names, tasks=INFORMED).attrs["left_out"]
+    if ladder := [name for name in LADDER if name in names]:
+        tell(f"How {', '.join(ladder)} use their depth …")
+        options: dict[str, Any] = {"ask": "synthetic/k_hop", "questions": QUESTIONS, "limit": PROMPTS}
+        failures += run_depth(ladder, list(INFORMED), out=place, **options).failures
+    return replace(study, failures=(*dict.fromkeys([*failures, *study.failures]),))
