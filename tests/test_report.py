@@ -130,7 +130,7 @@ def test_the_report_is_one_page(study, tmp_path, capsys):
     ):
         assert f">{heading}</h2>" in page
     assert page.count("<details") == 2 * 18
-    assert page.count("class=chart") == 18 + 6
+    assert page.count("class=chart") == 18 + 6 + 2  # sizes at both units
     assert "Left out" not in page
     own = page[page.index("</script>") :]
     assert not re.findall(r"(?:src|href|url)\s*[=(]\s*['\"]?https?:", own)

@@ -361,3 +361,8 @@ def _without_progress_bars(keep: bool = False) -> Iterator[None]:
         yield
     finally:
         logging.enable_progress_bar()
+
+
+def take_cores(count: int) -> None:
+    """Let this process's models compute on so many cores."""
+    torch.set_num_threads(count)

@@ -16,7 +16,7 @@ from .. import zoo
 from ..components import Unit
 from ..ensemble.uncertainty import bootstrap
 from ..errors import InputError
-from ..stream.loading import Model, fingerprint, load_model
+from ..stream.loading import Model, fingerprint, load_model, take_cores
 from ..tasks.baselines import bag_of_words
 from ..tasks.paper import EIGHT
 from ..tasks.task import Task, task
@@ -219,7 +219,8 @@ def _shared(grid: Mapping[str, Any], work: _Work, workers: int) -> tuple[list[st
 
     share = max(1, (os.cpu_count() or 1) // workers)
     try:
-        with ProcessPoolExecutor(workers, get_context("spawn"), _own_cores, (share,)) as pool:
+        # Processes that each take all cores only wait for one another.
+        with ProcessPoolExecutor(workers, get_context("spawn"), take_cores, (share,)) as pool:
             parts = list(pool.map(work.on, [{name: x} for name, x in grid.items()]))
     except BrokenProcessPool as error:
         raise InputError(
@@ -227,13 +228,6 @@ def _shared(grid: Mapping[str, Any], work: _Work, workers: int) -> tuple[list[st
             "there may be too little memory for so many models."
         ) from error
     return [told for failures, _ in parts for told in failures], {folder for _, mine in parts for folder in mine}
-
-
-def _own_cores(share: int) -> None:
-    """What a worker starts with: processes that each take all cores only wait for one another."""
-    import torch
-
-    torch.set_num_threads(share)
 
 
 def _whole(cell: Cell, model: Model, batch_tokens: int) -> Iterator[Shard]:

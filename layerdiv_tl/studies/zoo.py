@@ -15,7 +15,7 @@ from .run import run_study
 from .study import Study
 
 # Information asks for thousands of rows; more of these tasks than of the others, then.
-MANY, SOME, FEW = 2048, 512, 256
+MANY, SOME, FEW = 2048, 256, 128
 INFORMED = ("synthetic/k_hop", "synthetic/k_hop:hops=3")
 ESTIMATORS = ("gaussian", "vote")
 # Between whose neighbours layers are mapped, from the shallow to the deep.
@@ -32,8 +32,8 @@ def run_zoo(
 ) -> Study:
     """Measure the trained models of the zoo on its tasks, in a folder that can be gone on with.
 
-    At unit sublayer on 512 rows of every task, on 2048 of two (`INFORMED`), from which information is estimated; at
-    unit neuron on 256 rows; and the depth analyses of `LADDER`, with maps between neighbours and the depth score of
+    At unit sublayer on 256 rows of every task, on 2048 of two (`INFORMED`), from which information is estimated; at
+    unit neuron on 128 rows; and the depth analyses of `LADDER`, with maps between neighbours and the depth score of
     chains of one to four steps. `Study.load(out)` has it all, and `.report(…)` shows it.
 
     out

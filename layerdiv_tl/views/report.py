@@ -70,6 +70,8 @@ _METHODS = (
     "Intervals of means are Student's over examples, of accuracy Wilson's; those of the claims are over models or "
     "tasks, as stated. Claims are tested at 5 % each, not corrected for their number.",
 )
+# Cells whose components a page has room for, and how many models' where there are more.
+MOST_CELLS, BEST = 48, 5
 _LIBRARIES = ("layerdiv_tl", "torch", "transformers", "transformer_lens")
 _READING = {
     "raw": "as in the paper; on real models mostly a shift common to all options",
@@ -115,8 +117,8 @@ def study_page(study: Study, title: str | None = None) -> Page:
             page.figure(study.plot(kind=kind, **({"unit": unit} if kind != "table" else {})), caption)
         except InputError as error:
             page.small(f"{kind}: left out, because {error}")
-    for one in units[1:]:
-        if len(models) > 1:
+    for one in units:
+        if one != unit and len(models) > 1:
             page.figure(study.plot(kind="size", unit=one), f"The same at unit {one}.")
     _informed(page, study)
     page.heading("Tables")
@@ -277,10 +279,19 @@ def _components(page: Page, study: Study) -> None:
     """The bars of every cell, folded away; the first is open."""
     shown = False
     lacking: list[str] = []
-    for cell in study.cells:
-        model, task, unit = (cell["settings"][name] for name in ("model", "task", "unit"))
-        if unit == "neuron":
-            continue  # thousands of bars in every cell; `study.contributions` has them
+    # Neurons are thousands of bars in every cell.
+    cells = [cell["settings"] for cell in study.cells if cell["settings"]["unit"] != "neuron"]
+    models = list(dict.fromkeys(settings["model"] for settings in cells))
+    if len(cells) > MOST_CELLS and len(models) > BEST:
+        models = study.best(BEST, cells[0]["unit"]) or models[:BEST]
+        page.small(
+            f"Of the {BEST} most accurate models; `study.contributions(model, task)` has those of the others, and "
+            "`ld.decompose(…).plot()` draws them."
+        )
+    for settings in cells:
+        model, task, unit = (settings[name] for name in ("model", "task", "unit"))
+        if model not in models:
+            continue
         try:
             shard = study.contributions(model, task, unit)
         except InputError as error:
@@ -295,8 +306,7 @@ def _components(page: Page, study: Study) -> None:
         page.table(module_table(study, model, task, unit), caption, fold=f"{title}: modules")
         shown = True
     for reason in dict.fromkeys(lacking):
-        cells = lacking.count(reason)
-        page.small(f"{_count(cells, 'cell')} left out: {reason}")
+        page.small(f"{_count(lacking.count(reason), 'cell')} left out: {reason}")
 
 
 def _models(study: Study, unit: Unit) -> pd.DataFrame:

@@ -61,6 +61,7 @@ def size_panels(study: Study, unit: Unit = "sublayer", against: str = "members",
         means.assign(series="mean over tasks"),
         headings,
         lines,
+        "uniform prediction",
         logs,
         against,
         title or f"Models of other sizes, unit {unit}",
@@ -98,6 +99,7 @@ def information_panels(
         rows,
         panels,
         lines,
+        "H(Y)",
         (),
         against,
         title or f"What components tell about the label ({estimator} estimate)",
@@ -133,6 +135,7 @@ def _panels(
     rows: pd.DataFrame,
     panels: dict[str, tuple[str, str]],
     lines: dict[str, float],
+    line: str,
     logs: Any,
     against: str,
     title: str,
@@ -190,7 +193,19 @@ def _panels(
                     **at,
                 )
         if panel in lines:
-            figure.add_hline(y=lines[panel], line={"dash": "dash", "width": 1, "color": style.NEUTRAL}, **at)
+            for key in _AGAINST:
+                xs[key].append([float(rows[key].min()), float(rows[key].max())])
+            figure.add_scatter(
+                x=xs[against][-1],
+                y=[lines[panel]] * 2,
+                mode="lines",
+                line={"dash": "dash", "width": 1, "color": style.NEUTRAL},
+                name=line,
+                legendgroup=line,
+                showlegend=panel == next(iter(lines)),
+                hovertemplate=f"{line} {style.number(lines[panel])} {unit}<extra></extra>",
+                **at,
+            )
         if panel in logs:
             figure.update_yaxes(**_decades(rows[rows["panel"] == panel]), **at)
         last = number + _COLUMNS >= len(panels)
