@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
 
@@ -55,7 +55,7 @@ def same_parameters(models: pd.DataFrame, seeds: Mapping[str, Hashable]) -> dict
     return found
 
 
-def same_depth(models: pd.DataFrame, seeds: Mapping[str, Hashable], uses: Mapping[str, int]) -> dict[str, str]:
+def same_depth(models: pd.DataFrame, seeds: Mapping[str, Hashable], uses: Mapping[Any, int]) -> dict[str, str]:
     """{reuses: plain} of as many members and the same seed: what the model would be, had every use its own layers.
 
     Such a model has more parameters than the one that reuses, and at most as many times more as a layer is

@@ -44,7 +44,7 @@ def reuse_of(study: Study, unit: Unit, pairs: Mapping[str, str] | None, seeds: S
             of[known[reused][1]] = (reused, plain)
     over = [_row(table, about, list(of.values()), names) for names, of in again.items() if len(of) > 1]
     blocks = [
-        pd.DataFrame(kept).sort_values(["members", "model", "held", "plain"], kind="stable")
+        pd.DataFrame(kept).sort_values(["members", "model"], kind="stable")
         for part in (over, rows)
         if (kept := [row for row in part if row is not None])
     ]

@@ -514,7 +514,7 @@ class Study(Result):
         >>> from layerdiv_tl import run_study
         >>> study = run_study(["zoo/d2", "zoo/d4", "zoo/d4-shared"], "synthetic/recall", limit=8)
         >>> study.reuse()[["model", "plain", "held", "members", "members_plain"]].values.tolist()
-        [['zoo/d4-shared', 'zoo/d4', 'same depth', 9, 9], ['zoo/d4-shared', 'zoo/d2', 'same parameters', 9, 5]]
+        [['zoo/d4-shared', 'zoo/d2', 'same parameters', 9, 5], ['zoo/d4-shared', 'zoo/d4', 'same depth', 9, 9]]
         """
         return reuse_of(self, unit, pairs, seeds)
 
