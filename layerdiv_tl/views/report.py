@@ -70,8 +70,8 @@ _METHODS = (
     "Cross-entropy is exact at the model's own scale: CE = H(p) + Σ_i (E_p[u_i] − u_i(t)); the net of a component "
     "does not depend on the cut.",
     "Prefix ensembles hold all components up to a junction of the stream; the final norm's statistic is frozen.",
-    "Intervals of means are Student's over examples, of accuracy Wilson's; those of the claims are over models or "
-    "tasks, as stated. Claims are tested at 5 % each, not corrected for their number.",
+    "Intervals of means are Student's over examples, of accuracy Wilson's; those of the claims are over models, "
+    "tasks or seeds, as stated. Claims are tested at 5 % each, not corrected for their number.",
 )
 _LIBRARIES = ("layerdiv_tl", "torch", "transformers", "transformer_lens")
 _READING = {
