@@ -9,10 +9,12 @@ import numpy as np
 
 from ..components import Unit
 from ..ensemble.correlation import SIGNS, curve_correlations
-from ..ensemble.scaling import log_fit
+from ..ensemble.scaling import LogFit, log_fit
 from ..ensemble.tradeoff import tradeoff_signs
 from ..errors import InputError
+from ..zoo import trained
 from .depth_claims import depth_readings
+from .pairs import given, same_parameters
 from .verdicts import LEAST, MARGIN, Estimate, Reading, mean_of, scaled, spoken, table_of
 
 if TYPE_CHECKING:
@@ -27,13 +29,19 @@ BILLION = 1e9
 
 def claims_of(study: Study, unit: Unit, pairs: Mapping[str, str] | None, draws: int, seed: int) -> pd.DataFrame:
     """The table that `Study.claims` gives."""
-    rows = [row for claim in _CLAIMS for row in claim(_Held(study, unit, pairs, draws, seed))]
-    frame = table_of([*rows, *depth_readings(study.depth)])
+    held = Held(study, unit, pairs, draws, seed)
+    frame = table_of([*readings(held), *depth_readings(study.depth)])
     frame.attrs |= {"draws": draws, "seed": seed, "component unit": unit}
     return frame
 
 
-class _Held:
+def readings(held: Held) -> Iterator[Reading]:
+    """The rows of claims 1-8."""
+    for claim in _CLAIMS:
+        yield from claim(held)
+
+
+class Held:
     """What a study holds at one unit, in the forms the claims need."""
 
     def __init__(self, study: Study, unit: Unit, pairs: Mapping[str, str] | None, draws: int, seed: int) -> None:
@@ -66,7 +74,7 @@ class _Held:
         return parts.div(whole[whole > 0], axis=0), counts.div(counts.sum(axis=1), axis=0)
 
 
-def _tracks(held: _Held) -> Iterator[Reading]:
+def _tracks(held: Held) -> Iterator[Reading]:
     claim, below = "MSE tracks accuracy along depth", "Spearman's correlation is below Pearson's"
     curves = held.curves()
     if curves is None:
@@ -88,7 +96,7 @@ def _tracks(held: _Held) -> Iterator[Reading]:
     yield Reading(2, below, "per model", e, 0.0, -1, "correlation", spoken(e, what))
 
 
-def _follows_counts(held: _Held) -> Iterator[Reading]:
+def _follows_counts(held: Held) -> Iterator[Reading]:
     claim = "Modules share bias in proportion to their number of members"
     forms = (("Eq. 14", "paper", "bias"), ("raw", "squared", "bias"), ("centred", "squared", "bias_centred"))
     for reading, loss, term in forms:
@@ -100,7 +108,7 @@ def _follows_counts(held: _Held) -> Iterator[Reading]:
         yield Reading(3, claim, reading, e, MARGIN, -1, "share", spoken(e, what))
 
 
-def _dominates(held: _Held) -> Iterator[Reading]:
+def _dominates(held: Held) -> Iterator[Reading]:
     for reading, term in (("raw", "diversity"), ("centred", "diversity_centred")):
         shares, counts = held.shares("squared", term)
         e, count = Estimate(over="nothing"), 0.0
@@ -110,7 +118,7 @@ def _dominates(held: _Held) -> Iterator[Reading]:
         yield Reading(4, "MLPs dominate diversity", reading, e, 0.5, 1, "share", spoken(e, what))
 
 
-def _trades(held: _Held) -> Iterator[Reading]:
+def _trades(held: Held) -> Iterator[Reading]:
     claim = "Bias and diversity trade off only where accuracy stands still"
     curves = held.curves()
     for reading, bias, diversity in (("centred", "bias_centred", "diversity_centred"), ("Eq. 14", "bias", "diversity")):
@@ -131,7 +139,7 @@ def _trades(held: _Held) -> Iterator[Reading]:
         yield Reading(5, claim, reading, e, 0.0, 1, "share", because)
 
 
-def _stays_away(held: _Held) -> Iterator[Reading]:
+def _stays_away(held: Held) -> Iterator[Reading]:
     ratio = held.totals("paper", "bias") / held.totals("paper", "silent_bias")
     e = mean_of(ratio)
     what = (
@@ -141,41 +149,54 @@ def _stays_away(held: _Held) -> Iterator[Reading]:
     yield Reading(6, "Bias stays away from 0", "Eq. 14", e, HALF, 1, "ratio", spoken(e, what))
 
 
-def _diminishes(held: _Held) -> Iterator[Reading]:
-    claim = "Returns diminish with the number of components"
+def returns(held: Held) -> Iterator[tuple[str, str, int, LogFit]]:
+    """What claim 7 is read from: quantity, which models, 1 where it is to rise or −1 to fall, the fit of it."""
     models = held.study.models(held.unit).set_index("model")
     table = held.study.table(held.unit)
     whole = table["accuracy"]["Avg."].dropna().index
-    tested = False
-    for reading, least in (("all models", 0.0), ("≥ 1B parameters", BILLION)):
+    for which, least in (("all models", 0.0), ("≥ 1B parameters", BILLION)):
         names = whole[models["parameters"][whole] >= least]
         members = models["members"][names].to_numpy(dtype=float)
         if len(np.unique(members)) <= LEAST:
             continue
-        tested = True
-        for quantity, unit, rising in (("accuracy", "points", 1), ("MSE", "hundredths", -1)):
+        for quantity, rising in (("accuracy", 1), ("MSE", -1)):
             means = table[quantity]["Avg."][names].to_numpy(dtype=float)
-            fit = log_fit(members, rising * means, draws=held.draws, seed=held.seed)
-            terms = fit.frame().set_index("term")[["estimate", "low", "high"]].T
-            bend, slope = terms["curvature"], terms["slope"]
-            rises = slope["low"] > 0
-            low, high = (bend["low"], bend["high"]) if rises else (np.nan, np.nan)
-            e = Estimate(bend["estimate"], low, high, "models", len(names))
-            because = (
-                f"curvature of {'' if rising > 0 else '−'}{quantity}, averaged over tasks, against the number of "
-                f"components in standard deviations; each doubling brings {rising * fit.slope * np.log(2):+.3g}"
-                + ("" if rises else ", not clearly for the better: no returns that could diminish")
-            )
-            yield Reading(7, claim, f"{quantity}, {reading}", e, 0.0, -1, unit, because)
+            yield quantity, which, rising, log_fit(members, rising * means, draws=held.draws, seed=held.seed)
+
+
+def _diminishes(held: Held) -> Iterator[Reading]:
+    claim = "Returns diminish with the number of components"
+    tested = False
+    for quantity, which, rising, fit in returns(held):
+        tested = True
+        terms = fit.frame().set_index("term")[["estimate", "low", "high"]].T
+        bend, rises = terms["curvature"], terms["slope"]["low"] > 0
+        low, high = (bend["low"], bend["high"]) if rises else (np.nan, np.nan)
+        e = Estimate(bend["estimate"], low, high, "models", len(fit.x))
+        because = bent(quantity, rising, fit.slope, rises)
+        unit = "points" if quantity == "accuracy" else "hundredths"
+        yield Reading(7, claim, f"{quantity}, {which}", e, 0.0, -1, unit, because)
     if not tested:
-        several = f"{len(whole)} model{'s' * (len(whole) != 1)}"
+        whole = len(held.study.table(held.unit)["accuracy"]["Avg."].dropna())
+        several = f"{whole} model{'s' * (whole != 1)}"
         because = f"{several} with every task; a curvature needs {LEAST + 1} different numbers of components"
-        yield Reading(7, claim, "all models", Estimate(over="nothing", n=len(whole)), 0.0, -1, "points", because)
+        yield Reading(7, claim, "all models", Estimate(over="nothing", n=whole), 0.0, -1, "points", because)
 
 
-def _reuse(held: _Held) -> Iterator[Reading]:
+def bent(quantity: str, rising: int, slope: float, rises: bool) -> str:
+    """What was estimated for claim 7, and whether there are returns that could diminish."""
+    return (
+        f"curvature of {'' if rising > 0 else '−'}{quantity}, averaged over tasks, against the number of "
+        f"components in standard deviations; each doubling brings {rising * slope * np.log(2):+.3g}"
+        + ("" if rises else ", not clearly for the better: no returns that could diminish")
+    )
+
+
+def _reuse(held: Held) -> Iterator[Reading]:
     claim = "Reusing layers lowers diversity"
-    pairs = _pairs(held)
+    models = held.study.models(held.unit)
+    seeds = {name: seed for name, (_, seed) in trained.seeds(models["model"]).items()}
+    pairs = same_parameters(models, seeds) if held.pairs is None else given(models, held.pairs)
     if not pairs:
         because = "no model here reuses its layers beside one of the same size that does not"
         yield Reading(8, claim, "raw", Estimate(over="nothing"), 1.0, -1, "ratio", because)
@@ -198,23 +219,6 @@ def _reuse(held: _Held) -> Iterator[Reading]:
         yield Reading(8, claim, reading, e, 1.0, -1, "ratio", spoken(e, what))
 
 
-def _pairs(held: _Held) -> dict[str, str]:
-    """{a model that reuses layers: one that does not}: as given, or those of the same number of parameters."""
-    models = held.study.models(held.unit).set_index("model")
-    if held.pairs is not None:
-        unknown = [name for pair in held.pairs.items() for name in pair if name not in models.index]
-        if unknown:
-            raise InputError(f"pairs names {unknown[0]!r}, but the study has {', '.join(models.index)}.")
-        return dict(held.pairs)
-    plain = models[~models["reuses"]]
-    found = {}
-    for name, model in models[models["reuses"]].iterrows():
-        off = (plain["parameters"] / model["parameters"] - 1).abs()
-        if len(off) and off.min() <= 0.05:
-            found[str(name)] = str(off.idxmin())
-    return found
-
-
 def _series(values: dict[tuple[str, str], float]) -> pd.Series:
     import pandas as pd
 
@@ -222,7 +226,7 @@ def _series(values: dict[tuple[str, str], float]) -> pd.Series:
     return pd.Series(list(values.values()), index=index, dtype=float)
 
 
-_CLAIMS: tuple[Callable[[_Held], Iterator[Reading]], ...] = (
+_CLAIMS: tuple[Callable[[Held], Iterator[Reading]], ...] = (
     _tracks,
     _follows_counts,
     _dominates,

@@ -23,6 +23,8 @@ from ..ensemble.tradeoff import TradeOff, tradeoff_signs
 from ..errors import InputError
 from ..results import Result
 from .claims import claims_of
+from .reuse import reuse_of
+from .seeds import Seeds, claims_over_seeds
 from .shards import Shard, read_meta
 from .telling import PATTERN, told
 
@@ -409,6 +411,7 @@ class Study(Result):
         pairs: Mapping[str, str] | None = None,
         draws: int = 1000,
         seed: int = 0,
+        seeds: Seeds | None = None,
     ) -> pd.DataFrame:
         """What the paper claims and what this study says about it: a row for every reading of a claim (MATHS 13).
 
@@ -427,11 +430,29 @@ class Study(Result):
 
         pairs
             {model that reuses layers: model that does not} for claim 8; None takes those whose numbers of
-            parameters are within 5 % of each other.
+            parameters are within 5 % of each other, of the same training seed where the zoo knows one.
+        seeds
+            {model: (shape, seed)}, as `ld.zoo.seeds(names)` makes it for the zoo's models, where models of one
+            shape differ in their training seed only. Every estimate of claims 1-8 is then made once for each
+            seed, from the shapes that all seeds have; their mean stands in the table (of logarithms for
+            ratios of claim 8, of Fisher's z for the correlation of claim 1) with Student's interval `over` seeds,
+            which three are needed for. It says how far the same shapes trained again would differ, not other
+            shapes. There is no p, `draws` and `seed` play no part, and models that are not named, or whose shape a
+            seed lacks, are left out. `pairs` speak of shapes: one of one seed stands for all. `attrs` holds
+            `seeds`, `shapes` and what was `left out`.
 
-        Each verdict is at 5 %, not corrected for their number. Raises InputError for a unit or a pair that
-        the study does not have.
+        Each verdict is at 5 %, not corrected for their number. Raises InputError for a unit, a pair or a name
+        in `seeds` that the study does not have, fewer than two seeds, two models of one shape and seed, and
+        where no shape has all seeds.
+
+        >>> from layerdiv_tl import run_study, zoo
+        >>> study = run_study(["zoo/d1", "zoo/d1-seed1", "zoo/d1-seed2"], "synthetic/recall", limit=8)
+        >>> claims = study.claims(seeds=zoo.seeds(study.models()["model"]))
+        >>> claims.loc[claims["number"] == 6, ["over", "n"]].values.tolist()
+        [['seeds', 3]]
         """
+        if seeds is not None:
+            return claims_over_seeds(self, unit, pairs, seeds)
         return claims_of(self, unit, pairs, draws, seed)
 
     def information(
@@ -464,6 +485,38 @@ class Study(Result):
         several = [estimator] if isinstance(estimator, str) else list(estimator)
         options = {"groups": groups, "contrasts": contrasts, "null": null, "draws": draws, "seed": seed}
         return told(self, unit, several, models, tasks, options)
+
+    def reuse(
+        self, unit: Unit = "sublayer", pairs: Mapping[str, str] | None = None, seeds: Seeds | None = None
+    ) -> pd.DataFrame:
+        """Models that reuse layers beside ones that do not, as in the paper's Table 1 (5.6): a row for each pair.
+
+        `held` says what is the same about the two: "same parameters" (within 5 %) or "same depth", as
+        many members and the same training seed. Averaged over the `tasks` that both have: accuracy, `MSE` and
+        `bias` of Eq. 14 in hundredths, diversity in squared logits, raw and `_centred`, and the same after the size
+        correction, `diversity_logit` = |L|² × diversity. Columns that end in `_plain` are of the model that
+        does not reuse; `<diversity>_ratio` is reused over plain, the geometric mean, with Student's interval
+        of its logarithm in `_ratio_low` and `_ratio_high`.
+
+        Rows whose `over` is "seeds" come first: of two or more training seeds of one pair of shapes, which
+        go by the shapes' names; the interval is over these `n` seeds. That of the others is over their `n`
+        tasks, and speaks of these two models only. An interval needs three of either.
+
+        pairs
+            {model that reuses layers: model that does not}; None takes those of the same number of parameters,
+            and those of the same depth.
+        seeds
+            As in `claims`; None takes those that the zoo knows.
+
+        Raises InputError for a unit, a pair or a seed's name that the study does not have, and where there is
+        no pair, or none with a common task.
+
+        >>> from layerdiv_tl import run_study
+        >>> study = run_study(["zoo/d2", "zoo/d4", "zoo/d4-shared"], "synthetic/recall", limit=8)
+        >>> study.reuse()[["model", "plain", "held", "members", "members_plain"]].values.tolist()
+        [['zoo/d4-shared', 'zoo/d2', 'same parameters', 9, 5], ['zoo/d4-shared', 'zoo/d4', 'same depth', 9, 9]]
+        """
+        return reuse_of(self, unit, pairs, seeds)
 
     def reweight(self, model: str, task: str, unit: Unit = "sublayer", **options: Any) -> Reweighting:
         """Re-weight the components of a cell from a few of its rows, without a model; see `reweight`."""

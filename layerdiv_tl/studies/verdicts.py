@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from jaxtyping import Float
+from scipy.stats import t
 
-from ..ensemble.uncertainty import LEVEL, RunningMean
+from ..ensemble.uncertainty import LEVEL
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -89,11 +91,23 @@ def mean_of(values: pd.Series, p: float = np.nan) -> Estimate:
     for over in ("model", "task"):
         means = values.groupby(level=over, sort=False).mean()
         if len(means) >= LEAST:
-            over_all = RunningMean()
-            over_all.add_examples(means.to_numpy())
-            low, high = map(float, over_all.interval(LEVEL))
-            return Estimate(float(means.mean()), low, high, f"{over}s", len(means), p)
+            return student(means.to_numpy(), f"{over}s", p)
     return Estimate(float(values.mean()), over="nothing", n=len(values), p=p)
+
+
+def student(values: Float[np.ndarray, " one"], over: str, p: float = np.nan) -> Estimate:
+    """The mean with Student's interval; without one where there are too few, or nothing at all.
+
+    >>> e = student(np.array([1.0, 2.0, 3.0]), "seeds")
+    >>> round(e.low, 3), e.estimate, round(e.high, 3)
+    (-0.484, 2.0, 4.484)
+    """
+    values = values[np.isfinite(values)]
+    n = len(values)
+    if n < LEAST:
+        return Estimate(float(values.mean()) if n else np.nan, over="nothing", n=n, p=p)
+    middle, half = values.mean(), t.ppf(0.5 + LEVEL / 2, n - 1) * values.std(ddof=1) / np.sqrt(n)
+    return Estimate(float(middle), float(middle - half), float(middle + half), over, n, p)
 
 
 def scaled(e: Estimate, back: Callable[[float], float]) -> Estimate:

@@ -13,13 +13,16 @@ from ..ensemble.decomposition import decompose
 from ..errors import InputError
 from ..studies.study import AVERAGE, QUANTITIES, Study
 from ..studies.telling import kept
+from ..studies.verdicts import LEAST
 from ..tasks.task import recipes
+from ..zoo import trained
 from . import style
 from .claims_table import claims_table
 from .depth_page import add_depth, depth_findings, made
 from .figures import component_bars
 from .figures.against_size import information_panels
 from .page import Page
+from .reuse_table import CAPTION, reuse_findings, reuse_of, reuse_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,8 +70,8 @@ _METHODS = (
     "Cross-entropy is exact at the model's own scale: CE = H(p) + Σ_i (E_p[u_i] − u_i(t)); the net of a component "
     "does not depend on the cut.",
     "Prefix ensembles hold all components up to a junction of the stream; the final norm's statistic is frozen.",
-    "Intervals of means are Student's over examples, of accuracy Wilson's; those of the claims are over models or "
-    "tasks, as stated. Claims are tested at 5 % each, not corrected for their number.",
+    "Intervals of means are Student's over examples, of accuracy Wilson's; those of the claims are over models, "
+    "tasks or seeds, as stated. Claims are tested at 5 % each, not corrected for their number.",
 )
 # Cells whose components a page has room for, and how many models' where there are more.
 MOST_CELLS, BEST = 48, 5
@@ -109,6 +112,7 @@ def study_page(study: Study, title: str | None = None) -> Page:
         "interval lies on one side of the null, and within noise where it does not."
     )
     page.table(claims_table(study.claims(unit)), "Estimates with 95 % intervals below.", marked="verdict")
+    _over_seeds(page, study, unit)
     page.heading("How to read raw, centred, net")
     page.terms(_READING)
     page.heading("Figures")
@@ -124,6 +128,7 @@ def study_page(study: Study, title: str | None = None) -> Page:
     page.heading("Tables")
     page.subheading("Models (Table 4)")
     page.table(_models(study, unit), "Members is |L|, the number of components at this unit.")
+    _reuse(page, study, unit)
     for one in units:
         for quantity, heading in _TABLES.items():
             if one != unit and quantity in ("accuracy", "MSE", "uniform", "cross-entropy", "entropy"):
@@ -191,6 +196,8 @@ def findings(study: Study, unit: Unit = "sublayer") -> Iterator[str]:
         if len(raw) > 1:
             also = f"still in {fair.idxmax()}" if raw.idxmax() == fair.idxmax() else f"in {fair.idxmax()}"
             yield f"Centred diversity is largest in {raw.idxmax()}; corrected for the number of components, {also}."
+    if (pairs := reuse_of(study, unit)) is not None:
+        yield from reuse_findings(pairs)
     yield (
         f"The components sum to the logits: the largest gap of any row is {summary['absolute_gap'].max():.0e} logits, "
         f"{summary['identity_gap'].max():.0e} of Σ|u|."
@@ -273,6 +280,41 @@ def _informed(page: Page, study: Study) -> None:
         if lines:
             table = pd.DataFrame(lines, columns=["model", "task", "to be read first"])
             page.table(table, "What the estimates say about themselves.", fold=f"{estimator}: warnings")
+
+
+def _over_seeds(page: Page, study: Study, unit: Unit) -> None:
+    """Claims 1-8 once more, where the zoo's models have shapes in common that were trained from several seeds."""
+    seeds = trained.seeds(study.models(unit)["model"])
+    try:
+        claims = study.claims(unit, seeds=seeds)
+    except InputError:
+        return
+    if len(claims.attrs["seeds"]) < LEAST:
+        return
+    words = claims.attrs["over"]
+    claims = claims.assign(because=[text.removesuffix(f"; {words}") for text in claims["because"]])
+    page.subheading("Over seeds")
+    page.text(
+        "The table above takes every model for one of all that there could be, and asks what another model would show; "
+        "this one keeps the shapes, makes each estimate once for every training seed, and asks what the same shapes "
+        f"would show if they were trained again. Here it is {words}."
+    )
+    # What depth analyses say has no seeds, and stands above.
+    caption = "Means over seeds with 95 % intervals below."
+    page.table(claims_table(claims[claims["number"] <= 8]).drop(columns="p"), caption, marked="verdict")
+
+
+def _reuse(page: Page, study: Study, unit: Unit) -> None:
+    """Pairs over seeds, and those of single models below them; these alone where no pair has seeds."""
+    frame = reuse_of(study, unit)
+    if frame is None:
+        return
+    page.subheading("Reuse of layers, before and after the size correction")
+    seeds = frame["over"] == "seeds"
+    if seeds.any():
+        page.table(reuse_table(frame[seeds]), CAPTION)
+    fold = f"{_count(int((~seeds).sum()), 'pair')} of single models" if seeds.any() else None
+    page.table(reuse_table(frame[~seeds]), CAPTION, fold=fold)
 
 
 def _components(page: Page, study: Study) -> None:

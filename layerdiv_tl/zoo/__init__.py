@@ -1,6 +1,7 @@
 """Small models that need no download, as `load_model("zoo/…")`.
 
     ld.zoo.models()                trained ones: depth, width, sharing, parameters, accuracy at each task
+    ld.zoo.seeds(names)            which of them differ in their training seed only: for `study.claims(seeds=…)`
     ld.zoo.NAMES, ld.zoo.TASKS     all of those and what they were trained on, as `run_study` takes them
     ld.zoo.planted("copied")       weights written by hand, whose every measure is known in closed form
     ld.zoo.PLANTED                 their names, and what each shows
@@ -18,6 +19,7 @@ _HOME = {
     "NAMES": "trained",
     "TASKS": "trained",
     "models": "trained",
+    "seeds": "trained",
     "PLANTED": "planted_answers",
     "Planted": "planted_answers",
     "planted": "planted_answers",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -110,6 +111,18 @@ def find(name: str, among: tuple[Trained, ...] = LIST) -> Trained:
             return model
     names = ", ".join(model.name for model in among)
     raise InputError(f"there is no {name!r:.60} in the zoo: choose among {names}, or one of ld.zoo.PLANTED.")
+
+
+def seeds(names: Iterable[str] = NAMES) -> dict[str, tuple[str, int]]:
+    """{name: (shape, seed)} of those names that are models of the zoo, as `Study.claims` takes it.
+
+    Models of one shape differ in their training seed only. Other names are left out.
+
+    >>> seeds(["zoo/d4", "zoo/d4-seed1", "zoo/d8-shared", "gpt2"])
+    {'zoo/d4': ('d4', 0), 'zoo/d4-seed1': ('d4', 1), 'zoo/d8-shared': ('d8-shared', 0)}
+    """
+    known = {model.name: (replace(model, seed=0).short, model.seed) for model in LIST}
+    return {name: known[name] for name in ([names] if isinstance(names, str) else names) if name in known}
 
 
 def load(name: str) -> Loadable:

@@ -1,0 +1,266 @@
+"""Models that reuse layers beside models that do not: which is held against which, and by how much they differ."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+import layerdiv_tl as ld
+from layerdiv_tl.studies.study import Study
+from layerdiv_tl.views.report import findings, study_page
+from layerdiv_tl.views.reuse_table import reuse_findings, reuse_table
+
+TERMS = {("squared", "accuracy"): 100, ("paper", "loss"): 100, ("paper", "bias"): 100, ("paper", "silent_bias"): 100}
+TERMS |= {("squared", f"diversity{kind}"): 1 for kind in ("", "_centred", "_logit", "_logit_centred")}
+DIVERSITIES = ("diversity", "diversity_centred", "diversity_logit", "diversity_logit_centred")
+# Parameters, members, and whether layers run twice; as in the zoo.
+D2, D4, D8, SHARED = (94, 5, False), (177, 9, False), (341, 17, False), (177, 17, True)
+
+
+def made(models, tasks=4, seed=0):
+    """A study of drawn totals of these {name: (parameters, members, reuses)}."""
+    rows, cells = [], []
+    for name, (parameters, members, reuses) in models.items():
+        about = {"model": name, "unit": "sublayer"}
+        found = {"parameters": parameters, "architecture": "Made", "dtype": "float32", "source": "made"}
+        for task in (f"t{i}" for i in range(tasks)):
+            rng = np.random.default_rng([seed, *map(ord, name + task)])
+            cells.append({"settings": about | {"task": task}, "provenance": found, "folder": "nowhere"})
+            for loss, term in TERMS:
+                row = {"loss": loss, "table": "totals", "term": term, "mean": rng.uniform(0.1, 1), "members": members}
+                rows.append({**about, "task": task, **row})
+            if reuses:
+                rows.append({**about, "task": task, "table": "components", "use": 2})
+    columns = ["model", "task", "unit", "loss", "table", "module", "use", "partial", "term", "members", "mean"]
+    return Study(pd.DataFrame(rows).reindex(columns=columns), tuple(cells), (), ())
+
+
+def value(study, model, task, loss, term):
+    m = study.metrics
+    at = (m["model"] == model) & (m["task"] == task) & (m["loss"] == loss) & (m["term"] == term)
+    return m.loc[at, "mean"].item()
+
+
+def test_every_number_is_that_of_the_tasks():
+    """Means over tasks, and the geometric mean of ratios with the interval of scipy's t test of their logarithms."""
+    study = made({"d4": D4, "shared": SHARED, "d8": D8})
+    frame = study.reuse()
+    assert frame[["model", "plain", "held"]].values.tolist() == [
+        ["shared", "d4", "same parameters"],
+        ["shared", "d8", "same depth"],
+    ]
+    assert frame[["parameters", "parameters_plain", "members", "members_plain"]].values.tolist() == [
+        [177, 177, 17, 9],
+        [177, 341, 17, 17],
+    ]
+    names = {("squared", "accuracy"): "accuracy", ("paper", "loss"): "MSE", ("paper", "bias"): "bias"}
+    names |= {("squared", term): term for term in DIVERSITIES}
+    tasks = [f"t{i}" for i in range(4)]
+    for row in frame.to_dict("records"):
+        assert (row["over"], row["n"], row["tasks"]) == ("tasks", 4, 4)
+        for (loss, term), name in names.items():
+            own, plain = ([value(study, row[key], t, loss, term) for t in tasks] for key in ("model", "plain"))
+            assert row[name] == pytest.approx(TERMS[loss, term] * np.mean(own))
+            assert row[f"{name}_plain"] == pytest.approx(TERMS[loss, term] * np.mean(plain))
+            if name in DIVERSITIES:
+                logs = np.log(np.array(own) / plain)
+                ends = stats.ttest_1samp(logs, 0).confidence_interval(0.95)
+                assert row[f"{name}_ratio"] == pytest.approx(stats.gmean(np.array(own) / plain))
+                assert row[f"{name}_ratio_low"] == pytest.approx(np.exp(ends.low))
+                assert row[f"{name}_ratio_high"] == pytest.approx(np.exp(ends.high))
+
+
+def zoo(seeds=3):
+    """Three seeds, in an order that puts the wrong partner first."""
+    ends = ["" if seed == 0 else f"-seed{seed}" for seed in range(seeds)][::-1]
+    kinds = {"d4": D4, "d8": D8, "d8-shared": SHARED}
+    return made({f"zoo/{shape}{end}": kind for shape, kind in kinds.items() for end in ends})
+
+
+def test_partners_are_of_the_same_seed():
+    """In the reuse table and in claim 8; of another seed, or of none, where there is no such partner."""
+    study = zoo()
+    pairs = study.reuse().query("over == 'tasks'")
+    assert len(pairs) == 6
+    for row in pairs.to_dict("records"):
+        assert ld.zoo.seeds([row["model"]])[row["model"]][1] == ld.zoo.seeds([row["plain"]])[row["plain"]][1]
+    because = study.claims(draws=20).query("number == 8")["because"]
+    for end in ("", "-seed1", "-seed2"):
+        assert because.str.contains(f"zoo/d8-shared{end} over zoo/d4{end}[,;]").all()
+    found = made({"zoo/d4-seed1": D4, "zoo/d8-seed1": D8, "zoo/d8-shared": SHARED}).reuse()
+    assert found[["plain", "held"]].values.tolist() == [["zoo/d4-seed1", "same parameters"]]
+
+
+def test_pairs_over_seeds():
+    """Their ratio is the geometric mean of the seeds', with Student's interval over these; they stand first."""
+    frame = zoo().reuse()
+    over, pairs = frame[:2], frame[2:]
+    assert over[["model", "plain", "held", "over", "n", "tasks"]].values.tolist() == [
+        ["d8-shared", "d4", "same parameters", "seeds", 3, 4],
+        ["d8-shared", "d8", "same depth", "seeds", 3, 4],
+    ]
+    for row in over.to_dict("records"):
+        of = pairs[pairs["held"] == row["held"]]
+        assert row["accuracy"] == pytest.approx(of["accuracy"].mean())
+        for name in DIVERSITIES:
+            logs = np.log(of[f"{name}_ratio"])
+            ends = stats.ttest_1samp(logs, 0).confidence_interval(0.95)
+            assert row[f"{name}_ratio"] == pytest.approx(np.exp(logs.mean()))
+            assert row[f"{name}_ratio_low"] == pytest.approx(np.exp(ends.low))
+            assert row[f"{name}_ratio_high"] == pytest.approx(np.exp(ends.high))
+    two = zoo(seeds=2).reuse().query("over == 'seeds'")
+    assert two["n"].tolist() == [2, 2]
+    assert two["diversity_ratio"].notna().all()
+    assert two["diversity_ratio_low"].isna().all()
+    assert set(zoo(seeds=1).reuse()["over"]) == {"tasks"}
+
+
+def test_seeds_can_be_told():
+    """Models of any name, and copies of one another leave an interval of width 0."""
+    one = made({"plain": D4, "shared": SHARED})
+    frames, cells, seeds = [], [], {}
+    for seed in "abc":
+        for shape in ("plain", "shared"):
+            seeds[shape + seed] = (shape, seed)
+            frames.append(one.metrics[one.metrics["model"] == shape].assign(model=shape + seed))
+            cells += [
+                c | {"settings": c["settings"] | {"model": shape + seed}}
+                for c in one.cells
+                if c["settings"]["model"] == shape
+            ]
+    study = replace(one, metrics=pd.concat(frames, ignore_index=True), cells=tuple(cells))
+    row = study.reuse(seeds=seeds).iloc[0]
+    assert (row["model"], row["plain"], row["over"], row["n"]) == ("shared", "plain", "seeds", 3)
+    np.testing.assert_allclose(row["diversity_ratio_low"], row["diversity_ratio_high"], rtol=1e-12)
+    assert row["diversity_ratio"] == pytest.approx(one.reuse()["diversity_ratio"].item())
+    with pytest.raises(ld.InputError, match="seeds names 'nobody'"):
+        study.reuse(seeds={"nobody": ("shape", 0)})
+
+
+def test_the_order_of_models_changes_nothing():
+    """Rows, pairs and numbers are the same whatever order the study has its models in."""
+    study = zoo()
+    parts = [study.metrics[study.metrics["model"] == name] for name in study.metrics["model"].unique()]
+    order = np.random.default_rng(0).permutation(len(parts))
+    other = replace(study, metrics=pd.concat([parts[at] for at in order], ignore_index=True), cells=study.cells[::-1])
+    columns = ["model", "plain", "held"]
+    straight, shuffled = (frame.sort_values(columns, ignore_index=True) for frame in (study.reuse(), other.reuse()))
+    pd.testing.assert_frame_equal(straight, shuffled)
+    assert study.reuse()["over"].tolist() == other.reuse()["over"].tolist()
+
+
+def test_a_pair_turned_round_has_the_inverse_ratio():
+    """Named pairs are taken as they are named, and held says what is the same about them."""
+    study = made({"d2": D2, "d4": D4, "shared": SHARED})
+    there, back = (study.reuse(pairs=pair).iloc[0] for pair in ({"shared": "d4"}, {"d4": "shared"}))
+    assert there["diversity_ratio"] * back["diversity_ratio"] == pytest.approx(1)
+    assert there["diversity_ratio_low"] * back["diversity_ratio_high"] == pytest.approx(1)
+    assert there["held"] == back["held"] == "same parameters"
+    assert study.reuse(pairs={"shared": "d2"})["held"].item() == "as given"
+
+
+def test_a_wider_or_narrower_model_of_the_same_depth_is_no_partner():
+    """What unrolling could not give: fewer parameters than the model itself, or more than each use its own."""
+    found = made({"narrow": (100, 17, False), "wide": (400, 17, False), "d8": D8, "shared": SHARED}).reuse()
+    assert found[["plain", "held"]].values.tolist() == [["d8", "same depth"]]
+
+
+def test_tasks_that_one_model_lacks_are_left_out():
+    """The row is that of the tasks both have; without any, or without a pair, one is told so."""
+    study = made({"d4": D4, "shared": SHARED})
+    one = (study.metrics["model"] == "d4") & study.metrics["task"].isin(["t0", "t1"])
+    row = replace(study, metrics=study.metrics[~one]).reuse().iloc[0]
+    assert (row["tasks"], row["over"], row["n"]) == (2, "tasks", 2)
+    assert np.isnan(row["diversity_ratio_low"])
+    own = [value(study, "shared", t, "squared", "accuracy") for t in ("t2", "t3")]
+    assert row["accuracy"] == pytest.approx(100 * np.mean(own))
+    apart = ((study.metrics["model"] == "d4") & study.metrics["task"].isin(["t0", "t1"])) | (
+        (study.metrics["model"] == "shared") & study.metrics["task"].isin(["t2", "t3"])
+    )
+    with pytest.raises(ld.InputError, match="has a task in common with its pair"):
+        replace(study, metrics=study.metrics[~apart]).reuse()
+    with pytest.raises(ld.InputError, match="no model here reuses its layers beside one"):
+        made({"d4": D4, "d8": D8}).reuse()
+    for pairs, message in (
+        ({"shared": "d9"}, "pairs names 'd9'"),
+        ({"d4": "d4"}, "against itself"),
+        (["d4"], "must be"),
+    ):
+        with pytest.raises(ld.InputError, match=message):
+            study.reuse(pairs=pairs)
+    with pytest.raises(ld.InputError, match="no unit 'head'"):
+        study.reuse(unit="head")
+
+
+@pytest.fixture(scope="module")
+def real():
+    """A model whose two blocks run twice, beside the two it can be held against."""
+    tasks = ["synthetic/recall", "synthetic/k_hop"]
+    return ld.run_study(["zoo/d2", "zoo/d4", "zoo/d4-shared"], tasks, limit=24)
+
+
+def test_models_of_the_zoo(real):
+    """The ratio of diversities from contributions themselves: Σ (u − ū)² over members, options and rows."""
+
+    def diversity(model, name, centred):
+        task = ld.task(name, limit=24)
+        u = ld.contributions(model, task.prompts, task.options).values
+        if centred:
+            u = u - u.mean(2, keepdims=True)
+        return ((u - u.mean(1, keepdims=True)) ** 2).mean(), u.shape[1]
+
+    frame = real.reuse().set_index("plain")
+    assert frame["held"].to_dict() == {"zoo/d2": "same parameters", "zoo/d4": "same depth"}
+    for plain in ("zoo/d2", "zoo/d4"):
+        for centred in (False, True):
+            ratios, fair = [], []
+            for name in ("synthetic/recall", "synthetic/k_hop"):
+                (a, m), (b, n) = (diversity(model, name, centred) for model in ("zoo/d4-shared", plain))
+                ratios.append(a / b)
+                fair.append(m**2 * a / (n**2 * b))
+            end = "_centred" * centred
+            assert frame[f"diversity{end}_ratio"][plain] == pytest.approx(stats.gmean(ratios), rel=1e-5)
+            assert frame[f"diversity_logit{end}_ratio"][plain] == pytest.approx(stats.gmean(fair), rel=1e-5)
+    same = frame.loc["zoo/d4"]
+    assert same["diversity_centred_ratio"] == pytest.approx(same["diversity_logit_centred_ratio"])
+
+
+def test_the_report_shows_pairs(real):
+    """The table and its two sentences hold the frame's numbers, and are left out where nothing is reused."""
+    frame = real.reuse()
+    shown = reuse_table(frame)
+    for (_, row), text in zip(frame.iterrows(), shown.to_dict("records"), strict=True):
+        assert text["reuses layers"] == f"{row['model']}\nagainst {row['plain']}"
+        assert float(text["diversity, centred"].split("\n")[0]) == pytest.approx(
+            row["diversity_centred_ratio"], rel=0.01
+        )
+        ends = text["|L|² × diversity, raw"].partition("\n")[2]
+        assert bool(ends) == np.isfinite(row["diversity_logit_ratio_low"])
+    said = list(reuse_findings(frame))
+    assert [sentence in list(findings(real)) for sentence in said] == [True, True]
+    points = frame.set_index("held").eval("accuracy - accuracy_plain")["same depth"]
+    assert said[1].endswith(f"{abs(points):.1f} points {'less' if points < 0 else 'more'} accuracy.")
+    page = study_page(real).html()
+    assert "Reuse of layers, before and after the size correction" in page
+    without = real.metrics["model"] != "zoo/d4-shared"
+    cells = tuple(c for c in real.cells if c["settings"]["model"] != "zoo/d4-shared")
+    page = study_page(replace(real, metrics=real.metrics[without], cells=cells)).html()
+    assert "Reuse of layers" not in page
+
+
+def test_sentences_on_several_pairs():
+    """Over seeds where there are seeds; of several pairs their geometric mean, and from where to where."""
+    frame = zoo().reuse()
+    first = next(reuse_findings(frame))
+    assert first.startswith("d8-shared, which reuses layers, has ")
+    assert "of d4, with as many parameters" in first
+    assert "] times the centred diversity" in first
+    pairs = frame[frame["over"] == "tasks"]
+    several = next(reuse_findings(pairs))
+    ratio = stats.gmean(pairs.query("held == 'same parameters'")["diversity_centred_ratio"])
+    assert float(several.split()[5]) == pytest.approx(ratio, rel=0.01)
+    assert "(3 pairs: " in several
