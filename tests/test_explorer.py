@@ -584,6 +584,13 @@ def test_the_widget_is_the_explorer(explorer):
     assert "[data-jp-theme-light=false] .ld-explorer" in sent["_css"]
 
 
+def test_a_reader_without_widgets_is_told_what_is_shown(explorer):
+    """Beside the widget a notebook keeps the explorer's own words, the same at every run."""
+    shown = explorer._repr_mimebundle_()
+    data = shown[0] if isinstance(shown, tuple) else shown
+    assert data["text/plain"] == repr(explorer)
+
+
 def test_a_text_typed_in_the_widget_is_measured(folder):  # noqa: F811
     """Text and target go to the kernel, with progress; what was chosen stays; an error is said and changes nothing."""
     e = ld.explore(ld.load_model(folder), "w5 w1 w4 w1 w2")

@@ -317,6 +317,13 @@ def test_a_notebook_s_output_needs_nothing(browser, tmp_path):
         assert (opened.complaints, opened.requests) == ([], [])
 
 
+def test_a_block_is_not_read_as_text():
+    """The words a notebook keeps beside a drawing are one short line, however much is drawn."""
+    p = ld.profile(llama(), IDS)
+    assert len(repr(coloured_tokens(p))) < 80
+    assert len(repr(promoted_tokens(p, "embed", 3))) < 80
+
+
 def test_what_circuitsvis_does_not_draw_comes_without_it():
     """The bundle is there once on a page that needs it, and nowhere else."""
     p = ld.profile(llama(), IDS)

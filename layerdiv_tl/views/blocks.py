@@ -27,6 +27,10 @@ class Block:
     html: str
     circuits: bool = False
 
+    def __repr__(self) -> str:
+        # Kept in a notebook beside what is drawn, for readers without it.
+        return f"Block({len(self.html):,} characters of HTML{', drawn by circuitsvis' if self.circuits else ''})"
+
     def _repr_html_(self) -> str:
         """The same with all that it needs, for a notebook: 1.3 MB where circuitsvis draws, else next to nothing."""
         name = f"layerdiv-{uuid.uuid4().hex}"

@@ -55,6 +55,9 @@ class ExplorerWidget(anywidget.AnyWidget):
         made.on_msg(made._hear)
         return made
 
+    def __repr__(self) -> str:
+        return repr(self._explorer) if hasattr(self, "_explorer") else super().__repr__()
+
     def put(self, place: int, blob: bytes) -> None:
         """A text is there, or another in its place."""
         self.texts = [*self.texts[:place], blob, *self.texts[place + 1 :]]
