@@ -43,6 +43,12 @@ def kernel(notebook: nbformat.NotebookNode, renderer: str) -> Iterator[NotebookC
         yield client
 
 
+def is_progress(output: nbformat.NotebookNode) -> bool:
+    """Whether this is a bar of tqdm's, which takes no notice of TQDM_DISABLE in notebooks."""
+    data = output.get("data", {})
+    return "application/vnd.jupyter.widget-view+json" in data and "%|" in data.get("text/plain", "")
+
+
 def execute(name: str) -> float:
     """Run one notebook and write it with its outputs; the seconds it took."""
     notebook, start = read(name), time.monotonic()
@@ -51,6 +57,7 @@ def execute(name: str) -> float:
             if cell.cell_type == "code":
                 cell.outputs, cell.execution_count = [], None
                 client.execute_cell(cell, index)
+                cell.outputs = [output for output in cell.outputs if not is_progress(output)]
     notebook.metadata = {
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
         "language_info": {"name": "python"},
