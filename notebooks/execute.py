@@ -20,6 +20,7 @@ from nbclient import NotebookClient
 
 HERE = Path(__file__).parent
 NAMES = tuple(sorted(path.stem for path in HERE.glob("[0-9]*.ipynb")))
+WIDGET = "application/vnd.jupyter.widget-view+json"
 SECONDS = 600  # the most for one cell, on a machine that does other things too
 
 
@@ -51,6 +52,8 @@ def execute(name: str) -> float:
             if cell.cell_type == "code":
                 cell.outputs, cell.execution_count = [], None
                 client.execute_cell(cell, index)
+                # Bars of progress are gone in a notebook, but their last words would stay on a page.
+                cell.outputs = [output for output in cell.outputs if WIDGET not in output.get("data", {})]
     notebook.metadata = {
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
         "language_info": {"name": "python"},
