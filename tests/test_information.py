@@ -650,6 +650,15 @@ def test_results_are_saved_and_loaded_whole(ensemble, estimator, tmp_path):
     assert again.by_component().equals(i.by_component())
 
 
+def test_bands_are_drawn_without_their_corners(ensemble):
+    """A band of few steps has no marks on its edge, which plotly would put there unasked."""
+    i = ld.information(*ensemble, null=5, draws=5)
+    figures = [i.plot(kind="members"), i.gain_curve(null=3, draws=3).plot()]
+    bands = [trace for figure in figures for trace in figure.data if trace.type == "scatter" and trace.fill == "toself"]
+    assert len(bands) == 3
+    assert {band.mode for band in bands} == {"lines"}
+
+
 NORMAL = np.random.default_rng(26).normal(size=(100, 3))
 HALF = np.arange(100) % 2
 CONSTANT, COPIED, SUMMED = NORMAL.copy(), NORMAL.copy(), NORMAL.copy()

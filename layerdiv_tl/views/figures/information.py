@@ -101,6 +101,7 @@ def member_bars(information: Information, title: str | None = None) -> go.Figure
     figure.add_scatter(
         x=np.r_[at, at[::-1]],
         y=np.r_[frame["null_high"], frame["null_low"][::-1]],
+        mode="lines",
         fill="toself",
         fillcolor=style.faint(style.NEUTRAL),
         line={"width": 0},
@@ -207,6 +208,7 @@ def gain_lines(curve: GainCurve, terms: tuple[str, ...] = ("joint",), title: str
         figure.add_scatter(
             x=np.r_[x, x[::-1]],
             y=np.r_[high, low[::-1]],
+            mode="lines",
             fill="toself",
             fillcolor=style.faint(colour),
             line={"width": 0},

@@ -11,9 +11,9 @@ import plotly.graph_objects as go
 
 from .. import style
 
-# Characters of a subtitle's line that fit the narrowest page, of a name beside a row or on a button, and of
-# one beneath a column or above a panel; above so many, plotly tilts the names beneath columns.
-_LINE = 132
+# Characters of a subtitle's line that fit a notebook's figure (700 pixels), of a name beside a row or on a button,
+# and of one beneath a column or above a panel; above so many, plotly tilts the names beneath columns.
+_LINE = 110
 _NAME = 36
 _COLUMN = 18
 _LEVEL = 10
