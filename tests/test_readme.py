@@ -23,9 +23,13 @@ def test_the_first_examples_run(smol, tmp_path, monkeypatch):
 
 
 def test_pictures_and_files_that_it_names_are_there():
-    for path in re.findall(r'(?:src|srcset)="([^"]+)"', README) + re.findall(
-        r"`((?:tests|assets)/[\w/]+\.py)`", README
-    ):
+    named = re.findall(r'(?:src|srcset)="([^"]+)"', README)
+    named += re.findall(r"`((?:tests|assets|notebooks)/[\w/]+\.py)`", README) + re.findall(
+        r"\]\((notebooks/[^)]+)\)", README
+    )
+    notebooks = (Path(__file__).parents[1] / "notebooks").glob("*.ipynb")
+    assert {f"notebooks/{path.name}" for path in notebooks} <= set(named)
+    for path in named:
         assert (Path(__file__).parents[1] / path).is_file(), path
     for name in re.findall(r"`(\w+\.py)(?: DATA)?`", README.split("## Developing")[1].split("## Cite")[0]):
         assert (Path(__file__).parent / "benchmarks" / name).is_file(), name

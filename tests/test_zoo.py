@@ -269,7 +269,7 @@ def test_the_list_holds_what_it_should():
 @pytest.mark.slow
 def test_training_again_goes_the_same_way(tmp_path):
     """A small model trained anew for some of its steps answers as its log says it did at that step."""
-    model, stop = Trained(1), 600
+    model, stop = Trained(2), 1000
     _, evaluations = log(model)
     torch.set_num_threads(1)
     training.train(model, tmp_path, stop=stop)
