@@ -11,7 +11,8 @@ from scipy import stats
 
 import layerdiv_tl as ld
 from layerdiv_tl.studies.study import Study
-from layerdiv_tl.views.report import findings, study_page
+from layerdiv_tl.views.page import Page
+from layerdiv_tl.views.report import _reuse, findings, study_page
 from layerdiv_tl.views.reuse_table import reuse_findings, reuse_table
 
 TERMS = {("squared", "accuracy"): 100, ("paper", "loss"): 100, ("paper", "bias"): 100, ("paper", "silent_bias"): 100}
@@ -165,8 +166,12 @@ def test_a_pair_turned_round_has_the_inverse_ratio():
 
 def test_a_wider_or_narrower_model_of_the_same_depth_is_no_partner():
     """What unrolling could not give: fewer parameters than the model itself, or more than each use its own."""
-    found = made({"narrow": (100, 17, False), "wide": (400, 17, False), "d8": D8, "shared": SHARED}).reuse()
+    others = {"narrow": (100, 17, False), "wide": (400, 17, False), "shared": SHARED}
+    found = made(others | {"d8": D8}).reuse()
     assert found[["plain", "held"]].values.tolist() == [["d8", "same depth"]]
+    for name in ("narrow", "wide"):
+        with pytest.raises(ld.InputError, match="no model here reuses its layers beside one"):
+            made({name: others[name], "shared": SHARED}).reuse()
 
 
 def test_tasks_that_one_model_lacks_are_left_out():
@@ -248,8 +253,9 @@ def test_the_report_shows_pairs(real):
     assert "Reuse of layers, before and after the size correction" in page
     without = real.metrics["model"] != "zoo/d4-shared"
     cells = tuple(c for c in real.cells if c["settings"]["model"] != "zoo/d4-shared")
-    page = study_page(replace(real, metrics=real.metrics[without], cells=cells)).html()
-    assert "Reuse of layers" not in page
+    bare = Page("nothing is reused")
+    _reuse(bare, replace(real, metrics=real.metrics[without], cells=cells), "sublayer")
+    assert not bare.blocks
 
 
 def test_sentences_on_several_pairs():
