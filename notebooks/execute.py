@@ -20,6 +20,7 @@ from nbclient import NotebookClient
 
 HERE = Path(__file__).parent
 NAMES = tuple(sorted(path.stem for path in HERE.glob("[0-9]*.ipynb")))
+WIDGET = "application/vnd.jupyter.widget-view+json"
 SECONDS = 600  # the most for one cell, on a machine that does other things too
 
 
@@ -46,7 +47,7 @@ def kernel(notebook: nbformat.NotebookNode, renderer: str) -> Iterator[NotebookC
 def is_progress(output: nbformat.NotebookNode) -> bool:
     """Whether this is a bar of tqdm's, which takes no notice of TQDM_DISABLE in notebooks."""
     data = output.get("data", {})
-    return "application/vnd.jupyter.widget-view+json" in data and "%|" in data.get("text/plain", "")
+    return WIDGET in data and "%|" in data.get("text/plain", "")
 
 
 def execute(name: str) -> float:
@@ -58,6 +59,8 @@ def execute(name: str) -> float:
                 cell.outputs, cell.execution_count = [], None
                 client.execute_cell(cell, index)
                 cell.outputs = [output for output in cell.outputs if not is_progress(output)]
+                for output in cell.outputs:  # a widget lives as long as its kernel: later it is an error on the page
+                    output.get("data", {}).pop(WIDGET, None)
     notebook.metadata = {
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
         "language_info": {"name": "python"},
