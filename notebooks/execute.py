@@ -59,6 +59,8 @@ def execute(name: str) -> float:
                 cell.outputs, cell.execution_count = [], None
                 client.execute_cell(cell, index)
                 cell.outputs = [output for output in cell.outputs if not is_progress(output)]
+                for output in cell.outputs:  # a widget lives as long as its kernel: later it is an error on the page
+                    output.get("data", {}).pop(WIDGET, None)
     notebook.metadata = {
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
         "language_info": {"name": "python"},
