@@ -33,8 +33,8 @@ def run_zoo(
     """Measure the trained models of the zoo on its tasks, in a folder that can be gone on with.
 
     At unit sublayer on 256 rows of every task, on 2048 of two (`INFORMED`), from which information is estimated; at
-    unit neuron on 128 rows of these two; and the depth analyses of `LADDER`, with maps between neighbours and the depth score of
-    chains of one to four steps. `Study.load(out)` has it all, and `.report(…)` shows it.
+    unit neuron on 128 rows of these two; and the depth analyses of `LADDER`, with maps between neighbours and the
+    depth score of chains of one to four steps. `Study.load(out)` has it all, and `.report(…)` shows it.
 
     out
         The folder.
