@@ -177,7 +177,7 @@ def test_the_whole_experiment_goes_on_where_it_was_stopped(tmp_path, monkeypatch
     """One command measures, estimates and reports; asked again it computes nothing; unknown names are refused."""
     for name, rows in (("MANY", 200), ("SOME", 64), ("FEW", 32), ("QUESTIONS", 4), ("PROMPTS", 8)):
         monkeypatch.setattr(experiment, name, rows)
-    monkeypatch.setattr(experiment, "ESTIMATORS", ("vote",))
+    monkeypatch.setattr(experiment, "ESTIMATORS", {"vote": 4})
     command = ["zoo", "--model", "zoo/d1", "zoo/d2", "--workers", "1", "--out", str(tmp_path / "out")]
     assert main([*command, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -185,7 +185,7 @@ def test_the_whole_experiment_goes_on_where_it_was_stopped(tmp_path, monkeypatch
     study = ld.Study.load(tmp_path / "out")
     assert set(study.metrics["unit"]) == {"sublayer", "neuron"}
     assert {cell["settings"]["rows"] for cell in study.cells if cell["settings"]["unit"] == "neuron"} == {32}
-    assert set(study.information("vote", tasks=experiment.INFORMED)["model"]) == {"zoo/d1", "zoo/d2"}
+    assert set(study.information("vote", tasks=experiment.INFORMED, null=4)["model"]) == {"zoo/d1", "zoo/d2"}
     assert study.depth.models == ("zoo/d2",)
     page = (tmp_path / "out" / "index.html").read_text()
     for words in ("Information", "The same at unit neuron", "depth score"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -109,7 +110,8 @@ class Study(Result):
             place = Path(folder).expanduser()
             if not place.is_dir():
                 raise InputError(f"there is no folder {str(folder)!r}: run a study there first.")
-            for at in sorted({file.parent for name in _FILES for file in place.glob(f"*/*/*/{name}")}):
+            there = {file.parent for name in _FILES for file in place.glob(f"*/*/*/{name}")}
+            for at in sorted(there, key=_natural):
                 if only is not None and at not in only:
                     continue
                 about = read_meta(at)
@@ -539,6 +541,12 @@ class Study(Result):
         failed = f"; {len(self.failures)} failed or unfinished" if self.failures else ""
         counts = [self.metrics[name].nunique() for name in ("model", "task", "unit")]
         return f"Study({counts[0]} models × {counts[1]} tasks × {counts[2]} units, {len(self.cells)} cells{failed})"
+
+
+def _natural(path: Path) -> list[list[tuple[int, str]]]:
+    """What sorts d2 before d12, and d2 before d2-seed1."""
+    names = [re.split(r"(\d+)", name) for name in path.parts[-3:]]
+    return [[(int(part), "") if part.isdigit() else (-1, part) for part in name if part] for name in names]
 
 
 def _shown(cell: Any, factor: float, intervals: bool) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
@@ -92,8 +92,9 @@ def study_page(study: Study, title: str | None = None) -> Page:
     Component figures need the contributions beside the study (the folder it was run in); without them that
     section says so.
     """
-    units = study.metrics["unit"].unique().tolist()
-    unit: Unit = "sublayer" if "sublayer" in units else units[0]
+    there = set(study.metrics["unit"])
+    units = [unit for unit in get_args(Unit) if unit in there]
+    unit: Unit = units[0]
     models, tasks = study.metrics["model"].unique(), study.metrics["task"].unique()
     page = Page(title or f"Bias and diversity of {_names(models)}", contents=True)
     page.text(

@@ -65,8 +65,8 @@ def name(text: str, most: int = _NAME) -> str:
 
 
 def short(text: str) -> str:
-    """A name above a panel or beneath a column."""
-    return name(text, _COLUMN)
+    """A name above a panel or beneath a column; of a long one what is behind its last slash, which tells it apart."""
+    return name(text if len(text) <= _COLUMN else text.rsplit("/", 1)[-1], _COLUMN)
 
 
 def tilted(names: Sequence[str]) -> int:
