@@ -112,7 +112,7 @@ def test_a_figure_of_sizes_shows_the_means_over_tasks(study, against):
     for button, column in zip(menu, ("members", "parameters"), strict=True):
         new = button.args[0]["x"]
         assert len(new) == len(figure.data)
-        assert {x for part in new for x in part} == set(models[column])
+        assert {x for part in new for x in part if x is not None} == set(models[column])
     with pytest.raises(ld.InputError, match="against='depth': use 'members' or 'parameters'"):
         size_panels(study, against="depth")
 
@@ -130,6 +130,50 @@ def test_whiskers_of_sizes_are_of_independent_tasks(study):
         for name, w in zip([text.split("</b>")[0][3:] for text in t.hovertext], t.error_y.array, strict=True)
     }
     assert whiskers["zoo/d2"] == pytest.approx(half)
+
+
+def test_whiskers_of_accuracy_end_at_all_right(study):
+    """No accuracy is above 100 % or below 0: Wilson's intervals are one-sided there, and so are those of means."""
+    m = study.metrics.copy()
+    sure = (m["table"] == "totals") & (m["loss"] == "squared") & (m["term"] == "accuracy") & (m["model"] == "zoo/d1")
+    m.loc[sure, ["mean", "low", "high"]] = (1.0, 0.9, 1.0)
+    figure = replace(study, metrics=m).plot(kind="size")
+    ends = {
+        text.split("</b>")[0][3:]: (y, up, down)
+        for t in figure.data
+        if t.xaxis in (None, "x")
+        for text, y, up, down in zip(t.hovertext, t.y, t.error_y.array, t.error_y.arrayminus, strict=True)
+    }
+    assert ends["zoo/d1"] == pytest.approx((100, 0, 10 * np.sqrt(len(TASKS)) / len(TASKS)))
+
+
+def test_one_row_leaves_no_interval(tmp_path):
+    """Where a task's mean has no interval, the mean over tasks has none: not one of width 0."""
+    figure = ld.run_study("zoo/d1", TASKS, limit=1, out=tmp_path).plot(kind="size")
+    assert all("(no interval)" in text for t in figure.data if t.xaxis == "x4" for text in t.hovertext)
+
+
+@pytest.mark.parametrize("value", [3.3, 0.7e-5, 13.0, 9.99e8])
+def test_equal_values_have_a_tick(study, value):
+    """A logarithmic axis names at least one number, however alike the models are."""
+    m = study.metrics.copy()
+    m.loc[m["table"] == "totals", ["mean", "low", "high"]] = value
+    axis = replace(study, metrics=m).plot(kind="size").layout.yaxis5
+    assert axis.type == "log"
+    assert [tick for tick in axis.tickvals if axis.range[0] <= np.log10(tick) <= axis.range[1]]
+
+
+def test_every_task_has_its_own_entropy(study):
+    """Tasks of other H(Y) have dashed lines of their own: one of the largest would hide what exceeds the others."""
+    frame = study.information("vote", **QUICK)
+    entropies = frame.groupby("task")["label_entropy"].max()
+    assert np.ptp(entropies) > 0.5
+    figure = information_panels(frame, study.models())
+    (line,) = (t for t in figure.data if t.name == "H(Y)")
+    drawn = {y for y in line.y if y is not None}
+    assert all(min(abs(y - entropy) for y in drawn) < 0.01 for entropy in frame["label_entropy"])
+    for button in figure.layout.updatemenus[0].buttons:
+        assert [len(x) for x in button.args[0]["x"]] == [len(t.y) for t in figure.data]
 
 
 def test_a_figure_of_information_shows_estimates_and_what_shuffled_rows_give(study):
