@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -14,6 +16,7 @@ from layerdiv_tl.studies import zoo as experiment
 from layerdiv_tl.studies.telling import PATTERN, kept
 from layerdiv_tl.views import report
 from layerdiv_tl.views.figures.against_size import SHUFFLED, information_panels, size_panels
+from layerdiv_tl.views.page import Page
 
 MODELS = ["zoo/d1", "zoo/d2", "zoo/d4-shared"]
 TASKS = ["synthetic/recall", "synthetic/modular:largest=19"]
@@ -92,6 +95,62 @@ def test_cells_with_too_few_rows_are_named(study):
         study.information(models=["zoo/d9"])
     with pytest.raises(ld.InputError, match="no unit 'head': it has sublayer"):
         study.information(unit="head")
+
+
+def test_what_is_no_choice_of_information_is_refused(study):
+    """No names, and settings that are no numbers: a sentence; one name is itself, a number of numpy's a number."""
+    for wrong, message in (
+        ({"estimator": []}, r"estimator=\[\] holds no name"),
+        ({"estimator": None}, "estimator=None holds no name"),
+        ({"models": []}, r"models=\[\] holds no name"),
+        ({"tasks": 5}, "tasks=5 holds no name"),
+        ({"seed": np.random.default_rng(0)}, "seed=.* must be a whole number"),
+        ({"groups": "two"}, "groups='two' must be a whole number"),
+    ):
+        with pytest.raises(ld.InputError, match=message):
+            study.information(**({"estimator": "vote"} | wrong))
+    one = study.information(["vote", "vote"], models="zoo/d1", tasks=TASKS[0], null=np.int64(8), draws=8)
+    several = study.information("vote", models=["zoo/d1"], tasks=TASKS[:1], **QUICK)
+    pd.testing.assert_frame_equal(one, several)
+
+
+def test_a_file_that_was_cut_off_is_computed_again(study):
+    """Half a file of information is no traceback, neither in the report's frame nor where it is asked for."""
+    asked = {"models": "zoo/d1", "tasks": TASKS[0], "null": 8, "draws": 9}
+    before = {cell["folder"]: set(Path(cell["folder"]).glob(PATTERN)) for cell in study.cells}
+    first = study.information("vote", **asked)
+    (file,) = (new for folder, files in before.items() for new in set(Path(folder).glob(PATTERN)) - files)
+    many = len(kept(study))
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    assert len(kept(study)) == many - len(first)
+    pd.testing.assert_frame_equal(study.information("vote", **asked), first)
+    assert len(kept(study)) == many
+
+
+def test_a_folder_that_may_only_be_read_keeps_nothing(study, monkeypatch):
+    """On a disk that can only be read, writing and removing both fail: the numbers are there all the same."""
+
+    def refuse(*_, **__):
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(pd.DataFrame, "to_parquet", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    assert len(study.information("vote", models="zoo/d1", tasks=TASKS[0], null=8, draws=10)) == 5
+
+
+def test_the_report_keeps_estimates_of_other_settings_apart(study):
+    """One figure for each setting, each with every model once, and its caption says which it is."""
+    several = replace(study, cells=tuple(cell for cell in study.cells if cell["settings"]["model"] == "zoo/d1"))
+    for contrasts in (1, 2):
+        several.information("gaussian", tasks=TASKS[0], contrasts=contrasts, null=8, draws=11)
+    frame = kept(several)
+    settings = ["estimator", "groups", "contrasts", "null", "draws", "seed"]
+    assert frame.groupby(["model", "task", "term", *settings], dropna=False).size().max() == 1
+    page = Page("information")
+    report._informed(page, several)
+    assert page.html().count("contrasts=2, ") >= 1
+    with pytest.raises(ld.InputError, match="no estimate of these models"):
+        information_panels(frame[frame["estimator"] == "gaussian"], study.models().query("model == 'zoo/d2'"))
 
 
 @pytest.mark.parametrize("against", ["members", "parameters"])
