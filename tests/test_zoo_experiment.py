@@ -307,5 +307,23 @@ def test_the_run_command_estimates_information(tmp_path, capsys):
     assert main([*command, "--limit", "120"]) == 0
     assert "bits" in capsys.readouterr().out
     assert len(list(tmp_path.rglob(PATTERN))) == 1
-    assert main([*command, "--limit", "24"]) == 1
-    assert "class ' red' has 6 of 24 rows" in capsys.readouterr().err
+    assert main([*command, "--limit", "120", "--json"]) == 0
+    bits = json.loads(capsys.readouterr().out)["information"]
+    shown = ld.Study.load(tmp_path).information("vote")
+    assert [row["bits"] for row in bits] == pytest.approx(shown["bits"].tolist())
+    assert main([*command, "--limit", "24", "--json"]) == 1
+    told = capsys.readouterr()
+    assert "class ' red' has 6 of 24 rows" in told.err
+    assert json.loads(told.out)["rows"]
+
+
+def test_a_model_that_cannot_be_read_stops_no_experiment(tmp_path, monkeypatch):
+    """The others are measured, estimated and reported, and its failure is named."""
+    for name, rows in (("MANY", 200), ("SOME", 16), ("FEW", 16), ("QUESTIONS", 2), ("PROMPTS", 4)):
+        monkeypatch.setattr(experiment, name, rows)
+    monkeypatch.setattr(experiment, "ESTIMATORS", ("vote",))
+    monkeypatch.setattr(experiment.zoo, "TASKS", experiment.INFORMED)
+    monkeypatch.setattr(experiment.zoo, "NAMES", (*experiment.zoo.NAMES, "zoo/d9"))
+    found = experiment.run_zoo(tmp_path, ["zoo/d1", "zoo/d9"], workers=1)
+    assert set(found.metrics["model"]) == {"zoo/d1"}
+    assert any(told.startswith("zoo/d9: ") for told in found.failures)

@@ -67,7 +67,10 @@ def run_zoo(
         failures += run_study(names, tasks, unit, limit, place, workers=several).failures
     study = Study.load(place)
     tell(f"Estimating what their components tell, from {MANY} rows …")
-    failures += study.information(ESTIMATORS, models=names, tasks=INFORMED).attrs["left_out"]
+    # A model that failed is named already, and the others go on.
+    there = set(study.metrics.loc[study.metrics["task"].isin(INFORMED), "model"])
+    told = study.information(ESTIMATORS, models=[name for name in names if name in there], tasks=INFORMED)
+    failures += told.attrs["left_out"]
     if ladder := [name for name in LADDER if name in names]:
         tell(f"How {', '.join(ladder)} use their depth …")
         options: dict[str, Any] = {"ask": "synthetic/k_hop", "questions": QUESTIONS, "limit": PROMPTS}
