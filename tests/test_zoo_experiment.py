@@ -140,7 +140,8 @@ def test_a_folder_that_may_only_be_read_keeps_nothing(study, monkeypatch):
 
 def test_the_report_keeps_estimates_of_other_settings_apart(study):
     """One figure for each setting, each with every model once, and its caption says which it is."""
-    several = replace(study, cells=tuple(cell for cell in study.cells if cell["settings"]["model"] == "zoo/d1"))
+    cells = tuple(cell for cell in study.cells if cell["settings"]["model"] == "zoo/d1")
+    several = replace(study, metrics=study.metrics.query("model == 'zoo/d1'"), cells=cells)
     for contrasts in (1, 2):
         several.information("gaussian", tasks=TASKS[0], contrasts=contrasts, null=8, draws=11)
     frame = kept(several)
@@ -148,9 +149,10 @@ def test_the_report_keeps_estimates_of_other_settings_apart(study):
     assert frame.groupby(["model", "task", "term", *settings], dropna=False).size().max() == 1
     page = Page("information")
     report._informed(page, several)
-    assert page.html().count("contrasts=2, ") >= 1
+    assert "contrasts=2" in page.html()
+    one = several.information("gaussian", tasks=TASKS[0], contrasts=1, null=8, draws=11)
     with pytest.raises(ld.InputError, match="no estimate of these models"):
-        information_panels(frame[frame["estimator"] == "gaussian"], study.models().query("model == 'zoo/d2'"))
+        information_panels(one, study.models().query("model == 'zoo/d2'"))
 
 
 @pytest.mark.parametrize("against", ["members", "parameters"])
@@ -322,7 +324,7 @@ def test_a_model_that_cannot_be_read_stops_no_experiment(tmp_path, monkeypatch):
     for name, rows in (("MANY", 200), ("SOME", 16), ("FEW", 16), ("QUESTIONS", 2), ("PROMPTS", 4)):
         monkeypatch.setattr(experiment, name, rows)
     monkeypatch.setattr(experiment, "ESTIMATORS", ("vote",))
-    monkeypatch.setattr(experiment.zoo, "TASKS", experiment.INFORMED)
+    monkeypatch.setattr(experiment.zoo, "TASKS", (*experiment.INFORMED, "synthetic/recall"))
     monkeypatch.setattr(experiment.zoo, "NAMES", (*experiment.zoo.NAMES, "zoo/d9"))
     found = experiment.run_zoo(tmp_path, ["zoo/d1", "zoo/d9"], workers=1)
     assert set(found.metrics["model"]) == {"zoo/d1"}

@@ -267,9 +267,9 @@ def _informed(page: Page, study: Study) -> None:
         "them when labels or members are shuffled."
     )
     different = [name for name in SETTINGS if frame[name].nunique(dropna=False) > 1]
-    for key, part in frame.groupby(["unit", "estimator", *SETTINGS], sort=False, dropna=False):
-        unit, estimator, models = key[0], key[1], study.models(key[0])
-        given = dict(zip(SETTINGS, key[2:], strict=True))
+    for _, part in frame.groupby(["unit", "estimator", *SETTINGS], sort=False, dropna=False):
+        given = part.iloc[0]
+        unit, estimator, models = given["unit"], given["estimator"], study.models(given["unit"])
         how = "".join(f", {name}={'None' if pd.isna(given[name]) else given[name]}" for name in different)
         page.figure(information_panels(part, models), f"{estimator.capitalize()} estimate, unit {unit}{how}.")
         said = part.drop_duplicates(["model", "task"])[["model", "task", "warnings"]]

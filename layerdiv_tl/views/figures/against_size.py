@@ -127,7 +127,7 @@ def _means(study: Study, unit: Unit) -> pd.DataFrame:
         # Each side by itself (Zou & Donner 2008): Wilson's intervals of accuracies are not symmetric, and end at 100 %.
         sides = pd.DataFrame({"low": whole["mean"] - whole["low"], "high": whole["high"] - whole["mean"]}) ** 2
         value = factor * whole.groupby("model", sort=False)["mean"].mean()
-        wide = factor * np.sqrt(sides.groupby(whole["model"], sort=False).sum(min_count=tasks)) / tasks
+        wide = factor * sides.groupby(whole["model"], sort=False).sum(min_count=tasks) ** 0.5 / tasks
         frame = pd.DataFrame({"panel": name, "value": value, "low": value - wide["low"], "high": value + wide["high"]})
         blocks.append(frame.reset_index())
     found = pd.concat(blocks, ignore_index=True)
