@@ -226,20 +226,26 @@ def _run(options: argparse.Namespace) -> int:
     )
     rank, failures = int(os.environ.get("RANK", "0")), list(study.failures)
     if rank == 0:  # of the processes of one launch, one prints
-        rows = []
+        rows, bits = [], []
         for unit in study.metrics["unit"].unique():
             table = study.table(unit, intervals=not options.json).stack("quantity", future_stack=True)
             rows += table.reset_index().assign(unit=unit).to_dict("records")
             if not options.json:
                 print(f"\nunit {unit}; accuracy, MSE, uniform and bias in hundredths\n{table.to_string()}")
         for unit in study.metrics["unit"].unique() if options.information else ():
-            frame = study.information(options.information, unit)
+            try:
+                frame = study.information(options.information, unit)
+            except InputError as error:  # what was measured is printed all the same
+                failures.append(f"information at unit {unit}: {error}")
+                continue
             failures += frame.attrs["left_out"]
+            bits += frame.to_dict("records")
             if not options.json:
                 wide = frame.pivot(index=["model", "task", "estimator"], columns="term", values="bits")
                 print(f"\nunit {unit}; bits\n{wide[list(frame['term'].unique())].to_string(float_format='%.3g')}")
         if options.json:
-            _print_json({"rows": rows, "failures": failures, "out": options.out})
+            told = {"information": bits} if options.information else {}
+            _print_json({"rows": rows, **told, "failures": failures, "out": options.out})
     return _told(failures)
 
 

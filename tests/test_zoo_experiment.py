@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -14,6 +16,7 @@ from layerdiv_tl.studies import zoo as experiment
 from layerdiv_tl.studies.telling import PATTERN, kept
 from layerdiv_tl.views import report
 from layerdiv_tl.views.figures.against_size import SHUFFLED, information_panels, size_panels
+from layerdiv_tl.views.page import Page
 
 MODELS = ["zoo/d1", "zoo/d2", "zoo/d4-shared"]
 TASKS = ["synthetic/recall", "synthetic/modular:largest=19"]
@@ -94,6 +97,64 @@ def test_cells_with_too_few_rows_are_named(study):
         study.information(unit="head")
 
 
+def test_what_is_no_choice_of_information_is_refused(study):
+    """No names, and settings that are no numbers: a sentence; one name is itself, a number of numpy's a number."""
+    for wrong, message in (
+        ({"estimator": []}, r"estimator=\[\] holds no name"),
+        ({"estimator": None}, "estimator=None holds no name"),
+        ({"models": []}, r"models=\[\] holds no name"),
+        ({"tasks": 5}, "tasks=5 holds no name"),
+        ({"seed": np.random.default_rng(0)}, "seed=.* must be a whole number"),
+        ({"groups": "two"}, "groups='two' must be a whole number"),
+    ):
+        with pytest.raises(ld.InputError, match=message):
+            study.information(**({"estimator": "vote"} | wrong))
+    one = study.information(["vote", "vote"], models="zoo/d1", tasks=TASKS[0], null=np.int64(8), draws=8)
+    several = study.information("vote", models=["zoo/d1"], tasks=TASKS[:1], **QUICK)
+    pd.testing.assert_frame_equal(one, several)
+
+
+def test_a_file_that_was_cut_off_is_computed_again(study):
+    """Half a file of information is no traceback, neither in the report's frame nor where it is asked for."""
+    asked = {"models": "zoo/d1", "tasks": TASKS[0], "null": 8, "draws": 9}
+    before = {cell["folder"]: set(Path(cell["folder"]).glob(PATTERN)) for cell in study.cells}
+    first = study.information("vote", **asked)
+    (file,) = (new for folder, files in before.items() for new in set(Path(folder).glob(PATTERN)) - files)
+    many = len(kept(study))
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    assert len(kept(study)) == many - len(first)
+    pd.testing.assert_frame_equal(study.information("vote", **asked), first)
+    assert len(kept(study)) == many
+
+
+def test_a_folder_that_may_only_be_read_keeps_nothing(study, monkeypatch):
+    """On a disk that can only be read, writing and removing both fail: the numbers are there all the same."""
+
+    def refuse(*_, **__):
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(pd.DataFrame, "to_parquet", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    assert len(study.information("vote", models="zoo/d1", tasks=TASKS[0], null=8, draws=10)) == 5
+
+
+def test_the_report_keeps_estimates_of_other_settings_apart(study):
+    """One figure for each setting, each with every model once, and its caption says which it is."""
+    cells = tuple(cell for cell in study.cells if cell["settings"]["model"] == "zoo/d1")
+    several = replace(study, metrics=study.metrics.query("model == 'zoo/d1'"), cells=cells)
+    for contrasts in (1, 2):
+        several.information("gaussian", tasks=TASKS[0], contrasts=contrasts, null=8, draws=11)
+    frame = kept(several)
+    settings = ["estimator", "groups", "contrasts", "null", "draws", "seed"]
+    assert frame.groupby(["model", "task", "term", *settings], dropna=False).size().max() == 1
+    page = Page("information")
+    report._informed(page, several)
+    assert "contrasts=2" in page.html()
+    one = several.information("gaussian", tasks=TASKS[0], contrasts=1, null=8, draws=11)
+    with pytest.raises(ld.InputError, match="no estimate of these models"):
+        information_panels(one, study.models().query("model == 'zoo/d2'"))
+
+
 @pytest.mark.parametrize("against", ["members", "parameters"])
 def test_a_figure_of_sizes_shows_the_means_over_tasks(study, against):
     """Every point is the table's average at its model's size; buttons exchange the sizes and nothing else."""
@@ -112,7 +173,7 @@ def test_a_figure_of_sizes_shows_the_means_over_tasks(study, against):
     for button, column in zip(menu, ("members", "parameters"), strict=True):
         new = button.args[0]["x"]
         assert len(new) == len(figure.data)
-        assert {x for part in new for x in part} == set(models[column])
+        assert {x for part in new for x in part if x is not None} == set(models[column])
     with pytest.raises(ld.InputError, match="against='depth': use 'members' or 'parameters'"):
         size_panels(study, against="depth")
 
@@ -130,6 +191,50 @@ def test_whiskers_of_sizes_are_of_independent_tasks(study):
         for name, w in zip([text.split("</b>")[0][3:] for text in t.hovertext], t.error_y.array, strict=True)
     }
     assert whiskers["zoo/d2"] == pytest.approx(half)
+
+
+def test_whiskers_of_accuracy_end_at_all_right(study):
+    """No accuracy is above 100 % or below 0: Wilson's intervals are one-sided there, and so are those of means."""
+    m = study.metrics.copy()
+    sure = (m["table"] == "totals") & (m["loss"] == "squared") & (m["term"] == "accuracy") & (m["model"] == "zoo/d1")
+    m.loc[sure, ["mean", "low", "high"]] = (1.0, 0.9, 1.0)
+    figure = replace(study, metrics=m).plot(kind="size")
+    ends = {
+        text.split("</b>")[0][3:]: (y, up, down)
+        for t in figure.data
+        if t.xaxis in (None, "x")
+        for text, y, up, down in zip(t.hovertext, t.y, t.error_y.array, t.error_y.arrayminus, strict=True)
+    }
+    assert ends["zoo/d1"] == pytest.approx((100, 0, 10 * np.sqrt(len(TASKS)) / len(TASKS)))
+
+
+def test_one_row_leaves_no_interval(tmp_path):
+    """Where a task's mean has no interval, the mean over tasks has none: not one of width 0."""
+    figure = ld.run_study("zoo/d1", TASKS, limit=1, out=tmp_path).plot(kind="size")
+    assert all("(no interval)" in text for t in figure.data if t.xaxis == "x4" for text in t.hovertext)
+
+
+@pytest.mark.parametrize("value", [3.3, 0.7e-5, 13.0, 9.99e8])
+def test_equal_values_have_a_tick(study, value):
+    """A logarithmic axis names at least one number, however alike the models are."""
+    m = study.metrics.copy()
+    m.loc[m["table"] == "totals", ["mean", "low", "high"]] = value
+    axis = replace(study, metrics=m).plot(kind="size").layout.yaxis5
+    assert axis.type == "log"
+    assert [tick for tick in axis.tickvals if axis.range[0] <= np.log10(tick) <= axis.range[1]]
+
+
+def test_every_task_has_its_own_entropy(study):
+    """Tasks of other H(Y) have dashed lines of their own: one of the largest would hide what exceeds the others."""
+    frame = study.information("vote", **QUICK)
+    entropies = frame.groupby("task")["label_entropy"].max()
+    assert np.ptp(entropies) > 0.5
+    figure = information_panels(frame, study.models())
+    (line,) = (t for t in figure.data if t.name == "H(Y)")
+    drawn = {y for y in line.y if y is not None}
+    assert all(min(abs(y - entropy) for y in drawn) < 0.01 for entropy in frame["label_entropy"])
+    for button in figure.layout.updatemenus[0].buttons:
+        assert [len(x) for x in button.args[0]["x"]] == [len(t.y) for t in figure.data]
 
 
 def test_a_figure_of_information_shows_estimates_and_what_shuffled_rows_give(study):
@@ -204,5 +309,23 @@ def test_the_run_command_estimates_information(tmp_path, capsys):
     assert main([*command, "--limit", "120"]) == 0
     assert "bits" in capsys.readouterr().out
     assert len(list(tmp_path.rglob(PATTERN))) == 1
-    assert main([*command, "--limit", "24"]) == 1
-    assert "class ' red' has 6 of 24 rows" in capsys.readouterr().err
+    assert main([*command, "--limit", "120", "--json"]) == 0
+    bits = json.loads(capsys.readouterr().out)["information"]
+    shown = ld.Study.load(tmp_path).information("vote")
+    assert [row["bits"] for row in bits] == pytest.approx(shown["bits"].tolist())
+    assert main([*command, "--limit", "24", "--json"]) == 1
+    told = capsys.readouterr()
+    assert "class ' red' has 6 of 24 rows" in told.err
+    assert json.loads(told.out)["rows"]
+
+
+def test_a_model_that_cannot_be_read_stops_no_experiment(tmp_path, monkeypatch):
+    """The others are measured, estimated and reported, and its failure is named."""
+    for name, rows in (("MANY", 200), ("SOME", 16), ("FEW", 16), ("QUESTIONS", 2), ("PROMPTS", 4)):
+        monkeypatch.setattr(experiment, name, rows)
+    monkeypatch.setattr(experiment, "ESTIMATORS", ("vote",))
+    monkeypatch.setattr(experiment.zoo, "TASKS", (*experiment.INFORMED, "synthetic/recall"))
+    monkeypatch.setattr(experiment.zoo, "NAMES", (*experiment.zoo.NAMES, "zoo/d9"))
+    found = experiment.run_zoo(tmp_path, ["zoo/d1", "zoo/d9"], workers=1)
+    assert set(found.metrics["model"]) == {"zoo/d1"}
+    assert any(told.startswith("zoo/d9: ") for told in found.failures)

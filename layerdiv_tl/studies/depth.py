@@ -25,6 +25,8 @@ from ..errors import InputError
 from ..results import Result
 from ..stream.loading import Model, fingerprint, load_model
 from ..stream.prompts import encode, plain
+from ..tasks.questions import Questions
+from ..tasks.questions import questions as read_questions
 from ..tasks.samples import SAMPLE_HOPS
 from ..tasks.task import SAMPLES, Task, task
 from .depth_claims import depth_readings
@@ -201,8 +203,7 @@ class _Asked:
     drop: int | None
     part: Cut
     score: str
-    ask: Any
-    questions: int
+    questions: Questions | None
     multi_token: bool
     seed: int
     batch_tokens: int | None
@@ -275,7 +276,9 @@ def run_depth(
     texts = texts if isinstance(texts, str) else list(texts)
     if isinstance(texts, str) or not texts:
         raise InputError("texts is one text or none: give a list of texts.")
-    asked = _Asked(plain(texts), ready, drop, part, score, ask, questions, multi_token, seed, batch_tokens)
+    # Before models are loaded: a name that is none would be found out by each of them.
+    some = read_questions(ask, limit=questions) if questions else None
+    asked = _Asked(plain(texts), ready, drop, part, score, some, multi_token, seed, batch_tokens)
     place = Path(tempfile.mkdtemp(prefix="layerdiv-")) if out is None else Path(out).expanduser()
     try:  # before hours of what could not be written
         (place / FOLDER).mkdir(parents=True, exist_ok=True)
@@ -316,7 +319,6 @@ def _standard(model: Model, before: Model | None, asked: _Asked) -> list[Job]:
     """The analyses of a model, each with what it follows from."""
     from .. import depth
     from ..depth.answering import writers
-    from ..tasks.questions import questions
 
     most = model.at_once(asked.batch_tokens)
     size: dict[str, Any] = {"batch_tokens": most}
@@ -333,10 +335,9 @@ def _standard(model: Model, before: Model | None, asked: _Asked) -> list[Job]:
         ("skip_future", on, read, lambda: depth.skip(model, texts, mode="future", **size)),
         ("lens", on, read, lambda: depth.lens(model, texts, **size)),
     ]
-    if asked.questions:
-        some = questions(asked.ask, limit=asked.questions)
+    if (some := asked.questions) is not None:
 
-        def scored() -> Result:
+        def scored(some: Questions = some) -> Result:
             return depth.depth_score(model, some, seed=asked.seed, **size)
 
         told = {"questions": [some.texts, some.answers], "seed": asked.seed, **size}

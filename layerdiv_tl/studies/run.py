@@ -224,8 +224,8 @@ def _shared(grid: Mapping[str, Any], work: _Work, workers: int) -> tuple[list[st
             parts = list(pool.map(work.on, [{name: x} for name, x in grid.items()]))
     except BrokenProcessPool as error:
         raise InputError(
-            "a process of workers= ended at once: in a script, call it below `if __name__ == '__main__':`; elsewhere, "
-            "there may be too little memory for so many models."
+            "a process of workers= was ended: in a script, call it below `if __name__ == '__main__':`; elsewhere there "
+            "may be too little memory for so many models at a time, so give fewer. What is finished is kept in out."
         ) from error
     return [told for failures, _ in parts for told in failures], {folder for _, mine in parts for folder in mine}
 

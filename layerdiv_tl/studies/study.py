@@ -462,8 +462,8 @@ class Study(Result):
         estimator: str | Sequence[str] = "gaussian",
         unit: Unit = "sublayer",
         *,
-        models: Sequence[str] | None = None,
-        tasks: Sequence[str] | None = None,
+        models: str | Sequence[str] | None = None,
+        tasks: str | Sequence[str] | None = None,
         groups: int | None = None,
         contrasts: int | None = 1,
         null: int = 50,
@@ -475,18 +475,17 @@ class Study(Result):
         estimator
             "gaussian", "vote", "variational", one or several: see `ld.information`.
         models, tasks
-            These only; None is all.
+            One or several, these only; None is all.
         groups, contrasts, null, draws, seed
             As in `ld.information`; one contrast of each component, by default, so that 2000 rows suffice for dozens.
 
         One row per model, task, estimator and term: members, rows, `bits` with interval, its null, H(Y) as
-        `label_entropy`, and `warnings` to read first. What is computed is kept beside the cell's metrics and shown
-        in the report. Cells with too few rows are named in `attrs["left_out"]`; where there are no others, and for
-        a model, task or unit that the study does not have: InputError.
+        `label_entropy`, `warnings` to read first, and the settings. What is computed is kept beside the cell's
+        metrics and shown in the report. Cells with too few rows are named in `attrs["left_out"]`; where there are
+        no others, and for a model, task or unit that the study does not have: InputError.
         """
-        several = [estimator] if isinstance(estimator, str) else list(estimator)
         options = {"groups": groups, "contrasts": contrasts, "null": null, "draws": draws, "seed": seed}
-        return told(self, unit, several, models, tasks, options)
+        return told(self, unit, estimator, models, tasks, options)
 
     def reuse(
         self, unit: Unit = "sublayer", pairs: Mapping[str, str] | None = None, seeds: Seeds | None = None

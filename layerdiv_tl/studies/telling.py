@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from ..ensemble.information import information
 from ..errors import InputError
@@ -19,34 +22,45 @@ if TYPE_CHECKING:
     from .study import Study
 
 PATTERN = "information-*.parquet"
+# Columns that say how an estimate was made; those of other settings are other estimates.
+SETTINGS = ("groups", "contrasts", "null", "draws", "seed")
 
 
 def told(
     study: Study,
     unit: Unit,
-    estimators: Sequence[str],
-    models: Sequence[str] | None,
-    tasks: Sequence[str] | None,
+    estimator: str | Sequence[str],
+    models: str | Sequence[str] | None,
+    tasks: str | Sequence[str] | None,
     options: dict[str, Any],
 ) -> pd.DataFrame:
     """The frame that `Study.information` gives: what is kept beside a cell's metrics is not computed again."""
     import pandas as pd
 
     frames, left_out = [], []
+    estimators = _names("estimator", estimator)
+    options = {name: int(x) if isinstance(x, np.integer) else x for name, x in options.items()}
+    for name, x in options.items():
+        if not isinstance(x, int | float | None):
+            raise InputError(f"{name}={x!r:.60} must be a whole number.")
     cells = [cell["settings"] for cell in study.cells if cell["settings"]["unit"] == unit]
-    for name, given in (("model", models), ("task", tasks)):
-        there = list(dict.fromkeys(settings[name] for settings in cells))
-        if given is not None and (unknown := [x for x in given if x not in there]):
-            raise InputError(f"{name}s has {unknown[0]!r}, but the study has {', '.join(there)} at unit {unit!r}.")
-        cells = [settings for settings in cells if given is None or settings[name] in given]
     if not cells:
         raise InputError(f"this study has no unit {unit!r}: it has {', '.join(study.metrics['unit'].unique())}.")
+    for name, given in (("model", models), ("task", tasks)):
+        if given is None:
+            continue
+        wanted, there = _names(f"{name}s", given), list(dict.fromkeys(settings[name] for settings in cells))
+        if unknown := [x for x in wanted if x not in there]:
+            raise InputError(f"{name}s has {unknown[0]!r:.60}, but the study has {', '.join(there)} at unit {unit!r}.")
+        cells = [settings for settings in cells if settings[name] in wanted]
+    if not cells:
+        raise InputError("this study has no cell of these models on these tasks: leave out models or tasks.")
     for settings in cells:
-        for estimator in estimators:
+        for one in estimators:
             try:
-                frames.append(_cell(study, settings, {"estimator": estimator, **options}))
+                frames.append(_cell(study, settings, {"estimator": one, **options}))
             except InputError as error:
-                left_out.append(f"{settings['model']} on {settings['task']}, {estimator}: {error}")
+                left_out.append(f"{settings['model']} on {settings['task']}, {one}: {error}")
     if not frames:
         raise InputError(left_out[0])
     frame = pd.concat(frames, ignore_index=True)
@@ -58,8 +72,31 @@ def kept(study: Study) -> pd.DataFrame | None:
     """What was computed before, of all cells; None where nothing was."""
     import pandas as pd
 
-    frames = [pd.read_parquet(file) for cell in study.cells for file in sorted(Path(cell["folder"]).glob(PATTERN))]
+    files = [file for cell in study.cells for file in sorted(Path(cell["folder"]).glob(PATTERN))]
+    frames = [frame for file in files if (frame := _read(file)) is not None]
     return pd.concat(frames, ignore_index=True) if frames else None
+
+
+def _names(what: str, given: Any) -> list[str]:
+    """One or several names, each once."""
+    try:
+        names = [given] if isinstance(given, str) else list(dict.fromkeys(given))
+    except TypeError:
+        names = []
+    if not names:
+        raise InputError(f"{what}={given!r:.60} holds no name: give one or several.")
+    return names
+
+
+def _read(file: Path) -> pd.DataFrame | None:
+    """What was kept; None for a file that was cut off, which is computed again."""
+    import pandas as pd
+
+    try:
+        frame = pd.read_parquet(file)
+    except (OSError, ValueError):
+        return None
+    return frame if {"bits", *SETTINGS} <= set(frame) else None
 
 
 def _cell(study: Study, settings: dict[str, Any], options: dict[str, Any]) -> pd.DataFrame:
@@ -69,8 +106,8 @@ def _cell(study: Study, settings: dict[str, Any], options: dict[str, Any]) -> pd
     folder = next(Path(cell["folder"]) for cell in study.cells if cell["settings"] is settings)
     digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:12]
     file = folder / f"information-{digest}.parquet"
-    if file.is_file():
-        return pd.read_parquet(file)
+    if file.is_file() and (frame := _read(file)) is not None:
+        return frame
     shard = study.contributions(**names)
     i = information(shard, shard.labels, **options)
     frame = i.frame().assign(
@@ -81,6 +118,8 @@ def _cell(study: Study, settings: dict[str, Any], options: dict[str, Any]) -> pd
         label_entropy=i.label_entropy,
         warnings="\n".join(i.warnings),
     )
+    for name in SETTINGS:
+        frame[name] = pd.array([options[name]] * len(frame), dtype="Int64")
     first = ["model", "task", "unit", "members", "rows", "estimator"]
     frame = frame[first + [column for column in frame if column not in first]]
     frame.attrs = {}
@@ -89,5 +128,6 @@ def _cell(study: Study, settings: dict[str, Any], options: dict[str, Any]) -> pd
         frame.to_parquet(partial, index=False)
         os.replace(partial, file)
     except OSError:  # a folder that may only be read: computed again another time
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # where nothing may be written, nothing may be removed
+            partial.unlink(missing_ok=True)
     return frame

@@ -12,7 +12,7 @@ from ..components import Unit
 from ..ensemble.decomposition import decompose
 from ..errors import InputError
 from ..studies.study import AVERAGE, QUANTITIES, Study
-from ..studies.telling import kept
+from ..studies.telling import SETTINGS, kept
 from ..studies.verdicts import LEAST
 from ..tasks.task import recipes
 from ..zoo import trained
@@ -267,9 +267,12 @@ def _informed(page: Page, study: Study) -> None:
         "many components from so few rows are biased; these are corrected, and grey points show what is left of "
         "them when labels or members are shuffled."
     )
-    for unit, estimator in frame[["unit", "estimator"]].drop_duplicates().itertuples(index=False):
-        part, models = frame[(frame["unit"] == unit) & (frame["estimator"] == estimator)], study.models(unit)
-        page.figure(information_panels(part, models), f"{estimator.capitalize()} estimate, unit {unit}.")
+    different = [name for name in SETTINGS if frame[name].nunique(dropna=False) > 1]
+    for _, part in frame.groupby(["unit", "estimator", *SETTINGS], sort=False, dropna=False):
+        given = part.iloc[0]
+        unit, estimator, models = given["unit"], given["estimator"], study.models(given["unit"])
+        how = "".join(f", {name}={'None' if pd.isna(given[name]) else given[name]}" for name in different)
+        page.figure(information_panels(part, models), f"{estimator.capitalize()} estimate, unit {unit}{how}.")
         said = part.drop_duplicates(["model", "task"])[["model", "task", "warnings"]]
         lines = [(row.model, row.task, line) for row in said.itertuples() for line in str(row.warnings).splitlines()]
         above = {model for model, _, line in lines if "exceeds H(Y)" in line}

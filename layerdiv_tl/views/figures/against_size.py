@@ -52,7 +52,7 @@ def size_panels(study: Study, unit: Unit = "sublayer", against: str = "members",
     means = _means(study, unit)
     panels = [name for name in _SIZES if (means["panel"] == name).any()]
     uniform = study.table(unit)["uniform"]["Avg."].dropna()
-    lines = {"MSE": float(uniform.iloc[0]), "bias": float(uniform.iloc[0])} if len(uniform) else {}
+    lines = {"MSE": [float(uniform.iloc[0])], "bias": [float(uniform.iloc[0])]} if len(uniform) else {}
     headings = {name: _SIZES[name] for name in panels}
     logs = [
         name for name in panels if name.startswith("diversity") and (means["value"][means["panel"] == name] > 0).all()
@@ -80,9 +80,9 @@ def information_panels(
     models
         What `Study.models` gives.
 
-    Grey is what the estimate makes of shuffled rows. Joint information cannot exceed H(Y), the dashed line: where
-    it does, the estimator's assumption does not hold.
-    Raises InputError for a frame of several estimators.
+    Grey is what the estimate makes of shuffled rows. Joint information cannot exceed its task's H(Y), a dashed
+    line for each that differs: where it does, the estimator's assumption does not hold. Raises InputError for a frame
+    of several estimators, and one without an estimate of these models.
     """
     import pandas as pd
 
@@ -92,8 +92,10 @@ def information_panels(
     shuffled = rows.assign(series=SHUFFLED, value=rows["null"], low=rows["null_low"], high=rows["null_high"])
     rows = pd.concat([rows, shuffled]).merge(models[["model", "members", "parameters", "reuses"]], on="model")
     rows = rows.dropna(subset="value")
+    if rows.empty:
+        raise InputError("the frame has no estimate of these models: give the frames of one study and unit.")
     panels = {name: (heading, "bits") for name, heading in _TELLS.items() if (rows["panel"] == name).any()}
-    lines = {"joint": float(frame["label_entropy"].max())} if "joint" in panels else {}
+    lines = {"joint": np.unique(frame["label_entropy"].round(2)).tolist()} if "joint" in panels else {}
     count, estimator = int(frame["rows"].min()), frame["estimator"].iloc[0]
     return _panels(
         rows,
@@ -104,7 +106,8 @@ def information_panels(
         against,
         title or f"What components tell about the label ({estimator} estimate)",
         f"In bits, from at least {count} rows, with 95 % intervals over rows; grey what shuffled rows give. Dashed: "
-        "H(Y), which no information exceeds; an estimate above it rests on an assumption that does not hold.",
+        "H(Y) of each task, which no information exceeds; an estimate above its own rests on an assumption that does "
+        "not hold.",
     )
 
 
@@ -121,12 +124,12 @@ def _means(study: Study, unit: Unit) -> pd.DataFrame:
         loss, term, factor = QUANTITIES[name]
         rows = totals[(totals["loss"] == loss) & (totals["term"] == term)]
         whole = rows.groupby("model", sort=False).filter(lambda part: len(part) == tasks)
-        half = (whole["high"] - whole["low"]) / 2
-        over = pd.DataFrame({"model": whole["model"], "value": whole["mean"], "square": half**2})
-        mean = over.groupby("model", sort=False).agg({"value": "mean", "square": "sum"}) * factor
-        wide = np.sqrt(mean["square"] / factor) * factor / max(tasks, 1)
-        frame = pd.DataFrame({"panel": name, "value": mean["value"], "low": mean["value"] - wide})
-        blocks.append(frame.assign(high=mean["value"] + wide).reset_index())
+        # Each side by itself (Zou & Donner 2008): Wilson's intervals of accuracies are not symmetric, and end at 100 %.
+        sides = pd.DataFrame({"low": whole["mean"] - whole["low"], "high": whole["high"] - whole["mean"]}) ** 2
+        value = factor * whole.groupby("model", sort=False)["mean"].mean()
+        wide = factor * sides.groupby(whole["model"], sort=False).sum(min_count=tasks) ** 0.5 / tasks
+        frame = pd.DataFrame({"panel": name, "value": value, "low": value - wide["low"], "high": value + wide["high"]})
+        blocks.append(frame.reset_index())
     found = pd.concat(blocks, ignore_index=True)
     return found.merge(models[["model", "members", "parameters", "reuses"]], on="model")
 
@@ -134,7 +137,7 @@ def _means(study: Study, unit: Unit) -> pd.DataFrame:
 def _panels(
     rows: pd.DataFrame,
     panels: dict[str, tuple[str, str]],
-    lines: dict[str, float],
+    lines: dict[str, list[float]],
     line: str,
     logs: Any,
     against: str,
@@ -154,7 +157,7 @@ def _panels(
         subplot_titles=[f"{heading} ({unit})" for heading, unit in panels.values()],
     )
     figure.update_annotations(font={"size": 13})
-    xs: dict[str, list[list[float]]] = {name: [] for name in _AGAINST}
+    xs: dict[str, list[list[float | None]]] = {name: [] for name in _AGAINST}
     series = list(dict.fromkeys(rows["series"]))
     several = len([name for name in series if name != SHUFFLED]) > 1
     for number, (panel, (_, unit)) in enumerate(panels.items()):
@@ -194,16 +197,17 @@ def _panels(
                 )
         if panel in lines:
             for key in _AGAINST:
-                xs[key].append([float(rows[key].min()), float(rows[key].max())])
+                ends = [float(rows[key].min()), float(rows[key].max())]
+                xs[key].append([x for _ in lines[panel] for x in (*ends, None)])
             figure.add_scatter(
                 x=xs[against][-1],
-                y=[lines[panel]] * 2,
+                y=[y for level in lines[panel] for y in (level, level, None)],
                 mode="lines",
                 line={"dash": "dash", "width": 1, "color": style.NEUTRAL},
                 name=line,
                 legendgroup=line,
                 showlegend=panel == next(iter(lines)),
-                hovertemplate=f"{line} {style.number(lines[panel])} {unit}<extra></extra>",
+                hovertemplate=f"{line} %{{y:.3~g}} {unit}<extra></extra>",
                 **at,
             )
         if panel in logs:
@@ -237,9 +241,18 @@ def _axis(rows: pd.DataFrame, against: str) -> dict[str, Any]:
     ends = np.log10([values[0], values[-1]])
     room = 0.06 * max(ends[1] - ends[0], 0.3)
     ticks = _apart(values, (ends[1] - ends[0]) / 7)
-    texts = [f"{x:.0f}" if x < 10_000 else f"{x / 1000:.0f}k" if x < 1e6 else f"{x / 1e6:.4g}M" for x in ticks]
+    texts = [_short(x) for x in ticks]
     both = {"type": "log", "range": [ends[0] - room, ends[1] + room], "showgrid": False}
     return both | {"tickmode": "array", "tickvals": ticks, "ticktext": texts}
+
+
+def _short(x: float) -> str:
+    """A count as on an axis: 9, 94k, 135M, 1.24B."""
+    if x < 10_000:
+        return f"{x:.0f}"
+    if x < 1e6:
+        return f"{x / 1e3:.0f}k"
+    return f"{x / 1e6:.4g}M" if x < 1e9 else f"{x / 1e9:.4g}B"
 
 
 def _decades(rows: pd.DataFrame) -> dict[str, Any]:
@@ -248,6 +261,8 @@ def _decades(rows: pd.DataFrame) -> dict[str, Any]:
     ends = low.min(), high.max()
     room = 0.06 * max(ends[1] - ends[0], 0.3)
     first, last = ends[0] - room, ends[1] + room
+    if last - first < 0.4:  # room for one tick at least: of equal values there is no step between them
+        first, last = (first + last) / 2 - 0.2, (first + last) / 2 + 0.2
     powers = range(int(np.floor(first)), int(np.ceil(last)) + 1)
     steps = (1, 2, 5) if last - first < 2.5 else (1,)
     ticks = [step * 10.0**power for power in powers for step in steps if first <= np.log10(step) + power <= last]
