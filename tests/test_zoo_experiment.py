@@ -117,6 +117,7 @@ def test_what_is_no_choice_of_information_is_refused(study):
 def test_a_file_that_was_cut_off_is_computed_again(study):
     """Half a file of information is no traceback, neither in the report's frame nor where it is asked for."""
     asked = {"models": "zoo/d1", "tasks": TASKS[0], "null": 8, "draws": 9}
+    study.information("vote", **(asked | {"models": "zoo/d2"}))
     before = {cell["folder"]: set(Path(cell["folder"]).glob(PATTERN)) for cell in study.cells}
     first = study.information("vote", **asked)
     (file,) = (new for folder, files in before.items() for new in set(Path(folder).glob(PATTERN)) - files)
