@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from .study import Study
 
 PATTERN = "information-*.parquet"
-# Columns that say how an estimate was made; those of other settings are other estimates.
-SETTINGS = ("groups", "contrasts", "null", "draws", "seed")
+# The column that says how an estimate was made; those of other settings are other estimates.
+SETTINGS = "settings"
 
 
 def told(
@@ -96,11 +96,10 @@ def _read(file: Path) -> pd.DataFrame | None:
         frame = pd.read_parquet(file)
     except (OSError, ValueError):
         return None
-    return frame if {"bits", *SETTINGS} <= set(frame) else None
+    return frame if {"bits", SETTINGS} <= set(frame) else None
 
 
 def _cell(study: Study, settings: dict[str, Any], options: dict[str, Any]) -> pd.DataFrame:
-    import pandas as pd
 
     names = {name: settings[name] for name in ("model", "task", "unit")}
     folder = next(Path(cell["folder"]) for cell in study.cells if cell["settings"] is settings)
@@ -118,8 +117,7 @@ def _cell(study: Study, settings: dict[str, Any], options: dict[str, Any]) -> pd
         label_entropy=i.label_entropy,
         warnings="\n".join(i.warnings),
     )
-    for name in SETTINGS:
-        frame[name] = pd.array([options[name]] * len(frame), dtype="Int64")
+    frame[SETTINGS] = ", ".join(f"{name}={x}" for name, x in options.items() if name != "estimator")
     first = ["model", "task", "unit", "members", "rows", "estimator"]
     frame = frame[first + [column for column in frame if column not in first]]
     frame.attrs = {}

@@ -267,11 +267,10 @@ def _informed(page: Page, study: Study) -> None:
         "many components from so few rows are biased; these are corrected, and grey points show what is left of "
         "them when labels or members are shuffled."
     )
-    different = [name for name in SETTINGS if frame[name].nunique(dropna=False) > 1]
-    for _, part in frame.groupby(["unit", "estimator", *SETTINGS], sort=False, dropna=False):
+    for _, part in frame.groupby(["unit", "estimator", SETTINGS], sort=False):
         given = part.iloc[0]
         unit, estimator, models = given["unit"], given["estimator"], study.models(given["unit"])
-        how = "".join(f", {name}={'None' if pd.isna(given[name]) else given[name]}" for name in different)
+        how = f" ({given[SETTINGS]})" if frame[SETTINGS].nunique() > 1 else ""
         page.figure(information_panels(part, models), f"{estimator.capitalize()} estimate, unit {unit}{how}.")
         said = part.drop_duplicates(["model", "task"])[["model", "task", "warnings"]]
         lines = [(row.model, row.task, line) for row in said.itertuples() for line in str(row.warnings).splitlines()]
