@@ -20,6 +20,7 @@ _spec.loader.exec_module(book)
 NUMBER = re.compile(r"(?<![\w.])[-−+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?(?![\w])")
 SOLUTION = re.compile(r"<details>\s*<summary>.*?</summary>\s*```python\n(.*?)```\s*</details>", re.DOTALL)
 BEGUN, RIGHT, WRONG = "…", "✓", "✗"
+COUNTED = 20  # whole numbers below are counts or labels, and not rounded ones
 LARGEST = 5e6  # bytes of one notebook
 
 
@@ -39,13 +40,14 @@ def said(cell: Any) -> str:
 
 
 def differences(before: str, now: str) -> list[str]:
-    """Where two texts differ in more than the last digit or a hundredth of a number."""
+    """Where two texts differ in more than the last digit or a hundredth of a number; counts must be equal."""
     if NUMBER.sub("#", before) != NUMBER.sub("#", now):
         return [f"{before!r} is now {now!r}"]
     found = []
     for a, b in zip(NUMBER.findall(before), NUMBER.findall(now), strict=True):
         x, y = (float(text.replace("−", "-")) for text in (a, b))
-        if abs(x - y) > max(0.01 * max(abs(x), abs(y)), 1.5 * last_digit(a)):
+        few = a == b or abs(x) >= COUNTED or "." in a or "e" in a
+        if not few or abs(x - y) > max(0.01 * max(abs(x), abs(y)), 1.5 * last_digit(a)):
             found.append(f"{a} is now {b}")
     return found
 
@@ -74,6 +76,7 @@ def test_numbers_are_compared_and_words_too() -> None:
     assert differences("0.63", "0.66") == ["0.63 is now 0.66"]
     assert differences("0.63", "−0.63") == ["0.63 is now −0.63"]
     assert differences("5e-07", "5e-06") == ["5e-07 is now 5e-06"]
+    assert differences("3 of 4", "4 of 4") == ["3 is now 4"]
     assert differences("L3.H5 wins", "L3.H6 wins")
     assert differences("1 2", "1 2 3")
 

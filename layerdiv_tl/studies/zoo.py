@@ -35,7 +35,7 @@ def run_zoo(
 
     At unit sublayer on 256 rows of every task, on 2048 of two (`INFORMED`), from which information is estimated; at
     unit neuron on 128 rows of these two; and the depth analyses of `LADDER`, with maps between neighbours and the
-    depth score of chains of one to four steps. `Study.load(out)` has it all, and `.report(…)` shows it.
+    depth score of chains of one to four steps. The study's `.report(…)` shows it all.
 
     out
         The folder.
@@ -63,10 +63,13 @@ def run_zoo(
         (list(INFORMED), "neuron", FEW),
     )
     failures: list[str] = []
+    mine: set[Path] = set()  # of cells with other rows in the folder, say, those finished last would be taken
     for tasks, unit, limit in stages:
         tell(f"Taking {len(names)} models apart on {len(tasks)} tasks, {limit} rows, unit {unit} …")
-        failures += run_study(names, tasks, unit, limit, place, workers=several).failures
-    study = Study.load(place)
+        part = run_study(names, tasks, unit, limit, place, workers=several)
+        failures += part.failures
+        mine |= {Path(cell["folder"]) for cell in part.cells}
+    study = Study.collect([place], mine)
     tell(f"Estimating what their components tell, from {MANY} rows …")
     # A model that failed is named already, and the others go on.
     there = set(study.metrics.loc[study.metrics["task"].isin(INFORMED), "model"])

@@ -73,6 +73,12 @@ _METHODS = (
     "Intervals of means are Student's over examples, of accuracy Wilson's; those of the claims are over models, "
     "tasks or seeds, as stated. Claims are tested at 5 % each, not corrected for their number.",
 )
+# What the terms of an estimate are; see `Information.frame`, column side.
+_BOUNDS = {
+    "gaussian": "All terms are estimates, if components are normal in each other's normal scores.",
+    "vote": "Of many votes both redundancies are lower bounds, of a tree, and the joint information is no bound.",
+    "variational": "Joint information and relevancy are lower bounds: what classifiers know of rows they have not seen.",
+}
 # Cells whose components a page has room for, and how many models' where there are more.
 MOST_CELLS, BEST = 48, 5
 _LIBRARIES = ("layerdiv_tl", "torch", "transformers", "transformer_lens")
@@ -118,6 +124,8 @@ def study_page(study: Study, title: str | None = None) -> Page:
     page.terms(_READING)
     page.heading("Figures")
     for kind, caption in _FIGURES.items():
+        if kind == "size" and len(models) == 1:
+            continue
         try:
             page.figure(study.plot(kind=kind, **({"unit": unit} if kind != "table" else {})), caption)
         except InputError as error:
@@ -271,7 +279,8 @@ def _informed(page: Page, study: Study) -> None:
         given = part.iloc[0]
         unit, estimator, models = given["unit"], given["estimator"], study.models(given["unit"])
         how = f" ({given[SETTINGS]})" if frame[SETTINGS].nunique() > 1 else ""
-        page.figure(information_panels(part, models), f"{estimator.capitalize()} estimate, unit {unit}{how}.")
+        caption = f"{estimator.capitalize()} estimate, unit {unit}{how}. {_BOUNDS[estimator]}"
+        page.figure(information_panels(part, models), caption)
         said = part.drop_duplicates(["model", "task"])[["model", "task", "warnings"]]
         lines = [(row.model, row.task, line) for row in said.itertuples() for line in str(row.warnings).splitlines()]
         above = {model for model, _, line in lines if "exceeds H(Y)" in line}
