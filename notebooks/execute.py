@@ -44,6 +44,11 @@ def kernel(notebook: nbformat.NotebookNode, renderer: str) -> Iterator[NotebookC
         yield client
 
 
+def is_noise(output: nbformat.NotebookNode) -> bool:
+    """Whether the browser that draws the pictures complains, which is nothing that a cell said."""
+    return output.output_type == "stream" and output.name == "stderr" and "choreographer" in output.text
+
+
 def is_progress(output: nbformat.NotebookNode) -> bool:
     """Whether this is a bar of tqdm's, which takes no notice of TQDM_DISABLE in notebooks."""
     data = output.get("data", {})
@@ -58,7 +63,7 @@ def execute(name: str) -> float:
             if cell.cell_type == "code":
                 cell.outputs, cell.execution_count = [], None
                 client.execute_cell(cell, index)
-                cell.outputs = [output for output in cell.outputs if not is_progress(output)]
+                cell.outputs = [each for each in cell.outputs if not (is_progress(each) or is_noise(each))]
                 for output in cell.outputs:  # a widget lives as long as its kernel: later it is an error on the page
                     output.get("data", {}).pop(WIDGET, None)
     notebook.metadata = {

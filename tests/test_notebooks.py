@@ -17,7 +17,7 @@ assert _spec.loader is not None
 book = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(book)
 
-NUMBER = re.compile(r"(?<![\w.])[-−+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?(?![\w])")
+NUMBER = re.compile(r"(?<![\w.])[-−+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?(?![\w])(?: ?%)?")
 SOLUTION = re.compile(r"<details>\s*<summary>.*?</summary>\s*```python\n(.*?)```\s*</details>", re.DOTALL)
 BEGUN, RIGHT, WRONG = "…", "✓", "✗"
 COUNTED = 20  # whole numbers below are counts or labels, and not rounded ones
@@ -45,8 +45,8 @@ def differences(before: str, now: str) -> list[str]:
         return [f"{before!r} is now {now!r}"]
     found = []
     for a, b in zip(NUMBER.findall(before), NUMBER.findall(now), strict=True):
-        x, y = (float(text.replace("−", "-")) for text in (a, b))
-        few = a == b or abs(x) >= COUNTED or "." in a or "e" in a
+        x, y = (float(text.rstrip(" %").replace("−", "-")) for text in (a, b))
+        few = a == b or abs(x) >= COUNTED or any(sign in a for sign in ".e%")
         if not few or abs(x - y) > max(0.01 * max(abs(x), abs(y)), 1.5 * last_digit(a)):
             found.append(f"{a} is now {b}")
     return found
@@ -54,7 +54,7 @@ def differences(before: str, now: str) -> list[str]:
 
 def last_digit(text: str) -> float:
     """What one more in the last digit of a printed number is worth."""
-    mantissa, _, exponent = text.partition("e")
+    mantissa, _, exponent = text.rstrip(" %").partition("e")
     return 10.0 ** (int(exponent or 0) - len(mantissa.partition(".")[2]))
 
 
@@ -77,6 +77,7 @@ def test_numbers_are_compared_and_words_too() -> None:
     assert differences("0.63", "−0.63") == ["0.63 is now −0.63"]
     assert differences("5e-07", "5e-06") == ["5e-07 is now 5e-06"]
     assert differences("3 of 4", "4 of 4") == ["3 is now 4"]
+    assert differences("3 % of 4", "4 % of 4") == []
     assert differences("L3.H5 wins", "L3.H6 wins")
     assert differences("1 2", "1 2 3")
 

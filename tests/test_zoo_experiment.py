@@ -323,7 +323,7 @@ def test_a_model_that_cannot_be_read_stops_no_experiment(tmp_path, monkeypatch):
     """The others are measured, estimated and reported, and its failure is named."""
     for name, rows in (("MANY", 200), ("SOME", 16), ("FEW", 16), ("QUESTIONS", 2), ("PROMPTS", 4)):
         monkeypatch.setattr(experiment, name, rows)
-    monkeypatch.setattr(experiment, "ESTIMATORS", ("vote",))
+    monkeypatch.setattr(experiment, "ESTIMATORS", {"vote": 4})
     monkeypatch.setattr(experiment.zoo, "TASKS", (*experiment.INFORMED, "synthetic/recall"))
     monkeypatch.setattr(experiment.zoo, "NAMES", (*experiment.zoo.NAMES, "zoo/d9"))
     found = experiment.run_zoo(tmp_path, ["zoo/d1", "zoo/d9"], workers=1)

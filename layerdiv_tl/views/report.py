@@ -77,7 +77,7 @@ _METHODS = (
 _BOUNDS = {
     "gaussian": "All terms are estimates, if components are normal in each other's normal scores.",
     "vote": "Of many votes both redundancies are lower bounds, of a tree, and the joint information is no bound.",
-    "variational": "Joint information and relevancy are lower bounds: what classifiers know of rows they have not seen.",
+    "variational": "Joint information and relevancy are lower bounds: what classifiers know of unseen rows.",
 }
 # Cells whose components a page has room for, and how many models' where there are more.
 MOST_CELLS, BEST = 48, 5
