@@ -48,6 +48,11 @@ class Result:
         # The one place that looks upwards, and only when asked: results must not load plotly.
         return importlib.import_module("layerdiv_tl.views.figures").figure(self, **options)
 
+    def __repr__(self) -> str:
+        # In a notebook: what there is and of which shape, not thousands of numbers.
+        fields: Any = getattr(self, "__dataclass_fields__", ())
+        return f"{type(self).__name__}({', '.join(f'{name}={_told(getattr(self, name))}' for name in fields)})"
+
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write to one safetensors file; whoever reads it sees the whole result or no file."""
         from safetensors import SafetensorError
@@ -100,6 +105,17 @@ def _path(path: Any) -> Path:
     if not isinstance(path, str | os.PathLike) or not str(path):
         raise InputError(f"{path!r:.40} is no path: give the name of a file.")
     return Path(path).expanduser()
+
+
+def _told(value: Any) -> str:
+    """A field in a few words."""
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype}{list(value.shape)}"
+    if isinstance(value, tuple | list | dict) and len(value) > 3:
+        return f"{len(value)} of them"
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_told, value))})"
+    return str(value) if isinstance(value, Component) else f"{value!r:.80}"
 
 
 def _pack(value: Any, arrays: dict[str, np.ndarray], name: str) -> Any:

@@ -663,3 +663,13 @@ def test_a_stream_that_something_else_writes_to_is_refused():
     root.model.layers[1].register_forward_hook(lambda module, args, output: first(output) + 1.0)
     with pytest.raises(ld.InputError, match="no component"):
         ld.depth.skip(model, IDS)
+
+
+def test_a_result_tells_itself_in_a_line():
+    """In a notebook a result is its name and the shapes of what it holds, not its numbers."""
+    sizes = ld.depth.sizes(llama(), [[1, 2, 3, 4]])
+    told = repr(sizes)
+    assert told.startswith("Sizes(components=")
+    assert f"relative={sizes.relative.dtype}{list(sizes.relative.shape)}" in told
+    assert len(told) < 500
+    assert "\n" not in told

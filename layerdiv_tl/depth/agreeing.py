@@ -52,7 +52,7 @@ _COLUMNS += ["better", "better_low", "better_high", "components"]
 _LEAST = 8
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Agreement(Result):
     """What every sublayer (or layer) is worth by direct measures, and what happens when it writes nothing.
 

@@ -13,7 +13,7 @@ from ..errors import InputError
 from ..results import Result
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ChangePoint(Result):
     """The layer from which on a quantity is smaller than before, by Pettitt's rank statistic (1979).
 

@@ -24,7 +24,7 @@ from .texts import Ids, describe, read_answers, read_layers, read_texts, spelled
 Span = Literal["position", "prefix"]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Erasure(Result):
     """What the answers become when tokens are made the average token where they enter a layer.
 

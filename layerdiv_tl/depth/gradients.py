@@ -28,7 +28,7 @@ Baseline = Literal["mean", "zero"]
 POWER = 4
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class IntegratedGradients(Result):
     """Integrated gradients of the answer's probability over the outputs of layers, attentions or MLPs.
 

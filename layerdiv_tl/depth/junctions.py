@@ -25,7 +25,7 @@ from .texts import describe, read_texts
 NormAt = Literal["frozen", "recomputed"]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Lens(Result):
     """How far the answer of every junction is from the last one's, at every token.
 

@@ -28,7 +28,7 @@ SUMS = 1 << 26
 Pairs = tuple[Int[np.ndarray, " pair"], Int[np.ndarray, " pair"]]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class LayerMaps(Result):
     """How well the stream behind each layer of one model foretells that behind each layer of another, linearly.
 

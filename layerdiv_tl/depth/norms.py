@@ -27,7 +27,7 @@ Part = Literal["attn", "mlp", "layer"]
 SMALLEST = 1e-6
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Sizes(Result):
     """Norms and directions of what attentions, MLPs and whole layers write, at every token.
 

@@ -26,7 +26,7 @@ from .texts import describe
 OWN, INFLUENCE, RANDOM = "plan", "influence", "random"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class DropPlan(Result):
     """What to drop, in order, by a score from some rows; and what that does to others.
 

@@ -26,7 +26,7 @@ from .texts import describe, read_answers
 _SMALLEST = 1e-5
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class DepthScore(Result):
     """What every layer matters for the answer of every question, and how deep that is on average.
 

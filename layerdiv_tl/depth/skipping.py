@@ -26,7 +26,7 @@ from .texts import describe, read_layers, read_texts
 Mode = Literal["current", "future", "local"]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Skip(Result):
     """What each layer's computation and the answers become when one layer, attention or MLP writes nothing.
 

@@ -31,7 +31,7 @@ ROWS = 128
 FORMAT = "layerdiv_tl.study/2"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Shard(Result):
     """Some rows of a task, taken apart; an ensemble as `decompose` wants it. No text is in it.
 

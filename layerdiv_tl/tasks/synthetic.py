@@ -179,7 +179,7 @@ def _within(name: str, value: float, low: float, high: float) -> None:
         raise InputError(f"{name}={value} must be between {low} and {high}.")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Votes(Result):
     """Noisy votes about known labels, and what they must measure.
 

@@ -66,12 +66,12 @@ def name(text: str, most: int = _NAME) -> str:
 
 def short(text: str) -> str:
     """A name above a panel or beneath a column; of a long one what is behind its last slash, which tells it apart."""
-    return name(text if len(text) <= _COLUMN else text.rsplit("/", 1)[-1], _COLUMN)
+    return name(text if len(text) <= _COLUMN else text.rsplit("/", 1)[-1] or text, _COLUMN)
 
 
 def tilted(names: Sequence[str]) -> int:
     """Pixels that names beneath columns need more than level ones."""
-    longest = min(max(map(len, names)), _COLUMN)
+    longest = max(len(html.unescape(short(text))) for text in names)
     return 4 * longest if longest > _LEVEL else 0
 
 
