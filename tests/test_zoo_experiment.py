@@ -329,3 +329,13 @@ def test_a_model_that_cannot_be_read_stops_no_experiment(tmp_path, monkeypatch):
     found = experiment.run_zoo(tmp_path, ["zoo/d1", "zoo/d9"], workers=1)
     assert set(found.metrics["model"]) == {"zoo/d1"}
     assert any(told.startswith("zoo/d9: ") for told in found.failures)
+
+
+def test_information_goes_by_the_names_that_a_study_has(study):
+    """A study whose models go by other names, as those over seeds do, shows what was kept under them."""
+    first = study.information(models=["zoo/d1"], tasks=TASKS[:1], **QUICK)
+    cells = tuple(c | {"settings": c["settings"] | {"model": f"my {c['settings']['model']}"}} for c in study.cells)
+    other = replace(study, cells=cells, metrics=study.metrics.assign(model="my " + study.metrics["model"]))
+    again = other.information(models=["my zoo/d1"], tasks=TASKS[:1], **QUICK)
+    assert set(again["model"]) == {"my zoo/d1"}
+    pd.testing.assert_frame_equal(again.drop(columns="model"), first.drop(columns="model"))

@@ -72,8 +72,8 @@ def kept(study: Study) -> pd.DataFrame | None:
     """What was computed before, of all cells; None where nothing was."""
     import pandas as pd
 
-    files = [file for cell in study.cells for file in sorted(Path(cell["folder"]).glob(PATTERN))]
-    frames = [frame for file in files if (frame := _read(file)) is not None]
+    files = [(file, cell["settings"]) for cell in study.cells for file in sorted(Path(cell["folder"]).glob(PATTERN))]
+    frames = [frame for file, settings in files if (frame := _read(file, settings)) is not None]
     return pd.concat(frames, ignore_index=True) if frames else None
 
 
@@ -88,24 +88,25 @@ def _names(what: str, given: Any) -> list[str]:
     return names
 
 
-def _read(file: Path) -> pd.DataFrame | None:
-    """What was kept; None for a file that was cut off, which is computed again."""
+def _read(file: Path, settings: dict[str, Any]) -> pd.DataFrame | None:
+    """What was kept, by the names that the study has now; None for a file cut off, which is computed again."""
     import pandas as pd
 
     try:
         frame = pd.read_parquet(file)
     except (OSError, ValueError):
         return None
-    return frame if {"bits", SETTINGS} <= set(frame) else None
+    if not {"bits", SETTINGS} <= set(frame):
+        return None
+    return frame.assign(**{name: settings[name] for name in ("model", "task", "unit")})
 
 
 def _cell(study: Study, settings: dict[str, Any], options: dict[str, Any]) -> pd.DataFrame:
-
     names = {name: settings[name] for name in ("model", "task", "unit")}
     folder = next(Path(cell["folder"]) for cell in study.cells if cell["settings"] is settings)
     digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:12]
     file = folder / f"information-{digest}.parquet"
-    if file.is_file() and (frame := _read(file)) is not None:
+    if file.is_file() and (frame := _read(file, settings)) is not None:
         return frame
     shard = study.contributions(**names)
     i = information(shard, shard.labels, **options)
