@@ -12,7 +12,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -253,7 +253,6 @@ def _zoo(options: argparse.Namespace) -> int:
     from pathlib import Path
 
     from .studies.zoo import run_zoo
-    from .views.claims_table import named
     from .views.report import findings
 
     _refuse_empty(options.out, "a folder")
@@ -263,10 +262,8 @@ def _zoo(options: argparse.Namespace) -> int:
     if options.json:
         _print_json({"claims": claims.to_dict("records"), "failures": study.failures, "page": str(page)})
     else:
-        for line in findings(study):
-            print(textwrap.fill(f"* {line}", max(_width(), 40), subsequent_indent="  "))
-        print()
-        _print_claims(claims, named)
+        _print_findings(findings(study))
+        _print_claims(claims)
         print(f"\nOpen {page} in a browser. In Python: ld.Study.load({options.out!r}).")
     return _told(study.failures)
 
@@ -277,7 +274,6 @@ def _depth(options: argparse.Namespace) -> int:
     from .depth.plans import DropPlan
     from .studies.depth import run_depth
     from .studies.shards import safe_name
-    from .views.claims_table import named
     from .views.depth_page import depth_findings
 
     _refuse_empty(options.out, "a folder")
@@ -318,10 +314,8 @@ def _depth(options: argparse.Namespace) -> int:
         told = {"claims": claims.to_dict("records"), "findings": list(depth_findings(study))}
         _print_json(told | {"failures": study.failures, "page": str(page)})
     else:
-        for line in depth_findings(study):
-            print(textwrap.fill(f"* {line}", max(_width(), 40), subsequent_indent="  "))
-        print()
-        _print_claims(claims, named)
+        _print_findings(depth_findings(study))
+        _print_claims(claims)
         print(f"\nOpen {page} in a browser; frames (CSV) and plans lie in {out / 'depth'}.")
         print(f"In Python: ld.DepthStudy.load({str(out)!r}).")
     return _told(study.failures)
@@ -335,8 +329,17 @@ def _told(failures: Iterable[str]) -> int:
     return 1 if failures else 0
 
 
-def _print_claims(claims: Any, named: Callable[[Any], str]) -> None:
+def _print_findings(sentences: Iterable[str]) -> None:
+    """What the numbers say, as a list."""
+    for line in sentences:
+        print(textwrap.fill(f"* {line}", max(_width(), 40), subsequent_indent="  "))
+    print()
+
+
+def _print_claims(claims: Any) -> None:
     """A line for every reading of a claim."""
+    from .views.claims_table import named
+
     for row in claims.to_dict("records"):
         where = f" [{row['low']:.2f}, {row['high']:.2f}]" if row["low"] == row["low"] else ""
         number = f"{row['estimate']:.2f}{where}" if row["estimate"] == row["estimate"] else "–"
@@ -391,9 +394,8 @@ def _demo(options: argparse.Namespace) -> int:
     for name in SAMPLES:
         print(f"\n{name}, {model.name}, squared logits\n{module_table(study, model.name, name).to_string(index=False)}")
     print()
-    for line in findings(study):
-        print(textwrap.fill(f"* {line}", max(_width(), 40), subsequent_indent="  "))
-    print(f"\nOpen {page} in a browser; frames (CSV) lie beside it, and the study itself: ld.Study.load({str(out)!r}).")
+    _print_findings(findings(study))
+    print(f"Open {page} in a browser; frames (CSV) lie beside it, and the study itself: ld.Study.load({str(out)!r}).")
     return 0
 
 

@@ -270,3 +270,6 @@ def test_sentences_on_several_pairs():
     ratio = stats.gmean(pairs.query("held == 'same parameters'")["diversity_centred_ratio"])
     assert float(several.split()[5]) == pytest.approx(ratio, rel=0.01)
     assert "(3 pairs: " in several
+    of = pairs.query("held == 'same parameters'")
+    clear = ((of["diversity_centred_ratio_low"] > 1) | (of["diversity_centred_ratio_high"] < 1)).sum()
+    assert f", {clear} clearly not 1) the centred diversity" in several

@@ -339,3 +339,17 @@ def test_information_goes_by_the_names_that_a_study_has(study):
     again = other.information(models=["my zoo/d1"], tasks=TASKS[:1], **QUICK)
     assert set(again["model"]) == {"my zoo/d1"}
     pd.testing.assert_frame_equal(again.drop(columns="model"), first.drop(columns="model"))
+
+
+def test_a_misspelt_estimator_is_said_before_anything_is_computed(study, monkeypatch):
+    """One wrong name among right ones costs no hours of the others."""
+    monkeypatch.setattr("layerdiv_tl.studies.telling.information", lambda *a, **k: pytest.fail("it was computed"))
+    with pytest.raises(ld.InputError, match=r"estimator='gausian' is unknown: use 'gaussian', 'vote', 'variational'\."):
+        study.information(["gaussian", "gausian"], seed=77)
+
+
+def test_seeds_are_of_a_list_of_names():
+    """What is no list of names is refused; what is no name of the zoo is left out."""
+    with pytest.raises(ld.InputError, match="names=5 is no list of models' names"):
+        ld.zoo.seeds(5)
+    assert ld.zoo.seeds(["zoo/d1", ["zoo/d2"], None]) == {"zoo/d1": ("d1", 0)}

@@ -13,8 +13,8 @@ from ..depth.norms import Sizes
 from ..depth.score import DepthScore
 from ..depth.skipping import Skip
 from ..depth.summary import resampled
-from ..ensemble.uncertainty import RunningMean, interval, resamples
-from .verdicts import LEAST, MARGIN, Estimate, Reading
+from ..ensemble.uncertainty import interval, resamples
+from .verdicts import LEAST, MARGIN, Estimate, Reading, scaled, student
 
 if TYPE_CHECKING:
     from .depth import DepthStudy
@@ -171,14 +171,12 @@ def _reading(
         because = f"{what}: there is no such analysis here, or too few layers"
         return Reading(number, claim, reading, Estimate(over="nothing"), null, -1, unit, because)
     estimates, lows, highs, counts = np.array(list(known.values())).T
-    middle = float(estimates.mean())
     if len(known) >= LEAST:
-        mean = RunningMean()
-        mean.add_examples(estimates)
-        low, high = map(float, mean.interval())
-        e = Estimate(middle, low, high, over, len(known))
+        # Of ratios logarithms, as in claim 8: no interval reaches below 0. Where one is 0, it has none.
+        logs = unit == "ratio" and (estimates > 0).all()
+        e = scaled(student(np.log(estimates), over), np.exp) if logs else student(estimates, over)
         return Reading(number, claim, reading, e, null, -1, unit, f"{what}; the interval is over {len(known)} {over}")
     # Two models read the same texts and may err alike: as wide as that makes the interval of their mean.
-    e = Estimate(middle, float(lows.mean()), float(highs.mean()), asked, int(counts.min()))
+    e = Estimate(float(estimates.mean()), float(lows.mean()), float(highs.mean()), asked, int(counts.min()))
     because = f"{what}; the interval is over {asked} and speaks of {' and '.join(known)} only"
     return Reading(number, claim, reading, e, null, -1, unit, because)

@@ -8,11 +8,12 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
 from ..ensemble.information import information
+from ..ensemble.information.measure import Kind
 from ..errors import InputError
 
 if TYPE_CHECKING:
@@ -39,6 +40,9 @@ def told(
 
     frames, left_out = [], []
     estimators = _names("estimator", estimator)
+    if unknown := [one for one in estimators if one not in get_args(Kind)]:
+        known = ", ".join(map(repr, get_args(Kind)))
+        raise InputError(f"estimator={unknown[0]!r:.40} is unknown: use {known}.")
     options = {name: int(x) if isinstance(x, np.integer) else x for name, x in options.items()}
     for name, x in options.items():
         if not isinstance(x, int | float | None):

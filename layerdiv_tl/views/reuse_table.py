@@ -79,7 +79,8 @@ def _told(rows: list[dict[Any, Any]], name: str) -> str:
     """One pair's ratio with its interval; of several their geometric mean and from where to where they lie."""
     ratios = [row[f"{name}_ratio"] for row in rows]
     if len(rows) > 1:
-        ends = f"{len(rows)} pairs: {style.number(min(ratios))} to {style.number(max(ratios))}"
+        clear = sum(row[f"{name}_ratio_low"] > 1 or row[f"{name}_ratio_high"] < 1 for row in rows)
+        ends = f"{len(rows)} pairs: {style.number(min(ratios))} to {style.number(max(ratios))}, {clear} clearly not 1"
         return f"{style.number(float(np.exp(np.mean(np.log(ratios)))))} times ({ends})"
     low, high = rows[0][f"{name}_ratio_low"], rows[0][f"{name}_ratio_high"]
     ends = f" [{style.number(low)}, {style.number(high)}]" if np.isfinite(low) else ""

@@ -116,13 +116,17 @@ def find(name: str, among: tuple[Trained, ...] = LIST) -> Trained:
 def seeds(names: Iterable[str] = NAMES) -> dict[str, tuple[str, int]]:
     """{name: (shape, seed)} of those names that are models of the zoo, as `Study.claims` takes it.
 
-    Models of one shape differ in their training seed only. Other names are left out.
+    Models of one shape differ in their training seed only. Other names are left out. Raises InputError for what is
+    no list of names.
 
     >>> seeds(["zoo/d4", "zoo/d4-seed1", "zoo/d8-shared", "gpt2"])
     {'zoo/d4': ('d4', 0), 'zoo/d4-seed1': ('d4', 1), 'zoo/d8-shared': ('d8-shared', 0)}
     """
     known = {model.name: (replace(model, seed=0).short, model.seed) for model in LIST}
-    return {name: known[name] for name in ([names] if isinstance(names, str) else names) if name in known}
+    if not isinstance(names, Iterable):
+        raise InputError(f"names={names!r:.40} is no list of models' names, such as study.models()['model'].")
+    several = [names] if isinstance(names, str) else [name for name in names if isinstance(name, str)]
+    return {name: known[name] for name in several if name in known}
 
 
 def load(name: str) -> Loadable:
