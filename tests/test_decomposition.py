@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import layerdiv_tl as ld
-from layerdiv_tl.ensemble.uncertainty import bootstrap, wilson
 
 numbers = st.floats(-50, 50, allow_nan=False, width=64)
 
@@ -147,53 +146,6 @@ def test_a_text_that_names_two_options_is_refused():
     twins = dataclasses.replace(c, options=("the", "the"))
     with pytest.raises(ld.InputError, match="is more than one of its options"):
         ld.decompose(twins, ["the"])
-
-
-def test_the_interval_of_the_mean_covers_it():
-    """The 95 % bootstrap interval of a mean covers the truth in about 95 % of samples."""
-    rng = np.random.default_rng(0)
-    covered = 0
-    for seed in range(200):
-        low, high = bootstrap(rng.exponential(size=(200, 1)), draws=500, seed=seed)
-        covered += bool(low[0] <= 1 <= high[0])
-    assert 0.89 <= covered / 200 <= 0.98
-
-
-def test_bootstrap_equals_resampling_by_hand():
-    """The weighted form is the mean of resampled rows, quantile by quantile, column by column."""
-    values = np.random.default_rng(1).normal(size=(30, 4, 2))
-    low, high = bootstrap(values, draws=4000, seed=1)
-    rng = np.random.default_rng(2)
-    means = np.array([values[rng.integers(0, 30, 30)].mean(0) for _ in range(4000)])
-    spread = means.std(0)
-    assert np.abs(low - np.quantile(means, 0.025, axis=0)).max() < 0.15 * spread.max()
-    assert np.abs(high - np.quantile(means, 0.975, axis=0)).max() < 0.15 * spread.max()
-    assert all(np.isnan(x).all() for x in bootstrap(values[:1]))
-
-
-@pytest.mark.parametrize("draws", [1, 2, 7, 400, 1000])
-def test_percentiles_are_numpys(draws):
-    """The second source: numpy's quantile, ties and missing draws included."""
-    from layerdiv_tl.ensemble.uncertainty import interval
-
-    drawn = np.random.default_rng(draws).normal(size=(draws, 9)).round(1)
-    before = drawn.copy()
-    for level in (0.5, 0.9, 0.95):
-        expected = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2], axis=0)
-        np.testing.assert_allclose(interval(drawn, level), expected, atol=1e-12)
-    np.testing.assert_array_equal(drawn, before)
-    if draws > 1:
-        drawn[0, 3] = np.nan
-    np.testing.assert_allclose(interval(drawn), np.nanquantile(drawn, [0.025, 0.975], axis=0), atol=1e-12)
-
-
-def test_wilson_against_scipy():
-    """A second source: scipy's own Wilson interval."""
-    from scipy.stats import binomtest
-
-    for hits, trials in [(0, 10), (3, 7), (50, 80), (80, 80)]:
-        expected = binomtest(hits, trials).proportion_ci(method="wilson")
-        assert wilson(hits, trials) == pytest.approx((expected.low, expected.high))
 
 
 def test_saved_and_loaded_with_its_halves(tmp_path):

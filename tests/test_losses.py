@@ -398,7 +398,7 @@ def test_duplicates_lie_side_by_side():
 
 
 def test_intervals_are_of_the_mean_over_examples():
-    """Every number has an interval that holds it, and one example has none."""
+    """Every number has an interval that holds it; seven examples have none of a mean, and it is said."""
     rng = np.random.default_rng(0)
     u, labels = rng.normal(size=(40, 5, 3)), rng.integers(0, 3, 40)
     groups = [0, 0, 1, 1, 1]
@@ -418,9 +418,11 @@ def test_intervals_are_of_the_mean_over_examples():
                 assert (frame[low] <= frame[name] + 1e-9)[known].all()
                 assert (frame[name] <= frame[name + "_high"] + 1e-9)[known].all()
                 assert name in frame.attrs["units"] or name.startswith(("coherence", "accuracy"))
-        alone = ld.decompose(u[:1], labels[:1], loss=loss)
-        assert alone.by_component()["bias_low"].isna().all()
-        assert alone.pairwise()["distance_low"].isna().all()
+        few = ld.decompose(u[:7], labels[:7], loss=loss)
+        for frame, low in ((few.by_component(), "bias_low"), (few.pairwise(), "cosine_low"), (few.frame(), "loss_low")):
+            assert frame[low].isna().all()
+            assert frame.attrs["intervals"].startswith("no intervals: 7 rows")
+        assert few.by_component()["accuracy_low"].notna().all()
 
 
 def test_heads_add_to_their_attention_in_the_net():

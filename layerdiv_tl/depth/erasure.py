@@ -18,7 +18,7 @@ from ..stream.capture import batches, quiet, upcast
 from ..stream.loading import Model, load_model
 from .replay import Replay
 from .skipping import probabilities
-from .summary import summarise
+from .summary import note, summarise
 from .texts import Ids, describe, read_answers, read_layers, read_texts, spelled, token_columns
 
 Span = Literal["position", "prefix"]
@@ -53,7 +53,7 @@ class Erasure(Result):
         """One row per layer: mean over tokens, 95 % interval over texts, quantiles over tokens, and the maximum."""
         frame = pd.DataFrame(describe(self.components) | summarise("effect", self.effect, self.text))
         frame["effect_max"] = self.effect_max.max(0)
-        frame.attrs["units"] = {"effect": "‖Δ softmax‖₂"}
+        frame.attrs |= {"units": {"effect": "‖Δ softmax‖₂"}, "intervals": note(self.text)}
         return frame
 
     def by_token(self) -> pd.DataFrame:

@@ -19,7 +19,7 @@ from ..stream.capture import quiet
 from ..stream.loading import Model, load_model
 from .norms import Part
 from .replay import Replay
-from .summary import summarise
+from .summary import note, summarise
 from .texts import Ids, describe, read_answers, read_layers, spelled, token_columns
 
 Baseline = Literal["mean", "zero"]
@@ -81,6 +81,7 @@ class IntegratedGradients(Result):
         columns["gap"] = np.abs(self.residual).sum(0) / np.maximum(np.abs(self.change).sum(0), 1e-30)
         frame = pd.DataFrame(columns)
         frame.attrs["units"] = {"attribution": "probability", "size": "probability", "gap": "share of the change"}
+        frame.attrs["intervals"] = note(text)
         return frame
 
     def by_token(self) -> pd.DataFrame:

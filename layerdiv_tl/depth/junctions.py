@@ -19,7 +19,7 @@ from ..stream.anatomy import Anatomy
 from ..stream.capture import Pass, batches, pad, quiet, run_whole, upcast
 from ..stream.loading import load_model
 from .replay import LOGITS, logits_of
-from .summary import summarise
+from .summary import note, summarise
 from .texts import describe, read_texts
 
 NormAt = Literal["frozen", "recomputed"]
@@ -56,6 +56,7 @@ class Lens(Result):
             columns |= summarise(name, getattr(self, name), self.text)
         frame = pd.DataFrame(columns)
         frame.attrs["units"] = {"kl": "nats", "overlap": f"share of the top {self.k}"}
+        frame.attrs["intervals"] = note(self.text)
         return frame
 
 

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..components import Component
-from ..ensemble.uncertainty import interval, resamples
+from ..ensemble.uncertainty import LEAST, cluster_means, interval, interval_note, resamples
 from ..errors import InputError
 from ..results import Result
 from ..stream import prompts as reading
@@ -65,13 +65,14 @@ class LayerMaps(Result):
         sources, targets = len(self.components), len(self.targets)
         columns: dict[str, Any] = describe([c for c in self.components for _ in self.targets])
         columns["target"] = [c.label for _ in self.components for c in self.targets]
-        mean, drawn = self._means()
-        low, high = interval(drawn)
-        columns |= {"error": mean.ravel(), "error_low": low.ravel(), "error_high": high.ravel()}
+        counts = self.counts[:, None].astype(float)
+        ends = cluster_means(self.error.reshape(len(counts), -1) * counts, counts)
+        columns |= dict(zip(("error", "error_low", "error_high"), ends, strict=True))
         spread = np.quantile(self.error, list(QUANTILES.values()), axis=0).reshape(-1, sources * targets)
         columns |= {f"error_{name}": row for name, row in zip(QUANTILES, spread, strict=True)}
         frame = pd.DataFrame(columns | {"error_max": self.error_max.max(0).ravel()})
         frame.attrs["units"] = {"error": "share of the target's norm"}
+        frame.attrs["intervals"] = interval_note(len(counts), "texts")
         return frame
 
     def diagonal(self) -> pd.DataFrame:
@@ -109,7 +110,7 @@ class LayerMaps(Result):
         """(mean over tokens, the same of every resample of texts)."""
         counts = self.counts[:, None].astype(float)
         flat = self.error.reshape(len(counts), -1) * counts
-        weights = resamples(len(counts))
+        weights = resamples(len(counts)) if len(counts) >= LEAST else np.full((1, len(counts)), np.nan)
         shape = self.error.shape[1:]
         drawn = ((weights @ flat) / (weights @ counts)).reshape(-1, *shape)
         return (flat.sum(0) / counts.sum()).reshape(shape), drawn

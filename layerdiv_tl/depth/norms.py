@@ -18,7 +18,7 @@ from ..stream.anatomy import Anatomy
 from ..stream.capture import Pass, batches, pad, quiet, run_whole
 from ..stream.loading import load_model
 from .change import ChangePoint, change_point
-from .summary import resampled, summarise
+from .summary import note, resampled, summarise
 from .texts import describe, read_texts
 
 Quantity = Literal["relative", "cosine", "norm", "influence"]
@@ -74,6 +74,7 @@ class Sizes(Result):
         frame = pd.DataFrame(columns)
         frame.attrs["units"] = {"relative": "share of the stream's norm", "cosine": "cosine", "norm": "norm"}
         frame.attrs["units"]["influence"] = "1 − cosine"
+        frame.attrs["intervals"] = note(self.text)
         return frame
 
     def change_point(self, part: Part = "layer", quantity: Quantity = "relative") -> ChangePoint:

@@ -15,7 +15,7 @@ import pandas as pd
 from jaxtyping import Float
 
 from ..components import Component
-from ..ensemble.uncertainty import interval, resamples
+from ..ensemble.uncertainty import cluster_means, interval, interval_note, paired_interval, wilson
 from ..errors import InputError
 from ..results import Result
 from ..stream.loading import Model, fingerprint, load_model
@@ -75,22 +75,21 @@ class DropPlan(Result):
         places += [(OWN, k, [k]) for k in range(1, budget + 1)]
         places += [(INFLUENCE, k, [budget + k]) for k in range(1, budget + 1)]
         places += [(RANDOM, budget, list(range(2 * budget + 1, self.loss.shape[1])))] if self.random_dropped else []
-        weights = resamples(len(self.count))
-        total, drawn_total = self.count.sum(), weights @ self.count
         sums = {"loss": self.loss, "accuracy": self.right}
         sums |= {"loss_growth": self.loss - self.loss[:, :1], "accuracy_lost": self.right[:, :1] - self.right}
         records = []
         for plan, dropped, at in places:
             record: dict[str, Any] = {"plan": plan, "dropped": dropped}
             for name, values in sums.items():
-                means = values[:, at].sum(0) / total
-                own = plan != RANDOM
-                drawn = (weights @ values[:, at[0]]) / drawn_total if own else means
-                low, high = interval(drawn)
+                means = values[:, at].sum(0) / self.count.sum()
+                low, high = interval(means) if plan == RANDOM else self._interval(name, values[:, at[0]])
+                if plan == "none" and name == "accuracy_lost":  # against itself: nothing, whatever the rows
+                    low = high = np.zeros(())
                 record |= {name: float(means.mean()), f"{name}_low": float(low), f"{name}_high": float(high)}
             records.append(record)
         frame = pd.DataFrame(records)
         frame.attrs["units"] = {"loss": "nats", "loss_growth": "nats", "accuracy": "share", "accuracy_lost": "share"}
+        frame.attrs["intervals"] = interval_note(len(self.count))
         return frame
 
     def against(self) -> pd.DataFrame:
@@ -103,20 +102,29 @@ class DropPlan(Result):
         others = {INFLUENCE: [2 * budget]}
         if self.random_dropped:
             others[RANDOM] = list(range(2 * budget + 1, self.loss.shape[1]))
-        weights, lost = resamples(len(self.count)), self.loss.sum(0)
+        lost = self.loss.sum(0)
         records = []
         for other, at in others.items():
             record: dict[str, Any] = {"other": other, "dropped": budget}
             for name, values in (("loss", self.loss), ("accuracy", self.right)):
                 off = values[:, budget] - values[:, at].mean(1)
-                low, high = interval((weights @ off) / (weights @ self.count))
+                low, high = self._interval("accuracy_lost" if name == "accuracy" else name, off)
                 mean = off.sum() / self.count.sum()
                 record |= {name: float(mean), f"{name}_low": float(low), f"{name}_high": float(high)}
             record["beaten"] = float((lost[at] > lost[budget]).mean())
             records.append(record)
         frame = pd.DataFrame(records)
         frame.attrs["units"] = {"loss": "nats", "accuracy": "share", "beaten": "share of plans"}
+        frame.attrs["intervals"] = interval_note(len(self.count))
         return frame
+
+    def _interval(self, name: str, sums: Float[np.ndarray, " row"]) -> tuple[np.ndarray, np.ndarray]:
+        """Over rows: a share of answers, a difference of shares, or a mean."""
+        if name == "accuracy_lost":
+            return paired_interval(sums, self.count)
+        if name == "accuracy" and (self.count == 1).all():
+            return wilson(sums.sum(), np.float64(len(sums)))
+        return cluster_means(sums, self.count)[1:]
 
     def random_plans(self) -> pd.DataFrame:
         """One row per random plan: what goes, `loss` in nats per answer and `accuracy`, a share of answers."""

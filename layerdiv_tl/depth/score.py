@@ -12,7 +12,7 @@ import pandas as pd
 from jaxtyping import Bool, Float, Int
 
 from ..components import Component
-from ..ensemble.uncertainty import bootstrap, wilson
+from ..ensemble.uncertainty import mean_interval, wilson
 from ..errors import InputError
 from ..results import Result
 from ..stream import prompts as reading
@@ -110,7 +110,7 @@ class DepthScore(Result):
         for group, here in self._groups():
             scores = self.scores[here]
             hits = int((self.rank[here] == 1).sum())
-            low, high = bootstrap(scores, self.draws, self.seed)
+            low, high = mean_interval(scores)
             row = {"group": group, "n": int(np.isfinite(scores).sum())}
             for name, value in (("", _mean(scores)), ("_low", float(low)), ("_high", float(high))):
                 row |= {f"score{name}": value, f"relative{name}": value / last if last else np.nan}
@@ -124,6 +124,7 @@ class DepthScore(Result):
         frame = frame[[*first, *(name for name in frame if name not in first)]]
         frame.attrs["units"] = {"group": self.by, "score": "layers", "relative": "share of the depth"}
         frame.attrs["units"] |= {"length": "tokens", "answer_length": "tokens"}
+        frame.attrs["intervals"] = "95 % intervals over the questions of a group, where it has at least 8"
         return frame
 
     def by_layer(self) -> pd.DataFrame:
@@ -136,7 +137,7 @@ class DepthScore(Result):
             columns: dict[str, Any] = {"group": group, "n": int(np.isfinite(self.scores[here]).sum())}
             columns |= describe(self.components)
             for name, values in (("effect", self.effects[here]), ("share", self.shares[here])):
-                low, high = bootstrap(values, self.draws, self.seed)
+                low, high = mean_interval(values)
                 columns |= {name: _mean(values), f"{name}_low": low, f"{name}_high": high}
             frames.append(pd.DataFrame(columns))
         frame = pd.concat(frames, ignore_index=True)

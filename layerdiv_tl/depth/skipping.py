@@ -13,14 +13,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..components import Component
-from ..ensemble.uncertainty import interval, resamples
+from ..ensemble.uncertainty import cluster_means
 from ..errors import InputError
 from ..results import Result
 from ..stream.capture import batches, quiet, upcast
 from ..stream.loading import load_model
 from .norms import SMALLEST, Part
 from .replay import Replay
-from .summary import QUANTILES, summarise
+from .summary import QUANTILES, note, summarise
 from .texts import describe, read_layers, read_texts
 
 Mode = Literal["current", "future", "local"]
@@ -75,6 +75,7 @@ class Skip(Result):
         columns |= self._over_texts("later", mean) | {"later_max": np.where(count.any(0), largest, np.nan)}
         frame = pd.DataFrame(columns)
         frame.attrs["units"] = {"output": "‖Δ softmax‖₂", "loss": "nats", "later": "share of the layer's write"}
+        frame.attrs["intervals"] = note(self.text)
         return frame
 
     def by_pair(self) -> pd.DataFrame:
@@ -93,15 +94,13 @@ class Skip(Result):
             columns |= {f"effect_{name}": row for name, row in zip(QUANTILES, spread, strict=True)}
         columns["effect_max"] = self.later_max[:, at[:, 0], at[:, 1]].max(0)
         frame = pd.DataFrame(columns)
-        frame.attrs["units"] = {"effect": "share of the layer's write"}
+        frame.attrs |= {"units": {"effect": "share of the layer's write"}, "intervals": note(self.text)}
         return frame
 
     def _over_texts(self, name: str, means: Float[np.ndarray, "text row"]) -> dict[str, np.ndarray]:
         """Mean and interval of texts' means, each text as heavy as it has measured tokens."""
         counts = np.bincount(self.text, minlength=len(means))[:, None].astype(float)
-        weights = resamples(len(means))
-        low, high = interval((weights @ (means * counts)) / (weights @ counts))
-        return {name: (means * counts).sum(0) / counts.sum(), f"{name}_low": low, f"{name}_high": high}
+        return dict(zip((name, f"{name}_low", f"{name}_high"), cluster_means(means * counts, counts), strict=True))
 
 
 def skip(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from ..ensemble.uncertainty import interval, resamples
+from ..ensemble.uncertainty import jackknife
 
 # A group that the covariate explains up to this share of its variance cannot be told from it.
 _COLLINEAR = 1e-9
@@ -18,7 +18,8 @@ class Slope:
     """What y grows by for each step of x.
 
     value, low, high
-        The slope of least squares in y's unit per step of x, and its 95 % interval over resamples of the examples.
+        The slope of least squares in y's unit per step of x, and its 95 % interval over the examples (the
+        jackknife's; NaN for fewer than 8).
     p
         The share of permutations whose slope is as far from 0 or further; two-sided, never below 1 / (draws + 1).
     n
@@ -47,7 +48,7 @@ def slope(
     Permuted is what `beside` leaves of y (Freedman and Lane 1983; without it, y itself, which is to permute x).
     Examples without a y (NaN) are left out.
 
-    >>> found = slope(np.array([1.0, 1, 2, 2, 3, 3]), np.array([2.0, 2, 5, 5, 8, 8]))
+    >>> found = slope(np.array([1.0, 1, 1, 2, 2, 3, 3, 3]), np.array([2.0, 2, 2, 5, 5, 8, 8, 8]))
     >>> round(found.value, 9), round(found.low, 9), round(found.high, 9), found.reason
     (3.0, 3.0, 3.0, '')
     """
@@ -57,13 +58,15 @@ def slope(
     count = len(y)
     if count < 2 or len(np.unique(x)) < 2:
         return _none(count, "all examples are of one group, so nothing can rise")
-    # Centred first, so that the moments of resamples do not cancel.
+    # Centred first, so that the moments do not cancel.
     x, y, other = (v - v.mean() for v in (x, y, other))
     even = np.full((1, count), 1 / count)
     value = _slopes(even, x, y[None], other)[0]
     if np.isnan(value):
         return _none(count, "the groups differ as the lengths do, so the two cannot be told apart")
-    low, high = interval(_slopes(resamples(count, draws, seed), x, y[None], other))
+    left_out = _slopes((1 - np.eye(count)) / (count - 1), x, y[None], other)
+    # One example that a slope rests on alone leaves none without it.
+    low, high = jackknife(value, left_out) if np.isfinite(left_out).all() else (np.nan, np.nan)
     spread = other @ other
     rest = y - other * (other @ y / spread) if spread > 0 else y
     shuffled = np.random.default_rng([seed, 1]).permuted(np.tile(rest, (draws, 1)), axis=1)

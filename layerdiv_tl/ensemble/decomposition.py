@@ -19,8 +19,8 @@ from ..results import Result
 from . import losses, relations, uses
 from .inputs import check_members, dense_target, factor, gold_options, named, numbers
 from .losses import Terms
-from .tables import PerExample, accuracy_term, clustered, coherence_of, mean_of, means, naming, pair_columns
-from .uncertainty import bootstrap, bootstrap_share, interval, resamples, wilson
+from .tables import PerExample, accuracy_term, clustered, coherence_of, mean_of, means, naming, pair_columns, ratio
+from .uncertainty import interval_note, jackknife, leave_one_out, mean_interval, wilson
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -181,7 +181,8 @@ class Decomposition(Result):
         """One row per member: bias, diversity and what else its loss tells, undivided by |L|.
 
         `bias_share` and `diversity_share` are a member's part of the ensemble's sum; `accuracy` is the
-        member's own; `_low` and `_high` are bootstrap intervals over examples, 95 %.
+        member's own; `_low` and `_high` are 95 % intervals over examples (`ensemble.uncertainty`), NaN
+        for fewer than 8.
         """
         table = self.per_example("components")
         return self._finish(self._frame_of(table, self._shares(table)))
@@ -285,21 +286,20 @@ class Decomposition(Result):
         for suffix, _ in self._parts():
             for term in ("bias", "diversity"):
                 values = table.terms[term + suffix]
-                mean, (low, high) = values.mean(0), bootstrap_share(values)
-                share = mean / mean.sum() if mean.sum() > 0 else np.full_like(mean, np.nan)
+                share, rest = (ratio(x, x.sum(-1, keepdims=True)) for x in (values.mean(0), leave_one_out(values)))
+                low, high = jackknife(share, rest, within=(0.0, 1.0))
                 name = f"{term}_share{suffix}"
                 columns |= {name: share, f"{name}_low": low, f"{name}_high": high}
         return columns
 
     def _frame_of(self, rows: PerExample, more: dict[str, np.ndarray] | None = None) -> pd.DataFrame:
-        """Means over examples with their intervals: Wilson's for accuracy, else bootstrap."""
+        """Means over examples with their intervals: Wilson's for accuracy."""
         import pandas as pd
 
         columns = means({name: values for name, values in rows.terms.items() if name != "accuracy"})
         if "accuracy" in rows.terms:
             right = rows.terms["accuracy"]
-            bounds = [wilson(float(hits), len(right)) for hits in right.sum(0)]
-            low, high = np.array(bounds).T
+            low, high = wilson(right.sum(0), len(right))
             columns |= {"accuracy": right.mean(0), "accuracy_low": low, "accuracy_high": high}
         return pd.DataFrame(rows.names | columns | (more or {}))
 
@@ -449,11 +449,10 @@ class Decomposition(Result):
             loss = float(error.mean())
             gap = abs(loss - (bias - within - between)) / max(abs(loss), bias, within, between, np.finfo(float).tiny)
             totals = {"loss": loss, "bias": bias, "within": within, "between": between, "gap": gap}
-            for name in ("bias", "within", "between"):
-                low, high = bootstrap(blocks[name + suffix].mean(1))
+            sums = {name: blocks[name + suffix].mean(1) for name in ("bias", "within", "between")}
+            for name, values in (sums | {"loss": error}).items():
+                low, high = mean_interval(values)
                 totals |= {f"{name}_low": float(low), f"{name}_high": float(high)}
-            low, high = bootstrap(error)
-            totals |= {"loss_low": float(low), "loss_high": float(high)}
             frame.attrs |= {
                 name.replace("_low", f"{suffix}_low").replace("_high", f"{suffix}_high")
                 if name.endswith(("_low", "_high"))
@@ -503,6 +502,7 @@ class Decomposition(Result):
     def _finish(self, frame: pd.DataFrame) -> pd.DataFrame:
         frame.attrs["units"] = {column: unit for column in frame.columns if (unit := self._unit(column))}
         frame.attrs |= {"identity_gap": self.identity_gap, "soft_cap": self.soft_cap}
+        frame.attrs |= {"intervals": interval_note(len(self.values))}
         return frame
 
     def _unit(self, column: str) -> str | None:
@@ -676,13 +676,14 @@ class SquaredError(Decomposition):
         frame = pd.DataFrame({"module": ["all", *modules], "members": [int(inside.sum()) for inside in sets]})
         for name, column in means(terms).items():
             frame[name] = column
-        root, drawn = np.sqrt(frame["bias"].to_numpy()), resamples(len(self.losses))
-        roots, loss = np.sqrt(drawn @ terms["bias"]), np.sqrt(drawn @ self.losses)[:, None]
+        root = np.sqrt(frame["bias"].to_numpy())
+        # Rounding may leave less than nothing where all examples but one are 0.
+        roots, loss = (np.sqrt(leave_one_out(x).clip(0)) for x in (terms["bias"], self.losses[:, None]))
         for name, sign in (("lowest", -1), ("highest", 1)):
-            bound, draws = (root + sign * np.sqrt(self.loss)) ** 2, (roots + sign * loss) ** 2
+            bound, left_out = (root + sign * np.sqrt(self.loss)) ** 2, (roots + sign * loss) ** 2
             if name == "highest":  # the whole ensemble is bounded by its bias
-                bound[0], draws[:, 0] = frame["bias"][0], roots[:, 0] ** 2
-            low, high = interval(draws)
+                bound[0], left_out[:, 0] = frame["bias"][0], roots[:, 0] ** 2
+            low, high = jackknife(bound, left_out, within=(0.0, np.inf))
             frame[name], frame[f"{name}_low"], frame[f"{name}_high"] = bound, low, high
         frame = self._finish(frame)
         bounds = [name + end for name in ("lowest", "highest") for end in ("", "_low", "_high")]

@@ -7,7 +7,7 @@ and its products with the mean of all components and with the target. Everything
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -21,16 +21,14 @@ from ..errors import InputError
 from ..results import Result
 from .decomposition import Part
 from .tables import naming
-from .uncertainty import RunningMean
+from .uncertainty import RunningMean, interval_note
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# Neighbouring tokens are alike: this many make one cluster of an interval.
-CLUSTER = 16
-# From so many texts on, texts are the clusters.
-MANY = 10
 MOST_ROWS = 5_000_000
+# Numbers of one term that are averaged at a time: a text's neurons are many.
+AT_ONCE = 1_000_000
 
 Table = Float[np.ndarray, "position component"]
 PerPosition = Float[np.ndarray, " position"]
@@ -166,23 +164,30 @@ class Profile(Result):
         return look([self.components[i] for i in columns], columns, document, within, int(k))
 
     def by_component(self) -> pd.DataFrame:
-        """One row per component: means over the tokens that have a target, with 95 % intervals.
+        """One row per component: means over the tokens that have a target, with 95 % intervals over texts.
 
-        Intervals take texts as independent where there are ten or more, as `corpus_profile` does; of fewer
-        texts, pieces of 16 neighbouring tokens, which is too narrow where a text's tokens have more in
-        common than that (Student's t over texts or pieces).
+        A text's tokens have much in common, so texts are what is independent: fewer than 8 have no interval,
+        `_low` and `_high` are then NaN, and `attrs["intervals"]` says so. `corpus_profile` is for many texts.
         """
         import pandas as pd
 
         rows = naming(self.components)
         running = {name: RunningMean() for name in self._terms(np.arange(0))}
-        for pieces in self._pieces():
-            for name, table in self._terms(pieces).items():
-                running[name].add(table.sum(0), len(table))
+        step = max(1, AT_ONCE // len(self.components))
+        for document in np.unique(self.documents):
+            inside = np.flatnonzero((self.documents == document) & self.has_target)
+            sums: dict[str, Any] = {}
+            for start in range(0, len(inside), step):
+                for name, table in self._terms(inside[start : start + step]).items():
+                    sums[name] = sums.get(name, 0.0) + table.sum(0)
+            for name, total in sums.items():
+                running[name].add(total, len(inside))
         if not running["bias"].count:
             columns = {name + end: np.nan for name in running for end in ("", "_low", "_high")}
             return self._finish(pd.DataFrame(rows | columns))
-        return self._finish(pd.DataFrame(rows | intervals(running)))
+        frame = self._finish(pd.DataFrame(rows | intervals(running)))
+        frame.attrs["intervals"] = interval_note(int(running["bias"].clusters), "texts")
+        return frame
 
     def frame(self, **conditions: Any) -> pd.DataFrame:
         """One row per token and component; `conditions` choose components, as `Contributions.select` does.
@@ -216,14 +221,6 @@ class Profile(Result):
     def _terms(self, rows: slice | np.ndarray, columns: Any = slice(None)) -> dict[str, Table]:
         """The tables of some positions and components."""
         raise NotImplementedError
-
-    def _pieces(self) -> Iterator[np.ndarray]:
-        """Positions with a target, text by text, or in neighbourhoods of one text."""
-        texts = np.unique(self.documents)
-        for document in texts:
-            inside = np.flatnonzero((self.documents == document) & self.has_target)
-            step = max(1, len(inside)) if len(texts) >= MANY else CLUSTER
-            yield from (inside[start : start + step] for start in range(0, len(inside), step))
 
     def _finish(self, frame: pd.DataFrame) -> pd.DataFrame:
         prefixes = ("bias", "diversity", "net")
@@ -427,7 +424,7 @@ class CorpusProfile(Result):
     components
         The names of the rows.
     terms
-        By the name of a column: mean, low, high `[3, component]`. Intervals take texts as independent.
+        By the name of a column: mean, low, high `[3, component]`. Intervals are over texts; NaN for fewer than 8.
     losses
         Mean, low, high of the model's own loss in nats.
     texts, positions
@@ -475,13 +472,15 @@ class CorpusProfile(Result):
         }
         frame.attrs |= {"texts": self.texts, "positions": self.positions, "identity_gap": self.identity_gap}
         frame.attrs |= {"loss": self.losses.tolist(), "soft_cap": self.soft_cap}
+        frame.attrs["intervals"] = interval_note(self.texts, "texts")
         return frame
 
     def __repr__(self) -> str:
         mean, low, high = self.losses
+        ends = f" [{low:.4g}, {high:.4g}]" if np.isfinite(low) else ""
         return (
             f"CorpusProfile({self.model}: {self.positions} tokens of {self.texts} texts × {len(self.components)} "
-            f"components; loss {mean:.4g} [{low:.4g}, {high:.4g}] nats; identity gap {self.identity_gap:.1e})"
+            f"components; loss {mean:.4g}{ends} nats; identity gap {self.identity_gap:.1e})"
         )
 
 

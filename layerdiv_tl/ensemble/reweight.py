@@ -16,7 +16,7 @@ from ..results import Result
 from .decomposition import Ensemble, Given, Labels
 from .inputs import check_members, gold_options, named, numbers
 from .tables import naming
-from .uncertainty import bootstrap, wilson
+from .uncertainty import interval_note, mean_interval, paired_interval, wilson
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -73,10 +73,9 @@ class Reweighting(Result):
         """Held-out rows only, one row per predictor: accuracy, cross-entropy in nats, what is gained over the model.
 
         Predictors: `model` (all weights 1), `reweighted`, `majority` (the training rows' label frequencies,
-        add-one smoothed, whatever the prompt: what their labels alone are worth) and `uniform`. Intervals:
-        Wilson's for an accuracy, else the bootstrap over examples; those of a gain are paired (above 0 is
-        better: accuracy won, cross-entropy saved). They hold for these training rows: other rows, other
-        weights, so vary `seed`. Where options share the first place the accuracy is shared too.
+        add-one smoothed, whatever the prompt: what their labels alone are worth) and `uniform`. Intervals: an
+        accuracy's is Wilson's; a gain's is paired (above 0 is better); cross-entropies have none for fewer than 8
+        rows. They hold for these training rows, so vary `seed`. Options that share the first place share the hit.
         """
         import pandas as pd
 
@@ -90,15 +89,16 @@ class Reweighting(Result):
             "majority": frequent,
             "uniform": np.zeros_like(self.before),
         }
-        rows: list[dict[str, Any]] = []
+        rows = []
         for name, logits in predictors.items():
             row: dict[str, Any] = {"predictor": name, "rows": int(held.sum())}
             right, model = (_right(x, self.gold)[held] for x in (logits, self.before))
-            row["accuracy"] = right.mean()
-            row["accuracy_low"], row["accuracy_high"] = wilson(float(right.sum()), len(right))
-            row |= _with_interval("accuracy_gain", right - model)
+            row |= _columns("accuracy", right, wilson(right.sum(), len(right)))
+            ends = (0.0, 0.0) if logits is self.before else paired_interval(right - model)  # itself: whatever the rows
+            row |= _columns("accuracy_gain", right - model, ends)
             surprise, model = (_surprise(x, self.gold)[held] for x in (logits, self.before))
-            row |= _with_interval("cross_entropy", surprise) | _with_interval("cross_entropy_gain", model - surprise)
+            for column, values in (("cross_entropy", surprise), ("cross_entropy_gain", model - surprise)):
+                row |= _columns(column, values, mean_interval(values))
             rows.append(row)
         frame = pd.DataFrame(rows)
         frame.attrs["units"] = {
@@ -106,6 +106,7 @@ class Reweighting(Result):
         }
         names = ("l1", "toward", "highest", "seed", "gap", "identity_gap", "soft_cap")
         frame.attrs |= {name: getattr(self, name) for name in names} | {"trained": int(self.trained.sum())}
+        frame.attrs["intervals"] = interval_note(int(held.sum()))
         return frame
 
     def by_component(self) -> pd.DataFrame:
@@ -356,6 +357,5 @@ def _surprise(logits: Float[np.ndarray, "example option"], gold: Int[np.ndarray,
     return -log_softmax(logits, 1)[np.arange(len(gold)), gold]
 
 
-def _with_interval(name: str, values: Float[np.ndarray, " example"]) -> dict[str, float]:
-    low, high = bootstrap(values)
-    return {name: float(values.mean()), f"{name}_low": float(low), f"{name}_high": float(high)}
+def _columns(name: str, values: Float[np.ndarray, " example"], ends: tuple[Any, Any]) -> dict[str, float]:
+    return {name: float(values.mean()), f"{name}_low": float(ends[0]), f"{name}_high": float(ends[1])}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import InputError
 from .correlation import checked
-from .uncertainty import LEVEL, bootstrap
+from .uncertainty import LEVEL, mean_interval
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 TERMS = ("bias", "bias_centred", "diversity", "diversity_centred")
 
 
-def module_shares(frame: pd.DataFrame, *, draws: int = 1000, seed: int = 0, level: float = LEVEL) -> pd.DataFrame:
+def module_shares(frame: pd.DataFrame, *, level: float = LEVEL) -> pd.DataFrame:
     """Average share of a term that a module holds, per model over its tasks (Fig. 4, MATHS 13.3-13.4).
 
     frame
@@ -23,7 +23,7 @@ def module_shares(frame: pd.DataFrame, *, draws: int = 1000, seed: int = 0, leve
         `diversity_centred` those that there are, additive over modules.
 
     One row per model, module, term (`bias`, `diversity`) and gauge (`raw`, `centred`): `share`, the mean
-    over tasks of part / whole, with an interval that resamples tasks (NaN for one); `count_share` is
+    over tasks of part / whole, with an interval over tasks (NaN for fewer than 8); `count_share` is
     n_g/|L|, the share of a module whose members are like all others; `excess` = share − count_share. A task
     whose whole is 0 has no shares and is left out; `tasks` counts the others. Raises InputError for missing
     columns, modules that occur twice in a task, and a model whose modules differ between tasks.
@@ -54,7 +54,7 @@ def module_shares(frame: pd.DataFrame, *, draws: int = 1000, seed: int = 0, leve
             part = pd.DataFrame({"model": model, "module": order, "term": name, "gauge": gauge or "raw"})
             nothing = [float("nan")] * len(order)
             part["share"] = shares.mean(0) if len(shares) else nothing
-            part["low"], part["high"] = bootstrap(shares, draws, seed, level) if len(shares) else (nothing, nothing)
+            part["low"], part["high"] = mean_interval(shares, level) if len(shares) else (nothing, nothing)
             part["count_share"], part["excess"] = count_share, part["share"] - count_share
             parts.append(part.assign(tasks=len(shares)))
     table = pd.concat(parts, ignore_index=True)

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from ..components import Component
 from . import relations
 from .losses import mean_square
-from .uncertainty import bootstrap, interval, resamples
+from .uncertainty import jackknife, leave_one_out, mean_interval, wilson
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,10 +37,10 @@ def naming(components: Sequence[Component]) -> dict[str, Any]:
 
 
 def means(terms: dict[str, Float[np.ndarray, "example row"]], suffix: str = "") -> dict[str, np.ndarray]:
-    """Mean over examples with its bootstrap interval, for every term."""
+    """Mean over examples with its interval, for every term."""
     columns: dict[str, np.ndarray] = {}
     for term, values in terms.items():
-        low, high = bootstrap(values)
+        low, high = mean_interval(values)
         columns |= {term + suffix: mean_of(values), f"{term}{suffix}_low": low, f"{term}{suffix}_high": high}
     return columns
 
@@ -71,7 +71,6 @@ def coherence_of(
 
 def pair_columns(u: Float[np.ndarray, "example member option"]) -> dict[str, np.ndarray]:
     """The columns of `pairwise`, pairs in the order of `np.triu_indices`, one member's at a time."""
-    counts = resamples(len(u))
     columns: dict[str, list[np.ndarray]] = {}
 
     def add(name: str, mean: np.ndarray, low: np.ndarray, high: np.ndarray) -> None:
@@ -80,24 +79,24 @@ def pair_columns(u: Float[np.ndarray, "example member option"]) -> dict[str, np.
 
     centred = u - u.mean(2, keepdims=True)
     power = {"": mean_square(u), "_centred": mean_square(centred)}
-    resampled = {suffix: counts @ values for suffix, values in power.items()}
+    left_out = {suffix: leave_one_out(values) for suffix, values in power.items()}
     for one in range(u.shape[1] - 1):
         others = slice(one + 1, None)
         found = relations.pairs(u, centred, one, others)
-        for name in ("distance", "distance_centred", "disagreement"):
-            add(name, found[name].mean(0), *interval(counts @ found[name]))
+        for name in ("distance", "distance_centred"):
+            add(name, found[name].mean(0), *mean_interval(found[name]))
+        add("disagreement", found["disagreement"].mean(0), *wilson(found["disagreement"].sum(0), len(u)))
         for suffix, size in power.items():
-            product, sizes, drawn = found["product" + suffix], size.mean(0), resampled[suffix]
-            add(
-                f"cosine{suffix}",
-                _ratio(product.mean(0), np.sqrt(sizes[one]) * np.sqrt(sizes[others])),
-                *interval(_ratio(counts @ product, np.sqrt(drawn[:, one, None]) * np.sqrt(drawn[:, others]))),
-            )
+            product, sizes, rest = found["product" + suffix], size.mean(0), left_out[suffix]
+            cosine = ratio(product.mean(0), np.sqrt(sizes[one]) * np.sqrt(sizes[others]))
+            cosines = ratio(leave_one_out(product), np.sqrt(rest[:, one, None]) * np.sqrt(rest[:, others]))
+            add(f"cosine{suffix}", cosine, *jackknife(cosine, cosines, within=(-1.0, 1.0)))
     return {name: np.concatenate(values) for name, values in columns.items()}
 
 
-def _ratio(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    return np.divide(a, b, out=np.full_like(a, np.nan), where=b > 0)
+def ratio(part: np.ndarray, of: np.ndarray) -> np.ndarray:
+    """part / of; NaN where there is nothing to be a part of."""
+    return np.divide(part, of, out=np.full(np.broadcast(part, of).shape, np.nan), where=of > 0)
 
 
 def clustered(values: np.ndarray, count: int, by: str) -> np.ndarray:

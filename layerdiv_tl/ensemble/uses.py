@@ -15,9 +15,10 @@ from jaxtyping import Float, Int
 from ..components import Component
 from ..errors import InputError
 from .losses import Members
-from .uncertainty import interval, resamples
+from .tables import ratio
+from .uncertainty import jackknife, leave_one_out
 
-# Groups whose resampled products are held at a time.
+# Groups whose products are held at a time.
 _AT_ONCE = 1000
 Column = Float[np.ndarray, " group"]
 
@@ -38,16 +39,11 @@ def shares(
 ) -> tuple[tuple[Column, Column, Column], tuple[float, float, float]]:
     """(each group's `within` as a share of all `within + between`, that of all groups), each with its interval."""
     whole = (within + between).sum(1)
-    weights = resamples(len(whole))
-
-    def share(part: np.ndarray, of: np.ndarray) -> np.ndarray:
-        return np.divide(part, of, out=np.full(np.broadcast(part, of).shape, np.nan), where=of > 0)
-
-    drawn = share(weights @ within, (weights @ whole)[:, None])
-    every = share(weights @ within.sum(1), weights @ whole)
-    low, high = interval(every)
-    total = float(share(within.sum(1).mean(), whole.mean()))
-    return (share(within.mean(0), whole.mean()), *interval(drawn)), (total, float(low), float(high))
+    rest, each = leave_one_out(whole), ratio(within.mean(0), whole.mean())
+    ends = jackknife(each, ratio(leave_one_out(within), rest[:, None]), within=(0.0, 1.0))
+    total = float(ratio(within.sum(1).mean(), whole.mean()))
+    low, high = jackknife(total, ratio(leave_one_out(within.sum(1)), rest), within=(0.0, 1.0))
+    return (each, *ends), (total, float(low), float(high))
 
 
 def cosines(u: Members, group: Int[np.ndarray, " member"], wanted: Sequence[int]) -> tuple[Column, Column, Column]:
@@ -56,7 +52,6 @@ def cosines(u: Members, group: Int[np.ndarray, " member"], wanted: Sequence[int]
     Pooled over examples and options, then averaged over pairs; NaN where a member says nothing.
     """
     centred = u - u.mean(2, keepdims=True)
-    weights = resamples(len(u))
     mean, low, high = (np.full(len(wanted), np.nan) for _ in range(3))
     members = {number: np.flatnonzero(group == number) for number in wanted}
     for count in {len(found) for found in members.values()}:
@@ -65,15 +60,15 @@ def cosines(u: Members, group: Int[np.ndarray, " member"], wanted: Sequence[int]
             some = alike[start : start + _AT_ONCE]
             uses = [centred[:, [members[wanted[place]][use] for place in some]] for use in range(count)]
             power = [(x**2).sum(2) for x in uses]
-            found, drawn = np.zeros(len(some)), np.zeros((len(weights), len(some)))
+            found, left_out = np.zeros(len(some)), np.zeros((len(u), len(some)))
             pairs = list(combinations(range(count), 2))
             for one, other in pairs:
                 product = (uses[one] * uses[other]).sum(2)
                 size = np.sqrt(power[one].mean(0) * power[other].mean(0))
-                sizes = np.sqrt((weights @ power[one]) * (weights @ power[other]))
+                sizes = np.sqrt(leave_one_out(power[one]) * leave_one_out(power[other]))
                 with np.errstate(invalid="ignore", divide="ignore"):
                     found += product.mean(0) / size / len(pairs)
-                    drawn += (weights @ product) / sizes / len(pairs)
+                    left_out += leave_one_out(product) / sizes / len(pairs)
             mean[some] = found
-            low[some], high[some] = interval(drawn)
+            low[some], high[some] = jackknife(found, left_out, within=(-1.0, 1.0))
     return mean, low, high

@@ -135,7 +135,7 @@ def corpus_profile(
         An iterable of texts or of lists of token ids; it is gone through once and may be longer than
         memory. The other arguments are those of `profile`.
 
-    Intervals take texts as independent. Raises InputError for no texts, and as `profile`.
+    Intervals are over texts; fewer than 8 have none. Raises InputError for no texts, and as `profile`.
 
     >>> import layerdiv_tl as ld
     >>> from transformers import LlamaConfig, LlamaForCausalLM

@@ -26,7 +26,7 @@ _NAMES = ("component", "kind", "layer", "index", "use", "module", "partial")
 def metrics_of(shards: Iterable[Shard]) -> pd.DataFrame:
     """All tables of a cell in one long frame: loss, table, the row's names, term, mean, low, high.
 
-    A mean's interval is Student's over examples, an accuracy's Wilson's. `share` is n_g/|L| for a module.
+    A mean's interval is over examples (none for fewer than 8), an accuracy's Wilson's. `share` is n_g/|L| for a module.
     Among the totals every loss has the `silent_bias`, and the loss "none" has the gaps; its table "answers" has
     the share of rows that the model answers with each option. At unit neuron, and above 3000 members, there is no
     depth table.
@@ -59,7 +59,7 @@ def metrics_of(shards: Iterable[Shard]) -> pd.DataFrame:
         for term, mean in terms.items()
     ]
     count = int(np.max(answers.count))
-    low, high = np.array([wilson(float(hits), count) for hits in answers.total]).T
+    low, high = wilson(answers.total, count)
     shares = {"term": texts, "mean": answers.mean, "low": low, "high": high, "examples": count}
     blocks.append(pd.DataFrame({"loss": "none", "table": "answers"} | shares, index=range(len(texts))))
     for name, gap in gaps.items():
@@ -93,9 +93,7 @@ def _block(loss: str, table: str, names: dict[str, Any], term: str, mean: Runnin
     count = len(np.atleast_1d(mean.mean))
     low, high = mean.interval()
     if term == "accuracy":
-        trials = np.broadcast_to(mean.count, mean.total.shape)
-        bounds = [wilson(float(hits), int(n)) for hits, n in zip(mean.total, trials, strict=True)]
-        low, high = np.array(bounds).T
+        low, high = wilson(mean.total, mean.count)
     columns: dict[str, Any] = {"loss": loss, "table": table}
     columns |= {name: names[name] for name in _NAMES if name in names}
     columns |= {"members": names.get("members"), "share": names.get("count_share"), "term": term}

@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 from .. import zoo
 from ..components import Unit
-from ..ensemble.uncertainty import bootstrap
+from ..ensemble.uncertainty import wilson
 from ..errors import InputError
 from ..stream.loading import Model, fingerprint, load_model, take_cores
 from ..tasks.baselines import bag_of_words
@@ -279,7 +279,7 @@ def _baselines(guessed: _Guessed) -> dict[str, Any]:
         words = bag_of_words(t)
     except InputError:  # a class with fewer rows than folds
         return {"chance": 1 / len(t.options), "bag_of_words": None}
-    ends = [float(x) for x in bootstrap(words)]
+    ends = [float(x) for x in wilson(words.sum(), len(words))]
     return {"chance": 1 / len(t.options), "bag_of_words": [float(words.mean()), *ends]}
 
 

@@ -554,4 +554,4 @@ def _shown(cell: Any, factor: float, intervals: bool) -> Any:
     if not intervals:
         return factor * cell["mean"]
     low, high = factor * cell["low"], factor * cell["high"]
-    return f"{factor * cell['mean']:.4g} [{low:.4g}, {high:.4g}]"
+    return f"{factor * cell['mean']:.4g}" + (f" [{low:.4g}, {high:.4g}]" if low == low else "")

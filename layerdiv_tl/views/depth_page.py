@@ -12,6 +12,7 @@ from ..depth.maps import LayerMaps
 from ..depth.norms import Sizes
 from ..depth.plans import INFLUENCE, OWN, RANDOM, DropPlan
 from ..depth.score import DepthScore
+from ..ensemble.uncertainty import LEAST
 from ..errors import InputError
 from ..studies.depth import DepthStudy
 from . import style
@@ -53,8 +54,9 @@ _CORRELATIONS = (
 _METHODS = (
     "A layer or sublayer is skipped by having it write nothing to the stream; everything behind it is computed again "
     "from there. Nothing is retrained: a pruned model heals with training, and may then rank its layers differently.",
-    "Means are over tokens, intervals over resampled texts, rows or questions, because tokens of one text are not "
-    "independent. The depth score is Σ l·e_l / Σ e_l of the effects e of skipping layer l.",
+    "Means are over tokens, intervals over texts, rows or questions, because tokens of one text are not independent; "
+    f"fewer than {LEAST} of these have no interval. The depth score is Σ l·e_l / Σ e_l of the effects e of skipping "
+    "layer l.",
     "Direct measures and effects are compared by Spearman's rank correlation over components; its interval is over "
     "rows, and beside it one over components, which is the wider. Half of the rows choose a plan, the other half "
     "measures it.",
@@ -166,7 +168,7 @@ def depth_findings(depth: DepthStudy) -> Iterator[str]:
         right = (score.rank == 1).mean()
         yield (
             f"{model}: each further hop moves the depth score by {slope.value:+.2f} layers "
-            f"[{slope.low:+.2f}, {slope.high:+.2f}] of {len(score.components)}; {right:.0%} of the answers are its "
+            f"{_ends(slope.low, slope.high, '+.2f')} of {len(score.components)}; {right:.0%} of the answers are its "
             "first choice."
         )
     for model, maps in depth.of(LayerMaps):
@@ -244,8 +246,7 @@ def _plan(plan: DropPlan) -> pd.DataFrame:
         rows.append(
             {"plan": row["plan"], "dropped": row["dropped"]}
             | {
-                name: f"{style.number(row[name])}\n[{style.number(row[f'{name}_low'])}, "
-                f"{style.number(row[f'{name}_high'])}]"
+                name: f"{style.number(row[name])}\n{_ends(row[f'{name}_low'], row[f'{name}_high'], '.3g')}"
                 for name in ("loss", "loss_growth", "accuracy")
             }
         )

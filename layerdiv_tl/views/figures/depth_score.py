@@ -81,7 +81,7 @@ def score_bars(score: DepthScore, title: str | None = None) -> go.Figure:
             col=1,
         )
     said = f"Σ l·e / Σ e, e the change of the answer's probabilities when {_EFFECT[score.effect]}; "
-    said = said.format(part=_PART[score.part]) + "means over questions, with 95 % intervals. "
+    said = said.format(part=_PART[score.part]) + "means over questions, with 95 % intervals where there are 8 or more. "
     said += f"All questions: {_slope(score.slope, score.by)}. "
     said += f"Of equal length: {_slope(score.slope_at_length, score.by)}."
     title = title or f"How deep the answers of {score.model} rest, by {score.by}"

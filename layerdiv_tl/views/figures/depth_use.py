@@ -22,7 +22,7 @@ from ...errors import InputError
 from .. import style
 from ..blocks import quoted
 from .axes import component_axis
-from .layout import arrange, beside, between, name
+from .layout import arrange, beside, between, name, whiskered
 from .parts import hover_lines, whiskers
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _MODE = {
     "local": "its write taken out of what each later layer sees, nothing handed on: the direct effect",
 }
 _PART = {"layer": "layer", "attn": "attention", "mlp": "MLP"}
-_BARS = "Bars: means over tokens, with 95 % intervals over texts; dashes: medians."
+_BARS = "Bars: means over tokens; dashes: medians."
 _TICKS = 40
 
 
@@ -132,7 +132,7 @@ def erasure_bars(erasure: Erasure, title: str | None = None) -> go.Figure:
 def gradient_bars(gradients: IntegratedGradients, title: str | None = None) -> go.Figure:
     """Integrated gradients of every component, summed over the tokens of a text."""
     title = title or f"What the answers of {gradients.model} owe to each {_PART[gradients.part]}"
-    said = "Sums over a text's tokens; bars: means over texts, with 95 % intervals; dashes: medians."
+    said = "Sums over a text's tokens; bars: means over texts; dashes: medians."
     panels = {"attribution": "Attribution to the answer's probability", "size": "Sum of its absolute values"}
     return _bars(gradients, panels, title, said)
 
@@ -259,7 +259,8 @@ def _bars(
         if at in logarithmic:
             figure.update_yaxes(type="log", dtick=1, row=row, col=1)
     below = 96 if len(set(modules)) > 1 else 64
-    arrange(figure, title, subtitle, plot=_PANEL * len(panels), below=below, headings=True)
+    said = f"{subtitle} {whiskered(frame)}"
+    arrange(figure, title, said, plot=_PANEL * len(panels), below=below, headings=True)
     figure.update_layout(barmode="overlay")
     figure.update_xaxes(**component_axis(measured.components), range=[-1, len(modules)], showgrid=False, zeroline=False)
     return figure.update_xaxes(title_text="component, in stream order", row=len(panels), col=1)

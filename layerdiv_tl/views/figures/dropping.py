@@ -15,7 +15,7 @@ from ...depth.plans import INFLUENCE, OWN, RANDOM, DropPlan
 from .. import style
 from .agreeing import NAMES, known
 from .axes import component_axis
-from .layout import arrange, between, buttons, name
+from .layout import arrange, between, buttons, name, whiskered
 
 _ONE = {"layer": "layer", "attn": "attention sublayer", "mlp": "MLP", "sublayer": "sublayer"}
 _PLANS = {OWN: ("the plan", style.SERIES[0], "solid"), INFLUENCE: ("by block influence", style.SERIES[1], "dash")}
@@ -98,7 +98,7 @@ def drop_curve(plan: DropPlan, quantity: Effect = "loss", title: str | None = No
         figure,
         title or f"{plan.model} without {budget} of {len(plan.candidates)} {what}s, least {_score(plan)} first",
         f"Chosen on {rows['scored']} rows of {rows['where']}, measured on {rows['measured']} others; nothing is "
-        f"retrained. {_compared(plan, quantity)} Bands: 95 % over rows; dotted: the model as it is.",
+        f"retrained. {_compared(plan, quantity)} {whiskered(frame, 'Bands')} Dotted: the model as it is.",
         plot=400,
         below=96,
         menus=[buttons(entries)] if len(others) else [],

@@ -5,11 +5,14 @@ from __future__ import annotations
 import html
 import textwrap
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import plotly.graph_objects as go
 
 from .. import style
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # Characters of a subtitle's line that fit a notebook's figure (700 pixels), of a name beside a row or on a button,
 # and of one beneath a column or above a panel; above so many, plotly tilts the names beneath columns.
@@ -107,6 +110,12 @@ def buttons(entries: Sequence[dict[str, Any]], active: int = 0, **options: Any) 
         "active": active,
         **options,
     }
+
+
+def whiskered(frame: pd.DataFrame, what: str = "Whiskers") -> str:
+    """What the whiskers of a figure are, or why it has none, as the frame tells it."""
+    note = str(frame.attrs["intervals"])
+    return f"{what}: {note}." if note[0].isdigit() else f"{note[0].upper()}{note[1:]}."
 
 
 def between(low: float, high: float) -> str:

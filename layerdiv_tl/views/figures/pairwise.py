@@ -78,7 +78,8 @@ def pairwise_map(
             hovertemplate=(
                 f"<b>%{{y}}</b> and <b>%{{x}}</b><br>{at.replace('_', ', ')} %{{z:.3g}}"
                 + ("" if unit == by else f" {unit}")
-                + "<br>95 % [%{customdata[0]:.3g}, %{customdata[1]:.3g}]<extra></extra>"
+                + ("<br>95 % [%{customdata[0]:.3g}, %{customdata[1]:.3g}]" if np.isfinite(bounds).any() else "")
+                + "<extra></extra>"
             ),
             colorbar={
                 "title": {"text": unit, "side": "top"},

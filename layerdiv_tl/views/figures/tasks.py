@@ -39,7 +39,7 @@ def vote_bars(votes: Votes, title: str | None = None) -> go.Figure:
     right = (votes.votes == votes.labels[:, None]).sum(0)
     rows = len(votes.labels)
     share = right / rows
-    low, high = np.array([wilson(float(hits), rows) for hits in right]).T
+    low, high = wilson(right, rows)
     figure = go.Figure(
         go.Scatter(
             x=np.arange(votes.members),

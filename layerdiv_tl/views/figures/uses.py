@@ -13,7 +13,7 @@ from ...components import Component
 from ...ensemble.decomposition import Decomposition, Part
 from .. import style
 from .axes import component_axis
-from .layout import arrange, between, buttons, wrapped
+from .layout import arrange, between, buttons, whiskered, wrapped
 from .parts import MEANING, checked, column, hover_lines, largest, parts_in, suffixed, whiskers
 
 _PANEL = 190
@@ -43,7 +43,7 @@ def use_bars(
     part = checked(part, parts)
     kept = largest(frame[column(frame, term, part)].to_numpy(), most)
     left = "" if len(kept) == len(frame) else f" The {len(kept):,} of {len(frame):,} with the largest."
-    attrs, frame = frame.attrs, frame.iloc[kept]
+    whole, attrs, frame = frame, frame.attrs, frame.iloc[kept]
     names = frame[["kind", "layer", "index"]].astype(object).replace({pd.NA: None})
     components = [Component(*name) for name in names.itertuples(index=False)]
     modules = np.array([c.module for c in components], dtype=object)
@@ -98,7 +98,7 @@ def use_bars(
         of = f"the {part} diversity" if len(parts) > 1 else "the diversity"
         return (
             f"Between uses of one block lie {style.number(share)} % {between(low, high)} of {of}, the rest between "
-            f"blocks. Whiskers: 95 % intervals.{left}"
+            f"blocks. {whiskered(whole)}{left}"
         )
 
     entries = []

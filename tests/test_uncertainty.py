@@ -1,0 +1,164 @@
+"""Intervals of means and of what is made of means: laws, and second sources. Coverage is in `calibration`."""
+
+import numpy as np
+import pytest
+from scipy.optimize import brentq
+from scipy.stats import binomtest, t, ttest_1samp
+
+from layerdiv_tl.ensemble.uncertainty import (
+    LEAST,
+    RunningMean,
+    cluster_means,
+    interval,
+    interval_note,
+    jackknife,
+    leave_one_out,
+    mean_interval,
+    paired_interval,
+    wilson,
+)
+from layerdiv_tl.errors import InputError
+
+
+def skewed(*shape, seed=0):
+    return np.random.default_rng(seed).lognormal(size=shape)
+
+
+def test_rows_that_are_not_skewed_have_students_interval():
+    """The second source: scipy's t test, of rows whose third moment is 0."""
+    half = np.random.default_rng(0).normal(size=(10, 3))
+    values = 7 + np.concatenate([half, -half])
+    for level in (0.5, 0.95):
+        expected = ttest_1samp(values, 0).confidence_interval(level)
+        np.testing.assert_allclose(mean_interval(values, level), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_skewed_rows_have_halls_interval(seed):
+    """An end is where Hall's cubic polynomial of t, root-found, is Student's quantile, or Student's end if farther."""
+    values = skewed(24, seed=seed)
+    n, mean, error = 24, values.mean(), values.std(ddof=1) / np.sqrt(24)
+    a = ((values - mean) ** 3).mean() / values.std() ** 3 * n / (n - 4) / np.sqrt(n)
+    q = t.ppf(0.975, n - 1)
+    above, below = (brentq(lambda x, y=y: x + a * x**2 / 3 + a**2 * x**3 / 27 + a / 6 - y, -1e4, 1e4) for y in (q, -q))
+    expected = max(0.0, mean - error * max(above, q)), mean - error * min(below, -q)
+    np.testing.assert_allclose(mean_interval(values), expected, rtol=1e-8)
+
+
+def test_intervals_move_and_grow_with_the_values():
+    """That of −a x − b is −a times that of x, less b; of constant values it is the value."""
+    values = skewed(30, 4) - 2
+    low, high = mean_interval(values)
+    moved_low, moved_high = mean_interval(-3 * values - 1e4)
+    np.testing.assert_allclose([-3 * high - 1e4, -3 * low - 1e4], [moved_low, moved_high], rtol=1e-9)
+    assert mean_interval(np.full(20, -0.1)) == (pytest.approx(-0.1), pytest.approx(-0.1))
+
+
+def test_too_few_examples_have_no_interval_and_it_is_said():
+    """From LEAST examples on there is one; columns count those that they have."""
+    values = skewed(LEAST, 2)
+    values[0, 1] = np.nan
+    low, high = mean_interval(values)
+    assert np.isfinite([low[0], high[0]]).all()
+    assert np.isnan([low[1], high[1]]).all()
+    assert np.isnan(mean_interval(values[1:])).all()
+    for clusters in (values[1:, :1], values[:, 1:]):
+        counts = np.isfinite(clusters).astype(float)
+        assert np.isnan(cluster_means(np.nan_to_num(clusters), counts)[1:]).all()
+    assert "no intervals" in interval_note(LEAST - 1)
+    assert "no intervals" not in interval_note(LEAST)
+    with pytest.raises(InputError):
+        mean_interval(values[:0])
+
+
+def test_missing_examples_are_left_out():
+    values = skewed(20, 3)
+    values[3:7, 1] = np.nan
+    np.testing.assert_allclose(
+        np.array(mean_interval(values))[:, 1], mean_interval(np.delete(values[:, 1], slice(3, 7))), rtol=1e-12
+    )
+
+
+def test_one_mean_has_one_interval_however_it_is_made():
+    """The jackknife's, that of clusters of one token, and running sums in any pieces are that of the mean."""
+    values = skewed(40, 3)
+    expected = mean_interval(values)
+    np.testing.assert_allclose(jackknife(values.mean(0), leave_one_out(values)), expected, rtol=1e-9)
+    np.testing.assert_allclose(cluster_means(values, np.ones((40, 1)))[1:], expected, rtol=1e-9)
+    for shift in (0.0, 1e6):
+        pieces, single = RunningMean(), RunningMean()
+        for start in range(0, 40, 7):
+            pieces.add_examples(shift + values[start : start + 7])
+        for row in values:
+            single.add(shift + row, 1)
+        for mean in (pieces, single):
+            np.testing.assert_allclose(np.array(mean.interval()) - shift, expected, atol=1e-8)
+            np.testing.assert_allclose(mean.mean, shift + values.mean(0), rtol=1e-14)
+
+
+def test_the_interval_of_a_ratio_is_the_jackknifes_by_hand():
+    """Leave each cluster out in a loop; running sums come near, for they cannot leave one out."""
+    rng = np.random.default_rng(0)
+    counts = rng.integers(5, 40, 60)
+    sums = np.array([rng.normal(3, 1, n).sum() for n in counts])
+    left_out = np.array([np.delete(sums, i).sum() / np.delete(counts, i).sum() for i in range(60)])
+    mean, low, high = cluster_means(sums, counts.astype(float))
+    assert mean == pytest.approx(sums.sum() / counts.sum())
+    np.testing.assert_allclose((low, high), jackknife(mean, left_out), rtol=1e-9)
+    # Its variance is Tukey's.
+    half = t.ppf(0.975, 59) * np.sqrt(59 / 60 * ((left_out - left_out.mean()) ** 2).sum())
+    assert low <= mean - half + 1e-12
+    assert high >= mean + half - 1e-12
+    assert high - low < 2.3 * half
+    running = RunningMean()
+    for total, n in zip(sums, counts, strict=True):
+        running.add(total, int(n))
+    np.testing.assert_allclose(running.interval(), (low, high), rtol=2e-3)
+
+
+def test_what_cannot_be_below_0_has_no_interval_there():
+    """Losses and distances end at 0, shares at 0 and 1."""
+    values = np.append(np.zeros(11), 1.0)
+    assert mean_interval(values)[0] == 0
+    assert cluster_means(values, np.ones(12))[1] == 0
+    assert mean_interval(values - 1e-9)[0] < 0
+    share = np.append(np.full(19, 0.999), 0.5)
+    assert jackknife(share.mean(), leave_one_out(share), within=(0, 1))[1] <= 1
+
+
+def test_paired_shares_are_bonett_and_prices():
+    """One more row won, one more lost; no difference at all is not certainty."""
+    won, lost, rows = 9, 4, 50
+    values = np.repeat([1.0, -1.0, 0.0], [won, lost, rows - won - lost])
+    p, q = (won + 1) / (rows + 2), (lost + 1) / (rows + 2)
+    half = t.ppf(0.975, rows + 1) * np.sqrt((p + q - (p - q) ** 2) / (rows + 2))
+    np.testing.assert_allclose(paired_interval(values), (p - q - half, p - q + half))
+    np.testing.assert_allclose(paired_interval(3 * values, np.full(rows, 3.0)), paired_interval(values))
+    low, high = paired_interval(np.zeros(rows))
+    assert low == -high < 0
+
+
+@pytest.mark.parametrize("draws", [1, 2, 7, 400, 1000])
+def test_percentiles_are_numpys(draws):
+    """The second source: numpy's quantile, ties and missing draws included."""
+    drawn = np.random.default_rng(draws).normal(size=(draws, 9)).round(1)
+    before = drawn.copy()
+    for level in (0.5, 0.9, 0.95):
+        expected = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2], axis=0)
+        np.testing.assert_allclose(interval(drawn, level), expected, atol=1e-12)
+    np.testing.assert_array_equal(drawn, before)
+    if draws > 1:
+        drawn[0, 3] = np.nan
+    np.testing.assert_allclose(interval(drawn), np.nanquantile(drawn, [0.025, 0.975], axis=0), atol=1e-12)
+
+
+def test_wilson_against_scipy():
+    """A second source: scipy's own Wilson interval, one by one and all at once."""
+    given = [(0, 10), (3, 7), (50, 80), (80, 80)]
+    expected = [binomtest(hits, trials).proportion_ci(method="wilson") for hits, trials in given]
+    for (hits, trials), (low, high) in zip(given, expected, strict=True):
+        assert wilson(hits, trials) == pytest.approx((low, high))
+    np.testing.assert_allclose(wilson(*np.array(given, dtype=float).T), np.array(expected).T, atol=1e-12)
+    for hits, trials in ((3, 2), (-1, 2), (0, 0)):
+        with pytest.raises(InputError):
+            wilson(hits, trials)
