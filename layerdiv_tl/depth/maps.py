@@ -79,8 +79,9 @@ class LayerMaps(Result):
         """Does the same relative depth match best? One row.
 
         `distance`: how far, as a share of depth, a source layer is from the target layer that it foretells best,
-        averaged over source layers, with its 95 % interval over texts; `chance`: what it would be were the best
-        target any of them; `rank_correlation`: Spearman's, of a layer's place and its best target's.
+        averaged over source layers, with the middle 95 % of resamples of the texts (none for fewer than 8): a spread,
+        and too narrow where several targets are nearly as good; `chance`: what it would be were the best target any;
+        `rank_correlation`: Spearman's, of a layer's place and its best target's.
         """
         from scipy.stats import spearmanr
 

@@ -181,8 +181,7 @@ class Decomposition(Result):
         """One row per member: bias, diversity and what else its loss tells, undivided by |L|.
 
         `bias_share` and `diversity_share` are a member's part of the ensemble's sum; `accuracy` is the
-        member's own; `_low` and `_high` are 95 % intervals over examples (`ensemble.uncertainty`), NaN
-        for fewer than 8.
+        member's own; `_low` and `_high` are 95 % intervals over examples, NaN for fewer than 8.
         """
         table = self.per_example("components")
         return self._finish(self._frame_of(table, self._shares(table)))
@@ -339,7 +338,7 @@ class Decomposition(Result):
         unit = {"distance": "logits²", "cosine": "cosine", "disagreement": "share"}
         frame.attrs["units"] = {column: unit[column.split("_")[0]] for column in columns}
         frame.attrs |= {"order": [labels[i] for i in order], "linkage": joined.tolist()}
-        frame.attrs["identity_gap"] = self.identity_gap
+        frame.attrs |= {"identity_gap": self.identity_gap, "intervals": interval_note(len(self.values))}
         return frame
 
     def nested(self, groups: Sequence[object] | None = None) -> pd.DataFrame:

@@ -86,13 +86,15 @@ def jackknife(
     True
     """
     known = np.isfinite(left_out)
+    every = bool(known.all())
     count = known.sum(0).astype(np.float64)
     estimate = np.asarray(estimate, dtype=np.float64)
-    influence = np.where(known, (count - 1) * (estimate - np.where(known, left_out, 0.0)), 0.0)
     with np.errstate(invalid="ignore", divide="ignore"):
-        influence = np.where(known, influence - influence.sum(0) / count, 0.0)
-        second, third = (influence**2).sum(0) / count, (influence**3).sum(0) / count
-    low, high = _ends(estimate, count, second, third, level)
+        center = (left_out if every else np.where(known, left_out, 0.0)).sum(0) / count
+        influence = center - left_out if every else np.where(known, center - left_out, 0.0)
+        square = influence * influence
+        second, third = square.sum(0) / count, (square * influence).sum(0) / count
+        low, high = _ends(estimate, count, (count - 1) ** 2 * second, (count - 1) ** 3 * third, level)
     return np.clip(low, *within), np.clip(high, *within)
 
 

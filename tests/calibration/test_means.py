@@ -1,0 +1,168 @@
+"""How often 95 % intervals of means, and of what is made of means, hold the truth: measured, not promised.
+
+Each test states the nominal rate, 95 %, and what was measured with the seeds below. The percentile bootstrap that
+these intervals replace held the truth of log-normal rows in 77 % (8 rows), 86 % (16) and 88 % (32).
+"""
+
+import numpy as np
+import pytest
+
+from layerdiv_tl.depth.slope import slope
+from layerdiv_tl.ensemble.uncertainty import (
+    LEAST,
+    RunningMean,
+    cluster_means,
+    jackknife,
+    leave_one_out,
+    mean_interval,
+    paired_interval,
+)
+
+pytestmark = pytest.mark.slow
+SAMPLES = 4000
+ROWS = (LEAST, 12, 16, 32, 64, 200)
+LAWS = {
+    "normal": (lambda rng, shape: rng.normal(size=shape), 0.0),
+    "Student, 3 degrees": (lambda rng, shape: rng.standard_t(3, size=shape), 0.0),
+    "uniform": (lambda rng, shape: rng.random(shape), 0.5),
+    "exponential": (lambda rng, shape: rng.exponential(size=shape), 1.0),
+    "log-normal": (lambda rng, shape: rng.lognormal(size=shape), np.exp(0.5)),
+    "one in two": (lambda rng, shape: (rng.random(shape) < 0.5).astype(float), 0.5),
+}
+
+
+def held(ends, truth):
+    """The share of intervals that hold it."""
+    low, high = ends
+    assert np.isfinite(low).all()
+    assert np.isfinite(high).all()
+    return float(((low <= truth + 1e-12) & (truth - 1e-12 <= high)).mean())
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_means_of_rows(law):
+    """Nominal 95 %. Measured at 8, 12, 16, 32, 64, 200 rows (%):
+
+    normal              96.3 95.8 95.5 95.5 95.3 95.5
+    Student, 3 degrees  97.4 96.2 96.0 96.1 95.9 95.1
+    uniform             97.8 97.8 97.5 96.5 95.8 94.9
+    exponential         95.9 95.9 96.5 96.0 95.7 95.5
+    log-normal          94.0 93.8 94.2 94.6 95.2 95.5
+    one in two          99.3 100  99.9 98.1 96.6 95.9
+    """
+    draw, truth = LAWS[law]
+    rng = np.random.default_rng(0)
+    rates = [held(mean_interval(draw(rng, (n, SAMPLES))), truth) for n in ROWS]
+    assert min(rates) >= 0.93
+    assert max(rates[2:]) <= (1.0 if law == "one in two" else 0.975)  # nor are they wide for nothing
+
+
+def test_means_of_rare_events():
+    """Nominal 95 %. Of an event in one row of ten a mean's interval holds the truth in 58, 82, 96, 99, 97 % (8, 16, 32, 64,
+    200 rows): where no row shows it, nothing does. Proportions have Wilson's instead, differences the next test's.
+    """
+    rng = np.random.default_rng(0)
+    rates = [held(mean_interval((rng.random((n, SAMPLES)) < 0.1) * 1.0), 0.1) for n in (8, 16, 32, 64, 200)]
+    assert rates[0] < 0.7
+    assert min(rates[2:]) > 0.9
+
+
+@pytest.mark.parametrize("won, lost", [(0.02, 0.0), (0.05, 0.05), (0.1, 0.05), (0.3, 0.1)])
+def test_paired_shares(won, lost):
+    """Nominal 95 %. Measured from 8 to 200 rows: 95 to 100 %; a mean's interval: down to 15 %."""
+    rng = np.random.default_rng(0)
+    rates = []
+    for n in (8, 16, 32, 64, 200):
+        u = rng.random((n, SAMPLES))
+        rates.append(held(paired_interval((u < won) * 1.0 - (u > 1 - lost) * 1.0), won - lost))
+    assert min(rates) >= 0.92
+
+
+@pytest.mark.parametrize("law", ["exponential", "log-normal"])
+def test_shares_and_ratios(law):
+    """Nominal 95 %. Measured from 8 to 200 rows, a share of a sum of three: exponential 95 to 96 %,
+    log-normal 93 to 94 %; a ratio of two means whose rows go together: 92 to 95 % and 91 to 94 %."""
+    draw, _ = LAWS[law]
+    rng = np.random.default_rng(0)
+    shares, ratios = [], []
+    for n in ROWS:
+        part, rest = draw(rng, (n, SAMPLES)), draw(rng, (2, n, SAMPLES)).sum(0)
+        left_out = leave_one_out(part) / leave_one_out(part + rest)
+        share = part.mean(0) / (part + rest).mean(0)
+        shares.append(held(jackknife(share, left_out, within=(0, 1)), 1 / 3))
+        below = draw(rng, (n, SAMPLES))
+        above = 2 * below * rng.uniform(0.5, 1.5, below.shape)
+        left_out = leave_one_out(above) / leave_one_out(below)
+        ratios.append(held(jackknife(above.mean(0) / below.mean(0), left_out), 2.0))
+    assert min(shares) >= 0.91
+    assert min(ratios) >= 0.91
+
+
+def clustered(rng, texts, common, skewed, heavy=False):
+    """Sums and counts of tokens of texts of different lengths; `common` is the share of variance that a text has in
+    common. The truth is 0."""
+    counts = np.clip(rng.lognormal(3, 1.0 if heavy else 0.5, (texts, SAMPLES)).round(), 1, 400)
+    shared = rng.normal(size=counts.shape)
+    if skewed:
+        shared = (rng.lognormal(size=counts.shape) - np.exp(0.5)) / np.sqrt((np.e - 1) * np.e)
+    noise = rng.normal(size=counts.shape) * np.sqrt(counts)
+    return np.sqrt(common) * shared * counts + np.sqrt(1 - common) * noise, counts
+
+
+@pytest.mark.parametrize("common", [0, 0.3, 1])
+def test_means_of_tokens_of_texts(common):
+    """Nominal 95 %, texts of 5 to 80 tokens that share no, 30 % or all of their tokens' variance.
+
+    Measured with 8, 9, 20 and 50 texts: 95 to 97 %. Fewer have no interval: resampled percentiles held the truth in 50 %
+    (2 texts), 74 % (3) and 83 % (5), and tokens taken as independent in 69 %.
+    """
+    rng = np.random.default_rng(0)
+    rates = [held(cluster_means(*clustered(rng, n, common, skewed=False))[1:], 0.0) for n in (8, 9, 20, 50)]
+    assert 0.935 <= min(rates) <= max(rates) <= 0.98
+    for few in (2, 3, 5, LEAST - 1):
+        assert np.isnan(cluster_means(*clustered(rng, few, common, skewed=False))[1:]).all()
+
+
+@pytest.mark.parametrize("heavy", [False, True])
+def test_means_of_tokens_of_odd_texts(heavy):
+    """Nominal 95 %, the hard case: what texts have in common is log-normal. With 8, 20, 50 texts of 5 to 80 tokens
+    90, 92, 94 %; with lengths that are log-normal too (1 to 400 tokens) 85, 88, 89 %: there a text that holds most of the truth may
+    not be among those seen, and no interval can know.
+    """
+    rng = np.random.default_rng(0)
+    rates = [held(cluster_means(*clustered(rng, n, 1, skewed=True, heavy=heavy))[1:], 0.0) for n in (8, 20, 50)]
+    assert min(rates) >= (0.82 if heavy else 0.89)
+
+
+def test_running_sums_of_texts():
+    """Nominal 95 %. Running sums cannot leave a text out. With 8, 20, 50 texts of lengths 5 to 80: 96, 94, 96 %; of
+    lengths 1 to 400: 91, 93, 94 %."""
+    rng = np.random.default_rng(0)
+    for heavy, least in ((False, 0.93), (True, 0.88)):
+        rates = []
+        for n in (8, 20, 50):
+            sums, counts = clustered(rng, n, 0.3, skewed=False, heavy=heavy)
+            ends = []
+            for column in range(800):
+                mean = RunningMean()
+                for total, count in zip(sums[:, column], counts[:, column], strict=True):
+                    mean.add(total, int(count))
+                ends.append(mean.interval())
+            rates.append(held(np.array(ends).T, 0.0))
+        assert min(rates) >= least
+
+
+def test_slopes():
+    """Nominal 95 %, the slope over three groups of 3, 8, 20 questions beside a length, errors log-normal and larger
+    in later groups: 97, 96, 95 %. Percentiles of resamples: 86, 89, 93 %."""
+    rng, rates = np.random.default_rng(0), []
+    for each in (3, 8, 20):
+        x = np.repeat([1.0, 2.0, 3.0], each)
+        found = []
+        for _ in range(600):
+            length = rng.normal(size=len(x)) + 0.8 * x
+            y = 0.5 * x + 0.3 * length + (rng.lognormal(size=len(x)) - np.exp(0.5)) * np.sqrt(x)
+            s = slope(x, y, length, draws=1)
+            found.append((s.low, s.high))
+        rates.append(held(np.array(found).T, 0.5))
+    assert 0.92 <= min(rates) <= max(rates) <= 0.995
