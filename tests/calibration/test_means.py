@@ -58,8 +58,8 @@ def test_means_of_rows(law):
 
 
 def test_means_of_rare_events():
-    """Nominal 95 %. Of an event in one row of ten a mean's interval holds the truth in 58, 82, 96, 99, 97 % (8, 16, 32, 64,
-    200 rows): where no row shows it, nothing does. Proportions have Wilson's instead, differences the next test's.
+    """Nominal 95 %. Of an event in one row of ten a mean's interval holds the truth in 58, 82, 96, 99, 97 %
+    (8, 16, 32, 64, 200 rows): where no row shows it, nothing does. Proportions have Wilson's instead, differences the next test's.
     """
     rng = np.random.default_rng(0)
     rates = [held(mean_interval((rng.random((n, SAMPLES)) < 0.1) * 1.0), 0.1) for n in (8, 16, 32, 64, 200)]
@@ -67,7 +67,7 @@ def test_means_of_rare_events():
     assert min(rates[2:]) > 0.9
 
 
-@pytest.mark.parametrize("won, lost", [(0.02, 0.0), (0.05, 0.05), (0.1, 0.05), (0.3, 0.1)])
+@pytest.mark.parametrize(("won", "lost"), [(0.02, 0.0), (0.05, 0.05), (0.1, 0.05), (0.3, 0.1)])
 def test_paired_shares(won, lost):
     """Nominal 95 %. Measured from 8 to 200 rows: 95 to 100 %; a mean's interval: down to 15 %."""
     rng = np.random.default_rng(0)
@@ -113,8 +113,8 @@ def clustered(rng, texts, common, skewed, heavy=False):
 def test_means_of_tokens_of_texts(common):
     """Nominal 95 %, texts of 5 to 80 tokens that share no, 30 % or all of their tokens' variance.
 
-    Measured with 8, 9, 20 and 50 texts: 95 to 97 %. Fewer have no interval: resampled percentiles held the truth in 50 %
-    (2 texts), 74 % (3) and 83 % (5), and tokens taken as independent in 69 %.
+    Measured with 8, 9, 20 and 50 texts: 95 to 97 %. Fewer have no interval: resampled percentiles held the truth in
+    50 % (2 texts), 74 % (3) and 83 % (5), and tokens taken as independent in 69 %.
     """
     rng = np.random.default_rng(0)
     rates = [held(cluster_means(*clustered(rng, n, common, skewed=False))[1:], 0.0) for n in (8, 9, 20, 50)]
@@ -126,8 +126,8 @@ def test_means_of_tokens_of_texts(common):
 @pytest.mark.parametrize("heavy", [False, True])
 def test_means_of_tokens_of_odd_texts(heavy):
     """Nominal 95 %, the hard case: what texts have in common is log-normal. With 8, 20, 50 texts of 5 to 80 tokens
-    90, 92, 94 %; with lengths that are log-normal too (1 to 400 tokens) 85, 88, 89 %: there a text that holds most of the truth may
-    not be among those seen, and no interval can know.
+    90, 92, 94 %; with lengths that are log-normal too (1 to 400 tokens) 85, 88, 89 %: there a text
+    that holds most of the truth may not be among those seen, and no interval can know.
     """
     rng = np.random.default_rng(0)
     rates = [held(cluster_means(*clustered(rng, n, 1, skewed=True, heavy=heavy))[1:], 0.0) for n in (8, 20, 50)]
