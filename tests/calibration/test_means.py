@@ -59,7 +59,8 @@ def test_means_of_rows(law):
 
 def test_means_of_rare_events():
     """Nominal 95 %. Of an event in one row of ten a mean's interval holds the truth in 58, 82, 96, 99, 97 %
-    (8, 16, 32, 64, 200 rows): where no row shows it, nothing does. Proportions have Wilson's instead, differences the next test's.
+    (8, 16, 32, 64, 200 rows): where no row shows it, nothing does. Proportions have Wilson's instead, differences
+    of proportions that of the next test.
     """
     rng = np.random.default_rng(0)
     rates = [held(mean_interval((rng.random((n, SAMPLES)) < 0.1) * 1.0), 0.1) for n in (8, 16, 32, 64, 200)]
