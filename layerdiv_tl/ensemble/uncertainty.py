@@ -1,10 +1,15 @@
-"""Intervals over examples."""
+"""Intervals over examples, or over clusters of tokens: of means, of functions of means, of proportions.
+
+Means have the interval of Student's t after Hall's transformation for skewness (1992, *On the Removal of
+Skewness by Transformation*, J. R. Statist. Soc. B 54), on neither side shorter than Student's own. Nothing is
+drawn, so it is the same at every call. `tests/calibration` measures how often it holds the truth.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from jaxtyping import Float
@@ -12,6 +17,124 @@ from jaxtyping import Float
 from ..errors import InputError
 
 LEVEL = 0.95
+# Fewer independent examples (rows, texts, tasks) have no interval. From 8 on, 95 % intervals of means hold the truth
+# in 93 % for log-normal rows (the percentile bootstrap: 77 %), and in 95 to 97 % for rows without such a tail.
+LEAST = 8
+
+
+def interval_note(count: int, over: str = "rows", level: float = LEVEL) -> str:
+    """What the `_low` and `_high` of a table are, or why they are empty, for its `attrs`.
+
+    >>> interval_note(3, "texts")
+    'no intervals: 3 texts, and an interval needs at least 8'
+    """
+    if count < LEAST:
+        return f"no intervals: {count} {over}, and an interval needs at least {LEAST}"
+    return f"{level:.0%} intervals over {count} {over}".replace("%", " %")
+
+
+def mean_interval(
+    values: Float[np.ndarray, example * rest], level: float = LEVEL
+) -> tuple[Float[np.ndarray, "*rest"], Float[np.ndarray, "*rest"]]:
+    """(low, high) of the mean over examples, in the units of `values`; NaN for fewer than `LEAST` examples.
+
+    Examples without a value (NaN) are left out. Where no value is below 0, neither is the interval.
+    Raises InputError for no examples.
+
+    >>> low, high = mean_interval(np.arange(100.0))
+    >>> bool(low < 49.5 < high)
+    True
+    """
+    if len(values) == 0:
+        raise InputError("there are no examples to average: give at least one.")
+    mean = RunningMean()
+    mean.add_examples(values)
+    return mean.interval(level)
+
+
+def leave_one_out(
+    sums: Float[np.ndarray, example * rest], counts: Float[np.ndarray, example * rest] | None = None
+) -> Float[np.ndarray, example * rest]:
+    """The mean over all examples but one, for each example in turn: what `jackknife` makes an interval of.
+
+    `counts` (broadcast against `sums`) makes it a ratio of sums, such as a mean over the tokens of texts.
+    NaN for an example that has no count, which is not one of the examples then.
+    """
+    if counts is None:
+        return (sums.sum(0) - sums) / max(1, len(sums) - 1)
+    rest = counts.sum(0) - counts
+    return np.divide(sums.sum(0) - sums, rest, out=np.full(sums.shape, np.nan), where=(counts > 0) & (rest > 0))
+
+
+def jackknife(
+    estimate: Any,
+    left_out: Float[np.ndarray, example * rest],
+    level: float = LEVEL,
+    within: tuple[float, float] = (-np.inf, np.inf),
+) -> tuple[Float[np.ndarray, "*rest"], Float[np.ndarray, "*rest"]]:
+    """(low, high) of a smooth function of means (a ratio, a share, a cosine); NaN for fewer than `LEAST` examples.
+
+    estimate
+        The function of the means over all examples, `[*rest]`.
+    left_out
+        The same without each example in turn, `[example, *rest]`; NaN for what is not an example.
+    within
+        Where the quantity lies by definition, such as (0, 1) for a share: so do its ends.
+
+    >>> x, y = np.random.default_rng(0).normal([5, 10], 1, (50, 2)).T
+    >>> low, high = jackknife(y.mean() / x.mean(), leave_one_out(y) / leave_one_out(x))
+    >>> bool(low < 2 < high)
+    True
+    """
+    known = np.isfinite(left_out)
+    count = known.sum(0).astype(np.float64)
+    estimate = np.asarray(estimate, dtype=np.float64)
+    influence = np.where(known, (count - 1) * (estimate - np.where(known, left_out, 0.0)), 0.0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        influence = np.where(known, influence - influence.sum(0) / count, 0.0)
+        second, third = (influence**2).sum(0) / count, (influence**3).sum(0) / count
+    low, high = _ends(estimate, count, second, third, level)
+    return np.clip(low, *within), np.clip(high, *within)
+
+
+def cluster_means(
+    sums: Float[np.ndarray, cluster * rest], counts: Float[np.ndarray, cluster * rest], level: float = LEVEL
+) -> tuple[Float[np.ndarray, "*rest"], Float[np.ndarray, "*rest"], Float[np.ndarray, "*rest"]]:
+    """(mean, low, high) over tokens that come in clusters, such as texts: Σ sums / Σ counts.
+
+    Tokens of one text resemble one another, so clusters are what is independent. `counts` are broadcast
+    against `sums`. NaN where there is no token, and no interval for fewer than `LEAST` clusters.
+    Where no sum is below 0, neither is the interval.
+
+    >>> mean, low, high = cluster_means(np.array([3.0, 3.0, 6.0]), np.array([2.0, 1.0, 3.0]))
+    >>> float(mean), float(low)
+    (2.0, nan)
+    """
+    counts = np.broadcast_to(counts, sums.shape)
+    total = counts.sum(0)
+    mean = np.divide(sums.sum(0), total, out=np.full(sums.shape[1:], np.nan), where=total > 0)
+    low, high = jackknife(mean, leave_one_out(sums, counts), level)
+    return mean, np.where((sums >= 0).all(0), np.maximum(low, 0.0), low), high
+
+
+def _ends(estimate: Any, count: Any, second: Any, third: Any, level: float) -> tuple[np.ndarray, np.ndarray]:
+    """The interval from the moments of each example's influence on the estimate, about their mean."""
+    from scipy.stats import t
+
+    with np.errstate(invalid="ignore", divide="ignore"):
+        quantile = np.where(count >= LEAST, t.ppf(0.5 + level / 2, count - 1), np.nan)
+        error = np.sqrt(second / (count - 1))
+        # Few examples of a skewed quantity rarely hold its tail, so that their own skewness is too small: n / (n − 4).
+        skew = np.where(second > 0, third / second**1.5, 0.0) * count / (count - 4) / np.sqrt(count)
+        above, below = (_untransformed(end, skew) for end in (quantile, -quantile))
+        return estimate - error * np.maximum(above, quantile), estimate - error * np.minimum(below, -quantile)
+
+
+def _untransformed(y: np.ndarray, skew: np.ndarray) -> np.ndarray:
+    """The t at which Hall's t + At²/3 + A²t³/27 + A/6 is y."""
+    small = np.abs(skew) < 1e-5
+    safe = np.where(small, 1.0, skew)
+    return np.where(small, y - skew * (1 / 6 + y**2 / 3), 3 / safe * (np.cbrt(1 + safe * (y - safe / 6)) - 1))
 
 
 def bootstrap(
@@ -99,10 +222,10 @@ def interval(
 
 
 class RunningMean:
-    """The mean over tokens of what comes in clusters (texts, pieces of a text), from running sums only.
+    """The mean over tokens of what comes in clusters (texts), from running sums only.
 
     Tokens of one text resemble one another, so clusters are what is independent. The interval is that of
-    a ratio, Σ sums / Σ counts, linearised, with Student's t for the number of clusters.
+    a ratio, Σ sums / Σ counts, linearized, as `mean_interval` has it for one value per cluster.
 
     >>> mean = RunningMean()
     >>> for values in ([1.0, 2.0], [3.0], [2.0, 2.0, 2.0]):
@@ -113,31 +236,48 @@ class RunningMean:
 
     def __init__(self) -> None:
         self.clusters: np.ndarray = np.zeros(())
-        self.count: np.ndarray = np.zeros(())
-        self.squared_count: np.ndarray = np.zeros(())
         self.total: np.ndarray = np.zeros(())
-        self.squared: np.ndarray = np.zeros(())
-        self.product: np.ndarray = np.zeros(())
+        # Σ count^a · (sum − count · origin)^b over clusters, by (a, b). The origin is the first cluster's mean, so
+        # that values far from 0 keep the digits of their differences.
+        self._origin: np.ndarray = np.zeros(())
+        self._sums: dict[tuple[int, int], Any] = dict.fromkeys(_POWERS, np.zeros(()))
+        self._negative: np.ndarray = np.zeros((), dtype=bool)
 
     def add(self, sums: Any, count: int) -> None:
         """One cluster: the sums of its values, any shape, and how many there were."""
         if count == 0:
             return
-        self._add(np.ones(()), np.float64(count), np.float64(count**2), sums, np.square(sums), sums * np.float64(count))
+        sums = np.asarray(sums, dtype=np.float64)
+        if not self.clusters.any():
+            self._origin = sums / count
+        moved = sums - count * self._origin
+        powers = [np.ones(()), moved, moved**2, moved**3]
+        self._add(np.ones(()), sums, {(a, b): float(count) ** a * powers[b] for a, b in _POWERS}, sums < 0)
 
     def add_examples(self, values: Float[np.ndarray, example * rest]) -> None:
         """Several clusters of one value each, those without one (NaN) left out: independent examples."""
         known = np.isfinite(values)
-        counts, filled = known.sum(0).astype(np.float64), np.where(known, values, 0.0)
-        self._add(counts, counts, counts, filled.sum(0), np.square(filled).sum(0), filled.sum(0))
+        every = bool(known.all())
+        counts = np.full(values.shape[1:], float(len(values))) if every else known.sum(0).astype(np.float64)
+        total = (values if every else np.where(known, values, 0.0)).sum(0, dtype=np.float64)
+        if not self.clusters.any():
+            self._origin = np.divide(total, counts, out=np.zeros_like(total), where=counts > 0)
+        moved = values - self._origin
+        moved = moved if every else np.where(known, moved, 0.0)
+        square = moved * moved
+        powers = [counts, total - counts * self._origin, square.sum(0), (square * moved).sum(0)]
+        self._add(counts, total, {(a, b): powers[b] for a, b in _POWERS}, (values < 0).any(0))
 
-    def _add(self, clusters: Any, count: Any, squared_count: Any, total: Any, squared: Any, product: Any) -> None:
+    def _add(self, clusters: Any, total: Any, sums: dict[tuple[int, int], Any], negative: Any) -> None:
         self.clusters = self.clusters + clusters
-        self.count = self.count + count
-        self.squared_count = self.squared_count + squared_count
         self.total = self.total + total
-        self.squared = self.squared + squared
-        self.product = self.product + product
+        self._sums = {power: self._sums[power] + more for power, more in sums.items()}
+        self._negative = self._negative | negative
+
+    @property
+    def count(self) -> np.ndarray:
+        """How many tokens."""
+        return np.asarray(self._sums[1, 0])
 
     @property
     def mean(self) -> np.ndarray:
@@ -146,33 +286,57 @@ class RunningMean:
             return np.asarray(self.total / self.count)
 
     def interval(self, level: float = LEVEL) -> tuple[np.ndarray, np.ndarray]:
-        """(low, high) of the mean; NaN for fewer than two clusters."""
-        from scipy.stats import t
+        """(low, high) of the mean; NaN for fewer than `LEAST` clusters.
 
-        mean = self.mean
-        residual = self.squared - 2 * mean * self.product + mean**2 * self.squared_count
+        Where no cluster's sum is below 0, neither is the interval.
+        """
+        n, count, s = self.clusters, self.count, self._sums
         with np.errstate(invalid="ignore", divide="ignore"):
-            error = np.sqrt(self.clusters / (self.clusters - 1) * np.clip(residual, 0, None)) / self.count
-            half = np.where(self.clusters > 1, t.ppf(0.5 + level / 2, self.clusters - 1) * error, np.nan)
-        return mean - half, mean + half
+            ratio = self.mean - self._origin
+            # A cluster's influence is n/count · (sum − ratio · count); moments of these, about their mean, 0.
+            second = s[0, 2] - 2 * ratio * s[1, 1] + ratio**2 * s[2, 0]
+            third = s[0, 3] - 3 * ratio * s[1, 2] + 3 * ratio**2 * s[2, 1] - ratio**3 * s[3, 0]
+            # A long text pulls the mean to itself, which hides how far it lies off: the jackknife's weights,
+            # (1 − 1/n)² / (1 − its share)², to first order.
+            leverage = s[1, 2] - 2 * ratio * s[2, 1] + ratio**2 * s[3, 0]
+            second = np.maximum(second + 2 * (leverage / count - second / n), second)
+            scale = n / count
+            low, high = _ends(self.mean, n, np.maximum(second, 0) * scale**2 / n, third * scale**3 / n, level)
+        return np.where(self._negative, low, np.maximum(low, 0.0)), high
 
 
-def wilson(hits: float, trials: int, level: float = LEVEL) -> tuple[float, float]:
+# What RunningMean adds up beside the total: all that the third moment of a ratio needs.
+_POWERS = ((1, 0), (2, 0), (3, 0), (1, 1), (2, 1), (0, 2), (1, 2), (0, 3))
+
+
+@overload
+def wilson(hits: float, trials: float, level: float = LEVEL) -> tuple[float, float]: ...
+
+
+@overload
+def wilson(hits: np.ndarray, trials: Any, level: float = LEVEL) -> tuple[np.ndarray, np.ndarray]: ...
+
+
+def wilson(hits: Any, trials: Any, level: float = LEVEL) -> tuple[Any, Any]:
     """Wilson's score interval of a proportion; it stays inside [0, 1] and is not empty at 0 or 1.
 
+    Hits need not be whole: options that share the first place share the hit. Arrays are broadcast.
+    Raises InputError for more hits than trials, fewer than none, and no trials.
+
     >>> low, high = wilson(45, 50)
-    >>> round(low, 3), round(high, 3)
+    >>> round(float(low), 3), round(float(high), 3)
     (0.786, 0.957)
     """
     from statistics import NormalDist
 
-    if not 0 <= hits <= trials or trials == 0:
-        raise InputError(f"{hits} hits in {trials} trials is no proportion.")
+    hits, trials = np.asarray(hits, dtype=np.float64), np.asarray(trials, dtype=np.float64)
+    if not ((hits >= 0) & (hits <= trials) & (trials > 0)).all():
+        raise InputError(f"{hits} hits in {trials} trials is not a proportion.")
     z = NormalDist().inv_cdf(0.5 + level / 2)
     p = hits / trials
-    centre = (p + z**2 / (2 * trials)) / (1 + z**2 / trials)
+    center = (p + z**2 / (2 * trials)) / (1 + z**2 / trials)
     half = z / (1 + z**2 / trials) * np.sqrt(p * (1 - p) / trials + z**2 / (4 * trials**2))
-    return max(0.0, float(centre - half)), min(1.0, float(centre + half))
+    return np.maximum(0.0, center - half), np.minimum(1.0, center + half)
 
 
 def _blocks(columns: int, draws: int) -> Iterator[slice]:
