@@ -13,7 +13,7 @@ from ..ensemble.decomposition import decompose
 from ..errors import InputError
 from ..studies.study import AVERAGE, QUANTITIES, Study
 from ..studies.telling import SETTINGS, kept
-from ..studies.verdicts import LEAST
+from ..studies.verdicts import LEAST_SEEDS
 from ..tasks.task import recipes
 from ..zoo import trained
 from . import style
@@ -301,7 +301,7 @@ def _over_seeds(page: Page, study: Study, unit: Unit) -> None:
         claims = study.claims(unit, seeds=seeds)
     except InputError:
         return
-    if len(claims.attrs["seeds"]) < LEAST:
+    if len(claims.attrs["seeds"]) < LEAST_SEEDS:
         return
     words = claims.attrs["over"]
     claims = claims.assign(because=[text.removesuffix(f"; {words}") for text in claims["because"]])
