@@ -516,7 +516,8 @@ class Study(Result):
 
         Rows whose `over` is "seeds" come first: of two or more training seeds of one pair of shapes, which
         go by the shapes' names; the interval is over these `n` seeds. That of the others is over their `n`
-        tasks, and speaks of these two models only. An interval needs three of either.
+        tasks, and speaks of these two models only. An interval needs six tasks, or three
+        seeds.
 
         pairs
             {model that reuses layers: model that does not}; None takes those of the same number of parameters,

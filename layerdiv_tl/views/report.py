@@ -116,7 +116,8 @@ def study_page(study: Study, title: str | None = None) -> Page:
     page.heading("What the paper claims")
     page.text(
         "Each claim as the paper states it, held against this study. An estimate is confirmed or refuted where its "
-        "interval lies on one side of the null, and within noise where it does not."
+        "interval lies on one side of the null, and within noise where it does not. Claims about curves along depth "
+        "are tested by giving models the curves of others of their depth, and not tested where that cannot be done."
     )
     page.table(claims_table(study.claims(unit)), "Estimates with 95 % intervals below.", marked="verdict")
     _over_seeds(page, study, unit)
