@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from layerdiv_tl.ensemble.correlation import SIGNS, correlations, significance, student_p
+from layerdiv_tl.ensemble.correlation import SIGNS, correlations, curve_correlations, student_p
 from layerdiv_tl.ensemble.decomposition import decompose
+from layerdiv_tl.ensemble.permutation import by_cluster, cluster_numbers, model_permutations, permutation_p
 from layerdiv_tl.ensemble.scaling import LogFit, log_fit
 from layerdiv_tl.ensemble.shares import module_shares
 from layerdiv_tl.ensemble.tradeoff import TradeOff, tradeoff_signs
@@ -53,19 +54,19 @@ def test_one_model_is_scipys_correlation_and_t_test():
 
 
 def test_pooled_is_scipys_correlation_of_z_scores():
-    frame = walks(np.random.default_rng(1), models=3)
+    frame = walks(np.random.default_rng(1), models=6)
     frame = frame.drop(index=range(30))  # models of different lengths
     table = correlations(frame, draws=50)
     accuracy, metric = z_scored(frame, "accuracy"), -z_scored(frame, "mse")
     for coefficient, scipys in (("pearson", stats.pearsonr), ("spearman", stats.spearmanr)):
         expected, found = scipys(accuracy, metric), cell(table, coefficient=coefficient)
         assert (found.r, found.p_student) == pytest.approx((expected.statistic, expected.pvalue))
-        assert (found.n, found.models) == (len(frame), 3)
+        assert (found.n, found.models) == (len(frame), 6)
         assert found.low < found.r < found.high
 
 
 def test_per_model_is_scipys_t_test_of_fishers_z():
-    frame = walks(np.random.default_rng(2), models=5)
+    frame = walks(np.random.default_rng(2), models=6)
     found = cell(correlations(frame, draws=50), "per_model")
     z = np.arctanh([stats.pearsonr(f["accuracy"], -f["mse"]).statistic for _, f in frame.groupby("model")])
     expected = stats.ttest_1samp(z, 0)
@@ -80,7 +81,7 @@ def test_final_is_scipys_correlation_over_models():
     for coefficient, scipys in (("pearson", stats.pearsonr), ("spearman", stats.spearmanr)):
         expected, found = scipys(last["accuracy"], -last["mse"]), cell(table, "final", coefficient=coefficient)
         assert (found.r, found.p_student) == pytest.approx((expected.statistic, expected.pvalue))
-        assert np.isnan(found.p_shift)
+        assert np.isnan(found.p_permutation)
 
 
 @settings(max_examples=50, deadline=None)
@@ -90,21 +91,36 @@ def test_students_p_is_that_of_pearsonr(r, n):
     assert student_p(r, n) == pytest.approx(2 * beta.sf(abs(r)), abs=1e-6)
 
 
-def test_the_interval_resamples_models_and_ranks_them_anew():
-    """Each bound is a percentile of r over resamples, computed by copying models."""
-    frame = walks(np.random.default_rng(4), models=3, junctions=9).round({"accuracy": 0})  # with ties
-    curves = [f for _, f in frame.groupby("model")]
-    counts = np.random.default_rng(5).multinomial(3, np.full(3, 1 / 3), size=40)
+def test_the_interval_is_the_jackknife_over_models():
+    """Student's t and pseudo-values of atanh r, each model left out by hand and the rest ranked anew."""
+    frame = walks(np.random.default_rng(4), models=6, junctions=9).round({"accuracy": 0})  # with ties
     for coefficient, scipys in (("pearson", stats.pearsonr), ("spearman", stats.spearmanr)):
-        drawn = []
-        for count in counts:
-            # A copy of a model is z-scored like the model itself.
-            taken = np.repeat(np.arange(3), count)
-            copies = [curves[m].assign(model=f"m{m}-{k}") for k, m in enumerate(taken)]
-            copied = pd.concat(copies)
-            drawn.append(scipys(z_scored(copied, "accuracy"), -z_scored(copied, "mse")).statistic)
-        found = cell(correlations(frame, draws=40, seed=5), coefficient=coefficient)
-        assert (found.low, found.high) == pytest.approx(tuple(np.quantile(drawn, [0.025, 0.975])))
+
+        def z(some, scipys=scipys):
+            return np.arctanh(scipys(z_scored(some, "accuracy"), -z_scored(some, "mse")).statistic)
+
+        full = z(frame)
+        pseudo = [6 * full - 5 * z(frame[frame["model"] != f"m{m}"]) for m in range(6)]
+        half = stats.t.ppf(0.975, 5) * stats.sem(pseudo)
+        found = cell(correlations(frame, draws=40), coefficient=coefficient)
+        assert (found.low, found.high) == pytest.approx((np.tanh(full - half), np.tanh(full + half)))
+    five = cell(correlations(frame[frame["model"] != "m0"], draws=40))
+    assert np.isnan(five.low)
+    assert "no interval: 5 of 6 models" in five.note
+
+
+def test_models_of_a_cluster_count_as_one():
+    """Six copies of each of six models have the intervals and p-values of the six."""
+    frame = walks(np.random.default_rng(5), models=6, junctions=20)
+    copies = pd.concat([frame.assign(model=frame["model"] + f"-{k}") for k in range(3)])
+    clusters = {name: name[:2] for name in copies["model"].unique()}
+    columns = ["r", "low", "high", "p_permutation"]
+    for reading in ("pooled", "per_model"):
+        one = cell(correlations(frame, draws=800), reading)
+        many = cell(correlations(copies, clusters=clusters, draws=800), reading)
+        assert many[columns].tolist() == pytest.approx(one[columns].tolist())
+    with pytest.raises(InputError, match="clusters"):
+        correlations(copies, clusters=["m0"])
 
 
 # By hand
@@ -128,14 +144,14 @@ def test_two_models_by_hand():
 
 
 def test_the_average_is_fishers_and_untested():
-    frame = walks(np.random.default_rng(6), models=3, tasks=4)
+    frame = walks(np.random.default_rng(6), models=6, tasks=4)
     table = correlations(frame, draws=100)
     for reading in ("pooled", "per_model", "final"):
         rs = [cell(table, reading, f"t{t}").r for t in range(4)]
         average = cell(table, reading, "average")
         assert average.r == pytest.approx(np.tanh(np.arctanh(rs).mean()))
         assert average.low < average.r < average.high
-        assert np.isnan([average.p_student, average.p_shift, average.p_cosine]).all()
+        assert np.isnan([average.p_student, average.p_permutation]).all()
 
 
 def test_the_sign_says_what_is_expected():
@@ -166,42 +182,52 @@ def test_units_do_not_matter(seed, scale, offset):
             )
 
 
-# Nulls
+# Permutations of models
 
 
-def test_independent_walks_are_called_significant_by_student_and_not_by_the_cosine_null():
-    """300 studies of four models whose curves have nothing to do with each other (MATHS 12)."""
-    found = [correlations(walks(np.random.default_rng([7, i])), draws=199, seed=i) for i in range(300)]
-    p = pd.concat(found).query("task == 't0' and reading != 'final'")
-    p = p.set_index(["reading", "coefficient"])
-    for key in (("pooled", "pearson"), ("pooled", "spearman"), ("per_model", "pearson"), ("per_model", "spearman")):
-        assert stats.kstest(p.loc[[key], "p_cosine"], "uniform").pvalue > 0.01
-    # Models are independent, so over them Student's t holds whatever the curves are.
-    assert stats.kstest(p.loc[[("per_model", "pearson")], "p_student"], "uniform").pvalue > 0.01
-    for coefficient in ("pearson", "spearman"):
-        pooled = p.loc[[("pooled", coefficient)]]
-        assert (pooled["p_student"] < 0.05).mean() > 0.5
-        # The circle has a seam where a walk has none: better than Student's, not uniform.
-        assert 0.05 < (pooled["p_shift"] < 0.05).mean() < 0.25
+def test_the_p_counts_permutations_by_hand():
+    """Five models of one depth have 120 permutations; every one of them by a loop."""
+    import itertools
+
+    frame = walks(np.random.default_rng(7), models=5, junctions=12, tasks=2)
+    frame["mse"] -= 0.5 * frame["accuracy"]
+    a, b = (
+        np.array([[z_scored(f, c) for _, f in of.groupby("model")] for _, of in frame.groupby("task")])
+        for c in ("accuracy", "mse")
+    )
+    totals = [np.sum(a * -b[:, list(way)]) for way in itertools.permutations(range(5))]
+    expected = 2 * np.mean(np.array(totals) >= totals[0] - 1e-9)
+    assert curve_correlations(frame, "mse", -1)[1] == pytest.approx(expected)
 
 
-def test_the_circular_shift_is_uniform_for_curves_without_a_seam():
-    """Sums of whole waves with random phases close into a circle."""
-    p = []
-    for i in range(200):
-        rng = np.random.default_rng([8, i])
-        at = 2 * np.pi * np.arange(40)[:, None] / 40
-        frame = walks(rng, models=2, junctions=40)
-        for column in ("accuracy", "mse"):
-            frame[column] = np.concatenate(
-                [np.cos(at * [1, 2, 3] + rng.uniform(0, 7, 3)) @ rng.normal(size=3) for _ in range(2)]
-            )
-        p.append(cell(correlations(frame, draws=199, seed=i)).p_shift)
-    assert stats.kstest(p, "uniform").pvalue > 0.01
+def test_permutations_stay_within_a_depth():
+    ways = model_permutations([3, 5, 3, 3, 5, 3, 5], draws=1000)
+    assert ways.shape == (144, 7)
+    assert len(np.unique(ways, axis=0)) == 144
+    assert set(map(tuple, np.sort(ways[:, [1, 4, 6]], axis=1))) == {(1, 4, 6)}
+    drawn = model_permutations([3] * 9, draws=50, seed=1)
+    assert drawn.shape == (51, 9)
+    assert drawn[0].tolist() == list(range(9))
+    assert (np.sort(drawn, axis=1) == np.arange(9)).all()
+    assert not len(model_permutations([1, 1, 1, 1, 2, 3]))
+
+
+def test_too_few_models_of_one_depth_have_no_p():
+    frame = walks(np.random.default_rng(8), models=4)
+    row = cell(correlations(frame, draws=20))
+    assert np.isnan(row.p_permutation)
+    assert "too few models of one depth" in row.note
+
+
+def test_means_of_clusters_leave_out_what_is_not_known():
+    products = np.arange(9.0).reshape(3, 3)
+    products[0, 2] = np.nan
+    number = cluster_numbers(["a", "b", "c"], {"a": 1, "b": 1})
+    np.testing.assert_allclose(by_cluster(products, number), [[2, 5], [6.5, 8]])
 
 
 def test_a_real_association_is_found():
-    """Six models whose metric follows accuracy with as much noise: both nulls see it."""
+    """Six models whose metric follows accuracy with as much noise."""
     rng = np.random.default_rng(9)
     frame = walks(rng, models=6)
     frame["mse"] = 0.5 * frame["mse"] - frame["accuracy"]
@@ -209,21 +235,23 @@ def test_a_real_association_is_found():
     for coefficient in ("pearson", "spearman"):
         for reading in ("pooled", "per_model"):
             row = cell(table, reading, coefficient=coefficient)
-            assert max(row.p_shift, row.p_cosine) < 0.01
+            assert row.p_permutation < 0.01
             assert row.low > 0
 
 
 def test_the_same_seed_gives_the_same_table_whatever_else_is_asked():
-    frame = walks(np.random.default_rng(10), columns=("accuracy", "mse", "bias"))
+    frame = walks(np.random.default_rng(10), models=7, columns=("accuracy", "mse", "bias"))
     pd.testing.assert_frame_equal(correlations(frame, draws=50), correlations(frame, draws=50))
     alone = correlations(frame, {"bias": -1}, draws=50)
-    assert cell(alone, metric="bias").p_cosine == cell(correlations(frame, draws=50), metric="bias").p_cosine
+    assert cell(alone, metric="bias").p_permutation == cell(correlations(frame, draws=50), metric="bias").p_permutation
 
 
-def test_significance_counts_what_was_observed():
-    assert significance(1.0, np.full(9, 0.5)) == pytest.approx(0.1)
-    assert significance(1.0, np.full(9, -1.0)) == 1.0
-    assert np.isnan(significance(np.nan, np.zeros(9)))
+def test_a_p_is_twice_the_side_it_lies_on():
+    assert permutation_p(np.array([1.0] + [0.5] * 9)) == pytest.approx(0.2)
+    assert permutation_p(np.array([-1.0] + [-2.0] * 9)) == 1.0
+    assert permutation_p(np.array([1.0, np.nan, 0.0, 0.0])) == 1.0
+    assert np.isnan(permutation_p(np.array([np.nan, 0.0])))
+    assert np.isnan(permutation_p(np.array([])))
 
 
 # What cannot be correlated
@@ -237,9 +265,10 @@ def test_constant_and_missing_curves_are_left_out_with_a_reason():
     row = cell(correlations(frame, draws=20))
     assert row.r == pytest.approx(cell(whole).r)
     assert row.models == 1
-    assert row.note == "one model: no interval; left out: m0 (constant accuracy), m1 (metric is not finite)"
+    assert row.note.endswith("left out: m0 (constant accuracy), m1 (metric is not finite)")
+    assert "no interval: 1 of 6 models" in row.note
     row = cell(correlations(frame.assign(mse=1.0), draws=20), "per_model")
-    assert np.isnan([row.r, row.low, row.p_student, row.p_cosine]).all()
+    assert np.isnan([row.r, row.low, row.p_student, row.p_permutation]).all()
     assert row.note.startswith("no model has two curves that vary")
     average = cell(correlations(frame.assign(mse=1.0), draws=20), task="average")
     assert np.isnan(average.r)
@@ -316,16 +345,21 @@ def steps(rng, linked, models=4, junctions=61, tasks=2):
 
 
 def test_a_trade_off_where_accuracy_stands_still_is_found():
-    found = tradeoff_signs(steps(np.random.default_rng(0), linked=True))
+    found = tradeoff_signs(steps(np.random.default_rng(0), linked=True, models=7))
     assert found.p < 0.01
     assert 0 < found.low < found.difference < found.high
     assert found.null_low < 0 < found.null_high < found.difference
 
 
-def test_the_trade_offs_null_is_uniform():
-    """Stretches of both kinds that have nothing to do with each other."""
-    p = [tradeoff_signs(steps(np.random.default_rng([1, i]), linked=False), draws=199, seed=i).p for i in range(150)]
-    assert stats.kstest(p, "uniform").pvalue > 0.01
+def test_the_trade_offs_interval_is_the_jackknife_over_models():
+    frame = steps(np.random.default_rng(1), linked=True, models=6)
+    found = tradeoff_signs(frame, draws=20)
+    rest = [tradeoff_signs(frame[frame["model"] != f"m{m}"], draws=20).difference for m in range(6)]
+    pseudo = 6 * found.difference - 5 * np.array(rest)
+    half = stats.t.ppf(0.975, 5) * stats.sem(pseudo)
+    assert (found.low, found.high) == pytest.approx((found.difference - half, found.difference + half))
+    few = tradeoff_signs(frame[frame["model"].isin(["m0", "m1", "m2", "m3"])], draws=20)
+    assert np.isnan([few.low, few.p, few.null_low]).all()
 
 
 def test_a_trade_off_that_never_stands_still_has_no_difference():

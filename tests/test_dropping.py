@@ -390,9 +390,14 @@ def test_correlations_are_spearmans_of_the_frame(found):
         np.testing.assert_allclose(row.correlation, by, atol=1e-9)
         if row.measure != "influence":
             np.testing.assert_allclose(row.better, by - base, atol=1e-9)
-        for low, high in (("low", "high"), ("low_components", "high_components"), ("better_low", "better_high")):
+        for low, high in (
+            ("spread_low", "spread_high"),
+            ("low_components", "high_components"),
+            ("better_low", "better_high"),
+        ):
             assert np.isnan(row[low]) or row[low] <= row[high]
-        assert np.isnan(row.low) or (row.low >= -1 and row.high <= 1)
+        assert np.isnan(row.spread_low) or (row.spread_low >= -1 and row.spread_high <= 1)
+        assert np.isnan(row.corrected) or abs(row.correlation) - 1e-12 <= abs(row.corrected) <= 1
     layers = ld.depth.agreement(ld.load_model(llama()), texts(6), "layer")
     assert set(layers.correlations().kind) <= {"all", "layer"}
 
@@ -846,7 +851,7 @@ def test_one_row_has_effects_but_no_interval_of_rows():
     close(found.frame().loss, plain.effects(LENGTHS[:1], None, "sublayer")["loss"])
     bounds = ["loss_low", "loss_high", "net_rank_low", "influence_high"]
     assert found.frame()[bounds].isna().all(axis=None)
-    assert found.correlations()[["low", "high", "better_low"]].isna().all(axis=None)
+    assert found.correlations()[["corrected", "spread_low", "spread_high", "better_low"]].isna().all(axis=None)
     with pytest.raises(ld.InputError, match="at least 4 rows"):
         found.stability()
     plan = ld.depth.drop_plan(ld.load_model(llama()), LENGTHS[:2], 1, random=3)

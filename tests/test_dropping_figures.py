@@ -90,13 +90,14 @@ def test_the_other_button_gives_the_other_figure(agreement):
 
 
 def test_headings_say_the_correlation(agreement):
-    """Each panel's heading has the pooled correlation with its interval; raw stands beside centred."""
+    """Each panel's heading has the pooled correlation, corrected where it can be; raw stands beside centred."""
     frame = agreement.correlations().query("kind == 'all' and effect == 'accuracy'")
     headings = [note.text.replace("−", "-") for note in agreement.plot(effect="accuracy").layout.annotations]
     assert [heading.split(":")[0] for heading in headings[:2]] == ["Diversity, raw", "Diversity, centred"]
     for heading, row in zip(headings, frame.itertuples(), strict=True):
         if np.isfinite(row.correlation):
-            assert f"ρ = {row.correlation:.2f} [{row.low:.2f}, {row.high:.2f}]" in heading
+            corrected = f" ({row.corrected:.2f})" if np.isfinite(row.corrected) else ""
+            assert heading.endswith(f"ρ = {row.correlation:.2f}{corrected}")
         else:
             assert "ρ" not in heading
 
@@ -131,8 +132,8 @@ def test_bars_are_the_correlations(agreement, effect):
     for trace, (_, rows) in zip(figure.data, frame.groupby("kind", sort=False), strict=True):
         np.testing.assert_array_equal(trace.y, rows["correlation"])
         ends = np.stack([trace.y - trace.error_y.arrayminus, trace.y + trace.error_y.array])
-        np.testing.assert_allclose(ends[0], np.fmin(rows["low"], rows["correlation"]))
-        np.testing.assert_allclose(ends[1], np.fmax(rows["high"], rows["correlation"]))
+        np.testing.assert_allclose(ends[0], np.fmin(rows["spread_low"], rows["correlation"]))
+        np.testing.assert_allclose(ends[1], np.fmax(rows["spread_high"], rows["correlation"]))
         for hover, row in zip(trace.hovertext, rows.itertuples(), strict=True):
             said = f"above block influence by {style.number(row.better)} "
             assert (said in hover) == (row.measure != "influence" and np.isfinite(row.better_low))

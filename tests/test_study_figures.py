@@ -137,7 +137,7 @@ def test_bars_of_correlations_are_the_frames(study, reading):
             np.testing.assert_allclose(
                 whiskers, np.array([rows["high"] - rows["r"], rows["r"] - rows["low"]])[:, inside]
             )
-            p = rows["p_student" if reading == "final" else "p_cosine"].tolist()
+            p = rows["p_student" if reading == "final" else "p_permutation"].tolist()
             for fill, shape, value in zip(trace.marker.color, trace.marker.pattern.shape, p, strict=True):
                 assert (fill == style.CLEAR) == (value >= 0.05)
                 assert (shape == "/") == (value != value)

@@ -19,8 +19,9 @@ from ..ensemble.uncertainty import cluster_means, interval, interval_note, paire
 from ..errors import InputError
 from ..results import Result
 from ..stream.loading import Model, fingerprint, load_model
-from .agreeing import FALLING, UNITS, Direct, Effect, measures
+from .agreeing import FALLING, UNITS, Effect
 from .answering import Cut, Rows, Scores, check_whole, read_rows, scores, writers
+from .direct_measures import Direct, measures
 from .texts import describe
 
 OWN, INFLUENCE, RANDOM = "plan", "influence", "random"

@@ -1,18 +1,27 @@
-"""Does a metric follow accuracy? Correlations along depth, with nulls for smooth curves (Fig. 3, MATHS 12)."""
+"""Does a metric follow accuracy? Correlations along depth, with tests over models (Fig. 3, MATHS 12)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from jaxtyping import Float, Int
-from scipy.fft import dct
 from scipy.stats import rankdata, t
 
 from ..errors import InputError
-from .uncertainty import LEVEL, interval, resamples
+from .permutation import (
+    LEAST_MODELS,
+    by_cluster,
+    cluster_numbers,
+    model_permutations,
+    over_models,
+    permutation_p,
+    permuted_sums,
+    strata_of,
+)
+from .uncertainty import LEVEL
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,16 +71,16 @@ class _Estimate:
     low: float = np.nan
     high: float = np.nan
     p_student: float = np.nan
-    p_shift: float = np.nan
-    p_cosine: float = np.nan
+    p_permutation: float = np.nan
     n: int = 0
     models: int = 0
     note: str = ""
-    # r of every resample of models (pooled, final), or atanh r of every model (per_model).
-    drawn: np.ndarray | None = None
+    # atanh r, and {cluster of models: atanh r of all others}
+    z: float = np.nan
+    left_out: Mapping[int, float] = field(default_factory=dict)
 
     def row(self) -> dict[str, Any]:
-        names = ("r", "low", "high", "p_student", "p_shift", "p_cosine", "n", "models", "note")
+        names = ("r", "low", "high", "p_student", "p_permutation", "n", "models", "note")
         return {name: getattr(self, name) for name in names}
 
 
@@ -79,6 +88,7 @@ def correlations(
     frame: pd.DataFrame,
     signs: Mapping[str, int] | None = None,
     *,
+    clusters: Mapping[str, Hashable] | None = None,
     draws: int = 1000,
     seed: int = 0,
     level: float = LEVEL,
@@ -92,35 +102,35 @@ def correlations(
         {metric: 1 or −1}: the metrics to correlate, and whether each should rise (1) or fall (−1) where
         accuracy rises; None is all columns that `SIGNS` knows. r is that of sign × metric, so that
         "as expected" is always positive, as in the paper's −MSE and −bias.
+    clusters
+        {model: cluster} of models that are not independent, such as training seeds of one shape: they count as
+        one in every interval and test. Models that are not named are independent.
+    draws, seed
+        Of permutations, where there are more.
 
     One row per reading, task, metric and coefficient (`pearson`, `spearman`). Readings:
 
-    - `pooled` (the paper's): both z-scored over each model's junctions, all (model, junction) pairs together;
-      `low`, `high` resample models.
-    - `per_model`: r of each model's curve, then tanh of the mean atanh r; the interval and `p_student` are
-      Student's t over models, who are independent where junctions are not.
-    - `final`: the last junction only, raw values, over models; the interval resamples models.
+    - `pooled` (the paper's): both z-scored over each model's junctions, all (model, junction) pairs together.
+    - `per_model`: r of each model's curve, then tanh of the mean atanh r; `p_student` is Student's t over models.
+    - `final`: the last junction only, raw values, over models.
 
-    `p_student` with n − 2 degrees of freedom is the paper's test, and wrong along depth: it takes
-    junctions for independent, and calls independent random walks significant 60 % of the time at 5 %.
-    Two nulls assume less. Both keep every model's curves as they are and break only how the two lie to each
-    other, independently for each model; p = (1 + #{|r*| ≥ |r|}) / (1 + draws).
+    Intervals are jackknives over models of atanh r with Student's t, and need 6 models. Where two curves have
+    nothing to do with each other they exclude 0 in 2-7 % of studies of 6 to 20 models (`tests/calibration`).
 
-    - `p_shift` turns the metric's curve around in a circle. Exact where a curve's end could as well be
-      followed by its start; curves that wander off (random walks) jump there, and 5 % becomes 10-20 %.
-    - `p_cosine` flips the signs of the curve's cosine coefficients (DCT-II), which leaves its spectrum and
-      has no seam. Exact for Gaussian random walks, whose cosine coefficients are independent, and for
-      white noise; near it for what lies between. **The one to read.**
+    `p_student` of `pooled`, with n − 2 degrees of freedom, is the paper's test and wrong along depth: it takes
+    junctions for independent, and calls independent random walks significant 60 % of the time at 5 %. That of
+    `per_model` holds where models' correlations are as likely above as below 0.
 
-    Neither knows that everything may happen in the same part of all curves. Independent curves that are
-    flat but for one late jump up or down come out significant 25-35 % of the time by `p_cosine`, 35-55 %
-    by `p_shift`, and so do twice-summed walks of one model (28 and 68 %). What needs nothing of the
-    curves, only several independent models, is `p_student` of the reading `per_model`: read it too.
+    `p_permutation` gives every model the metric's curve of another model with as many junctions, and asks whether
+    accuracy goes with the own curve more than with such a one: 5 % or less of independent curves are
+    significant, whatever their shape, jumps and trends that all models share included. It needs models of one depth:
+    five at least, or several of each of a few depths; without them it is NaN, for curves alone cannot tell a
+    relation from two things that happen at the same depth. **The one to read.**
 
     The rows of the task "average" hold tanh(mean atanh r) over tasks, untested as in the paper, with an
     interval over models. A model whose curve is constant (or not finite) has no correlation and is left
-    out; `note` says which, and why an r or an interval is NaN. Intervals that resample two or three models
-    are too narrow. Raises InputError for missing columns, unknown signs, and junctions that occur twice.
+    out; `note` says which, and why an r, an interval or a p is NaN. Raises InputError for missing columns, unknown
+    signs, `clusters` that is not a mapping, and junctions that occur twice.
 
     >>> import pandas as pd
     >>> depth = np.arange(4.0)
@@ -134,7 +144,7 @@ def correlations(
     signs = _signs(frame, signs)
     frame = checked(frame, ("model", "task", "junction"), ("accuracy", *signs))
     tasks, models = list(dict.fromkeys(frame["task"])), list(dict.fromkeys(frame["model"]))
-    picks = resamples(len(models), draws, seed) * len(models)
+    number = cluster_numbers(models, clusters)
     rows: list[dict[str, Any]] = []
     found: dict[tuple[Reading, str, Coefficient], list[_Estimate]] = {}
     for at, task in enumerate(tasks):
@@ -144,15 +154,13 @@ def correlations(
             for m, name in enumerate(models)
             if (of_task["model"] == name).any()
         }
-        nulls = _Nulls({m: len(curve) for m, curve in curves.items()}, draws, seed, at)
         for metric, sign in signs.items():
             paired = {m: (c["accuracy"].to_numpy(float), sign * c[metric].to_numpy(float)) for m, c in curves.items()}
-            for coefficient in COEFFICIENTS:
-                for reading, estimate in _readings(paired, coefficient, models, nulls, picks, level).items():
-                    found.setdefault((reading, metric, coefficient), []).append(estimate)
-                    rows.append(_key(reading, task, metric, sign, coefficient) | estimate.row())
+            for reading, coefficient, estimate in _estimates(paired, models, number, draws, [seed, at], level):
+                found.setdefault((reading, metric, coefficient), []).append(estimate)
+                rows.append(_key(reading, task, metric, sign, coefficient) | estimate.row())
     for (name, metric, kind), estimates in found.items():
-        rows.append(_key(name, AVERAGE, metric, signs[metric], kind) | _average(name, estimates, level).row())
+        rows.append(_key(name, AVERAGE, metric, signs[metric], kind) | _average(estimates, level).row())
     table = pd.DataFrame(rows)
     for column, order in (("reading", READINGS), ("task", (*tasks, AVERAGE)), ("metric", tuple(signs))):
         table[column] = pd.Categorical(table[column], order, ordered=True)
@@ -163,16 +171,22 @@ def correlations(
 
 
 def curve_correlations(
-    frame: pd.DataFrame, metric: str, sign: int = 1, *, draws: int = 1000, seed: int = 0
+    frame: pd.DataFrame,
+    metric: str,
+    sign: int = 1,
+    *,
+    clusters: Mapping[str, Hashable] | None = None,
+    draws: int = 1000,
+    seed: int = 0,
 ) -> tuple[pd.DataFrame, float]:
     """Correlation of sign × metric with accuracy over the junctions of every model and task, and a test of their mean.
 
-    frame
-        As `correlations` takes it.
+    frame, clusters
+        As `correlations` takes them.
 
     One row per model and task: `pearson`, `spearman`, NaN where a curve is constant or not finite; and the
-    two-sided p of the mean Fisher z of Pearson's r. Its null flips the signs of the cosine coefficients of
-    the metric's curves, the same for all tasks of a model, whose streams are one (see `correlations`).
+    two-sided p of the mean of Pearson's r over tasks and models, where models of as many junctions swap the
+    metric's curves of all tasks at once (see `correlations`). NaN where too few models have one depth.
 
     >>> import pandas as pd
     >>> depth = np.arange(4.0)
@@ -183,23 +197,21 @@ def curve_correlations(
     import pandas as pd
 
     frame = checked(frame, ("model", "task", "junction"), ("accuracy", metric))
-    rng = np.random.default_rng(seed)
-    rows, observed, drawn = [], [], []
-    for model, of_model in frame.groupby("model", sort=False):
-        longest = int(of_model.groupby("task").size().max())
-        flips = 1.0 - 2.0 * rng.integers(0, 2, (draws, longest - 1))
+    tasks, models = list(dict.fromkeys(frame["task"])), list(dict.fromkeys(frame["model"]))
+    rows = []
+    own: dict[str, dict[int, tuple[np.ndarray, np.ndarray]]] = {task: {} for task in tasks}
+    for m, (model, of_model) in enumerate(frame.groupby("model", sort=False)):
         for task, curve in of_model.sort_values("junction").groupby("task", sort=False):
             accuracy, other = curve["accuracy"].to_numpy(float), sign * curve[metric].to_numpy(float)
             row = {"model": model, "task": task, "pearson": np.nan, "spearman": np.nan}
             if not _fault(accuracy, other):
-                count = len(curve)
+                own[str(task)][m] = _standard(accuracy), _standard(other)
                 for coefficient, rank in (("pearson", np.asarray), ("spearman", rankdata)):
-                    row[coefficient] = _bounded(_standard(rank(accuracy)) @ _standard(rank(other)) / count)
-                waves = dct(_standard(accuracy), norm="ortho") * dct(_standard(other), norm="ortho")
-                observed.append(float(_fisher(np.array(row["pearson"]))))
-                drawn.append(_fisher((waves[0] + flips[:, : count - 1] @ waves[1:]) / count))
+                    row[coefficient] = _bounded(_standard(rank(accuracy)) @ _standard(rank(other)) / len(curve))
             rows.append(row)
-    p = significance(float(np.mean(observed)), np.mean(drawn, 0)) if observed else np.nan
+    products = np.stack([_products(own[task], len(models)) for task in tasks], 2)
+    lengths = frame.groupby("model", sort=False)["junction"].nunique().to_numpy()
+    p = _permuted(products, lengths, cluster_numbers(models, clusters), draws, seed)
     return pd.DataFrame(rows), p
 
 
@@ -215,29 +227,6 @@ def z_scores(x: Float[np.ndarray, " junction"]) -> Float[np.ndarray, " junction"
     return np.where(np.isfinite(x), (x - known.mean()) / known.std(), np.nan)
 
 
-def circular_shifts(
-    a: Float[np.ndarray, " junction"], b: Float[np.ndarray, " junction"]
-) -> Float[np.ndarray, " shift"]:
-    """Σ_j a_j b_{j+s} for s = 0 … J−1, indices in a circle; the first is the curves as they are.
-
-    >>> circular_shifts(np.array([1.0, 0.0, 0.0]), np.array([1.0, 2.0, 3.0])).tolist()
-    [1.0, 2.0, 3.0]
-    """
-    count = len(a)
-    return b[(np.arange(count)[:, None] + np.arange(count)) % count] @ a
-
-
-def significance(observed: float, drawn: Float[np.ndarray, " draw"]) -> float:
-    """Two-sided p of a statistic among draws of it under a null: (1 + #{|drawn| ≥ |observed|}) / (1 + draws).
-
-    >>> significance(2.0, np.array([-3.0, 1.0, 0.5]))
-    0.5
-    """
-    # A draw that repeats what was observed may differ from it in the last bits.
-    reached = np.abs(drawn) >= abs(observed) - 1e-9 * max(1.0, abs(observed))
-    return (1 + int(reached.sum())) / (1 + len(drawn)) if np.isfinite(observed) else np.nan
-
-
 def student_p(r: float, n: int) -> float:
     """Two-sided p of a correlation of n independent pairs, Student's t with n − 2; NaN for n < 3.
 
@@ -251,159 +240,177 @@ def student_p(r: float, n: int) -> float:
     return float(2 * t.sf(abs(r) * np.sqrt((n - 2) / (1 - r**2)), n - 2))
 
 
-class _Nulls:
-    """Draws that break how two curves of one model lie to each other; the same for every metric of a task."""
+@dataclass(frozen=True, eq=False)
+class _Curves:
+    """The curves of one task and metric that have a correlation, and how models belong together."""
 
-    def __init__(self, lengths: Mapping[int, int], draws: int, seed: int, task: int) -> None:
-        rng = np.random.default_rng([seed, task])
-        self.shift = {m: rng.integers(0, count, draws) for m, count in lengths.items()}
-        self.flip = {m: 1.0 - 2.0 * rng.integers(0, 2, (draws, count - 1)) for m, count in lengths.items()}
+    kept: Mapping[int, tuple[np.ndarray, np.ndarray]]
+    cluster: Int[np.ndarray, " model"]
+    ranks: bool
 
-    def products(self, pairs: _Pairs) -> dict[str, Float[np.ndarray, "draw model"]]:
-        """Σ_j a_j b*_j of every model, b* being the curve b under either null."""
-        shifted, flipped = [], []
-        for m, (a, b) in zip(np.unique(pairs.model), pairs.curves(), strict=True):
-            shifted.append(circular_shifts(a, b)[self.shift[m]])
-            waves = dct(a, norm="ortho") * dct(b, norm="ortho")  # the first is the mean's, which stays
-            flipped.append(waves[0] + self.flip[m] @ waves[1:])
-        return {"p_shift": np.stack(shifted, 1), "p_cosine": np.stack(flipped, 1)}
+    @property
+    def clusters(self) -> list[int]:
+        return list(dict.fromkeys(int(self.cluster[m]) for m in self.kept))
+
+    def without(self, cluster: int) -> _Curves:
+        rest = {m: curves for m, curves in self.kept.items() if self.cluster[m] != cluster}
+        return _Curves(rest, self.cluster, self.ranks)
+
+    def pooled(self) -> _Pairs:
+        """z-scored over each model's junctions, then ranked over all pairs where ranks are asked for."""
+        pairs = _together({m: (_standard(a), _standard(b)) for m, (a, b) in self.kept.items()})
+        a, b = (_standard(rankdata(x) if self.ranks else x) for x in (pairs.a, pairs.b))
+        return _Pairs(a, b, pairs.model)
+
+    def each(self) -> _Pairs:
+        """z-scored, or ranked and z-scored, over each model's junctions."""
+        rank = rankdata if self.ranks else np.asarray
+        return _together({m: (_standard(rank(a)), _standard(rank(b))) for m, (a, b) in self.kept.items()})
 
 
-def _readings(
+def _pooled(curves: _Curves) -> float:
+    """atanh r over all pairs."""
+    pairs = curves.pooled()
+    return float(_fisher(pairs.a @ pairs.b / len(pairs.a)))
+
+
+def _per_model(curves: _Curves) -> float:
+    """Mean of atanh r over models, those of a cluster averaged first."""
+    z = _fisher(np.array([a @ b / len(a) for a, b in curves.each().curves()]))
+    number = curves.cluster[list(curves.kept)]
+    return float(np.mean([z[number == c].mean() for c in curves.clusters]))
+
+
+def _final(curves: _Curves) -> float:
+    """atanh r over models, one pair of numbers each."""
+    pairs = _together(curves.kept)
+    if len(pairs.a) < 3 or _fault(pairs.a, pairs.b):
+        return np.nan
+    a, b = (_standard(rankdata(x) if curves.ranks else x) for x in (pairs.a, pairs.b))
+    return float(_fisher(a @ b / len(a)))
+
+
+_ATANH: Mapping[Reading, Callable[[_Curves], float]] = {"pooled": _pooled, "per_model": _per_model, "final": _final}
+
+
+def _estimates(
     paired: Mapping[int, tuple[np.ndarray, np.ndarray]],
-    coefficient: Coefficient,
     models: Sequence[str],
-    nulls: _Nulls,
-    picks: Float[np.ndarray, "draw model"],
+    cluster: Int[np.ndarray, " model"],
+    draws: int,
+    seed: list[int],
     level: float,
-) -> dict[Reading, _Estimate]:
-    """One task, metric and coefficient: all three readings."""
+) -> Iterator[tuple[Reading, Coefficient, _Estimate]]:
+    """One task and metric: all readings by both coefficients."""
     flat = {m: fault for m, curves in paired.items() if (fault := _fault(*curves))}
-    note = "left out: " + ", ".join(f"{models[m]} ({fault})" for m, fault in flat.items()) if flat else ""
+    left = "left out: " + ", ".join(f"{models[m]} ({fault})" for m, fault in flat.items()) if flat else ""
     kept = {m: curves for m, curves in paired.items() if m not in flat}
     last = {m: (a[-1:], b[-1:]) for m, (a, b) in paired.items()}
-    finite = {m: (a, b) for m, (a, b) in last.items() if np.isfinite([a, b]).all()}
-    return {
-        "pooled": _pooled(kept, coefficient, nulls, picks, level, note),
-        "per_model": _per_model(kept, coefficient, nulls, level, note),
-        "final": _final(finite, coefficient, picks, level),
-    }
+    last = {m: (a, b) for m, (a, b) in last.items() if np.isfinite([a, b]).all()}
+    for coefficient in COEFFICIENTS:
+        of_depth, of_last = (_Curves(curves, cluster, coefficient == "spearman") for curves in (kept, last))
+        for reading in ("pooled", "per_model"):
+            yield reading, coefficient, _along_depth(reading, of_depth, draws, seed, level, left)
+        yield "final", coefficient, _at_the_end(of_last, level)
 
 
-def _pooled(
-    kept: Mapping[int, tuple[np.ndarray, np.ndarray]],
-    coefficient: Coefficient,
-    nulls: _Nulls,
-    picks: Float[np.ndarray, "draw model"],
-    level: float,
-    note: str,
+def _along_depth(
+    reading: Literal["pooled", "per_model"], curves: _Curves, draws: int, seed: list[int], level: float, left: str
 ) -> _Estimate:
-    if not kept:
-        return _Estimate(note=_sentence("no model has two curves that vary", note))
-    pairs = _together({m: (_standard(a), _standard(b)) for m, (a, b) in kept.items()})
-    n = len(pairs.a)
-    seen = _ranked(pairs) if coefficient == "spearman" else pairs
-    scale = n * seen.a.std() * seen.b.std()
-    offset = n * seen.a.mean() * seen.b.mean()
-    r = _bounded((seen.a @ seen.b - offset) / scale)
-    p = {name: significance(r, (x.sum(1) - offset) / scale) for name, x in nulls.products(seen).items()}
-    drawn = _resampled(pairs, coefficient, picks)
-    low, high = map(float, interval(drawn, level))
-    note = note if len(kept) > 1 else _sentence("one model: no interval", note)
-    return _Estimate(r, low, high, student_p(r, n), **p, n=n, models=len(kept), note=note, drawn=drawn)
+    if not curves.kept:
+        return _Estimate(note=_sentence("no model has two curves that vary", left))
+    z, left_out = _ATANH[reading](curves), _left_out(reading, curves)
+    pairs = curves.pooled() if reading == "pooled" else curves.each()
+    found = dict(zip(curves.kept, pairs.curves(), strict=True))
+    count = max(found) + 1
+    lengths = np.array([len(found[m][0]) if m in found else 0 for m in range(count)])
+    p = _permuted(_products(found, count)[:, :, None], lengths, curves.cluster[:count], draws, seed)
+    few = "" if np.isfinite(p) else "too few models of one depth to permute"
+    if reading == "pooled":
+        n, p_student = len(pairs.a), student_p(_bounded(np.tanh(z)), len(pairs.a))
+    else:
+        n, p_student = len(curves.kept), _student_over(z, left_out)
+    note = _sentence(_no_interval(left_out), few, left)
+    return _estimate(z, left_out, level, p_student=p_student, p_permutation=p, n=n, models=len(found), note=note)
 
 
-def _per_model(
-    kept: Mapping[int, tuple[np.ndarray, np.ndarray]], coefficient: Coefficient, nulls: _Nulls, level: float, note: str
-) -> _Estimate:
-    if not kept:
-        return _Estimate(note=_sentence("no model has two curves that vary", note))
-    rank = rankdata if coefficient == "spearman" else np.asarray
-    pairs = _together({m: (_standard(rank(a)), _standard(rank(b))) for m, (a, b) in kept.items()})
-    lengths = np.array([len(a) for a, _ in pairs.curves()])
-    z = _fisher(np.array([a @ b for a, b in pairs.curves()]) / lengths)
-    p = {name: significance(z.mean(), _fisher(x / lengths).mean(1)) for name, x in nulls.products(pairs).items()}
-    low, high = _student_interval(z.mean(), z, level)
-    p_student = np.nan
-    if len(z) > 1:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            p_student = float(2 * t.sf(abs(z.mean()) / (z.std(ddof=1) / np.sqrt(len(z))), len(z) - 1))
-    note = note if len(kept) > 1 else _sentence("one model: no interval and no test over models", note)
-    drawn = np.full(max(kept) + 1, np.nan)
-    drawn[list(kept)] = z
-    return _Estimate(
-        float(np.tanh(z.mean())), low, high, p_student, **p, n=len(kept), models=len(kept), note=note, drawn=drawn
-    )
-
-
-def _final(
-    last: Mapping[int, tuple[np.ndarray, np.ndarray]],
-    coefficient: Coefficient,
-    picks: Float[np.ndarray, "draw model"],
-    level: float,
-) -> _Estimate:
-    n = len(last)
-    pairs = _together(last)
+def _at_the_end(curves: _Curves, level: float) -> _Estimate:
+    n = len(curves.kept)
     if n < 3:
         return _Estimate(n=n, models=n, note="fewer than three models: no correlation over models")
+    pairs = _together(curves.kept)
     if fault := _fault(pairs.a, pairs.b):
         return _Estimate(n=n, models=n, note=f"{fault} over models")
-    seen = _ranked(pairs) if coefficient == "spearman" else pairs
-    r = _bounded(_standard(seen.a) @ _standard(seen.b) / n)
-    drawn = _resampled(pairs, coefficient, picks)
-    low, high = map(float, interval(drawn, level))
-    note = "over models there is no depth to shift along"
-    return _Estimate(r, low, high, student_p(r, n), n=n, models=n, note=note, drawn=drawn)
+    z, left_out = _final(curves), _left_out("final", curves)
+    note = _sentence(_no_interval(left_out), "over models there is no depth")
+    return _estimate(z, left_out, level, p_student=student_p(_bounded(np.tanh(z)), n), n=n, models=n, note=note)
 
 
-def _average(reading: str, estimates: Sequence[_Estimate], level: float) -> _Estimate:
+def _average(estimates: Sequence[_Estimate], level: float) -> _Estimate:
     """tanh(mean atanh r) over the tasks that have an r, with an interval over models."""
     there = [e for e in estimates if np.isfinite(e.r)]
     n, models = sum(e.n for e in there), max((e.models for e in there), default=0)
     note = f"mean of {len(there)} of {len(estimates)} tasks, untested"
     if not there:
         return _Estimate(note=note)
-    z = float(_fisher(np.array([e.r for e in there])).mean())
-    drawn = [e.drawn for e in there if e.drawn is not None]
-    if reading == "per_model":
-        of_model = np.full((len(drawn), max(map(len, drawn))), np.nan)
-        for row, values in zip(of_model, drawn, strict=True):
-            row[: len(values)] = values
-        seen = of_model[:, np.isfinite(of_model).any(0)]
-        low, high = _student_interval(z, np.nanmean(seen, 0), level)
-    else:
-        low, high = map(float, interval(np.tanh(_fisher(np.stack(drawn)).mean(0)), level))
-    return _Estimate(float(np.tanh(z)), low, high, n=n, models=models, note=note)
+    # A model that a task lacks changes nothing there when it is left out.
+    clusters = {c for e in there for c in e.left_out}
+    left_out = {c: float(np.mean([e.left_out.get(c, e.z) for e in there])) for c in clusters}
+    return _estimate(float(np.mean([e.z for e in there])), left_out, level, n=n, models=models, note=note)
 
 
-def _resampled(
-    pairs: _Pairs, coefficient: Coefficient, picks: Float[np.ndarray, "draw model"]
-) -> Float[np.ndarray, " draw"]:
-    """r of every resample of models; a model drawn twice counts twice. NaN where one model or none is left."""
-    present = np.unique(pairs.model)
-    if len(present) < 2:
-        return np.full(len(picks), np.nan)
-    weight = picks[:, pairs.model]
-    a, b = pairs.a, pairs.b
-    if coefficient == "spearman":
-        a, b = (_weighted_ranks(x, pairs.model, picks) for x in (a, b))
-    total = weight.sum(1, keepdims=True)
+def _estimate(z: float, left_out: Mapping[int, float], level: float, **more: Any) -> _Estimate:
+    low, high = over_models(z, np.array(list(left_out.values())), level)
+    return _Estimate(_bounded(np.tanh(z)), float(np.tanh(low)), float(np.tanh(high)), z=z, left_out=left_out, **more)
+
+
+def _left_out(reading: Reading, curves: _Curves) -> dict[int, float]:
+    """atanh r without each cluster of models in turn; one alone cannot be left out."""
+    clusters = curves.clusters
+    return {c: _ATANH[reading](curves.without(c)) if len(clusters) > 1 else np.nan for c in clusters}
+
+
+def _no_interval(left_out: Mapping[int, float]) -> str:
+    count = len(left_out)
+    return "" if count >= LEAST_MODELS else f"no interval: {count} of {LEAST_MODELS} models that it needs"
+
+
+def _student_over(z: float, left_out: Mapping[int, float]) -> float:
+    """Two-sided p of Student's t over models of a mean z, of as many as an interval needs."""
+    count = len(left_out)
+    if count < LEAST_MODELS:
+        return np.nan
+    error = np.sqrt((count - 1) / count * np.sum((np.array(list(left_out.values())) - z) ** 2))
     with np.errstate(divide="ignore", invalid="ignore"):
-        a, b = (x - (weight * x).sum(1, keepdims=True) / total for x in (a, b))
-        weighted = weight * a
-        power = (weighted * a).sum(1) * (weight * b * b).sum(1)
-        return np.where(power > 1e-18, (weighted * b).sum(1) / np.sqrt(power), np.nan)
+        return float(2 * t.sf(abs(z / error), count - 1))
 
 
-def _weighted_ranks(
-    x: Float[np.ndarray, " pair"], model: Int[np.ndarray, " pair"], picks: Float[np.ndarray, "draw model"]
-) -> Float[np.ndarray, "draw pair"]:
-    """Mid-ranks of x in every resample, as if each pair stood there as often as its model was drawn."""
-    values, which = np.unique(x, return_inverse=True)
-    times = np.zeros((picks.shape[1], len(values)))
-    np.add.at(times, (model, which), 1.0)
-    counts = picks @ times
-    return (np.cumsum(counts, 1) - (counts - 1) / 2)[:, which]
+def _products(curves: Mapping[int, tuple[np.ndarray, np.ndarray]], models: int) -> Float[np.ndarray, "model model"]:
+    """mean_j a_j b_j of every model's first curve and every model's second, NaN where lengths differ."""
+    found = np.full((models, models), np.nan)
+    for count in {len(a) for a, _ in curves.values()}:
+        same = [m for m, (a, _) in curves.items() if len(a) == count]
+        a, b = (np.stack([curves[m][side] for m in same]) for side in (0, 1))
+        found[np.ix_(same, same)] = a @ b.T / count
+    return found
+
+
+def _permuted(
+    products: Float[np.ndarray, "model model task"],
+    lengths: Int[np.ndarray, " model"],
+    cluster: Int[np.ndarray, " model"],
+    draws: int,
+    seed: Any,
+) -> float:
+    """p of the mean over models of what a model's curves have in common, tasks averaged first."""
+    known = np.isfinite(products)
+    there = known.sum(2)
+    means = np.divide(np.where(known, products, 0.0).sum(2), there, out=np.full(there.shape, np.nan), where=there > 0)
+    between = by_cluster(means, cluster)
+    kept = np.flatnonzero(np.isfinite(np.diag(between)))
+    between = between[np.ix_(kept, kept)]
+    of = [tuple(np.unique(lengths[cluster == c])) for c in np.unique(cluster)[kept]]
+    return permutation_p(permuted_sums(between, model_permutations(strata_of(of, between), draws, seed)))
 
 
 def _signs(frame: pd.DataFrame, signs: Mapping[str, int] | None) -> dict[str, int]:
@@ -450,10 +457,6 @@ def _together(curves: Mapping[int, tuple[np.ndarray, np.ndarray]]) -> _Pairs:
     return _Pairs(a, b, np.repeat(list(curves), [len(pair[0]) for pair in curves.values()]))
 
 
-def _ranked(pairs: _Pairs) -> _Pairs:
-    return _Pairs(rankdata(pairs.a), rankdata(pairs.b), pairs.model)
-
-
 def _fault(a: np.ndarray, b: np.ndarray) -> str:
     """Why two curves have no correlation; empty if they have one."""
     for name, x in (("accuracy", a), ("metric", b)):
@@ -480,15 +483,6 @@ def _bounded(r: float) -> float:
 def _fisher(r: np.ndarray) -> np.ndarray:
     """atanh r, finite at ±1, where it counts as ±18.7."""
     return np.arctanh(np.clip(r, -1 + 1e-16, 1 - 1e-16))
-
-
-def _student_interval(z: float, of_model: np.ndarray, level: float) -> tuple[float, float]:
-    """tanh of z ± Student's t × the standard error over models."""
-    count = len(of_model)
-    if count < 2:
-        return np.nan, np.nan
-    half = t.ppf(0.5 + level / 2, count - 1) * of_model.std(ddof=1) / np.sqrt(count)
-    return float(np.tanh(z - half)), float(np.tanh(z + half))
 
 
 def _sentence(*parts: str) -> str:

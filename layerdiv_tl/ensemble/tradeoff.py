@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,8 +11,9 @@ from jaxtyping import Float, Int
 
 from ..errors import InputError
 from ..results import Result
-from .correlation import checked, significance
-from .uncertainty import LEVEL, interval, resamples, wilson
+from .correlation import checked
+from .permutation import by_cluster, cluster_numbers, model_permutations, over_models, permutation_p, strata_of
+from .uncertainty import LEVEL, interval, wilson
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,11 +31,14 @@ class TradeOff(Result):
         move together (a trade-off: the loss is their difference, so a lower bias is paid for with a lower
         diversity), apart, or at least one of them does not move.
     difference, low, high
-        Share of trade-offs where accuracy stands still minus that where it moves, with an interval that
-        resamples models (NaN for one). The claim of the paper says: clearly above 0.
+        Share of trade-offs where accuracy stands still minus that where it moves, with Student's interval of the
+        jackknife over models (NaN for fewer than 6). The claim of the paper says: clearly above 0.
     null_low, null_high, p
-        What the difference is when accuracy's steps are turned around in a circle against the others'
-        (one shift for all tasks of a model), and the two-sided p of that null.
+        What the difference is when every model gets bias and diversity of another model with as many junctions (the
+        middle 95 %), and the two-sided p of that null, which holds whatever happens in the same part of all
+        models. NaN where too few models have one depth.
+    models
+        How many there are; those of one cluster count as one.
     """
 
     counts: Int[np.ndarray, "accuracy movement"]
@@ -78,21 +83,22 @@ def tradeoff_signs(
     bias: str = "bias",
     diversity: str = "diversity",
     still: float = 0.0,
+    clusters: Mapping[str, Hashable] | None = None,
     draws: int = 1000,
     seed: int = 0,
     level: float = LEVEL,
 ) -> TradeOff:
     """Sign of Δbias · Δdiversity by sign of Δaccuracy, from junction to junction (MATHS 13.5).
 
-    frame
-        As `correlations` takes it: `model`, `task`, `junction`, `accuracy`, and the columns named by
+    frame, clusters
+        As `correlations` takes them: `model`, `task`, `junction`, `accuracy`, and the columns named by
         `bias` and `diversity`, which should have one unit (such as `bias_centred`, `diversity_centred`).
     still
         Accuracy stands still where it moves by at most this much, a share. With n examples a step of
         1/n may be chance.
 
     Steps with a value that is not finite are not counted. Raises InputError for missing columns,
-    junctions that occur twice, a negative `still`, and curves without a step.
+    junctions that occur twice, a negative `still`, `clusters` that is not a mapping, and curves without a step.
 
     >>> import pandas as pd
     >>> frame = pd.DataFrame({"model": "m", "task": "t", "junction": range(4), "accuracy": [0.5, 0.5, 0.7, 0.7],
@@ -106,45 +112,57 @@ def tradeoff_signs(
     if not still >= 0:
         raise InputError(f"still={still} must be a share of 0 or more.")
     frame = checked(frame, ("model", "task", "junction"), ("accuracy", bias, diversity))
-    # A shift is a share of the circle, so that one draw serves a model's curves of any length.
-    rng = np.random.default_rng(seed)
-    observed, drawn = [], []
-    for _, of_model in frame.groupby("model", sort=False):
-        share = rng.random(draws)
-        tables = [
-            _turned(*curve[["accuracy", bias, diversity]].to_numpy().T, still=still)
-            for _, curve in of_model.sort_values("junction").groupby("task", sort=False)
-        ]
-        tables = [table for table in tables if len(table)]
-        observed.append(np.sum([table[0] for table in tables], 0) if tables else np.zeros((3, 3)))
-        if tables:
-            drawn.append(np.sum([table[(share * len(table)).astype(int)] for table in tables], 0))
-    if not drawn:
+    models = list(dict.fromkeys(frame["model"]))
+    frame = frame.sort_values("junction")
+    counts = np.full((len(models), len(models), 3, 3), np.nan)
+    for _, of_task in frame.groupby("task", sort=False):
+        steps = {
+            models.index(model): _steps(*curve[["accuracy", bias, diversity]].to_numpy().T, still=still)
+            for model, curve in of_task.groupby("model", sort=False)
+        }
+        for m, (does, _) in steps.items():
+            for n, (_, moves) in steps.items():
+                if len(does) == len(moves) > 0:
+                    counts[m, n] = np.nan_to_num(counts[m, n]) + does.T @ moves
+    own = counts[np.arange(len(models)), np.arange(len(models))]
+    if np.isnan(own).all():
         raise InputError("no curve has two junctions, so there is no step to look at.")
-    counts = np.stack(observed)
-    difference = float(_difference(counts.sum(0)))
-    null = _difference(np.sum(drawn, 0))
-    picked = _difference(np.einsum("dm,mab->dab", resamples(len(counts), draws, seed), counts))
-    low, high = map(float, interval(picked, level))
-    null_low, null_high = map(float, interval(null, level))
-    p = significance(difference, null)
-    total = counts.sum(0).astype(np.int64)
-    return TradeOff(total, difference, low, high, null_low, null_high, p, len(counts), level)
+    kept = np.flatnonzero(np.isfinite(own[:, 0, 0]))
+    own, counts = own[kept], counts[np.ix_(kept, kept)]
+    cluster = cluster_numbers([models[at] for at in kept], clusters)
+    difference = float(_difference(own.sum(0)))
+    left_out = [float(_difference(own[cluster != c].sum(0))) for c in np.unique(cluster)]
+    low, high = over_models(difference, np.array(left_out), level)
+    lengths = frame.groupby("model", sort=False)["junction"].nunique()[[models[at] for at in kept]].to_numpy()
+    between = by_cluster(counts, cluster)
+    of = [tuple(np.unique(lengths[cluster == c])) for c in np.unique(cluster)]
+    ways = model_permutations(strata_of(of, between[:, :, 0, 0]), draws, seed)
+    drawn = _difference(between[np.arange(len(between)), ways].sum(1))
+    null_low, null_high = map(float, interval(drawn[1:], level))
+    return TradeOff(
+        own.sum(0).astype(np.int64),
+        difference,
+        low,
+        high,
+        null_low,
+        null_high,
+        permutation_p(drawn),
+        len(left_out),
+        level,
+    )
 
 
-def _turned(
+def _steps(
     accuracy: np.ndarray, bias: np.ndarray, diversity: np.ndarray, *, still: float
-) -> Float[np.ndarray, "shift accuracy movement"]:
-    """Counts of steps for every shift of accuracy's steps; shift 0 is what is."""
+) -> tuple[Float[np.ndarray, "step accuracy"], Float[np.ndarray, "step movement"]]:
+    """What accuracy does and how bias and diversity move in every step, as ones and zeros; zeros where unknown."""
     step = np.diff(accuracy)
     # What a difference of two equal shares leaves in the last bits is no step.
     does = np.where(np.abs(step) <= still + 1e-12, STILL, np.where(step > 0, 0, 2))
     moves = np.sign(np.diff(bias)) * np.sign(np.diff(diversity))
     kind = np.where(moves > 0, 0, np.where(moves < 0, 1, 2))
-    accuracy_at = np.eye(3)[does] * np.isfinite(step)[:, None]
-    movement_at = np.eye(3)[kind] * np.isfinite(moves)[:, None]
-    at = np.arange(len(step))
-    return np.einsum("sja,jb->sab", accuracy_at[(at[:, None] + at) % max(1, len(at))], movement_at)
+    known = (np.isfinite(step) & np.isfinite(moves))[:, None]
+    return np.eye(3)[does] * known, np.eye(3)[kind] * known
 
 
 def _difference(counts: Float[np.ndarray, "*draw accuracy movement"]) -> np.ndarray:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..components import Unit
 from ..ensemble.correlation import SIGNS, curve_correlations
+from ..ensemble.permutation import cluster_numbers
 from ..ensemble.scaling import LogFit, log_fit
 from ..ensemble.tradeoff import tradeoff_signs
 from ..errors import InputError
@@ -25,6 +26,16 @@ if TYPE_CHECKING:
 # Bias that has come no further than this part of the way from a uniform prediction to 0 is away from 0.
 HALF = 0.5
 BILLION = 1e9
+# Different numbers of components that a curvature needs.
+CURVED = 4
+UNPERMUTED = (
+    "too few models of one depth swap their curves, and nothing else tells a relation from what happens at the same "
+    "depth of all models"
+)
+UNRANKED = (
+    "no null: accuracy counted over rows, and one jump of both curves, lower Spearman's more than Pearson's whether or "
+    "not the curves themselves do"
+)
 
 
 def claims_of(study: Study, unit: Unit, pairs: Mapping[str, str] | None, draws: int, seed: int) -> pd.DataFrame:
@@ -49,6 +60,9 @@ class Held:
         self.metrics = study.metrics[study.metrics["unit"] == unit]
         if self.metrics.empty:
             raise InputError(f"this study has no unit {unit!r}: it has {', '.join(study.metrics['unit'].unique())}.")
+        # {model: shape}: training seeds of one shape are not independent of one another.
+        self.shapes = study._shapes(unit)
+        self.clustered = len(set(self.shapes.values())) < len(self.shapes)
 
     def curves(self) -> pd.DataFrame | None:
         """Along depth; None where the study has no depth tables."""
@@ -62,6 +76,14 @@ class Held:
         m = self.metrics
         rows = m[(m["table"] == "totals") & (m["loss"] == loss) & (m["term"] == term)]
         return rows.set_index(["model", "task"])["mean"]
+
+    def mean(self, values: pd.Series) -> Estimate:
+        """Over models or the tasks of few."""
+        return mean_of(values, self.shapes)
+
+    def spoken(self, e: Estimate, what: str) -> str:
+        """With what the interval is over."""
+        return spoken(e, what, self.clustered)
 
     def shares(self, loss: str, term: str) -> tuple[pd.DataFrame, pd.DataFrame]:
         """Of every (model, task): the share of `term` that each module holds, and its share of the members."""
@@ -83,17 +105,20 @@ def _tracks(held: Held) -> Iterator[Reading]:
                 number, text, "per model", Estimate(), 0.0, 1, "correlation", "this study has no depth tables"
             )
         return
-    found, p = curve_correlations(curves, "mse", SIGNS["mse"], draws=held.draws, seed=held.seed)
+    found, p = curve_correlations(curves, "mse", SIGNS["mse"], clusters=held.shapes, draws=held.draws, seed=held.seed)
     found = found.set_index(["model", "task"])
     fisher = np.arctanh(found["pearson"].clip(-1 + 1e-12, 1 - 1e-12))
-    e = scaled(mean_of(fisher, p), np.tanh)
+    e = scaled(mean_of(fisher, held.shapes, p, tasks=False), np.tanh)
     flat = found["pearson"].isna().sum()
     left = f" ({flat} more do not vary)" if flat else ""
     what = f"Pearson's r of −MSE (Eq. 14) and accuracy over junctions, mean of {len(found) - flat} curves{left}"
-    yield Reading(1, claim, "per model", e, 0.0, 1, "correlation", spoken(e, what) + "; p flips cosine waves")
-    e = mean_of(found["spearman"] - found["pearson"])
+    permuted = "p gives models the MSE of others of their depth" if np.isfinite(p) else UNPERMUTED
+    because = spoken(e, what, held.clustered, tasks=False) + f"; {permuted}"
+    yield Reading(1, claim, "per model", e, 0.0, 1, "correlation", because, tested=True)
+    e = mean_of(found["spearman"] - found["pearson"], held.shapes, tasks=False)
     what = f"Spearman's less Pearson's r of −MSE; Spearman's is {found['spearman'].mean():.2f} on average"
-    yield Reading(2, below, "per model", e, 0.0, -1, "correlation", spoken(e, what))
+    because = f"{spoken(e, what, held.clustered, tasks=False)}; {UNRANKED}"
+    yield Reading(2, below, "per model", e, np.nan, -1, "correlation", because)
 
 
 def _follows_counts(held: Held) -> Iterator[Reading]:
@@ -101,11 +126,11 @@ def _follows_counts(held: Held) -> Iterator[Reading]:
     forms = (("Eq. 14", "paper", "bias"), ("raw", "squared", "bias"), ("centred", "squared", "bias_centred"))
     for reading, loss, term in forms:
         shares, counts = held.shares(loss, term)
-        e = mean_of((shares - counts).abs().sum(axis=1) / 2)
+        e = held.mean((shares - counts).abs().sum(axis=1) / 2)
         what = f"share of bias that lies elsewhere than members do; up to {MARGIN} counts as in proportion"
         if reading == "Eq. 14":
             what += "; where softmax of one component is nearly uniform, every member has nearly the same bias"
-        yield Reading(3, claim, reading, e, MARGIN, -1, "share", spoken(e, what))
+        yield Reading(3, claim, reading, e, MARGIN, -1, "share", held.spoken(e, what))
 
 
 def _dominates(held: Held) -> Iterator[Reading]:
@@ -113,9 +138,9 @@ def _dominates(held: Held) -> Iterator[Reading]:
         shares, counts = held.shares("squared", term)
         e, count = Estimate(over="nothing"), 0.0
         if "mlp" in shares:
-            e, count = mean_of(shares["mlp"]), counts["mlp"].mean()
+            e, count = held.mean(shares["mlp"]), counts["mlp"].mean()
         what = f"share of diversity that MLPs hold, more than half of it; they are {count:.0%} of the members"
-        yield Reading(4, "MLPs dominate diversity", reading, e, 0.5, 1, "share", spoken(e, what))
+        yield Reading(4, "MLPs dominate diversity", reading, e, 0.5, 1, "share", held.spoken(e, what))
 
 
 def _trades(held: Held) -> Iterator[Reading]:
@@ -124,43 +149,51 @@ def _trades(held: Held) -> Iterator[Reading]:
     for reading, bias, diversity in (("centred", "bias_centred", "diversity_centred"), ("Eq. 14", "bias", "diversity")):
         e, because = Estimate(over="nothing"), "this study has no depth tables"
         if curves is not None:
-            r = tradeoff_signs(curves, bias=bias, diversity=diversity, draws=held.draws, seed=held.seed)
-            enough = r.models >= LEAST and np.isfinite(r.difference)
-            low, high = (r.low, r.high) if enough else (np.nan, np.nan)
-            e = Estimate(r.difference, low, high, "models" if enough else "nothing", r.models, r.p)
+            options: dict[str, Any] = {"clusters": held.shapes, "draws": held.draws, "seed": held.seed}
+            r = tradeoff_signs(curves, bias=bias, diversity=diversity, **options)
+            over = "models" if np.isfinite(r.low) else "nothing"
+            e = Estimate(r.difference, r.low, r.high, over, r.models, r.p)
             steps = dict(zip(("rises", "still", "falls"), r.counts.sum(1).tolist(), strict=True))
             because = (
                 "share of steps along depth in which both move together, where accuracy stands still less where it "
-                f"moves ({steps['still']} and {steps['rises'] + steps['falls']} steps); p turns accuracy's steps; "
-                + (f"the interval resamples {r.models} models" if enough else f"an interval needs {LEAST} models")
+                f"moves ({steps['still']} and {steps['rises'] + steps['falls']} steps)"
             )
+            because = spoken(e, because, held.clustered, tasks=False)
             if not np.isfinite(r.difference):
                 because += " and steps of both kinds"
-        yield Reading(5, claim, reading, e, 0.0, 1, "share", because)
+            elif np.isfinite(r.p):
+                because += "; p gives models bias and diversity of others of their depth"
+            else:
+                because += f"; {UNPERMUTED}"
+        yield Reading(5, claim, reading, e, 0.0, 1, "share", because, tested=True)
 
 
 def _stays_away(held: Held) -> Iterator[Reading]:
     ratio = held.totals("paper", "bias") / held.totals("paper", "silent_bias")
-    e = mean_of(ratio)
+    e = held.mean(ratio)
     what = (
         f"Eq. 14's bias over that of a uniform prediction, at least {ratio.min():.2f}; above {HALF} is away from 0, "
         "and near 1 says that single components predict next to nothing"
     )
-    yield Reading(6, "Bias stays away from 0", "Eq. 14", e, HALF, 1, "ratio", spoken(e, what))
+    yield Reading(6, "Bias stays away from 0", "Eq. 14", e, HALF, 1, "ratio", held.spoken(e, what))
 
 
 def returns(held: Held) -> Iterator[tuple[str, str, int, LogFit]]:
-    """What claim 7 is read from: quantity, which models, 1 where it is to rise or −1 to fall, the fit of it."""
+    """What claim 7 is read from: quantity, which models, 1 where it is to rise or −1 to fall, the fit of it.
+
+    Training seeds of one shape are one point.
+    """
     models = held.study.models(held.unit).set_index("model")
     table = held.study.table(held.unit)
     whole = table["accuracy"]["Avg."].dropna().index
     for which, least in (("all models", 0.0), ("≥ 1B parameters", BILLION)):
         names = whole[models["parameters"][whole] >= least]
-        members = models["members"][names].to_numpy(dtype=float)
-        if len(np.unique(members)) <= LEAST:
+        shapes = cluster_numbers(names.tolist(), held.shapes)
+        members = models["members"][names].astype(float).groupby(shapes).first().to_numpy()
+        if len(np.unique(members)) < CURVED:
             continue
         for quantity, rising in (("accuracy", 1), ("MSE", -1)):
-            means = table[quantity]["Avg."][names].to_numpy(dtype=float)
+            means = table[quantity]["Avg."][names].groupby(shapes).mean().to_numpy(dtype=float)
             yield quantity, which, rising, log_fit(members, rising * means, draws=held.draws, seed=held.seed)
 
 
@@ -169,17 +202,22 @@ def _diminishes(held: Held) -> Iterator[Reading]:
     tested = False
     for quantity, which, rising, fit in returns(held):
         tested = True
-        terms = fit.frame().set_index("term")[["estimate", "low", "high"]].T
-        bend, rises = terms["curvature"], terms["slope"]["low"] > 0
-        low, high = (bend["low"], bend["high"]) if rises else (np.nan, np.nan)
-        e = Estimate(bend["estimate"], low, high, "models", len(fit.x))
+        terms = fit.frame().set_index("term")[["estimate", "robust_low", "robust_high"]].T
+        bend, rises = terms["curvature"], terms["slope"]["robust_low"] > 0
+        enough = len(fit.x) >= LEAST
+        low, high = (bend["robust_low"], bend["robust_high"]) if rises and enough else (np.nan, np.nan)
+        e = Estimate(bend["estimate"], low, high, "models" if enough else "nothing", len(fit.x))
         because = bent(quantity, rising, fit.slope, rises)
+        if not enough:
+            because += f"; an interval needs {LEAST} models"
+        elif held.clustered:
+            because += f"; the interval is over {len(fit.x)} models; training seeds of one shape count as one model"
         unit = "points" if quantity == "accuracy" else "hundredths"
         yield Reading(7, claim, f"{quantity}, {which}", e, 0.0, -1, unit, because)
     if not tested:
         whole = len(held.study.table(held.unit)["accuracy"]["Avg."].dropna())
         several = f"{whole} model{'s' * (whole != 1)}"
-        because = f"{several} with every task; a curvature needs {LEAST + 1} different numbers of components"
+        because = f"{several} with every task; a curvature needs {CURVED} different numbers of components"
         yield Reading(7, claim, "all models", Estimate(over="nothing", n=whole), 0.0, -1, "points", because)
 
 
@@ -215,8 +253,8 @@ def _reuse(held: Held) -> Iterator[Reading]:
             for reused, plain in pairs.items()
             for task in values[reused].index.intersection(values[plain].index)
         }
-        e = scaled(mean_of(_series(logs)), np.exp)
-        yield Reading(8, claim, reading, e, 1.0, -1, "ratio", spoken(e, what))
+        e = scaled(held.mean(_series(logs)), np.exp)
+        yield Reading(8, claim, reading, e, 1.0, -1, "ratio", held.spoken(e, what))
 
 
 def _series(values: dict[tuple[str, str], float]) -> pd.Series:

@@ -172,6 +172,9 @@ class DepthStudy(Result):
 
         9. The later half of the layers contributes less. 10. Skipping late layers disturbs later computation less.
         11. Models do not use deeper layers for more hops. 12. Layers at the same relative depth map best.
+
+        Intervals are over models if there are six, else over texts (for 11, questions) of which a model has eight at
+        least; with fewer a claim is not tested. Over texts they speak of these models only.
         """
         return table_of(list(depth_readings(self)))
 

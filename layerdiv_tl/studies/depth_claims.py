@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from ..depth.maps import LayerMaps
-from ..depth.norms import Sizes
 from ..depth.score import DepthScore
 from ..depth.skipping import Skip
-from ..depth.summary import resampled
-from ..ensemble.uncertainty import interval, resamples
-from .verdicts import LEAST, MARGIN, Estimate, Reading, scaled, student
+from ..depth.slope import slope
+from ..ensemble.uncertainty import LEAST as LEAST_TEXTS
+from ..ensemble.uncertainty import interval, jackknife, leave_one_out
+from .verdicts import LEAST, MARGIN, Estimate, Reading, averaged, scaled
 
 if TYPE_CHECKING:
     from .depth import DepthStudy
@@ -47,8 +47,8 @@ def _contributes(depth: DepthStudy) -> Iterator[Reading]:
         found = {}
         for model, sizes in depth.newest("sizes").items():
             layers = [i for i, c in enumerate(sizes.components) if c.kind == "layer"]
-            mean, drawn = resampled(sizes.relative[:, layers], sizes.text)
-            found[model] = _ratio(mean, drawn, _late(len(layers)), _texts(sizes), middle)
+            means = _without_each(sizes.relative[:, layers], sizes.text)
+            found[model] = _ratio(means, _late(len(layers)), middle)
         what = f"‖write‖ / ‖stream‖, {reading}, {_RATIO}"
         if reading == "mean of layers":
             what += "; the first layer, which writes into a nearly empty stream, weighs most"
@@ -62,7 +62,7 @@ def _disturbs(depth: DepthStudy) -> Iterator[Reading]:
     for model, skip in skips:
         # Behind the last layer nothing reads earlier tokens: its effect is 0 in every model.
         late = _late(len(skip.components))[:-1]
-        found[model] = _ratio(*resampled(skip.output[:, :-1], skip.text), late, _texts(skip))
+        found[model] = _ratio(_without_each(skip.output[:, :-1], skip.text), late)
     what = f"‖Δ softmax‖₂, {where}; the last layer, whose effect must be 0, is left out; {_RATIO}"
     yield _reading(10, "answers", found, 1.0, "ratio", what)
     found = {model: _of_pairs(skip, equal=False) for model, skip in skips}
@@ -75,11 +75,11 @@ def _disturbs(depth: DepthStudy) -> Iterator[Reading]:
 
 def _of_pairs(skip: Skip, equal: bool) -> Own:
     count = len(skip.layers)
-    late, weights = _late(count), resamples(len(skip.later))
+    late = _late(count)
     texts = np.bincount(skip.text, minlength=len(skip.later))[:, None].astype(float)
-    table = skip.later.reshape(len(texts), -1) * texts
-    mean, drawn = (w @ np.nan_to_num(table) / (w @ texts) for w in (np.ones((1, len(texts))), weights))
-    both = np.concatenate([mean, drawn]).reshape(-1, *skip.later.shape[1:])
+    sums = np.nan_to_num(skip.later.reshape(len(texts), -1) * texts)
+    both = np.concatenate([sums.sum(0)[None] / texts.sum(), leave_one_out(sums, texts)])
+    both = both.reshape(-1, *skip.later.shape[1:])
     behind = np.isfinite(skip.later).all(0)
     distance = np.arange(count)[None] - np.arange(count)[:, None]
     halves = []
@@ -91,7 +91,7 @@ def _of_pairs(skip: Skip, equal: bool) -> Own:
             halves.append(np.mean(levels, 0) if levels else np.full(len(both), np.nan))
         else:
             halves.append(both[:, use].mean(1) if use.any() else np.full(len(both), np.nan))
-    return _with_interval(halves[0] / halves[1], len(texts))
+    return _with_interval(halves[0] / halves[1])
 
 
 def _hops(depth: DepthStudy) -> Iterator[Reading]:
@@ -104,54 +104,91 @@ def _hops(depth: DepthStudy) -> Iterator[Reading]:
         asked = f"; {right:.0%} of the answers are the model's first choice"
     elif every:
         asked = f"; fewer than {LEAST} answers of a model are right"
-    for reading, name in (("all questions", "slope"), ("questions of equal length", "slope_at_length")):
+    for reading, by_length in (("all questions", False), ("questions of equal length", True)):
         found = {}
         for model, score in scores:
-            slope, last = getattr(score, name), len(score.components) - 1
+            last = len(score.components) - 1
             if last:  # of one layer there is one score
-                found[model] = slope.value / last, slope.low / last, slope.high / last, len(score.rank)
+                value, low, high, count = _slope(score, by_length)
+                found[model] = value / last, low / last, high / last, count
         what = f"growth of the depth score with each hop, {reading}; up to {MARGIN} of the depth counts as none{asked}"
         yield _reading(11, reading, found, MARGIN, "share of depth", what, asked="questions")
 
 
+def _slope(score: DepthScore, by_length: bool) -> Own:
+    """Growth of the score with each hop, with an interval over questions."""
+    known = np.isfinite(score.scores)
+    hops, scores, lengths = score.groups[known], score.scores[known], score.lengths[known].astype(float)
+
+    def of(kept: Bool[np.ndarray, " question"]) -> float:
+        return slope(hops[kept], scores[kept], lengths[kept] if by_length else None, draws=1).value
+
+    every = np.ones(len(scores), dtype=bool)
+    left_out = np.array([of(every & (np.arange(len(scores)) != i)) for i in range(len(scores))])
+    low, high = jackknife(value := of(every), left_out) if len(left_out) else (np.nan, np.nan)
+    return value, float(low), float(high), len(scores)
+
+
 def _maps(depth: DepthStudy) -> Iterator[Reading]:
-    found, ranks = {}, []
+    found, ranks, pairs = {}, [], []
     for _, maps in depth.of(LayerMaps):
         distance, drawn, chance = maps.distances()
         if chance > 0:  # models of one layer each have one place only
-            found[f"{maps.source} to {maps.target}"] = _with_interval(
-                np.append(distance, drawn) / chance, len(maps.counts)
-            )
+            # Which target is best is not smooth in the texts, so that there is no jackknife over them.
+            low, high = interval(drawn) if len(maps.counts) >= LEAST_TEXTS else (np.nan, np.nan)
+            ends = float(low) / chance, float(high) / chance
+            found[f"{maps.source} to {maps.target}"] = (distance / chance, *ends, len(maps.counts))
+            pairs.append({maps.source, maps.target})
         ranks.append(float(maps.diagonal()["rank_correlation"].iloc[0]))
     what = "distance of the best target layer from the same relative depth, over what it is where any is as good"
     if ranks:
         what += f"; Spearman's correlation of places is {np.mean(ranks):.2f}"
-    yield _reading(12, "best linear map", found, 1.0, "ratio", what, "pairs of models")
+    models = sorted({name for pair in pairs for name in pair})
+    if len(models) >= LEAST:
+        # Pairs that share a model are not independent: models are left out, with all their pairs.
+        logs = np.log(np.maximum([one[0] for one in found.values()], 1e-6))
+        rest = [[name not in pair for pair in pairs] for name in models]
+        if all(map(any, rest)):
+            ends = jackknife(logs.mean(), np.array([logs[kept].mean() for kept in rest]), least=LEAST)
+            e = scaled(Estimate(float(logs.mean()), *map(float, ends), "models", len(models)), np.exp)
+            because = f"{what}; the interval is over {len(models)} models, in {len(pairs)} pairs"
+            yield Reading(12, CLAIMS[12], "best linear map", e, 1.0, -1, "ratio", because)
+            return
+    yield _reading(12, "best linear map", found, 1.0, "ratio", what, over="")
 
 
 def _late(count: int) -> Bool[np.ndarray, " layer"]:
     return np.arange(count) >= count / 2
 
 
-def _texts(found: Sizes | Skip) -> int:
-    return len(np.unique(found.text))
+def _without_each(
+    values: Float[np.ndarray, "token row"], text: Int[np.ndarray, " token"]
+) -> Float[np.ndarray, "_ row"]:
+    """Means over tokens: of all texts, then without each of them."""
+    known = np.isfinite(values)
+    sums, counts = np.zeros((2, int(text.max()) + 1, values.shape[1]))
+    np.add.at(sums, text, np.where(known, values, 0.0))
+    np.add.at(counts, text, known)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.concatenate([(sums.sum(0) / counts.sum(0))[None], leave_one_out(sums, counts)])
 
 
 def _ratio(
-    mean: np.ndarray, drawn: np.ndarray, late: np.ndarray, texts: int, middle: Callable[..., np.ndarray] = np.mean
+    means: Float[np.ndarray, "_ row"], late: Bool[np.ndarray, " row"], middle: Callable[..., np.ndarray] = np.mean
 ) -> Own:
     if late.all() or not late.any():
-        return np.nan, np.nan, np.nan, texts
-    values = np.concatenate([mean[None], drawn])
+        return np.nan, np.nan, np.nan, len(means) - 1
     with np.errstate(invalid="ignore", divide="ignore"):
-        ratio = middle(values[:, late], axis=1) / middle(values[:, ~late], axis=1)
-    return _with_interval(ratio, texts)
+        return _with_interval(middle(means[:, late], axis=1) / middle(means[:, ~late], axis=1))
 
 
-def _with_interval(values: Float[np.ndarray, " _"], count: int) -> Own:
-    """The first is the number itself, the others are those of resamples of so many."""
-    low, high = interval(values[1:])
-    return float(values[0]), float(low), float(high), count
+def _with_interval(ratios: Float[np.ndarray, " _"]) -> Own:
+    """The first is the number itself, the others are without each text; the interval is that of the logarithm."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        logs = np.log(ratios)
+    # A text that has no token where it counts is not one of the texts.
+    low, high = jackknife(logs[0], np.where(np.isfinite(logs[1:]), logs[1:], np.nan))
+    return float(ratios[0]), float(np.exp(low)), float(np.exp(high)), int(np.isfinite(ratios[1:]).sum())
 
 
 def _reading(
@@ -164,19 +201,28 @@ def _reading(
     over: str = "models",
     asked: str = "texts",
 ) -> Reading:
-    """Over models if there are enough, else over the texts of those there are."""
+    """Over models if there are enough, else over the texts of those there are, if these are enough."""
     claim = CLAIMS[number]
     known = {name: one for name, one in found.items() if np.isfinite(one[0])}
     if not known:
         because = f"{what}: there is no such analysis here, or too few layers"
         return Reading(number, claim, reading, Estimate(over="nothing"), null, -1, unit, because)
     estimates, lows, highs, counts = np.array(list(known.values())).T
-    if len(known) >= LEAST:
+    if over and len(known) >= LEAST:
         # Of ratios logarithms, as in claim 8: no interval reaches below 0. Where one is 0, it has none.
         logs = unit == "ratio" and (estimates > 0).all()
-        e = scaled(student(np.log(estimates), over), np.exp) if logs else student(estimates, over)
+        e = scaled(averaged(np.log(estimates), over), np.exp) if logs else averaged(estimates, over)
         return Reading(number, claim, reading, e, null, -1, unit, f"{what}; the interval is over {len(known)} {over}")
     # Two models read the same texts and may err alike: as wide as that makes the interval of their mean.
-    e = Estimate(float(estimates.mean()), float(lows.mean()), float(highs.mean()), asked, int(counts.min()))
+    enough = np.isfinite([lows, highs]).all()
+    e = Estimate(
+        float(estimates.mean()),
+        float(lows.mean()),
+        float(highs.mean()),
+        asked if enough else "nothing",
+        int(counts.min()),
+    )
     because = f"{what}; the interval is over {asked} and speaks of {' and '.join(known)} only"
+    if not enough:
+        because = f"{what}; an interval needs {LEAST_TEXTS} {asked} or {LEAST} models: {' and '.join(known)}"
     return Reading(number, claim, reading, e, null, -1, unit, because)

@@ -12,7 +12,7 @@ from ..errors import InputError
 from ..zoo import trained
 from .pairs import SAME, given, same_depth, same_parameters
 from .seeds import Seeds, checked_seeds
-from .verdicts import scaled, student
+from .verdicts import averaged, scaled, student
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -102,7 +102,7 @@ def _row(
         if quantity in RATIOS:
             with np.errstate(divide="ignore", invalid="ignore"):
                 logs = np.log(kept[:, 0] / kept[:, 1])
-            e = scaled(student(logs[0] if len(pairs) == 1 else logs.mean(1), over), np.exp)
+            e = scaled(averaged(logs[0], over) if len(pairs) == 1 else student(logs.mean(1), over), np.exp)
             row |= {f"{name}_ratio": e.estimate, f"{name}_ratio_low": e.low, f"{name}_ratio_high": e.high}
     return row
 

@@ -10,10 +10,10 @@ import numpy as np
 
 from ..components import Unit
 from ..errors import InputError
-from .claims import HALF, Held, bent, readings, returns
+from .claims import HALF, UNRANKED, Held, bent, readings, returns
 from .depth_claims import depth_readings
 from .pairs import given, same_parameters
-from .verdicts import LEAST, MARGIN, Estimate, Reading, scaled, student, table_of
+from .verdicts import LEAST_SEEDS, MARGIN, Estimate, Reading, scaled, student, table_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,6 +41,8 @@ _ESTIMATED: Mapping[int, tuple[str, _Scale]] = {
     6: (f"Eq. 14's bias over that of a uniform prediction; above {HALF} is away from 0", _AS_IT_IS),
     8: ("diversity over that of its pair", _LOG),
 }
+_OTHER = "; untested: one shape has much the same curves in every seed, so read this claim over models"
+_UNTESTED: Mapping[int, str] = {1: _OTHER, 2: f"; {UNRANKED}", 5: _OTHER}
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class BySeed:
     def words(self) -> str:
         """Over which seeds, of which shapes, and what was left out."""
         seeds = [str(seed) for seed in self.studies]
-        few = f"; an interval needs {LEAST} seeds" if len(seeds) < LEAST else ""
+        few = f"; an interval needs {LEAST_SEEDS} seeds" if len(seeds) < LEAST_SEEDS else ""
         left = f"; left out: {', '.join(self.left_out)}" if self.left_out else ""
         return f"over seeds {', '.join(seeds)} of {', '.join(self.shapes)}{few}{left}"
 
@@ -104,7 +106,7 @@ def by_seed(study: Study, unit: Unit, seeds: Seeds) -> BySeed:
     if len(names) < 2:
         raise InputError(
             f"seeds holds {len(names)} training seed{'s' * (len(names) != 1)}: give models of two at least, "
-            f"{LEAST} for intervals."
+            f"{LEAST_SEEDS} for intervals."
         )
     of_unit = study.metrics[study.metrics["unit"] == unit]
     cells = of_unit.groupby("model", sort=False)["task"].unique().map(set)
@@ -171,7 +173,9 @@ def claims_over_seeds(study: Study, unit: Unit, pairs: Mapping[str, str] | None,
                 what += ": " + ", ".join(f"{reused} over {plain}" for reused, plain in of_shapes.items())
             with np.errstate(divide="ignore", invalid="ignore"):
                 e = scaled(student(there(values), "seeds"), back)
-            rows.append(replace(reading, found=e, because=f"{what}{_some(e, values)}; {cut.words}"))
+            because = f"{what}{_some(e, values)}; {cut.words}{_UNTESTED.get(reading.number, '')}"
+            # What is tested by permuting models has no p over seeds: the same shapes have the same curves in all.
+            rows.append(replace(reading, found=e, because=because))
     frame = table_of([*rows, *depth_readings(study.depth)])
     frame.attrs |= {"component unit": unit, "seeds": list(cut.studies), "shapes": list(cut.shapes)}
     frame.attrs |= {"left out": list(cut.left_out), "over": cut.words}
@@ -183,7 +187,7 @@ def _diminishes(reading: Reading, values: np.ndarray, slopes: np.ndarray, words:
     quantity = reading.reading.split(",")[0]
     e, slope = student(values, "seeds"), student(slopes, "seeds")
     rises = slope.low > 0
-    what = bent(quantity, -1 if quantity == "MSE" else 1, slope.estimate, rises or e.n < LEAST)
+    what = bent(quantity, -1 if quantity == "MSE" else 1, slope.estimate, rises or e.n < LEAST_SEEDS)
     e = e if rises else replace(e, low=np.nan, high=np.nan, over="nothing")
     return replace(reading, found=e, because=f"{what}{_some(e, values)}; {words}")
 

@@ -23,6 +23,7 @@ from ..ensemble.shares import module_shares
 from ..ensemble.tradeoff import TradeOff, tradeoff_signs
 from ..errors import InputError
 from ..results import Result
+from ..zoo import trained
 from .claims import claims_of
 from .reuse import reuse_of
 from .seeds import Seeds, claims_over_seeds
@@ -360,16 +361,24 @@ class Study(Result):
     def correlations(self, unit: Unit = "sublayer", draws: int = 1000, seed: int = 0) -> pd.DataFrame:
         """How MSE, bias, diversity and more go with accuracy along depth (Fig. 3); see `correlations`.
 
-        Three readings, Student's p-values and honest ones, per task and on average.
+        Three readings, the paper's p-values and ones that hold, per task and on average. Training seeds of one
+        shape that the zoo knows count as one model.
         """
-        return correlations(self.curves(unit), draws=draws, seed=seed)
+        return correlations(self.curves(unit), clusters=self._shapes(unit), draws=draws, seed=seed)
 
     def tradeoff(self, unit: Unit = "sublayer", still: float = 0.0, draws: int = 1000, seed: int = 0) -> TradeOff:
-        """Do centred bias and diversity trade off only where accuracy stands still (5.4)? See `tradeoff_signs`."""
-        curves = self.curves(unit)
-        return tradeoff_signs(
-            curves, bias="bias_centred", diversity="diversity_centred", still=still, draws=draws, seed=seed
-        )
+        """Do centred bias and diversity trade off only where accuracy stands still (5.4)? See `tradeoff_signs`.
+
+        Training seeds of one shape that the zoo knows count as one model.
+        """
+        options: dict[str, Any] = {"clusters": self._shapes(unit), "draws": draws, "seed": seed}
+        terms = {"bias": "bias_centred", "diversity": "diversity_centred"}
+        return tradeoff_signs(self.curves(unit), **terms, still=still, **options)
+
+    def _shapes(self, unit: Unit) -> dict[str, str]:
+        """{model: shape} of the zoo's models, whose training seeds are not independent models."""
+        known = self.metrics.loc[self.metrics["unit"] == unit, "model"].unique()
+        return {name: shape for name, (shape, _) in trained.seeds(known).items()}
 
     def shares(self, unit: Unit = "sublayer", form: Form = "squared") -> pd.DataFrame:
         """Which module holds how much of bias and diversity, raw and centred (Fig. 4); see `module_shares`.
@@ -419,10 +428,16 @@ class Study(Result):
 
         `estimate` with a 95 % interval (`low`, `high`), the `null` it is held against, `unit`, and `verdict`:
         "confirmed" or "refuted" where the interval lies on one side of the null, "within noise" where it
-        holds it, "not tested" where the study has too little for an interval, or nothing that the claim is about.
-        Where there is a `p`, of a null of its own, it must be below 0.05 too. `over` says what the interval is
-        over, and `n` how many: models if there are three, else tasks, which speaks of these models only. `because`
-        says it in words.
+        holds it, "not tested" where the study has too little for an interval, nothing that the claim is about, or
+        no null that holds. `over` says what the interval is over, and `n` how many: models if there are six
+        (training seeds of one shape that the zoo knows count as one), else six tasks, which speaks of these models
+        only. `because` says it in words.
+
+        Claims 1 and 5 are about curves along depth, where tasks share the model's curve and all models may change at
+        the same depth. They are decided over models only, and where `p` is below 0.05 too: it gives models the other
+        curve of models of their depth (see `correlations`), and needs five of one depth, or several of each of a few.
+        Claim 2 is estimated and never decided: accuracies counted over rows put ranks below values by themselves.
+        `tests/calibration` measures how often verdicts are false.
 
         1. MSE tracks accuracy. 2. Spearman's correlation is below Pearson's. 3. Shares of bias follow the
            counts of members (equivalence within 0.05). 4. MLPs dominate diversity. 5. Bias and diversity trade off
@@ -501,7 +516,8 @@ class Study(Result):
 
         Rows whose `over` is "seeds" come first: of two or more training seeds of one pair of shapes, which
         go by the shapes' names; the interval is over these `n` seeds. That of the others is over their `n`
-        tasks, and speaks of these two models only. An interval needs three of either.
+        tasks, and speaks of these two models only. An interval needs six tasks, or three
+        seeds.
 
         pairs
             {model that reuses layers: model that does not}; None takes those of the same number of parameters,

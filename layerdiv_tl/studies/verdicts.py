@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -10,14 +10,19 @@ import numpy as np
 from jaxtyping import Float
 from scipy.stats import t
 
-from ..ensemble.uncertainty import LEVEL
+from ..ensemble.permutation import LEAST_MODELS, cluster_numbers
+from ..ensemble.uncertainty import LEVEL, jackknife, leave_one_out
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Verdict = Literal["confirmed", "refuted", "within noise", "not tested"]
-# Fewer models, tasks or pairs than this say nothing about others.
-LEAST = 3
+# Fewer models, tasks or pairs than this say nothing about others. Their intervals, Hall's, leave out the truth in 2-5 %
+# of normal, uniform, exponential or two-valued numbers, in 8 % of log-normal ones with a standard deviation of 1.
+LEAST = LEAST_MODELS
+# What differs between seeds is an average over shapes and tasks, which is nearly normal: Student's interval of three
+# is right for it, and wide.
+LEAST_SEEDS = 3
 # Shares that differ from the counts' by less than this count as proportional to them.
 MARGIN = 0.05
 
@@ -36,7 +41,11 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Reading:
-    """One reading of a claim. `side` is the side of `null` that the claim is on: 1 above, −1 below."""
+    """One reading of a claim. `side` is the side of `null` that the claim is on: 1 above, −1 below.
+
+    Where no null is known that holds, `null` is NaN. `tested` says that the claim has a test of its own, without
+    whose p there is no verdict.
+    """
 
     number: int
     claim: str
@@ -46,12 +55,13 @@ class Reading:
     side: int
     unit: str
     because: str
+    tested: bool = False
 
     @property
     def verdict(self) -> Verdict:
         """What the interval says, and the test against a null of its own where there is one."""
         e = self.found
-        if not (np.isfinite(e.low) and np.isfinite(e.high)):
+        if not np.isfinite([e.low, e.high, self.null]).all() or (self.tested and not np.isfinite(e.p)):
             return "not tested"
         if np.isfinite(e.p) and e.p >= 1 - LEVEL:
             return "within noise"
@@ -80,23 +90,43 @@ class Reading:
         }
 
 
-def mean_of(values: pd.Series, p: float = np.nan) -> Estimate:
-    """The mean of numbers of (model, task), with Student's interval over models, or over the tasks of few models.
+def mean_of(
+    values: pd.Series, clusters: Mapping[str, Hashable] | None = None, p: float = np.nan, tasks: bool = True
+) -> Estimate:
+    """The mean of numbers of (model, task), with an interval over models, or over the tasks of few models.
 
-    An interval over tasks speaks of other tasks on these models only.
+    Models of one cluster count as one. An interval over tasks speaks of other tasks on these models only; without
+    `tasks` there is none.
     """
     values = values[np.isfinite(values)]
     if values.empty:
         return Estimate(over="nothing")
-    for over in ("model", "task"):
-        means = values.groupby(level=over, sort=False).mean()
-        if len(means) >= LEAST:
-            return student(means.to_numpy(), f"{over}s", p)
-    return Estimate(float(values.mean()), over="nothing", n=len(values), p=p)
+    means = values.groupby(level="model", sort=False).mean()
+    number = cluster_numbers(means.index.tolist(), clusters)
+    e = averaged(means.groupby(number, sort=False).mean().to_numpy(), "models", p)
+    if e.over == "nothing" and tasks:
+        by_task = averaged(values.groupby(level="task", sort=False).mean().to_numpy(), "tasks", p)
+        return by_task if by_task.over != "nothing" else e
+    return e
 
 
-def student(values: Float[np.ndarray, " one"], over: str, p: float = np.nan) -> Estimate:
-    """The mean with Student's interval; without one where there are too few, or nothing at all.
+def averaged(values: Float[np.ndarray, " one"], over: str, p: float = np.nan) -> Estimate:
+    """The mean with Hall's interval; without one where there are fewer than `LEAST`, or nothing at all.
+
+    >>> e = averaged(np.arange(6.0), "models")
+    >>> bool(e.low < e.estimate < e.high), averaged(np.arange(5.0), "models").over
+    (True, 'nothing')
+    """
+    values = values[np.isfinite(values)]
+    n, middle = len(values), float(values.mean()) if len(values) else np.nan
+    if n < LEAST:
+        return Estimate(middle, over="nothing", n=n, p=p)
+    low, high = map(float, jackknife(middle, leave_one_out(values), least=LEAST))
+    return Estimate(middle, low, high, over, n, p)
+
+
+def student(values: Float[np.ndarray, " one"], over: str) -> Estimate:
+    """The mean over training seeds with Student's interval; without one where there are too few, or nothing at all.
 
     >>> e = student(np.array([1.0, 2.0, 3.0]), "seeds")
     >>> round(e.low, 3), e.estimate, round(e.high, 3)
@@ -104,10 +134,10 @@ def student(values: Float[np.ndarray, " one"], over: str, p: float = np.nan) -> 
     """
     values = values[np.isfinite(values)]
     n = len(values)
-    if n < LEAST:
-        return Estimate(float(values.mean()) if n else np.nan, over="nothing", n=n, p=p)
+    if n < LEAST_SEEDS:
+        return Estimate(float(values.mean()) if n else np.nan, over="nothing", n=n)
     middle, half = values.mean(), t.ppf(0.5 + LEVEL / 2, n - 1) * values.std(ddof=1) / np.sqrt(n)
-    return Estimate(float(middle), float(middle - half), float(middle + half), over, n, p)
+    return Estimate(float(middle), float(middle - half), float(middle + half), over, n)
 
 
 def scaled(e: Estimate, back: Callable[[float], float]) -> Estimate:
@@ -116,13 +146,14 @@ def scaled(e: Estimate, back: Callable[[float], float]) -> Estimate:
     return Estimate(estimate, low, high, e.over, e.n, e.p)
 
 
-def spoken(e: Estimate, what: str) -> str:
+def spoken(e: Estimate, what: str, clustered: bool = False, tasks: bool = True) -> str:
     """Why there is a verdict or none, as far as it depends on how much there is."""
+    seeds = "; training seeds of one shape count as one model" if clustered else ""
     if e.over == "models":
-        return f"{what}; the interval is over {e.n} models"
+        return f"{what}; the interval is over {e.n} models{seeds}"
     if e.over == "tasks":
         return f"{what}; the interval is over {e.n} tasks and speaks of these models only"
-    return f"{what}; an interval needs {LEAST} models or {LEAST} tasks"
+    return f"{what}; an interval needs {LEAST} models" + (f" or {LEAST} tasks" if tasks else "") + seeds
 
 
 def table_of(rows: Sequence[Reading]) -> pd.DataFrame:

@@ -132,8 +132,12 @@ def depth_findings(depth: DepthStudy) -> Iterator[str]:
             continue
         best = str(table["correlation"].idxmax())
         first = table.loc[best]
-        clear = "best by" if first["low"] > 0 and first["low_components"] > 0 else "by no measure clearly, at most by"
-        told = [f"{_MEASURE[best]} (ρ {first['correlation']:.2f} {_ends(first['low'], first['high'])})"]
+        clear = (
+            "best by"
+            if first["spread_low"] > 0 and first["low_components"] > 0
+            else "by no measure clearly, at most by"
+        )
+        told = [f"{_MEASURE[best]} (ρ {_rho(first)})"]
         for name in ("influence", "diversity", "diversity_centred"):
             row = table.loc[name]
             if name == best or not np.isfinite(row["correlation"]):
@@ -148,7 +152,7 @@ def depth_findings(depth: DepthStudy) -> Iterator[str]:
                     else "neither better nor worse"
                 )
                 beside = f", {than} than block influence"
-            told.append(f"{_MEASURE[name]} has {row['correlation']:.2f} {_ends(row['low'], row['high'])}{beside}")
+            told.append(f"{_MEASURE[name]} has {_rho(row)}{beside}")
         yield f"{model} on {found.rows}: what removing a sublayer costs is ranked {clear} {'; '.join(told)}."
     for model, plan in depth.of(DropPlan):
         budget = len(plan.dropped)
@@ -216,7 +220,8 @@ def _agreement(found: Agreement) -> pd.DataFrame:
             {
                 "measure": _MEASURE[row["measure"]],
                 "ρ": f"{row['correlation']:.2f}",
-                "over rows": _ends(row["low"], row["high"]),
+                "corrected": f"{row['corrected']:.2f}" if np.isfinite(row["corrected"]) else "–",
+                "over resampled rows": _ends(row["spread_low"], row["spread_high"]),
                 "over components": _ends(row["low_components"], row["high_components"]),
                 "beside influence": f"{row['better']:+.2f}\n[{row['better_low']:+.2f}, {row['better_high']:+.2f}]"
                 if np.isfinite(row["better_low"])
@@ -228,6 +233,12 @@ def _agreement(found: Agreement) -> pd.DataFrame:
     rows.append(dict.fromkeys(rows[0], "–") | {"measure": "the loss itself"} if rows else {})
     rows[-1]["rows for a stable rank"] = _rows(itself)
     return pd.DataFrame(rows)
+
+
+def _rho(row: Any) -> str:
+    """A correlation, and what it is without the noise of few rows."""
+    corrected = f"; {row['corrected']:.2f} without the noise of few rows" if np.isfinite(row["corrected"]) else ""
+    return f"{row['correlation']:.2f}{corrected}"
 
 
 def _ends(low: Any, high: Any, form: str = ".2f") -> str:

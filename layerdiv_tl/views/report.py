@@ -13,7 +13,7 @@ from ..ensemble.decomposition import decompose
 from ..errors import InputError
 from ..studies.study import AVERAGE, QUANTITIES, Study
 from ..studies.telling import SETTINGS, kept
-from ..studies.verdicts import LEAST
+from ..studies.verdicts import LEAST_SEEDS
 from ..tasks.task import recipes
 from ..zoo import trained
 from . import style
@@ -116,7 +116,8 @@ def study_page(study: Study, title: str | None = None) -> Page:
     page.heading("What the paper claims")
     page.text(
         "Each claim as the paper states it, held against this study. An estimate is confirmed or refuted where its "
-        "interval lies on one side of the null, and within noise where it does not."
+        "interval lies on one side of the null, and within noise where it does not. Claims about curves along depth "
+        "are tested by giving models the curves of others of their depth, and not tested where that cannot be done."
     )
     page.table(claims_table(study.claims(unit)), "Estimates with 95 % intervals below.", marked="verdict")
     _over_seeds(page, study, unit)
@@ -301,7 +302,7 @@ def _over_seeds(page: Page, study: Study, unit: Unit) -> None:
         claims = study.claims(unit, seeds=seeds)
     except InputError:
         return
-    if len(claims.attrs["seeds"]) < LEAST:
+    if len(claims.attrs["seeds"]) < LEAST_SEEDS:
         return
     words = claims.attrs["over"]
     claims = claims.assign(because=[text.removesuffix(f"; {words}") for text in claims["because"]])

@@ -10,7 +10,8 @@ import numpy as np
 import plotly.graph_objects as go
 
 from ...components import Component
-from ...depth.agreeing import STABLE, Agreement, Direct, Effect
+from ...depth.agreeing import STABLE, Agreement, Effect
+from ...depth.direct_measures import Direct
 from ...errors import InputError
 from .. import style
 from .axes import component_axis
@@ -105,8 +106,9 @@ def agreement_ranks(agreement: Agreement, title: str | None = None) -> go.Figure
 def agreement_correlations(agreement: Agreement, effect: Effect = "loss", title: str | None = None) -> go.Figure:
     """Spearman's ρ of every measure's ranks and those by an effect, of all components and of each kind.
 
-    Whiskers are 95 % intervals over rows; the hover has those over components, and how much better than block
-    influence a measure is. Raises InputError for an unknown effect, and for fewer than three components.
+    Whiskers are the middle 95 % over resampled rows, which is not an interval (see `Agreement.correlations`); the
+    hover has it over components, ρ corrected for few rows, and how much better than block influence a measure is.
+    Raises InputError for an unknown effect, and for fewer than three components.
     """
     known("effect", effect, EFFECTS)
     frame = agreement.correlations()
@@ -118,9 +120,9 @@ def agreement_correlations(agreement: Agreement, effect: Effect = "loss", title:
     for kind, rows in frame.groupby("kind", sort=False):
         called, colour = _GROUPS.get(str(kind), _GROUPS["all"])
         rows = rows.set_index("measure").loc[named].reset_index()
-        ends = rows.rename(columns={"low": "correlation_low", "high": "correlation_high"})
+        ends = rows.rename(columns={"spread_low": "correlation_low", "spread_high": "correlation_high"})
         spread = whiskers(ends, "correlation")
-        # A percentile interval may lie beside its estimate; the hover has it as it is.
+        # The spread may lie below its estimate; the hover has it as it is.
         spread |= {side: np.fmax(spread[side], 0) for side in ("array", "arrayminus")}
         figure.add_bar(
             x=np.arange(len(rows)),
@@ -135,7 +137,8 @@ def agreement_correlations(agreement: Agreement, effect: Effect = "loss", title:
         figure,
         title or f"Which measures rank as removal does? {agreement.model}, {NAMES[effect]}",
         f"{agreement.rows}. Spearman's ρ over components of a measure's ranks and those by the {NAMES[effect]}; above "
-        "0 the measure tells what is needed. Whiskers: 95 % over rows, which reach further down than up.",
+        "0 the measure tells what is needed. Whiskers: middle 95 % over resampled rows, a spread and not an interval: "
+        "it lies too low, for few rows blur ranks and resampling blurs them again.",
         plot=380,
         below=88,
     )
@@ -229,9 +232,9 @@ def rank_ticks(count: int) -> list[int]:
 def _correlation_hover(row: Any, called: str) -> str:
     lines = [
         f"<b>{NAMES[row.measure]}</b>, {called.lower()} ({row.components} components)",
-        f"ρ {style.number(row.correlation)}",
-        f"95 % over rows {between(row.low, row.high)}",
-        f"95 % over components {between(row.low_components, row.high_components)}",
+        f"ρ {style.number(row.correlation)}, corrected for few rows {style.number(row.corrected)}",
+        f"middle 95 % over resampled rows {between(row.spread_low, row.spread_high)}",
+        f"middle 95 % over resampled components {between(row.low_components, row.high_components)}",
     ]
     if np.isfinite(row.better_low):
         lines.append(f"above block influence by {style.number(row.better)} {between(row.better_low, row.better_high)}")

@@ -94,7 +94,8 @@ def agreement_scatter(
         figure,
         title or f"Do direct measures tell which {what}s {agreement.model} needs?",
         f"{agreement.rows}; a dot is a {what}, up: its removal costs more; right: the measure ranks it higher (1 is "
-        f"needed most); a rising cloud is agreement. ρ: Spearman's over all {what}s, with its 95 % interval over rows.",
+        f"needed most); a rising cloud is agreement. ρ: Spearman's over all {what}s (and without the "
+        "noise of few rows).",
         plot=260 * rows,
         below=104,
         menus=[buttons(entries, list(ys).index(scale))],
@@ -113,10 +114,10 @@ def _pooled(agreement: Agreement, effect: Effect) -> dict[str, str]:
     if not len(frame):
         return {}
     rows = frame[(frame["kind"] == "all") & (frame["effect"] == effect) & np.isfinite(frame["correlation"])]
-    numbers = rows[["correlation", "low", "high"]].to_numpy(dtype=float)
+    numbers = rows[["correlation", "corrected"]].to_numpy(dtype=float)
     return {
-        str(measure): f": ρ = {_two(r)} [{_two(low)}, {_two(high)}]"
-        for measure, (r, low, high) in zip(rows["measure"], numbers, strict=True)
+        str(measure): f": ρ = {_two(r)}" + (f" ({_two(corrected)})" if np.isfinite(corrected) else "")
+        for measure, (r, corrected) in zip(rows["measure"], numbers, strict=True)
     }
 
 

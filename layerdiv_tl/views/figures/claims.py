@@ -120,7 +120,7 @@ def _edges(shares: pd.DataFrame, model: str, modules: Sequence[str]) -> list[flo
 def tradeoff_steps(tradeoff: TradeOff, title: str | None = None) -> go.Figure:
     """Share of steps in which bias and diversity move together, by what accuracy does (Section 5.4).
 
-    Whiskers are Wilson's, which take steps for independent; the subtitle's interval resamples models.
+    Whiskers are Wilson's, which take steps for independent; the subtitle's interval is over models.
     """
     frame = tradeoff.frame()
     share, low, high = (frame[column].to_numpy(dtype=float) for column in ("share", "low", "high"))
@@ -144,12 +144,19 @@ def tradeoff_steps(tradeoff: TradeOff, title: str | None = None) -> go.Figure:
         )
     )
     over = (
-        f"{between(tradeoff.low, tradeoff.high)} over {tradeoff.models} models" if tradeoff.models > 1 else "one model"
+        f"{between(tradeoff.low, tradeoff.high)} over {tradeoff.models} models"
+        if np.isfinite(tradeoff.low)
+        else f"{tradeoff.models} of 6 models that an interval needs"
+    )
+    null = (
+        f"With bias and diversity of another model of the same depth {between(tradeoff.null_low, tradeoff.null_high)}, "
+        f"p = {style.number(tradeoff.p)}"
+        if np.isfinite(tradeoff.p)
+        else "Not tested: too few models of one depth"
     )
     subtitle = (
-        f"Where accuracy stands still less where it moves: {style.number(tradeoff.difference)} ({over}). With "
-        f"accuracy's steps turned in a circle {between(tradeoff.null_low, tradeoff.null_high)}, "
-        f"p = {style.number(tradeoff.p)}. The paper's claim is a difference above 0."
+        f"Where accuracy stands still less where it moves: {style.number(tradeoff.difference)} ({over}). {null}. The "
+        "paper's claim is a difference above 0."
     )
     arrange(
         figure,

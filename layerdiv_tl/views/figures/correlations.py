@@ -25,12 +25,12 @@ _MEANING = {
     "per_model": "per model: mean over models",
     "final": "final: last junction, over models",
 }
-# The last junction has no depth that a null could break, and independent models: Student's test is right.
-_TEST = {"pooled": "p_cosine", "per_model": "p_cosine", "final": "p_student"}
+# The last junction has no depth that all models could share: Student's test over models is right.
+_TEST = {"pooled": "p_permutation", "per_model": "p_permutation", "final": "p_student"}
 _LEGEND = (
-    f"Full: p < {SIGNIFICANT}; hollow: p ≥ {SIGNIFICANT}; hatched: not tested. Whiskers: 95 % intervals. The test "
-    "flips signs of the curves' cosine coefficients, which smooth curves do not fool; at the last junction it is "
-    "Student's."
+    f"Full: p < {SIGNIFICANT}; hollow: p ≥ {SIGNIFICANT}; hatched: not tested. Whiskers: 95 % intervals over models. "
+    "The test gives models the curves of others of their depth, for all may change at the same depth; at the last "
+    "junction it is Student's."
 )
 
 
@@ -50,7 +50,7 @@ def correlation_bars(
         Of the table, in this order; None takes the paper's three, what softmax sees of two of them, and
         cross-entropy.
 
-    A bar is full where `p_cosine` (in the reading "final", which has no depth, `p_student`) is below 0.05,
+    A bar is full where `p_permutation` (in the reading "final", which has no depth, `p_student`) is below 0.05,
     hollow where it is not, hatched where there is no test. The hover has all that the table has. Raises
     InputError for an unknown reading and metrics that the table lacks.
     """
@@ -123,7 +123,6 @@ def _bars(rows: pd.DataFrame, reading: str, kind: str, metric: str, colour: str,
     p = rows[_TEST[reading]].to_numpy(dtype=float)
     fills = [style.CLEAR if value >= SIGNIFICANT else colour for value in p]
     shapes = ["" if np.isfinite(value) else "/" for value in p]
-    # A percentile interval may lie beside its estimate; the hover has it as it is.
     spread = {
         "type": "data",
         "array": np.fmax(high - r, 0),
@@ -149,7 +148,7 @@ def _bars(rows: pd.DataFrame, reading: str, kind: str, metric: str, colour: str,
 def _hover(task: str, row: pd.Series, kind: str, metric: str) -> str:
     tests = "<br>".join(
         f"{label} {style.number(row[column])}"
-        for label, column in (("p, cosine", "p_cosine"), ("p, shift", "p_shift"), ("p, Student", "p_student"))
+        for label, column in (("p, models permuted", "p_permutation"), ("p, Student", "p_student"))
         if np.isfinite(row[column])
     )
     lines = [

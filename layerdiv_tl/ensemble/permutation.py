@@ -1,0 +1,134 @@
+"""Does a model's curve go with its own other curve, more than with that of another model of the same depth?
+
+What happens in the same part of all models (they learn late, jump at the last layer, drift) ties any curve to any
+other, so no test that looks at one model can tell this from a relation. What can is a permutation of models: each gets
+the other curve of a model with as many junctions. If a model's two curves have nothing to do with each other beyond
+what all such models share, every permutation is as likely as what is, whatever the curves look like, and however the
+tasks of a model resemble one another, as long as they move together.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+from scipy.stats import t
+
+from ..errors import InputError
+
+# Intervals over models need as many: of fewer, all may lie on one side of 0 by chance in more than 5 %.
+LEAST_MODELS = 6
+# A two-sided p reaches 0.05 from so many permutations on.
+LEAST_PERMUTATIONS = 40
+
+
+def cluster_numbers(models: Sequence[str], clusters: Mapping[str, Hashable] | None) -> Int[np.ndarray, " model"]:
+    """The number of each model's cluster, from 0. A model that `clusters` does not name is one of its own.
+
+    >>> cluster_numbers(["a", "b", "c"], {"a": "shape", "c": "shape"}).tolist()
+    [0, 1, 0]
+    """
+    if clusters is not None and not isinstance(clusters, Mapping):
+        raise InputError(f"clusters={clusters!r:.60} must be {{model: cluster}}, such as {{'small-seed1': 'small'}}.")
+    names: dict[Any, int] = {}
+    keys = [("cluster", clusters[m]) if clusters is not None and m in clusters else ("model", m) for m in models]
+    return np.array([names.setdefault(key, len(names)) for key in keys], dtype=np.int64)
+
+
+def model_permutations(
+    strata: Sequence[Hashable], draws: int = 1000, seed: Any = 0
+) -> Int[np.ndarray, "permutation model"]:
+    """Permutations of models within strata; the first changes nothing. None where a p could not reach 0.05.
+
+    All of them if there are at most `draws`, else so many that are drawn.
+
+    >>> model_permutations([24] * 3), model_permutations([24] * 5).shape, model_permutations([12, 16, 24, 32, 36])
+    (array([], shape=(0, 3), dtype=int64), (120, 5), array([], shape=(0, 5), dtype=int64))
+    """
+    of: dict[Hashable, list[int]] = {}
+    for at, stratum in enumerate(strata):
+        of.setdefault(stratum, []).append(at)
+    total = math.prod(math.factorial(len(members)) for members in of.values())
+    if total < LEAST_PERMUTATIONS:
+        return np.empty((0, len(strata)), dtype=np.int64)
+    straight = np.arange(len(strata))
+    if total <= draws:
+        ways = np.tile(straight, (total, 1))
+        every = itertools.product(*(itertools.permutations(members) for members in of.values()))
+        for way, orders in zip(ways, every, strict=True):
+            for members, order in zip(of.values(), orders, strict=True):
+                way[members] = order
+        return ways
+    random = np.random.default_rng(seed)
+    ways = np.tile(straight, (draws + 1, 1))
+    for members in of.values():
+        orders = np.argsort(random.random((draws, len(members))), axis=1)
+        ways[1:, members] = np.array(members)[orders]
+    return ways
+
+
+def strata_of(lengths: Sequence[Hashable], products: Float[np.ndarray, "model model"] | None = None) -> list[Hashable]:
+    """Within which models swap: those of one length whose products are all known; who lacks any swaps with none."""
+    strata = list(lengths)
+    if products is None:
+        return strata
+    same = np.array([[a == b for b in lengths] for a in lengths], dtype=bool).reshape(len(strata), len(strata))
+    while (missing := same & ~np.isfinite(products)).any():
+        worst = int((missing.sum(0) + missing.sum(1)).argmax())
+        strata[worst] = ("alone", worst)
+        same[worst] = same[:, worst] = False
+    return strata
+
+
+def permuted_sums(
+    products: Float[np.ndarray, "model model"], ways: Int[np.ndarray, "permutation model"]
+) -> Float[np.ndarray, " permutation"]:
+    """Σ_m products[m, way[m]] for every permutation; [m, n] holds what m's one curve has of n's other."""
+    return products[np.arange(len(products)), ways].sum(1)
+
+
+def permutation_p(drawn: Float[np.ndarray, " permutation"]) -> float:
+    """Two-sided p of a statistic that is about 0 where there is no relation; the first is what is observed.
+
+    Twice the share of permutations that reach as far on the side of 0 where it lies. NaN without permutations.
+
+    >>> permutation_p(np.array([2.0, 1.0, -3.0, 0.5]))
+    0.5
+    """
+    if not len(drawn) or not np.isfinite(drawn[0]):
+        return np.nan
+    side = -1.0 if drawn[0] < 0 else 1.0
+    # A permutation that repeats what was observed may differ from it in the last bits; one without a value may reach.
+    reached = ~(side * drawn < side * drawn[0] - 1e-9 * max(1.0, abs(float(drawn[0]))))
+    return min(1.0, 2 * float(reached.sum()) / len(drawn))
+
+
+def by_cluster(
+    products: Float[np.ndarray, "model model *rest"], number: Int[np.ndarray, " model"]
+) -> Float[np.ndarray, "cluster cluster *rest"]:
+    """Means over the pairs of models of two clusters that have a value; NaN where none has."""
+    known = np.isfinite(products)
+    member = (number == np.unique(number)[:, None]).astype(float)
+    total = np.einsum("cm,mn...,dn->cd...", member, np.where(known, products, 0.0), member)
+    count = np.einsum("cm,mn...,dn->cd...", member, known.astype(float), member)
+    return np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
+
+
+def over_models(estimate: float, left_out: Float[np.ndarray, " cluster"], level: float) -> tuple[float, float]:
+    """(low, high) by the jackknife over models with Student's t; NaN for fewer than `LEAST_MODELS`.
+
+    left_out
+        The estimate without each model (or cluster of models) in turn. Of a mean this is Student's own interval.
+
+    >>> round(over_models(3.5, (21 - np.arange(1.0, 7.0)) / 5, 0.95)[0], 3)
+    1.537
+    """
+    count = len(left_out)
+    if count < LEAST_MODELS or not np.isfinite(left_out).all():
+        return np.nan, np.nan
+    half = t.ppf(0.5 + level / 2, count - 1) * np.sqrt((count - 1) / count * ((left_out - left_out.mean()) ** 2).sum())
+    return float(estimate - half), float(estimate + half)
