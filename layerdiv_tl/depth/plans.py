@@ -14,16 +14,20 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
+from .._files import write_text
 from ..components import Component
 from ..ensemble.uncertainty import interval, resamples
 from ..errors import InputError
 from ..results import Result
-from ..stream.loading import Model, fingerprint, load_model
+from ..stream.fingerprint import identify
+from ..stream.loading import Model, load_model
 from .agreeing import FALLING, UNITS, Direct, Effect, measures
 from .answering import Cut, Rows, Scores, check_whole, read_rows, scores, writers
 from .texts import describe
 
 OWN, INFLUENCE, RANDOM = "plan", "influence", "random"
+# What a plan can be made by.
+SCORES = (*get_args(Direct), *get_args(Effect))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -175,11 +179,9 @@ class DropPlan(Result):
         else:
             raise InputError(f"{str(path)!r} ends in neither .json (LLM-Drop's lists) nor .csv: name one of them.")
         try:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_text(text, encoding="utf-8")
+            return write_text(place, text)
         except OSError as error:
             raise InputError(f"{str(path)!r} cannot be written ({error.strerror}): give a file of yours.") from error
-        return place
 
 
 def drop_plan(
@@ -213,7 +215,7 @@ def drop_plan(
         Of the choice of rows and of the random plans.
 
     Raises InputError for input that cannot be used: a budget that is none or leaves nothing, a score that does not
-    exist for these rows, labels that no component has.
+    exist for these rows, labels that no component has; and for a model with hooks in it, which a plan cannot name.
 
     >>> import layerdiv_tl as ld
     >>> from transformers import GPT2Config, GPT2LMHeadModel
@@ -238,6 +240,7 @@ def drop_plan(
     check_whole("random", random, 0, 10_000)
     check_whole("seed", seed, 0)
     model.at_once(batch_tokens)
+    weights = identify(model).weights  # a plan says which model it is of
     own = None if isinstance(score, str) else _own(score, names)  # before anything is run
     order = np.random.default_rng([seed, 0]).permutation(len(asked))
     first = min(len(asked) - 1, max(1, round(scoring * len(asked))))
@@ -262,8 +265,7 @@ def drop_plan(
         score=score if isinstance(score, str) else "given",
         part=part,
         model=model.name,
-        provenance=dict(model.provenance)
-        | {"name": model.name, "weights": fingerprint(model), "rows": about | {"seed": seed}},
+        provenance=dict(model.provenance) | {"name": model.name, "weights": weights, "rows": about | {"seed": seed}},
     )
 
 
@@ -284,10 +286,9 @@ def _scored(
         told = scores(model, rows, [[c] for c in names], batch_tokens)
         grown = told.loss[:, 1:] - told.loss[:, :1] if score == "loss" else told.right[:, :1] - told.right[:, 1:]
         return grown.sum(0) / told.count.sum()
-    known = (*get_args(Direct), *get_args(Effect))
-    if score not in known:
+    if score not in SCORES:
         raise InputError(
-            f"score={score!r:.40} is unknown: use {', '.join(map(repr, known))}, or give {{label: number}}."
+            f"score={score!r:.40} is unknown: use {', '.join(map(repr, SCORES))}, or give {{label: number}}."
         )
     found = measures(model, rows, names, (score,), batch_tokens)
     if score not in found:
