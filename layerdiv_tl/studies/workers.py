@@ -48,6 +48,9 @@ def in_processes(work: Callable[[dict[str, Any]], T], grid: Mapping[str, Any], w
 
 def _begin(cores: int) -> None:
     """What a worker does first: take its part of the cores, and end when its parent is gone."""
+    from tqdm import tqdm
+
+    tqdm.set_lock(threading.RLock())  # its own would be a semaphore of the system, which an ended process leaves behind
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # at a terminal all processes get it; the parent ends its workers
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_follow_parent, daemon=True).start()
