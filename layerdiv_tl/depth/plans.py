@@ -228,6 +228,7 @@ def drop_plan(
     [['none', 0], ['plan', 1], ['influence', 1], ['random', 1]]
     """
     model = load_model(model)
+    weights = identify(model).weights  # a plan says which model it is of
     asked = read_rows(model, rows)
     if isinstance(scoring, bool) or not isinstance(scoring, int | float) or not 0 < scoring < 1:
         raise InputError(f"scoring={scoring!r} must be a share of the rows, between 0 and 1.")
@@ -240,7 +241,6 @@ def drop_plan(
     check_whole("random", random, 0, 10_000)
     check_whole("seed", seed, 0)
     model.at_once(batch_tokens)
-    weights = identify(model).weights  # a plan says which model it is of
     own = None if isinstance(score, str) else _own(score, names)  # before anything is run
     order = np.random.default_rng([seed, 0]).permutation(len(asked))
     first = min(len(asked) - 1, max(1, round(scoring * len(asked))))
