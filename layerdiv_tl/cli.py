@@ -17,6 +17,7 @@ from itertools import zip_longest
 from typing import Any
 
 from . import __version__
+from ._signals import Terminated, terminable
 from .errors import InputError
 
 # What `drop_plan` takes; written out, for importing it would load torch.
@@ -24,29 +25,27 @@ _SCORES = ("loss", "accuracy", "diversity", "diversity_centred", "net", "relevan
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `layerdiv`; returns the exit code: 0 done, 1 failed, 2 bad usage."""
+    """Run `layerdiv`; returns the exit code: 0 done, 1 failed, 2 bad usage, 130 or 143 stopped by a signal."""
     options = _parser().parse_args(arguments)
     for stream in (sys.stdout, sys.stderr):  # a terminal or file that cannot show Σ gets a question mark
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
     try:
-        return options.run(options)
+        with terminable():
+            return options.run(options)
     except BrokenPipeError:  # the reader (head, say) has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except InputError as error:
         print(f"layerdiv: {error}", file=sys.stderr)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         print("layerdiv: stopped.", file=sys.stderr)
-        return 130
+        return 143 if isinstance(stop, Terminated) else 130
     except Exception as error:
         if os.environ.get("LAYERDIV_DEBUG"):
             raise
         reason = " ".join(str(error).split())
-        print(
-            f"layerdiv: {type(error).__name__}: {reason} (set LAYERDIV_DEBUG=1 to see where).",
-            file=sys.stderr,
-        )
+        print(f"layerdiv: {type(error).__name__}: {reason} (set LAYERDIV_DEBUG=1 to see where).", file=sys.stderr)
     return 1
 
 

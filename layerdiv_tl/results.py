@@ -7,7 +7,6 @@ disk it is one safetensors file: the arrays as tensors, the rest as JSON in the 
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import importlib
 import json
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
+from ._files import written
 from .components import Component
 from .errors import InputError
 
@@ -62,16 +62,12 @@ class Result:
         arrays: dict[str, np.ndarray] = {}
         # One entry: safetensors writes several in any order, and equal results should be equal bytes.
         header = {FORMAT: json.dumps(_pack(self, arrays, ""))}
-        partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+        contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, partial, metadata=header)
-            os.replace(partial, path)
+            with written(path) as partial:
+                save_file(contiguous, partial, metadata=header)
         except (OSError, SafetensorError) as error:
             raise InputError(f"{str(path)!r} cannot be written ({error}): give the path of a file of yours.") from error
-        finally:
-            with contextlib.suppress(OSError):
-                partial.unlink(missing_ok=True)
         return path
 
     @classmethod

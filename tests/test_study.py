@@ -189,19 +189,23 @@ def test_a_second_run_computes_nothing(folder, tmp_path, monkeypatch):
 
 
 def test_other_settings_never_mix(folder, tmp_path):
-    """Another model, prompt, label, unit or batch size goes into a folder of its own."""
+    """Another prompt, label, unit, batch size or attention goes into a folder of its own."""
     run_study(folder / "tiny-0", rows(20), out=tmp_path)
     before = files(tmp_path)
     task = rows(20)
     import dataclasses
 
+    from transformers import AutoModelForCausalLM
+
+    slow = AutoModelForCausalLM.from_pretrained(folder / "tiny-0", attn_implementation="eager")
+    eager = ld.load_model(slow, tokenizer=folder / "tiny-0")
     changed = [
-        {"models": {"tiny-0": folder / "tiny-1"}, "tasks": task},
+        {"models": {"tiny-1": folder / "tiny-1"}, "tasks": task},
         {"models": folder / "tiny-0", "tasks": rows(20, seed=1)},
         {"models": folder / "tiny-0", "tasks": dataclasses.replace(task, labels=1 - task.labels)},
         {"models": folder / "tiny-0", "tasks": task, "units": "head"},
         {"models": folder / "tiny-0", "tasks": task, "batch_tokens": 64},
-        {"models": folder / "tiny-0", "tasks": task, "load": {"dtype": "bfloat16"}},
+        {"models": {"tiny-0": eager}, "tasks": task},
     ]
     for number, arguments in enumerate(changed, start=1):
         run_study(out=tmp_path, **arguments)

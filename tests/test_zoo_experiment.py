@@ -48,7 +48,7 @@ def test_several_processes_give_the_same_numbers(study, tmp_path):
 @pytest.mark.parametrize("workers", [0, -1, 1.5, True])
 def test_a_number_of_processes_is_one_or_more(workers, tmp_path):
     """Anything but a whole number from 1 is refused before anything runs."""
-    with pytest.raises(ld.InputError, match=r"workers=.* must be a whole number of 1 or more"):
+    with pytest.raises(ld.InputError, match=r"workers="):
         ld.run_study(MODELS, TASKS, out=tmp_path, workers=workers)
     assert not list(tmp_path.iterdir())
 

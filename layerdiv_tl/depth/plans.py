@@ -14,17 +14,21 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
+from .._files import write_text
 from ..components import Component
 from ..ensemble.uncertainty import cluster_means, interval, interval_note, paired_interval, wilson
 from ..errors import InputError
 from ..results import Result
-from ..stream.loading import Model, fingerprint, load_model
+from ..stream.fingerprint import identify
+from ..stream.loading import Model, load_model
 from .agreeing import FALLING, UNITS, Effect
 from .answering import Cut, Rows, Scores, check_whole, read_rows, scores, writers
 from .direct_measures import Direct, measures
 from .texts import describe
 
 OWN, INFLUENCE, RANDOM = "plan", "influence", "random"
+# What a plan can be made by.
+SCORES = (*get_args(Direct), *get_args(Effect))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -184,11 +188,9 @@ class DropPlan(Result):
         else:
             raise InputError(f"{str(path)!r} ends in neither .json (LLM-Drop's lists) nor .csv: name one of them.")
         try:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_text(text, encoding="utf-8")
+            return write_text(place, text)
         except OSError as error:
             raise InputError(f"{str(path)!r} cannot be written ({error.strerror}): give a file of yours.") from error
-        return place
 
 
 def drop_plan(
@@ -222,7 +224,7 @@ def drop_plan(
         Of the choice of rows and of the random plans.
 
     Raises InputError for input that cannot be used: a budget that is none or leaves nothing, a score that does not
-    exist for these rows, labels that no component has.
+    exist for these rows, labels that no component has; and for a model with hooks in it, which a plan cannot name.
 
     >>> import layerdiv_tl as ld
     >>> from transformers import GPT2Config, GPT2LMHeadModel
@@ -235,6 +237,7 @@ def drop_plan(
     [['none', 0], ['plan', 1], ['influence', 1], ['random', 1]]
     """
     model = load_model(model)
+    weights = identify(model).weights  # a plan says which model it is of
     asked = read_rows(model, rows)
     if isinstance(scoring, bool) or not isinstance(scoring, int | float) or not 0 < scoring < 1:
         raise InputError(f"scoring={scoring!r} must be a share of the rows, between 0 and 1.")
@@ -271,8 +274,7 @@ def drop_plan(
         score=score if isinstance(score, str) else "given",
         part=part,
         model=model.name,
-        provenance=dict(model.provenance)
-        | {"name": model.name, "weights": fingerprint(model), "rows": about | {"seed": seed}},
+        provenance=dict(model.provenance) | {"name": model.name, "weights": weights, "rows": about | {"seed": seed}},
     )
 
 
@@ -293,10 +295,9 @@ def _scored(
         told = scores(model, rows, [[c] for c in names], batch_tokens)
         grown = told.loss[:, 1:] - told.loss[:, :1] if score == "loss" else told.right[:, :1] - told.right[:, 1:]
         return grown.sum(0) / told.count.sum()
-    known = (*get_args(Direct), *get_args(Effect))
-    if score not in known:
+    if score not in SCORES:
         raise InputError(
-            f"score={score!r:.40} is unknown: use {', '.join(map(repr, known))}, or give {{label: number}}."
+            f"score={score!r:.40} is unknown: use {', '.join(map(repr, SCORES))}, or give {{label: number}}."
         )
     found = measures(model, rows, names, (score,), batch_tokens)
     if score not in found:

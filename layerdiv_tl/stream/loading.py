@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy as copying
-import hashlib
 import importlib
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -27,8 +25,6 @@ from .mobilellm import load_mobilellm, said_by
 from .transformerlens import is_transformer_lens, of_transformer_lens
 
 ZOO = "zoo/"
-# What a configuration says about where it lies and who read it.
-_NO_PART_OF_A_MODEL = ("_name_or_path", "transformers_version", "torch_dtype", "dtype")
 
 
 @dataclass(frozen=True, eq=False)
@@ -296,34 +292,6 @@ def _wrap(model: Any, tokenizer: Any, source: str, name: str) -> Model:
         **{package: version(package) for package in ("torch", "transformers", "transformer_lens")},
     }
     return Model(name, tokenizer, provenance, anatomy)
-
-
-def fingerprint(model: Model, full: bool = False) -> str:
-    """SHA-256 of a model's configuration and weights: two runs with the same one used the same model.
-
-    Of every parameter up to 1024 evenly spaced numbers are read, which tells any other training from this
-    one at no cost; `full` reads all of them. Offloaded weights count by name and shape.
-
-    >>> from transformers import GPT2Config, GPT2LMHeadModel
-    >>> tiny = GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=16, n_positions=32))
-    >>> len(fingerprint(load_model(tiny))), fingerprint(load_model(tiny)) == fingerprint(load_model(tiny))
-    (64, True)
-    """
-    root = model.anatomy.root
-    digest = hashlib.sha256(model.provenance["architecture"].encode())
-    config: Any = getattr(root, "config", None)
-    if hasattr(config, "to_dict"):
-        known = {key: value for key, value in config.to_dict().items() if key not in _NO_PART_OF_A_MODEL}
-        digest.update(json.dumps(known, sort_keys=True, default=str).encode())
-    for name, parameter in sorted(root.named_parameters()):
-        digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}".encode())
-        if parameter.is_meta:
-            continue
-        values = parameter.detach().flatten()
-        step = 1 if full else max(1, -(-values.numel() // 1024))
-        values = values[::step].cpu().contiguous()
-        digest.update(values.view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
 
 
 def _name(x: Any) -> str:

@@ -8,28 +8,31 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, get_args
 
 from ..depth.agreeing import Agreement
-from ..depth.answering import Cut, check_whole
+from ..depth.answering import Cut, check_whole, writers
 from ..depth.junctions import Lens
 from ..depth.maps import LayerMaps
 from ..depth.norms import Sizes
-from ..depth.plans import DropPlan
+from ..depth.plans import SCORES, DropPlan
 from ..depth.score import DepthScore
 from ..depth.skipping import Skip
 from ..errors import InputError
 from ..results import Result
-from ..stream.loading import Model, fingerprint, load_model
+from ..stream.fingerprint import Identity, identify
+from ..stream.loading import Model, load_model
 from ..stream.prompts import encode, plain
 from ..tasks.questions import Questions
 from ..tasks.questions import questions as read_questions
 from ..tasks.samples import SAMPLE_HOPS
 from ..tasks.task import SAMPLES, Task, task
+from .arguments import check_choice, check_flags, folder_of, load_options, made_folder
 from .depth_claims import depth_readings
+from .folder import OLD, card, claim, refuse_two_models
 from .run import models_of, reason, tasks_of
 from .shards import safe_name, write_json
 from .verdicts import table_of
@@ -38,7 +41,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FOLDER = "depth"
-FORMAT = "layerdiv_tl.depth/1"
+# Of analyses, their defaults included. 2: fingerprints are of all weights, and of the tokenizer.
+FORMAT = "layerdiv_tl.depth/2"
 # Shorter texts have no token that is skipped, one that is measured, and a cut between them.
 LEAST = 4
 # Prompts of each task that sizes, skips and the lens read where no texts are given.
@@ -88,7 +92,8 @@ class DepthStudy(Result):
     def load(cls, path: str | os.PathLike[str], *more: str | os.PathLike[str]) -> Self:
         """Collect one or several folders; of an analysis with different settings the one finished last.
 
-        Raises InputError where there is no such folder, or no finished analysis in any.
+        Raises InputError where there is no such folder, or no finished analysis in any, and where two models (other
+        weights, another tokenizer) have one name.
         """
         found = cls.collect((path, *more))
         if found is None:
@@ -99,9 +104,10 @@ class DepthStudy(Result):
     def collect(cls, folders: Sequence[str | os.PathLike[str]], only: set[Path] | None = None) -> Self | None:
         """What `load` gives, or None where there is nothing; `only` these files."""
         found: dict[tuple[str, str, str], Analysis] = {}
-        failures = []
+        failures: list[str] = []
+        cards = []
         for folder in folders:
-            place = Path(folder).expanduser()
+            place = folder_of("a folder of depth analyses", folder)
             if not place.is_dir():
                 raise InputError(f"there is no folder {str(folder)!r}: run layerdiv depth --out there first.")
             for file in sorted(place.glob(f"{FOLDER}/*/*-{12 * '[0-9a-f]'}.json")):  # an exported plan has no digest
@@ -110,18 +116,18 @@ class DepthStudy(Result):
                 try:
                     about = json.loads(file.read_text(encoding="utf-8"))
                     if not isinstance(about, dict) or about.get("format") != FORMAT:
+                        failures.append(f"{file.relative_to(place)}: {OLD}.")
                         continue
                     key = about["model"], about["analysis"], about["on"]
                     kind = ANALYSES.get(about["analysis"], Result)
                     one = Analysis(*key, kind.load(file.with_suffix(".safetensors")), about)
+                    cards.append((str(place), card(about)))
                 except (InputError, OSError, ValueError, KeyError) as error:
-                    told = (
-                        f"{file.relative_to(place)} cannot be read ({error}): remove it and run layerdiv depth again."
-                    )
-                    failures.append(told)
+                    failures.append(f"{file.relative_to(place)} cannot be read ({error}): remove it, run depth again.")
                     continue
                 if key not in found or found[key].about["finished"] <= about["finished"]:
                     found[key] = one
+        refuse_two_models(cards)
         if not found:
             return None
         models = list(dict.fromkeys(model for model, _, _ in found))
@@ -189,8 +195,8 @@ class DepthStudy(Result):
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write all analyses into a folder that `load` reads."""
         for a in self.analyses:
-            _write(Path(path).expanduser(), a)
-        return Path(path).expanduser()
+            _write(folder_of("path", path), a)
+        return folder_of("path", path)
 
     def __repr__(self) -> str:
         failed = f"; {len(self.failures)} failed" if self.failures else ""
@@ -263,52 +269,45 @@ def run_depth(
     A model or analysis that fails is named in `failures` and the others go on. Raises InputError for input that
     names nothing, and where nothing at all could be measured.
     """
-    import tempfile
-
-    grid = models_of(models)
+    grid, options = models_of(models), load_options(load)
     how: dict[str, Any] = {"limit": limit, "seed": seed}
-    if tasks is None:
-        tasks = [] if texts is not None else list(SAMPLES)
-    given = tasks_of(tasks) if tasks else []
+    tasks = ([] if texts is not None else list(SAMPLES)) if tasks is None else tasks
+    given = tasks_of(tasks) if not isinstance(tasks, list | tuple) or tasks else []
     ready = [t if isinstance(t, Task) else task(t, data, **how) for t in given]
     check_whole("questions", questions, 0)
+    check_whole("seed", seed, 0)
+    check_flags(multi_token=multi_token)
+    check_choice("part", part, get_args(Cut))
+    check_choice("score", score, SCORES)
     if drop is not None:
         check_whole("drop", drop, 1)
     if texts is None:
         texts = [prompt for t in ready for prompt in t.prompts[:TEXTS]]
-    texts = texts if isinstance(texts, str) else list(texts)
-    if isinstance(texts, str) or not texts:
-        raise InputError("texts is one text or none: give a list of texts.")
+    if not isinstance(texts, list | tuple) or not texts:
+        raise InputError(f"texts={texts!r:.40} is one text or none: give a list of texts.")
     # Before models are loaded: a name that is none would be found out by each of them.
     some = read_questions(ask, limit=questions) if questions else None
     asked = _Asked(plain(texts), ready, drop, part, score, some, multi_token, seed, batch_tokens)
-    place = Path(tempfile.mkdtemp(prefix="layerdiv-")) if out is None else Path(out).expanduser()
-    try:  # before hours of what could not be written
-        (place / FOLDER).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"out={str(out)!r} cannot be made ({error.strerror}): give a folder of yours.") from error
+    place = made_folder(out)
     failures: list[str] = []
     mine: set[Path] = set()
-    before: Model | None = None
+    before: tuple[Model, Identity] | None = None
     for name, x in grid.items():
         try:
-            model = load_model(x, **(load or {} if not isinstance(x, Model) else {}))
+            model = load_model(x, **(options if not isinstance(x, Model) else {}))
             model = model if x is None and name == "default" else replace(model, name=name)
-            digest = fingerprint(model)
-        except Exception as error:
-            failures.append(f"{name}: {reason(error)}")
-            continue
-        try:
+            identity = identify(model)
+            claim(place, model, identity)
             jobs = _standard(model, before, asked)
         except Exception as error:
             failures.append(f"{name}: {reason(error)}")
             continue
         for analysis, on, settings, make in jobs:
             try:
-                mine.add(_run(place, model, digest, analysis, on, settings, make))
+                mine.add(_run(place, model, identity, analysis, on, settings, make))
             except Exception as error:
                 failures.append(f"{analysis} of {model.name} ({on}): {reason(error)}")
-        before = model
+        before = model, identity
     study = DepthStudy.collect([place], mine) if mine else None
     if study is None:
         raise InputError("; ".join(failures))
@@ -318,10 +317,9 @@ def run_depth(
 Job = tuple[str, str, dict[str, Any], Callable[[], Result]]
 
 
-def _standard(model: Model, before: Model | None, asked: _Asked) -> list[Job]:
+def _standard(model: Model, before: tuple[Model, Identity] | None, asked: _Asked) -> list[Job]:
     """The analyses of a model, each with what it follows from."""
     from .. import depth
-    from ..depth.answering import writers
 
     most = model.at_once(asked.batch_tokens)
     size: dict[str, Any] = {"batch_tokens": most}
@@ -369,13 +367,14 @@ def _standard(model: Model, before: Model | None, asked: _Asked) -> list[Job]:
         if asked.drop is not None or len(writers(model, rows[0], asked.part)) > 1:  # of one, none can go
             jobs.append(("drop_plan", place, given | plan, dropped))
     if before is not None:
+        shallow, theirs = before
         seen = hashlib.sha256(json.dumps(asked.texts).encode()).hexdigest()
 
         def mapped() -> Result:
-            return depth.map_layers(before, model, _comparable(before, model, asked.texts), seed=asked.seed, **size)
+            return depth.map_layers(shallow, model, _comparable(shallow, model, asked.texts), seed=asked.seed, **size)
 
-        of = {"texts": seen, "from": fingerprint(before), "seed": asked.seed, **size}
-        jobs.append(("map_layers", f"from {before.name}", of, mapped))
+        of = {"texts": seen, "from": asdict(theirs), "seed": asked.seed, **size}
+        jobs.append(("map_layers", f"from {shallow.name}", of, mapped))
     return jobs
 
 
@@ -390,13 +389,14 @@ def _comparable(before: Model, model: Model, texts: Sequence[Any]) -> list[Any]:
 
 
 def _run(
-    place: Path, model: Model, weights: str, name: str, on: str, settings: dict[str, Any], make: Callable[[], Result]
+    place: Path, model: Model, of: Identity, name: str, on: str, settings: dict[str, Any], make: Callable[[], Result]
 ) -> Path:
     """The analysis from the folder, or computed and written there; the file that tells about it."""
     from importlib.metadata import version
 
     # Names too: two that make one name of a file are two analyses.
-    settings = settings | {"model": model.name, "on": on, "weights": weights, "dtype": model.provenance["dtype"]}
+    settings = settings | {"model": model.name, "on": on, "dtype": model.provenance["dtype"]}
+    settings |= {"weights": of.weights, "tokenizer": of.tokenizer, **of.settings, "format": FORMAT}
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
     about: dict[str, Any] = {
         "format": FORMAT,

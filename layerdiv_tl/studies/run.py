@@ -4,25 +4,33 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from .. import zoo
+from .._files import sweep, write_text, written
 from ..components import Unit
+from ..depth.answering import check_whole
 from ..ensemble.uncertainty import wilson
 from ..errors import InputError
-from ..stream.loading import Model, fingerprint, load_model, take_cores
+from ..stream.fingerprint import Identity, identify
+from ..stream.loading import Model, load_model
+from ..stream.prompts import encode
 from ..tasks.baselines import bag_of_words
 from ..tasks.paper import EIGHT
 from ..tasks.task import Task, task
+from .arguments import check_flags, load_options, made_folder, ordered, units_of
+from .folder import claim, finished
 from .metrics import metrics_of
-from .shards import FORMAT, Cell, Shard, cell_of, read_meta, safe_name, write_json
+from .shards import FORMAT, Cell, Shard, cell_of, safe_name, write_json
 from .study import Study
+from .workers import in_processes
 
 ZOO = "zoo"
 
@@ -74,7 +82,8 @@ def run_study(
         Processes that share the models, each of which holds one model at a time and its part of the cores: for
         many small models, given by name. A script that asks for several needs an `if __name__ == "__main__":`.
 
-    A model or cell that fails is named in `failures` and the others go on. Raises InputError for a grid
+    A model or cell that fails is named in `failures` and the others go on: a model of a name that stands for another
+    one in this folder (other weights, another tokenizer), say, or one with hooks in it. Raises InputError for a grid
     that names nothing, and where nothing at all could be measured.
 
     >>> import layerdiv_tl as ld, pandas as pd
@@ -94,36 +103,31 @@ def run_study(
     tiny    25.0
     Name: (uniform, opposites), dtype: float64
     """
-    import tempfile
-
-    grid = models_of(models)
+    grid, options = models_of(models), load_options(load)
     names = tasks_of(tasks)
-    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-        raise InputError(f"workers={workers!r:.40} must be a whole number of 1 or more.")
+    check_whole("workers", workers, 1)
+    check_whole("seed", seed, 0)
+    check_flags(multi_token=multi_token, chat=chat, keep_text=keep_text)
     if workers > 1 and (here := [name for name, x in grid.items() if not isinstance(x, str | os.PathLike | None)]):
         raise InputError(f"workers={workers} needs models by name, and {here[0]!r} is in this process's memory.")
-    cuts: list[Any] = [units] if isinstance(units, str) else list(units)
-    unknown = [unit for unit in cuts if unit not in get_args(Unit)]
-    if unknown or not cuts:
-        raise InputError(f"units={units!r}: use 'sublayer', 'head', 'neuron', one or several.")
+    cuts = units_of(units)
     how: dict[str, Any] = {"limit": limit, "template": template, "shots": shots, "seed": seed, "train": train}
     ready = [t if isinstance(t, Task) else task(t, data, **how) for t in names]
     called = [t.name for t in ready]
     if twice := [name for name in called if called.count(name) > 1]:
         raise InputError(f"two tasks are called {twice[0]!r}: give each once, under a name of its own.")
     asked = {name: value for name, value in how.items() if name != "train"} | {"chat": chat, "multi_token": multi_token}
-    asked |= {"batch_tokens": batch_tokens, "trust_remote_code": bool((load or {}).get("trust_remote_code"))}
+    asked |= {"batch_tokens": batch_tokens, "trust_remote_code": bool(options.get("trust_remote_code"))}
     asked |= {name: None if rows is None else str(rows) for name, rows in (("data", data), ("train", train))}
     # Rows from Python's memory cannot be asked for in another process.
     told = all(rows is None or isinstance(rows, str | os.PathLike) for rows in (data, train))
     by_name = {t.name for given, t in zip(names, ready, strict=True) if told and not isinstance(given, Task)}
-    place = Path(tempfile.mkdtemp(prefix="layerdiv-")) if out is None else Path(out).expanduser()
-    try:
-        place.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"out={str(out)!r} cannot be made ({error.strerror}): give a folder of yours.") from error
-    work = _Work(ready, cuts, place, chat, multi_token, keep_text, batch_tokens, dict(load or {}), asked, by_name)
-    failures, mine = _shared(grid, work, min(workers, len(grid)))
+    place = made_folder(out)
+    work = _Work(ready, cuts, place, chat, multi_token, keep_text, batch_tokens, options, asked, by_name)
+    # One process is this one.
+    parts = in_processes(work.on, grid, min(workers, len(grid))) if min(workers, len(grid)) > 1 else [work.on(grid)]
+    failures = [sentence for failed, _ in parts for sentence in failed]
+    mine = {folder for _, done in parts for folder in done}
     try:
         study = Study.collect([place], mine)
     except InputError as error:
@@ -155,7 +159,8 @@ class _Work:
                 model = load_model(x, **(self.load if not isinstance(x, Model) else {}))
                 # In a list the default model has its own name.
                 model = model if x is None and name == "default" else replace(model, name=name)
-                digest = fingerprint(model)
+                identity = identify(model)
+                claim(self.out, model, identity)
                 most = model.at_once(self.batch_tokens)
             except Exception as error:
                 failures.append(f"{name}: {reason(error)}")
@@ -168,28 +173,28 @@ class _Work:
                     continue
                 for unit in self.units:
                     try:
-                        mine.add(self._cell(model, digest, prompts, unit, most))
+                        mine.add(self._cell(model, identity, prompts, unit, most))
                     except Exception as error:
                         failures.append(f"{name} on {one.name} at unit {unit}: {reason(error)}")
             del model
         return failures, mine
 
-    def _cell(self, model: Model, digest: str, prompts: Task, unit: Unit, most: int) -> Path:
+    def _cell(self, model: Model, identity: Identity, prompts: Task, unit: Unit, most: int) -> Path:
         """Compute what is missing of one cell, and its metrics once nothing is; its folder."""
         from tqdm.auto import tqdm
 
-        cell = cell_of(model, digest, prompts, unit, self.out, _lengths(model, prompts), most)
+        cell = cell_of(model, identity, prompts, unit, self.out, encode(model, list(prompts.prompts)), most)
         try:
             cell.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"{str(cell.folder)!r} cannot be made ({error.strerror}).") from error
         if self.keep_text:
             lines = "".join(json.dumps({"row": i, "prompt": p}) + "\n" for i, p in enumerate(prompts.prompts))
-            (cell.folder / "prompts.jsonl").write_text(lines, encoding="utf-8")
+            write_text(cell.folder / "prompts.jsonl", lines)
         done = cell.folder / "metrics.parquet"
-        if done.is_file() and read_meta(cell.folder) is not None:
+        if done.is_file() and finished(cell.folder / "meta.json") is not None:
             return cell.folder
-        _sweep(cell.folder)
+        sweep(cell.folder)
         start, here = time.time(), 0
         total = len(prompts)
         there = total - sum(len(cell.rows(number)) for number in cell.missing())
@@ -201,33 +206,11 @@ class _Work:
                 progress.update(len(cell.rows(number)))
         seconds = time.time() - start
         frame = metrics_of(_whole(cell, model, most))
-        partial = done.with_name(f".{done.name}.{os.getpid()}.partial")
-        frame.to_parquet(partial, index=False)
-        os.replace(partial, done)
+        with written(done) as partial:
+            frame.to_parquet(partial, index=False)
         asked = self.asked if prompts.name in self.by_name else None
         write_json(cell.folder / "meta.json", _about(model, cell, asked, seconds, here))
         return cell.folder
-
-
-def _shared(grid: Mapping[str, Any], work: _Work, workers: int) -> tuple[list[str], set[Path]]:
-    """The work on all models, by one or several processes."""
-    if workers == 1:
-        return work.on(grid)
-    from concurrent.futures import ProcessPoolExecutor
-    from concurrent.futures.process import BrokenProcessPool
-    from multiprocessing import get_context
-
-    share = max(1, (os.cpu_count() or 1) // workers)
-    try:
-        # Processes that each take all cores only wait for one another.
-        with ProcessPoolExecutor(workers, get_context("spawn"), take_cores, (share,)) as pool:
-            parts = list(pool.map(work.on, [{name: x} for name, x in grid.items()]))
-    except BrokenProcessPool as error:
-        raise InputError(
-            "a process of workers= was ended: in a script, call it below `if __name__ == '__main__':`; elsewhere there "
-            "may be too little memory for so many models at a time, so give fewer. What is finished is kept in out."
-        ) from error
-    return [told for failures, _ in parts for told in failures], {folder for _, mine in parts for folder in mine}
 
 
 def _whole(cell: Cell, model: Model, batch_tokens: int) -> Iterator[Shard]:
@@ -295,9 +278,8 @@ def models_of(given: Any) -> dict[str, Any]:
     if isinstance(given, Mapping):
         found = {str(name): x for name, x in given.items()}
     else:
-        several = list(given) if isinstance(given, list | tuple) else [given]
         found = {}
-        for x in _spelled(several, ZOO, lambda: zoo.NAMES):
+        for x in _spelled(ordered("models", given), ZOO, lambda: zoo.NAMES):
             name = _model_name(x)
             if name in found:
                 raise InputError(f"two models are called {name!r}: give {{name: model}}.")
@@ -325,7 +307,9 @@ def _model_name(x: Any) -> str:
 
 def tasks_of(given: Any) -> list[str | Task]:
     """Names and tasks, each once; "all" and "zoo" spelled out."""
-    several = list(given) if isinstance(given, list | tuple) else [given]
+    several = ordered("tasks", given)
+    if strange := [x for x in several if not isinstance(x, str | os.PathLike | Task)]:
+        raise InputError(f"tasks has a {type(strange[0]).__name__}: give names, Tasks, or 'all'.")
     found: list[str | Task] = []
     for name in _spelled(_spelled(several, "all", lambda: EIGHT), ZOO, lambda: zoo.TASKS):
         found += [] if isinstance(name, str) and name in found else [name]
@@ -334,25 +318,12 @@ def tasks_of(given: Any) -> list[str | Task]:
     return found
 
 
-def _lengths(model: Model, t: Task) -> list[int]:
-    from ..stream.prompts import encode
-
-    return [len(row) for row in encode(model, list(t.prompts))]
-
-
 def _first(count: int) -> int:
-    """Where this process begins: process r of W at its part, unrelated ones apart by chance."""
+    """Where this process begins: process r of W at its part, unrelated ones apart by chance (ids may be the same)."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world > 1:
         return int(os.environ.get("RANK", "0")) * count // world
-    return os.getpid() % max(1, count)
-
-
-def _sweep(folder: Path) -> None:
-    """Remove what killed processes left half written an hour ago or earlier."""
-    for file in folder.glob(".*.partial"):
-        if time.time() - file.stat().st_mtime > 3600:
-            file.unlink(missing_ok=True)
+    return secrets.randbelow(max(1, count))
 
 
 def reason(error: Exception) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,16 +18,18 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from .._files import write_text
 from ..components import Component, Unit
 from ..errors import InputError
 from ..results import Result
 from ..stream.contributions import contributions
+from ..stream.fingerprint import Identity
 from ..stream.loading import Model
 from ..tasks.task import Task
 
 ROWS = 128
-# Of metrics and of what stands beside them; metrics of another are made again from their shards.
-FORMAT = "layerdiv_tl.study/2"
+# Of cells. 3: fingerprints are of all weights, and of the tokenizer.
+FORMAT = "layerdiv_tl.study/3"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -140,12 +141,15 @@ class Cell:
 
 
 def cell_of(
-    model: Model, fingerprint: str, task: Task, unit: Unit, out: Path, lengths: Sequence[int], batch_tokens: int
+    model: Model, identity: Identity, task: Task, unit: Unit, out: Path, ids: Sequence[Sequence[int]], batch_tokens: int
 ) -> Cell:
-    """The cell of a resolved task, and its folder below `out`."""
+    """The cell of a resolved task, whose prompts are these token ids, and its folder below `out`."""
     settings = {
         "model": model.name,
-        "fingerprint": fingerprint,
+        "fingerprint": identity.weights,
+        "tokenizer": identity.tokenizer,
+        **identity.settings,
+        "tokens": hashlib.sha256(json.dumps([list(row) for row in ids]).encode()).hexdigest(),
         "dtype": model.provenance["dtype"],
         "task": task.name,
         "unit": unit,
@@ -160,6 +164,7 @@ def cell_of(
     }
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
     folder = out / safe_name(model.name) / safe_name(task.name) / f"{unit}-{digest}"
+    lengths = [len(row) for row in ids]
     return Cell(task, unit, settings, folder, np.lexsort((np.arange(len(lengths)), -np.asarray(lengths))))
 
 
@@ -168,20 +173,18 @@ def safe_name(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:100].strip("-.") or "unnamed"
 
 
-def read_meta(folder: Path) -> dict[str, Any] | None:
-    """What a finished cell says about itself; None where it is not finished, or was by a version with other metrics."""
+def read_json(file: Path) -> dict[str, Any] | None:
+    """What a small file holds; None where it is not there, or not whole."""
     try:
-        about = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+        held = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return about if isinstance(about, dict) and about.get("format") == FORMAT else None
+    return held if isinstance(held, dict) else None
 
 
 def write_json(path: Path, value: Any) -> None:
     """Write a small file so that it is there whole or not at all."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        partial.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-        os.replace(partial, path)
+        write_text(path, json.dumps(value, indent=1, sort_keys=True) + "\n")
     except OSError as error:
         raise InputError(f"{str(path)!r} cannot be written ({error.strerror}): give a folder of yours.") from error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 import numpy as np
 
+from .._files import written
 from ..components import Unit
 from ..ensemble.correlation import correlations, z_scores
 from ..ensemble.decomposition import NormAt
@@ -24,10 +24,12 @@ from ..ensemble.tradeoff import TradeOff, tradeoff_signs
 from ..errors import InputError
 from ..results import Result
 from ..zoo import trained
+from .arguments import folder_of
 from .claims import claims_of
+from .folder import card, read_cells, refuse_two_models
 from .reuse import reuse_of
 from .seeds import Seeds, claims_over_seeds
-from .shards import Shard, read_meta
+from .shards import Shard
 from .telling import PATTERN, told
 
 if TYPE_CHECKING:
@@ -50,8 +52,6 @@ QUANTITIES: Mapping[str, tuple[str, str, float]] = {
 }
 AVERAGE = "Avg."
 Form = Literal["squared", "paper"]
-# What tells the folder of a cell from any other that lies as deep.
-_FILES = ("shard-*.safetensors", "metrics.parquet", "meta.json", ".*.partial")
 # Ending of a column -> column of the metrics.
 _ENDS = {"": "mean", "_low": "low", "_high": "high"}
 # Column of a curve along depth: (loss, term). MSE, bias and diversity are Eq. 14's, as in the paper's figures.
@@ -96,7 +96,8 @@ class Study(Result):
         """Collect one or several folders. Cells that are not finished are left out and named in `failures`.
 
         Of cells of one model, task and unit with different settings (another limit, say) the one that was
-        finished last is taken. Raises InputError where there is no such folder, or no finished cell in any.
+        finished last is taken. Raises InputError where there is no such folder, or no finished cell in any, and where
+        two models (other weights, another tokenizer) have one name.
         """
         return cls.collect((path, *more))
 
@@ -105,51 +106,28 @@ class Study(Result):
         """What `load` gives; `only` the cells in these folders."""
         import pandas as pd
 
-        found: dict[tuple[str, ...], tuple[dict[str, Any], pd.DataFrame]] = {}
-        failures = []
-        for folder in folders:
-            place = Path(folder).expanduser()
-            if not place.is_dir():
-                raise InputError(f"there is no folder {str(folder)!r}: run a study there first.")
-            there = {file.parent for name in _FILES for file in place.glob(f"*/*/*/{name}")}
-            for at in sorted(there, key=_natural):
-                if only is not None and at not in only:
-                    continue
-                about = read_meta(at)
-                if about is None or not (at / "metrics.parquet").is_file():
-                    failures.append(f"{at.relative_to(place)} is not finished: run the same study again.")
-                    continue
-                try:
-                    frame = pd.read_parquet(at / "metrics.parquet")
-                    names = {name: about["settings"][name] for name in ("model", "task", "unit")}
-                except (OSError, ValueError, KeyError) as error:
-                    failures.append(
-                        f"{at.relative_to(place)} cannot be read ({error}): remove it, run the study again."
-                    )
-                    continue
-                before = found.get(tuple(names.values()))
-                if before is None or before[0]["finished"] <= about["finished"]:
-                    found[tuple(names.values())] = (about | {"folder": str(at)}, frame.assign(**names))
+        found, failures = read_cells(folders, only)
         if not found:
-            raise InputError(f"{str(folders[0])!r} holds no finished study: run the same study again to go on with it.")
-        metrics = pd.concat([frame for _, frame in found.values()], ignore_index=True)
-        cells = tuple(about for about, _ in found.values())
+            told = "; ".join(failures) or "run the same study again to go on with it."
+            raise InputError(f"{str(folders[0])!r} holds no finished study: {told}")
+        metrics = pd.concat([frame for _, frame in found], ignore_index=True)
+        cells = tuple(about for about, _ in found)
         first = ["model", "task", "unit"]
         metrics = metrics[first + [column for column in metrics.columns if column not in first]]
         return cls(metrics, cells, tuple(failures), tuple(map(str, folders)))
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Copy metrics, information and settings, without shards, into a folder that `load` reads."""
-        place = Path(path).expanduser()
+        place = folder_of("path", path)
         for cell in self.cells:
             into = place / Path(cell["folder"]).relative_to(Path(cell["folder"]).parents[2])
             try:
-                into.mkdir(parents=True, exist_ok=True)
+                if into.is_dir() and into.samefile(cell["folder"]):
+                    continue
                 found = [file.name for file in Path(cell["folder"]).glob(PATTERN)]
-                for name in ("metrics.parquet", "meta.json", *found):
-                    shutil.copyfile(Path(cell["folder"]) / name, into / name)
-            except shutil.SameFileError:
-                continue
+                for name in (*found, "metrics.parquet", "meta.json"):
+                    with written(into / name) as partial:
+                        shutil.copyfile(Path(cell["folder"]) / name, partial)
             except OSError as error:
                 raise InputError(f"{str(path)!r} cannot be written ({error.strerror}): give a folder.") from error
         return place
@@ -411,10 +389,17 @@ class Study(Result):
 
     @cached_property
     def depth(self) -> DepthStudy | None:
-        """The depth analyses that lie in the same folders (`layerdiv depth`), or None."""
+        """The depth analyses that lie in the same folders (`layerdiv depth`), or None.
+
+        Raises InputError where they are of another model that has the same name.
+        """
         from .depth import DepthStudy
 
-        return DepthStudy.collect([folder for folder in self.folders if os.path.isdir(os.path.expanduser(folder))])
+        found = DepthStudy.collect([folder for folder in self.folders if os.path.isdir(os.path.expanduser(folder))])
+        if found is not None:
+            theirs = [(", ".join(found.folders), card(a.about)) for a in found.analyses]
+            refuse_two_models([*((cell["folder"], card(cell)) for cell in self.cells), *theirs])
+        return found
 
     def claims(
         self,
@@ -556,12 +541,6 @@ class Study(Result):
         failed = f"; {len(self.failures)} failed or unfinished" if self.failures else ""
         counts = [self.metrics[name].nunique() for name in ("model", "task", "unit")]
         return f"Study({counts[0]} models × {counts[1]} tasks × {counts[2]} units, {len(self.cells)} cells{failed})"
-
-
-def _natural(path: Path) -> list[list[tuple[int, str]]]:
-    """What sorts d2 before d12, and d2 before d2-seed1."""
-    names = [re.split(r"(\d+)", name) for name in path.parts[-3:]]
-    return [[(int(part), "") if part.isdigit() else (-1, part) for part in name if part] for name in names]
 
 
 def _shown(cell: Any, factor: float, intervals: bool) -> Any:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
+from .._files import written
 from ..ensemble.information import information
 from ..ensemble.information.measure import Kind
 from ..errors import InputError
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from ..components import Unit
     from .study import Study
 
-PATTERN = "information-*.parquet"
+# Of files of estimates: another number whenever an estimator gives other numbers from the same shards.
+PATTERN = "information-2-*.parquet"
 # The column that says how an estimate was made; those of other settings are other estimates.
 SETTINGS = "settings"
 
@@ -109,7 +110,7 @@ def _cell(study: Study, settings: dict[str, Any], options: dict[str, Any]) -> pd
     names = {name: settings[name] for name in ("model", "task", "unit")}
     folder = next(Path(cell["folder"]) for cell in study.cells if cell["settings"] is settings)
     digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:12]
-    file = folder / f"information-{digest}.parquet"
+    file = folder / PATTERN.replace("*", digest)
     if file.is_file() and (frame := _read(file, settings)) is not None:
         return frame
     shard = study.contributions(**names)
@@ -126,11 +127,7 @@ def _cell(study: Study, settings: dict[str, Any], options: dict[str, Any]) -> pd
     first = ["model", "task", "unit", "members", "rows", "estimator"]
     frame = frame[first + [column for column in frame if column not in first]]
     frame.attrs = {}
-    partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
-    try:
+    # A folder may be one that may only be read: computed again another time.
+    with contextlib.suppress(OSError), written(file) as partial:
         frame.to_parquet(partial, index=False)
-        os.replace(partial, file)
-    except OSError:  # a folder that may only be read: computed again another time
-        with contextlib.suppress(OSError):  # where nothing may be written, nothing may be removed
-            partial.unlink(missing_ok=True)
     return frame

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .._files import write_text
 from . import style
 from .blocks import Block, circuitsvis, read, switch
 
@@ -145,15 +146,7 @@ class Page:
 
     def write(self, path: str | os.PathLike[str]) -> Path:
         """Write the page; a reader sees the whole file or the old one."""
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-        try:
-            partial.write_text(self.html(), encoding="utf-8")
-            os.replace(partial, path)
-        finally:
-            partial.unlink(missing_ok=True)
-        return path
+        return write_text(Path(path), self.html())
 
 
 def _cell(text: str, prose: bool, marked: bool) -> str:

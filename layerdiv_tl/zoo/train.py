@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -27,6 +26,7 @@ from jaxtyping import Float
 from scipy.linalg import block_diag
 from torch import nn
 
+from .._files import written
 from ..errors import InputError
 from ..tasks.task import task
 from . import words
@@ -229,9 +229,8 @@ class _State:
         for name, p in self.parameters.items():
             kept = {"momentum": self.momentum[name]} if name in self.blocks else self.adam.state[p]
             tensors |= {f"{key} {name}": value for key, value in kept.items()}
-        partial = path.with_suffix(f".{os.getpid()}.partial")
-        save_file(tensors, partial, metadata={"step": str(step), "seconds": str(seconds)})
-        os.replace(partial, path)
+        with written(path) as partial:
+            save_file(tensors, partial, metadata={"step": str(step), "seconds": str(seconds)})
 
     def read(self, path: Path) -> tuple[int, float]:
         """Take up what was kept: the step and the seconds it stands at."""

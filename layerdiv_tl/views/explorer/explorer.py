@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import html
 import os
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..._files import write_text
 from ...errors import InputError
 from ...stream.loading import Model, load_model
 from ...stream.prompts import plain
@@ -148,17 +148,10 @@ class Explorer:
         if path.is_dir():
             raise InputError(f"{str(path)!r} is a folder: give the name of a file, such as explorer.html.")
         page = self.html(promoted)
-        partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            partial.write_text(page, encoding="utf-8")
-            os.replace(partial, path)
+            return write_text(path, page)
         except OSError as error:
             raise InputError(f"{str(path)!r} cannot be written ({error.strerror}): give a file of yours.") from error
-        finally:
-            with contextlib.suppress(OSError):
-                partial.unlink(missing_ok=True)
-        return path
 
     @property
     def widget(self) -> ExplorerWidget:

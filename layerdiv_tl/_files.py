@@ -1,0 +1,93 @@
+"""Files that are there whole or not at all, whoever else writes into the same folder."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+# How long a file may be written before it counts as abandoned, in seconds.
+AGE = 3600
+PARTIAL = ".*.partial"
+
+
+@contextlib.contextmanager
+def written(path: Path) -> Iterator[Path]:
+    """Write to the path that this gives; it takes the name `path` when all went well, and is removed otherwise.
+
+    Its name holds the host, the process and a random part: hosts that share a folder, containers above all, may have
+    the same process ids. The bytes are on the disk before the name is. Raises OSError where nothing can be written.
+
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "numbers.txt"
+    >>> with written(file) as partial:
+    ...     _ = partial.write_text("1 2 3")
+    ...     print(file.exists(), partial.match(PARTIAL))
+    False True
+    >>> file.read_text(), list(file.parent.glob(PARTIAL))
+    ('1 2 3', [])
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name[:40]}.{_writer()}.{secrets.token_hex(6)}.partial")
+    try:
+        with partial.open("xb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+        yield partial
+        partial.chmod(mode)  # some writers make files that nobody else may read
+        with partial.open("rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> Path:
+    """Write a text file in UTF-8, whole or not at all. Raises OSError."""
+    with written(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+    return path
+
+
+def write_first(path: Path, text: str) -> bool:
+    """Write a text file unless there is one; of several processes at once one succeeds. Whether this one did.
+
+    Raises OSError.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name[:40]}.{_writer()}.{secrets.token_hex(6)}.partial")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        try:
+            os.link(partial, path)
+        except FileExistsError:
+            return False
+        except OSError:  # a file system without hard links
+            if path.exists():
+                return False
+            os.replace(partial, path)
+        return True
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
+def sweep(folder: Path, age: float = AGE) -> None:
+    """Remove what killed processes left half written at least `age` seconds ago.
+
+    Another process may finish or remove a file between two looks at it: that is no error.
+    """
+    for file in folder.glob(PARTIAL):
+        with contextlib.suppress(OSError):
+            if time.time() - file.stat().st_mtime > age:
+                file.unlink()
+
+
+def _writer() -> str:
+    """This host and process."""
+    return f"{re.sub('[^A-Za-z0-9-]+', '-', socket.gethostname())[:40]}-{os.getpid()}"

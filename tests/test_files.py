@@ -1,0 +1,143 @@
+"""Files are there whole or not at all, and workers end with the command that started them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+import layerdiv_tl as ld
+from layerdiv_tl import _files
+from layerdiv_tl.studies.shards import Shard
+
+WRITER = """
+import sys, time
+from pathlib import Path
+from layerdiv_tl import _files
+_files.socket.gethostname = lambda: "a-host"
+_files.os.getpid = lambda: 1
+folder, word = Path(sys.argv[1]), sys.argv[2]
+for number in range(300):
+    with _files.written(folder / "shared.txt") as partial:
+        partial.write_text(word * 5000)
+"""
+
+
+def test_two_processes_of_one_id_write_one_file(tmp_path):
+    """Containers may share host names and process ids: neither takes the other's partial file for its own."""
+    both = [subprocess.Popen([sys.executable, "-c", WRITER, tmp_path, word]) for word in "ab"]
+    seen = set()
+    while any(process.poll() is None for process in both):
+        if (tmp_path / "shared.txt").exists():
+            text = (tmp_path / "shared.txt").read_text()
+            assert text in ("a" * 5000, "b" * 5000)
+            seen.add(text[0])
+    assert [process.returncode for process in both] == [0, 0]
+    assert [file.name for file in tmp_path.iterdir()] == ["shared.txt"]
+
+
+def test_a_sweep_takes_what_is_old_only(tmp_path):
+    """An hour: what is written now stays, what a killed process left goes."""
+    old, new = (tmp_path / f".shard.h-1.{name}.partial" for name in ("old", "new"))
+    for file in (old, new):
+        file.write_bytes(b"half")
+    os.utime(old, (time.time() - 7200,) * 2)
+    _files.sweep(tmp_path)
+    assert not old.exists()
+    assert new.exists()
+
+
+def test_a_sweep_does_not_fail_where_files_go_away(tmp_path):
+    """Two processes sweep and finish files of one folder at a time, thousands of times, and neither fails."""
+    code = """
+import sys
+from pathlib import Path
+from layerdiv_tl import _files
+folder = Path(sys.argv[1])
+for number in range(1500):
+    (folder / f".x{number % 50}.h-1.0.partial").write_bytes(b"")
+    _files.sweep(folder, age=-1)
+"""
+    both = [subprocess.Popen([sys.executable, "-c", code, tmp_path]) for _ in range(2)]
+    assert [process.wait(timeout=120) for process in both] == [0, 0]
+
+
+def test_what_fails_leaves_nothing(tmp_path):
+    """A failure removes the partial file and keeps the old one; modes are those of any new file."""
+    file = tmp_path / "new" / "numbers.txt"
+    _files.write_text(file, "old")
+
+    def fail() -> None:
+        with _files.written(file) as partial:
+            partial.write_text("half")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert file.read_text() == "old"
+    assert list(file.parent.iterdir()) == [file]
+    plain = tmp_path / "plain"
+    plain.touch()
+    assert stat.S_IMODE(file.stat().st_mode) == stat.S_IMODE(plain.stat().st_mode)
+    result = ld.task("sample/topic", limit=2).save(tmp_path / "result.safetensors")
+    assert stat.S_IMODE(result.stat().st_mode) == stat.S_IMODE(plain.stat().st_mode)
+
+
+def test_the_first_of_several_writes(tmp_path):
+    file = tmp_path / "card.json"
+    assert [_files.write_first(file, text) for text in ("one", "two")] == [True, False]
+    assert file.read_text() == "one"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_long_names_are_no_hindrance(tmp_path):
+    """The partial file's name is no longer than a file system takes, whatever the file is called."""
+    file = tmp_path / ("é" * 120 + ".txt")
+    _files.write_text(file, "text")
+    assert file.read_text() == "text"
+
+
+def workers_of(process: subprocess.Popen, count: int) -> list[psutil.Process]:
+    """Its children that compute, once there are so many."""
+    deadline = time.time() + 120
+    while time.time() < deadline and process.poll() is None:
+        children = psutil.Process(process.pid).children()
+        found = [child for child in children if "spawn_main" in " ".join(child.cmdline())]
+        if len(found) == count:
+            return found
+        time.sleep(0.05)
+    raise AssertionError(f"there are no {count} workers: {process.communicate()}")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGKILL, -9)], ids=str
+)
+def test_workers_end_with_the_command(tmp_path, number, code):
+    """At SIGTERM, an interrupt or a kill its workers end within seconds, and what is there can be gone on with."""
+    command = [sys.executable, "-m", "layerdiv_tl", "run", "--model", "zoo/d8", "zoo/d12", "zoo/d6", "zoo/d4"]
+    command += ["--task", "synthetic/recall", "--limit", "4000", "--workers", "2", "--json", "--out", str(tmp_path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    workers = workers_of(process, 2)
+    deadline = time.time() + 120
+    while not list(tmp_path.rglob("shard-*.safetensors")) and time.time() < deadline:
+        time.sleep(0.02)
+    if number == signal.SIGINT:  # as a terminal does: to all processes
+        for worker in workers:
+            worker.send_signal(number)
+    process.send_signal(number)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == code
+    _, alive = psutil.wait_procs(workers, timeout=20)
+    assert not alive
+    if number != signal.SIGKILL:
+        assert told.splitlines() == ["layerdiv: stopped."]
+    assert not list(tmp_path.rglob("metrics.parquet"))
+    for shard in tmp_path.rglob("shard-*.safetensors"):
+        Shard.load(shard)
