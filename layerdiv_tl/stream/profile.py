@@ -147,6 +147,7 @@ def corpus_profile(
     """
     if isinstance(texts, str) or not isinstance(texts, Iterable):
         raise InputError("texts must be an iterable of texts or of lists of token ids; for one text use profile.")
+    reading.refuse_tables(texts, "texts")
     job = _job(model, unit, loss, tau, window, stride, precision, batch_tokens)
     running: dict[str, RunningMean] = {}
     losses, gaps, count = RunningMean(), _Gaps(), 0

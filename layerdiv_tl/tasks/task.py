@@ -15,6 +15,7 @@ from jaxtyping import Int
 
 from ..errors import InputError
 from ..results import Result
+from ..stream import prompts as reading
 from . import tokens
 from .own import own_recipe, recipe_file
 from .paper import PAPER
@@ -68,6 +69,18 @@ class Task(Result):
     truncated: int = 0
     option_ids: tuple[int, ...] = ()
     scored: str = ""
+
+    def __post_init__(self) -> None:
+        for name, why in (("prompts", "label i belongs to prompt i"), ("options", reading.LABELS)):
+            reading.refuse_tables(getattr(self, name), name)
+            reading.refuse_unordered(getattr(self, name), name, why)
+        labels = np.asarray(self.labels)
+        whole = labels.shape == (len(self.prompts),) and labels.dtype.kind in "iu"
+        if not whole or not ((labels >= 0) & (labels < len(self.options))).all():
+            raise InputError(
+                f"labels={self.labels!r:.60} must hold, for each of the {len(self.prompts)} prompts, the number of its "
+                f"option, from 0 to {len(self.options) - 1}."
+            )
 
     @property
     def prompt_hash(self) -> str:
