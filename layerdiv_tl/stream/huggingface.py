@@ -152,12 +152,11 @@ def _adapter(model: Any) -> Any:
         )
     cfg = build_bridge_config_from_hf(model.config, architecture, architecture, model.dtype)
 
-    class Described(SUPPORTED_ARCHITECTURES[architecture]):  # type: ignore[misc]
-        # Libraries that prepare pictures: names of modules are all that is read here.
-        required_libraries: list[str] = []
-
+    adapter = SUPPORTED_ARCHITECTURES[architecture]
+    # It may ask for libraries that prepare pictures, but names of modules are all that is read here.
+    without_libraries = type(adapter.__name__, (adapter,), {"required_libraries": []})
     try:
-        return Described(cfg)
+        return without_libraries(cfg)
     except ImportError as error:
         raise InputError(
             f"{type(model).__name__} needs a library that is not installed ({error}): install it and load again."

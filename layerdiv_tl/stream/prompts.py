@@ -217,7 +217,8 @@ def refuse_tables(given: Any, name: str) -> None:
     """Refuse a data frame, a data set or a table of any library, whose elements are the names of its columns."""
     columns = next((list(c) for a in ("columns", "column_names") if (c := getattr(given, a, None)) is not None), None)
     if columns is not None:
-        column = next((c for c in columns if str(c) in ("text", "prompt", "sentence", "question")), "text")
+        texts = [column for column in columns if str(column) in ("text", "prompt", "sentence", "question")]
+        column = (texts or columns or ["text"])[0]
         raise InputError(
             f"{name} is a {type(given).__name__} with the columns {', '.join(map(str, columns))[:120] or 'none'}: give "
             f"the one column that is meant, as a list: list(table[{column!r}])."
