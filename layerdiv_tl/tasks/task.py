@@ -52,7 +52,8 @@ class Task(Result):
     truncated
         How many prompts `fit` has shortened.
     option_ids, scored
-        After `resolve`: the token ids that score the options, and in words how, where options have several.
+        After `resolve`: the token ids that score the options, and in words how, where options have several or the
+        tokenizer would join them with the blank that a prompt ends in.
     """
 
     name: str
@@ -136,13 +137,17 @@ class Task(Result):
 
         Raises InputError for options that are no single tokens, or cannot be told apart by one.
         """
-        start, ids, scored = tokens.option_ids(_tokenizer(tokenizer), self.options, multi_token)
+        found = _tokenizer(tokenizer)
+        start, ids, scored = tokens.option_ids(found, self.options, multi_token)
+        if (anatomy := getattr(tokenizer, "anatomy", None)) is not None:
+            reading.check_vocabulary(found, ids, anatomy.outputs, "options", tokenizer.name)
+        joined = tokens.joined(found, self.prompts, self.options)
         return replace(
             self,
             prompts=tuple(prompt + start for prompt in self.prompts),
             options=tuple(option[len(start) :] for option in self.options),
             option_ids=ids,
-            scored=scored,
+            scored="; ".join(filter(None, [scored, joined])),
         )
 
     def as_chat(self, tokenizer: Any, system: str | None = None, **settings: Any) -> Task:
