@@ -119,6 +119,8 @@ def options(model: Model, given: Any, count: int) -> tuple[Int[np.ndarray, "exam
     for number, row in enumerate(rows):
         refuse_tables(row, f"options of prompt {number}")
         refuse_unordered(row, f"options of prompt {number}", LABELS)
+        if isinstance(row, Mapping):
+            raise InputError(f"options of prompt {number} is a {type(row).__name__}: give a list of the answer tokens.")
     lists = [list(row) for row in rows]
     if len({len(row) for row in lists}) != 1:
         raise InputError(
