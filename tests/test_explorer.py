@@ -183,7 +183,7 @@ def test_neighbours_are_the_largest_cosines(model):
 def test_promoted_tokens_travel_with_three_digits(model):
     """Words and logits of every component shown, of each cut its own."""
     (findings,) = ld.explore(model, IDS).texts
-    header, arrays = unpacked(packed_promotions(model, findings, [2, 9]))
+    header, arrays = unpacked(packed_promotions(model, findings, [2, 9])[0])
     assert header["positions"] == [2, 9]
     for unit in ("sublayer", "head"):
         p = ld.profile(model, IDS, unit)
@@ -638,7 +638,7 @@ def test_the_widget_looks_tokens_up(explorer, monkeypatch):
 def test_the_front_end_asks_and_hears(browser, explorer, tmp_path):
     """The same module with a stand-in for anywidget's model: it types, asks, hears, follows Python, and is put away."""
     blobs = [base64.b64encode(packed(text)).decode() for text in explorer.texts]
-    answer = base64.b64encode(packed_promotions(explorer.model, explorer.texts[0], [4])).decode()
+    answer = base64.b64encode(packed_promotions(explorer.model, explorer.texts[0], [4])[0]).decode()
     explorer.selection = {"position": 4, "component": "L1.H2"}
     data = {"texts": blobs, "answer": answer, "chosen": explorer.selection.record()}
     script = """

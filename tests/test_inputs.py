@@ -169,8 +169,8 @@ def test_a_readout_that_is_no_norm_and_matrix_is_refused():
         ("model.gguf", "there is no file 'model.gguf'"),
         ("", r"load_model\(''\) names nothing"),
         ("nobody/no-such-model", "could not be loaded as a Hugging Face id"),
-        (42, "a int is no model"),
-        (torch.nn.Linear(2, 2), "a Linear is no model"),
+        (42, "a int is not a model"),
+        (torch.nn.Linear(2, 2), "a Linear is not a model"),
     ],
 )
 def test_what_is_no_model(x, message, monkeypatch):
@@ -230,7 +230,7 @@ def test_device_and_dtype_of_a_model_in_memory():
     assert copied.provenance["dtype"] == "float64"
     assert next(model.parameters()).dtype == torch.float32
     assert ld.contributions(copied, **GOOD).identity_gap < 1e-6
-    with pytest.raises(ld.InputError, match="dtype='float33' is no torch dtype"):
+    with pytest.raises(ld.InputError, match="dtype='float33'"):
         ld.load_model(model, dtype="float33", copy=True)
 
 
@@ -246,7 +246,7 @@ def test_dtype_and_tokenizer_pass_through(stories_folder):
     model = ld.load_model(stories_folder, dtype="float64", device="cpu", tokenizer=str(stories_folder))
     assert model.provenance["dtype"] == "float64"
     assert ld.contributions(model, ["Once upon"], [300, 301]).identity_gap < 1e-6
-    with pytest.raises(ld.InputError, match="dtype='float33' is no torch dtype"):
+    with pytest.raises(ld.InputError, match="dtype='float33'"):
         ld.load_model(stories_folder, dtype="float33")
     mapped = ld.load_model(stories_folder, device_map={"": "cpu"})
     assert ld.contributions(mapped, ["Once upon"], [300, 301]).identity_gap < 1e-6

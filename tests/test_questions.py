@@ -39,7 +39,7 @@ MQUAKE = [
 PLAIN = [
     {"text": "Two plus two is", "answer": "four", "hops": 1},
     {"text": "Answer at once:\n", "answer": 7, "hops": 2, "chain": ["a → b", "b → 7"], "id": "second"},
-    {"text": "A trailing space ", "answer": " goes", "hops": 2},
+    {"text": "A trailing space ", "answer": " stays", "hops": 2},
 ]
 
 
@@ -121,8 +121,10 @@ def test_forms_are_known_by_their_columns(tmp_path):
         assert (asked.by, asked.groups.tolist()[:1], asked.answers[0], asked.ids[0]) == ("hops", [2], " Madrid", "8")
     assert ld.depth.questions(quake).groups.tolist() == [2, 3]
     plain = ld.depth.questions(str(lines(tmp_path / "own.jsonl", PLAIN)))
-    assert plain.texts == ("Two plus two is", "Answer at once:\n", "A trailing space")
-    assert plain.answers == (" four", "7", " goes")
+    assert plain.texts == ("Two plus two is", "Answer at once:\n", "A trailing space ")
+    assert plain.answers == (" four", "7", "stays")
+    assert plain.note.startswith("1 texts")
+    assert plain.note in repr(plain)
     assert (plain.chains[1], plain.ids[1], plain.by) == (("a → b", "b → 7"), "second", "hops")
     table = pd.DataFrame([{"text": "a b", "answer": "c", "difficulty": "2.5"}])
     table.to_csv(tmp_path / "own.csv", index=False)

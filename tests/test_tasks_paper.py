@@ -109,7 +109,8 @@ def test_the_space_before_the_answer_belongs_to_the_options(name):
     for template in PAPER[name].templates:
         t = ld.task(name, data=DATA, template=template)
         assert all(option.startswith(" ") for option in t.options)
-        assert not any(prompt.endswith(" ") for prompt in t.prompts)
+        # What a text ends in is the text's: a prompt ends in a blank only where its row's text does.
+        assert all(text.endswith(" ") for text, prompt in zip(t.texts, t.prompts, strict=True) if prompt.endswith(" "))
 
 
 def test_templates_differ_in_words_alone(name):

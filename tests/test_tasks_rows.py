@@ -179,6 +179,7 @@ def test_unknown_names_list_the_known_ones():
         ("Q: {text}\n", "Q: x\n", ""),
         ("Q: {text}={answer}", "Q: x=", ""),
         ("{text} {answer}", "x", " "),
+        ("Q:  {answer}", "Q: ", " "),
         ("{{{text}}} is {answer}", "{x} is", " "),
     ],
 )
@@ -192,10 +193,18 @@ def test_the_template_decides_the_options_space(template, prompt, lead):
 @settings(deadline=None)
 @given(st.text(), st.text())
 def test_a_prompt_is_its_texts_between_the_templates_words(a, b):
-    """Braces in texts are texts; the passage is the longer field, and no prompt ends in a space."""
+    """Braces in texts are texts; the passage is the longer field."""
     prompt, (start, end) = Template.parse("<{a}|{b}> {answer}").fill({"a": a, "b": b})
     assert prompt == f"<{a}|{b}>"
     assert prompt[start:end] == max(a, b, key=len)
+
+
+@settings(deadline=None)
+@given(st.text(), st.sampled_from(["{a} {answer}", "{a}  {answer}", "{a}\n{answer}", "x {a}={answer}", "{a}{answer}"]))
+def test_prompt_and_option_together_are_the_template_filled_in(a, template):
+    """Whatever a text ends in: no blank of it is lost, and none is added."""
+    form = Template.parse(template)
+    assert form.fill({"a": a})[0] + form.lead + "yes" == template.format(a=a, answer="yes")
 
 
 @settings(deadline=None)

@@ -169,3 +169,31 @@ def test_the_papers_options_are_single_tokens_of_the_default_model(smol):
     for recipe in PAPER.values():
         words = own(recipe.options)
         assert words.resolve(smol).options == words.options
+
+
+def test_a_blank_that_a_text_ends_in_stays(tokenizer):
+    """And it is said, where this tokenizer joins it with the options, that these are other tokens than the text's."""
+    t = own([" a", " the"], template="{q}", texts=("one ", "two")).resolve(tokenizer)
+    assert t.prompts == ("one ", "two")
+    alone = ids(tokenizer, "one ")
+    joins = any(ids(tokenizer, "one " + option)[: len(alone)] != alone for option in t.options)
+    assert t.scored.startswith("1 of 2 prompts") == joins
+
+
+def test_a_blank_joined_with_an_option_is_told(bpe):
+    """` no` is one token: after a text that ends in a blank, `no` without one is not what the tokenizer reads."""
+    apart, plain = (own(["2", "no"], "{q}{answer}", (text, "a")) for text in ("a ", "a"))
+    resolved = apart.resolve(bpe, multi_token=True)
+    assert resolved.prompts == ("a ", "a")
+    assert ids(bpe, "a no")[: len(ids(bpe, "a "))] != ids(bpe, "a ")
+    assert "1 of 2 prompts" in resolved.scored
+    assert "prompts" not in plain.resolve(bpe, multi_token=True).scored
+
+
+def test_an_option_beyond_the_models_vocabulary(bpe):
+    """A tokenizer that is larger than the model: which option, and how large the vocabulary is."""
+    from conftest import llama
+
+    model = ld.load_model(llama(vocab_size=61), tokenizer=bpe)
+    with pytest.raises(ld.InputError, match="ids 0 to 60"):
+        own(["yes", "no"]).resolve(model)

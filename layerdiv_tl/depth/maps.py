@@ -21,7 +21,7 @@ from ..stream.capture import batches, quiet, upcast
 from ..stream.loading import Model, load_model
 from .replay import Replay
 from .summary import QUANTILES
-from .texts import Ids, describe, read_texts
+from .texts import Ids, describe, given_texts, read_texts
 
 # Numbers of the right-hand sides that are summed up at once: 512 MiB in float64.
 SUMS = 1 << 26
@@ -247,7 +247,7 @@ def _with_one(x: Float[Tensor, "n d"]) -> Float[Tensor, "n _"]:
 
 def _aligned(models: tuple[Model, Model], texts: Any, first: int) -> tuple[tuple[list[Ids], list[Ids]], list[Pairs]]:
     """(both models' ids of every text, where their tokens end together)."""
-    given = reading.plain(getattr(texts, "prompts", texts))
+    given = reading.plain(given_texts(texts))
     listed = [given] if isinstance(given, str) else list(given)
     if not all(isinstance(text, str) for text in listed):
         if models[0].vocabulary != models[1].vocabulary:

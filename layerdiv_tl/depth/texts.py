@@ -20,12 +20,19 @@ def read_texts(model: Model, texts: Any, least: int = 1, why: str = "") -> list[
 
     Raises InputError for a text of fewer than `least` tokens (`why` says what they are for), and as `encode`.
     """
-    ids = reading.encode(model, getattr(texts, "prompts", texts))
+    ids = reading.encode(model, given_texts(texts))
     for number, row in enumerate(ids):
         if len(row) < least:
             have = "one token" if len(row) == 1 else f"{len(row)} tokens"
             raise InputError(f"text {number} has {have}, but {why}: give texts of at least {least} tokens.")
     return ids
+
+
+def given_texts(texts: Any) -> Any:
+    """What texts are given: a task's prompts, or the texts themselves. Raises InputError for tables."""
+    reading.refuse_tables(texts, "texts")
+    reading.refuse_unordered(texts, "texts", "their order is that of the rows of the result")
+    return getattr(texts, "prompts", texts)
 
 
 def read_answers(model: Model, texts: Any, answers: Any) -> tuple[list[Ids], list[int]]:
@@ -50,6 +57,7 @@ def read_answers(model: Model, texts: Any, answers: Any) -> tuple[list[Ids], lis
                     "give longer texts, or other answers."
                 )
         return ids, [answers] * len(ids)
+    reading.refuse_tables(answers, "answers")
     given = [answers] if isinstance(answers, str) else reading.plain(answers)
     if not isinstance(given, Sequence) or len(given) != len(ids):
         raise InputError(
@@ -109,6 +117,7 @@ def _behind(model: Model, answer: Any, number: int) -> Ids:
             ids = tuple(reading.ids_after_text(model.tokenizer, answer))
         except TypeError as error:
             raise InputError(f"answer {number} is no text that can be encoded ({answer!r:.40}).") from error
+        reading.check_vocabulary(model.tokenizer, ids, model.vocabulary, f"answer {number}", model.name)
     else:
         ids = reading.encode(model, [answer])[0]
     if not ids:

@@ -21,7 +21,10 @@ from ..components import Unit
 from ..errors import InputError
 from .anatomy import HALF, Anatomy, Tap, Write
 
-UNNAMED = "something that is no component (a hook, a wrapped module) writes to its residual stream"
+UNNAMED = (
+    "something that is no component (a hook, a wrapped module, a recurrent or linear-attention sublayer) writes to its "
+    "residual stream"
+)
 # Modes and hooks are put on the user's own modules: two threads at once would take them for one another's.
 _ONE_AT_A_TIME = threading.RLock()
 

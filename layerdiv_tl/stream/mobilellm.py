@@ -41,7 +41,7 @@ def said_by(place: str, kwargs: dict[str, Any]) -> dict[str, Any] | None:
     if "gguf_file" in kwargs:
         return None
     try:
-        said, _ = PretrainedConfig.get_config_dict(place)
+        said, _ = PretrainedConfig.get_config_dict(place, local_files_only=kwargs.get("local_files_only", False))
     except Exception:  # whoever loads the model says better what is wrong with it
         return None
     return said if said.get("model_type") == MODEL_TYPE else None

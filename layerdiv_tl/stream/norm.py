@@ -17,7 +17,7 @@ from ..errors import InputError
 class Norm:
     """A LayerNorm or RMSNorm as `gain * (x - centred * mean(x)) / statistic(x) + bias`, in float64.
 
-    `eps` None is a model without a final norm: its statistic is 1.
+    `eps` None is a map that divides by nothing, as where a model has no final norm: its statistic is 1.
     """
 
     gain: Float[Tensor, d]
@@ -58,7 +58,7 @@ def probe(norm: nn.Module, width: int, dtype: torch.dtype, device: torch.device)
     asked, so that no hook of the user's sees the questions, and in float32, because half precision
     rounds its answers, though not its parameters.
 
-    Raises InputError where the answers are those of no LayerNorm or RMSNorm.
+    Raises InputError where the answers are not those of a LayerNorm, an RMSNorm, an Identity or gains alone.
     """
     # An offloaded norm, or one whose forward is wrapped, can only be asked where it stands.
     if not any(p.is_meta for p in norm.parameters()) and "forward" not in vars(norm):
@@ -84,11 +84,14 @@ def probe(norm: nn.Module, width: int, dtype: torch.dtype, device: torch.device)
     centred = bool((ask(torch.full((width,), large)) - bias).norm() < 1e-2 * gain.norm())
     if width % 2:
         gain[-1] = (ask(large * sign.roll(1)) - bias)[-1] * sign.roll(1)[-1] * (sign.square().mean()).sqrt()
-    small = 1e-3
+    small, root = 1e-3, float(sign.square().mean().sqrt())
     response = ask(small * sign) - bias
-    ratio = float((response * sign) @ gain / (gain @ gain).clamp_min(1e-300))
-    power = small**2 * float(sign.square().mean())
-    eps = max(0.0, small**2 / ratio**2 - power) if ratio > 0 else float("nan")
+    # The last of an odd number of coordinates was not asked here.
+    ratio = float((response * sign) @ gain / (gain * sign.abs() @ gain).clamp_min(1e-300))
+    eps: float | None = max(0.0, small**2 / ratio**2 - (small * root) ** 2) if ratio > 0 else float("nan")
+    # An Identity, or gains alone, answers in proportion to what it is asked, as no epsilon makes a norm do.
+    if abs(ratio * large * root / small - 1) < 1e-3:
+        gain, eps = gain / (large * root), None
     found = Norm(gain, bias if bias.abs().max() > 0 else None, centred, eps)
     _check(found, ask, width, dtype)
     return found
@@ -121,6 +124,6 @@ def _check(found: Norm, ask: Callable[[Tensor], Tensor], width: int, dtype: torc
     worst = (ours - expected).abs().max() / expected.abs().max().clamp_min(1e-30)
     if not worst <= tolerance:
         raise InputError(
-            "a norm of this model is neither LayerNorm nor RMSNorm "
+            "a norm of this model is not a LayerNorm, an RMSNorm or an Identity "
             f"(its answer differs by {float(worst):.1e}, or it holds NaN), so it cannot be decomposed."
         )

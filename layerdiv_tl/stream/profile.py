@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -145,8 +145,9 @@ def corpus_profile(
     >>> c.texts, c.positions, c.frame().component.tolist()
     (10, 20, ['embed', 'L0.attn', 'L0.mlp', 'L1.attn', 'L1.mlp'])
     """
-    if isinstance(texts, str) or not isinstance(texts, Iterable):
+    if isinstance(texts, str | Mapping) or not isinstance(texts, Iterable):
         raise InputError("texts must be an iterable of texts or of lists of token ids; for one text use profile.")
+    reading.refuse_tables(texts, "texts")
     job = _job(model, unit, loss, tau, window, stride, precision, batch_tokens)
     running: dict[str, RunningMean] = {}
     losses, gaps, count = RunningMean(), _Gaps(), 0

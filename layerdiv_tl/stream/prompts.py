@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, MappingView, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from .loading import Model
 
 
+LABELS = "label 0 means the first option"
+
+
 def encode(model: Model, prompts: Any, any_length: bool = False) -> list[tuple[int, ...]]:
     """Token ids of each prompt: text by the tokenizer's own rules, ids as they are.
 
@@ -22,6 +25,8 @@ def encode(model: Model, prompts: Any, any_length: bool = False) -> list[tuple[i
     """
     if isinstance(prompts, str):
         prompts = [prompts]
+    refuse_tables(prompts, "prompts")
+    refuse_unordered(prompts, "prompts", "their order is that of the rows of the result")
     rows = plain(prompts)
     if isinstance(rows, Mapping | bytes) or not isinstance(rows, Iterable):
         raise InputError(
@@ -56,7 +61,10 @@ def _encode_one(model: Model, prompt: Any, number: int) -> tuple[int, ...]:
             ids = model.tokenizer(prompt, add_special_tokens=special)["input_ids"] if prompt else []
         except TypeError as error:
             raise InputError(f"prompt {number} is no text that can be encoded ({prompt!r:.40}).") from error
+        check_vocabulary(model.tokenizer, ids, model.vocabulary, f"prompt {number}", model.name)
     else:
+        refuse_tables(prompt, f"prompt {number}")
+        refuse_unordered(prompt, f"prompt {number}", "their order is the text")
         if not isinstance(prompt, Iterable) or isinstance(prompt, bytes | Mapping):
             raise InputError(f"prompt {number} is {prompt!r:.40}: give a text or a list of token ids.")
         ids = list(prompt)
@@ -72,6 +80,8 @@ def positions(position: Any, lengths: Sequence[int]) -> Int[np.ndarray, " exampl
         if position != "last":
             raise InputError(f"position={position!r} is unknown: use 'last', an int, or one int per prompt.")
         position = -1
+    refuse_tables(position, "position")
+    refuse_unordered(position, "position", "their order says which prompt each belongs to")
     position = plain(position)
     if _is_id(position):
         position = [position] * len(lengths)
@@ -92,6 +102,8 @@ def options(model: Model, given: Any, count: int) -> tuple[Int[np.ndarray, "exam
     Raises InputError for an empty list, for an option of several tokens (its pieces are shown), and
     for two options that are the same token.
     """
+    refuse_tables(given, "options")
+    refuse_unordered(given, "options", LABELS)
     rows = plain(given)
     if not isinstance(rows, Iterable | None) or isinstance(rows, str | bytes | Mapping):
         raise InputError(f"options={given!r:.40} is no list: give the answer tokens, as in options=[' Yes', ' No'].")
@@ -104,6 +116,11 @@ def options(model: Model, given: Any, count: int) -> tuple[Int[np.ndarray, "exam
         return np.tile(np.array(ids, dtype=np.int64), (count, 1)), _option_texts(model, rows, ids)
     if len(rows) != count:
         raise InputError(f"options holds {len(rows)} lists for {count} prompts: give one list, or one per prompt.")
+    for number, row in enumerate(rows):
+        refuse_tables(row, f"options of prompt {number}")
+        refuse_unordered(row, f"options of prompt {number}", LABELS)
+        if isinstance(row, Mapping):
+            raise InputError(f"options of prompt {number} is a {type(row).__name__}: give a list of the answer tokens.")
     lists = [list(row) for row in rows]
     if len({len(row) for row in lists}) != 1:
         raise InputError(
@@ -147,6 +164,8 @@ def _single_token(model: Model, option: str, row: Sequence[str]) -> int:
         )
     ids = ids_after_text(model.tokenizer, option)
     if len(ids) == 1:
+        if model.vocabulary is not None:
+            check_vocabulary(model.tokenizer, ids, model.anatomy.outputs, f"option {option!r}", model.name)
         return ids[0]
     pieces = model.tokenizer.convert_ids_to_tokens(ids)
     message = f"option {option!r} is {len(ids)} tokens {pieces} but must be a single one"
@@ -183,6 +202,35 @@ def _check_ids(ids: Sequence[Any], vocabulary: int, where: str) -> None:
             raise InputError(f"{where} holds {i!r}: give either text or token ids (whole numbers), not a mixture.")
         if not 0 <= i < vocabulary:
             raise InputError(f"{where} holds the token id {i}, but the vocabulary has ids 0 to {vocabulary - 1}.")
+
+
+def check_vocabulary(tokenizer: Any, ids: Sequence[int], vocabulary: int | None, where: str, name: str) -> None:
+    """Refuse what a tokenizer reads as ids that a model does not have; `vocabulary` None checks nothing."""
+    largest = max(ids, default=0)
+    if vocabulary is not None and largest >= vocabulary:
+        raise InputError(
+            f"{where} holds the token {tokenizer.convert_ids_to_tokens([largest])[0]!r} with the id {largest}, but the "
+            f"vocabulary of {name} has ids 0 to {vocabulary - 1}: its tokenizer is another model's, or has tokens "
+            "that were added to it and not to the model."
+        )
+
+
+def refuse_tables(given: Any, name: str) -> None:
+    """Refuse a data frame, a data set or a table of any library, whose elements are the names of its columns."""
+    columns = next((list(c) for a in ("columns", "column_names") if (c := getattr(given, a, None)) is not None), None)
+    if columns is not None:
+        texts = [column for column in columns if str(column) in ("text", "prompt", "sentence", "question")]
+        column = (texts or columns or ["text"])[0]
+        raise InputError(
+            f"{name} is a {type(given).__name__} with the columns {', '.join(map(str, columns))[:120] or 'none'}: give "
+            f"the one column that is meant, as a list: list(table[{column!r}])."
+        )
+
+
+def refuse_unordered(given: Any, name: str, why: str) -> None:
+    """Refuse sets, mappings' views and iterators over them: the order of their elements is not the user's."""
+    if isinstance(given, Set | MappingView | type(iter(set())) | type(iter({}))):
+        raise InputError(f"{name} is a {type(given).__name__}, which has no order of its own, but {why}: give a list.")
 
 
 def token_texts(model: Model, ids: Any) -> tuple[str, ...]:

@@ -17,7 +17,8 @@ from . import prompts as reading
 from .capture import pad, quiet, run_whole
 from .loading import Model, load_model
 from .profile import _reader
-from .whole import Reader, Table, table_of
+from .vocabulary import CHUNK
+from .whole import NUMBERS, Reader, Table, table_of
 
 # Numbers of the stream vectors that are held at a time.
 HELD = 32_000_000
@@ -143,7 +144,13 @@ def _tables(
 
 
 def _extremes(reader: Reader, table: Table, columns: list[int], k: int) -> tuple[Tensor, Tensor]:
-    """`[position, column, 2k]` ids and logits, a few thousand ids of the vocabulary at a time."""
+    """`[position, column, 2k]` ids and logits, a few thousand ids of the vocabulary at a time.
+
+    Every part of the vocabulary is read and folded once for all rows. Of most parts hardly a row holds one of its
+    extremes, which its largest and smallest number tell; only these rows are sorted.
+    """
+    from tqdm.auto import tqdm
+
     device = table.final.device
     z = table.vectors(columns).to(device, reader.wide)
     rows = z.flatten(0, 1)
@@ -152,19 +159,26 @@ def _extremes(reader: Reader, table: Table, columns: list[int], k: int) -> tuple
         constant = torch.zeros(z.shape[:2], device=device, dtype=z.dtype)
         constant[:, columns.index(table.constant)] = 1
         constant = constant.flatten()
-    ids, logits = [], []
-    for some, directions, added in reader.vocabulary.chunks(reader.wide):
-        said = rows @ directions.T
-        if constant is not None:
-            said += constant[:, None] * added
-        for sign in (1, -1):
-            most = said.topk(min(k, said.shape[1]), dim=1, largest=sign > 0)
-            logits.append(most.values)
-            ids.append(most.indices + some.start)
-    picked = []
-    for which in (0, 1):
-        values, names = torch.cat(logits[which::2], 1), torch.cat(ids[which::2], 1)
-        most = values.topk(k, dim=1, largest=which == 0)
-        picked.append((names.gather(1, most.indices), most.values))
+    # The largest first: of the logits, and of the logits with their signs turned.
+    values = torch.full((2, len(rows), k), -torch.inf, dtype=z.dtype, device=device)
+    ids = torch.zeros(2, len(rows), k, dtype=torch.int64, device=device)
+    parts, count = reader.vocabulary.chunks(reader.wide), -(-reader.vocabulary.size // CHUNK)
+    for some, directions, added in tqdm(parts, "promoted tokens", count, unit="part", delay=2, leave=False):
+        step = max(1, NUMBERS // len(directions))
+        for start in range(0, len(rows), step):
+            block = slice(start, start + step)
+            said = rows[block] @ directions.T
+            if constant is not None:
+                said += constant[block, None] * added
+            least, most = said.aminmax(dim=1)
+            for which, extreme in enumerate((most, -least)):
+                better = (extreme > values[which, block, -1]).nonzero()[:, 0]
+                here = said[better] if which == 0 else -said[better]
+                new = here.topk(min(k, here.shape[1]), dim=1)
+                better += start
+                both = torch.cat([values[which, better], new.values], 1)
+                names = torch.cat([ids[which, better], new.indices + some.start], 1)
+                kept = both.topk(k, dim=1)
+                values[which, better], ids[which, better] = kept.values, names.gather(1, kept.indices)
     shape = (*z.shape[:2], 2 * k)
-    return torch.cat([p[0] for p in picked], 1).view(shape), torch.cat([p[1] for p in picked], 1).view(shape)
+    return torch.cat([*ids], 1).view(shape), torch.cat([values[0], -values[1]], 1).view(shape)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
+from ..stream.prompts import LABELS, refuse_tables, refuse_unordered
 from .recipe import Recipe
 from .rows import Rows, open_rows
 
@@ -24,7 +25,10 @@ def own_recipe(
     limit: int | None = None,
 ) -> Recipe:
     """A recipe of what a user gives. Raises InputError for options that are too few, empty or alike."""
-    words = [] if isinstance(options, str) else list(options)
+    refuse_tables(options, "options")
+    refuse_unordered(options, "options", LABELS)
+    listed = isinstance(options, Iterable) and not isinstance(options, str | bytes | Mapping)
+    words = list(options) if listed else []
     if len(words) < 2 or not all(isinstance(word, str) and word.strip() for word in words):
         raise InputError(f"options={options!r:.60} must be a list of at least two words, as in ['no', 'yes'].")
     if len({word.strip() for word in words}) < len(words):

@@ -69,14 +69,27 @@ class Questions:
         columns = {"id": self.ids, "group": self.groups, "text": self.texts, "answer": self.answers}
         frame = pd.DataFrame(columns | {"chain": [" ; ".join(chain) for chain in self.chains]})
         frame.attrs |= {"by": self.by, "name": self.name, "source": self.source, "licence": self.licence}
+        frame.attrs["note"] = self.note
         return frame
+
+    @property
+    def note(self) -> str:
+        """In words, how many texts end in a blank, which most tokenizers would join with the answer; else empty."""
+        count = sum(text.endswith(" ") for text in self.texts)
+        if not count:
+            return ""
+        return (
+            f"{count} texts end in a blank and go in as they are, so that their answers begin without one: most "
+            "tokenizers would join the two, so leave the blank out unless it is meant"
+        )
 
     def __len__(self) -> int:
         return len(self.texts)
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{group:g}: {n}" for group, n in sorted(Counter(self.groups.tolist()).items()))
-        return f"Questions({self.name}: {len(self)} questions, {self.by} {counts}; {self.source})"
+        note = f"; {self.note}" if self.note else ""
+        return f"Questions({self.name}: {len(self)} questions, {self.by} {counts}; {self.source}{note})"
 
 
 class _Question(NamedTuple):
@@ -265,9 +278,8 @@ def boxed(solution: str) -> str:
 
 
 def _asked(row: Row, text: str, answer: str, group: float, chain: tuple[str, ...] = ()) -> _Question:
-    """A question, with a space before its answer where the text does not end in white space of another kind."""
-    text = text.rstrip(" ")
-    space = "" if text.endswith(("\n", "\t")) else " "
+    """A question as it is, with a space before its answer where the text does not end in white space."""
+    space = "" if text[-1:].isspace() else " "
     name = next((row[key] for key in ("id", "case_id", "unique_id") if row.get(key) is not None), row.where)
     return _Question(text, space + answer.strip(), group, str(name), chain)
 

@@ -19,10 +19,11 @@ from .rows import Row, Rows
 class Template:
     """A format string taken to pieces.
 
-    `{answer}`, where a model answers, may only stand at the end; the prompt stops before it. A space in
-    front of it belongs to the options (tokenizers glue a space to the word behind it), so a prompt never
-    ends in one; after anything else, a line break or `=`, the options have no space. Without `{answer}` a
-    template is read as if ` {answer}` followed, or `{answer}` where it ends in a line break.
+    `{answer}`, where a model answers, may only stand at the end; the prompt stops before it. The one space that
+    the template has in front of it belongs to the options (tokenizers join a space to the word after it); after
+    anything else, a line break or `=`, the options have no space. Without `{answer}` a template is read as if
+    ` {answer}` followed, or `{answer}` where it ends in a space or a line break. Everything else goes in as it is, so
+    a prompt and its option together are the template with its fields and the option filled in.
 
     >>> form = Template.parse("Review: {text}\\nSentiment: {answer}")
     >>> form.fill({"text": "Fine."}), form.lead, form.fields
@@ -68,9 +69,11 @@ class Template:
             if name is not None:
                 filled += values[name]
             passage = max(passage, (start, len(filled)), key=lambda span: span[1] - span[0])
-        if self.lead:
-            filled = filled.rstrip(" ")
-        return filled, (passage[0], min(passage[1], len(filled)))
+        # Only the template's own space is the options': the last of a text is the text's.
+        last, name = self.pieces[-1] if self.pieces else ("", None)
+        if self.lead and name is None and last.endswith(" "):
+            filled = filled[:-1]
+        return filled, passage
 
 
 def as_it_is(row: Row) -> Row:

@@ -15,6 +15,7 @@ from jaxtyping import Int
 
 from ..errors import InputError
 from ..results import Result
+from ..stream import prompts as reading
 from . import tokens
 from .own import own_recipe, recipe_file
 from .paper import PAPER
@@ -51,7 +52,8 @@ class Task(Result):
     truncated
         How many prompts `fit` has shortened.
     option_ids, scored
-        After `resolve`: the token ids that score the options, and in words how, where options have several.
+        After `resolve`: the token ids that score the options, and in words how, where options have several or the
+        tokenizer would join them with the blank that a prompt ends in.
     """
 
     name: str
@@ -68,6 +70,18 @@ class Task(Result):
     truncated: int = 0
     option_ids: tuple[int, ...] = ()
     scored: str = ""
+
+    def __post_init__(self) -> None:
+        for name, why in (("prompts", "label i belongs to prompt i"), ("options", reading.LABELS)):
+            reading.refuse_tables(getattr(self, name), name)
+            reading.refuse_unordered(getattr(self, name), name, why)
+        labels = np.asarray(self.labels)
+        whole = labels.shape == (len(self.prompts),) and labels.dtype.kind in "iu"
+        if not whole or not ((labels >= 0) & (labels < len(self.options))).all():
+            raise InputError(
+                f"labels={self.labels!r:.60} must hold, for each of the {len(self.prompts)} prompts, the number of its "
+                f"option, from 0 to {len(self.options) - 1}."
+            )
 
     @property
     def prompt_hash(self) -> str:
@@ -123,13 +137,17 @@ class Task(Result):
 
         Raises InputError for options that are no single tokens, or cannot be told apart by one.
         """
-        start, ids, scored = tokens.option_ids(_tokenizer(tokenizer), self.options, multi_token)
+        found = _tokenizer(tokenizer)
+        start, ids, scored = tokens.option_ids(found, self.options, multi_token)
+        if (anatomy := getattr(tokenizer, "anatomy", None)) is not None:
+            reading.check_vocabulary(found, ids, anatomy.outputs, "options", tokenizer.name)
+        joined = tokens.joined(found, self.prompts, self.options)
         return replace(
             self,
             prompts=tuple(prompt + start for prompt in self.prompts),
             options=tuple(option[len(start) :] for option in self.options),
             option_ids=ids,
-            scored=scored,
+            scored="; ".join(filter(None, [scored, joined])),
         )
 
     def as_chat(self, tokenizer: Any, system: str | None = None, **settings: Any) -> Task:

@@ -40,6 +40,26 @@ def option_ids(tokenizer: Any, options: Sequence[str], multi_token: bool) -> tup
     return start, firsts, f"options of several tokens are scored by their first distinguishing one: {scored}"
 
 
+def joined(tokenizer: Any, prompts: Sequence[str], options: Sequence[str]) -> str:
+    """In words, how many prompts end in a blank that the tokenizer joins with an option; empty where none does.
+
+    A prompt goes in as it is, and its option is scored after it: together they are then other tokens than those of
+    the text that they make.
+    """
+    count = 0
+    for prompt in prompts:
+        if prompt.endswith(" "):
+            alone = tokenizer(prompt, add_special_tokens=False)["input_ids"]
+            whole = (tokenizer(prompt + option, add_special_tokens=False)["input_ids"] for option in options)
+            count += any(ids[: len(alone)] != alone for ids in whole)
+    if not count:
+        return ""
+    return (
+        f"{count} of {len(prompts)} prompts end in a blank that the tokenizer joins with the options: they go in as "
+        "they are; leave the blank out to have the options follow as in running text"
+    )
+
+
 def _refuse(tokenizer: Any, options: Sequence[str]) -> None:
     """The reader of options says which are no single tokens, and shows their pieces."""
     try:

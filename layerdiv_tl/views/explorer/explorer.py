@@ -114,18 +114,12 @@ class Explorer:
 
     def html(self, promoted: bool = True) -> str:
         """The page. `promoted`: look up what every component promotes at every position, most of the time it takes."""
-        from tqdm.auto import tqdm
-
         blobs = []
         for number, text in enumerate(self.texts):
             pins = [pin[1] for pin in self.selection.pins if pin and pin[0] == number]
             chosen = [self.selection.position if number == self.selection.text else 0, *pins]
             at = lookable(self.model, text, chosen) if promoted else []
-            steps = [at[i : i + 8] for i in range(0, len(at), 8)]
-            looked = [
-                packed_promotions(self.model, text, some)
-                for some in tqdm(steps, desc="promoted tokens", delay=2, leave=False)
-            ]
+            looked = packed_promotions(self.model, text, at)
             blobs.append([base64.b64encode(blob).decode() for blob in (packed(text), *looked)])
         title = html.escape(f"Explorer: {self.model.name}")
         data = {"model": self.model.name, "chosen": self.selection.record(), "texts": blobs}

@@ -217,20 +217,30 @@ def _neighbours(findings: Findings) -> tuple[np.ndarray, np.ndarray]:
     return near, cosine
 
 
-def packed_promotions(model: Model, findings: Findings, at: Sequence[int]) -> bytes:
-    """What every component that is shown promotes and suppresses at some positions, for `unpack` in data.js."""
+def packed_promotions(model: Model, findings: Findings, at: Sequence[int], size: int = 8) -> list[bytes]:
+    """What every component that is shown promotes and suppresses at some positions, for `unpack` in data.js.
+
+    `size` positions travel together; all of them are looked up at once, because going through the vocabulary is what
+    costs.
+    """
+    if not at:
+        return []
     ids = findings.sublayers.token_ids.tolist()
     found = [promotions(model, ids, "sublayer", at=at, k=_most(findings))]
     if findings.heads is not None:
         heads = [c for c in findings.shown if c.kind == "head"]
         found.append(promotions(model, ids, "head", heads, at, _most(findings)))
-    tokens, place = np.unique(np.concatenate([f.ids for f in found], 1), return_inverse=True)
-    logits = np.concatenate([f.logits for f in found], 1).astype(np.float32)
-    # Three digits are shown: the others would not compress.
-    logits = (logits.view(np.uint32) & np.uint32(0xFFFFF000)).view(np.float32)
-    words = [visible(text).replace("\n", "") for text in texts_of(model, tokens.tolist())]
-    header = {"words": words, "positions": [int(p) for p in at]}
-    return _pack(header, {"word": place.reshape(logits.shape).astype(np.int32), "logit": logits})
+    blobs = []
+    for start in range(0, len(at), size):
+        some = slice(start, start + size)
+        tokens, place = np.unique(np.concatenate([f.ids[some] for f in found], 1), return_inverse=True)
+        logits = np.concatenate([f.logits[some] for f in found], 1).astype(np.float32)
+        # Three digits are shown: the others would not compress.
+        logits = (logits.view(np.uint32) & np.uint32(0xFFFFF000)).view(np.float32)
+        words = [visible(text).replace("\n", "") for text in texts_of(model, tokens.tolist())]
+        header = {"words": words, "positions": [int(p) for p in at[some]]}
+        blobs.append(_pack(header, {"word": place.reshape(logits.shape).astype(np.int32), "logit": logits}))
+    return blobs
 
 
 def texts_of(model: Model, ids: Sequence[int]) -> list[str]:

@@ -102,7 +102,7 @@ class ExplorerWidget(anywidget.AnyWidget):
     def _look(self, text: Any, position: Any) -> None:
         try:
             found = self._explorer.texts[text]
-            blob = packed_promotions(self._explorer.model, found, [position])
+            (blob,) = packed_promotions(self._explorer.model, found, [position])
             if self._explorer.texts[text] is found:
                 self.send({"kind": "promoted", "text": text}, [blob])
         except Exception as error:

@@ -1,0 +1,136 @@
+"""The cache of converted models: a GGUF file becomes a folder of safetensors once, and loads in a second afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from ..errors import InputError
+
+# Partial folders in which nothing was written for so long, in seconds, are of processes that were killed.
+ABANDONED = 24 * 3600.0
+
+
+def cache_folder() -> Path:
+    """Where converted models live: `$LAYERDIV_CACHE`, or the user's cache folder of this system."""
+    import platformdirs
+
+    chosen = os.environ.get("LAYERDIV_CACHE")
+    return Path(chosen).expanduser() if chosen else platformdirs.user_cache_path("layerdiv_tl")
+
+
+def convert_once(name: str, convert: Callable[[Path, Path], None]) -> Path:
+    """The folder `name` of the cache, made on first use by `convert(folder for its own files, folder to write)`.
+
+    Everything happens in a folder that is renamed only when it is whole, so an interrupted run leaves nothing that
+    looks finished, and two processes at once, also of two machines, do no harm.
+
+    Raises OSError where the cache cannot be written.
+    """
+    cache = cache_folder()
+    finished = cache / name
+    if (finished / "config.json").is_file():
+        return finished
+    cache.mkdir(parents=True, exist_ok=True)
+    _remove_abandoned(cache)
+    # Two containers that share a cache can have the same process id, and even the same host name.
+    host = re.sub(r"[^A-Za-z0-9]+", "_", socket.gethostname())[:40]
+    partial = Path(tempfile.mkdtemp(prefix=f".partial-{host}-", dir=cache))
+    try:
+        convert(partial, partial / "model")
+        try:
+            os.replace(partial / "model", finished)
+        except OSError as error:  # another process was first; its copy is the same
+            if not (finished / "config.json").is_file():
+                raise InputError(f"{finished} is in the way of a converted model: delete it and run again.") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return finished
+
+
+def converted_gguf(gguf: Path, convert: Callable[[Path, Path], None]) -> Path | None:
+    """The folder of a converted GGUF file, made on first use; None, with a sentence, where the cache has no room.
+
+    It is known by the file's content and by the versions of the libraries that read it, so that another file at the
+    same path is another model.
+
+    Raises InputError for a file that cannot be read or that changes while it is read, and as `convert` does.
+    """
+    import gguf as reader
+    import transformers
+
+    try:
+        before, digest = _identity(gguf), _digest(gguf)
+    except OSError as error:
+        raise InputError(f"{str(gguf)!r} cannot be read ({error.strerror}): give a file you may read.") from error
+    versions = f"transformers{transformers.__version__}-gguf{getattr(reader, '__version__', '')}"
+    name = f"gguf-{digest[:32]}-{re.sub(r'[^A-Za-z0-9.-]+', '_', versions)}"
+
+    def convert_and_check(_: Path, folder: Path) -> None:
+        size = before[1] / 1e9
+        say(f"First load of {gguf.name} ({size:.2g} GB): converting it to safetensors, kept in {cache_folder()} …")
+        convert(gguf, folder)
+        if _identity(gguf) != before:
+            raise InputError(f"{str(gguf)!r} was changed while it was read: load it again.")
+
+    try:
+        return convert_once(name, convert_and_check)
+    except OSError as error:
+        say(f"{gguf.name} is converted anew at every load, because {cache_folder()} cannot hold it ({error}).")
+        return None
+
+
+def require_room(folder: Path, size: int) -> None:
+    """Raise OSError where a disk has no room for so many bytes."""
+    free = shutil.disk_usage(folder).free
+    if free < 1.05 * size:
+        raise OSError(f"it needs {size / 1e9:.2g} GB, and {free / 1e9:.2g} GB are free")
+
+
+def _identity(path: Path) -> tuple[str, int, int, int, int, int]:
+    """What tells whether a file is still the one that was read: place, size, times of change, number on its disk."""
+    stat = path.stat()
+    return str(path.resolve()), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino, stat.st_dev
+
+
+def _digest(path: Path) -> str:
+    """SHA-256 of a file's content, remembered in the cache by the file's identity."""
+    identity = _identity(path)
+    note = cache_folder() / "digests" / hashlib.sha256(repr(identity).encode()).hexdigest()[:32]
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        known = note.read_text(encoding="ascii")
+        if re.fullmatch("[0-9a-f]{64}", known):
+            return known
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    # A file that was written within the last second may be written again without a trace in its times.
+    if _identity(path) == identity and time.time() - identity[2] / 1e9 > 1:
+        with contextlib.suppress(OSError):
+            note.parent.mkdir(parents=True, exist_ok=True)
+            partial = note.with_name(f".{note.name}-{os.urandom(8).hex()}")
+            partial.write_text(digest, encoding="ascii")
+            os.replace(partial, note)
+    return digest
+
+
+def _remove_abandoned(cache: Path) -> None:
+    """Delete what killed processes left behind, by age alone: a process of another machine cannot be asked."""
+    for left in cache.glob(".partial-*"):
+        with contextlib.suppress(OSError):
+            newest = max(path.stat().st_mtime for path in (left, *left.rglob("*")))
+            if time.time() - newest > ABANDONED:
+                shutil.rmtree(left, ignore_errors=True)
+
+
+def say(line: str) -> None:
+    """A line for the user, out of the way of the output."""
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,110 @@
+"""Models and tokenizers by their Hugging Face id: what is here, whether the hub answers, what a misspelling means."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+
+from ..errors import InputError
+from .default_model import NAME
+
+# Seconds that the hub has to answer in, unless HF_HUB_ETAG_TIMEOUT says otherwise. Its own client waits and tries
+# again for most of a minute.
+PATIENCE = 2.0
+_SIGNS = ("config.json", "tokenizer_config.json", "tokenizer.json")
+
+
+def is_local_only(name: str, known: Iterable[str] = ()) -> bool:
+    """Whether what has this id must come from the local cache, since the hub does not answer or is not to be asked.
+
+    known
+        Other names that a misspelt one may mean.
+
+    Raises InputError for what cannot be an id, and for an id that is neither in the cache nor to be had.
+    """
+    from huggingface_hub import constants, try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    try:
+        validate_repo_id(name)
+    except HFValidationError as error:
+        raise InputError(
+            f"{name!r:.100} is not a local folder, and it cannot be a Hugging Face id, which is as in 'gpt2' or "
+            f"'Qwen/Qwen3-0.6B'{near(name, known)}"
+        ) from error
+    cached = any(isinstance(try_to_load_from_cache(name, sign), str) for sign in _SIGNS)
+    if constants.is_offline_mode():
+        why = "HF_HUB_OFFLINE is set, so that it is not looked up"
+    elif (reason := unreachable()) is not None:
+        why = f"{constants.ENDPOINT} cannot be reached ({reason})"
+    else:
+        return False
+    if not cached:
+        raise InputError(
+            f"{name!r} could not be loaded as a Hugging Face id: it is not in this machine's cache of models, and "
+            f"{why}; give a local folder, or nothing for the default model{near(name, known)}"
+        )
+    return True
+
+
+def unreachable() -> str | None:
+    """Why the hub does not answer, found out within PATIENCE; None where it does, whatever it answers."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import get_session
+
+    try:
+        limit = max(0.1, float(os.environ["HF_HUB_ETAG_TIMEOUT"]))
+    except (KeyError, ValueError):
+        limit = PATIENCE
+    found: list[str | None] = []
+
+    def ask() -> None:
+        try:
+            get_session().head(constants.ENDPOINT, timeout=limit)
+            found.append(None)
+        # httpx, its successors and proxies each raise their own.
+        except Exception as error:
+            found.append(" ".join(str(error).split())[:120] or type(error).__name__)
+
+    # Looking up a host's address has no time limit of its own.
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(limit + 0.5)
+    return found[0] if found else f"no answer within {limit:g} s; HF_HUB_ETAG_TIMEOUT=30 waits longer"
+
+
+def near(name: str, known: Iterable[str] = ()) -> str:
+    """The end of a sentence: names like this one that can be loaded, among `known`, cached ids and local folders."""
+    from huggingface_hub import constants
+
+    meant = {"default": "default", NAME.casefold(): "default"}
+    candidates = [*known, *_cached_ids(Path(constants.HF_HUB_CACHE)), *_folders_near(name)]
+    for candidate in candidates:
+        meant |= {candidate.casefold(): candidate, candidate.rpartition("/")[2].casefold(): candidate}
+    asked = {name.casefold(), name.rpartition("/")[2].casefold()}
+    close = [key for one in sorted(asked) for key in difflib.get_close_matches(one, meant, n=3, cutoff=0.7)]
+    found = list(dict.fromkeys(meant[key] for key in close))[:3]
+    return f". Is {' or '.join(map(repr, found))} meant?" if found else "."
+
+
+def _cached_ids(cache: Path) -> list[str]:
+    try:
+        names = os.listdir(cache)
+    except OSError:
+        return []
+    return [name.removeprefix("models--").replace("--", "/") for name in names if name.startswith("models--")]
+
+
+def _folders_near(name: str) -> list[str]:
+    """Models that lie where the name points to, or here."""
+    try:
+        place = Path(name).expanduser().parent
+        names = sorted(os.listdir(place))[:1000]
+    except (OSError, ValueError, RuntimeError):
+        return []
+    is_model = (n for n in names if n.endswith(".gguf") or (place / n / "config.json").is_file())
+    return [str(place / n) for n in is_model]
