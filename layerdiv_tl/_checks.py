@@ -6,14 +6,16 @@ nothing is read as something else: True is not 1, a text is not a list of its le
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 import reprlib
-from collections.abc import Iterable, KeysView, Mapping, Set
+from collections.abc import Callable, Iterable, KeysView, Mapping, Sequence, Set
 from itertools import islice
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, TypeVar
+from types import NoneType
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -156,6 +158,20 @@ def listed(name: str, value: Any, what: str = "a list") -> list[Any]:
     return items
 
 
+def some_of(name: str, value: Any, there: Sequence[str]) -> list[str]:
+    """One name or a list of names, of those there are; in the order given.
+
+    >>> some_of("models", "gpt2", ["gpt2", "pythia"])
+    ['gpt2']
+    """
+    what = f"a name, or a list of names, of {one_of(there)}"
+    names = [value] if isinstance(value, str) else listed(name, value, what)
+    if not names or not all(isinstance(one, str) and one in there for one in names):
+        unknown = next((one for one in names if not (isinstance(one, str) and one in there)), value)
+        raise InputError(f"{name}: there is no {shown(unknown)} here, choose among {', '.join(map(str, there))}.")
+    return [str(one) for one in names]
+
+
 def instance(name: str, value: Any, kind: type[T] | tuple[type[T], ...], how: str) -> T:
     """An object of a class of this package; `how` says how one is made.
 
@@ -184,3 +200,46 @@ def file_path(name: str, value: Any) -> Path:
     if path is None:
         raise InputError(f"{name}={shown(value)} is not a path: give the name of a file or folder.")
     return path
+
+
+def resampling(draws: Any, seed: Any, level: Any = 0.5) -> None:
+    """How often something is drawn, with which seed, and the level of the interval made of it."""
+    whole_number("draws", draws, 1, MOST_REPEATS)
+    whole_number("seed", seed, 0)
+    number("level", level, above=0, below=1)
+
+
+def keywords(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
+    """Keyword arguments against a function's annotations: its words (Literal), bools, whole numbers and texts.
+
+    What is annotated with anything else is the function's own to check; None passes where the annotation has it.
+
+    >>> def draw(result: object, part: Literal["raw", "shift"] = "raw", most: int = 3, title: str | None = None): ...
+    >>> keywords(draw, {"part": "shift", "title": None})
+    >>> keywords(draw, {"most": True})
+    Traceback (most recent call last):
+    ...
+    layerdiv_tl.errors.InputError: most=True must be a whole number.
+    """
+    hints = get_type_hints(function)
+    known = {p.name: p.kind for p in list(inspect.signature(function).parameters.values())[1:]}
+    for name, value in given.items():
+        if name not in known:
+            if inspect.Parameter.VAR_KEYWORD not in known.values():
+                raise InputError(f"there is no option {name}= here: use {', '.join(known) or 'none'}.")
+            continue
+        hint = hints[name]
+        kinds = (hint,) if get_origin(hint) is Literal else get_args(hint) or (hint,)
+        if value is None and NoneType in kinds:
+            continue
+        words = [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
+        if words:
+            choice(name, value, words)
+        elif bool in kinds:
+            flag(name, value)
+        elif float in kinds:
+            number(name, value)
+        elif int in kinds and len({*kinds} - {NoneType}) == 1:
+            whole_number(name, value)
+        elif str in kinds:
+            text(name, value, empty=True)

@@ -346,7 +346,7 @@ def test_every_kind_has_a_figure_and_others_are_refused(study):
     assert study.plot().layout.title.text == titles["table"]
     dark = study.plot(dark=True)
     assert dark.layout.template.layout.paper_bgcolor == style.DARK.paper
-    with pytest.raises(ld.InputError, match="kind='pie' is no figure of a Study: use 'table', 'correlations'"):
+    with pytest.raises(ld.InputError, match="kind='pie' is unknown: use 'table', 'correlations'"):
         study.plot(kind="pie")
     with pytest.raises(ld.InputError, match="quantity='colour' is unknown"):
         study.plot(quantity="colour")

@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from scipy.fft import dct
 from scipy.stats import rankdata, t
 
+from .._checks import instance, resampling, shown, text, whole_number
 from ..errors import InputError
 from .uncertainty import LEVEL, interval, resamples
 
@@ -131,6 +132,7 @@ def correlations(
     """
     import pandas as pd
 
+    resampling(draws, seed, level)
     signs = _signs(frame, signs)
     frame = checked(frame, ("model", "task", "junction"), ("accuracy", *signs))
     tasks, models = list(dict.fromkeys(frame["task"])), list(dict.fromkeys(frame["model"]))
@@ -182,6 +184,8 @@ def curve_correlations(
     """
     import pandas as pd
 
+    resampling(draws, seed)
+    sign = _signs(frame, {metric: sign} if isinstance(metric, str) else {})[metric]
     frame = checked(frame, ("model", "task", "junction"), ("accuracy", metric))
     rng = np.random.default_rng(seed)
     rows, observed, drawn = [], [], []
@@ -408,12 +412,21 @@ def _weighted_ranks(
 
 def _signs(frame: pd.DataFrame, signs: Mapping[str, int] | None) -> dict[str, int]:
     if signs is None:
-        signs = {name: sign for name, sign in SIGNS.items() if name in frame}
+        signs = {name: sign for name, sign in SIGNS.items() if name in framed(frame)}
+    instance("signs", signs, Mapping, "give {'a metric': 1 (it rises with accuracy) or -1 (it falls)}")  # type: ignore[type-abstract]
     if not signs:
         raise InputError(f"the frame has no metric that SIGNS knows: name some in signs=, such as {list(SIGNS)[:3]}.")
-    if wrong := {name: sign for name, sign in signs.items() if sign not in (1, -1)}:
-        raise InputError(f"signs={wrong} must be 1 (rises with accuracy) or -1 (falls).")
+    for name, sign in signs.items():
+        if not isinstance(name, str) or whole_number(f"signs[{shown(name)}]", sign, -1, 1) == 0:
+            raise InputError(f"signs={shown(signs)} must be 1 (rises with accuracy) or -1 (falls).")
     return dict(signs)
+
+
+def framed(frame: Any) -> pd.DataFrame:
+    """What is a pandas frame. Raises InputError for anything else."""
+    import pandas as pd
+
+    return instance("frame", frame, pd.DataFrame, "give a pandas frame, as studies and decompositions make them")
 
 
 def checked(frame: pd.DataFrame, keys: Sequence[str], numbers: Sequence[str]) -> pd.DataFrame:
@@ -422,7 +435,7 @@ def checked(frame: pd.DataFrame, keys: Sequence[str], numbers: Sequence[str]) ->
     Raises InputError for missing columns, no rows, rows without a key or with one that another row has,
     and for text where a number should be.
     """
-    if missing := [name for name in (*keys, *numbers) if name not in frame]:
+    if missing := [name for name in (*keys, *numbers) if text("the column", name) not in framed(frame)]:
         raise InputError(f"the frame has no column {missing[0]!r}: it needs {', '.join((*keys, *numbers))}.")
     frame = frame[[*keys, *numbers]]
     if frame.empty:

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.stats import t
 
+from .._checks import resampling
 from ..errors import InputError
 from ..results import Result
 from .inputs import numbers
@@ -178,7 +179,8 @@ def log_fit(
     >>> bool(fit.frame().set_index("term").loc["curvature", "estimate"] < 0)
     True
     """
-    x, y = numbers(x, "x"), numbers(y, "y")
+    resampling(draws, seed, level)
+    x, y = numbers(x, "x", "[point]"), numbers(y, "y", "[point]")
     if x.ndim != 1 or x.shape != y.shape:
         raise InputError(f"x and y have the shapes {x.shape} and {y.shape}, but must be lists of one length.")
     if not (np.isfinite(x).all() and np.isfinite(y).all()):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float, Int
 
+from .._checks import number, resampling
 from ..errors import InputError
 from ..results import Result
 from .correlation import checked, significance
@@ -103,8 +104,8 @@ def tradeoff_signs(
     >>> result.difference
     1.0
     """
-    if not still >= 0:
-        raise InputError(f"still={still} must be a share of 0 or more.")
+    resampling(draws, seed, level)
+    still = number("still", still, least=0)
     frame = checked(frame, ("model", "task", "junction"), ("accuracy", bias, diversity))
     # A shift is a share of the circle, so that one draw serves a model's curves of any length.
     rng = np.random.default_rng(seed)

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from .._checks import choice, shown, whole_number
 from ..components import Component, Unit
 from ..ensemble.inputs import LARGEST, factor, numbers
 from ..ensemble.profile import CorpusProfile, CrossEntropyProfile, Profile, SquaredProfile
@@ -247,23 +248,20 @@ def _job(
     model: Any, unit: Unit, loss: Loss, tau: Any, window: Any, stride: Any, precision: Any, batch_tokens: Any
 ) -> _Job:
     model = load_model(model)
-    if unit not in get_args(Unit):
-        raise InputError(f"unit={unit!r} is unknown: use 'sublayer', 'head' or 'neuron'.")
-    if loss not in get_args(Loss):
-        raise InputError(f"loss={loss!r} is unknown here: use 'squared' or 'cross_entropy'.")
+    choice("unit", unit, get_args(Unit))
+    choice("loss", loss, get_args(Loss))
     if loss == "cross_entropy" and unit == "neuron":
         raise InputError(
             "the cross-entropy of every neuron would need all their logits, which are too many: use loss='squared', "
             "or unit='sublayer' or 'head'."
         )
     if tau is not None and loss == "squared":
-        raise InputError(f"tau={tau!r:.40} belongs to loss='cross_entropy': the squared error has none.")
-    if not isinstance(precision, str) or precision not in PRECISIONS:
-        raise InputError(f"precision={precision!r} is unknown: use 'float32' or 'float64'.")
+        raise InputError(f"tau={shown(tau)} belongs to loss='cross_entropy': the squared error has none.")
+    choice("precision", precision, PRECISIONS)
     context = model.context
     for name, value in (("window", window), ("stride", stride)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1):
-            raise InputError(f"{name}={value!r} must be a whole number of at least 1.")
+        if value is not None:
+            whole_number(name, value, 1)
     if window is not None and context is not None and window > context:
         raise InputError(f"window={window} is longer than {model.name} can read, which is {context} tokens.")
     window = int(window or context or 2048)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Int
 
+from .._checks import file_path, flag, shown, text, whole_number
 from ..errors import InputError
 from ..results import Result
 from . import tokens
@@ -123,6 +124,7 @@ class Task(Result):
 
         Raises InputError for options that are no single tokens, or cannot be told apart by one.
         """
+        flag("multi_token", multi_token)
         start, ids, scored = tokens.option_ids(_tokenizer(tokenizer), self.options, multi_token)
         return replace(
             self,
@@ -142,6 +144,8 @@ class Task(Result):
 
         Raises InputError for a tokenizer without a chat template, or one that refuses a system turn.
         """
+        if system is not None:
+            text("system", system, empty=True)
         turns, lead = tokens.chat(_tokenizer(tokenizer), self.prompts, system, settings)
         # Templates may strip a message, so its place is looked up.
         starts = [turn.rfind(prompt.strip()) for turn, prompt in zip(turns, self.prompts, strict=True)]
@@ -162,7 +166,7 @@ class Task(Result):
         A long prompt loses characters from the left of its longest field, so that the question and the
         demonstrations stay whole. Raises InputError where that is not enough.
         """
-        tokenizer = _tokenizer(tokenizer)
+        tokenizer, context = _tokenizer(tokenizer), whole_number("context", context, 1)
         prompts, passages = list(self.prompts), self.passages.copy()
         long = [row for row, prompt in enumerate(prompts) if tokens.length(tokenizer, prompt) > context]
         if long and not len(passages):
@@ -267,15 +271,16 @@ def recipes() -> dict[str, Recipe]:
 def _build(
     recipe: Recipe, data: Any, limit: int | None, template: str | None, shots: int, seed: int, train: Any
 ) -> Task:
-    limit = recipe.limit if limit is None else _whole("limit", limit, 1)
+    limit = recipe.limit if limit is None else whole_number("limit", limit, 1)
     if _is_folder(data) and not recipe.files:
         data = None
     rows = recipe.rows("test", limit) if data is None else open_rows(data, recipe.files, recipe.split)
     made = render(recipe, rows, template, limit)
     prompts, passages, source = made.prompts, made.passages, rows.source
-    if _whole("shots", shots, 0):
+    shots, seed = whole_number("shots", shots, 0), whole_number("seed", seed, 0)
+    if shots:
         pool = _training_rows(recipe, data, train)
-        solved = demonstrations(render(recipe, pool, template), shots, _whole("seed", seed, 0), prompts)
+        solved = demonstrations(render(recipe, pool, template), shots, seed, prompts)
         prompts, passages = tuple(solved + prompt for prompt in prompts), passages + len(solved)
         source += f"; {shots} demonstrations of {pool.source}, seed {seed}"
     return Task(
@@ -288,7 +293,7 @@ def _build(
         source=source,
         licence=recipe.licence,
         dropped=made.dropped,
-        shots=int(shots),
+        shots=shots,
         passages=passages,
     )
 
@@ -308,20 +313,14 @@ def _is_folder(data: Any) -> bool:
     return isinstance(data, str | os.PathLike) and os.path.isdir(Path(data).expanduser())
 
 
-def _whole(name: str, value: Any, least: int) -> int:
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
-        raise InputError(f"{name}={value!r} must be a whole number of at least {least}.")
-    return int(value)
-
-
 def _recipe(name: str | os.PathLike[str], train: Any) -> tuple[Recipe, Any]:
     """The recipe of a name, and the training rows it names itself where the user gives none."""
     if isinstance(name, os.PathLike) or (isinstance(name, str) and name.endswith(".json")):
-        recipe, own = recipe_file(Path(name).expanduser())
+        recipe, own = recipe_file(file_path("name", name))
         return recipe, own if train is None else train
     if isinstance(name, str) and name.startswith(PREFIX):
         return synthetic(name), train
     known = recipes()
     if not isinstance(name, str) or name not in known:
-        raise InputError(f"there is no task {name!r}: choose among {', '.join(known)}, or give a JSON file.")
+        raise InputError(f"there is no task {shown(name)}: choose among {', '.join(known)}, or give a JSON file.")
     return known[name], train

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 import plotly.graph_objects as go
 
+from ..._checks import choice
 from ...components import Component
 from ...depth.agreeing import STABLE, Agreement, Direct, Effect
 from ...errors import InputError
@@ -108,7 +109,7 @@ def agreement_correlations(agreement: Agreement, effect: Effect = "loss", title:
     Whiskers are 95 % intervals over rows; the hover has those over components, and how much better than block
     influence a measure is. Raises InputError for an unknown effect, and for fewer than three components.
     """
-    known("effect", effect, EFFECTS)
+    choice("effect", effect, EFFECTS)
     frame = agreement.correlations()
     if not len(frame):
         raise InputError("ranks of fewer than three components have no correlation worth a figure: plot kind='ranks'.")
@@ -184,12 +185,6 @@ def agreement_stability(agreement: Agreement, title: str | None = None) -> go.Fi
     figure.update_xaxes(type="log", tickmode="array", tickvals=sizes, ticktext=[str(s) for s in sizes])
     figure.update_xaxes(title_text="rows in each sample (logarithmic)", showgrid=False)
     return figure.update_yaxes(title_text="Spearman's ρ of two samples")
-
-
-def known(option: str, value: Any, values: Sequence[str]) -> None:
-    """Raises InputError for a value that an option does not have."""
-    if value not in values:
-        raise InputError(f"{option}={value!r:.40} is unknown: use {' or '.join(map(repr, values))}.")
 
 
 def measures(agreement: Agreement) -> list[str]:

@@ -9,11 +9,12 @@ from typing import Any, get_args
 import numpy as np
 import plotly.graph_objects as go
 
+from ..._checks import choice
 from ...components import Component
 from ...depth.agreeing import FALLING, Effect
 from ...depth.plans import INFLUENCE, OWN, RANDOM, DropPlan
 from .. import style
-from .agreeing import NAMES, known
+from .agreeing import NAMES
 from .axes import component_axis
 from .layout import arrange, between, buttons, name
 
@@ -30,7 +31,7 @@ def drop_curve(plan: DropPlan, quantity: Effect = "loss", title: str | None = No
     Bands are 95 % intervals over rows; every ring is a random plan of as many components, the bar their mean; the
     model as it is is dotted. A button takes the random plans away. Raises InputError for an unknown quantity.
     """
-    known("quantity", quantity, get_args(Effect))
+    choice("quantity", quantity, get_args(Effect))
     frame, others, figure = plan.frame(), plan.random_plans(), go.Figure()
     start, budget = frame[frame["plan"] == "none"], len(plan.dropped)
     for key, gone in ((OWN, plan.dropped), (INFLUENCE, plan.influence_dropped)):
