@@ -132,6 +132,15 @@ def text(name: str, value: Any, *, empty: bool = False) -> str:
     return str(value)
 
 
+def ordered(name: str, value: Any, what: str = "a list") -> Iterable[Any]:
+    """What `listed` takes, as it is: for what may be longer than memory."""
+    flat = isinstance(value, Iterable) and getattr(value, "ndim", 1) == 1 and not hasattr(value, "columns")
+    unordered = isinstance(value, Set) and not isinstance(value, KeysView)
+    if not flat or unordered or isinstance(value, str | bytes | bytearray | Mapping):
+        raise InputError(f"{name}={shown(value)} must be {what}.")
+    return value
+
+
 def listed(name: str, value: Any, what: str = "a list") -> list[Any]:
     """The items of a list, tuple, range, one-dimensional array or series, or generator, in their order.
 
@@ -145,10 +154,7 @@ def listed(name: str, value: Any, what: str = "a list") -> list[Any]:
     ...
     layerdiv_tl.errors.InputError: labels={'a': 1} must be a list with one label per example.
     """
-    flat = isinstance(value, Iterable) and getattr(value, "ndim", 1) == 1 and not hasattr(value, "columns")
-    unordered = isinstance(value, Set) and not isinstance(value, KeysView)
-    if not flat or unordered or isinstance(value, str | bytes | bytearray | Mapping):
-        raise InputError(f"{name}={shown(value)} must be {what}.")
+    ordered(name, value, what)
     try:
         items = value.tolist() if hasattr(value, "tolist") else list(islice(value, MOST_ITEMS + 1))
     except Exception as error:

@@ -7,7 +7,7 @@ components, never by their position.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, Literal, get_args
@@ -145,7 +145,8 @@ def positions(
         if condition is None:
             continue
         one = isinstance(condition, str | Component | Integral)
-        allowed = [condition] if one else listed(name, condition, "one value, or a list of them")
+        several = list(condition) if isinstance(condition, Set) else condition  # which come first is of no matter here
+        allowed = [condition] if one else listed(name, several, "one value, or a list of them")
         if name not in known:
             allowed = [whole_number(name, value, 0) for value in allowed]
         for value in allowed if name in known else ():

@@ -128,6 +128,7 @@ _FITS = {
     r"\bNone\b": {"None"},
     r"\b(Sequence|Iterable|list|tuple)\b": {"list"},
     r"\b(ndarray|Given|Labels)\b": {"array", "list"},
+    r"\bLabels\b": {"None"},
     r"\b(Mapping|dict)\b": {"dict"},
     r"\bDataFrame\b": {"frame"},
     r"\bCallable\b": {"callable"},
@@ -142,6 +143,8 @@ def fits(annotation: str, odd: str) -> bool:
     outer = outer + (" ndarray" if "ndarray" in annotation else "")
     if annotation in ("Any", ""):
         return True
+    if odd == "np.str_" and not any(re.search(name, outer) for name in _FITS):
+        return True  # a word that several of the choices have
     return any(re.search(name, outer) and ODD[odd][1] & kinds for name, kinds in _FITS.items())
 
 
@@ -169,7 +172,7 @@ class Tally:
         if outcome == "answer":
             self.answers.append(where)
         elif outcome != "sentence":
-            self.findings.append(f"{where}: {outcome} {said:.300}")
+            self.findings.append(f"{where}: {outcome} {said:.300}".encode("utf-8", "backslashreplace").decode())
 
 
 def case(name: str, call: Callable[..., Any], leave: tuple[str, ...] = (), /, **given: Any) -> Case:

@@ -470,7 +470,7 @@ U, LABELS = np.random.default_rng(0).normal(size=(2, 3, 2)), [0, 1]
         ({"ensemble": U[0], "components": ["embed"]}, "must be \\[example, member, option\\]"),
         ({"ensemble": U * 1e120}, "whose squares overflow"),
         ({"ensemble": np.ma.masked_less(U, 0)}, "masked entries"),
-        ({"ensemble": np.zeros((2, 3, 2), "datetime64[s]")}, "is no array of numbers"),
+        ({"ensemble": np.zeros((2, 3, 2), "datetime64[s]")}, "is not an array of numbers"),
         ({"loss": ["squared"]}, "is unknown"),
         ({"loss": "brier", "tau": True}, "must be a number above 0"),
         ({"loss": "brier", "tau": 10**400}, "must be a number above 0"),

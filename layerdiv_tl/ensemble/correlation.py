@@ -435,11 +435,14 @@ def checked(frame: pd.DataFrame, keys: Sequence[str], numbers: Sequence[str]) ->
     Raises InputError for missing columns, no rows, rows without a key or with one that another row has,
     and for text where a number should be.
     """
-    if missing := [name for name in (*keys, *numbers) if text("the column", name) not in framed(frame)]:
+    if missing := [name for name in (*keys, *numbers) if text("a column's name", name) not in framed(frame)]:
         raise InputError(f"the frame has no column {missing[0]!r}: it needs {', '.join((*keys, *numbers))}.")
     frame = frame[[*keys, *numbers]]
     if frame.empty:
         raise InputError(f"the frame has no rows: give one for each {', '.join(keys)}.")
+    for name in ("junction", *numbers):
+        if name in frame and (frame[name].dtype.kind == "c" or any(isinstance(x, str) for x in frame[name])):
+            raise InputError(f"the column {name!r} holds texts or complex numbers: give numbers, which have an order.")
     if frame[list(keys)].isna().any(axis=None):
         raise InputError(f"a row of the frame names no {' or no '.join(keys)}: fill them in.")
     twice = frame.duplicated(list(keys))

@@ -80,8 +80,8 @@ def numbers(x: Any, name: str, shape: str = "[example, member, option]") -> np.n
         raise InputError(f"{name} is no array of numbers ({error}): give {shape}.") from error
     if np.iscomplexobj(array):
         raise InputError(f"{name} holds complex numbers: logits are real.")
-    if array.dtype.kind not in "biuf":
-        raise InputError(f"{name} is no array of numbers (it holds {array.dtype}): give {shape}.")
+    if array.dtype.kind not in "iuf":
+        raise InputError(f"{name} is not an array of numbers (it holds {array.dtype}): give {shape}.")
     return array.astype(np.float64)
 
 

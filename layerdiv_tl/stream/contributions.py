@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from .._checks import whole_number
+from .._checks import choice, whole_number
 from ..components import Component, Unit, labels_of
 from ..components import positions as component_positions
 from ..errors import InputError
@@ -158,7 +158,7 @@ def contributions(
     options: Any = None,
     unit: Unit = "sublayer",
     position: Any = "last",
-    components: Iterable[str | Component] | None = None,
+    components: str | Component | Iterable[str | Component] | None = None,
     batch_tokens: int | None = None,
     *,
     top: int | None = None,
@@ -217,8 +217,7 @@ def contributions(
     ((2, 5, 2), True)
     """
     model = load_model(model)
-    if unit not in get_args(Unit):
-        raise InputError(f"unit={unit!r} is unknown: use 'sublayer', 'head' or 'neuron'.")
+    choice("unit", unit, get_args(Unit))
     batch_tokens = model.at_once(batch_tokens)
     if top is not None:
         top = whole_number("top", top, 1)
@@ -302,11 +301,12 @@ def _largest(
     return {names[i] for i in np.argsort(-np.asarray(size), kind="stable")[:top]}
 
 
-def _wanted(components: Iterable[str | Component] | None, known: tuple[Component, ...]) -> set[Component] | None:
+def _wanted(components: Any, known: tuple[Component, ...]) -> set[Component] | None:
     """The components to keep; a label of a component that does not exist is an error before the run."""
     if components is None:
         return None
-    wanted = {Component.parse(label) for label in labels_of("components", components)}
+    given = list(components) if isinstance(components, Set) else components
+    wanted = {Component.parse(label) for label in labels_of("components", given)}
     # A reused layer's uses are known only after a run, so only layer and kind are looked up here.
     if unknown := [c for c in wanted if replace(c, use=None) not in known]:
         raise InputError(f"components asks for {unknown[0].label}, which this model does not have at this unit.")

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from .._checks import choice, shown, whole_number
+from .._checks import choice, ordered, shown, whole_number
 from ..components import Component, Unit
 from ..ensemble.inputs import LARGEST, factor, numbers
 from ..ensemble.profile import CorpusProfile, CrossEntropyProfile, Profile, SquaredProfile
@@ -146,8 +146,7 @@ def corpus_profile(
     >>> c.texts, c.positions, c.frame().component.tolist()
     (10, 20, ['embed', 'L0.attn', 'L0.mlp', 'L1.attn', 'L1.mlp'])
     """
-    if isinstance(texts, str) or not isinstance(texts, Iterable):
-        raise InputError("texts must be an iterable of texts or of lists of token ids; for one text use profile.")
+    ordered("texts", texts, "an iterable of texts or of lists of token ids; for one text use profile")
     job = _job(model, unit, loss, tau, window, stride, precision, batch_tokens)
     running: dict[str, RunningMean] = {}
     losses, gaps, count = RunningMean(), _Gaps(), 0
@@ -258,18 +257,11 @@ def _job(
     if tau is not None and loss == "squared":
         raise InputError(f"tau={shown(tau)} belongs to loss='cross_entropy': the squared error has none.")
     choice("precision", precision, PRECISIONS)
-    context = model.context
-    for name, value in (("window", window), ("stride", stride)):
-        if value is not None:
-            whole_number(name, value, 1)
-    if window is not None and context is not None and window > context:
-        raise InputError(f"window={window} is longer than {model.name} can read, which is {context} tokens.")
-    window = int(window or context or 2048)
-    if stride is not None and stride > window:
-        raise InputError(f"stride={stride} would leave out tokens: it can be at most the window of {window}.")
+    # No more than the model can read; and windows that lie apart would leave out tokens.
+    window = (model.context or 2048) if window is None else whole_number("window", window, 1, model.context)
+    stride = max(1, window // 2) if stride is None else whole_number("stride", stride, 1, window)
     reader = _reader(model, unit, precision)
     result = SquaredProfile if loss == "squared" else CrossEntropyProfile
-    stride = int(stride or max(1, window // 2))
     return _Job(model, unit, loss, factor(tau), window, stride, model.at_once(batch_tokens), reader, result)
 
 

@@ -27,6 +27,9 @@ from .synthetic import GENERATORS, PREFIX, synthetic
 if TYPE_CHECKING:
     import pandas as pd
 
+# Of a synthetic task there is no end.
+MOST_ROWS = 1_000_000
+
 
 @dataclass(frozen=True, eq=False)
 class Task(Result):
@@ -109,6 +112,8 @@ class Task(Result):
         >>> t.prompts[0], t.options, t.labels.tolist()
         ('The opposite of hot is', (' cold', ' small'), [0, 1])
         """
+        for given, value in (("template", template), ("label", label), ("name", name), ("licence", licence)):
+            text(given, value)
         recipe = own_recipe(name, {"default": template}, options, label, licence)
         return _build(recipe, frame, limit, None, shots, seed, train)
 
@@ -271,7 +276,7 @@ def recipes() -> dict[str, Recipe]:
 def _build(
     recipe: Recipe, data: Any, limit: int | None, template: str | None, shots: int, seed: int, train: Any
 ) -> Task:
-    limit = recipe.limit if limit is None else whole_number("limit", limit, 1)
+    limit = recipe.limit if limit is None else whole_number("limit", limit, 1, MOST_ROWS)
     if _is_folder(data) and not recipe.files:
         data = None
     rows = recipe.rows("test", limit) if data is None else open_rows(data, recipe.files, recipe.split)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .._checks import file_path
 from . import style
 from .blocks import Block, circuitsvis, read, switch
 
@@ -145,7 +146,7 @@ class Page:
 
     def write(self, path: str | os.PathLike[str]) -> Path:
         """Write the page; a reader sees the whole file or the old one."""
-        path = Path(path)
+        path = file_path("path", path)
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
         try:
