@@ -113,7 +113,7 @@ def number(
     good = good and (least is None or given >= least) and (above is None or given > above)
     if not (good and (most is None or given <= most) and (below is None or given < below)):
         limits = {"of at least": least, "above": above, "of at most": most, "below": below}
-        told = " and ".join(f"{word} {limit:g}" for word, limit in limits.items() if limit is not None)
+        told = " and ".join(f"{word} {float(limit):g}" for word, limit in limits.items() if limit is not None)
         raise InputError(f"{name}={shown(value)} must be a number {told or 'that is finite'}.")
     return given
 

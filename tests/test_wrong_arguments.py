@@ -86,7 +86,10 @@ def public_cases(folder: Path) -> list[Case]:
         case("Explorer.html", explorer.html, promoted=False),
         case("Explorer.save", explorer.save, path=out / "e.html", promoted=False),
         Case(
-            "Explorer.selection", lambda **given: setattr(explorer, "selection", given["it"]), {}, {"it": "Selection"}
+            "Explorer.selection",
+            lambda **given: setattr(explorer, "selection", given["it"]),
+            {},
+            {"it": "Selection | dict"},
         ),
         *(
             Case("Selection", lambda **given: setattr(explorer, "selection", given), {}, {name: kind})

@@ -436,7 +436,7 @@ def checked(frame: pd.DataFrame, keys: Sequence[str], numbers: Sequence[str]) ->
     and for text where a number should be.
     """
     if missing := [name for name in (*keys, *numbers) if text("a column's name", name) not in framed(frame)]:
-        raise InputError(f"the frame has no column {missing[0]!r}: it needs {', '.join((*keys, *numbers))}.")
+        raise InputError(f"the frame has no column {shown(missing[0])}: it needs {shown([*keys, *numbers])}.")
     frame = frame[[*keys, *numbers]]
     if frame.empty:
         raise InputError(f"the frame has no rows: give one for each {', '.join(keys)}.")

@@ -195,7 +195,7 @@ def reweight(
     if labels is None:
         raise InputError("re-weighting learns from labels: give a gold option for each example.")
     gold = gold_options(labels, u.shape, given.options if given else ())
-    _check_settings(l1, toward, highest)
+    l1, toward, highest = _settings(l1, toward, highest)
     trained = np.zeros(len(u), dtype=bool)
     trained[_rows(train, len(u), seed)] = True
     if trained.all():
@@ -208,10 +208,10 @@ def reweight(
         after=_combined(u, weights),
         gold=gold,
         trained=trained,
-        l1=float(l1),
-        toward=float(toward),
-        highest=float(highest),
-        seed=seed,
+        l1=l1,
+        toward=toward,
+        highest=highest,
+        seed=int(seed),
         gap=gap,
         identity_gap=given.identity_gap if given else None,
         soft_cap=given.soft_cap if given else None,
@@ -328,13 +328,15 @@ def _rows(train: Any, count: int, seed: int) -> Int[np.ndarray, " row"]:
     return np.random.default_rng(seed).choice(count, wanted, replace=False)
 
 
-def _check_settings(l1: float, toward: float, highest: float) -> None:
-    number("l1", l1, least=0)
-    if not (isinstance(highest, float | np.floating) and highest == np.inf):
-        number("highest", highest, above=0)
-    number("toward", toward, least=0, most=highest)
+def _settings(l1: Any, toward: Any, highest: Any) -> tuple[float, float, float]:
+    """The same, checked."""
+    l1 = number("l1", l1, least=0)
+    unbounded = isinstance(highest, float | np.floating) and highest == np.inf
+    highest = float(highest) if unbounded else number("highest", highest, above=0)
+    toward = number("toward", toward, least=0, most=highest)
     if l1 == 0 and not np.isfinite(highest):
         raise InputError("with l1=0 and no highest weight the minimum may not exist: give one of them.")
+    return l1, toward, highest
 
 
 def _combined(

@@ -282,7 +282,7 @@ def _build(
     rows = recipe.rows("test", limit) if data is None else open_rows(data, recipe.files, recipe.split)
     made = render(recipe, rows, template, limit)
     prompts, passages, source = made.prompts, made.passages, rows.source
-    shots, seed = whole_number("shots", shots, 0), whole_number("seed", seed, 0)
+    shots, seed = whole_number("shots", shots, 0, MOST_ROWS), whole_number("seed", seed, 0)
     if shots:
         pool = _training_rows(recipe, data, train)
         solved = demonstrations(render(recipe, pool, template), shots, seed, prompts)

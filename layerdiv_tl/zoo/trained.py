@@ -114,7 +114,7 @@ def find(name: str, among: tuple[Trained, ...] = LIST) -> Trained:
     raise InputError(f"there is no {shown(name)} in the zoo: choose among {names}, or one of ld.zoo.PLANTED.")
 
 
-def seeds(names: Iterable[str] = NAMES) -> dict[str, tuple[str, int]]:
+def seeds(names: str | Iterable[str] = NAMES) -> dict[str, tuple[str, int]]:
     """{name: (shape, seed)} of those names that are models of the zoo, as `Study.claims` takes it.
 
     Models of one shape differ in their training seed only. Other names are left out. Raises InputError for what is
