@@ -264,7 +264,7 @@ def test_truth_values_are_no_logits():
 
 
 def test_junctions_as_texts_have_no_order():
-    """ "10" comes before "9": curves would be read in another order."""
+    """As texts 10 comes before 9: curves would be read in another order."""
     frame = pd.DataFrame(
         {"model": "m", "task": "t", "junction": range(12), "accuracy": np.arange(12.0), "bias": range(12)}
     )

@@ -413,7 +413,7 @@ def _weighted_ranks(
 def _signs(frame: pd.DataFrame, signs: Mapping[str, int] | None) -> dict[str, int]:
     if signs is None:
         signs = {name: sign for name, sign in SIGNS.items() if name in framed(frame)}
-    instance("signs", signs, Mapping, "give {'a metric': 1 (it rises with accuracy) or -1 (it falls)}")  # type: ignore[type-abstract]
+    instance("signs", signs, Mapping, "give {'a metric': 1 (it rises with accuracy) or -1 (it falls)}")
     if not signs:
         raise InputError(f"the frame has no metric that SIGNS knows: name some in signs=, such as {list(SIGNS)[:3]}.")
     for name, sign in signs.items():

@@ -36,8 +36,8 @@ def gold_options(
                     f"label {shown(label)} of example {row} is {how} of its options {shown(list(texts))}: {advice}."
                 )
             gold[row] = list(texts).index(label)
-        elif isinstance(label, Integral) and not isinstance(label, bool) and 0 <= label < k:
-            gold[row] = label
+        elif isinstance(label, Integral) and not isinstance(label, bool) and 0 <= int(label) < k:
+            gold[row] = int(label)
         else:
             allowed = f"an option's index, 0 to {k - 1}, or its text"
             raise InputError(f"labels holds {shown(label)} for example {row}: it must be {allowed}.")

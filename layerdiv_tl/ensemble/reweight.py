@@ -16,7 +16,7 @@ from ..components import Component
 from ..errors import InputError
 from ..results import Result
 from .decomposition import Ensemble, Given, Labels
-from .inputs import check_members, gold_options, named, numbers
+from .inputs import LARGEST, check_members, gold_options, named, numbers
 from .tables import naming
 from .uncertainty import bootstrap, wilson
 
@@ -330,9 +330,9 @@ def _rows(train: Any, count: int, seed: int) -> Int[np.ndarray, " row"]:
 
 def _settings(l1: Any, toward: Any, highest: Any) -> tuple[float, float, float]:
     """The same, checked."""
-    l1 = number("l1", l1, least=0)
+    l1 = number("l1", l1, least=0, below=LARGEST)
     unbounded = isinstance(highest, float | np.floating) and highest == np.inf
-    highest = float(highest) if unbounded else number("highest", highest, above=0)
+    highest = float(highest) if unbounded else number("highest", highest, above=0, below=LARGEST)
     toward = number("toward", toward, least=0, most=highest)
     if l1 == 0 and not np.isfinite(highest):
         raise InputError("with l1=0 and no highest weight the minimum may not exist: give one of them.")
