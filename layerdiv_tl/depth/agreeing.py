@@ -12,6 +12,7 @@ import pandas as pd
 from jaxtyping import Float
 from scipy.stats import rankdata
 
+from .._checks import whole_number
 from ..components import Component
 from ..ensemble.decomposition import SquaredError, decompose
 from ..ensemble.information.members import prepare
@@ -24,7 +25,7 @@ from ..stream.capture import quiet, upcast
 from ..stream.contributions import contributions
 from ..stream.loading import Model, load_model
 from ..stream.profile import profile
-from .answering import Rows, check_whole, read_rows, scores, writers
+from .answering import Rows, read_rows, scores, writers
 from .norms import sizes
 from .replay import Replay
 from .texts import describe
@@ -45,6 +46,8 @@ UNITS: Mapping[str, str] = {
 }
 # A rank that another sample of rows gives back as well as this counts as stable.
 STABLE = 0.9
+# Each split is a row of weights over all examples.
+MOST_SPLITS = 100_000
 # Of `correlations`, which may have no rows.
 _COLUMNS = ["measure", "effect", "kind", "correlation", "low", "high", "low_components", "high_components"]
 _COLUMNS += ["better", "better_low", "better_high", "components"]
@@ -185,7 +188,7 @@ class Agreement(Result):
 
         Raises InputError for fewer than four rows, and for `splits` that is no whole number.
         """
-        check_whole("splits", splits, 1)
+        whole_number("splits", splits, 1, MOST_SPLITS)
         count = len(self.sums)
         if count < 4:
             raise InputError(f"ranks of two halves need at least 4 rows, and there are {count}: measure more of them.")
@@ -268,7 +271,7 @@ def agreement(
     """
     if not isinstance(part, str) or part not in ("sublayer", "layer"):
         raise InputError(f"part={part!r} is unknown: use 'sublayer' or 'layer'.")
-    check_whole("seed", seed, 0)
+    whole_number("seed", seed, 0)
     model = load_model(model)
     asked = read_rows(model, rows)
     names = writers(model, asked.ids[0], part)
