@@ -169,12 +169,17 @@ def some_of(name: str, value: Any, there: Sequence[str]) -> list[str]:
 
     >>> some_of("models", "gpt2", ["gpt2", "pythia"])
     ['gpt2']
+    >>> some_of("models", ["gpt2", "opt"], ["gpt2", "pythia"])
+    Traceback (most recent call last):
+    ...
+    layerdiv_tl.errors.InputError: models=['gpt2', 'opt'] holds 'opt': use 'gpt2' or 'pythia'.
     """
     what = f"a name, or a list of names, of {one_of(there)}"
     names = [value] if isinstance(value, str) else listed(name, value, what)
-    if not names or not all(isinstance(one, str) and one in there for one in names):
-        unknown = next((one for one in names if not (isinstance(one, str) and one in there)), value)
-        raise InputError(f"{name}: there is no {shown(unknown)} here, choose among {', '.join(map(str, there))}.")
+    unknown = [one for one in names if not isinstance(one, str) or one not in there]
+    if unknown or not names:
+        said = "is empty" if not names else "is unknown" if names == [value] else f"holds {shown(unknown[0])}"
+        raise InputError(f"{name}={shown(value)} {said}: use {one_of(there)}.")
     return [str(one) for one in names]
 
 

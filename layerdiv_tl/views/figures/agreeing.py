@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 import plotly.graph_objects as go
 
-from ..._checks import choice
 from ...components import Component
 from ...depth.agreeing import STABLE, Agreement, Direct, Effect
 from ...errors import InputError
@@ -109,7 +108,6 @@ def agreement_correlations(agreement: Agreement, effect: Effect = "loss", title:
     Whiskers are 95 % intervals over rows; the hover has those over components, and how much better than block
     influence a measure is. Raises InputError for an unknown effect, and for fewer than three components.
     """
-    choice("effect", effect, EFFECTS)
     frame = agreement.correlations()
     if not len(frame):
         raise InputError("ranks of fewer than three components have no correlation worth a figure: plot kind='ranks'.")

@@ -9,10 +9,9 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from ..._checks import choice
 from ...depth.agreeing import UNITS, Agreement, Effect
 from .. import style
-from .agreeing import EFFECTS, NAMES, capital, hovers, measures, part, rank_ticks
+from .agreeing import NAMES, capital, hovers, measures, part, rank_ticks
 from .layout import arrange, buttons
 from .parts import whiskers
 
@@ -37,8 +36,6 @@ def agreement_scatter(
     A rising cloud is agreement. The hover has values and ranks with 95 % intervals. Raises InputError for an
     unknown effect or scale.
     """
-    choice("effect", effect, EFFECTS)
-    choice("scale", scale, ("rank", "value"))
     frame, named = agreement.frame(), measures(agreement)
     modules = np.array([c.module for c in agreement.components], dtype=object)
     rows, rho = -(-len(named) // _COLUMNS), _pooled(agreement, effect)

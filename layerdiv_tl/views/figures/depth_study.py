@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import html
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from ..._checks import choice
 from ...studies.depth import DepthStudy
 from .. import style
 from .layout import arrange, name
@@ -32,7 +31,6 @@ def depth_use_lines(depth: DepthStudy, along: Along = "relative", title: str | N
         "relative": layers as shares of a model's depth, which models of different depth have in common; "layer": by
         number. Raises InputError for another.
     """
-    choice("along", along, get_args(Along))
     figure = make_subplots(
         rows=len(_PANELS),
         cols=1,

@@ -8,7 +8,6 @@ from typing import Literal
 import numpy as np
 import plotly.graph_objects as go
 
-from ..._checks import choice
 from ...ensemble.decomposition import Part
 from ...ensemble.profile import Profile, SquaredProfile
 from .. import style
@@ -38,7 +37,6 @@ def profile_map(
     so that one component does not hide the others; the hover has the value. Of more than 400 components
     those with the largest mean size are shown. Raises InputError for an unknown term or part.
     """
-    choice("term", term, _TITLE)
     checked(part)
     halved = isinstance(profile, SquaredProfile) and term != "target_logit"
     shown = profile
