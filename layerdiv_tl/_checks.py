@@ -178,7 +178,7 @@ def some_of(name: str, value: Any, there: Sequence[str]) -> list[str]:
     names = [value] if isinstance(value, str) else listed(name, value, what)
     unknown = [one for one in names if not isinstance(one, str) or one not in there]
     if unknown or not names:
-        said = "is empty" if not names else "is unknown" if names == [value] else f"holds {shown(unknown[0])}"
+        said = "is empty" if not names else "is unknown" if isinstance(value, str) else f"holds {shown(unknown[0])}"
         raise InputError(f"{name}={shown(value)} {said}: use {one_of(there)}.")
     return [str(one) for one in names]
 
