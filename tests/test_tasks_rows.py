@@ -137,6 +137,7 @@ def test_bad_files(tmp_path, name, content, message):
         ({"data": "."}, r"holds no sst2\{.jsonl,.json,.csv,.parquet\}"),
         ({"data": 3}, "data is a int"),
         ({"data": "x" * 5000}, "data="),
+        ({"train": "nowhere"}, "shots="),
         ({"shots": -1}, "shots=-1"),
         ({"shots": 2}, "sst2 has no training rows to draw shots from"),
         ({"shots": 2, "train": "nowhere"}, "there is no file or folder 'nowhere'"),

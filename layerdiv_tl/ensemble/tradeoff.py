@@ -105,7 +105,7 @@ def tradeoff_signs(
     1.0
     """
     resampling(draws, seed, level)
-    still = number("still", still, least=0)
+    still = number("still", still, least=0, most=1)
     frame = checked(frame, ("model", "task", "junction"), ("accuracy", bias, diversity))
     # A shift is a share of the circle, so that one draw serves a model's curves of any length.
     rng = np.random.default_rng(seed)

@@ -27,7 +27,7 @@ class Row(dict[str, Any]):
 
     def __missing__(self, column: str) -> Any:
         have = ", ".join(map(str, self)) or "none"
-        raise InputError(f"{self.where} has no column {column!r} (its columns: {have}): rename one, or add it.")
+        raise InputError(f"{self.where} has no column {shown(column)} (its columns: {have}): rename one, or add it.")
 
     def plus(self, **columns: Any) -> Row:
         """The row with more columns, or others."""

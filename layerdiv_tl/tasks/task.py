@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -114,6 +113,7 @@ class Task(Result):
         """
         for given, value in (("template", template), ("label", label), ("name", name), ("licence", licence)):
             text(given, value)
+        _refuse_train_without(shots, train)
         recipe = own_recipe(name, {"default": template}, options, label, licence)
         return _build(recipe, frame, limit, None, shots, seed, train)
 
@@ -260,6 +260,7 @@ def task(
     <BLANKLINE>
     (85 + 62) mod 7=
     """
+    _refuse_train_without(shots, train)
     recipe, train = _recipe(name, train)
     return _build(recipe, data, limit, template, shots, seed, train)
 
@@ -282,7 +283,7 @@ def _build(
     rows = recipe.rows("test", limit) if data is None else open_rows(data, recipe.files, recipe.split)
     made = render(recipe, rows, template, limit)
     prompts, passages, source = made.prompts, made.passages, rows.source
-    shots, seed = whole_number("shots", shots, 0, MOST_ROWS), whole_number("seed", seed, 0)
+    shots, seed = int(shots), whole_number("seed", seed, 0)
     if shots:
         pool = _training_rows(recipe, data, train)
         solved = demonstrations(render(recipe, pool, template), shots, seed, prompts)
@@ -303,6 +304,13 @@ def _build(
     )
 
 
+def _refuse_train_without(shots: Any, train: Any) -> None:
+    if not whole_number("shots", shots, 0, MOST_ROWS) and train is not None:
+        raise InputError(
+            f"train={shown(train)} is where shots come from, but there are none: give shots=, or leave it out."
+        )
+
+
 def _training_rows(recipe: Recipe, data: Any, train: Any) -> Rows:
     names = tuple(f"{name}_train" for name in recipe.files)
     if train is not None:
@@ -315,7 +323,7 @@ def _training_rows(recipe: Recipe, data: Any, train: Any) -> Rows:
 
 
 def _is_folder(data: Any) -> bool:
-    return isinstance(data, str | os.PathLike) and os.path.isdir(Path(data).expanduser())
+    return isinstance(data, str | os.PathLike) and os.path.isdir(file_path("data", data))
 
 
 def _recipe(name: str | os.PathLike[str], train: Any) -> tuple[Recipe, Any]:
