@@ -27,7 +27,7 @@ def bag_of_words(task: Task, folds: int = 5, repeats: int = 5, seed: int = 0) ->
     from sklearn.pipeline import make_pipeline
 
     instance("task", task, Task, "make one with layerdiv_tl.task(name)")
-    folds, repeats = whole_number("folds", folds, 2, len(task)), whole_number("repeats", repeats, 1, MOST_REPEATS)
+    folds, repeats = whole_number("folds", folds, 2, MOST_REPEATS), whole_number("repeats", repeats, 1, MOST_REPEATS)
     seed = whole_number("seed", seed, 0, 2**32 - 1 - MOST_REPEATS)
     smallest = int(np.bincount(task.labels, minlength=len(task.options)).min())
     if smallest < folds:

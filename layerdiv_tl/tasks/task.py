@@ -113,7 +113,7 @@ class Task(Result):
         """
         for given, value in (("template", template), ("label", label), ("name", name), ("licence", licence)):
             text(given, value)
-        _refuse_train_without(shots, train)
+        _check_train(train)
         recipe = own_recipe(name, {"default": template}, options, label, licence)
         return _build(recipe, frame, limit, None, shots, seed, train)
 
@@ -260,7 +260,7 @@ def task(
     <BLANKLINE>
     (85 + 62) mod 7=
     """
-    _refuse_train_without(shots, train)
+    _check_train(train)
     recipe, train = _recipe(name, train)
     return _build(recipe, data, limit, template, shots, seed, train)
 
@@ -283,7 +283,7 @@ def _build(
     rows = recipe.rows("test", limit) if data is None else open_rows(data, recipe.files, recipe.split)
     made = render(recipe, rows, template, limit)
     prompts, passages, source = made.prompts, made.passages, rows.source
-    shots, seed = int(shots), whole_number("seed", seed, 0)
+    shots, seed = whole_number("shots", shots, 0, MOST_ROWS), whole_number("seed", seed, 0)
     if shots:
         pool = _training_rows(recipe, data, train)
         solved = demonstrations(render(recipe, pool, template), shots, seed, prompts)
@@ -304,11 +304,10 @@ def _build(
     )
 
 
-def _refuse_train_without(shots: Any, train: Any) -> None:
-    if not whole_number("shots", shots, 0, MOST_ROWS) and train is not None:
-        raise InputError(
-            f"train={shown(train)} is where shots come from, but there are none: give shots=, or leave it out."
-        )
+def _check_train(train: Any) -> None:
+    """Raises InputError for what cannot hold rows, also where no shots are drawn from it."""
+    if train is not None and not hasattr(train, "iloc") and not hasattr(train, "to_list"):
+        file_path("train", train)
 
 
 def _training_rows(recipe: Recipe, data: Any, train: Any) -> Rows:
