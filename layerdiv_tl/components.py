@@ -7,10 +7,12 @@ components, never by their position.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, Literal, get_args
 
+from ._checks import listed, shown, whole_number
 from .errors import InputError
 
 Kind = Literal[
@@ -45,6 +47,8 @@ _MODULES: dict[str, Module] = {
     "layer": "layer",
 }
 _WHOLE: dict[str, Kind] = {"head": "attn", "attn_bias": "attn", "neuron": "mlp", "mlp_bias": "mlp"}
+# By what components are chosen.
+CONDITIONS = ("kind", "layer", "index", "use", "module", "label")
 _INDEX_LETTER = {"head": "H", "neuron": "N", "member": "M"}
 _KIND_OF_LETTER = {letter: kind for kind, letter in _INDEX_LETTER.items()}
 _LABEL = re.compile(r"(?:L(?P<layer>\d+)(?:@(?P<use>\d+))?\.)?(?:(?P<letter>[HNM])(?P<index>\d+)|(?P<kind>[a-z_]+))")
@@ -93,11 +97,11 @@ class Component:
     @classmethod
     def parse(cls, label: str) -> Component:
         """The component a label names. Raises InputError for a label that names none."""
-        found = _LABEL.fullmatch(label)
+        found = _LABEL.fullmatch(label) if isinstance(label, str) else None
         kind = found and (_KIND_OF_LETTER.get(found["letter"] or "") or found["kind"])
         if not found or kind not in get_args(Kind):
             raise InputError(
-                f"{label!r} is no component label: write it like 'embed', 'L3.attn', 'L3.H5' or 'L3@2.mlp'."
+                f"{shown(label)} is not a component label: write it like 'embed', 'L3.attn', 'L3.H5' or 'L3@2.mlp'."
             )
         number = {name: int(found[name]) if found[name] else None for name in ("layer", "index", "use")}
         return cls(kind, **number)  # type: ignore[arg-type]  # kind is one of Kind, checked above
@@ -131,14 +135,7 @@ def positions(
     [3]
     """
     chosen = list(range(len(components)))
-    wanted: dict[str, Any] = {
-        "kind": kind,
-        "layer": layer,
-        "index": index,
-        "use": use,
-        "module": module,
-        "label": label,
-    }
+    wanted: dict[str, Any] = dict(zip(CONDITIONS, (kind, layer, index, use, module, label), strict=True))
     known: dict[str, Sequence[str]] = {
         "kind": get_args(Kind),
         "module": get_args(Module),
@@ -147,19 +144,32 @@ def positions(
     for name, condition in wanted.items():
         if condition is None:
             continue
-        allowed = _as_container(condition)
+        one = isinstance(condition, str | Component | Integral)
+        several = list(condition) if isinstance(condition, Set) else condition  # which come first is of no matter here
+        allowed = [condition] if one else listed(name, several, "one value, or a list of them")
+        if name not in known:
+            allowed = [whole_number(name, value, 0) for value in allowed]
         for value in allowed if name in known else ():
-            if value not in known[name]:
-                options = ", ".join(map(str, known[name][:12])) + (", …" if len(known[name]) > 12 else "")
-                raise InputError(f"there is no {name} {value!r} here: choose among {options}.")
+            if not isinstance(value, str) or value not in known[name]:
+                there = ", ".join(known[name][:12]) + (", …" if len(known[name]) > 12 else "")
+                raise InputError(f"there is no {name} {shown(value)} here: choose among {there}.")
         chosen = [i for i in chosen if getattr(components[i], name) in allowed]
     if not chosen:
-        asked = ", ".join(f"{name}={value!r}" for name, value in wanted.items() if value is not None)
+        asked = ", ".join(f"{name}={shown(value)}" for name, value in wanted.items() if value is not None)
         raise InputError(f"no component is left after select({asked}): look at .components for what there is.")
     return chosen
 
 
-def _as_container(condition: Any) -> Sequence[Any]:
-    if isinstance(condition, str) or not isinstance(condition, Iterable):
-        return (condition,)
-    return condition if isinstance(condition, range) else tuple(condition)
+def labels_of(name: str, given: Any) -> list[str]:
+    """The labels of a component, or of several, given as labels or components.
+
+    Raises InputError for an empty list, and for what is neither.
+
+    >>> labels_of("heads", ["L0.H1", Component("head", 1, 0)])
+    ['L0.H1', 'L1.H0']
+    """
+    what = "a label such as 'L3.attn', a component, or a list of these that is not empty"
+    several = [given] if isinstance(given, str | Component) else listed(name, given, what)
+    if not several or not all(isinstance(c, str | Component) for c in several):
+        raise InputError(f"{name}={shown(given)} must be {what}.")
+    return [str(c) for c in several]

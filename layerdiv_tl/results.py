@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
+from ._checks import file_path
 from ._files import written
 from .components import Component
 from .errors import InputError
@@ -58,7 +59,7 @@ class Result:
         from safetensors import SafetensorError
         from safetensors.numpy import save_file
 
-        path = _path(path)
+        path = file_path("path", path)
         arrays: dict[str, np.ndarray] = {}
         # One entry: safetensors writes several in any order, and equal results should be equal bytes.
         header = {FORMAT: json.dumps(_pack(self, arrays, ""))}
@@ -75,7 +76,7 @@ class Result:
         """Read what `save` wrote. Raises InputError if the file is not such a file or holds another kind."""
         from safetensors import SafetensorError, safe_open
 
-        path = _path(path)
+        path = file_path("path", path)
         if not path.is_file():
             raise InputError(f"there is no file {str(path)!r}: save {with_article(cls.__name__)} there first.")
         try:
@@ -95,12 +96,6 @@ class Result:
 def with_article(name: str) -> str:
     """A class's name as a sentence takes it: a Shard, an Agreement."""
     return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
-
-
-def _path(path: Any) -> Path:
-    if not isinstance(path, str | os.PathLike) or not str(path):
-        raise InputError(f"{path!r:.40} is no path: give the name of a file.")
-    return Path(path).expanduser()
 
 
 def _told(value: Any) -> str:

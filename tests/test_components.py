@@ -48,7 +48,7 @@ def test_labels_are_those_of_the_design():
 
 @pytest.mark.parametrize("label", ["", "attention", "L3", "L3.", "L3.H", "3.attn", "L3.H5.x", "L3@.attn"])
 def test_what_is_no_label_is_refused(label):
-    with pytest.raises(InputError, match="is no component label"):
+    with pytest.raises(InputError, match="is not a component label"):
         Component.parse(label)
 
 

@@ -620,9 +620,9 @@ def test_a_task_brings_its_prompts_and_answers(stories):
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda m: ld.depth.skip(m, IDS, layers=3), "there is no layer 3: this model runs layers 0 to 2"),
-        (lambda m: ld.depth.skip(m, IDS, layers=[-1]), "there is no layer -1"),
-        (lambda m: ld.depth.erase(m, IDS, layers="x"), "there is no layer 'x'"),
+        (lambda m: ld.depth.skip(m, IDS, layers=3), "layers=3 .* 0 to 2"),
+        (lambda m: ld.depth.skip(m, IDS, layers=[-1]), "layers=-1"),
+        (lambda m: ld.depth.erase(m, IDS, layers="x"), "layers=.x."),
         (lambda m: ld.depth.skip(m, IDS, layers=[]), "layers is empty"),
         (lambda m: ld.depth.skip(m, [[1, 2], [3]]), "text 1 has one token"),
         (lambda m: ld.depth.skip(m, [[1, 2]], mode="future"), "text 0 has 2 tokens"),

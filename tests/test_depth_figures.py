@@ -102,7 +102,7 @@ def test_token_maps_show_one_text(results, name, column):
     table = table.loc[[c.label for c in result.components]]
     np.testing.assert_array_equal(np.array(heat.z, dtype=float), table.to_numpy())
     assert (heat.zmin == -heat.zmax) if name == "gradients" else heat.zmin == 0
-    with pytest.raises(ld.InputError, match="there are texts 0 to 2"):
+    with pytest.raises(ld.InputError, match="text=3 .* 0 to 2"):
         result.plot(text=3)
 
 

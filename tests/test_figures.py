@@ -274,7 +274,7 @@ def test_the_grid_needs_heads_and_a_column_of_numbers(heads):
     with pytest.raises(ld.InputError, match="no heads here"):
         whole.plot(kind="heads")
     for wrong in ("colour", "kind", "layer"):
-        with pytest.raises(ld.InputError, match=f"term='{wrong}' is no column of numbers here: use 'bias'"):
+        with pytest.raises(ld.InputError, match=f"term='{wrong}'"):
             heads.plot(kind="heads", term=wrong)
 
 

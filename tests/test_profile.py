@@ -568,8 +568,8 @@ def test_broken_weights_are_refused_by_name():
         ({"loss": "cross_entropy", "tau": 0}, "tau=0 must be"),
         ({"precision": "half"}, "precision='half' is unknown"),
         ({"window": 0}, "window=0 must be"),
-        ({"window": 65}, "longer than LlamaForCausalLM can read, which is 64"),
-        ({"window": 8, "stride": 9}, "stride=9 would leave out tokens"),
+        ({"window": 65}, "window=65 .* 64"),
+        ({"window": 8, "stride": 9}, "stride=9 .* 8"),
         ({"stride": True}, "stride=True must be"),
         ({"batch_tokens": 0}, "batch_tokens=0 must be"),
         ({"target": np.zeros((3, 60))}, "target has the shape"),
@@ -586,7 +586,7 @@ def test_bad_questions_are_answered_in_a_sentence():
     p = ld.profile(llama(), IDS)
     for arguments, message in (
         (("L9.mlp", 0), "there is no label 'L9.mlp' here"),
-        (("embed", 11), "position 11 does not exist: this profile has 11 tokens"),
+        (("embed", 11), "position=11"),
         (("embed", "last"), "must be a whole number"),
         (("embed", 0, 0), "k=0 must be"),
         (("embed", 0, 62), "k=62 must be a whole number from 1 to 61"),
@@ -601,7 +601,7 @@ def test_bad_questions_are_answered_in_a_sentence():
         ld.corpus_profile(llama(), [5, 6, 7])
     with pytest.raises(ld.InputError, match="none of the 2 texts has a second token"):
         ld.corpus_profile(llama(), [[5], [6]])
-    with pytest.raises(ld.InputError, match="there is no label '5' here"):
+    with pytest.raises(ld.InputError, match="component=5"):
         p.top_tokens(5, 0)
     with pytest.raises(ld.InputError, match="there are no texts"):
         ld.corpus_profile(llama(), [])

@@ -159,11 +159,11 @@ def test_a_saved_reweighting_is_the_same(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"train": 120}, "leaves none"),
-        ({"train": 0}, "leaves none"),
-        ({"train": 1.5}, "whole number"),
-        ({"train": [0, 500]}, "row 500 of 120"),
-        ({"train": [True, False]}, "row indices"),
+        ({"train": 120}, "train=120"),
+        ({"train": 0}, "train=0"),
+        ({"train": 1.5}, "train=1.5"),
+        ({"train": [0, 500]}, "train=500"),
+        ({"train": [True, False]}, "train=True"),
         ({"train": range(120)}, "none is left"),
         ({"l1": -1}, "l1=-1"),
         ({"l1": np.nan}, "l1=nan"),

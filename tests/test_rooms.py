@@ -9,7 +9,8 @@ import layerdiv_tl
 
 ROOT = Path(layerdiv_tl.__file__).parent
 # Every room may import from itself and from the rooms behind it.
-ORDER = ["cli", "views", "studies", "zoo", "tasks", "depth", "stream", "ensemble", "results", "components", "errors"]
+ORDER = ["cli", "views", "studies", "zoo", "tasks", "depth", "stream", "ensemble"]
+ORDER += ["results", "components", "_checks", "errors"]
 
 
 def _imports(path: Path) -> set[str]:

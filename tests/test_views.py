@@ -84,7 +84,7 @@ def test_the_map_shows_the_contributions(contributions):
     seen = contributions.plot().data[0]
     np.testing.assert_allclose(np.array(seen.z), (mean - mean.mean(1, keepdims=True)).T)
     assert seen.zmin == -seen.zmax
-    with pytest.raises(ld.InputError, match="example 3 does not exist"):
+    with pytest.raises(ld.InputError, match="example=3"):
         contributions.plot(example=3)
 
 

@@ -12,12 +12,13 @@ import pandas as pd
 from jaxtyping import Float, Int
 from scipy.stats import rankdata
 
+from .._checks import whole_number
 from ..components import Component
 from ..ensemble.uncertainty import interval, resamples
 from ..errors import InputError
 from ..results import Result
 from ..stream.loading import load_model
-from .answering import check_whole, read_rows, scores, writers
+from .answering import read_rows, scores, writers
 from .direct_measures import Direct, measures
 from .texts import describe
 
@@ -38,6 +39,8 @@ UNITS: Mapping[str, str] = {
 STABLE = 0.9
 # Less reliable ranks are mostly noise, and a correction for it mostly that of the reliability.
 RELIABLE = 0.5
+# Each split is a row of weights over all examples.
+MOST_SPLITS = 100_000
 # Of `correlations`, which may have no rows.
 _COLUMNS = ["measure", "effect", "kind", "correlation", "corrected", "spread_low", "spread_high"]
 _COLUMNS += ["low_components", "high_components", "better", "better_low", "better_high", "components"]
@@ -204,7 +207,7 @@ class Agreement(Result):
 
         Raises InputError for fewer than four rows, and for `splits` that is no whole number.
         """
-        check_whole("splits", splits, 1)
+        whole_number("splits", splits, 1, MOST_SPLITS)
         count = len(self.sums)
         if count < 4:
             raise InputError(f"ranks of two halves need at least 4 rows, and there are {count}: measure more of them.")
@@ -287,7 +290,7 @@ def agreement(
     """
     if not isinstance(part, str) or part not in ("sublayer", "layer"):
         raise InputError(f"part={part!r} is unknown: use 'sublayer' or 'layer'.")
-    check_whole("seed", seed, 0)
+    whole_number("seed", seed, 0)
     model = load_model(model)
     asked = read_rows(model, rows)
     names = writers(model, asked.ids[0], part)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
+from .._checks import number, whole_number
 from .._files import write_text
 from ..components import Component
 from ..ensemble.uncertainty import cluster_means, interval, interval_note, paired_interval, wilson
@@ -22,7 +22,7 @@ from ..results import Result
 from ..stream.fingerprint import identify
 from ..stream.loading import Model, load_model
 from .agreeing import FALLING, UNITS, Effect
-from .answering import Cut, Rows, Scores, check_whole, read_rows, scores, writers
+from .answering import Cut, Rows, Scores, read_rows, scores, writers
 from .direct_measures import Direct, measures
 from .texts import describe
 
@@ -239,16 +239,15 @@ def drop_plan(
     model = load_model(model)
     weights = identify(model).weights  # a plan says which model it is of
     asked = read_rows(model, rows)
-    if isinstance(scoring, bool) or not isinstance(scoring, int | float) or not 0 < scoring < 1:
-        raise InputError(f"scoring={scoring!r} must be a share of the rows, between 0 and 1.")
+    scoring = number("scoring", scoring, above=0, below=1)
     if len(asked) < 2:
         raise InputError("some rows choose and others measure: give at least two.")
     names = writers(model, asked.ids[0], part)
     if len(names) < 2:
         raise InputError(f"{names[0].label} is all that could go, and a plan leaves something: choose another part.")
-    check_whole("budget", budget, 1, len(names) - 1)
-    check_whole("random", random, 0, 10_000)
-    check_whole("seed", seed, 0)
+    whole_number("budget", budget, 1, len(names) - 1)
+    whole_number("random", random, 0, 10_000)
+    whole_number("seed", seed, 0)
     model.at_once(batch_tokens)
     own = None if isinstance(score, str) else _own(score, names)  # before anything is run
     order = np.random.default_rng([seed, 0]).permutation(len(asked))
@@ -318,9 +317,4 @@ def _own(score: Mapping[Any, float], names: tuple[Component, ...]) -> Float[np.n
         if some:
             lacking = min(some, key=str)
             raise InputError(f"score {what} {lacking!r}: give one number for each of {labels[0]} to {labels[-1]}.")
-    for label in labels:
-        value = given[label]
-        number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-        if not number or not abs(value) <= sys.float_info.max:
-            raise InputError(f"the score of {label} is {value!r:.40}, which is no finite number: give one.")
-    return np.array([given[label] for label in labels], dtype=np.float64)
+    return np.array([number(f"the score of {label}", given[label]) for label in labels])

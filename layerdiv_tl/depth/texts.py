@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 
+from .._checks import listed, whole_number
 from ..components import Component
 from ..errors import InputError
 from ..stream import prompts as reading
@@ -72,13 +74,12 @@ def read_layers(layers: Any, count: int) -> list[int]:
     """The wanted blocks, None for all. Raises InputError for one that does not exist."""
     if layers is None:
         return list(range(count))
-    wanted = [layers] if isinstance(layers, int | np.integer) else list(layers)
-    for layer in wanted:
-        if isinstance(layer, bool) or not isinstance(layer, int | np.integer) or not 0 <= layer < count:
-            raise InputError(f"there is no layer {layer!r}: this model runs layers 0 to {count - 1}.")
+    several = list(layers) if isinstance(layers, Set) else layers  # each is measured alone
+    what = f"a layer from 0 to {count - 1}, or a list of them"
+    wanted = [layers] if isinstance(layers, Integral) else listed("layers", several, what)
     if not wanted:
         raise InputError("layers is empty: give at least one layer, or None for all.")
-    return [int(layer) for layer in dict.fromkeys(wanted)]
+    return list(dict.fromkeys(whole_number("layers", layer, 0, count - 1) for layer in wanted))
 
 
 def spelled(model: Model, rows: Sequence[Ids]) -> tuple[str, ...]:

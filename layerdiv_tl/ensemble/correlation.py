@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.stats import rankdata, t
 
+from .._checks import instance, resampling, shown, text, whole_number
 from ..errors import InputError
 from .permutation import (
     LEAST_MODELS,
@@ -141,6 +142,7 @@ def correlations(
     """
     import pandas as pd
 
+    resampling(draws, seed, level)
     signs = _signs(frame, signs)
     frame = checked(frame, ("model", "task", "junction"), ("accuracy", *signs))
     tasks, models = list(dict.fromkeys(frame["task"])), list(dict.fromkeys(frame["model"]))
@@ -196,6 +198,8 @@ def curve_correlations(
     """
     import pandas as pd
 
+    resampling(draws, seed)
+    sign = _signs(frame, {metric: sign} if isinstance(metric, str) else {})[metric]
     frame = checked(frame, ("model", "task", "junction"), ("accuracy", metric))
     tasks, models = list(dict.fromkeys(frame["task"])), list(dict.fromkeys(frame["model"]))
     rows = []
@@ -415,12 +419,21 @@ def _permuted(
 
 def _signs(frame: pd.DataFrame, signs: Mapping[str, int] | None) -> dict[str, int]:
     if signs is None:
-        signs = {name: sign for name, sign in SIGNS.items() if name in frame}
+        signs = {name: sign for name, sign in SIGNS.items() if name in framed(frame)}
+    instance("signs", signs, Mapping, "give {'a metric': 1 (it rises with accuracy) or -1 (it falls)}")
     if not signs:
         raise InputError(f"the frame has no metric that SIGNS knows: name some in signs=, such as {list(SIGNS)[:3]}.")
-    if wrong := {name: sign for name, sign in signs.items() if sign not in (1, -1)}:
-        raise InputError(f"signs={wrong} must be 1 (rises with accuracy) or -1 (falls).")
+    for name, sign in signs.items():
+        if not isinstance(name, str) or whole_number(f"signs[{shown(name)}]", sign, -1, 1) == 0:
+            raise InputError(f"signs={shown(signs)} must be 1 (rises with accuracy) or -1 (falls).")
     return dict(signs)
+
+
+def framed(frame: Any) -> pd.DataFrame:
+    """What is a pandas frame. Raises InputError for anything else."""
+    import pandas as pd
+
+    return instance("frame", frame, pd.DataFrame, "give a pandas frame, as studies and decompositions make them")
 
 
 def checked(frame: pd.DataFrame, keys: Sequence[str], numbers: Sequence[str]) -> pd.DataFrame:
@@ -429,11 +442,14 @@ def checked(frame: pd.DataFrame, keys: Sequence[str], numbers: Sequence[str]) ->
     Raises InputError for missing columns, no rows, rows without a key or with one that another row has,
     and for text where a number should be.
     """
-    if missing := [name for name in (*keys, *numbers) if name not in frame]:
-        raise InputError(f"the frame has no column {missing[0]!r}: it needs {', '.join((*keys, *numbers))}.")
+    if missing := [name for name in (*keys, *numbers) if text("a column's name", name) not in framed(frame)]:
+        raise InputError(f"the frame has no column {shown(missing[0])}: it needs {shown([*keys, *numbers])}.")
     frame = frame[[*keys, *numbers]]
     if frame.empty:
         raise InputError(f"the frame has no rows: give one for each {', '.join(keys)}.")
+    for name in ("junction", *numbers):
+        if name in frame and (frame[name].dtype.kind == "c" or any(isinstance(x, str) for x in frame[name])):
+            raise InputError(f"the column {name!r} holds texts or complex numbers: give numbers, which have an order.")
     if frame[list(keys)].isna().any(axis=None):
         raise InputError(f"a row of the frame names no {' or no '.join(keys)}: fill them in.")
     twice = frame.duplicated(list(keys))

@@ -5,7 +5,7 @@ The mathematics is in `losses` and `relations`; here it gets names, averages, in
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, get_args, overload, runtime_checkable
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, get_ar
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from .._checks import choice, flag, listed
 from ..components import Component
 from ..errors import InputError
 from ..results import Result
@@ -212,8 +213,7 @@ class Decomposition(Result):
         embedding whose positions are still to be added. Raises InputError for an unknown norm, and for
         "recomputed" with a plain array, which has no norm.
         """
-        if norm not in ("frozen", "recomputed"):
-            raise InputError(f"norm={norm!r} is unknown: use 'frozen' or 'recomputed'.")
+        choice("norm", norm, get_args(NormAt))
         frame = self._finish(self._frame_of(self.per_example("depth" if norm == "frozen" else "depth_recomputed")))
         frame.attrs["norm"] = norm
         return frame
@@ -225,7 +225,7 @@ class Decomposition(Result):
             "totals" (`frame`), "components" (`by_component`), "modules" (`by_module`), "depth" and
             "depth_recomputed" (`by_depth`). Raises InputError for any other.
         """
-        match table:
+        match choice("table", table, get_args(Table)):
             case "totals":
                 terms = {
                     name + suffix: values[:, None]
@@ -242,9 +242,7 @@ class Decomposition(Result):
                 return PerExample(naming(self.components), terms | accuracy_term(self.correct))
             case "modules":
                 return self._modules()
-            case "depth" | "depth_recomputed":
-                return self._depth("frozen" if table == "depth" else "recomputed")
-        raise InputError(f"there is no table {table!r}: use {', '.join(map(repr, get_args(Table)))}.")
+        return self._depth("frozen" if table == "depth" else "recomputed")
 
     def _modules(self) -> PerExample:
         modules, group = relations.group_numbers([c.module for c in self.components])
@@ -316,8 +314,7 @@ class Decomposition(Result):
         from scipy.cluster.hierarchy import leaves_list
 
         count = len(self.components)
-        if by not in ("cosine", "distance", "disagreement"):
-            raise InputError(f"by={by!r} is unknown: use 'cosine', 'distance' or 'disagreement'.")
+        choice("by", by, ("cosine", "distance", "disagreement"))
         if count > MOST_PAIRED:
             raise InputError(
                 f"{count} members have {count * (count - 1) // 2} pairs: keep at most {MOST_PAIRED} of them, with "
@@ -416,11 +413,8 @@ class Decomposition(Result):
     def _grouped(self, groups: Sequence[object] | None) -> tuple[list, np.ndarray]:
         """(the groups' names, each member's number)."""
         if groups is not None:
-            groups = groups.tolist() if hasattr(groups, "tolist") else groups
-            if isinstance(groups, str | bytes) or not isinstance(groups, Iterable):
-                raise InputError(f"groups={groups!r:.60} must be a list with a name for each member.")
-            groups = list(groups)
-            if not all(isinstance(name, str | int | float | Component) for name in groups):
+            groups = listed("groups", groups, "a list with a name for each member")
+            if not all(isinstance(name, str | int | float | Component) and name == name for name in groups):
                 raise InputError("groups must be texts, numbers or components, one for each member.")
             if len(groups) != len(self.components):
                 count = len(self.components)
@@ -640,7 +634,7 @@ class SquaredError(Decomposition):
         """
         import pandas as pd
 
-        rows = relations.theorem_3(self.values, self.target, paper)
+        rows = relations.theorem_3(self.values, self.target, flag("paper", paper))
         frame = pd.DataFrame({"term": [name for name, *_ in rows], "formula": [formula for _, formula, *_ in rows]})
         bias, diversity = (np.stack([row[at] for row in rows], 1) for at in (2, 3))
         for name, column in means({"bias": bias, "diversity": diversity}).items():
@@ -1020,8 +1014,7 @@ def decompose(
     >>> round(ce.loss, 3), round(ce.bias - ce.diversity, 3), round(ce.entropy + float(ce.net_linear.sum()), 3)
     (0.127, 0.127, 0.127)
     """
-    if not isinstance(loss, str) or loss not in FORMS:
-        raise InputError(f"loss={loss!r} is unknown: use {', '.join(map(repr, FORMS))}.")
+    choice("loss", loss, FORMS)
     if tau is not None and loss not in ("cross_entropy", "brier"):
         raise InputError(f"tau belongs to loss='cross_entropy' and 'brier': loss={loss!r} has none.")
     if isinstance(ensemble, Ensemble):

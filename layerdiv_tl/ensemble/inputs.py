@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from ..components import Component, members
+from .._checks import listed, number, shown
+from ..components import Component, labels_of, members
 from ..errors import InputError
 
 # Squares of anything larger are no longer numbers.
@@ -19,10 +21,7 @@ def gold_options(
     labels: Sequence[int] | Sequence[str] | np.ndarray, shape: tuple[int, ...], options: tuple
 ) -> Int[np.ndarray, " example"]:
     """Labels as option indices. Raises InputError for what names no option."""
-    given = labels.tolist() if hasattr(labels, "tolist") else labels
-    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
-        raise InputError(f"labels={labels!r} must be a list with one gold option for each example.")
-    given = list(given)
+    given = listed("labels", labels, "a list with one gold option for each example")
     n, _, k = shape
     if len(given) != n:
         raise InputError(f"there are {len(given)} labels for {n} examples: give one for each.")
@@ -33,12 +32,15 @@ def gold_options(
             if list(texts).count(label) != 1:
                 how = "none" if label not in texts else "more than one"
                 advice = "give one of them, or its index" if label not in texts else "use indices"
-                raise InputError(f"label {label!r} of example {row} is {how} of its options {list(texts)}: {advice}.")
+                raise InputError(
+                    f"label {shown(label)} of example {row} is {how} of its options {shown(list(texts))}: {advice}."
+                )
             gold[row] = list(texts).index(label)
-        elif isinstance(label, int | np.integer) and not isinstance(label, bool) and 0 <= label < k:
-            gold[row] = label
+        elif isinstance(label, Integral) and not isinstance(label, bool) and 0 <= int(label) < k:
+            gold[row] = int(label)
         else:
-            raise InputError(f"label {label!r} of example {row} must be an option's index, 0 to {k - 1}, or its text.")
+            allowed = f"an option's index, 0 to {k - 1}, or its text"
+            raise InputError(f"labels holds {shown(label)} for example {row}: it must be {allowed}.")
     return gold
 
 
@@ -60,11 +62,7 @@ def dense_target(target: Any, shape: tuple[int, ...], probabilities: bool) -> Fl
 
 def factor(tau: Any) -> float | None:
     """A factor on logits, or None for a loss's own. Raises InputError for what is no number above 0."""
-    if tau is None:
-        return None
-    if isinstance(tau, bool) or not isinstance(tau, int | float | np.number) or not 0 < tau < LARGEST:
-        raise InputError(f"tau={tau!r:.40} must be a number above 0.")
-    return float(tau)
+    return None if tau is None else number("tau", tau, above=0, below=LARGEST)
 
 
 def numbers(x: Any, name: str, shape: str = "[example, member, option]") -> np.ndarray:
@@ -82,8 +80,8 @@ def numbers(x: Any, name: str, shape: str = "[example, member, option]") -> np.n
         raise InputError(f"{name} is no array of numbers ({error}): give {shape}.") from error
     if np.iscomplexobj(array):
         raise InputError(f"{name} holds complex numbers: logits are real.")
-    if array.dtype.kind not in "biuf":
-        raise InputError(f"{name} is no array of numbers (it holds {array.dtype}): give {shape}.")
+    if array.dtype.kind not in "iuf":
+        raise InputError(f"{name} is not an array of numbers (it holds {array.dtype}): give {shape}.")
     return array.astype(np.float64)
 
 
@@ -106,10 +104,7 @@ def named(given: Sequence[str | Component] | None, count: int) -> tuple[Componen
     """The names of an array's members as components, checked; `M0`, `M1`, … where there are none."""
     if given is None:
         return members(count)
-    listed: list[Any] = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [None]
-    if not all(isinstance(c, str | Component) for c in listed):
-        raise InputError(f"components={given!r:.60} must be a list of labels such as 'L3.mlp', or of components.")
-    names = tuple(c if isinstance(c, Component) else Component.parse(c) for c in listed)
+    names = tuple(Component.parse(label) for label in labels_of("components", given))
     if len(names) != count or len(set(names)) != count:
         raise InputError(f"components names {len(set(names))} members, but the array holds {count}: one name for each.")
     return names

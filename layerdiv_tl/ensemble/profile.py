@@ -7,7 +7,7 @@ and its products with the mean of all components and with the target. Everything
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from jaxtyping import Float, Int
 
-from ..components import Component
+from .._checks import whole_number
+from ..components import CONDITIONS, Component, labels_of
 from ..components import positions as component_positions
 from ..errors import InputError
 from ..results import Result
@@ -143,25 +144,15 @@ class Profile(Result):
                 "this profile was loaded from a file, which holds no model: look at tokens in the profile of a model "
                 "in memory (layerdiv_tl.profile(model, text))."
             )
-        if isinstance(position, bool) or not isinstance(position, int | np.integer):
-            raise InputError(f"position={position!r} must be a whole number, a column of this profile.")
-        if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 1 <= k <= self.vocabulary:
-            raise InputError(f"k={k!r} must be a whole number from 1 to {self.vocabulary}.")
-        count = len(self.token_ids)
-        if not -count <= position < count:
-            raise InputError(f"position {position} does not exist: this profile has {count} tokens.")
-        names = (
-            [component] if isinstance(component, str | Component) or not isinstance(component, Iterable) else component
-        )
-        if component is None:
-            columns = list(range(len(self.components)))
-        else:
-            labels = [str(name) for name in names]
+        k, count = whole_number("k", k, 1, self.vocabulary), len(self.token_ids)
+        place = whole_number("position", position, -count, count - 1) % count
+        columns = list(range(len(self.components)))
+        if component is not None:
+            labels = labels_of("component", component)
             columns = [component_positions(self.components, label=label)[0] for label in labels]
-        place = int(position) % count
         document = int(self.documents[place])
         within = place - int(np.flatnonzero(self.documents == document)[0])
-        return look([self.components[i] for i in columns], columns, document, within, int(k))
+        return look([self.components[i] for i in columns], columns, document, within, k)
 
     def by_component(self) -> pd.DataFrame:
         """One row per component: means over the tokens that have a target, with 95 % intervals over texts.
@@ -196,6 +187,8 @@ class Profile(Result):
         """
         import pandas as pd
 
+        if unknown := set(conditions) - set(CONDITIONS):
+            raise InputError(f"there is no condition {min(unknown)}= on components: use {', '.join(CONDITIONS)}.")
         columns = component_positions(self.components, **conditions) if conditions else range(len(self.components))
         count, kept = len(self.token_ids), [self.components[i] for i in columns]
         if count * len(kept) > MOST_ROWS:

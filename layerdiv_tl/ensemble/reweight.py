@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy.special import log_softmax
 
+from .._checks import listed, number, whole_number
 from ..components import Component
 from ..errors import InputError
 from ..results import Result
 from .decomposition import Ensemble, Given, Labels
-from .inputs import check_members, gold_options, named, numbers
+from .inputs import LARGEST, check_members, gold_options, named, numbers
 from .tables import naming
 from .uncertainty import interval_note, mean_interval, paired_interval, wilson
 
@@ -194,7 +196,7 @@ def reweight(
     if labels is None:
         raise InputError("re-weighting learns from labels: give a gold option for each example.")
     gold = gold_options(labels, u.shape, given.options if given else ())
-    _check_settings(l1, toward, highest)
+    l1, toward, highest = _settings(l1, toward, highest)
     trained = np.zeros(len(u), dtype=bool)
     trained[_rows(train, len(u), seed)] = True
     if trained.all():
@@ -207,10 +209,10 @@ def reweight(
         after=_combined(u, weights),
         gold=gold,
         trained=trained,
-        l1=float(l1),
-        toward=float(toward),
-        highest=float(highest),
-        seed=seed,
+        l1=l1,
+        toward=toward,
+        highest=highest,
+        seed=int(seed),
         gap=gap,
         identity_gap=given.identity_gap if given else None,
         soft_cap=given.soft_cap if given else None,
@@ -311,33 +313,31 @@ def _newton(
 
 def _rows(train: Any, count: int, seed: int) -> Int[np.ndarray, " row"]:
     """The rows to learn from."""
-    if isinstance(train, bool) or not isinstance(train, int | float | np.number):
-        rows = np.asarray(train)
-        if rows.ndim != 1 or rows.dtype.kind not in "iu" or not len(rows):
-            raise InputError("train must be a number of rows, a share between 0 and 1, or a list of row indices.")
-        if rows.min() < 0 or rows.max() >= count:
-            raise InputError(f"train names row {rows.max() if rows.min() >= 0 else rows.min()} of {count} examples.")
-        return rows
-    if isinstance(train, int | np.integer):
-        wanted = int(train)
-    elif 0 < train < 1:
-        wanted = max(1, round(float(train) * count))
+    whole_number("seed", seed, 0)
+    if isinstance(train, bool | np.bool_) or not isinstance(train, Real):
+        what = "a number of rows, a share between 0 and 1, or a list of row indices"
+        given = [whole_number("train", row, 0, count - 1) for row in listed("train", train, what)]
+        if not given:
+            raise InputError(f"train is empty: it must be {what}.")
+        return np.array(given)
+    if isinstance(train, Integral):
+        wanted = whole_number("train", train, 1, count - 1)
     else:
-        raise InputError(f"train={train} must be a whole number of rows, or a share between 0 and 1.")
-    if not 1 <= wanted < count:
-        raise InputError(f"train={train} of {count} examples leaves none to learn from or none to judge by.")
+        wanted = max(1, round(number("train", train, above=0, below=1) * count))
+    if wanted >= count:
+        raise InputError(f"train={train} of {count} examples leaves none to judge by.")
     return np.random.default_rng(seed).choice(count, wanted, replace=False)
 
 
-def _check_settings(l1: float, toward: float, highest: float) -> None:
-    if not (np.isfinite(l1) and l1 >= 0):
-        raise InputError(f"l1={l1} must be a finite number of 0 or more, in nats per unit of weight.")
-    if not highest > 0:
-        raise InputError(f"highest={highest} must be above 0.")
-    if not 0 <= toward <= highest or not np.isfinite(toward):
-        raise InputError(f"toward={toward} must lie between 0 and highest={highest}.")
+def _settings(l1: Any, toward: Any, highest: Any) -> tuple[float, float, float]:
+    """The same, checked."""
+    l1 = number("l1", l1, least=0, below=LARGEST)
+    unbounded = isinstance(highest, float | np.floating) and highest == np.inf
+    highest = float(highest) if unbounded else number("highest", highest, above=0, below=LARGEST)
+    toward = number("toward", toward, least=0, most=highest)
     if l1 == 0 and not np.isfinite(highest):
         raise InputError("with l1=0 and no highest weight the minimum may not exist: give one of them.")
+    return l1, toward, highest
 
 
 def _combined(

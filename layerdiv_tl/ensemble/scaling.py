@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.stats import t
 
+from .._checks import resampling
 from ..errors import InputError
 from ..results import Result
 from .inputs import numbers
@@ -52,7 +53,9 @@ class LogFit(Result):
         """
         import pandas as pd
 
-        at = np.atleast_1d(numbers(x, "x"))
+        at = np.atleast_1d(numbers(x, "x", "[place]"))
+        if at.ndim != 1:
+            raise InputError(f"x has the shape {at.shape}, but must be a number or a list of them.")
         _refuse_unless_above_0(at)
         design = _line(np.log(at))
         half = self._t * np.sqrt(self._variance * np.einsum("ij,jk,ik->i", design, self._inverse, design))
@@ -187,7 +190,8 @@ def log_fit(
     >>> bool(fit.frame().set_index("term").loc["curvature", "estimate"] < 0)
     True
     """
-    x, y = numbers(x, "x"), numbers(y, "y")
+    resampling(draws, seed, level)
+    x, y = numbers(x, "x", "[point]"), numbers(y, "y", "[point]")
     if x.ndim != 1 or x.shape != y.shape:
         raise InputError(f"x and y have the shapes {x.shape} and {y.shape}, but must be lists of one length.")
     if not (np.isfinite(x).all() and np.isfinite(y).all()):
@@ -199,8 +203,9 @@ def log_fit(
 
 
 def _refuse_unless_above_0(x: np.ndarray) -> None:
-    if not (x > 0).all():
-        raise InputError(f"x holds {x[~(x > 0)][0]:g}, which has no logarithm: x must be above 0.")
+    good = (x > 0) & np.isfinite(x)
+    if not good.all():
+        raise InputError(f"x holds {x[~good][0]:g}, which has no finite logarithm: x must be above 0.")
 
 
 def _line(x: Float[np.ndarray, " point"]) -> Float[np.ndarray, "point 2"]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .._checks import resampling
 from ..errors import InputError
-from .correlation import checked
+from .correlation import checked, framed
 from .uncertainty import LEVEL, mean_interval
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ def module_shares(frame: pd.DataFrame, *, level: float = LEVEL) -> pd.DataFrame:
     """
     import pandas as pd
 
-    terms = [term for term in TERMS if term in frame]
+    resampling(draws, seed, level)
+    terms = [term for term in TERMS if term in framed(frame)]
     if not terms:
         raise InputError(f"the frame has none of the columns {', '.join(TERMS)}: give that of by_module().")
     frame = checked(frame, ("model", "task", "module"), ("members", *terms))

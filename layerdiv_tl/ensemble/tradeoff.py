@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float, Int
 
+from .._checks import number, resampling
 from ..errors import InputError
 from ..results import Result
 from .correlation import checked
@@ -109,8 +110,8 @@ def tradeoff_signs(
     >>> result.difference
     1.0
     """
-    if not still >= 0:
-        raise InputError(f"still={still} must be a share of 0 or more.")
+    resampling(draws, seed, level)
+    still = number("still", still, least=0, most=1)
     frame = checked(frame, ("model", "task", "junction"), ("accuracy", bias, diversity))
     models = list(dict.fromkeys(frame["model"]))
     frame = frame.sort_values("junction")

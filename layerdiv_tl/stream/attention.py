@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..components import Component, positions
+from ..components import Component, labels_of, positions
 from ..errors import InputError
 from ..results import Result
 from . import prompts as reading
@@ -102,11 +102,7 @@ def attention_patterns(
     places = _places(model, uses)
     chosen = list(places)
     if heads is not None:
-        one = isinstance(heads, str | Component) or not isinstance(heads, Iterable)
-        labels = [str(head) for head in ([heads] if one else heads)]  # type: ignore[union-attr]
-        chosen = [chosen[positions(chosen, label=label)[0]] for label in labels]
-    if not chosen:
-        raise InputError("heads is empty: name at least one, or leave it out for all.")
+        chosen = [chosen[positions(chosen, label=label)[0]] for label in labels_of("heads", heads)]
     _check_room(len(places), len(rows[0]))
     ids, mask = (x.to(model.anatomy.device) for x in pad(rows))
     with quiet(model.anatomy):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from ..components import Component, Unit
+from .._checks import choice, whole_number
+from ..components import Component, Unit, labels_of
 from ..components import positions as component_positions
 from ..errors import InputError
 from ..results import Result
@@ -157,7 +158,7 @@ def contributions(
     options: Any = None,
     unit: Unit = "sublayer",
     position: Any = "last",
-    components: Iterable[str | Component] | None = None,
+    components: str | Component | Iterable[str | Component] | None = None,
     batch_tokens: int | None = None,
     *,
     top: int | None = None,
@@ -216,11 +217,10 @@ def contributions(
     ((2, 5, 2), True)
     """
     model = load_model(model)
-    if unit not in get_args(Unit):
-        raise InputError(f"unit={unit!r} is unknown: use 'sublayer', 'head' or 'neuron'.")
+    choice("unit", unit, get_args(Unit))
     batch_tokens = model.at_once(batch_tokens)
-    if top is not None and (isinstance(top, bool) or not isinstance(top, int | np.integer) or top < 1):
-        raise InputError(f"top={top!r} must be a whole number of at least 1.")
+    if top is not None:
+        top = whole_number("top", top, 1)
     if top is not None and components is not None:
         raise InputError("top and components cannot be combined: both say which rows to keep.")
     source = open_source(model, prompts, position, unit, batch_tokens, cache, tokens, attention_mask)
@@ -301,18 +301,13 @@ def _largest(
     return {names[i] for i in np.argsort(-np.asarray(size), kind="stable")[:top]}
 
 
-def _wanted(components: Iterable[str | Component] | None, known: tuple[Component, ...]) -> set[Component] | None:
+def _wanted(components: Any, known: tuple[Component, ...]) -> set[Component] | None:
     """The components to keep; a label of a component that does not exist is an error before the run."""
     if components is None:
         return None
-    alone = isinstance(components, str | Component) or not isinstance(components, Iterable)
-    given: list[Any] = [components] if alone else list(components)
-    if not all(isinstance(c, str | Component) for c in given):
-        raise InputError(f"components={components!r} must be labels such as 'L3.attn', or components.")
-    wanted = {c if isinstance(c, Component) else Component.parse(c) for c in given}
+    given = list(components) if isinstance(components, Set) else components
+    wanted = {Component.parse(label) for label in labels_of("components", given)}
     # A reused layer's uses are known only after a run, so only layer and kind are looked up here.
-    unknown = [c for c in wanted if replace(c, use=None) not in known]
-    if unknown or not wanted:
-        missing = unknown[0].label if unknown else "an empty list"
-        raise InputError(f"components asks for {missing}, which this model does not have at this unit.")
+    if unknown := [c for c in wanted if replace(c, use=None) not in known]:
+        raise InputError(f"components asks for {unknown[0].label}, which this model does not have at this unit.")
     return wanted

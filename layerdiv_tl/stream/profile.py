@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from .._checks import choice, ordered, shown, whole_number
 from ..components import Component, Unit
 from ..ensemble.inputs import LARGEST, factor, numbers
 from ..ensemble.profile import CorpusProfile, CrossEntropyProfile, Profile, SquaredProfile
@@ -145,9 +146,8 @@ def corpus_profile(
     >>> c.texts, c.positions, c.frame().component.tolist()
     (10, 20, ['embed', 'L0.attn', 'L0.mlp', 'L1.attn', 'L1.mlp'])
     """
-    if isinstance(texts, str | Mapping) or not isinstance(texts, Iterable):
-        raise InputError("texts must be an iterable of texts or of lists of token ids; for one text use profile.")
     reading.refuse_tables(texts, "texts")
+    ordered("texts", texts, "an iterable of texts or of lists of token ids; for one text use profile")
     job = _job(model, unit, loss, tau, window, stride, precision, batch_tokens)
     running: dict[str, RunningMean] = {}
     losses, gaps, count = RunningMean(), _Gaps(), 0
@@ -248,31 +248,21 @@ def _job(
     model: Any, unit: Unit, loss: Loss, tau: Any, window: Any, stride: Any, precision: Any, batch_tokens: Any
 ) -> _Job:
     model = load_model(model)
-    if unit not in get_args(Unit):
-        raise InputError(f"unit={unit!r} is unknown: use 'sublayer', 'head' or 'neuron'.")
-    if loss not in get_args(Loss):
-        raise InputError(f"loss={loss!r} is unknown here: use 'squared' or 'cross_entropy'.")
+    choice("unit", unit, get_args(Unit))
+    choice("loss", loss, get_args(Loss))
     if loss == "cross_entropy" and unit == "neuron":
         raise InputError(
             "the cross-entropy of every neuron would need all their logits, which are too many: use loss='squared', "
             "or unit='sublayer' or 'head'."
         )
     if tau is not None and loss == "squared":
-        raise InputError(f"tau={tau!r:.40} belongs to loss='cross_entropy': the squared error has none.")
-    if not isinstance(precision, str) or precision not in PRECISIONS:
-        raise InputError(f"precision={precision!r} is unknown: use 'float32' or 'float64'.")
-    context = model.context
-    for name, value in (("window", window), ("stride", stride)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1):
-            raise InputError(f"{name}={value!r} must be a whole number of at least 1.")
-    if window is not None and context is not None and window > context:
-        raise InputError(f"window={window} is longer than {model.name} can read, which is {context} tokens.")
-    window = int(window or context or 2048)
-    if stride is not None and stride > window:
-        raise InputError(f"stride={stride} would leave out tokens: it can be at most the window of {window}.")
+        raise InputError(f"tau={shown(tau)} belongs to loss='cross_entropy': the squared error has none.")
+    choice("precision", precision, PRECISIONS)
+    # No more than the model can read; and windows that lie apart would leave out tokens.
+    window = (model.context or 2048) if window is None else whole_number("window", window, 1, model.context)
+    stride = max(1, window // 2) if stride is None else whole_number("stride", stride, 1, window)
     reader = _reader(model, unit, precision)
     result = SquaredProfile if loss == "squared" else CrossEntropyProfile
-    stride = int(stride or max(1, window // 2))
     return _Job(model, unit, loss, factor(tau), window, stride, model.at_once(batch_tokens), reader, result)
 
 

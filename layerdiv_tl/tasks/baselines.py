@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float
 
+from .._checks import MOST_REPEATS, instance, whole_number
 from ..errors import InputError
 from .task import Task
 
@@ -25,6 +26,9 @@ def bag_of_words(task: Task, folds: int = 5, repeats: int = 5, seed: int = 0) ->
     from sklearn.model_selection import StratifiedKFold, cross_val_predict
     from sklearn.pipeline import make_pipeline
 
+    instance("task", task, Task, "make one with layerdiv_tl.task(name)")
+    folds, repeats = whole_number("folds", folds, 2, MOST_REPEATS), whole_number("repeats", repeats, 1, MOST_REPEATS)
+    seed = whole_number("seed", seed, 0, 2**32 - 1 - MOST_REPEATS)
     smallest = int(np.bincount(task.labels, minlength=len(task.options)).min())
     if smallest < folds:
         raise InputError(f"a class of {task.name} has {smallest} rows, too few for {folds} folds: use more rows.")

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from .._checks import whole_number
 from ..errors import InputError
 from ..stream.prompts import LABELS, refuse_tables, refuse_unordered
 from .recipe import Recipe
@@ -77,8 +78,8 @@ def recipe_file(path: Path) -> tuple[Recipe, Path | None]:
         if not isinstance(said.get(key, ""), str):
             raise InputError(f"the task {str(path)!r} has {key}={said[key]!r:.40}: it must be text.")
     limit = said.get("limit")
-    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
-        raise InputError(f"the task {str(path)!r} has limit={limit!r}: it must be a whole number of at least 1.")
+    if limit is not None:
+        whole_number(f"the task {str(path)!r}: limit", limit, 1)
     data, train = (path.parent / said[key] if key in said else None for key in ("data", "train"))
     recipe = own_recipe(
         said.get("name", path.stem),

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
+from .._checks import shown, text
 from ..errors import InputError
 from .rows import Row, Rows
 
@@ -40,15 +41,17 @@ class Template:
         try:
             parsed = list(string.Formatter().parse(text))
         except ValueError as error:
-            raise InputError(f"the template {text!r} is not a format string ({error}): a brace is {{{{.") from error
+            raise InputError(
+                f"the template {shown(text)} is not a format string ({error}): a brace is {{{{."
+            ) from error
         pieces = []
         for literal, name, form, conversion in parsed:
             if form or conversion:
-                raise InputError(f"the template {text!r} formats {{{name}}}: use the plain field {{{name}}}.")
+                raise InputError(f"the template {shown(text)} formats {{{name}}}: use the plain field {{{name}}}.")
             pieces.append((literal, name))
         answers = [name for _, name in pieces].count("answer")
         if answers > 1 or (answers and pieces[-1][1] != "answer"):
-            raise InputError(f"the template {text!r} must have {{answer}} once, as its end.")
+            raise InputError(f"the template {shown(text)} must have {{answer}} once, as its end.")
         if answers:
             pieces[-1] = (pieces[-1][0], None)
         tail = pieces[-1][0] if pieces and pieces[-1][1] is None else ""
@@ -210,8 +213,7 @@ def _chosen(recipe: Recipe, template: str | None) -> str:
     """The format string a user means: the default, one by name, or the string itself."""
     if template is None:
         return next(iter(recipe.templates.values()))
-    if not isinstance(template, str):
-        raise InputError(f"template={template!r:.40} is no text: give a name or a format string.")
+    text("template", template)
     return recipe.templates.get(template, template)
 
 
@@ -225,7 +227,7 @@ def _check_fields(form: Template, recipe: Recipe, row: Row) -> None:
     wanted = f"the field {fields}" if len(have) == 1 else f"some of the fields {fields}"
     names = ", ".join(map(repr, recipe.templates))
     raise InputError(
-        f"the template {form.text!r} does not fit {recipe.name}: it must hold {wanted} and no other, or be one of "
+        f"the template {shown(form.text)} does not fit {recipe.name}: it must hold {wanted} and no other, or be one of "
         f"{recipe.name}'s own ({names})."
     )
 

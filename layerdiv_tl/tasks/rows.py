@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .._checks import file_path, shown
 from ..errors import InputError
 
 SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
@@ -26,7 +27,7 @@ class Row(dict[str, Any]):
 
     def __missing__(self, column: str) -> Any:
         have = ", ".join(map(str, self)) or "none"
-        raise InputError(f"{self.where} has no column {column!r} (its columns: {have}): rename one, or add it.")
+        raise InputError(f"{self.where} has no column {shown(column)} (its columns: {have}): rename one, or add it.")
 
     def plus(self, **columns: Any) -> Row:
         """The row with more columns, or others."""
@@ -57,14 +58,16 @@ def open_rows(data: Any, names: Sequence[str], split: str = "validation") -> Row
     >>> open_rows(pd.DataFrame({"text": ["a", "b"]}), ["any"]).rows[1]["text"]
     'b'
     """
+    if getattr(data, "ndim", 2) != 2:
+        raise InputError(f"data={shown(data)} has {data.ndim} dimensions: give a file, a folder or a pandas frame.")
     if hasattr(data, "iloc"):
         return _counted(data.to_dict("records"), "row {} of the frame", "a pandas frame")
     if hasattr(data, "to_list"):
         return _counted(data.to_list(), "row {} of the data set", "a data set in memory")
     if not isinstance(data, str | os.PathLike):
         raise InputError(f"data is a {type(data).__name__}: give a file, a folder or a pandas frame.")
-    path = Path(data).expanduser()
-    if not os.path.exists(path):  # Path.exists raises for a name that is too long
+    path = file_path("data", data)
+    if not path.exists():
         raise InputError(f"there is no file or folder {str(path)!r}: check data=, or leave it out.")
     if path.is_dir():
         path = _inside(path, names)

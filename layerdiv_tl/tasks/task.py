@@ -7,12 +7,12 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Int
 
+from .._checks import file_path, flag, shown, text, whole_number
 from ..errors import InputError
 from ..results import Result
 from ..stream import prompts as reading
@@ -26,6 +26,9 @@ from .synthetic import GENERATORS, PREFIX, synthetic
 
 if TYPE_CHECKING:
     import pandas as pd
+
+# Of a synthetic task there is no end.
+MOST_ROWS = 1_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,6 +125,9 @@ class Task(Result):
         >>> t.prompts[0], t.options, t.labels.tolist()
         ('The opposite of hot is', (' cold', ' small'), [0, 1])
         """
+        for given, value in (("template", template), ("label", label), ("name", name), ("licence", licence)):
+            text(given, value)
+        _check_train(train)
         recipe = own_recipe(name, {"default": template}, options, label, licence)
         return _build(recipe, frame, limit, None, shots, seed, train)
 
@@ -137,6 +143,7 @@ class Task(Result):
 
         Raises InputError for options that are no single tokens, or cannot be told apart by one.
         """
+        flag("multi_token", multi_token)
         found = _tokenizer(tokenizer)
         start, ids, scored = tokens.option_ids(found, self.options, multi_token)
         if (anatomy := getattr(tokenizer, "anatomy", None)) is not None:
@@ -160,6 +167,8 @@ class Task(Result):
 
         Raises InputError for a tokenizer without a chat template, or one that refuses a system turn.
         """
+        if system is not None:
+            text("system", system, empty=True)
         turns, lead = tokens.chat(_tokenizer(tokenizer), self.prompts, system, settings)
         # Templates may strip a message, so its place is looked up.
         starts = [turn.rfind(prompt.strip()) for turn, prompt in zip(turns, self.prompts, strict=True)]
@@ -180,7 +189,7 @@ class Task(Result):
         A long prompt loses characters from the left of its longest field, so that the question and the
         demonstrations stay whole. Raises InputError where that is not enough.
         """
-        tokenizer = _tokenizer(tokenizer)
+        tokenizer, context = _tokenizer(tokenizer), whole_number("context", context, 1)
         prompts, passages = list(self.prompts), self.passages.copy()
         long = [row for row, prompt in enumerate(prompts) if tokens.length(tokenizer, prompt) > context]
         if long and not len(passages):
@@ -269,6 +278,7 @@ def task(
     <BLANKLINE>
     (85 + 62) mod 7=
     """
+    _check_train(train)
     recipe, train = _recipe(name, train)
     return _build(recipe, data, limit, template, shots, seed, train)
 
@@ -285,15 +295,16 @@ def recipes() -> dict[str, Recipe]:
 def _build(
     recipe: Recipe, data: Any, limit: int | None, template: str | None, shots: int, seed: int, train: Any
 ) -> Task:
-    limit = recipe.limit if limit is None else _whole("limit", limit, 1)
+    limit = recipe.limit if limit is None else whole_number("limit", limit, 1, MOST_ROWS)
     if _is_folder(data) and not recipe.files:
         data = None
     rows = recipe.rows("test", limit) if data is None else open_rows(data, recipe.files, recipe.split)
     made = render(recipe, rows, template, limit)
     prompts, passages, source = made.prompts, made.passages, rows.source
-    if _whole("shots", shots, 0):
+    shots, seed = whole_number("shots", shots, 0, MOST_ROWS), whole_number("seed", seed, 0)
+    if shots:
         pool = _training_rows(recipe, data, train)
-        solved = demonstrations(render(recipe, pool, template), shots, _whole("seed", seed, 0), prompts)
+        solved = demonstrations(render(recipe, pool, template), shots, seed, prompts)
         prompts, passages = tuple(solved + prompt for prompt in prompts), passages + len(solved)
         source += f"; {shots} demonstrations of {pool.source}, seed {seed}"
     return Task(
@@ -306,9 +317,15 @@ def _build(
         source=source,
         licence=recipe.licence,
         dropped=made.dropped,
-        shots=int(shots),
+        shots=shots,
         passages=passages,
     )
+
+
+def _check_train(train: Any) -> None:
+    """Raises InputError for what cannot hold rows, also where no shots are drawn from it."""
+    if train is not None and not hasattr(train, "iloc") and not hasattr(train, "to_list"):
+        file_path("train", train)
 
 
 def _training_rows(recipe: Recipe, data: Any, train: Any) -> Rows:
@@ -323,23 +340,17 @@ def _training_rows(recipe: Recipe, data: Any, train: Any) -> Rows:
 
 
 def _is_folder(data: Any) -> bool:
-    return isinstance(data, str | os.PathLike) and os.path.isdir(Path(data).expanduser())
-
-
-def _whole(name: str, value: Any, least: int) -> int:
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
-        raise InputError(f"{name}={value!r} must be a whole number of at least {least}.")
-    return int(value)
+    return isinstance(data, str | os.PathLike) and os.path.isdir(file_path("data", data))
 
 
 def _recipe(name: str | os.PathLike[str], train: Any) -> tuple[Recipe, Any]:
     """The recipe of a name, and the training rows it names itself where the user gives none."""
     if isinstance(name, os.PathLike) or (isinstance(name, str) and name.endswith(".json")):
-        recipe, own = recipe_file(Path(name).expanduser())
+        recipe, own = recipe_file(file_path("name", name))
         return recipe, own if train is None else train
     if isinstance(name, str) and name.startswith(PREFIX):
         return synthetic(name), train
     known = recipes()
     if not isinstance(name, str) or name not in known:
-        raise InputError(f"there is no task {name!r}: choose among {', '.join(known)}, or give a JSON file.")
+        raise InputError(f"there is no task {shown(name)}: choose among {', '.join(known)}, or give a JSON file.")
     return known[name], train

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .._checks import file_path
 from .._files import write_text
 from . import style
 from .blocks import Block, circuitsvis, read, switch
@@ -146,7 +147,7 @@ class Page:
 
     def write(self, path: str | os.PathLike[str]) -> Path:
         """Write the page; a reader sees the whole file or the old one."""
-        return write_text(Path(path), self.html())
+        return write_text(file_path("path", path), self.html())
 
 
 def _cell(text: str, prose: bool, marked: bool) -> str:

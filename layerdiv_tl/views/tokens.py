@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 from jaxtyping import Float
 
-from ..components import Component, positions
+from .._checks import choice, instance, some_of
+from ..components import Component, labels_of, positions
 from ..ensemble.decomposition import Part
 from ..ensemble.profile import Profile, SquaredProfile
 from ..errors import InputError
@@ -29,6 +30,7 @@ _ALONE = style.LIGHT.sequential[-1][1]
 # Heads whose patterns are drawn side by side, and tokens: circuitsvis draws a square for every pair.
 MOST_HEADS = 12
 MOST_TOKENS = 64
+_MAKE_PROFILE = "make one with layerdiv_tl.profile(model, text)"
 
 
 def coloured_tokens(
@@ -61,20 +63,13 @@ def coloured_tokens(
     >>> "centred net (logits²)</button>" in block.html
     True
     """
-    wanted = [metrics] if isinstance(metrics, str) else list(metrics)
-    unknown = [metric for metric in wanted if metric not in get_args(Metric)]
-    if unknown or not wanted:
-        names = ", ".join(map(repr, get_args(Metric)))
-        raise InputError(f"metrics={metrics!r} is unknown: choose among {names}.")
-    if part not in get_args(Part):
-        raise InputError(f"part={part!r} is unknown: use 'raw', 'centred' or 'shift'.")
+    instance("profile", profile, Profile, _MAKE_PROFILE)
+    wanted = some_of("metrics", metrics, get_args(Metric))
+    choice("part", part, get_args(Part))
     chosen: list[int] | None = None
     if components is not None:
-        one = isinstance(components, str | Component)
-        labels = [str(name) for name in ([components] if one else components)]  # type: ignore[union-attr]
+        labels = labels_of("components", components)
         chosen = [positions(profile.components, label=label)[0] for label in labels]
-        if not chosen:
-            raise InputError("components is empty: name at least one, or leave it out for the mean over all.")
     halved = isinstance(profile, SquaredProfile) and profile.part == "raw" and part != "raw"
     shown = (getattr(profile, part) or profile) if halved else profile
     gauge = f"{shown.part} " if isinstance(shown, SquaredProfile) else ""
@@ -120,6 +115,8 @@ def attention_heads(patterns: AttentionPatterns) -> Block:
 
     Raises InputError for more than 12 heads or 64 tokens, for which circuitsvis takes many seconds.
     """
+    how = "make one with layerdiv_tl.attention_patterns(model, text)"
+    instance("patterns", patterns, AttentionPatterns, how)
     heads, tokens = len(patterns.components), len(patterns.tokens)
     if heads > MOST_HEADS or tokens > MOST_TOKENS:
         raise InputError(
@@ -153,6 +150,7 @@ def promoted_tokens(
     Numbers are logits beyond the component's mean over the vocabulary, which no softmax sees. Raises InputError as
     `Profile.top_tokens` does.
     """
+    instance("profile", profile, Profile, _MAKE_PROFILE)
     found = profile.top_tokens(component, position, k)
     rows: list[tuple[str, Block, Block]] = []
     for label, lines in found.groupby("component", sort=False):

@@ -30,7 +30,7 @@ __all__ = [*_HOME, "source"]
 
 def source(name: str) -> Any:
     """What `load_model("zoo/name")` loads. Raises InputError for a name that is not in the zoo."""
-    if name.startswith("zoo/planted-"):
+    if isinstance(name, str) and name.startswith("zoo/planted-"):
         return importlib.import_module(".planted_answers", __name__).by_zoo_name(name)
     return importlib.import_module(".trained", __name__).load(name)
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 from jaxtyping import Float
 
+from .._checks import choice, shown
 from ..components import Component, Unit
 from ..errors import InputError
 from ..stream.loading import Loadable
@@ -93,8 +94,7 @@ class Planted(Loadable):
 
         Raises InputError for units that cut a member into parts.
         """
-        if unit not in ("sublayer", "head"):
-            raise InputError(f"unit={unit!r}: members are known at the units 'sublayer' and 'head'.")
+        choice("unit", unit, ("sublayer", "head"))
         return tuple((c.sublayer if unit == "sublayer" else c).label for c in self.components)
 
     def by_component(self) -> pd.DataFrame:
@@ -153,9 +153,8 @@ def planted(name: str, shape: Shape = "llama") -> Planted:
     [0.25, 0.0, 0.25, 0.0]
     """
     if not isinstance(name, str) or name not in LAWS:
-        raise InputError(f"there is no planted model {name!r:.40}: choose among {', '.join(LAWS)}.")
-    if shape not in get_args(Shape):
-        raise InputError(f"shape={shape!r:.40} is unknown: use 'llama' or 'gpt2'.")
+        raise InputError(f"there is no planted model {shown(name)}: choose among {', '.join(LAWS)}.")
+    choice("shape", shape, get_args(Shape))
     about, plant = LAWS[name]
     law = plant()
     asked = _task(name, law)

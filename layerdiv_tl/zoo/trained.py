@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .._checks import listed, shown, text
 from ..errors import InputError
 
 if TYPE_CHECKING:
@@ -107,13 +108,13 @@ def find(name: str, among: tuple[Trained, ...] = LIST) -> Trained:
     9
     """
     for model in among:
-        if name in (model.name, model.short):
+        if isinstance(name, str) and name in (model.name, model.short):
             return model
     names = ", ".join(model.name for model in among)
-    raise InputError(f"there is no {name!r:.60} in the zoo: choose among {names}, or one of ld.zoo.PLANTED.")
+    raise InputError(f"there is no {shown(name)} in the zoo: choose among {names}, or one of ld.zoo.PLANTED.")
 
 
-def seeds(names: Iterable[str] = NAMES) -> dict[str, tuple[str, int]]:
+def seeds(names: str | Iterable[str] = NAMES) -> dict[str, tuple[str, int]]:
     """{name: (shape, seed)} of those names that are models of the zoo, as `Study.claims` takes it.
 
     Models of one shape differ in their training seed only. Other names are left out. Raises InputError for what is
@@ -123,10 +124,9 @@ def seeds(names: Iterable[str] = NAMES) -> dict[str, tuple[str, int]]:
     {'zoo/d4': ('d4', 0), 'zoo/d4-seed1': ('d4', 1), 'zoo/d8-shared': ('d8-shared', 0)}
     """
     known = {model.name: (replace(model, seed=0).short, model.seed) for model in LIST}
-    if not isinstance(names, Iterable):
-        raise InputError(f"names={names!r:.40} is no list of models' names, such as study.models()['model'].")
-    several = [names] if isinstance(names, str) else [name for name in names if isinstance(name, str)]
-    return {name: known[name] for name in several if name in known}
+    what = "a list of models' names, such as study.models()['model']"
+    several = [names] if isinstance(names, str) else listed("names", names, what)
+    return {name: known[name] for name in (text("names", name) for name in several) if name in known}
 
 
 def load(name: str) -> Loadable:

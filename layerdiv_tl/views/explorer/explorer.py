@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..._checks import file_path, flag
 from ..._files import write_text
 from ...errors import InputError
 from ...stream.loading import Model, load_model
@@ -114,6 +115,7 @@ class Explorer:
 
     def html(self, promoted: bool = True) -> str:
         """The page. `promoted`: look up what every component promotes at every position, most of the time it takes."""
+        flag("promoted", promoted)
         blobs = []
         for number, text in enumerate(self.texts):
             pins = [pin[1] for pin in self.selection.pins if pin and pin[0] == number]
@@ -138,7 +140,7 @@ class Explorer:
         `promoted=False` leaves out what components promote, which is most of the work (a minute for 128 tokens of the
         default model on two cores). Raises InputError where nothing can be written.
         """
-        path = Path(path).expanduser()
+        path = file_path("path", path)
         if path.is_dir():
             raise InputError(f"{str(path)!r} is a folder: give the name of a file, such as explorer.html.")
         page = self.html(promoted)

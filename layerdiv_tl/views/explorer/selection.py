@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, get_args
 
+from ..._checks import choice, shown, whole_number
 from ...components import Component
 from ...errors import InputError
 
@@ -61,28 +62,28 @@ class Selection:
             return given
         names = [field.name for field in fields(self)]
         if not isinstance(given, Mapping) or not set(given) <= set(names):
-            raise InputError(f"selection={given!r:.80} is none: give a Selection, or a dict of {', '.join(names)}.")
+            allowed = f"a Selection, or a dict of {', '.join(names)}"
+            raise InputError(f"selection={shown(given)} is not a selection: give {allowed}.")
         pins = given.get("pins", self.pins)
         if not isinstance(pins, list | tuple) or len(pins) != 2:
-            raise InputError(f"pins={pins!r:.60} must be two: each (text, position), or None.")
+            raise InputError(f"pins={shown(pins)} must be two: each (text, position), or None.")
         return replace(self, **{**given, "pins": tuple(_pin(pin) for pin in pins)})
 
     def check(self, lengths: list[int], labels: list[str]) -> Selection:
         """Itself, where it exists in texts of so many tokens with these components; else raises InputError."""
         for text, position in [(self.text, self.position), *(pin for pin in self.pins if pin)]:
-            if not _whole(text) or not 0 <= text < len(lengths):
-                raise InputError(f"text {text!r} does not exist: there are {len(lengths)}, counted from 0.")
-            if not _whole(position) or not 0 <= position < lengths[text]:
-                raise InputError(f"position {position!r} does not exist: text {text} has {lengths[text]} tokens.")
-        if self.component not in labels:
+            length = lengths[whole_number("text", text, 0, len(lengths) - 1)]
+            whole_number("position", position, 0, length - 1)
+        if not isinstance(self.component, str) or self.component not in labels:
             raise InputError(
-                f"there is no component {self.component!r} here: choose among {', '.join(labels[:8])}, … as in "
+                f"there is no component {shown(self.component)} here: choose among {', '.join(labels[:8])}, … as in "
                 "'L3.attn' or 'L3.H5'."
             )
         for name, kind in (("part", Half), ("term", Term), ("colour", Colour)):
-            if getattr(self, name) not in get_args(kind):
-                raise InputError(f"{name}={getattr(self, name)!r} is unknown: use one of {get_args(kind)}.")
-        return self
+            choice(name, getattr(self, name), get_args(kind))
+        # A browser reads JSON, which knows Python's own numbers.
+        pins = [pin and (int(pin[0]), int(pin[1])) for pin in self.pins]
+        return replace(self, text=int(self.text), position=int(self.position), pins=(pins[0], pins[1]))
 
     def record(self) -> dict[str, Any]:
         """The same as JSON has it."""
@@ -93,9 +94,5 @@ def _pin(pin: Any) -> Pin:
     if pin is None:
         return None
     if not isinstance(pin, list | tuple) or len(pin) != 2:
-        raise InputError(f"the pin {pin!r:.40} must be (text, position), or None.")
+        raise InputError(f"pins holds {shown(pin)}, which must be (text, position), or None.")
     return (pin[0], pin[1])
-
-
-def _whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)

@@ -7,6 +7,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from ..._checks import choice, flag, keywords, whole_number
 from ...depth.agreeing import Agreement
 from ...depth.change import ChangePoint
 from ...depth.erasure import Erasure
@@ -118,6 +119,9 @@ __all__ = [
     "vote_bars",
 ]
 
+# In pixels: plotly draws no less than its margins, and browsers no more.
+HEIGHTS = (100, 20_000)
+
 # What can be drawn of each result, by kind; the first is its natural figure.
 KINDS: dict[type[Result], dict[str, Callable[..., go.Figure]]] = {
     Decomposition: {
@@ -163,18 +167,22 @@ KINDS: dict[type[Result], dict[str, Callable[..., go.Figure]]] = {
 }
 
 
-def figure(result: Result, *, kind: str | None = None, dark: bool = False, **options: Any) -> go.Figure:
+def figure(result: Result, *, kind: str | None = None, dark: bool = False, **given: Any) -> go.Figure:
     """A figure of a result: what `result.plot(kind=…, **options)` returns; `dark` for a dark page.
 
-    `kind` None is the result's natural figure; `options` are those of the kind's function. Raises InputError for a
-    kind that this result does not have, and for a result that has no figure.
+    `kind` None is the result's natural figure; other options are those of the kind's function, and are held against
+    its annotations here, for all figures. Raises InputError for a kind or option that this result does not have, for a
+    value that an option does not take, and for a result that has no figure.
     """
     kinds = next((kinds for of, kinds in KINDS.items() if isinstance(result, of)), None)
     if kinds is None:
         raise InputError(f"{with_article(type(result).__name__)} has no figure of its own: plot one of its parts.")
     kind = next(iter(kinds)) if kind is None else kind
-    if kind not in kinds:
-        names = ", ".join(map(repr, kinds))
-        raise InputError(f"kind={kind!r} is no figure of {with_article(type(result).__name__)}: use {names}.")
-    drawn = kinds[kind](result, **options)
+    draw, dark = kinds[choice("kind", kind, kinds)], flag("dark", dark)
+    keywords(draw, given)
+    if given.get("height") is not None:
+        whole_number("height", given["height"], *HEIGHTS)
+    if "most" in given:
+        whole_number("most", given["most"], 1)
+    drawn = draw(result, **given)
     return drawn.update_layout(template=style.template(style.DARK)) if dark else drawn

@@ -9,6 +9,7 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from ..._checks import choice
 from ...components import Unit
 from ...errors import InputError
 from ...studies.study import QUANTITIES, Study
@@ -144,8 +145,7 @@ def _panels(
     title: str,
     subtitle: str,
 ) -> go.Figure:
-    if against not in _AGAINST:
-        raise InputError(f"against={against!r:.40}: use 'members' or 'parameters'.")
+    choice("against", against, _AGAINST)
     if rows.empty:
         raise InputError("no model here has every task: run the others too.")
     high = -(-len(panels) // _COLUMNS)

@@ -110,7 +110,6 @@ def agreement_correlations(agreement: Agreement, effect: Effect = "loss", title:
     hover has it over components, ρ corrected for few rows, and how much better than block influence a measure is.
     Raises InputError for an unknown effect, and for fewer than three components.
     """
-    known("effect", effect, EFFECTS)
     frame = agreement.correlations()
     if not len(frame):
         raise InputError("ranks of fewer than three components have no correlation worth a figure: plot kind='ranks'.")
@@ -187,12 +186,6 @@ def agreement_stability(agreement: Agreement, title: str | None = None) -> go.Fi
     figure.update_xaxes(type="log", tickmode="array", tickvals=sizes, ticktext=[str(s) for s in sizes])
     figure.update_xaxes(title_text="rows in each sample (logarithmic)", showgrid=False)
     return figure.update_yaxes(title_text="Spearman's ρ of two samples")
-
-
-def known(option: str, value: Any, values: Sequence[str]) -> None:
-    """Raises InputError for a value that an option does not have."""
-    if value not in values:
-        raise InputError(f"{option}={value!r:.40} is unknown: use {' or '.join(map(repr, values))}.")
 
 
 def measures(agreement: Agreement) -> list[str]:

@@ -11,7 +11,7 @@ from plotly.subplots import make_subplots
 
 from ...depth.agreeing import UNITS, Agreement, Effect
 from .. import style
-from .agreeing import EFFECTS, NAMES, capital, hovers, known, measures, part, rank_ticks
+from .agreeing import NAMES, capital, hovers, measures, part, rank_ticks
 from .layout import arrange, buttons
 from .parts import whiskers
 
@@ -36,8 +36,6 @@ def agreement_scatter(
     A rising cloud is agreement. The hover has values and ranks with 95 % intervals. Raises InputError for an
     unknown effect or scale.
     """
-    known("effect", effect, EFFECTS)
-    known("scale", scale, ("rank", "value"))
     frame, named = agreement.frame(), measures(agreement)
     modules = np.array([c.module for c in agreement.components], dtype=object)
     rows, rho = -(-len(named) // _COLUMNS), _pooled(agreement, effect)

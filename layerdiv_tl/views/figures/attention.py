@@ -8,7 +8,6 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from ...errors import InputError
 from ...stream.attention import AttentionPatterns
 from ..blocks import quoted
 from .layout import arrange
@@ -22,10 +21,7 @@ def attention_maps(patterns: AttentionPatterns, most: int = 12, title: str | Non
     """A map of every head: rows are the tokens that look, columns those they look at, from 0 to 1.
 
     Of more than `most` heads those are shown that look most unlike all tokens alike (lowest mean entropy).
-    Raises InputError for a `most` below 1.
     """
-    if most < 1:
-        raise InputError(f"most={most} must be at least 1.")
     p = patterns.patterns
     with np.errstate(divide="ignore", invalid="ignore"):
         entropy = -np.where(p > 0, p * np.log(p), 0.0).sum(-1).mean(-1)

@@ -10,6 +10,7 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from ..._checks import listed, some_of, text
 from ...ensemble.scaling import LogFit
 from ...ensemble.tradeoff import TradeOff
 from ...errors import InputError
@@ -40,9 +41,7 @@ def share_bars(shares: pd.DataFrame, models: Sequence[str] | None = None, title:
     Raises InputError for an unknown model.
     """
     there = list(dict.fromkeys(shares["model"]))
-    models = there if models is None else list(models)
-    if unknown := [model for model in models if model not in there]:
-        raise InputError(f"there is no model {unknown[0]!r} here: choose among {', '.join(there)}.")
+    models = there if models is None else some_of("models", models, there)
     shares = shares[shares["model"].isin(models)]
     modules = [module for module in style.MODULE if (shares["module"] == module).any()]
     panels = [panel for panel in _PANELS if ((shares["term"] == panel[0]) & (shares["gauge"] == panel[1])).any()]
@@ -204,8 +203,11 @@ def scaling_curve(
     >>> figure.data[-1].hovertext[0]
     '<b>6 layers</b><br>x 13<br>y 40, fitted 40.3'
     """
-    if names is not None and len(names) != len(fit.x):
-        raise InputError(f"there are {len(names)} names for {len(fit.x)} points: give one for each.")
+    if names is not None:
+        names = listed("names", names, "a list with a name for each point")
+        names = [text("names", name, empty=True) for name in names]
+        if len(names) != len(fit.x):
+            raise InputError(f"there are {len(names)} names for {len(fit.x)} points: give one for each.")
     curve = fit.predict(np.geomspace(fit.x.min(), fit.x.max(), _PLACES))
     figure = go.Figure()
     colour = style.SERIES[0]

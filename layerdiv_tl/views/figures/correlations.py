@@ -10,8 +10,8 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from ..._checks import choice, some_of
 from ...ensemble.correlation import AVERAGE, COEFFICIENTS, READINGS, Reading
-from ...errors import InputError
 from .. import style
 from .layout import arrange, beneath, between, buttons, tilted, wrapped
 
@@ -54,12 +54,9 @@ def correlation_bars(
     hollow where it is not, hatched where there is no test. The hover has all that the table has. Raises
     InputError for an unknown reading and metrics that the table lacks.
     """
-    if reading not in READINGS:
-        raise InputError(f"reading={reading!r} is unknown: use {', '.join(map(repr, READINGS))}.")
+    choice("reading", reading, READINGS)
     there = list(dict.fromkeys(table["metric"]))
-    metrics = list(metrics if metrics is not None else [m for m in METRICS if m in there] or there)
-    if missing := [m for m in metrics if m not in there]:
-        raise InputError(f"the table has no metric {missing[0]!r}: it has {', '.join(there)}.")
+    metrics = [m for m in METRICS if m in there] or there if metrics is None else some_of("metrics", metrics, there)
     tasks = list(dict.fromkeys(table["task"]))
     at = [place + 0.3 * (task == AVERAGE) for place, task in enumerate(tasks)]
     cells: dict[Any, pd.DataFrame] = {

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from ..._checks import choice, some_of, whole_number
 from ...ensemble.correlation import z_scores
-from ...errors import InputError
 from .. import style
 from .layout import arrange, buttons, name, short
 
@@ -50,9 +51,8 @@ def depth_panels(
 
     Raises InputError for an unknown model, part or depth.
     """
-    for given, value, known in (("part", part, _HALVES), ("depth", depth, _DEPTH)):
-        if value not in known:
-            raise InputError(f"{given}={value!r} is unknown: use {', '.join(map(repr, known))}.")
+    choice("part", part, _HALVES)
+    choice("depth", depth, _DEPTH)
     chosen = _chosen(curves, models)
     tasks = list(dict.fromkeys(curves["task"]))
     terms = [term for term in (*_BOTH, *_HALVES["raw"], *_HALVES["centred"]) if term in curves]
@@ -128,18 +128,12 @@ def _chosen(curves: pd.DataFrame, models: int | Sequence[str] | None) -> list[st
     there = list(dict.fromkeys(curves["model"]))
     if models is None:
         return there
-    if isinstance(models, int):
-        if models < 1:
-            raise InputError(f"models={models}: give 1 or more, or names.")
+    if isinstance(models, Integral):
+        models = whole_number("models", models, 1)
         last = curves.loc[curves.groupby(["model", "task"], sort=False)["junction"].idxmax()]
         best = last.groupby("model", sort=False)["accuracy"].mean().sort_values(ascending=False, kind="stable")
         return best.index[:models].tolist()
-    wanted = [models] if isinstance(models, str) else list(models)
-    if unknown := [model for model in wanted if model not in there]:
-        raise InputError(f"there is no model {unknown[0]!r} here: choose among {', '.join(there)}.")
-    if not wanted:
-        raise InputError("models names none: give names, a number, or None for all.")
-    return wanted
+    return some_of("models", models, there)
 
 
 def _standardised(curve: pd.DataFrame, terms: Sequence[str], depth: str) -> dict[str, Any]:

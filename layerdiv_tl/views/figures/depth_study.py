@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import html
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from ...errors import InputError
 from ...studies.depth import DepthStudy
 from .. import style
 from .layout import arrange, name
@@ -32,8 +31,6 @@ def depth_use_lines(depth: DepthStudy, along: Along = "relative", title: str | N
         "relative": layers as shares of a model's depth, which models of different depth have in common; "layer": by
         number. Raises InputError for another.
     """
-    if along not in get_args(Along):
-        raise InputError(f"along={along!r} is unknown: use 'relative' or 'layer'.")
     figure = make_subplots(
         rows=len(_PANELS),
         cols=1,

@@ -10,6 +10,7 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from ..._checks import whole_number
 from ...components import Component
 from ...depth.change import ChangePoint
 from ...depth.erasure import Erasure
@@ -18,7 +19,6 @@ from ...depth.junctions import Lens
 from ...depth.maps import LayerMaps
 from ...depth.norms import Sizes
 from ...depth.skipping import Skip
-from ...errors import InputError
 from .. import style
 from ..blocks import quoted
 from .axes import component_axis
@@ -269,9 +269,7 @@ def _bars(
 def _token_map(
     measured: Any, values: np.ndarray, text: int, unit: str, title: str, subtitle: str, *, signed: bool
 ) -> go.Figure:
-    here = np.flatnonzero(measured.text == text)
-    if not len(here):
-        raise InputError(f"text {text!r} does not exist: there are texts 0 to {int(measured.text.max())}.")
+    here = np.flatnonzero(measured.text == whole_number("text", text, 0, int(measured.text.max())))
     z, tokens = values[here].T, [measured.tokens[i] for i in here]
     hover = [
         [

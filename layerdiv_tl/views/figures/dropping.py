@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -13,7 +13,7 @@ from ...components import Component
 from ...depth.agreeing import FALLING, Effect
 from ...depth.plans import INFLUENCE, OWN, RANDOM, DropPlan
 from .. import style
-from .agreeing import NAMES, known
+from .agreeing import NAMES
 from .axes import component_axis
 from .layout import arrange, between, buttons, name, whiskered
 
@@ -30,7 +30,6 @@ def drop_curve(plan: DropPlan, quantity: Effect = "loss", title: str | None = No
     Bands are 95 % intervals over rows; every ring is a random plan of as many components, the bar their mean; the
     model as it is is dotted. A button takes the random plans away. Raises InputError for an unknown quantity.
     """
-    known("quantity", quantity, get_args(Effect))
     frame, others, figure = plan.frame(), plan.random_plans(), go.Figure()
     start, budget = frame[frame["plan"] == "none"], len(plan.dropped)
     for key, gone in ((OWN, plan.dropped), (INFLUENCE, plan.influence_dropped)):

@@ -8,6 +8,7 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from ..._checks import choice
 from ...ensemble.decomposition import Decomposition, Part
 from ...errors import InputError
 from .. import style
@@ -42,7 +43,7 @@ def head_grid(
     at = column(frame, term, part)
     measured = [name for name in frame.columns if name in frame.attrs["units"] and f"{name}_low" in frame]
     if at not in measured:
-        raise InputError(f"term={term!r} is no column of numbers here: use {', '.join(map(repr, measured))}.")
+        choice("term", term, measured)
     rows = list(dict.fromkeys(components[i].sublayer for i in heads))
     row = {sublayer: number for number, sublayer in enumerate(rows)}
     width = 1 + max(c.index or 0 for c in components if c.kind == "head")

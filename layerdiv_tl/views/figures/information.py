@@ -9,8 +9,8 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from ..._checks import choice, listed, one_of
 from ...ensemble.information import Bounds, GainCurve, Information
-from ...errors import InputError
 from .. import style
 from .axes import component_axis
 from .layout import arrange, beside, between
@@ -197,9 +197,8 @@ def gain_lines(curve: GainCurve, terms: tuple[str, ...] = ("joint",), title: str
     dips of the joint information, which are the estimate's: information itself never falls. H(Y) is dotted.
     Raises InputError for an unknown term.
     """
-    unknown = [term for term in terms if term not in _NAMES]
-    if unknown or isinstance(terms, str):
-        raise InputError(f"terms={terms!r} must be a tuple of {', '.join(map(repr, _NAMES))}.")
+    given = listed("terms", terms, f"a list of some of {one_of(_NAMES, 'and')}")
+    terms = tuple(choice("terms", term, _NAMES) for term in given)
     frame = curve.frame()
     x = frame["members"]
     figure = go.Figure()

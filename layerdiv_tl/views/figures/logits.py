@@ -7,7 +7,7 @@ import html
 import numpy as np
 import plotly.graph_objects as go
 
-from ...errors import InputError
+from ..._checks import whole_number
 from ...stream.contributions import Contributions
 from .. import style
 from .axes import component_axis
@@ -22,8 +22,8 @@ def contribution_map(
     options, which softmax cannot see. Raises InputError for an example that does not exist.
     """
     u = contributions.values
-    if example is not None and not -len(u) <= example < len(u):
-        raise InputError(f"example {example} does not exist: there are {len(u)}.")
+    if example is not None:
+        whole_number("example", example, -len(u), len(u) - 1)
     shown = u.mean(0) if example is None else u[example]
     texts = contributions.shared_options
     if texts is None:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol, get_args
 
 import numpy as np
 
+from ..._checks import choice
 from ...components import Component
 from ...ensemble.decomposition import Part
-from ...errors import InputError
 from .. import style
 
 if TYPE_CHECKING:
@@ -48,8 +48,7 @@ def parts_in(frame: pd.DataFrame, term: str = "bias") -> tuple[Part, ...]:
 
 def checked(part: str, parts: Sequence[Part] = PARTS) -> Part:
     """The part to show first: raw where there is no such half. Raises InputError for an unknown one."""
-    if part not in PARTS:
-        raise InputError(f"part={part!r} is unknown: use 'raw', 'centred' or 'shift'.")
+    choice("part", part, PARTS)
     return next((p for p in parts if p == part), "raw")
 
 

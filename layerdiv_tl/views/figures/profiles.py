@@ -10,7 +10,6 @@ import plotly.graph_objects as go
 
 from ...ensemble.decomposition import Part
 from ...ensemble.profile import Profile, SquaredProfile
-from ...errors import InputError
 from .. import style
 from ..blocks import quoted
 from .axes import component_axis
@@ -38,8 +37,6 @@ def profile_map(
     so that one component does not hide the others; the hover has the value. Of more than 400 components
     those with the largest mean size are shown. Raises InputError for an unknown term or part.
     """
-    if term not in _TITLE:
-        raise InputError(f"term={term!r} is unknown: use {', '.join(map(repr, _TITLE))}.")
     checked(part)
     halved = isinstance(profile, SquaredProfile) and term != "target_logit"
     shown = profile

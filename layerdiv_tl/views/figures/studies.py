@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import plotly.graph_objects as go
 
+from ..._checks import choice, keywords
 from ...components import Unit
 from ...ensemble.decomposition import NormAt
-from ...errors import InputError
 from ...studies.study import AVERAGE, QUANTITIES, Form, Study
 from .. import style
 from .against_size import information_panels, size_panels
@@ -54,8 +54,7 @@ def study_table_map(
     below), all others from 0 to the largest. Cells that the study lacks are empty, and so is the average of a
     model that lacks one. Raises InputError for an unknown quantity or unit.
     """
-    if quantity not in QUANTITIES:
-        raise InputError(f"quantity={quantity!r} is unknown: use {', '.join(map(repr, QUANTITIES))}.")
+    choice("quantity", quantity, QUANTITIES)
     table, texts = study.table(unit), study.table(unit, intervals=True)
     tasks, models = list(table[quantity].columns), list(table.index)
     shown = _SWITCH if quantity in _SWITCH else (quantity, *_SWITCH)
@@ -123,20 +122,26 @@ def _cells(table: pd.DataFrame, texts: pd.DataFrame, quantity: str) -> dict[str,
     }
 
 
+def _draw(function: Callable[..., go.Figure], numbers: Any, options: dict[str, Any]) -> go.Figure:
+    """The figure, after its options are held against its annotations, as `figure` does."""
+    keywords(function, options)
+    return function(numbers, **options)
+
+
 def _correlations(study: Study, unit: Unit = "sublayer", draws: int = 1000, seed: int = 0, **options: Any) -> go.Figure:
     """`correlation_bars` of a study."""
-    return correlation_bars(study.correlations(unit, draws, seed), **options)
+    return _draw(correlation_bars, study.correlations(unit, draws, seed), options)
 
 
 def _curves(study: Study, unit: Unit = "sublayer", norm: NormAt = "frozen", **options: Any) -> go.Figure:
     """`depth_panels` of a study."""
-    return depth_panels(study.curves(unit, norm), **options)
+    return _draw(depth_panels, study.curves(unit, norm), options)
 
 
 def _shares(study: Study, unit: Unit = "sublayer", form: Form = "squared", **options: Any) -> go.Figure:
     """`share_bars` of a study, its models in the study's order."""
     order = {"models": list(dict.fromkeys(study.metrics.loc[study.metrics["unit"] == unit, "model"]))}
-    return share_bars(study.shares(unit, form), **order | options)
+    return _draw(share_bars, study.shares(unit, form), order | options)
 
 
 def _scaling(
@@ -155,14 +160,14 @@ def _scaling(
         # Differences from the uniform predictor are colours of the map only.
         "y_title": f"{quantity}, mean over tasks ({_MEANING[quantity][0].replace('less uniform', 'hundredths')})",
     }
-    return scaling_curve(fit, **titles | options)
+    return _draw(scaling_curve, fit, titles | options)
 
 
 def _tradeoff(
     study: Study, unit: Unit = "sublayer", still: float = 0.0, draws: int = 1000, seed: int = 0, **options: Any
 ) -> go.Figure:
     """`tradeoff_steps` of a study."""
-    return tradeoff_steps(study.tradeoff(unit, still, draws, seed), **options)
+    return _draw(tradeoff_steps, study.tradeoff(unit, still, draws, seed), options)
 
 
 def _information(

@@ -1,0 +1,256 @@
+"""One validator for each kind of argument: the checked value comes back, or an InputError names the argument.
+
+A sentence says which argument, what was given, and what is allowed. Honest numpy scalars are taken like Python's own;
+nothing is read as something else: True is not 1, a text is not a list of its letters, a frame not its columns.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import os
+import reprlib
+from collections.abc import Callable, Iterable, KeysView, Mapping, Sequence, Set
+from itertools import islice
+from numbers import Integral, Real
+from pathlib import Path
+from types import NoneType
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+import numpy as np
+
+from .errors import InputError
+
+# Repeats (resamples, permutations, steps) that anybody waits for.
+MOST_REPEATS = 1_000_000
+# An endless generator must not take all memory before it is refused.
+MOST_ITEMS = 10_000_000
+# File systems end here: names in bytes, paths in characters.
+_MOST_NAME, _MOST_PATH = 255, 4096
+
+T = TypeVar("T")
+
+_repr = reprlib.Repr()
+_repr.maxlevel, _repr.maxstring, _repr.maxother, _repr.maxlong = 2, 60, 60, 40
+
+
+def shown(value: Any) -> str:
+    """A value as an error message quotes it: one short line, whatever the value's own repr does.
+
+    >>> shown("x" * 1000), shown({"a": [1, 2]})
+    ("'xxxxxxxxxxxxxxxxxxxxxxxxxxx...xxxxxxxxxxxxxxxxxxxxxxxxxxxx'", "{'a': [1, 2]}")
+    """
+    try:
+        text = " ".join(_repr.repr(value).split())
+    except Exception:  # the repr of a user's object may do anything
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= 80 else f"{text[:77]}…"
+
+
+def one_of(values: Iterable[Any], last: str = "or") -> str:
+    """Values as a sentence lists them.
+
+    >>> one_of(["a", "b", "c"])
+    "'a', 'b' or 'c'"
+    """
+    *first, end = (repr(value) for value in values)
+    return f"{', '.join(first)} {last} {end}" if first else end
+
+
+def choice(name: str, value: Any, allowed: Iterable[str]) -> str:
+    """One of several words.
+
+    >>> choice("unit", "layer", ("sublayer", "head"))
+    Traceback (most recent call last):
+    ...
+    layerdiv_tl.errors.InputError: unit='layer' is unknown: use 'sublayer' or 'head'.
+    """
+    known = list(allowed)
+    if not isinstance(value, str) or value not in known:
+        raise InputError(f"{name}={shown(value)} is unknown: use {one_of(known)}.")
+    return str(value)
+
+
+def whole_number(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:
+    """An int in a range, ends included; no bool and no float.
+
+    >>> whole_number("draws", np.int64(5), 1)
+    5
+    >>> whole_number("draws", 10**9, 1, MOST_REPEATS)
+    Traceback (most recent call last):
+    ...
+    layerdiv_tl.errors.InputError: draws=1000000000 must be a whole number from 1 to 1000000.
+    """
+    good = isinstance(value, Integral) and not isinstance(value, bool)
+    if not good or (least is not None and value < least) or (most is not None and value > most):
+        allowed = "" if least is None else f" of at least {least}" if most is None else f" from {least} to {most}"
+        allowed = f" of at most {most}" if least is None and most is not None else allowed
+        raise InputError(f"{name}={shown(value)} must be a whole number{allowed}.")
+    return int(value)
+
+
+def number(
+    name: str,
+    value: Any,
+    *,
+    least: float | None = None,
+    above: float | None = None,
+    most: float | None = None,
+    below: float | None = None,
+) -> float:
+    """A finite number in a range; `least` and `most` belong to it, `above` and `below` do not.
+
+    >>> number("level", 95, above=0, below=1)
+    Traceback (most recent call last):
+    ...
+    layerdiv_tl.errors.InputError: level=95 must be a number above 0 and below 1.
+    """
+    try:
+        given = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    except (OverflowError, ValueError):
+        given = math.nan
+    good = math.isfinite(given)
+    good = good and (least is None or given >= least) and (above is None or given > above)
+    if not (good and (most is None or given <= most) and (below is None or given < below)):
+        limits = {"of at least": least, "above": above, "of at most": most, "below": below}
+        told = " and ".join(f"{word} {float(limit):g}" for word, limit in limits.items() if limit is not None)
+        raise InputError(f"{name}={shown(value)} must be a number {told or 'that is finite'}.")
+    return given
+
+
+def flag(name: str, value: Any) -> bool:
+    """True or False, and nothing that is merely true."""
+    if not isinstance(value, bool | np.bool_):
+        raise InputError(f"{name}={shown(value)} must be True or False.")
+    return bool(value)
+
+
+def text(name: str, value: Any, *, empty: bool = False) -> str:
+    """A text, which may be empty if that is said."""
+    if not isinstance(value, str) or not (value or empty):
+        raise InputError(f"{name}={shown(value)} must be a text{'' if empty else ' that is not empty'}.")
+    return str(value)
+
+
+def ordered(name: str, value: Any, what: str = "a list") -> Iterable[Any]:
+    """What `listed` takes, as it is: for what may be longer than memory."""
+    flat = isinstance(value, Iterable) and getattr(value, "ndim", 1) == 1 and not hasattr(value, "columns")
+    unordered = isinstance(value, Set) and not isinstance(value, KeysView)
+    if not flat or unordered or isinstance(value, str | bytes | bytearray | Mapping):
+        raise InputError(f"{name}={shown(value)} must be {what}.")
+    return value
+
+
+def listed(name: str, value: Any, what: str = "a list") -> list[Any]:
+    """The items of a list, tuple, range, one-dimensional array or series, or generator, in their order.
+
+    Not of a text or a mapping, whose items are letters or keys; of a set, which has no order; of a frame or a
+    two-dimensional array.
+
+    >>> listed("labels", np.array([0, 1]))
+    [0, 1]
+    >>> listed("labels", {"a": 1}, "a list with one label per example")
+    Traceback (most recent call last):
+    ...
+    layerdiv_tl.errors.InputError: labels={'a': 1} must be a list with one label per example.
+    """
+    ordered(name, value, what)
+    try:
+        items = value.tolist() if hasattr(value, "tolist") else list(islice(value, MOST_ITEMS + 1))
+    except Exception as error:
+        raise InputError(f"{name}={shown(value)} must be {what}, but cannot be read ({error}).") from error
+    if len(items) > MOST_ITEMS:
+        raise InputError(f"{name} has more than {MOST_ITEMS} items, and may have no end: it must be {what}.")
+    return items
+
+
+def some_of(name: str, value: Any, there: Sequence[str]) -> list[str]:
+    """One name or a list of names, of those there are; in the order given.
+
+    >>> some_of("models", "gpt2", ["gpt2", "pythia"])
+    ['gpt2']
+    >>> some_of("models", ["gpt2", "opt"], ["gpt2", "pythia"])
+    Traceback (most recent call last):
+    ...
+    layerdiv_tl.errors.InputError: models=['gpt2', 'opt'] holds 'opt': use 'gpt2' or 'pythia'.
+    """
+    what = f"a name, or a list of names, of {one_of(there)}"
+    names = [value] if isinstance(value, str) else listed(name, value, what)
+    unknown = [one for one in names if not isinstance(one, str) or one not in there]
+    if unknown or not names:
+        said = "is empty" if not names else "is unknown" if isinstance(value, str) else f"holds {shown(unknown[0])}"
+        raise InputError(f"{name}={shown(value)} {said}: use {one_of(there)}.")
+    return [str(one) for one in names]
+
+
+def instance(name: str, value: Any, kind: type[T] | tuple[type[T], ...], how: str) -> T:
+    """An object of a class of this package; `how` says how one is made.
+
+    >>> instance("profile", 3, dict, "make one with layerdiv_tl.profile(model, text)")
+    Traceback (most recent call last):
+    ...
+    layerdiv_tl.errors.InputError: profile=3 is not a dict: make one with layerdiv_tl.profile(model, text).
+    """
+    if not isinstance(value, kind):
+        first = kind[0] if isinstance(kind, tuple) else kind
+        article = "an" if first.__name__[0] in "AEIOU" else "a"
+        raise InputError(f"{name}={shown(value)} is not {article} {first.__name__}: {how}.")
+    return value
+
+
+def file_path(name: str, value: Any) -> Path:
+    """A path that can be the name of a file or folder, `~` expanded; whether it exists is another question."""
+    path = None
+    try:
+        given = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+        if isinstance(given, str) and given and "\0" not in given and len(given) <= _MOST_PATH:
+            found = Path(given).expanduser()
+            path = found if all(len(os.fsencode(part)) <= _MOST_NAME for part in found.parts) else None
+    except Exception:  # a home that is not known, letters no file system has, a PathLike of a user's
+        path = None
+    if path is None:
+        raise InputError(f"{name}={shown(value)} is not a path: give the name of a file or folder.")
+    return path
+
+
+def resampling(draws: Any, seed: Any, level: Any = 0.5) -> None:
+    """How often something is drawn, with which seed, and the level of the interval made of it."""
+    whole_number("draws", draws, 1, MOST_REPEATS)
+    whole_number("seed", seed, 0)
+    number("level", level, above=0, below=1)
+
+
+def keywords(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
+    """Keyword arguments against a function's annotations: its words (Literal), bools, whole numbers and texts.
+
+    What is annotated with anything else is the function's own to check; None passes where the annotation has it.
+
+    >>> def draw(result: object, part: Literal["raw", "shift"] = "raw", most: int = 3, title: str | None = None): ...
+    >>> keywords(draw, {"part": "shift", "title": None})
+    >>> keywords(draw, {"most": True})
+    Traceback (most recent call last):
+    ...
+    layerdiv_tl.errors.InputError: most=True must be a whole number.
+    """
+    hints = get_type_hints(function)
+    known = {p.name: p.kind for p in list(inspect.signature(function).parameters.values())[1:]}
+    for name, value in given.items():
+        if name not in known:
+            if inspect.Parameter.VAR_KEYWORD not in known.values():
+                raise InputError(f"there is no option {name}= here: use {', '.join(known) or 'none'}.")
+            continue
+        hint = hints[name]
+        kinds = (hint,) if get_origin(hint) is Literal else get_args(hint) or (hint,)
+        if value is None and NoneType in kinds:
+            continue
+        words = [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
+        if words:
+            choice(name, value, words)
+        elif bool in kinds:
+            flag(name, value)
+        elif float in kinds:
+            number(name, value)
+        elif int in kinds and len({*kinds} - {NoneType}) == 1:
+            whole_number(name, value)
+        elif str in kinds:
+            text(name, value, empty=True)
