@@ -47,8 +47,8 @@ def told(
     for name, x in options.items():
         if not isinstance(x, int | None) or isinstance(x, bool):
             raise InputError(f"{name}={x!r:.60} must be a whole number.")
-    known = [cell["settings"] for cell in study.cells]
-    cells = [settings for settings in known if isinstance(unit, str) and settings["unit"] == unit]
+    every = [cell["settings"] for cell in study.cells]
+    cells = [settings for settings in every if isinstance(unit, str) and settings["unit"] == unit]
     if not cells:
         raise InputError(f"this study has no unit {unit!r:.60}: it has {', '.join(study.metrics['unit'].unique())}.")
     for name, given in (("model", models), ("task", tasks)):
