@@ -242,6 +242,10 @@ def _run(options: argparse.Namespace) -> int:
             if not options.json:
                 wide = frame.pivot(index=["model", "task", "estimator"], columns="term", values="bits")
                 print(f"\nunit {unit}; bits\n{wide[list(frame['term'].unique())].to_string(float_format='%.3g')}")
+                doubted = frame.drop_duplicates(["model", "task", "estimator"]).query("doubts != ''")
+                for row in doubted.to_dict("records"):
+                    doubts = str(row["doubts"]).replace("\n", " ")
+                    print(f"{row['model']} on {row['task']}, {row['estimator']}: {doubts}")
         if options.json:
             told = {"information": bits} if options.information else {}
             _print_json({"rows": rows, **told, "failures": failures, "out": options.out})

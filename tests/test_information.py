@@ -23,7 +23,7 @@ from layerdiv_tl.errors import InputError
 from layerdiv_tl.results import Result
 from layerdiv_tl.studies.shards import Shard
 
-QUICK = {"null": 0, "draws": 0}
+QUICK = {"null": 0, "draws": 0, "check": False}
 
 
 # Counting by hand: dictionaries of tuples, nothing of the package

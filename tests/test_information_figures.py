@@ -18,12 +18,14 @@ def found():
 
 def test_terms_stand_at_their_bits_over_their_nulls(found):
     frame = found.frame()
-    band, marks = found.plot().data
+    band, marks, bound = found.plot().data
     np.testing.assert_allclose(marks.x, frame["bits"])
     np.testing.assert_allclose(marks.error_x.array, frame["high"] - frame["bits"])
     np.testing.assert_allclose(marks.error_x.arrayminus, frame["bits"] - frame["low"])
     np.testing.assert_allclose(np.array(band.base, dtype=float), frame["null_low"])
     np.testing.assert_allclose(np.array(band.base, dtype=float) + np.array(band.x, dtype=float), frame["null_high"])
+    assert bound.x == (found.lower_bound.bits,)
+    assert frame["term"][bound.y[0]] == "joint"
     shapes = found.plot().layout.shapes
     assert shapes[0].x0 == pytest.approx(found.label_entropy)
 

@@ -480,9 +480,11 @@ class Study(Result):
             As in `ld.information`; one contrast of each component, by default, so that 2000 rows suffice for dozens.
 
         One row per model, task, estimator and term: members, rows, `bits` with interval, its null, H(Y) as
-        `label_entropy`, `warnings` to read first, and `settings`. What is computed is kept beside the cell's
-        metrics and shown in the report. Cells with too few rows are named in `attrs["left_out"]`; where there are
-        no others, and for a model, task or unit that the study does not have: InputError.
+        `label_entropy`, `warnings` to read first, of these `doubts` (a test of fit, `fit_p`, or a nonlinear
+        `lower_bound` of the joint information contradicts the estimate), and `settings`. What is computed is kept
+        beside the cell's metrics and shown in the report. Cells with too few rows are named in
+        `attrs["left_out"]`; where there are no others, and for a model, task or unit that the study does not have:
+        InputError.
         """
         options = {"groups": groups, "contrasts": contrasts, "null": null, "draws": draws, "seed": seed}
         return told(self, unit, estimator, models, tasks, options)

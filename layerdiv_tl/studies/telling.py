@@ -46,11 +46,12 @@ def told(
         raise InputError(f"estimator={unknown[0]!r:.40} is unknown: use {known}.")
     options = {name: int(x) if isinstance(x, np.integer) else x for name, x in options.items()}
     for name, x in options.items():
-        if not isinstance(x, int | float | None):
+        if not isinstance(x, int | None) or isinstance(x, bool):
             raise InputError(f"{name}={x!r:.60} must be a whole number.")
-    cells = [cell["settings"] for cell in study.cells if cell["settings"]["unit"] == unit]
+    every = [cell["settings"] for cell in study.cells]
+    cells = [settings for settings in every if isinstance(unit, str) and settings["unit"] == unit]
     if not cells:
-        raise InputError(f"this study has no unit {unit!r}: it has {', '.join(study.metrics['unit'].unique())}.")
+        raise InputError(f"this study has no unit {unit!r:.60}: it has {', '.join(study.metrics['unit'].unique())}.")
     for name, given in (("model", models), ("task", tasks)):
         if given is None:
             continue
@@ -90,18 +91,20 @@ def _names(what: str, given: Any) -> list[str]:
         names = []
     if not names:
         raise InputError(f"{what}={given!r:.60} holds no name: give one or several.")
+    if odd := [name for name in names if not isinstance(name, str)]:
+        raise InputError(f"{what} holds {odd[0]!r:.60}, which is not a name: give texts.")
     return names
 
 
 def _read(file: Path, settings: dict[str, Any]) -> pd.DataFrame | None:
-    """What was kept, by the names that the study has now; None for a file cut off, which is computed again."""
+    """What was kept, by the names that the study has now; None for a file that is cut off or has no checks."""
     import pandas as pd
 
     try:
         frame = pd.read_parquet(file)
     except (OSError, ValueError):
         return None
-    if not {"bits", SETTINGS} <= set(frame):
+    if not {"bits", "doubts", SETTINGS} <= set(frame):
         return None
     return frame.assign(**{name: settings[name] for name in ("model", "task", "unit")})
 
@@ -122,7 +125,12 @@ def _cell(study: Study, settings: dict[str, Any], options: dict[str, Any]) -> pd
         estimator=options["estimator"],
         label_entropy=i.label_entropy,
         warnings="\n".join(i.warnings),
+        doubts="\n".join(i.doubts),
+        fit_p=i.fit.p if i.fit else np.nan,
     )
+    joint = frame["term"] == "joint"
+    for name, field in (("lower_bound", "bits"), ("lower_bound_low", "low"), ("lower_bound_high", "high")):
+        frame[name] = np.where(joint, getattr(i.lower_bound, field, np.nan), np.nan)
     frame[SETTINGS] = ", ".join(f"{name}={x}" for name, x in options.items() if name != "estimator")
     first = ["model", "task", "unit", "members", "rows", "estimator"]
     frame = frame[first + [column for column in frame if column not in first]]

@@ -17,6 +17,7 @@ from ..scaling import LogFit, log_fit
 from ..tables import naming
 from ..uncertainty import RunningMean, interval
 from .estimator import TERMS, Estimator
+from .members import MAX_DRAWS, whole_number
 from .resampling import deviation, scale, shuffled_labels, subsamples
 from .source import Source
 
@@ -166,11 +167,10 @@ def gain_curve_of(
     orders: int,
 ) -> GainCurve:
     """As `Information.gain_curve` says."""
-    if order not in get_args(Order):
+    if not isinstance(order, str) or order not in get_args(Order):
         raise InputError(f"order={order!r:.40} is unknown: use {', '.join(map(repr, get_args(Order)))}.")
-    for name, value, least in (("null", null, 0), ("draws", draws, 0), ("orders", orders, 1)):
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-            raise InputError(f"{name}={value!r:.40} must be a whole number of {least} or more.")
+    null, draws = whole_number("null", null, 0, MAX_DRAWS), whole_number("draws", draws, 0, MAX_DRAWS)
+    orders = whole_number("orders", orders, 1, MAX_DRAWS)
     members = source.members
     if order == "greedy" and source.method != "gaussian" and members > MOST_SEARCHED:
         raise InputError(

@@ -15,9 +15,10 @@ from ...components import Component
 from ...errors import InputError
 from ..decomposition import Ensemble
 from ..uncertainty import LEVEL
+from .checks import checks, warnings_of
 from .estimator import TERMS
 from .gaussian import Gaussian, normal_scores, refuse_singular
-from .members import Members, are_votes, prepare
+from .members import MAX_DRAWS, MAX_SEED, Members, are_votes, prepare, whole_number
 from .resampling import deviation, scale, shuffled_labels, shuffled_members, subsamples
 from .result import LABELS, MEMBERS, SHUFFLED, Information
 from .source import Source, one_thread
@@ -39,6 +40,7 @@ def information(
     contrasts: int | None = None,
     components: Sequence[str | Component] | None = None,
     level: float = LEVEL,
+    check: bool = True,
 ) -> Information:
     """Information-theoretic diversity (Theorem 4): I(U; Y) = relevancy + TC(U|Y) − TC(U), in bits.
 
@@ -61,9 +63,16 @@ def information(
         Principal contrasts per member: K − 1 for K options by default, fewer where rows do not suffice.
     components
         Names for the members of a plain array.
+    check
+        Whether to test the Gaussian assumption (`i.fit`, a `GaussianFit`) and to compare the joint information with
+        a nonlinear lower bound (`i.lower_bound`, a `LowerBound`), with a sentence in `i.doubts` and `i.warnings`
+        where they disagree. Takes about as long as 100 draws, and up to some three seconds.
 
     Intervals are normal, with a standard error from subsamples of four fifths: where the truth is independence
-    they are up to twice too wide, elsewhere as wide as they should. Rows must be independent.
+    they are up to twice too wide, elsewhere as wide as they should. They hold what an estimator's assumption leaves
+    uncertain, not the assumption: read `i.doubts`. Of lower bounds (variational) they are the interval of what the
+    classifiers know, so that only the low end limits the information; they do not go below 0, and the difference
+    of two lower bounds (diversity) has none. Rows must be independent.
 
     Raises InputError for one class, classes of fewer than 8 rows, and numbers that are not finite; and, for the
     Gaussian, for members that never vary, members that the others fix (copies), and a class with fewer than
@@ -76,13 +85,15 @@ def information(
     """
     if estimator is None:
         estimator = "vote" if not isinstance(ensemble, Ensemble) and are_votes(ensemble) else "gaussian"
-    if estimator not in get_args(Kind):
+    if not isinstance(estimator, str) or estimator not in get_args(Kind):
         raise InputError(f"estimator={estimator!r:.40} is unknown: use {', '.join(map(repr, get_args(Kind)))}.")
-    for name, value in (("null", null), ("draws", draws), ("seed", seed)):
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
-            raise InputError(f"{name}={value!r:.40} must be a whole number of 0 or more.")
-    if not 0 < level < 1:
-        raise InputError(f"level={level!r:.40} must lie between 0 and 1.")
+    null, draws = whole_number("null", null, 0, MAX_DRAWS), whole_number("draws", draws, 0, MAX_DRAWS)
+    seed = whole_number("seed", seed, 0, MAX_SEED)
+    if isinstance(level, bool) or not isinstance(level, int | float | np.number) or not 0 < level < 1:
+        raise InputError(f"level={level!r:.40} must be a number between 0 and 1.")
+    if not isinstance(check, bool | np.bool_):
+        raise InputError(f"check={check!r:.40} must be True or False.")
+    level = float(level)
     given = prepare(ensemble, labels, estimator, groups, contrasts, components)
     method: str = estimator
     if estimator == "vote":
@@ -96,6 +107,7 @@ def information(
         refuse_singular(cast(Gaussian, source.on()), given.spans, given.owner, given.classes)
     with one_thread():
         found = _measured(source, null, draws, level)
+        found |= checks(source, given, found, level) if check else {"fit": None, "lower_bound": None, "doubts": ()}
     result = Information(
         features=features,
         owner=given.owner,
@@ -112,7 +124,7 @@ def information(
         level=level,
         **found,
     )
-    return replace(result, warnings=(*given.notes, *_warnings(result)))
+    return replace(result, warnings=warnings_of(result, given.notes))
 
 
 def _measured(source: Source, null: int, draws: int, level: float) -> dict[str, Any]:
@@ -154,12 +166,16 @@ def _measured(source: Source, null: int, draws: int, level: float) -> dict[str, 
                 for term, value in source.on(features=features).totals().items():
                     if SHUFFLED[term] == MEMBERS:
                         nulls[term].append(value)
-    wide = z * errors[""]
+    ends = {key: values[key] + z * np.stack([-errors[key], errors[key]]) for key in values}
+    if isinstance(estimate, Variational):
+        # Information is not below 0; and a difference of two bounds, of unknown slack each, has no interval.
+        ends = {key: np.maximum(x, 0.0) for key, x in ends.items()}
+        ends[""][:, TERMS.index("diversity")] = np.nan
     return {
         "terms": terms,
-        "intervals": {t: (float(v - w), float(v + w)) for t, v, w in zip(TERMS, values[""], wide, strict=True)},
+        "intervals": {t: (float(low), float(high)) for t, low, high in zip(TERMS, *ends[""], strict=True)},
         "null": {term: np.array(found, dtype=np.float64) for term, found in nulls.items()},
-        "member_intervals": values["member"] + z * np.stack([-errors["member"], errors["member"]]),
+        "member_intervals": ends["member"],
         "member_null": np.reshape(member_null, (-1, source.members)),
     }
 
@@ -173,37 +189,3 @@ def _refuse_small_classes(given: Members) -> None:
             f"estimate needs twice as many rows as dimensions. Give more rows, groups={min(groups, 12)}, or "
             "estimator='vote' or 'variational'."
         )
-
-
-def _warnings(i: Information) -> list[str]:
-    """What should be read before the numbers."""
-    counts, dims, said = np.bincount(i.labels), len(i.owner), []
-    if len(i.classes) < i.options:
-        said.append(f"{i.options - len(i.classes)} of {i.options} options are no example's label.")
-    small = i.classes[int(counts.argmin())]
-    if counts.min() < dims:
-        said.append(f"Class {small!r} has fewer rows ({counts.min()}) than there are dimensions ({dims}).")
-    elif i.method == "gaussian" and counts.min() < 4 * dims:
-        said.append(
-            f"{len(i.components)} members are many for {len(i.labels)} rows: class {small!r} has {counts.min()} rows "
-            f"for {dims} dimensions. The estimates are noisy; groups= makes fewer members."
-        )
-    if not i.votes and (twice := len(i.features) - len(np.unique(i.features, axis=0))):
-        said.append(f"{twice} rows occur more than once: the estimates take rows for independent.")
-    if i.method == "tree":
-        said.append(
-            "Too many votes for a joint table: both redundancies are lower bounds (a tree's), the joint information "
-            "and the diversity are none."
-        )
-    if i.method != "variational" and i.joint > i.label_entropy:
-        said.append(
-            f"The joint information ({i.joint:.3g} bits) exceeds H(Y) = {i.label_entropy:.3g}, which no information "
-            "does: the estimator's assumption does not hold. bounds() takes a variational estimate."
-        )
-    for row in i.frame().itertuples():
-        if row.inside_null:
-            said.append(
-                f"{str(row.term).replace('_', ' ').capitalize()} ({row.bits:.3g} bits) lies inside its null "
-                f"({row.shuffled}: {row.null_low:.3g} to {row.null_high:.3g})."
-            )
-    return said

@@ -16,6 +16,8 @@ from ..inputs import check_members, gold_options, named, numbers
 
 # Fewer rows of a class say nothing about its spread.
 LEAST = 8
+# More draws tell no more than this many, and would take days. Seeds are written to files as 64 bits.
+MAX_DRAWS, MAX_SEED = 10_000, 2**63 - 1
 # Contributions are captured in float32: what is smaller than this share of a member is rounding.
 ROUNDING = 1e-6
 
@@ -38,6 +40,8 @@ class Members:
         The members' names, and what each holds: a component's label, or the first and last of a group.
     notes
         Sentences about what was left out.
+    all_contrasts
+        `[example, column]`: every contrast of every member, where `features` has fewer; else None.
     """
 
     features: np.ndarray
@@ -50,6 +54,7 @@ class Members:
     spans: tuple[str, ...]
     votes: bool
     notes: tuple[str, ...]
+    all_contrasts: np.ndarray | None
 
 
 def are_votes(array: Any) -> bool:
@@ -93,12 +98,14 @@ def prepare(
     if groups is not None:
         if voting:
             raise InputError("votes cannot be summed up to groups: give the logits, or fewer members.")
-        u, names, spans = _grouped(u, names, _whole_number("groups", groups))
+        u, names, spans = _grouped(u, names, whole_number("groups", groups))
     if voting or estimator == "vote":
-        features, owner = _votes(u, voting, estimator, spans, notes), np.arange(len(names))
+        features, owner, everything = _votes(u, voting, estimator, spans, notes), np.arange(len(names)), None
     else:
         smallest = int(np.bincount(y).min()) if estimator == "gaussian" else None
-        features, owner = _columns(_contrasts(u, spans), contrasts, smallest, notes)
+        leading = _contrasts(u, spans)
+        features, owner = _columns(leading, contrasts, smallest, notes)
+        everything = np.concatenate(leading).T if sum(map(len, leading)) > len(owner) else None
     return Members(
         features=features,
         owner=owner,
@@ -110,6 +117,7 @@ def prepare(
         spans=spans,
         votes=voting or estimator == "vote",
         notes=tuple(notes),
+        all_contrasts=everything,
     )
 
 
@@ -146,7 +154,7 @@ def _columns(
 ) -> tuple[Float[np.ndarray, "example column"], Int[np.ndarray, " column"]]:
     """Each member's leading contrasts side by side, and their members; as many as the smallest class bears."""
     most = max(map(len, contrasts))
-    taken = most if wanted is None else min(_whole_number("contrasts", wanted), most)
+    taken = most if wanted is None else min(whole_number("contrasts", wanted), most)
     if wanted is None and smallest is not None:
         while taken > 1 and 2 * sum(min(taken, len(c)) for c in contrasts) > smallest:
             taken -= 1
@@ -241,9 +249,11 @@ def _correct(u: np.ndarray, gold: np.ndarray | None, voting: bool) -> np.ndarray
     return (first & right).sum(1) / first.sum(1)
 
 
-def _whole_number(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise InputError(f"{name}={value!r:.40} must be a whole number of 1 or more.")
+def whole_number(name: str, value: Any, least: int = 1, most: int = MAX_SEED) -> int:
+    """A whole number in a range, as int. Raises InputError for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= most:
+        limit = f" and at most {most}" if most < MAX_SEED else ""
+        raise InputError(f"{name}={value!r:.40} must be a whole number of {least} or more{limit}.")
     return int(value)
 
 

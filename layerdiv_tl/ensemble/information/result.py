@@ -15,7 +15,9 @@ from ..tables import naming
 from ..uncertainty import interval
 from .bounds import Bounds, bounds_of
 from .estimator import TERMS, Estimator
+from .fit import GaussianFit
 from .gains import GainCurve, Order, gain_curve_of
+from .lower_bound import LowerBound
 from .source import Source, one_thread
 
 if TYPE_CHECKING:
@@ -48,8 +50,11 @@ class Information(Result):
         whose covariance is singular.
     member_intervals, member_null
         `[2, member]`, low and high of the relevancies; `[draw, member]`, relevancies with shuffled labels.
-    warnings
-        Sentences to read before the numbers.
+    fit, lower_bound
+        The test of the Gaussian assumption (Gaussian only) and the nonlinear lower bound of the joint information;
+        None where they were not asked for (`check=False`).
+    doubts, warnings
+        Sentences on why the terms may be wrong, by the two; all sentences to read before the numbers, these first.
     """
 
     features: np.ndarray
@@ -67,6 +72,9 @@ class Information(Result):
     null: dict[str, Float[np.ndarray, " draw"]]
     member_intervals: Float[np.ndarray, "2 member"]
     member_null: Float[np.ndarray, "draw member"]
+    fit: GaussianFit | None
+    lower_bound: LowerBound | None
+    doubts: tuple[str, ...]
     warnings: tuple[str, ...]
     seed: int
     level: float
@@ -114,7 +122,8 @@ class Information(Result):
         """One row per term, in bits.
 
         `bits` with `low`, `high`; `null` (median), `null_low`, `null_high` and `p` of the null that `shuffled`
-        names, two-sided; `inside_null`; `side`: whether it is an estimate, a lower bound, or no bound.
+        names, two-sided; `inside_null`; `side`: whether it is an estimate, a lower bound, or no bound. `attrs` has
+        the `warnings`, the test's `fit_p`, and `lower_bound`: bits, low and high.
         """
         import pandas as pd
 
@@ -142,6 +151,9 @@ class Information(Result):
         frame.attrs["units"] = dict.fromkeys(columns, "bits")
         frame.attrs |= {"method": self.method, "rows": len(self.labels), "members": len(self.components)}
         frame.attrs |= {"label_entropy": self.label_entropy, "level": self.level, "seed": self.seed}
+        frame.attrs |= {"warnings": list(self.warnings), "fit_p": self.fit.p if self.fit else None}
+        if bound := self.lower_bound:
+            frame.attrs["lower_bound"] = [bound.bits, bound.low, bound.high]
         return frame
 
     def by_component(self) -> pd.DataFrame:

@@ -66,7 +66,7 @@ class Source:
             case "gaussian":
                 return Gaussian(x if rows is None else normal_scores(x), self.owner, y, self.classes)
             case "variational":
-                x, owner = _one_hot(x) if self.votes else (x, self.owner)
+                x, owner = one_hot(x) if self.votes else (x, self.owner)
                 return Variational(x, owner, y, self.classes, self.members, self.seed)
             case "table":
                 return TableVotes(x, y, self.options, self.classes)
@@ -88,7 +88,7 @@ def one_thread() -> AbstractContextManager:
     return threadpool_limits(1, "blas")
 
 
-def _one_hot(votes: Int[np.ndarray, "example member"]) -> tuple[np.ndarray, np.ndarray]:
+def one_hot(votes: Int[np.ndarray, "example member"]) -> tuple[np.ndarray, np.ndarray]:
     """A column for each option that a member votes for, but its last; the columns' members."""
     columns, owner = [], []
     for member, cast_votes in enumerate(votes.T):

@@ -14,15 +14,25 @@ FOLDS = 5
 # Ridges added to a covariance of unit variances; a member's own few dimensions need none.
 RIDGES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 LITTLE = (0.01,)
-# How far the classifier's evidence is believed; at 0 it says how frequent classes are, and nothing else.
-BELIEFS = (0.0, 0.25, 0.5, 1.0)
+# Multiples of the classifier's log-odds: 0 says how frequent classes are and nothing else; a Gaussian rule is too
+# timid where classes do not overlap, so that a member that tells the label for certain needs the large ones.
+FACTORS = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 16.0, 64.0)
+
+
+def folds(y: Int[np.ndarray, " example"], seed: int) -> Int[np.ndarray, " example"]:
+    """The fold of each row: classes are dealt evenly, in an order that owes nothing to that of the rows."""
+    order = np.random.default_rng([seed, 1]).permutation(len(y))
+    order = order[np.argsort(y[order], kind="stable")]
+    fold = np.empty(len(y), dtype=np.int64)
+    fold[order] = np.arange(len(y)) % FOLDS
+    return fold
 
 
 class Variational(Estimator):
     """I ≥ H(Y) − cross-entropy of a classifier on rows it has not seen (Barber and Agakov 2003).
 
-    The classifier is a linear discriminant with a ridge, whose evidence is multiplied by a belief ≤ 1; both
-    are chosen on rows that are neither trained nor tested on. Whatever the law of U, the estimate is a
+    The classifier is a linear discriminant with a ridge, whose log-odds are multiplied by a factor of 0 to 64;
+    both are chosen on rows that are neither trained nor tested on. Whatever the law of U, the estimate is a
     **lower bound** of I(U; Y) in expectation, never above H(Y); it is near I where classes are Gaussian
     with one covariance, and blind to synergy that no linear rule sees (XOR: 0). The relevancy is the sum of
     the members' own lower bounds, the diversity the difference of the two, so **no bound**; total
@@ -52,12 +62,8 @@ class Variational(Estimator):
         )
         self.columns = [np.flatnonzero(owner == m) for m in range(members)]
         share = np.bincount(y, minlength=classes) / len(y)
-        self.surprise = -np.log2(share)[y]
-        # Classes are dealt to the folds evenly, in an order that owes nothing to that of the rows.
-        order = np.random.default_rng([seed, 1]).permutation(len(y))
-        order = order[np.argsort(y[order], kind="stable")]
-        self.fold = np.empty(len(y), dtype=np.int64)
-        self.fold[order] = np.arange(len(y)) % FOLDS
+        self.surprise, self.label_entropy = -np.log2(share)[y], float(-(share * np.log2(share)).sum())
+        self.fold = folds(y, seed)
         hot = np.eye(classes)[y]
         parts = [self.fold == f for f in range(FOLDS)]
         self._counts = np.stack([hot[part].sum(0) for part in parts])
@@ -96,8 +102,9 @@ class Variational(Estimator):
         return dict(zip(TERMS, values, strict=True))
 
     def totals(self) -> dict[str, float]:
-        """Means over rows."""
-        return {term: float(values.mean()) for term, values in self.rows().items()}
+        """Means over rows; rounding takes the joint information not above H(Y)."""
+        means = {term: float(values.mean()) for term, values in self.rows().items()}
+        return means | {"joint": min(means["joint"], self.label_entropy)}
 
     def chain(self, order: Sequence[int]) -> dict[str, Float[np.ndarray, " prefix"]]:
         """A classifier for every prefix."""
@@ -153,7 +160,7 @@ class Variational(Estimator):
             direction = centres / (np.maximum(size, 0.0) + ridge)[:, :, None]
             evidence.append(places @ direction - (centres * direction).sum(1)[:, None] / 2)
         # Classes before sets and examples: a sum over few neighbours in memory is slow.
-        told = np.stack(evidence).transpose(0, 3, 1, 2)[:, None] * np.array(BELIEFS)[:, None, None, None]
+        told = np.stack(evidence).transpose(0, 3, 1, 2)[:, None] * np.array(FACTORS)[:, None, None, None]
         told = np.log(n / n.sum())[:, None, None] + told.reshape(-1, *told.shape[2:])
         told -= told.max(1, keepdims=True)
         return told - np.log(np.exp(told).sum(1, keepdims=True)), self.y[rows]

@@ -98,6 +98,8 @@ def information_panels(
     panels = {name: (heading, "bits") for name, heading in _TELLS.items() if (rows["panel"] == name).any()}
     lines = {"joint": np.unique(frame["label_entropy"].round(2)).tolist()} if "joint" in panels else {}
     count, estimator = int(frame["rows"].min()), frame["estimator"].iloc[0]
+    cells = frame.drop_duplicates(["model", "task"])
+    doubted = int((cells["doubts"] != "").sum())
     return _panels(
         rows,
         panels,
@@ -108,7 +110,8 @@ def information_panels(
         title or f"What components tell about the label ({estimator} estimate)",
         f"In bits, from at least {count} rows, with 95 % intervals over rows; grey what shuffled rows give. Dashed: "
         "H(Y) of each task, which no information exceeds; an estimate above its own rests on an assumption that does "
-        "not hold.",
+        "not hold."
+        + (f" A test of fit or a lower bound contradicts {doubted} of {len(cells)} estimates." if doubted else ""),
     )
 
 

@@ -36,7 +36,9 @@ _COLOURS = dict(zip(_NAMES, style.SERIES, strict=False))
 def term_bars(information: Information, title: str | None = None) -> go.Figure:
     """Every term of Eq. 13 in bits with its interval; the grey band is what its null gives, the cross its median.
 
-    A term inside its band is not told apart from noise. H(Y), beyond which no joint information goes, is dotted.
+    A term inside its band is not told apart from noise. H(Y), beyond which no joint information goes, is dotted. The
+    diamond is a nonlinear lower bound of the joint information; where it or the test of fit contradicts the
+    estimates, the subtitle says so.
     """
     frame = information.frame()
     frame = frame[np.isfinite(frame["bits"])].reset_index(drop=True)
@@ -72,11 +74,29 @@ def term_bars(information: Information, title: str | None = None) -> go.Figure:
         ],
         hoverinfo="text",
     )
+    if bound := information.lower_bound:
+        figure.add_scatter(
+            x=[bound.bits],
+            y=frame.index[frame["term"] == "joint"],
+            mode="markers",
+            name="nonlinear lower bound",
+            marker={"size": 10, "symbol": "diamond-open", "color": style.SERIES[1], "line": {"width": 2}},
+            error_x={
+                "type": "data",
+                "array": [bound.high - bound.bits],
+                "arrayminus": [bound.bits - bound.low],
+                "thickness": 1.2,
+                "color": style.SERIES[1],
+            },
+            hovertext=f"<b>I(U; Y) is at least</b><br>{style.number(bound.bits)} {between(bound.low, bound.high)} bits",
+            hoverinfo="text",
+        )
+    doubts = "".join(f" {doubt}" for doubt in information.doubts)
     arrange(
         figure,
         title or f"What {len(information.components)} members tell about the label",
         f"{len(information.labels)} rows, {_method(information.method)}. Dotted: H(Y) = "
-        f"{style.number(information.label_entropy)} bits.",
+        f"{style.number(information.label_entropy)} bits.{doubts}",
         plot=56 * len(frame) + 30,
         below=104,
     )
