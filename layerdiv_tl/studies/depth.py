@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FOLDER = "depth"
-FORMAT = "layerdiv_tl.depth/1"
+# Of another number, numbers are by other rules: 2 follows the released code of arXiv 2505.13898.
+FORMAT = "layerdiv_tl.depth/2"
 # Shorter texts have no token that is skipped, one that is measured, and a cut between them.
 LEAST = 4
 # Prompts of each task that sizes, skips and the lens read where no texts are given.
@@ -338,9 +339,9 @@ def _standard(model: Model, before: Model | None, asked: _Asked) -> list[Job]:
     if (some := asked.questions) is not None:
 
         def scored(some: Questions = some) -> Result:
-            return depth.depth_score(model, some, seed=asked.seed, **size)
+            return depth.depth_score(model, some, effect="published", seed=asked.seed, **size)
 
-        told = {"questions": [some.texts, some.answers], "seed": asked.seed, **size}
+        told = {"questions": [some.texts, some.answers], "effect": "published", "seed": asked.seed, **size}
         jobs.append(("depth_score", f"{len(some.texts)} questions", told, scored))
     for place in [t.name for t in asked.tasks] or [on]:
         t = next((t for t in asked.tasks if t.name == place), None)
@@ -394,7 +395,7 @@ def _run(
 
     # Names too: two that make one name of a file are two analyses.
     settings = settings | {"model": model.name, "on": on, "weights": weights, "dtype": model.provenance["dtype"]}
-    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
+    digest = hashlib.sha256(json.dumps([FORMAT, settings], sort_keys=True).encode()).hexdigest()[:12]
     about: dict[str, Any] = {
         "format": FORMAT,
         "model": model.name,
