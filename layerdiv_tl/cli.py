@@ -106,8 +106,8 @@ def _parser() -> argparse.ArgumentParser:
         "depth",
         help="what each layer does, and which could go: sizes, skips, the lens, agreement, a plan, a page",
         description="Run the standard depth analyses of one or several models and write numbers, frames, plans of what "
-        "to drop and a page. Started again with the same arguments it goes on where it was stopped. A study in the "
-        "same folder shows them in its report.",
+        "to drop and a page, by the rules of the code released with arXiv 2505.13898. Started again with the same "
+        "arguments it goes on where it was stopped. A study in the same folder shows them in its report.",
     )
     depth.add_argument(
         "--model", metavar="M", action="extend", nargs="+", help="as in run; of several, maps between neighbours too"

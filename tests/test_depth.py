@@ -151,15 +151,17 @@ def test_sizes_are_those_of_the_modules_themselves(case):
     assert [c.label for c in found.components[:3]] == ["L0.attn", "L0.mlp", "L0.layer"]
 
 
+@pytest.mark.parametrize("first_token", ["kept", "changed"])
 @pytest.mark.parametrize("part", ["layer", "attn", "mlp"])
-def test_skips_are_single_patched_passes(case, part):
+def test_skips_are_single_patched_passes(case, part, first_token):
     """A current skip equals a pass in which that module alone is patched, text by text."""
     model, plain, ids = case
-    found = ld.depth.skip(model, ids, part)
+    found = ld.depth.skip(model, ids, part, first_token=first_token)
     for number in range(len(plain.blocks)):
         for text, row in enumerate(ids):
             everywhere = torch.ones(len(row), dtype=torch.bool)
-            clean, changed = plain.run(row), plain.skip(row, part, number, everywhere)
+            where = torch.arange(len(row)) >= (first_token == "kept")
+            clean, changed = plain.run(row), plain.skip(row, part, number, where)
             later, output = effects(clean, changed, number, everywhere)
             here = found.text == text
             close(found.output[here, number], output)
@@ -173,15 +175,16 @@ def test_skips_are_single_patched_passes(case, part):
 def test_future_skips_change_earlier_tokens_only(case):
     """A future skip patches the tokens from the second up to the cut, and measures those from the cut on."""
     model, plain, ids = case
-    for part in ("layer", "attn", "mlp"):
-        found = ld.depth.skip(model, ids, part, "future", cuts=[0.3, 0.8])
+    for part, first_token in (("layer", "kept"), ("attn", "changed"), ("mlp", "kept"), ("layer", "changed")):
+        begin = int(first_token == "kept")
+        found = ld.depth.skip(model, ids, part, "future", cuts=[0.3, 0.8], first_token=first_token)
         for text, row in enumerate(ids):
-            cuts = [min(max(2, round(len(row) * share)), len(row) - 1) for share in (0.3, 0.8)]
+            cuts = [min(max(1 + begin, round(len(row) * share)), len(row) - 1) for share in (0.3, 0.8)]
             for number in range(len(plain.blocks)):
                 outputs, laters = [], []
                 for cut in cuts:
                     place = torch.arange(len(row))
-                    changed = plain.skip(row, part, number, (place >= 1) & (place < cut))
+                    changed = plain.skip(row, part, number, (place >= begin) & (place < cut))
                     later, output = effects(plain.run(row), changed, number, place >= cut)
                     outputs.append(output)
                     laters.append(later)
@@ -195,12 +198,13 @@ def test_future_skips_change_earlier_tokens_only(case):
 def test_local_effects_do_not_propagate(case):
     """Every later block sees its own clean stream less the skipped write, whatever the others did."""
     model, plain, ids = case
-    for part in ("layer", "attn", "mlp"):
-        found = ld.depth.skip(model, ids, part, "local")
+    for part, first_token in (("layer", "kept"), ("attn", "kept"), ("mlp", "changed")):
+        found = ld.depth.skip(model, ids, part, "local", first_token=first_token)
         for text, row in enumerate(ids):
             seen, streams, logits = plain.writes(row)
             for number in range(len(plain.blocks)):
-                wrote = seen["attn", number] + seen["mlp", number] if part == "layer" else seen[part, number]
+                wrote = seen["attn", number] + seen["mlp", number] if part == "layer" else seen[part, number].clone()
+                wrote[: int(first_token == "kept")] = 0.0
                 for behind in range(number + 1, len(plain.blocks)):
                     # One block at a time: what leaves it is what the next one is given.
                     less = (plain.blocks[behind], lambda x, h=streams[behind] - wrote: h[None])
@@ -269,17 +273,19 @@ def scale(norm, stream):
 def test_erasure_puts_the_mean_stream_in_a_tokens_place(case, span):
     """Erasing equals a pass whose stream is overwritten where it enters the layer."""
     model, plain, ids = case
-    found = ld.depth.erase(model, ids, span, answers=[row[:2] for row in ids])
+    first_token = {"position": "kept", "prefix": "changed"}[span]
+    answers = [row[:2] for row in ids]
+    found = ld.depth.erase(model, ids, span, measured="answer", answers=answers, first_token=first_token)
     whole = [[*row, *row[:2]] for row in ids]
     means = [
         np.mean(np.concatenate([plain.run(row)[0][layer] for row in whole]), 0) for layer in range(len(plain.blocks))
     ]
     table = {(t, p): n for n, (t, p) in enumerate(zip(found.text, found.position, strict=True))}
-    assert len(table) == sum(map(len, ids))
+    assert len(table) == sum(map(len, whole)) - len(whole)
     for text, row in enumerate(whole):
         _, logits = plain.run(row)
         predict = slice(len(row) - 3, len(row) - 1)
-        for place in range(len(row) - 2):
+        for place in range(len(row) - 1):
             for layer in range(len(plain.blocks)):
 
                 def gone(x, place=place, layer=layer):
@@ -293,12 +299,12 @@ def test_erasure_puts_the_mean_stream_in_a_tokens_place(case, span):
                 close(found.effect_max[table[text, place], layer], off.max())
 
 
-@pytest.mark.parametrize("part", ["layer", "attn", "mlp"])
-def test_integrated_gradients_are_the_path_integral(case, part):
+@pytest.mark.parametrize(("part", "baseline"), [("layer", "dimension_mean"), ("attn", "zero"), ("mlp", "token_mean")])
+def test_integrated_gradients_are_the_path_integral(case, part, baseline):
     """Attributions equal a plain loop over the same path, and sum to the change of the answer's probability."""
     model, plain, ids = case
-    row = ids[0]
-    found = ld.depth.integrated_gradients(model, [row], part, answers=2, steps=5)
+    row, options = ids[0], {"baseline": baseline, "path": "graded"}
+    found = ld.depth.integrated_gradients(model, [row], part, answers=2, steps=5, **options)
     for number in range(len(plain.blocks)):
         total = 0.0
         for step in range(5):
@@ -306,7 +312,11 @@ def test_integrated_gradients_are_the_path_integral(case, part):
             kept = {}
 
             def along(_, output, alpha=u**4, kept=kept):
-                base = output.mean(-1, keepdim=True)
+                base = {
+                    "token_mean": output.mean(1, keepdim=True),
+                    "dimension_mean": output.mean(-1, keepdim=True),
+                    "zero": torch.zeros_like(output),
+                }[baseline]
                 kept["way"] = (output - base).detach()
                 kept["x"] = (base + alpha * (output - base)).detach().requires_grad_()
                 return kept["x"].clone()
@@ -317,8 +327,7 @@ def test_integrated_gradients_are_the_path_integral(case, part):
                 (gradient,) = torch.autograd.grad(p, kept["x"])
             total = total + (gradient * kept["way"]).sum((0, 2)) * 4 * u**3 / 5
         close(found.attribution[:, number], total[:-1].detach())
-    whole = ld.depth.integrated_gradients(model, ids, part)
-    assert whole.gap <= 0.01
+    assert ld.depth.integrated_gradients(model, ids, part, **options).gap <= 0.01
 
 
 @pytest.mark.parametrize(
@@ -356,14 +365,16 @@ def test_resuming_is_the_same_as_whole_passes(name):
                             block, replay.streams[block], instead, see=lambda n, a, b, seen=seen: seen.append((n, b))
                         )
                         found.append([final, *(x for n, x in seen if n > block)])
-                    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+                    for a, b in zip(*found, strict=True):
+                        # Beside muted tokens experts read others in other groups, which round otherwise.
+                        assert torch.equal(a, b) if where is None else torch.allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
 def test_a_reused_layer_is_skipped_use_by_use():
     """A block that is listed twice has two rows, and skipping one use leaves the other alone."""
     root = llama()
     root.model.layers[2] = root.model.layers[0]
-    found = ld.depth.skip(root, IDS)
+    found = ld.depth.skip(root, IDS, first_token="changed")
     assert [c.label for c in found.components] == ["L0@1.layer", "L1.layer", "L0@2.layer"]
     first_use, second_use = (Uses(root.model.layers[0], n) for n in (1, 2))
     for number, use in ((0, first_use), (2, second_use)):
@@ -633,6 +644,15 @@ def test_a_task_brings_its_prompts_and_answers(stories):
         (lambda m: ld.depth.skip(m, IDS, part="head"), "part='head' is unknown"),
         (lambda m: ld.depth.skip(m, IDS, mode="past"), "mode='past' is unknown"),
         (lambda m: ld.depth.skip(m, IDS, mode="future", cuts=[1.5]), "between 0 and 1"),
+        (lambda m: ld.depth.skip(m, IDS, mode="future", cuts="all"), "cuts='all' is unknown"),
+        (lambda m: ld.depth.skip(m, IDS, mode="future", cuts="published"), "texts of at least 13"),
+        (lambda m: ld.depth.skip(m, IDS, first_token="skipped"), "first_token='skipped' is unknown"),
+        (lambda m: ld.depth.erase(m, IDS, measured="all"), "measured='all' is unknown"),
+        (lambda m: ld.depth.erase(m, IDS, "prefix", answers=1), "leave answers=1 out"),
+        (lambda m: ld.depth.erase(m, [[1, 2, 3]], "prefix"), "texts of at least 4"),
+        (lambda m: ld.depth.integrated_gradients(m, IDS, baseline="mean"), "baseline='mean' is unknown"),
+        (lambda m: ld.depth.integrated_gradients(m, IDS, path="even"), "path='even' is unknown"),
+        (lambda m: ld.depth.integrated_gradients(m, IDS, baseline="zero"), "use path='graded'"),
         (lambda m: ld.depth.lens(m, IDS, "none"), "norm='none' is unknown"),
         (lambda m: ld.depth.lens(m, IDS, k=62), "k=62"),
         (lambda m: ld.depth.sizes(m, []), "there are no prompts"),

@@ -65,18 +65,18 @@ def by_hand(model, plain, questions, change):
 
 
 @pytest.mark.parametrize("part", ["layer", "attn", "mlp"])
-@pytest.mark.parametrize("effect", ["skip", "skip_before"])
-def test_skips_are_single_patched_passes(case, effect, part):
+@pytest.mark.parametrize(("effect", "first_token"), [("skip", "kept"), ("skip", "changed"), ("skip_before", "kept")])
+def test_skips_are_single_patched_passes(case, effect, first_token, part):
     """Effects equal those of plain passes in which one module alone writes nothing, question by question."""
     model, plain, questions = case
 
     def change(ids, start, layer):
         place = torch.arange(len(ids))
-        where = (place >= 1) & (place < start - 1) if effect == "skip_before" else place >= 0
+        where = (place >= (first_token == "kept")) & ((place < start - 1) | (effect == "skip"))
         return plain.skip(ids, part, layer, where)
 
     effects, probability, rank = by_hand(model, plain, questions, change)
-    found = ld.depth.depth_score(model, questions, effect=effect, part=part)
+    found = ld.depth.depth_score(model, questions, effect=effect, part=part, first_token=first_token)
     close(found.effects, effects)
     close(found.probability, probability)
     assert found.rank.tolist() == rank.tolist()
@@ -107,7 +107,7 @@ def test_erasing_puts_the_mean_stream_in_the_earlier_tokens_place(case):
 def test_batches_change_nothing():
     """Batches of any size give the same effects, in the order of the questions."""
     model = ld.load_model(llama())
-    for effect in ("skip", "skip_before", "erase"):
+    for effect in ("published", "skip", "skip_before", "erase"):
         one = ld.depth.depth_score(model, ROWS, effect=effect, batch_tokens=1)
         all_at_once = ld.depth.depth_score(model, ROWS, effect=effect)
         close(one.effects, all_at_once.effects)
@@ -138,18 +138,18 @@ def made(effects, groups, lengths=None, rank=None, draws=1000):
 
 
 def test_the_score_is_the_mean_place_of_the_effects():
-    """All effect at one layer scores that layer, even effects score the middle, none scores NaN."""
-    found = made([[0, 0, 0.4, 0, 0], [0.2] * 5, [0.3, 0, 0, 0, 0.1], [0] * 5], [1, 1, 2, 2])
-    np.testing.assert_allclose(found.scores, [2, 2, 1, np.nan])
+    """All effect at one layer scores that layer, even effects the middle, none NaN; a group, its mean effects."""
+    found = made([[0.6, 0, 0, 0, 0], [0.2] * 5, [0.3, 0, 0, 0, 0.1], [0] * 5], [1, 1, 2, 2])
+    np.testing.assert_allclose(found.scores, [0, 2, 1, np.nan])
     frame = found.frame()
     assert frame["n"].tolist() == [2, 1]
-    np.testing.assert_allclose(frame["score"], [2, 1])
-    np.testing.assert_allclose(frame["relative"], [0.5, 0.25])
+    np.testing.assert_allclose(frame["score"], [1.25, 1])
+    np.testing.assert_allclose(frame["relative"], [1.25 / 4, 0.25])
     layers = found.by_layer()
     for group, score in zip(frame["group"], frame["score"], strict=True):
         mine = layers[layers["group"] == group]
         assert np.isclose((mine["share"] * mine["layer"]).sum(), score)
-    np.testing.assert_allclose(layers["effect"], [0.1, 0.1, 0.3, 0.1, 0.1, 0.15, 0, 0, 0, 0.05])
+    np.testing.assert_allclose(layers["effect"], [0.4, 0.1, 0.1, 0.1, 0.1, 0.15, 0, 0, 0, 0.05])
     assert found.questions["id"].tolist() == ["0", "1", "2", "3"]
 
 
@@ -177,6 +177,22 @@ def test_the_slope_finds_what_was_planted():
     none = made(pointed(rng.permuted(places)), hops).slope
     assert none.low < 0 < none.high
     assert none.p > 0.05
+
+
+def test_the_slope_is_that_of_the_groups_scores():
+    """Questions of large effects count for more, as in the scores of the groups; p is even where nothing is there."""
+    rng = np.random.default_rng(3)
+    hops = np.repeat([1, 2, 3], 30)
+    effects = pointed(4 + hops + rng.normal(size=90)) * rng.gamma(1, size=(90, 1))
+    found = made(effects, hops)
+    heavy = [effects[hops == group].sum() for group in (1, 2, 3)]
+    line = np.polyfit([1, 2, 3], found.frame()["score"], 1, w=np.sqrt(heavy))
+    assert np.isclose(found.slope.value, line[0])
+    chance = [
+        made(pointed(5 + rng.normal(size=60)) * rng.gamma(1, size=(60, 1)), np.repeat([1, 2], 30), draws=200).slope.p
+        for _ in range(200)
+    ]
+    assert 0.01 <= np.mean(np.array(chance) <= 0.05) <= 0.10
 
 
 def test_length_alone_is_no_slope_at_equal_length():
@@ -300,7 +316,10 @@ def test_tasks_and_other_groups():
         ([([1] * 60, [2] * 9, 1)], {}, "reads at most 64"),
         ([([1], [3], 1)], {"effect": "erase"}, "question 0 has 1 token, but"),
         ([([1, 2], [3], 1)], {"effect": "skip_before"}, "question 0 has 2 tokens, but"),
+        ([([1], [3], 1)], {}, "question 0 has 1 token, but"),
         (ROWS, {"effect": "drop"}, "effect='drop' is unknown"),
+        (ROWS, {"first_token": "skipped"}, "first_token='skipped' is unknown"),
+        (ROWS, {"first_token": "changed"}, "leave first_token='changed' out"),
         (ROWS, {"part": "head"}, "part='head' is unknown"),
         (ROWS, {"effect": "erase", "part": "mlp"}, "leave part='mlp' out"),
         (ROWS, {"by": [1, 2]}, "does not fit 4 questions"),
@@ -316,7 +335,8 @@ def test_bad_input_is_refused_in_a_sentence(questions, options, says):
     """What cannot be used is an InputError that says what it was; a question of one token can be skipped in."""
     with pytest.raises(ld.InputError, match=says):
         ld.depth.depth_score(llama(), questions, **options)
-    assert np.isfinite(ld.depth.depth_score(llama(), [([1], [2], 1)]).scores).all()
+    one = ld.depth.depth_score(llama(), [([1], [2], 1)], effect="skip", first_token="changed")
+    assert np.isfinite(one.scores).all()
 
 
 def test_an_answer_without_tokens_is_refused(stories):

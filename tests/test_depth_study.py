@@ -285,6 +285,17 @@ def test_a_folder_that_cannot_be_is_refused_before_anything_is_run(models, tmp_p
         ld.run_depth({"no": tmp_path / "none", "one": models["one"]}, texts=TEXTS, out=tmp_path / "file")
 
 
+def test_results_of_other_rules_are_not_mixed_in(models, tmp_path):
+    """What an earlier format wrote is not loaded."""
+    one = {"one": models["one"]}
+    ld.run_depth(one, texts=TEXTS, out=tmp_path, questions=0, drop=1)
+    for file in tmp_path.glob("depth/one/*.json"):
+        about = json.loads(file.read_text())
+        file.write_text(json.dumps(about | {"format": "layerdiv_tl.depth/1"}))
+    with pytest.raises(ld.InputError, match="holds no depth analyses"):
+        DepthStudy.load(tmp_path)
+
+
 def test_names_may_be_longer_than_file_names(models, tmp_path):
     study = ld.run_depth({300 * "n": models["one"]}, texts=TEXTS, out=tmp_path, questions=0)
     assert (study.models, study.failures) == ((300 * "n",), ())

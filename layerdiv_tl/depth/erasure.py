@@ -14,14 +14,16 @@ from torch import Tensor
 from ..components import Component
 from ..errors import InputError
 from ..results import Result
-from ..stream.capture import batches, quiet, upcast
+from ..stream.capture import batches, quiet
 from ..stream.loading import Model, load_model
+from .distributions import softmax, softmax_change
 from .replay import Replay
-from .skipping import probabilities
+from .skipping import FirstToken
 from .summary import note, summarise
 from .texts import Ids, describe, read_answers, read_layers, read_texts, spelled, token_columns
 
 Span = Literal["position", "prefix"]
+At = Literal["answer", "later"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -29,14 +31,14 @@ class Erasure(Result):
     """What the answers become when tokens are made the average token where they enter a layer.
 
     effect, effect_max
-        `[token, layer]`: ‖softmax − softmax'‖₂ over the vocabulary, mean and maximum over the positions that
-        predict the answer, when this token (span "position") or it and all before it (span "prefix") is erased
-        from the stream that enters the layer.
+        `[token, layer]`: ‖softmax − softmax'‖₂ over the vocabulary, mean and maximum over the measured positions,
+        when this token (span "position") or it and those before it (span "prefix") are erased from the stream that
+        enters the layer; NaN where nothing is erased or measured. The released code draws the maximum.
     text, position, tokens
         `[token]`: which text, where in it, and how the token is spelt.
     components
         The layers.
-    span
+    span, measured, first_token
         As asked for.
     """
 
@@ -48,11 +50,13 @@ class Erasure(Result):
     tokens: tuple[str, ...]
     span: str
     model: str
+    measured: str = "answer"
+    first_token: str = "kept"
 
     def frame(self) -> pd.DataFrame:
         """One row per layer: mean over tokens, 95 % interval over texts, quantiles over tokens, and the maximum."""
         frame = pd.DataFrame(describe(self.components) | summarise("effect", self.effect, self.text))
-        frame["effect_max"] = self.effect_max.max(0)
+        frame["effect_max"] = np.nanmax(self.effect_max, 0)
         frame.attrs |= {"units": {"effect": "‖Δ softmax‖₂"}, "intervals": note(self.text)}
         return frame
 
@@ -69,25 +73,35 @@ def erase(
     texts: Any,
     span: Span = "position",
     *,
+    measured: At | None = None,
+    first_token: FirstToken = "kept",
     answers: Any = None,
     reference: Any = None,
     layers: Any = None,
     batch_tokens: int | None = None,
 ) -> Erasure:
-    """Erase every token from the stream that enters every layer, in turn.
+    """Erase every token but the last from the stream that enters every layer, in turn.
 
     An erased token's stream becomes the mean one over all tokens of `reference`; the layers from there on
-    cannot read the token any more, but what they read before stays.
+    cannot read the token any more, but what they read before stays. The residual erasure of Csordás et al.
+    (arXiv 2505.13898) by the rules of their released code, which are the defaults; it erases the stream that leaves
+    the last layer too, which only the erased token itself can feel.
 
     model, texts
-        As in `sizes`; every token before the answer's first is erased in turn, that which predicts it too.
+        As in `sizes`.
     span
-        "position": one token; "prefix": it and all before it.
+        "position": one token, the first of a text as well; "prefix": it and those before it.
+    measured
+        Where the probabilities are compared: "answer", where the answer's tokens are predicted; "later", at every
+        token after the erased one, but for the one that follows a prefix. None is the published one: "answer" for a
+        position, "later" for a prefix.
+    first_token
+        Of a prefix, whether the first token is erased too: "kept" (published) or "changed".
     answers
         How many tokens at the end of each text are its answer (default 1); or the answers themselves, one text
-        or list of ids for each text; a task brings its gold options.
+        or list of ids for each text; a task brings its gold options. Leave it out where later tokens are measured.
     reference
-        Texts whose mean stream erases; None is `texts`.
+        Texts whose mean stream erases; None is `texts`. (The paper's are ten questions of GSM8K.)
     layers
         Which layers, in order of use; None is all.
     batch_tokens
@@ -102,10 +116,21 @@ def erase(
     >>> ld.depth.erase(tiny, [[1, 2, 3, 4], [4, 5]]).effect.shape
     (4, 2)
     """
-    if span not in get_args(Span):
-        raise InputError(f"span={span!r} is unknown: use 'position' or 'prefix'.")
+    measured = measured or ("later" if span == "prefix" else "answer")
+    known = {"span": (span, Span), "measured": (measured, At), "first_token": (first_token, FirstToken)}
+    for name, (value, values) in known.items():
+        if value not in get_args(values):
+            raise InputError(f"{name}={value!r} is unknown: use {', '.join(map(repr, get_args(values)))}.")
+    if measured == "later" and answers is not None:
+        raise InputError(f"measured='later' has to do with no answers: leave answers={answers!r:.40} out.")
     model = load_model(model)
-    ids, lengths = read_answers(model, texts, answers)
+    kept = first_token == "kept"
+    if measured == "answer":
+        ids, lengths = read_answers(model, texts, answers)
+    else:
+        least = 2 if span == "position" else 3 + kept
+        ids = read_texts(model, texts, least, "a token is erased and a later one measured")
+        lengths = [0] * len(ids)
     batch_tokens = model.at_once(batch_tokens)
     from tqdm.auto import tqdm
 
@@ -114,10 +139,10 @@ def erase(
         means = _means(model, ids if reference is None else read_texts(model, reference), batch_tokens)
         wanted = read_layers(layers, len(means))
         for row, length in zip(ids, lengths, strict=True):
-            names, table = _erase_one(model, row, length, span, means, wanted, batch_tokens)
+            names, table = _erase_one(model, row, length, span, kept, means, wanted, batch_tokens)
             effects.append(table)
             progress.update()
-    counts = [len(row) - length for row, length in zip(ids, lengths, strict=True)]
+    counts = [len(row) - 1 for row in ids]
     mean, largest = np.concatenate(effects, 1)
     return Erasure(
         components=names,
@@ -125,9 +150,11 @@ def erase(
         effect_max=largest,
         text=np.repeat(np.arange(len(ids)), counts),
         position=np.concatenate([np.arange(count) for count in counts]),
-        tokens=spelled(model, [row[:count] for row, count in zip(ids, counts, strict=True)]),
+        tokens=spelled(model, [row[:-1] for row in ids]),
         span=span,
         model=model.name,
+        measured=measured,
+        first_token=first_token,
     )
 
 
@@ -143,37 +170,47 @@ def _means(model: Model, ids: list[Ids], batch_tokens: int) -> list[Float[Tensor
 
 
 def _erase_one(
-    model: Model, row: Ids, length: int, span: Span, means: list[Tensor], wanted: list[int], batch_tokens: int
+    model: Model,
+    row: Ids,
+    length: int,
+    span: Span,
+    kept: bool,
+    means: list[Tensor],
+    wanted: list[int],
+    batch_tokens: int,
 ) -> tuple[tuple[Component, ...], np.ndarray]:
-    """Names, and `[mean and maximum, token, layer]` of one text."""
-    count = len(row) - length
-    table = np.empty((2, count, len(wanted)))
+    """Names, and `[mean and maximum, token, layer]` of one text; an answer of no tokens: later ones are measured."""
+    count = len(row) - 1
+    table = np.full((2, count, len(wanted)), np.nan)
     size = min(count, max(1, batch_tokens // len(row)))
     # One clean pass serves all tokens: each row of the batch is the same text with another token erased.
     replay = Replay(model, [row] * size)
-    predict = slice(count - 1, len(row) - 1)
-    places = torch.arange(len(row), device=replay.ids.device)
-    clean, _ = probabilities(replay.logits(replay.streams[-1][0, predict]), places[:length] * 0)
+    places = torch.arange(len(row), device=replay.streams[-1].device)
+    asked = places[count - length : count] if length else places
+    clean, _ = softmax(replay.logits(replay.streams[-1][0, asked]), asked)
     for first in range(0, count, size):
         erased = torch.arange(first, first + size, device=places.device)[:, None]
-        gone = places <= erased if span == "prefix" else places == erased
-        kept = min(size, count - first)
+        gone = (places <= erased) & (places >= kept) if span == "prefix" else places == erased
+        seen = (asked > erased + (span == "prefix")) | bool(length)
+        seen &= gone.any(1, keepdim=True) & (erased < count)
+        rows = seen.any(1).nonzero()[:, 0].cpu().numpy()
+        of = seen.nonzero()[:, 1]
         for number, block in enumerate(wanted):
             stream = replay.streams[block]
             changed = torch.where(gone[..., None].to(stream.device), means[block].to(stream), stream)
-            finals = replay.resume(block, changed)[:kept, predict]
-            effect = _effects(replay, finals, clean)
-            table[:, first : first + kept, number] = torch.stack([effect.mean(1), effect.amax(1)]).cpu().numpy()
+            finals = replay.resume(block, changed)[:, asked][seen]
+            effect = torch.zeros(seen.shape, dtype=torch.float64)
+            effect[seen.cpu()] = _effects(replay, finals, clean, of)
+            mean = effect.sum(1) / seen.sum(1).cpu()
+            table[:, first + rows, number] = torch.stack([mean, effect.amax(1)])[:, rows].numpy()
     return tuple(replay.component("layer", block) for block in wanted), table
 
 
-def _effects(replay: Replay, finals: Float[Tensor, "row answer d"], clean: Tensor) -> Float[Tensor, "row answer"]:
+def _effects(
+    replay: Replay, finals: Float[Tensor, "n d"], clean: Float[Tensor, "asked v"], of: Int[Tensor, " n"]
+) -> Float[Tensor, " n"]:
     """‖softmax − softmax'‖₂, some of them at a time."""
-    rows, answers, _ = finals.shape
-    flat = finals.reshape(rows * answers, -1)
-    which = torch.arange(answers, device=clean.device).repeat(rows)
-    found = torch.empty(len(flat), dtype=torch.float64)
-    for chunk in replay.chunks(len(flat)):
-        q, _ = probabilities(replay.logits(flat[chunk]), which[chunk] * 0)
-        found[chunk] = upcast(q - clean[which[chunk]]).norm(dim=-1).double().cpu()
-    return found.view(rows, answers)
+    found = torch.empty(len(finals), dtype=torch.float64)
+    for chunk in replay.chunks(len(finals)):
+        found[chunk] = softmax_change(replay.logits(finals[chunk]), clean[of[chunk]], of[chunk])[0].cpu()
+    return found

@@ -1,4 +1,4 @@
-"""What the probability of an answer owes to what each layer hands on: integrated gradients."""
+"""Integrated gradients of an answer's probability with respect to each layer's, attention's or MLP's output."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from .replay import Replay
 from .summary import note, summarise
 from .texts import Ids, describe, read_answers, read_layers, spelled, token_columns
 
-Baseline = Literal["mean", "zero"]
-# Near its baseline a stream is nearly nothing, and the norms behind it turn the smallest change of it into a
-# large one: there the path is cut finer.
+Baseline = Literal["token_mean", "dimension_mean", "zero"]
+Path = Literal["uniform", "graded"]
+# Near a baseline of nearly nothing the norms turn the smallest change of the stream into a large one: there a graded
+# path is cut finer.
 POWER = 4
 
 
@@ -44,7 +45,7 @@ class IntegratedGradients(Result):
     text, position, tokens
         `[token]`: which text, where in it, and how the token is spelt. Of each text, the tokens that the answer is
         predicted from.
-    components, part, baseline, steps
+    components, part, baseline, path, steps
         As asked for.
 
     Sundararajan et al. (2017); for layers as in *Do Language Models Use Their Depth Efficiently?*.
@@ -61,6 +62,7 @@ class IntegratedGradients(Result):
     baseline: str
     steps: int
     model: str
+    path: str = "uniform"
 
     @property
     def gap(self) -> float:
@@ -98,12 +100,16 @@ def integrated_gradients(
     part: Part = "layer",
     *,
     answers: Any = None,
-    baseline: Baseline = "mean",
+    baseline: Baseline = "token_mean",
+    path: Path = "uniform",
     steps: int = 256,
     layers: Any = None,
     batch_tokens: int | None = None,
 ) -> IntegratedGradients:
     """Attribute the probability of each text's answer to its tokens at every layer.
+
+    The integrated gradients of Csordás et al. (arXiv 2505.13898) by the rules of their released code, which are the
+    defaults.
 
     model, texts
         As in `sizes`.
@@ -113,10 +119,15 @@ def integrated_gradients(
         How many tokens at the end of each text are its answer (default 1); or the answers themselves, one text
         or list of ids for each text; a task brings its gold options.
     baseline
-        "mean": every vector becomes its own mean over the dimensions, as published; or "zero".
+        "token_mean" (published): every token's vector becomes the mean over the text's tokens, answer included;
+        "dimension_mean": its own mean over the dimensions; or "zero".
+    path
+        Where between baseline and output the gradients are taken: "uniform" (published), at the start of each of
+        `steps` equal steps; or "graded", in the middle of steps that are finer near the baseline, which other
+        baselines need, for close to them the norms turn small changes into large ones.
     steps
-        How finely the path is cut. `gap` says whether that was enough; it should be at most 0.01. More steps do
-        not help a mixture of experts, which jumps where a token changes experts, nor much a model in half
+        How finely the path is cut (published: 256). `gap` says whether that was enough; it should be at most 0.01.
+        More steps do not help a mixture of experts, which jumps where a token changes experts, nor much a model in half
         precision, whose gradients are rounded.
     layers
         Which layers, in order of use; None is all.
@@ -133,11 +144,17 @@ def integrated_gradients(
     >>> found.attribution.shape, found.gap < 0.05
     ((3, 2), True)
     """
-    for name, value, known in (("part", part, get_args(Part)), ("baseline", baseline, get_args(Baseline))):
-        if value not in known:
-            raise InputError(f"{name}={value!r} is unknown: use {', '.join(map(repr, known))}.")
+    known = {"part": (part, Part), "baseline": (baseline, Baseline), "path": (path, Path)}
+    for name, (value, values) in known.items():
+        if value not in get_args(values):
+            raise InputError(f"{name}={value!r} is unknown: use {', '.join(map(repr, get_args(values)))}.")
     if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 1:
         raise InputError(f"steps={steps!r} must be a whole number of at least 1.")
+    if baseline == "zero" and part == "layer" and path == "uniform":
+        raise InputError(
+            "baseline='zero' starts where the stream is nothing and norms have no gradient: use path='graded', or "
+            "baseline='token_mean'."
+        )
     model = load_model(model)
     ids, lengths = read_answers(model, texts, answers)
     from tqdm.auto import tqdm
@@ -147,7 +164,7 @@ def integrated_gradients(
         # What was made in inference mode cannot take part in a gradient.
         for row, length in zip(ids, lengths, strict=True):
             with torch.inference_mode(False), torch.no_grad():
-                found.append(_Text(model, row, length, part, baseline, int(steps), layers, batch_tokens))
+                found.append(_Text(model, row, length, part, baseline, path, int(steps), layers, batch_tokens))
             progress.update()
     counts = [len(row) - 1 for row in ids]
     attribution, text = np.concatenate([f.attribution for f in found]), np.repeat(np.arange(len(ids)), counts)
@@ -166,6 +183,7 @@ def integrated_gradients(
         baseline=baseline,
         steps=int(steps),
         model=model.name,
+        path=path,
     )
 
 
@@ -179,6 +197,7 @@ class _Text:
         length: int,
         part: Part,
         baseline: Baseline,
+        path: Path,
         steps: int,
         layers: Any,
         batch_tokens: int | None,
@@ -186,7 +205,8 @@ class _Text:
         size = max(1, min(steps, model.at_once(batch_tokens) // len(row)))
         # Every row of the batch is this text, at another point of the path.
         self.replay = replay = Replay(model, [row] * size, keep_writes=part != "layer")
-        self.size, self.steps, self.part, self.baseline = size, steps, part, baseline
+        self.size, self.part, self.baseline = size, part, baseline
+        self.points, self.weights = _points(path, steps)
         self.predict = slice(len(row) - length - 1, len(row) - 1)
         self.answer = replay.ids[0, len(row) - length :]
         wanted = [b for b in read_layers(layers, len(replay.layers)) if replay.silence(part, b)]
@@ -203,22 +223,26 @@ class _Text:
     def _along(self, block: int) -> tuple[np.ndarray, float]:
         """(attribution of every token, F at the baseline) of one component."""
         output, run = self._place(block)
-        base = output.mean(-1, keepdim=True) if self.baseline == "mean" else torch.zeros_like(output[..., :1])
+        base = self._base(output)
         way = (output - base)[:1].double()
         total = torch.zeros(output.shape[1], dtype=torch.float64, device=output.device)
-        # The middle of each step in u, α = u^POWER.
-        points = (torch.arange(self.steps, dtype=torch.float64) + 0.5) / self.steps
-        for some in points.split(self.size):
+        for some, weights in zip(self.points.split(self.size), self.weights.split(self.size), strict=True):
             alpha = torch.zeros(self.size, dtype=torch.float64)
-            alpha[: len(some)] = some**POWER
+            alpha[: len(some)] = some
             alpha = alpha.to(output.device, output.dtype)[:, None, None]
-            weight = (POWER * some ** (POWER - 1)).to(output.device)[:, None, None]
+            weight = weights.to(output.device)[:, None, None]
             with torch.enable_grad():
                 x = (base + alpha * (output - base)).requires_grad_()
                 (gradient,) = torch.autograd.grad(self._objective(run(x)).sum(), x)
             total += (gradient[: len(some)].double() * weight * way).sum((0, 2))
         empty = float(self._objective(run(base.expand_as(output).clone()))[0])
-        return (total / self.steps).cpu().numpy(), empty
+        return total.cpu().numpy(), empty
+
+    def _base(self, output: Float[Tensor, "row token d"]) -> Tensor:
+        """What the path starts from, of a shape that broadcasts."""
+        if self.baseline == "zero":
+            return torch.zeros_like(output[..., :1])
+        return output.mean(1 if self.baseline == "token_mean" else -1, keepdim=True)
 
     def _place(self, block: int) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
         """(what a component hands on, the final stream as a function of it)."""
@@ -233,3 +257,12 @@ class _Text:
         at = final[:, self.predict]
         logits = self.replay.logits(at.reshape(-1, at.shape[-1])).view(*at.shape[:2], -1)
         return logits.softmax(-1)[:, torch.arange(len(self.answer)), self.answer].sum(1)
+
+
+def _points(path: Path, steps: int) -> tuple[Float[Tensor, " step"], Float[Tensor, " step"]]:
+    """(points between 0, the baseline, and 1, the output; their weights)."""
+    start = torch.arange(steps, dtype=torch.float64)
+    if path == "uniform":
+        return start / steps, torch.full_like(start, 1 / steps)
+    middle = (start + 0.5) / steps  # of a step in u, where the point is u^POWER
+    return middle**POWER, POWER * middle ** (POWER - 1) / steps

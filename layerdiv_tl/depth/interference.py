@@ -1,4 +1,4 @@
-"""What interfering with each layer does to the answers of questions, one pass a layer."""
+"""What skipping or erasing at each layer does to the answers of questions, one pass a layer."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from ..components import Component
 from ..errors import InputError
 from ..stream.capture import batches, quiet
 from ..stream.loading import Model
+from .distributions import softmax, softmax_change
 from .norms import Part
 from .replay import Replay
-from .skipping import probabilities
+from .skipping import FirstToken
 from .texts import Ids
 
-Effect = Literal["skip", "skip_before", "erase"]
+Effect = Literal["published", "skip", "skip_before", "erase"]
 
 
 class Measured:
@@ -27,7 +28,7 @@ class Measured:
     components
         The layers, or the part of each that was silenced, in order of use.
     effects
-        `[question, layer]`: ‖softmax − softmax'‖₂, the mean over the positions that predict the answer's tokens.
+        `[question, layer]`: ‖softmax − softmax'‖₂, over the answer's tokens as `depth_score` says.
     probability, rank
         `[question]`: the answer's, without interference; of several tokens the product, and the worst rank.
 
@@ -36,7 +37,14 @@ class Measured:
     """
 
     def __init__(
-        self, model: Model, ids: list[Ids], starts: list[int], effect: Effect, part: Part, batch_tokens: int
+        self,
+        model: Model,
+        ids: list[Ids],
+        starts: list[int],
+        effect: Effect,
+        part: Part,
+        first_token: FirstToken,
+        batch_tokens: int,
     ) -> None:
         from tqdm.auto import tqdm
 
@@ -49,8 +57,10 @@ class Measured:
             for rows in cut:
                 replay = Replay(model, [ids[row] for row in rows])
                 self._name(model, replay, part)
-                finals, at = _finals(replay, [starts[row] for row in rows], effect, part, means)
-                self._compare(replay, rows, finals, at)
+                places = _Places(replay, [starts[row] for row in rows], effect, first_token)
+                finals = _finals(replay, places, effect, part, means)
+                self.effects[rows] = _effects(replay, finals, places.measured, effect)
+                self.probability[rows], self.rank[rows] = _answers(replay, places.predict)
                 bar.update(len(rows))
 
     def _name(self, model: Model, replay: Replay, part: Part) -> None:
@@ -63,48 +73,71 @@ class Measured:
         if not self.components:
             self.components, self.effects = names, np.empty((len(self.effects), len(names)))
 
-    def _compare(
-        self, replay: Replay, rows: list[int], finals: list[Float[Tensor, "n d"]], at: Bool[Tensor, "row token"]
-    ) -> None:
-        """Effects, probabilities and ranks, of some of the positions that predict an answer at a time."""
-        owner, where = (x.cpu().numpy() for x in at.nonzero(as_tuple=True))
-        targets = torch.as_tensor(replay.ids.cpu()[owner, where + 1])
-        clean = replay.streams[-1][at.to(replay.streams[-1].device)]
-        effects, logs, ranks = np.empty((len(owner), len(finals))), np.empty(len(owner)), np.empty(len(owner))
-        for chunk in replay.chunks(len(owner)):
-            some = targets[chunk]
-            p, loss = probabilities(replay.logits(clean[chunk]), some)
-            answer = p.gather(1, some.to(p.device)[:, None])
-            # Ties count against the answer: a model that says the same of all tokens knows none.
-            ranks[chunk], logs[chunk] = (p >= answer).sum(1).cpu().numpy(), -loss.double().cpu().numpy()
-            for layer, final in enumerate(finals):
-                q, _ = probabilities(replay.logits(final[chunk]), some)
-                effects[chunk, layer] = q.sub_(p).norm(dim=-1).double().cpu().numpy()
-        for number, row in enumerate(rows):
-            mine = owner == number
-            self.effects[row] = effects[mine].mean(0)
-            self.probability[row], self.rank[row] = np.exp(logs[mine].sum()), ranks[mine].max()
+
+class _Places:
+    """Of a batch of questions, `[row, token]`: where is interfered, None for everywhere; where that is measured; and
+    where the answers are predicted."""
+
+    def __init__(self, replay: Replay, starts: list[int], effect: Effect, first_token: FirstToken) -> None:
+        places = torch.arange(replay.ids.shape[1], device=replay.ids.device)
+        start = torch.tensor(starts, device=places.device)[:, None]
+        ends = replay.mask.sum(1, keepdim=True)
+        self.predict = (places >= start - 1) & (places < ends - 1)
+        published = effect == "published"
+        self.measured = (places >= start) & (places < ends) if published else self.predict
+        touched = (places >= (first_token == "kept")).expand_as(self.predict)
+        self.changed: Bool[Tensor, "row token"] | None = touched & (places < (start if published else start - 1))
+        if effect == "skip":
+            self.changed = touched if first_token == "kept" else None
 
 
 def _finals(
-    replay: Replay, starts: list[int], effect: Effect, part: Part, means: list[Float[Tensor, " d"]]
-) -> tuple[list[Float[Tensor, "n d"]], Bool[Tensor, "row token"]]:
-    """(the final streams at the positions that predict the answers, layer by layer; where these are)."""
-    places = torch.arange(replay.ids.shape[1], device=replay.ids.device)
-    last = torch.tensor(starts, device=places.device)[:, None] - 1
-    ends = replay.mask.sum(1, keepdim=True) - 1
-    at = (places >= last) & (places < ends)
-    earlier = (places >= 1) & (places < last)
+    replay: Replay, places: _Places, effect: Effect, part: Part, means: list[Float[Tensor, " d"]]
+) -> list[Float[Tensor, "n d"]]:
+    """The final streams at the measured positions, layer by layer."""
     finals = []
     for block in range(len(replay.layers)):
         stream, silent = replay.streams[block], None
         if effect == "erase":
-            stream = torch.where(earlier[..., None].to(stream.device), means[block].to(stream), stream)
+            assert places.changed is not None
+            stream = torch.where(places.changed[..., None].to(stream.device), means[block].to(stream), stream)
         else:
-            silent = replay.silence(part, block, earlier if effect == "skip_before" else None)
+            silent = replay.silence(part, block, places.changed)
         final = replay.resume(block, stream, silent)
-        finals.append(final[at.to(final.device)])
-    return finals, at
+        finals.append(final[places.measured.to(final.device)])
+    return finals
+
+
+def _effects(
+    replay: Replay, finals: list[Float[Tensor, "n d"]], at: Bool[Tensor, "row token"], effect: Effect
+) -> Float[np.ndarray, "row layer"]:
+    """Over the measured positions of each question the maximum as published, else the mean."""
+    clean = replay.streams[-1][at.to(replay.streams[-1].device)]
+    none = torch.zeros(len(clean), dtype=torch.long, device=clean.device)
+    changes = np.empty((len(clean), len(finals)))
+    for chunk in replay.chunks(len(clean)):
+        p, _ = softmax(replay.logits(clean[chunk]), none[chunk])
+        for layer, final in enumerate(finals):
+            changes[chunk, layer] = softmax_change(replay.logits(final[chunk]), p, none[chunk])[0].cpu().numpy()
+    owner = at.nonzero(as_tuple=True)[0].cpu().numpy()
+    each = [changes[owner == row] for row in range(len(at))]
+    return np.stack([x.max(0) if effect == "published" else x.mean(0) for x in each])
+
+
+def _answers(replay: Replay, at: Bool[Tensor, "row token"]) -> tuple[np.ndarray, np.ndarray]:
+    """(probability, rank) of every question's answer in the clean pass."""
+    owner, where = (x.cpu().numpy() for x in at.nonzero(as_tuple=True))
+    targets = torch.as_tensor(replay.ids.cpu()[owner, where + 1])
+    clean = replay.streams[-1][at.to(replay.streams[-1].device)]
+    logs, ranks = np.empty(len(owner)), np.empty(len(owner), dtype=np.int64)
+    for chunk in replay.chunks(len(owner)):
+        logits = replay.logits(clean[chunk])
+        _, loss = softmax(logits, targets[chunk])
+        answer = logits.gather(1, targets[chunk].to(logits.device)[:, None])
+        # Ties count against the answer: a model that says the same of all tokens knows none.
+        ranks[chunk], logs[chunk] = (logits >= answer).sum(1).cpu().numpy(), -loss.cpu().numpy()
+    mine = [owner == row for row in range(len(at))]
+    return np.exp([logs[m].sum() for m in mine]), np.array([ranks[m].max() for m in mine])
 
 
 def _means(model: Model, ids: list[Ids], cut: list[list[int]]) -> list[Float[Tensor, " d"]]:

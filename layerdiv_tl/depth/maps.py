@@ -130,6 +130,10 @@ def map_layers(
 ) -> LayerMaps:
     """Fit a linear map from the stream behind every layer of one model to that behind every layer of another.
 
+    The error is that of Csordás et al. (arXiv 2505.13898), and so is leaving out the first tokens. Their maps were
+    trained by AdamW; least squares finds the best map at once, and needs the `ridge` where texts are few: numbers of
+    the two are not to be compared.
+
     source, target
         Models, or anything `load_model` takes. Where their tokenizers differ, texts are compared where a token
         of both ends; lists of token ids need models of one vocabulary.

@@ -42,7 +42,9 @@ class Sizes(Result):
     text
         `[token]`, which text a token is from.
 
-    After *Do Language Models Use Their Depth Efficiently?*, "contribution sizes".
+    Norms, relative norms and cosines as in the released code of *Do Language Models Use Their Depth Efficiently?*
+    (arXiv 2505.13898), but for an MLP that reads the same stream as its attention: there it divides by ‖h + a‖.
+    The code's cosine of a layer's input and output is 1 − `influence`.
     """
 
     components: tuple[Component, ...]
@@ -51,6 +53,11 @@ class Sizes(Result):
     norm: Float[np.ndarray, "token component"]
     text: Int[np.ndarray, " token"]
     model: str
+
+    @property
+    def stream(self) -> Float[np.ndarray, "token component"]:
+        """The norm of the stream that each is added to, such as ‖h‖; NaN where nothing is written."""
+        return np.divide(self.norm, self.relative, out=np.full_like(self.norm, np.nan), where=self.relative > 0)
 
     @property
     def influence(self) -> Float[np.ndarray, "token component"]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -30,6 +31,18 @@ from .hooks import first, on, only_at
 
 # Logits that are formed at once: 32 MiB each for the clean answers and the changed ones.
 LOGITS = 1 << 23
+
+
+@dataclass(frozen=True)
+class Muted:
+    """A write that is nothing at the tokens `where`, and what it was at the others."""
+
+    where: Bool[Tensor, "row token"]
+
+    def __call__(self, write: Float[Tensor, "row token d"]) -> Tensor:
+        """The write as it is then."""
+        return write.masked_fill(self.where.to(write.device)[..., None], 0.0)
+
 
 # What sublayers write instead, by block and kind: of their write, in the shape of the stream; None is nothing.
 Instead = Mapping[tuple[int, str], Callable[[Float[Tensor, "row token d"]], Tensor] | None]
@@ -83,13 +96,8 @@ class Replay:
 
     def silence(self, kind: str, block: int, where: Bool[Tensor, "row token"] | None = None) -> Instead:
         """A sublayer of a block, or all of them (`kind="layer"`), write nothing, at all tokens or only at some."""
-
-        def muted(write: Tensor) -> Tensor:
-            assert where is not None
-            return write.masked_fill(where.to(write.device)[..., None], 0.0)
-
         kinds = self._kinds[self.layers[block][0]]
-        return {(block, k): None if where is None else muted for k in kinds if kind in (k, "layer")}
+        return {(block, k): None if where is None else Muted(where) for k in kinds if kind in (k, "layer")}
 
     def resume(
         self,
@@ -115,11 +123,12 @@ class Replay:
         if not self.resumes:
             return self._whole(start, stream, instead, edit, see)
         last = len(self._calls)
+        clean = start < last and stream is self.streams[start]
         stream = stream.clone()
         for block in range(start, last):
             if edit is not None and block > start:
                 stream = edit(block, stream)
-            before, stream = stream, self._block(block, stream, instead)
+            before, stream = stream, self._block(block, stream, instead, clean and block == start)
             if see is not None:
                 see(block, before, stream)
             if block in self._normed:
@@ -154,11 +163,16 @@ class Replay:
         following[:, :-1] = torch.where(self.tokens[:, 1:], self.ids[:, 1:], -1)
         return following[self.tokens]
 
-    def _block(self, block: int, stream: Tensor, instead: Instead) -> Tensor:
+    def _block(self, block: int, stream: Tensor, instead: Instead, clean: bool = False) -> Tensor:
         module, args, kwargs = self._calls[block]
         kinds = self._kinds[self.layers[block][0]]
-        if all(instead.get((block, kind), ...) is None for kind in kinds):  # it would only hand on its input
+        writes = [instead.get((block, kind), ...) for kind in kinds]
+        if all(write is None for write in writes):  # it would only hand on its input
             return stream
+        where = [write.where for write in writes if isinstance(write, Muted)]
+        if clean and len(where) == len(writes) and all(mask is where[0] for mask in where):
+            # Of a clean input it hands on that input where it is silent, and elsewhere what it did in the clean pass.
+            return torch.where(where[0].to(stream.device)[..., None], stream, self.left[block])
         here = any((block, kind) in instead for kind in kinds)
         with self._replaced(lambda: block, instead if here else {}):
             if args is None:

@@ -12,13 +12,14 @@ import pandas as pd
 from jaxtyping import Bool, Float, Int
 
 from ..components import Component
-from ..ensemble.uncertainty import mean_interval, wilson
+from ..ensemble.uncertainty import jackknife, leave_one_out, mean_interval, wilson
 from ..errors import InputError
 from ..results import Result
 from ..stream import prompts as reading
 from ..stream.loading import load_model
 from .interference import Effect, Measured
 from .norms import Part
+from .skipping import FirstToken
 from .slope import Slope, slope
 from .texts import describe, read_answers
 
@@ -31,8 +32,8 @@ class DepthScore(Result):
     """What every layer matters for the answer of every question, and how deep that is on average.
 
     effects
-        `[question, layer]`: e_l = ‖softmax − softmax'‖₂ over the vocabulary when layer l is interfered with, the mean
-        over the positions that predict the answer's tokens; between 0 and √2.
+        `[question, layer]`: e_l = ‖softmax − softmax'‖₂ over the vocabulary when layer l is interfered with, at the
+        positions and in the way that `effect` says; between 0 and √2.
     groups
         `[question]`: the number of hops, the difficulty, or what else `by` says.
     lengths, answer_lengths
@@ -44,10 +45,11 @@ class DepthScore(Result):
         What each question is called.
     components
         The layers, in order of use; the l of the score is the place here, from 0.
-    by, effect, part, draws, seed
+    by, effect, part, first_token, draws, seed
         As asked for.
 
-    The score of a question is Σ l·e_l / Σ e_l, in layers; it is NaN where no layer changes the answer.
+    The score of a question is Σ l·e_l / Σ e_l, in layers; it is NaN where no layer changes the answer. That of a group
+    is the same of its mean effects, as published: questions weigh as much as their effects.
     After *Do Language Models Use Their Depth Efficiently?* (arXiv 2505.13898).
     """
 
@@ -65,6 +67,7 @@ class DepthScore(Result):
     model: str
     draws: int = 1000
     seed: int = 0
+    first_token: str = "kept"
 
     @cached_property
     def shares(self) -> Float[np.ndarray, "question layer"]:
@@ -79,13 +82,14 @@ class DepthScore(Result):
 
     @property
     def slope(self) -> Slope:
-        """By how many layers the score is deeper for each further hop; questions of all lengths alike."""
-        return slope(self.groups, self.scores, None, self.draws, self.seed)
+        """By how many layers the groups' score is deeper for each further hop; questions of all lengths alike."""
+        return slope(self.groups, self.scores, None, self.draws, self.seed, self.effects.sum(1))
 
     @property
     def slope_at_length(self) -> Slope:
         """The same between questions of equal length: more hops take more words, which alone may move the score."""
-        return slope(self.groups, self.scores, self.lengths.astype(float), self.draws, self.seed)
+        beside = self.lengths.astype(float)
+        return slope(self.groups, self.scores, beside, self.draws, self.seed, self.effects.sum(1))
 
     @property
     def right(self) -> DepthScore:
@@ -101,18 +105,16 @@ class DepthScore(Result):
     def frame(self) -> pd.DataFrame:
         """One row per group.
 
-        `n`: questions that have a score. `score`: their mean in layers, with its 95 % interval over questions;
-        `relative`: the same as a share of the depth, 0 the first layer, 1 the last. `accuracy`: how many the model
-        answers rightly, with Wilson's interval; `probability`, `length`, `answer_length`: means.
+        `n`: questions that have a score. `score`: that of their mean effects in layers, with its 95 % interval over
+        questions; `relative`: the same as a share of the depth, 0 the first layer, 1 the last. `accuracy`: how many
+        the model answers rightly, with Wilson's interval; `probability`, `length`, `answer_length`: means.
         """
         rows = []
         last = len(self.components) - 1
         for group, here in self._groups():
-            scores = self.scores[here]
             hits = int((self.rank[here] == 1).sum())
-            low, high = mean_interval(scores)
-            row = {"group": group, "n": int(np.isfinite(scores).sum())}
-            for name, value in (("", _mean(scores)), ("_low", float(low)), ("_high", float(high))):
+            row = {"group": group, "n": int(np.isfinite(self.scores[here]).sum())}
+            for name, value in zip(("", "_low", "_high"), self._score(here), strict=True):
                 row |= {f"score{name}": value, f"relative{name}": value / last if last else np.nan}
             right = (hits / here.sum(), *wilson(hits, int(here.sum())))
             row |= dict(zip(("accuracy", "accuracy_low", "accuracy_high"), right, strict=True))
@@ -128,7 +130,7 @@ class DepthScore(Result):
         return frame
 
     def by_layer(self) -> pd.DataFrame:
-        """One row per group and layer: means of `effect` and of `share` = e_l / Σ e_l, and 95 % intervals.
+        """One row per group and layer: the mean of `effect`, its `share` of all layers', and 95 % intervals.
 
         A group's score is Σ l·share_l.
         """
@@ -136,9 +138,14 @@ class DepthScore(Result):
         for group, here in self._groups():
             columns: dict[str, Any] = {"group": group, "n": int(np.isfinite(self.scores[here]).sum())}
             columns |= describe(self.components)
-            for name, values in (("effect", self.effects[here]), ("share", self.shares[here])):
-                low, high = mean_interval(values)
-                columns |= {name: _mean(values), f"{name}_low": low, f"{name}_high": high}
+            values = self.effects[here]
+            low, high = mean_interval(values)
+            columns |= {"effect": values.mean(0), "effect_low": low, "effect_high": high}
+            whole = values.sum(1, keepdims=True)
+            known = whole.sum() > _SMALLEST
+            share = values.sum(0) / whole.sum() if known else np.full(values.shape[1], np.nan)
+            low, high = jackknife(share, leave_one_out(values, whole), within=(0.0, 1.0))
+            columns |= {"share": share, "share_low": low, "share_high": high}
             frames.append(pd.DataFrame(columns))
         frame = pd.concat(frames, ignore_index=True)
         frame.attrs["units"] = {"group": self.by, "effect": "‖Δ softmax‖₂", "share": "share of all layers' effects"}
@@ -154,6 +161,16 @@ class DepthScore(Result):
         frame.attrs["units"] = {"score": "layers", "length": "tokens", "answer_length": "tokens"}
         return frame
 
+    def _score(self, here: Bool[np.ndarray, " question"]) -> tuple[float, float, float]:
+        """The score of some questions' mean effects, and its interval over them."""
+        values = self.effects[here]
+        weighted, whole = values @ np.arange(values.shape[1]), values.sum(1)
+        if not whole.sum() > _SMALLEST:
+            return np.nan, np.nan, np.nan
+        score = weighted.sum() / whole.sum()
+        low, high = jackknife(score, leave_one_out(weighted, whole), within=(0.0, values.shape[1] - 1.0))
+        return float(score), float(low), float(high)
+
     def _groups(self) -> Iterable[tuple[float, Bool[np.ndarray, " question"]]]:
         return ((float(group), self.groups == group) for group in np.unique(self.groups))
 
@@ -162,14 +179,18 @@ def depth_score(
     model: Any,
     questions: Any,
     *,
-    effect: Effect = "skip",
+    effect: Effect = "published",
     part: Part = "layer",
+    first_token: FirstToken = "kept",
     by: Any = None,
     draws: int = 1000,
     seed: int = 0,
     batch_tokens: int | None = None,
 ) -> DepthScore:
     """The depth score Σ l·e_l / Σ e_l of every question: does a model use later layers for harder ones?
+
+    The score of Csordás et al. (arXiv 2505.13898) by the rule of their released code, which is the default. They show
+    a second one, of what later layers do differently, and of long answers take several cuts inside: not so here.
 
     model
         A `Model`, or anything `load_model` takes.
@@ -178,10 +199,16 @@ def depth_score(
         as it is written, stands behind its text while every layer in turn is interfered with, and the change of the
         probabilities is measured where its tokens are predicted.
     effect
-        "skip": the layer writes nothing, at any token. "skip_before": it writes nothing at the tokens before the one
-        that predicts the answer, but for the text's first: what the answer needs others to compute. "erase": the same
-        tokens become the mean token (over all questions, first tokens left out) where they enter the layer: what the
-        answer has not yet read of them. The first token stays because heads rest on it, whatever it is.
+        "published": the layer writes nothing at the tokens before the answer's first, and e is the maximum over the
+        positions from that token to the end. So what predicts the answer's first token is skipped at and not
+        measured, and what comes after the answer is. The others measure where the answer's tokens are predicted, and
+        e is the mean over those: "skip": the layer writes nothing, at any token; "skip_before": nothing at the tokens
+        before the one that predicts the answer: what the answer needs others to compute; "erase": the same tokens
+        become the mean token (over all questions, first tokens left out) where they enter the layer: what the answer
+        has not yet read of them.
+    first_token
+        Whether a text's first token is interfered with too: "kept" (published, for heads rest on it, whatever it is)
+        or "changed".
     part
         What a skip silences: the "layer", its "attn" or its "mlp".
     by
@@ -199,12 +226,15 @@ def depth_score(
     >>> from transformers import GPT2Config, GPT2LMHeadModel
     >>> tiny = GPT2LMHeadModel(GPT2Config(n_layer=3, n_head=2, n_embd=8, vocab_size=16, n_positions=32))
     >>> found = ld.depth.depth_score(tiny, [([1, 2, 3], [4], 1), ([4, 5, 6, 7], [2, 2], 2)])
-    >>> found.frame()[["group", "n", "length"]].values.tolist()
-    [[1.0, 1.0, 3.0], [2.0, 1.0, 4.0]]
+    >>> found.frame()[["group", "length", "answer_length"]].values.tolist()
+    [[1.0, 3.0, 1.0], [2.0, 4.0, 2.0]]
     """
-    for name, value, known in (("effect", effect, get_args(Effect)), ("part", part, get_args(Part))):
-        if value not in known:
-            raise InputError(f"{name}={value!r} is unknown: use {', '.join(map(repr, known))}.")
+    known = {"effect": (effect, Effect), "part": (part, Part), "first_token": (first_token, FirstToken)}
+    for name, (value, values) in known.items():
+        if value not in get_args(values):
+            raise InputError(f"{name}={value!r} is unknown: use {', '.join(map(repr, get_args(values)))}.")
+    if effect == "published" and first_token != "kept":
+        raise InputError(f"effect='published' keeps the first token: leave first_token={first_token!r} out.")
     if effect == "erase" and part != "layer":
         raise InputError(f"effect='erase' erases the stream that enters a layer: leave part={part!r} out.")
     for name, number, least in (("draws", draws, 1), ("seed", seed, 0)):
@@ -214,13 +244,15 @@ def depth_score(
     model = load_model(model)
     ids, behind = read_answers(model, texts, answers)
     starts = [len(row) - length for row, length in zip(ids, behind, strict=True)]
+    kept = first_token == "kept"
+    least = 1 + kept + (effect in ("skip_before", "erase"))
     for number, start in enumerate(starts):
-        if effect != "skip" and start < 3:
+        if start < least:
             raise InputError(
-                f"question {number} has {start} token{'s' * (start != 1)}, but effect={effect!r} needs one between the "
-                "first and the last: give a longer one, or effect='skip'."
+                f"question {number} has {start} token{'s' * (start != 1)}, but effect={effect!r} needs {least}"
+                f"{', the first of which is kept' * kept}: give a longer one."
             )
-    measured = Measured(model, ids, starts, effect, part, model.at_once(batch_tokens))
+    measured = Measured(model, ids, starts, effect, part, first_token, model.at_once(batch_tokens))
     return DepthScore(
         components=measured.components,
         effects=measured.effects,
@@ -236,6 +268,7 @@ def depth_score(
         model=model.name,
         draws=int(draws),
         seed=int(seed),
+        first_token=first_token,
     )
 
 
@@ -277,11 +310,3 @@ def _numbers(groups: Any) -> Float[np.ndarray, " question"]:
             raise InputError(f"question {number} has {group!r:.40} hops: give a number, at most 10⁶ in size.")
         found.append(float(group))
     return np.array(found)
-
-
-def _mean(values: Float[np.ndarray, question * rest]) -> Any:
-    """The mean over the questions that have a value; NaN where none has."""
-    known = np.isfinite(values)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        mean = np.where(known, values, 0.0).sum(0) / known.sum(0)
-    return float(mean) if mean.ndim == 0 else mean

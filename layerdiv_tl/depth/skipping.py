@@ -1,7 +1,8 @@
-"""What happens behind a layer that writes nothing."""
+"""What changes after a layer that writes nothing: the effects of skipping layers, attentions and MLPs."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -9,7 +10,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..components import Component
@@ -18,12 +19,15 @@ from ..errors import InputError
 from ..results import Result
 from ..stream.capture import batches, quiet, upcast
 from ..stream.loading import load_model
+from .distributions import softmax, softmax_change
 from .norms import SMALLEST, Part
 from .replay import Replay
 from .summary import QUANTILES, note, summarise
 from .texts import describe, read_layers, read_texts
 
-Mode = Literal["current", "future", "local"]
+Mode = Literal["current", "future", "local", "future_local"]
+FirstToken = Literal["kept", "changed"]
+Cuts = Sequence[float] | Literal["published"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -40,11 +44,14 @@ class Skip(Result):
     loss
         `[measurement, skipped]`: how many nats the next token's cross-entropy grows; NaN behind the last token.
     text, position
-        `[measurement]`: which token that is. In "future" mode a token comes once for every cut before it.
+        `[measurement]`: which token that is. With cuts a token comes once for every cut before it.
     components, layers
         What was skipped, and the layers that were watched.
-    part, mode
-        As asked for.
+    part, mode, first_token, cuts
+        As asked for; `cuts` is "none" where there are none.
+
+    The released code of *Do Language Models Use Their Depth Efficiently?* draws the maxima over tokens, cuts and
+    texts: `by_pair().effect_max` and `frame().output_max`. Its map also has a diagonal, which is 1 for a whole layer.
     """
 
     components: tuple[Component, ...]
@@ -58,6 +65,8 @@ class Skip(Result):
     part: str
     mode: str
     model: str
+    first_token: str = "kept"
+    cuts: str = "none"
 
     def frame(self) -> pd.DataFrame:
         """One row per skipped component.
@@ -109,25 +118,34 @@ def skip(
     part: Part = "layer",
     mode: Mode = "current",
     *,
+    first_token: FirstToken = "kept",
     layers: Any = None,
-    cuts: Sequence[float] = (0.25, 0.5, 0.75),
+    cuts: Cuts = (0.25, 0.5, 0.75),
     batch_tokens: int | None = None,
 ) -> Skip:
-    """Skip every layer, attention or MLP in turn, and measure what changes behind it.
+    """Skip every layer, attention or MLP in turn, and measure what changes after it.
+
+    The effects of Csordás et al. (arXiv 2505.13898) by the rules of their released code. Its defaults are those here
+    except for `cuts`.
 
     model, texts
         As in `sizes`; texts of at least two tokens.
     part
         What writes nothing: the "layer", its "attn" or its "mlp".
     mode
-        "current": it is skipped at every token, and every token is measured. "future": it is skipped at the
-        tokens before a cut, never the first of a text, and the tokens from the cut on are measured: what later
-        tokens need of it. "local": its write is taken out of the stream that each later layer, and the
+        "current": it is skipped at every token, and every token is measured. "future": it is skipped at the tokens
+        before a cut, and the tokens from the cut on are measured: what later tokens need of it. "local" and
+        "future_local": at the same tokens its write is taken out of the stream that each later layer, and the
         read-out, sees, and what they do about it goes no further: the direct effect.
+    first_token
+        Whether the first token of a text is skipped at too: "kept" (published, and the default: heads rest on
+        the first token whatever it is, and a change of it says little about the layer) or "changed".
     layers
         Which layers are skipped, in order of use; None is all.
     cuts
-        For "future", shares of a text's length.
+        For the future modes, shares of a text's length; or "published": up to four random ones of every eighth token,
+        drawn for one text after another from Python's generator seeded with 123. The default is not the published
+        one, because that needs texts of 13 tokens.
     batch_tokens
         The most padded tokens in one forward pass. Of each, the streams of all layers are kept, twice.
 
@@ -142,26 +160,36 @@ def skip(
     >>> found.frame().component.tolist(), found.by_pair().later.tolist()
     (['L0.layer', 'L1.layer', 'L2.layer'], ['L1.layer', 'L2.layer', 'L2.layer'])
     """
-    for name, value, known in (("part", part, get_args(Part)), ("mode", mode, get_args(Mode))):
-        if value not in known:
-            raise InputError(f"{name}={value!r} is unknown: use {', '.join(map(repr, known))}.")
-    if mode == "future" and (not len(cuts) or not all(0 < cut < 1 for cut in cuts)):
+    known = {"part": (part, Part), "mode": (mode, Mode), "first_token": (first_token, FirstToken)}
+    for name, (value, values) in known.items():
+        if value not in get_args(values):
+            raise InputError(f"{name}={value!r} is unknown: use {', '.join(map(repr, get_args(values)))}.")
+    future = mode.startswith("future")
+    if future and isinstance(cuts, str) and cuts != "published":
+        raise InputError(f"cuts={cuts!r} is unknown: use 'published', or shares of a text's length.")
+    if future and not isinstance(cuts, str) and (not len(cuts) or not all(0 < cut < 1 for cut in cuts)):
         raise InputError(f"cuts={tuple(cuts)!r} must be shares of a text's length, between 0 and 1.")
     model = load_model(model)
-    least = 3 if mode == "future" else 2
-    why = "one is never skipped, one is and one is measured" if mode == "future" else "no other follows to be predicted"
+    least, why = 2, "no other follows to be predicted"
+    if future:
+        least, why = 3 - (first_token == "changed"), "one is skipped and one is measured, besides a first that is kept"
+        if cuts == "published":
+            least, why = 13, "the first published cut is at token 8 and the last tokens are left out"
     ids = read_texts(model, texts, least, why)
-    shares = list(cuts) if mode == "future" else [None]
+    places = _cuts([len(row) for row in ids], cuts, first_token) if future else [None]
     from tqdm.auto import tqdm
 
     found: list[_Batch] = []
     with quiet(model.anatomy), tqdm(total=len(ids), desc=model.name, unit="text", delay=2, leave=False) as progress:
         for rows in batches([len(r) for r in ids], model.at_once(batch_tokens), model.anatomy.length_switch):
-            replay = Replay(model, [ids[row] for row in rows], keep_writes=mode == "local" and part != "layer")
+            keep = mode.endswith("local") and part != "layer"
+            replay = Replay(model, [ids[row] for row in rows], keep_writes=keep)
             wanted = [b for b in read_layers(layers, len(replay.layers)) if replay.silence(part, b)]
             if not wanted:
                 raise InputError(f"these layers of {model.name} have no {part} that writes to the stream.")
-            found += [_Batch(replay, rows, part, mode, share, wanted) for share in shares]
+            for cut in places:
+                skipped, measured = _where(replay, None if cut is None else cut[rows], first_token)
+                found.append(_Batch(replay, rows, part, mode, skipped, measured, wanted))
             names = tuple(replay.component(part, block) for block in wanted)
             watched = tuple(replay.component("layer", block) for block in range(len(replay.layers)))
             progress.update(len(rows))
@@ -171,27 +199,70 @@ def skip(
     output, loss, position = (
         np.concatenate([getattr(b, name) for b in found])[order] for name in ("output", "loss", "position")
     )
-    return Skip(names, watched, later, largest, output, loss, text[order], position, part, mode, model.name)
+    said = ("published" if isinstance(cuts, str) else ", ".join(f"{cut:g}" for cut in cuts)) if future else "none"
+    return Skip(
+        components=names,
+        layers=watched,
+        later=later,
+        later_max=largest,
+        output=output,
+        loss=loss,
+        text=text[order],
+        position=position,
+        part=part,
+        mode=mode,
+        model=model.name,
+        first_token=first_token,
+        cuts=said,
+    )
+
+
+def _cuts(lengths: list[int], cuts: Cuts, first_token: FirstToken) -> list[Any]:
+    """For every cut, `[text]`: the first token that is measured; 0 where a text has no such cut."""
+    size = np.array(lengths)
+    if not isinstance(cuts, str):
+        least = 2 - (first_token == "changed")
+        return [np.clip(np.round(size * cut).astype(int), least, size - 1) for cut in cuts]
+    draw = random.Random(123)
+    table = np.zeros((4, len(size)), dtype=int)
+    for text, length in enumerate(lengths):
+        some = list(range(8, length - 4, 8))
+        draw.shuffle(some)
+        table[: len(some[:4]), text] = some[:4]
+    return list(table)
+
+
+def _where(
+    replay: Replay, cut: np.ndarray | None, first_token: FirstToken
+) -> tuple[Bool[Tensor, "row token"] | None, Bool[Tensor, "row token"]]:
+    """(tokens that are skipped at, None for all; tokens that are measured)."""
+    real = replay.tokens
+    places = torch.arange(real.shape[1], device=real.device).expand_as(real)
+    touched = places >= (first_token == "kept")
+    if cut is None:
+        return (touched if first_token == "kept" else None), real
+    start = torch.as_tensor(cut, device=real.device)[:, None]
+    return touched & (places < start), real & (places >= start) & (start > 0)
 
 
 class _Batch:
-    """The skips of one batch at one cut (None: everywhere)."""
+    """The skips of one batch at one cut."""
 
     def __init__(
-        self, replay: Replay, rows: list[int], part: Part, mode: Mode, share: float | None, wanted: list[int]
+        self,
+        replay: Replay,
+        rows: list[int],
+        part: Part,
+        mode: Mode,
+        skipped: Bool[Tensor, "row token"] | None,
+        measured: Bool[Tensor, "row token"],
+        wanted: list[int],
     ) -> None:
-        self.replay, self.part, self.mode = replay, part, mode
-        real = replay.tokens
-        places = torch.arange(real.shape[1], device=real.device).expand_as(real)
-        self.measured, self.skipped = real, None
-        if share is not None:
-            lengths = real.sum(1, keepdim=True)
-            cut = torch.minimum((lengths * share).round().long().clamp_min(2), lengths - 1)
-            self.skipped, self.measured = (places >= 1) & (places < cut), real & (places >= cut)
-        counts = self.measured.sum(1)
+        self.replay, self.part, self.mode, self.skipped, self.measured = replay, part, mode, skipped, measured
+        counts = measured.sum(1)
         self.rows, self.counts = rows, counts.cpu().numpy()
         self.text = np.repeat(rows, self.counts)
-        self.position = places[self.measured].cpu().numpy()
+        self.position = measured.nonzero(as_tuple=True)[1].cpu().numpy()
         pairs = (len(rows), len(wanted), len(replay.layers))
         self.later, self.largest = np.full(pairs, np.nan), np.full(pairs, np.nan)
         self.clean = [
@@ -200,7 +271,7 @@ class _Batch:
         self.sizes = [delta.norm(dim=-1).clamp_min(SMALLEST) for delta in self.clean]
         finals = [self._final(number, block) for number, block in enumerate(wanted)]
         del self.clean, self.sizes
-        self.output, self.loss = _answers(replay, finals, self.measured)
+        self.output, self.loss = _answers(replay, finals, measured)
 
     def _final(self, number: int, block: int) -> Float[Tensor, "n d"]:
         """The final streams at the measured tokens; on the way, what becomes of the layers behind."""
@@ -211,11 +282,14 @@ class _Batch:
                 return
             off = upcast(after) - upcast(before) - self.clean[layer]
             effect = (off.norm(dim=-1) / self.sizes[layer]).masked_fill(~self.measured.to(off.device), 0.0)
-            self.later[:, number, layer] = effect.sum(1, dtype=torch.float64).cpu().numpy() / self.counts
+            mean = effect.sum(1, dtype=torch.float64).cpu().numpy() / np.maximum(self.counts, 1)
+            self.later[:, number, layer] = mean
             self.largest[:, number, layer] = effect.amax(1).cpu().numpy()
 
-        if self.mode == "local":
+        if self.mode.endswith("local"):
             wrote = replay.left[block] - streams[block] if self.part == "layer" else replay.writes[block, self.part]
+            if self.skipped is not None:
+                wrote = wrote.masked_fill(~self.skipped.to(wrote.device)[..., None], 0.0)
 
             def without(layer: int, _: Tensor) -> Tensor:
                 return streams[layer] - replay.onward(wrote, block, layer).to(streams[layer].device)
@@ -231,25 +305,14 @@ def _answers(replay: Replay, finals: list[Tensor], measured: Tensor) -> tuple[np
     """(‖softmax − softmax'‖₂, growth of the loss), `[measurement, skipped]`; chunks of tokens, one skip at a time."""
     clean = replay.streams[-1][measured.to(replay.streams[-1].device)]
     targets = replay.targets()[measured[replay.tokens]]
-    output = torch.empty(len(clean), len(finals))
-    loss = torch.empty(len(clean), len(finals))
+    output, loss = np.empty((2, len(clean), len(finals)), dtype=np.float32)
     for chunk in replay.chunks(len(clean)):
         following = targets[chunk]
-        p, before = probabilities(replay.logits(clean[chunk]), following)
+        p, before = softmax(replay.logits(clean[chunk]), following)
         for number, final in enumerate(finals):
-            q, after = probabilities(replay.logits(final[chunk]), following)
-            output[chunk, number] = q.sub_(p).norm(dim=-1).float().cpu()
-            loss[chunk, number] = (after - before).float().cpu()
-    return output.numpy(), loss.numpy()
-
-
-def probabilities(logits: Float[Tensor, "n v"], targets: Int[Tensor, " n"]) -> tuple[Tensor, Tensor]:
-    """(softmax, made in place of the logits; cross-entropy of the targets, NaN where one is negative)."""
-    targets = targets.to(logits.device)
-    logits -= logits.amax(-1, keepdim=True)
-    picked = logits.gather(1, targets.clamp_min(0)[:, None])[:, 0]
-    total = logits.exp_().sum(-1)
-    return logits.div_(total[:, None]), (total.log() - picked).masked_fill(targets < 0, float("nan"))
+            change, after = softmax_change(replay.logits(final[chunk]), p, following)
+            output[chunk, number], loss[chunk, number] = change.cpu().numpy(), (after - before).cpu().numpy()
+    return output, loss
 
 
 def _collect(found: list[_Batch], texts: int, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:

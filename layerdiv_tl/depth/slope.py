@@ -42,11 +42,12 @@ def slope(
     beside: Float[np.ndarray, " example"] | None = None,
     draws: int = 1000,
     seed: int = 0,
+    weights: Float[np.ndarray, " example"] | None = None,
 ) -> Slope:
     """The slope of y on x; with `beside`, that of the least-squares plane over x and it.
 
-    Permuted is what `beside` leaves of y (Freedman and Lane 1983; without it, y itself, which is to permute x).
-    Examples without a y (NaN) are left out.
+    Permuted is what `beside` leaves of y (Freedman and Lane 1983; without it, y itself, which is to permute x), and
+    with it go the examples' `weights` (None: all alike). Examples without a y (NaN) are left out.
 
     >>> found = slope(np.array([1.0, 1, 1, 2, 2, 3, 3, 3]), np.array([2.0, 2, 2, 5, 5, 8, 8, 8]))
     >>> round(found.value, 9), round(found.low, 9), round(found.high, 9), found.reason
@@ -55,21 +56,24 @@ def slope(
     known = np.isfinite(y)
     x, y = x[known], y[known]
     other = np.zeros_like(y) if beside is None else beside[known].astype(float)
+    heavy = np.ones_like(y) if weights is None else weights[known].astype(float)
     count = len(y)
     if count < 2 or len(np.unique(x)) < 2:
         return _none(count, "all examples are of one group, so nothing can rise")
-    # Centred first, so that the moments do not cancel.
-    x, y, other = (v - v.mean() for v in (x, y, other))
-    even = np.full((1, count), 1 / count)
+    even = heavy[None] / heavy.sum()
+    # Centered first, so that the moments do not cancel.
+    x, y, other = (v - even[0] @ v for v in (x, y, other))
     value = _slopes(even, x, y[None], other)[0]
     if np.isnan(value):
         return _none(count, "the groups differ as the lengths do, so the two cannot be told apart")
-    left_out = _slopes((1 - np.eye(count)) / (count - 1), x, y[None], other)
+    others = np.where(np.eye(count, dtype=bool), 0.0, heavy)
+    left_out = _slopes(others / others.sum(1, keepdims=True), x, y[None], other)
     # One example that a slope rests on alone leaves none without it.
     low, high = jackknife(value, left_out) if np.isfinite(left_out).all() else (np.nan, np.nan)
-    spread = other @ other
-    rest = y - other * (other @ y / spread) if spread > 0 else y
-    shuffled = np.random.default_rng([seed, 1]).permuted(np.tile(rest, (draws, 1)), axis=1)
+    spread = (even[0] * other) @ other
+    rest = y - other * ((even[0] * other) @ y / spread) if spread > 0 else y
+    order = np.random.default_rng([seed, 1]).permuted(np.tile(np.arange(count), (draws, 1)), axis=1)
+    shuffled, even = rest[order], even[0][order]
     chance = np.abs(_slopes(even, x, shuffled, other))
     # Rounding must not tell a permutation from one that is the same.
     p = (1 + np.sum(chance >= abs(value) * (1 - 1e-9) - 1e-12)) / (1 + draws)

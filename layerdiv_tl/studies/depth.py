@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FOLDER = "depth"
-# Of analyses, their defaults included. 2: fingerprints are of all weights, and of the tokenizer.
+# Of analyses, their defaults included. 2: fingerprints are of all weights and of the tokenizer, and analyses follow the
+# released code of arXiv 2505.13898.
 FORMAT = "layerdiv_tl.depth/2"
 # Shorter texts have no token that is skipped, one that is measured, and a cut between them.
 LEAST = 4
@@ -339,9 +340,9 @@ def _standard(model: Model, before: tuple[Model, Identity] | None, asked: _Asked
     if (some := asked.questions) is not None:
 
         def scored(some: Questions = some) -> Result:
-            return depth.depth_score(model, some, seed=asked.seed, **size)
+            return depth.depth_score(model, some, effect="published", seed=asked.seed, **size)
 
-        told = {"questions": [some.texts, some.answers], "seed": asked.seed, **size}
+        told = {"questions": [some.texts, some.answers], "effect": "published", "seed": asked.seed, **size}
         jobs.append(("depth_score", f"{len(some.texts)} questions", told, scored))
     for place in [t.name for t in asked.tasks] or [on]:
         t = next((t for t in asked.tasks if t.name == place), None)

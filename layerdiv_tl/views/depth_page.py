@@ -32,8 +32,8 @@ _MEASURE = {
 }
 _CAPTION = {
     "sizes": "What each attention, MLP and layer writes beside the stream it is added to.",
-    "skip": "What changes when one layer writes nothing at any token.",
-    "skip_future": "The same where the layer is silent at the tokens before a cut and the tokens behind it are "
+    "skip": "What changes when one layer writes nothing at any token but the first.",
+    "skip_future": "The same where the layer is silent at the tokens before a cut and the tokens from the cut on are "
     "measured: what later tokens need of it.",
     "lens": "What the model would answer at every junction of the stream.",
     "depth_score": "How deep the layers lie that an answer rests on, by the number of hops of the question.",
@@ -52,11 +52,16 @@ _CORRELATIONS = (
     "at 0.9."
 )
 _METHODS = (
-    "A layer or sublayer is skipped by having it write nothing to the stream; everything behind it is computed again "
-    "from there. Nothing is retrained: a pruned model heals with training, and may then rank its layers differently.",
+    "Sizes, skips, the lens and the depth score follow the code released with Do Language Models Use Their Depth "
+    "Efficiently? (arXiv 2505.13898), except that cuts are at quarters of a text and that means stand next to the "
+    "maxima, which are all that it draws. A skipped layer or sublayer writes nothing to the stream, and everything "
+    "after it is computed again. The first token of a text is never skipped at: heads rest on it, whatever it is. "
+    "Agreement and plans are about removal, at every token. Nothing is retrained: a pruned model heals with training, "
+    "and may then rank its layers differently.",
     "Means are over tokens, intervals over texts, rows or questions, because tokens of one text are not independent; "
-    f"fewer than {LEAST} of these have no interval. The depth score is Σ l·e_l / Σ e_l of the effects e of skipping "
-    "layer l.",
+    f"fewer than {LEAST} of these have no interval. The depth score of a group is Σ l·e_l / Σ e_l: e_l is the mean over "
+    "its questions of the largest change of the probabilities from the answer's first token on when layer l is skipped "
+    "at the tokens before it.",
     "Direct measures and effects are compared by Spearman's rank correlation over components; its interval is over "
     "rows, and beside it one over components, which is the wider. Half of the rows choose a plan, the other half "
     "measures it.",

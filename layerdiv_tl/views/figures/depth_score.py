@@ -17,10 +17,13 @@ from .parts import hover_lines, whiskers
 
 _PANEL = 210
 _EFFECT = {
+    "published": "one {part} at a time writes nothing at the tokens before the answer, its maximum from there on (the "
+    "rule of the paper's code)",
     "skip": "one {part} at a time writes nothing",
     "skip_before": "one {part} at a time writes nothing at the tokens before the one that predicts the answer",
     "erase": "the tokens before the one that predicts the answer become the mean token as they enter a layer",
 }
+_FIRST = {"kept": "left alone", "changed": "changed too"}
 _PART = {"layer": "layer", "attn": "attention", "mlp": "MLP"}
 
 
@@ -81,7 +84,8 @@ def score_bars(score: DepthScore, title: str | None = None) -> go.Figure:
             col=1,
         )
     said = f"Σ l·e / Σ e, e the change of the answer's probabilities when {_EFFECT[score.effect]}; "
-    said = said.format(part=_PART[score.part]) + "means over questions, with 95 % intervals where there are 8 or more. "
+    said = said.format(part=_PART[score.part]) + f"the first token is {_FIRST[score.first_token]}; "
+    said += "e is the mean over a group's questions, with 95 % intervals over them where there are 8 or more. "
     said += f"All questions: {_slope(score.slope, score.by)}. "
     said += f"Of equal length: {_slope(score.slope_at_length, score.by)}."
     title = title or f"How deep the answers of {score.model} rest, by {score.by}"

@@ -30,9 +30,11 @@ if TYPE_CHECKING:
 
 _PANEL = 190
 _MODE = {
-    "current": "skipped at every token, measured at every token",
-    "future": "skipped at the tokens before a cut, measured from the cut on",
-    "local": "its write taken out of what each later layer sees, nothing handed on: the direct effect",
+    "current": "skipped at every token{first}, measured at every token",
+    "future": "skipped at the tokens before a cut{first}, measured from the cut on",
+    "local": "its write taken out of what each later layer sees{first}, nothing handed on: the direct effect",
+    "future_local": "its write before a cut taken out of what each later layer sees{first}, nothing handed on, "
+    "measured from the cut on",
 }
 _PART = {"layer": "layer", "attn": "attention", "mlp": "MLP"}
 _BARS = "Bars: means over tokens; dashes: medians."
@@ -110,23 +112,25 @@ def skip_bars(skip: Skip, title: str | None = None) -> go.Figure:
         "later": "Change of the later layers' writes, their mean",
     }
     title = title or f"What {skip.model} does without each {_PART[skip.part]}"
-    return _bars(skip, panels, title, f"Each {_PART[skip.part]} in turn: {_MODE[skip.mode]}. {_BARS}")
+    return _bars(skip, panels, title, f"Each {_PART[skip.part]} in turn: {_mode(skip)}. {_BARS}")
 
 
 def lens_bars(lens: Lens, title: str | None = None) -> go.Figure:
     """KL divergence and top-k overlap of every junction's answer and the last one."""
     panels = {"kl": "KL(junction ‖ last)", "overlap": f"Overlap of the {lens.k} likeliest tokens"}
     norm = "each junction's own norm" if lens.norm == "recomputed" else "the last stream's norm"
+    bars = _BARS.replace("means over tokens", "means over texts of their means over tokens")
     title = title or f"What {lens.model} would answer at every junction"
-    return _bars(lens, panels, title, f"Read out with {norm}, compared with what the model says. {_BARS}")
+    return _bars(lens, panels, title, f"Read out with {norm}, compared with what the model says. {bars}")
 
 
 def erasure_bars(erasure: Erasure, title: str | None = None) -> go.Figure:
     """What erasing a token does to the answer, by the layer before which it is erased."""
-    what = "One token" if erasure.span == "position" else "A token and all before it"
+    what = "One token" if erasure.span == "position" else _prefix(erasure)
     title = title or f"Until which layer {erasure.model} needs earlier tokens"
     said = f"{what} replaced by the mean stream where it enters a layer; mean over the tokens. {_BARS}"
-    return _bars(erasure, {"effect": "Change of the answer, where it is predicted"}, title, said)
+    where = "the answer, where it is predicted" if erasure.measured == "answer" else "what is said at later tokens"
+    return _bars(erasure, {"effect": f"Change of {where}"}, title, said)
 
 
 def gradient_bars(gradients: IntegratedGradients, title: str | None = None) -> go.Figure:
@@ -157,7 +161,7 @@ def skip_map(skip: Skip, title: str | None = None) -> go.Figure:
     title = title or f"What later layers of {skip.model} do differently without each {_PART[skip.part]}"
     unit = "‖Δ − Δ′‖ / ‖Δ‖"
     figure = _map(z, hover, skip.components, unit, signed=False)
-    arrange(figure, title, f"Mean over tokens; each {_PART[skip.part]} in turn {_MODE[skip.mode]}.", plot=520, below=60)
+    arrange(figure, title, f"Mean over tokens; each {_PART[skip.part]} in turn {_mode(skip)}.", plot=520, below=60)
     figure.update_xaxes(**component_axis(skip.layers), title_text="later layer", showgrid=False, zeroline=False)
     return figure.update_yaxes(title_text=f"skipped {_PART[skip.part]}")
 
@@ -168,8 +172,9 @@ def erasure_map(erasure: Erasure, text: int = 0, title: str | None = None) -> go
     Raises InputError for a text that does not exist.
     """
     title = title or f"Until which layer {erasure.model} needs each token"
-    what = "The token" if erasure.span == "position" else "The token and all before it"
-    said = f"{what} replaced by the mean stream where it enters the layer; mean over the answer's positions."
+    what = "The token" if erasure.span == "position" else _prefix(erasure).replace("A", "The", 1)
+    where = "the answer's positions" if erasure.measured == "answer" else "later positions"
+    said = f"{what} replaced by the mean stream where it enters the layer; mean over {where}."
     return _token_map(erasure, erasure.effect, text, "‖Δ softmax‖₂", title, said, signed=False)
 
 
@@ -181,7 +186,8 @@ def gradient_map(gradients: IntegratedGradients, text: int = 0, title: str | Non
     part = _PART[gradients.part]
     title = title or f"What the answer of {gradients.model} owes to each token at each {part}"
     said = (
-        f"Integrated gradients over what each {part} hands on, {gradients.steps} steps, baseline {gradients.baseline}; "
+        f"Integrated gradients over what each {part} hands on, {gradients.steps} {gradients.path} steps, "
+        f"baseline {gradients.baseline.replace('_', ' ')}; "
     )
     said += f"sums are off by {style.number(100 * gradients.gap)} % of the change."
     return _token_map(gradients, gradients.attribution, text, "probability", title, said, signed=True)
@@ -306,6 +312,15 @@ def _map(z: np.ndarray, hover: Any, rows: Sequence[Component], unit: str, *, sig
         )
     )
     return figure.update_yaxes(**component_axis(rows), showgrid=False, zeroline=False)
+
+
+def _mode(skip: Skip) -> str:
+    """What is skipped where, the first token with it or not."""
+    return _MODE[skip.mode].format(first=" but a text's first" if skip.first_token == "kept" else "")
+
+
+def _prefix(erasure: Erasure) -> str:
+    return f"A token and all before it{' but the first' if erasure.first_token == 'kept' else ''}"
 
 
 def _place(component: Component) -> tuple[int | None, int | None]:
