@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .._checks import resampling
+from .._checks import number
 from ..errors import InputError
 from .correlation import checked, framed
 from .uncertainty import LEVEL, mean_interval
@@ -37,7 +37,7 @@ def module_shares(frame: pd.DataFrame, *, level: float = LEVEL) -> pd.DataFrame:
     """
     import pandas as pd
 
-    resampling(draws, seed, level)
+    number("level", level, above=0, below=1)
     terms = [term for term in TERMS if term in framed(frame)]
     if not terms:
         raise InputError(f"the frame has none of the columns {', '.join(TERMS)}: give that of by_module().")

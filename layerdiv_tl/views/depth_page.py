@@ -59,9 +59,9 @@ _METHODS = (
     "Agreement and plans are about removal, at every token. Nothing is retrained: a pruned model heals with training, "
     "and may then rank its layers differently.",
     "Means are over tokens, intervals over texts, rows or questions, because tokens of one text are not independent; "
-    f"fewer than {LEAST} of these have no interval. The depth score of a group is Σ l·e_l / Σ e_l: e_l is the mean over "
-    "its questions of the largest change of the probabilities from the answer's first token on when layer l is skipped "
-    "at the tokens before it.",
+    f"fewer than {LEAST} of these have no interval. The depth score of a group is Σ l·e_l / Σ e_l: e_l is the mean "
+    "over its questions of the largest change of the probabilities from the answer's first token on when layer l is "
+    "skipped at the tokens before it.",
     "Direct measures and effects are compared by Spearman's rank correlation over components; its interval is over "
     "rows, and beside it one over components, which is the wider. Half of the rows choose a plan, the other half "
     "measures it.",
