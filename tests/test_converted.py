@@ -190,7 +190,7 @@ def test_two_processes_at_once_and_one_that_was_killed(tmp_path, cache):
     (left,) = folders(cache)
     assert left.startswith(".partial-")
     both = [start(tmp_path / "tiny.gguf", 2) for _ in range(2)]
-    answers = {process.communicate(timeout=120)[0].splitlines()[-1] for process in both}
+    answers = {process.communicate(timeout=600)[0].splitlines()[-1] for process in both}
     assert len(answers) == 1
     assert [name for name in folders(cache) if name != left] == [next(n for n in folders(cache) if n[0] == "g")]
     assert left in folders(cache)

@@ -55,7 +55,7 @@ def load(name, settings=None, **environment):
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=600,
     )
     return json.loads(done.stdout.splitlines()[-1])
 
