@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import importlib
 import io
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from .._checks import file_path, shown
 from ..errors import InputError
+from ..stream.hub import unreachable
 
 SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
 
@@ -185,8 +187,9 @@ def hub_rows(path: str, config: str | None, split: str, name: str) -> Rows:
     """
     instead = f"give data=, a folder with {name}{{{','.join(SUFFIXES)}}}"
     try:
-        load = _datasets(instead).load_dataset
-        rows = load(path, config, split=split)
+        datasets = _datasets(instead)
+        with _only_cached(datasets) if unreachable() else contextlib.nullcontext():
+            rows = datasets.load_dataset(path, config, split=split)
     except InputError:
         raise
     except Exception as error:  # datasets, huggingface_hub, fsspec and requests each raise their own
@@ -196,6 +199,19 @@ def hub_rows(path: str, config: str | None, split: str, name: str) -> Rows:
         raise InputError(message) from error
     source = " ".join(filter(None, ["Hugging Face", path, config, split]))
     return _counted(rows, f"row {{}} of {path}", source)
+
+
+@contextlib.contextmanager
+def _only_cached(datasets: Any) -> Iterator[None]:
+    """Let `datasets` look into its cache alone: left to itself it asks a hub that is not there for half a minute."""
+    from huggingface_hub import constants
+
+    before = datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE
+    datasets.config.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE = before
 
 
 def _saved(folder: Path, split: str) -> Rows:
