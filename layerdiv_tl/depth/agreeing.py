@@ -46,8 +46,6 @@ UNITS: Mapping[str, str] = {
 }
 # A rank that another sample of rows gives back as well as this counts as stable.
 STABLE = 0.9
-# Each split is a row of weights over all examples.
-MOST_SPLITS = 100_000
 # Of `correlations`, which may have no rows.
 _COLUMNS = ["measure", "effect", "kind", "correlation", "low", "high", "low_components", "high_components"]
 _COLUMNS += ["better", "better_low", "better_high", "components"]
@@ -188,7 +186,7 @@ class Agreement(Result):
 
         Raises InputError for fewer than four rows, and for `splits` that is no whole number.
         """
-        whole_number("splits", splits, 1, MOST_SPLITS)
+        whole_number("splits", splits, 1, 100_000)  # each is a row of weights over all examples
         count = len(self.sums)
         if count < 4:
             raise InputError(f"ranks of two halves need at least 4 rows, and there are {count}: measure more of them.")

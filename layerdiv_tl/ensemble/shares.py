@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from .._checks import resampling
 from ..errors import InputError
-from .correlation import checked, framed
+from .inputs import checked, framed
 from .uncertainty import LEVEL, bootstrap
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from jaxtyping import Float, Int
 from .._checks import number, resampling
 from ..errors import InputError
 from ..results import Result
-from .correlation import checked, significance
+from .correlation import significance
+from .inputs import checked
 from .uncertainty import LEVEL, interval, resamples, wilson
 
 if TYPE_CHECKING:
