@@ -39,8 +39,6 @@ UNITS: Mapping[str, str] = {
 STABLE = 0.9
 # Less reliable ranks are mostly noise, and a correction for it mostly that of the reliability.
 RELIABLE = 0.5
-# Each split is a row of weights over all examples.
-MOST_SPLITS = 100_000
 # Of `correlations`, which may have no rows.
 _COLUMNS = ["measure", "effect", "kind", "correlation", "corrected", "spread_low", "spread_high"]
 _COLUMNS += ["low_components", "high_components", "better", "better_low", "better_high", "components"]
@@ -207,7 +205,7 @@ class Agreement(Result):
 
         Raises InputError for fewer than four rows, and for `splits` that is no whole number.
         """
-        whole_number("splits", splits, 1, MOST_SPLITS)
+        whole_number("splits", splits, 1, 100_000)  # each is a row of weights over all examples
         count = len(self.sums)
         if count < 4:
             raise InputError(f"ranks of two halves need at least 4 rows, and there are {count}: measure more of them.")

@@ -10,8 +10,9 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.stats import rankdata, t
 
-from .._checks import instance, resampling, shown, text, whole_number
+from .._checks import instance, resampling, shown, whole_number
 from ..errors import InputError
+from .inputs import checked, framed
 from .permutation import (
     LEAST_MODELS,
     by_cluster,
@@ -427,39 +428,6 @@ def _signs(frame: pd.DataFrame, signs: Mapping[str, int] | None) -> dict[str, in
         if not isinstance(name, str) or whole_number(f"signs[{shown(name)}]", sign, -1, 1) == 0:
             raise InputError(f"signs={shown(signs)} must be 1 (rises with accuracy) or -1 (falls).")
     return dict(signs)
-
-
-def framed(frame: Any) -> pd.DataFrame:
-    """What is a pandas frame. Raises InputError for anything else."""
-    import pandas as pd
-
-    return instance("frame", frame, pd.DataFrame, "give a pandas frame, as studies and decompositions make them")
-
-
-def checked(frame: pd.DataFrame, keys: Sequence[str], numbers: Sequence[str]) -> pd.DataFrame:
-    """The columns asked for, `numbers` as float64 (NaN where a value is missing).
-
-    Raises InputError for missing columns, no rows, rows without a key or with one that another row has,
-    and for text where a number should be.
-    """
-    if missing := [name for name in (*keys, *numbers) if text("a column's name", name) not in framed(frame)]:
-        raise InputError(f"the frame has no column {shown(missing[0])}: it needs {shown([*keys, *numbers])}.")
-    frame = frame[[*keys, *numbers]]
-    if frame.empty:
-        raise InputError(f"the frame has no rows: give one for each {', '.join(keys)}.")
-    for name in ("junction", *numbers):
-        if name in frame and (frame[name].dtype.kind == "c" or any(isinstance(x, str) for x in frame[name])):
-            raise InputError(f"the column {name!r} holds texts or complex numbers: give numbers, which have an order.")
-    if frame[list(keys)].isna().any(axis=None):
-        raise InputError(f"a row of the frame names no {' or no '.join(keys)}: fill them in.")
-    twice = frame.duplicated(list(keys))
-    if twice.any():
-        where = ", ".join(f"{name} {frame.loc[twice, name].iloc[0]}" for name in keys)
-        raise InputError(f"{where} stands in the frame more than once: give one row for each.")
-    try:
-        return frame.astype(dict.fromkeys(numbers, float))
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{', '.join(numbers)} must hold numbers ({error}).") from error
 
 
 def _key(reading: str, task: str, metric: str, sign: int, coefficient: str) -> dict[str, Any]:

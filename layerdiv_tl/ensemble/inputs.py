@@ -1,17 +1,20 @@
-"""What users give as ensembles, labels and targets -> checked float64 arrays."""
+"""What users give as ensembles, labels, targets and frames -> checked float64 numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from numbers import Integral
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._checks import listed, number, shown
+from .._checks import instance, listed, number, shown, text
 from ..components import Component, labels_of, members
 from ..errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # Squares of anything larger are no longer numbers.
 LARGEST = 1e100
@@ -108,3 +111,36 @@ def named(given: Sequence[str | Component] | None, count: int) -> tuple[Componen
     if len(names) != count or len(set(names)) != count:
         raise InputError(f"components names {len(set(names))} members, but the array holds {count}: one name for each.")
     return names
+
+
+def framed(frame: Any) -> pd.DataFrame:
+    """What is a pandas frame. Raises InputError for anything else."""
+    import pandas as pd
+
+    return instance("frame", frame, pd.DataFrame, "give a pandas frame, as studies and decompositions make them")
+
+
+def checked(frame: pd.DataFrame, keys: Sequence[str], values: Sequence[str]) -> pd.DataFrame:
+    """The columns asked for, `values` as float64 (NaN where a value is missing).
+
+    Raises InputError for missing columns, no rows, rows without a key or with one that another row has,
+    and for text where a number should be.
+    """
+    if missing := [name for name in (*keys, *values) if text("a column's name", name) not in framed(frame)]:
+        raise InputError(f"the frame has no column {shown(missing[0])}: it needs {shown([*keys, *values])}.")
+    frame = frame[[*keys, *values]]
+    if frame.empty:
+        raise InputError(f"the frame has no rows: give one for each {', '.join(keys)}.")
+    for name in ("junction", *values):
+        if name in frame and (frame[name].dtype.kind == "c" or any(isinstance(x, str) for x in frame[name])):
+            raise InputError(f"the column {name!r} holds texts or complex numbers: give numbers, which have an order.")
+    if frame[list(keys)].isna().any(axis=None):
+        raise InputError(f"a row of the frame names no {' or no '.join(keys)}: fill them in.")
+    twice = frame.duplicated(list(keys))
+    if twice.any():
+        where = ", ".join(f"{name} {frame.loc[twice, name].iloc[0]}" for name in keys)
+        raise InputError(f"{where} stands in the frame more than once: give one row for each.")
+    try:
+        return frame.astype(dict.fromkeys(values, float))
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{', '.join(values)} must hold numbers ({error}).") from error

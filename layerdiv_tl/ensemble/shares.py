@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from .._checks import number
 from ..errors import InputError
-from .correlation import checked, framed
+from .inputs import checked, framed
 from .uncertainty import LEVEL, mean_interval
 
 if TYPE_CHECKING:

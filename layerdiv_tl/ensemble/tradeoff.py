@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from .._checks import number, resampling
 from ..errors import InputError
 from ..results import Result
-from .correlation import checked
+from .inputs import checked
 from .permutation import by_cluster, cluster_numbers, model_permutations, over_models, permutation_p, strata_of
 from .uncertainty import LEVEL, interval, wilson
 
