@@ -284,10 +284,10 @@ def run_depth(
         check_whole("drop", drop, 1)
     if texts is None:
         texts = [prompt for t in ready for prompt in t.prompts[:TEXTS]]
+    texts = texts if isinstance(texts, list | tuple) or not hasattr(texts, "tolist") else texts.tolist()  # a column
     if not isinstance(texts, list | tuple) or not texts:
         raise InputError(f"texts={texts!r:.40} is one text or none: give a list of texts.")
-    # Before models are loaded: a name that is none would be found out by each of them.
-    some = read_questions(ask, limit=questions) if questions else None
+    some = read_questions(ask, limit=questions) if questions else None  # before models are loaded
     asked = _Asked(plain(texts), ready, drop, part, score, some, multi_token, seed, batch_tokens)
     place = made_folder(out)
     failures: list[str] = []

@@ -66,8 +66,9 @@ def run_study(
     limit, data, template, shots, seed, train
         As in `task`, for tasks that are given by name.
     out
-        The folder. What is finished there is not computed again; a changed setting, prompt or model goes
-        into a folder of its own. None keeps nothing on disk but the result's own copy in a temporary folder.
+        The folder. What is finished there is not computed again; a changed setting or prompt goes into a cell of its
+        own, and a name stands for one model there. None keeps nothing on disk but the result's own copy in a
+        temporary folder.
     multi_token, chat
         Score options of several tokens by their first distinguishing one; put prompts through the
         tokenizer's chat template.

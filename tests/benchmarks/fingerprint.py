@@ -2,15 +2,13 @@
 
     python tests/benchmarks/fingerprint.py [--model PATH] [--repeats 5]
 
-Next to it: SHA-256 of the same bytes, a forward pass of eight short prompts, and the command that it is part of, which
-tells each model once.
+Next to it: SHA-256 of the same bytes, and eight short prompts taken apart. A command tells each model once.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
-import tempfile
 import time
 from collections.abc import Callable
 
@@ -29,11 +27,6 @@ def sha256(model: ld.Model) -> str:
     return digest.hexdigest()
 
 
-def study(model: ld.Model) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        ld.run_study(model, "sample/sentiment", limit=16, out=folder)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model")
@@ -47,7 +40,6 @@ def main() -> None:
         "fingerprint, tokenizer, hooks": lambda: identify(model),
         "SHA-256 of the same bytes": lambda: sha256(model),
         "eight prompts taken apart": lambda: ld.contributions(model, PROMPTS, options),
-        "a study of 16 rows": lambda: study(model),
     }
     best: dict[str, float] = {}
     for _ in range(arguments.repeats):
