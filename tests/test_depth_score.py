@@ -275,7 +275,8 @@ def test_right_is_what_the_model_writes(stories):
 
 def test_a_result_comes_back_from_disk(tmp_path):
     """What is loaded is what was saved."""
-    found = ld.depth.depth_score(llama(), ROWS, part="mlp", draws=50, seed=3)
+    found = ld.depth.depth_score(llama(), [*ROWS, *ROWS], part="mlp", draws=50, seed=3)
+    assert np.isfinite(found.slope.low)
     again = ld.depth.DepthScore.load(found.save(tmp_path / "score.safetensors"))
     assert again.frame().equals(found.frame())
     assert again.by_layer().equals(found.by_layer())

@@ -16,7 +16,8 @@ from layerdiv_tl.views.figures import KINDS
 
 PARTS = ("raw", "centred", "shift")
 HOSTILE = "</script><img src=x onerror=alert(1)>"
-PROMPTS, OPTIONS, LABELS = [[1, 2, 3], [4, 5], [6], [9, 2, 7]], [7, 30, 11], [0, 1, 0, 2]
+PROMPTS = [[1, 2, 3], [4, 5], [6], [9, 2, 7], [3, 8], [5, 5, 1], [2], [7, 4]]
+OPTIONS, LABELS = [7, 30, 11], [0, 1, 0, 2, 1, 2, 0, 1]
 
 
 @pytest.fixture(scope="module")
@@ -224,7 +225,7 @@ def test_depth_curves_are_the_prefixes_in_every_view(parallel, norm):
 
 
 def test_depth_without_labels_has_no_accuracy(heads):
-    d = ld.decompose(heads.values, target=np.zeros((4, 3)), components=heads.components)
+    d = ld.decompose(heads.values, target=np.zeros((8, 3)), components=heads.components)
     assert [a.text for a in d.plot(kind="depth").layout.annotations] == ["Loss = bias − diversity", "Bias", "Diversity"]
     with pytest.raises(ld.InputError, match="norm"):
         d.plot(kind="depth", norm="melted")
