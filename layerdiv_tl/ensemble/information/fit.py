@@ -96,14 +96,16 @@ def _moments(x: Float[np.ndarray, "example column"], margins: bool = True) -> Fl
     n = len(x)
     x = x - x.mean(0)
     spread = x.std(0)
-    x = x / np.where(spread > 0, spread, 1.0)
+    x = (x / np.where(spread > 0, spread, 1.0)).astype(np.float32)
     square = x * x
     r = x.T @ x / n
     kinds = square.T @ x / n, square.T @ square / n - 1 - 2 * r * r, (square * x).T @ x / n - 3 * r
     if not margins:
         for kind in kinds:
             np.fill_diagonal(kind, 0.0)
-    return np.sqrt(n) * np.array([*(np.abs(kind).max() for kind in kinds), *(np.square(kind).mean() for kind in kinds)])
+    return np.sqrt(n) * np.array(
+        [*(np.abs(kind).max() for kind in kinds), *(np.square(kind).mean() for kind in kinds)], np.float64
+    )
 
 
 def _total_correlation(x: Float[np.ndarray, "column example"], owner: np.ndarray) -> float:

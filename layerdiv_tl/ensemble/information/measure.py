@@ -66,7 +66,7 @@ def information(
     check
         Whether to test the Gaussian assumption (`i.fit`, a `GaussianFit`) and to compare the joint information with
         a nonlinear lower bound (`i.lower_bound`, a `LowerBound`), with a sentence in `i.doubts` and `i.warnings`
-        where they disagree. Takes about as long as 100 draws, and up to some three seconds.
+        where they disagree. About six seconds of one core for 122 columns and 2000 rows, half a second for four.
 
     Intervals are normal, with a standard error from subsamples of four fifths: where the truth is independence
     they are up to twice too wide, elsewhere as wide as they should. They hold what an estimator's assumption leaves

@@ -19,7 +19,7 @@ from ...depth.plans import DropPlan
 from ...depth.score import DepthScore
 from ...depth.skipping import Skip
 from ...ensemble.decomposition import Decomposition
-from ...ensemble.information import Bounds, GainCurve, Information
+from ...ensemble.information import Bounds, GainCurve, GaussianFit, Information, LowerBound
 from ...ensemble.profile import CorpusProfile, Profile
 from ...ensemble.reweight import Reweighting
 from ...ensemble.scaling import LogFit
@@ -58,7 +58,7 @@ from .depth_use import (
 )
 from .dropping import drop_components, drop_curve
 from .heads import head_grid
-from .information import bound_bars, gain_lines, member_bars, term_bars
+from .information import bound_bars, fit_marks, gain_lines, member_bars, row_histogram, term_bars
 from .logits import contribution_map
 from .loss import loss_curve
 from .modules import module_shares
@@ -91,6 +91,7 @@ __all__ = [
     "erasure_bars",
     "erasure_map",
     "figure",
+    "fit_marks",
     "gain_lines",
     "gradient_bars",
     "gradient_map",
@@ -105,6 +106,7 @@ __all__ = [
     "profile_depth",
     "profile_map",
     "reweighting_bars",
+    "row_histogram",
     "scaling_curve",
     "score_bars",
     "share_bars",
@@ -146,6 +148,8 @@ KINDS: dict[type[Result], dict[str, Callable[..., go.Figure]]] = {
     Information: {"terms": term_bars, "members": member_bars},
     Bounds: {"bounds": bound_bars},
     GainCurve: {"curve": gain_lines},
+    GaussianFit: {"tests": fit_marks},
+    LowerBound: {"rows": row_histogram},
     Task: {"labels": label_bars},
     Votes: {"members": vote_bars},
     DepthStudy: {"depth": depth_use_lines},

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from ..._checks import choice, listed, one_of
-from ...ensemble.information import Bounds, GainCurve, Information
+from ...ensemble.information import Bounds, GainCurve, GaussianFit, Information, LowerBound
 from .. import style
 from .axes import component_axis
 from .layout import arrange, beside, between
@@ -280,6 +280,50 @@ def gain_lines(curve: GainCurve, terms: tuple[str, ...] = ("joint",), title: str
     figure.add_hline(y=curve.label_entropy, line={"dash": "dot", "width": 1.5})
     figure.update_xaxes(title_text="members")
     return figure.update_yaxes(title_text="bits")
+
+
+def fit_marks(fit: GaussianFit, title: str | None = None) -> go.Figure:
+    """p of the test of fit: of all moments, of those over all rows, and of those within classes."""
+    names = {"p": "both together", "p_all_rows": "over all rows", "p_within_classes": "within classes"}
+    values = [getattr(fit, name) for name in names]
+    figure = go.Figure(
+        go.Scatter(
+            x=values,
+            y=list(range(len(names))),
+            mode="markers",
+            marker={"size": 12, "color": style.SERIES[0]},
+            hovertext=[
+                f"<b>{name}</b><br>p = {style.number(p)}" for name, p in zip(names.values(), values, strict=True)
+            ],
+            hoverinfo="text",
+        )
+    )
+    arrange(
+        figure,
+        title or "Are the members jointly Gaussian?",
+        f"p of third and fourth moments of pairs against {fit.draws} Gaussian data sets. Dotted: 0.05.",
+        plot=170,
+        below=60,
+    )
+    figure.add_vline(x=0.05, line={"dash": "dot", "width": 1.5})
+    figure.update_xaxes(title_text="p", range=[-0.03, 1.03])
+    return figure.update_yaxes(**beside(list(names.values())), autorange="reversed")
+
+
+def row_histogram(bound: LowerBound, title: str | None = None) -> go.Figure:
+    """How much the classifier knows of each unseen row's label, in bits; the line is the mean, the lower bound."""
+    figure = go.Figure(go.Histogram(x=bound.rows, marker={"color": style.SERIES[0]}, nbinsx=60))
+    arrange(
+        figure,
+        title or "What a nonlinear classifier knows of unseen labels",
+        f"log2 q(y|u)/p(y) of {len(bound.rows)} rows; mean {style.number(bound.bits)} {between(bound.low, bound.high)} "
+        "bits, a lower bound of I(U; Y).",
+        plot=300,
+        below=60,
+    )
+    figure.add_vline(x=bound.bits, line={"dash": "dot", "width": 1.5})
+    figure.update_xaxes(title_text="bits")
+    return figure.update_yaxes(title_text="rows")
 
 
 def _method(name: str) -> str:
