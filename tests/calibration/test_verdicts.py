@@ -132,7 +132,7 @@ def test_claim_1_sees_a_relation_that_is_the_models_own():
 
     found = np.mean([claim_1(related, 8, rng).verdict == "confirmed" for _ in range(200)])
     print(f"claim 1, power: {found:.3f}")
-    assert found > 0.8
+    assert found > 0.7
 
 
 @pytest.mark.parametrize("rows", [24, 64, 200])
@@ -177,15 +177,15 @@ def test_claim_5_is_rarely_decided_where_steps_are_unrelated(late_moves):
 
 
 def test_the_papers_test_calls_walks_significant():
-    """Nominal 5 %; the paper's Student's t with n − 2 over all pairs of four models measures 60 % on walks."""
+    """Nominal 5 %; the paper's Student's t with n − 2 over all pairs of four models of 61 junctions measures 60 % on walks."""
     rng = np.random.default_rng(5)
     found = []
     for _ in range(1000):
-        a, b = (walk(rng, 4) for _ in range(2))
+        a, b = rng.normal(size=(2, 4, 61)).cumsum(-1)
         a, b = ((x - x.mean(1, keepdims=True)) / x.std(1, keepdims=True) for x in (a, b))
         found.append(student_p(float(np.mean(a * b)), a.size) < 0.05)
     print(f"the paper's test: {np.mean(found):.3f}")
-    assert 0.45 < np.mean(found) < 0.7
+    assert 0.5 < np.mean(found) < 0.7
 
 
 @pytest.mark.parametrize("models", [6, 12])
