@@ -177,7 +177,7 @@ def test_claim_5_is_rarely_decided_where_steps_are_unrelated(late_moves):
 
 
 def test_the_papers_test_calls_walks_significant():
-    """Nominal 5 %; the paper's Student's t with n − 2 over all pairs of four models of 61 junctions measures 60 % on walks."""
+    """Nominal 5 %; the paper's Student's t over all pairs of four models of 61 junctions: 60 % of walks."""
     rng = np.random.default_rng(5)
     found = []
     for _ in range(1000):
@@ -218,7 +218,7 @@ KNOWN = {
 @pytest.mark.parametrize("name", KNOWN)
 @pytest.mark.parametrize("count", [6, 12])
 def test_means_over_models_or_tasks(name, count):
-    """Claims 3, 4, 6, 8, 9, 10 over models or tasks: nominal 5 % of intervals miss the mean. RATEM"""
+    """Claims 3, 4, 6, 8, 9, 10 over models or tasks: nominal 5 % of intervals miss the mean. Measured 0-5 %."""
     made, truth = KNOWN[name]
     rng = np.random.default_rng(7)
     found = [averaged(made(rng, count), "models") for _ in range(1000)]
@@ -243,7 +243,7 @@ def test_a_mean_over_models_whose_tasks_share_the_models_level():
 
 
 def test_means_over_three_seeds():
-    """Student's over three seeds, each a mean over 12 skewed cells: nominal 5 %. RATES"""
+    """Student's over three seeds, each a mean over 12 skewed cells: nominal 5 %, measured 4.9 %."""
     rng = np.random.default_rng(9)
     found = [student(rng.exponential(size=(3, 12)).mean(1), "seeds") for _ in range(2000)]
     missed = np.mean([not e.low <= 1 <= e.high for e in found])
@@ -254,7 +254,7 @@ def test_means_over_three_seeds():
 @pytest.mark.parametrize("noise", ["equal", "small are noisy", "large are noisy"])
 @pytest.mark.parametrize("count", [6, 12])
 def test_a_straight_line_does_not_bend(noise, count):
-    """Claim 7's curvature where there is none: nominal 5 % of robust intervals exclude 0. RATE7"""
+    """Claim 7's curvature where there is none: nominal 5 % of robust intervals exclude 0. Measured 1-4 %."""
     rng = np.random.default_rng(10)
     bent = []
     for _ in range(200):
