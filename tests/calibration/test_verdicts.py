@@ -254,7 +254,10 @@ def test_means_over_three_seeds():
 @pytest.mark.parametrize("noise", ["equal", "small are noisy", "large are noisy"])
 @pytest.mark.parametrize("count", [6, 12])
 def test_a_straight_line_does_not_bend(noise, count):
-    """Claim 7's curvature where there is none: nominal 5 % of robust intervals exclude 0. 1-4 %, 8.5 % where large x are noisy."""
+    """Claim 7's curvature where there is none: nominal 5 % of robust intervals exclude 0. 1-4 %, 8.5 %
+
+    where large x are noisy.
+    """
     rng = np.random.default_rng(10)
     bent = []
     for _ in range(200):
@@ -323,7 +326,10 @@ def test_places_of_best_maps_over_texts():
 
 @pytest.mark.parametrize("rows", [16, 64])
 def test_correlations_of_ranks_corrected_for_few_rows(rows):
-    """Of 16 and 64 rows ρ is 0.31 and 0.09 too low, corrected 0.06 and 0.04 too high; spreads hold it in 25 and 70 %."""
+    """Of 16 and 64 rows ρ is 0.31 and 0.09 too low, corrected 0.06 and 0.04 too high; spreads hold it in
+
+    25 and 70 %.
+    """
     rng = np.random.default_rng(15)
     names = tuple(Component("mlp", i) for i in range(16))
     truth, plain, corrected, inside = [], [], [], []
