@@ -164,17 +164,42 @@ def test_claim_9_is_the_ratio_of_the_halves(levels, verdict, ratio):
     assert row["estimate"] == pytest.approx(ratio, rel=0.06)
 
 
-def test_claim_9_over_models_is_student_s():
-    """With three models the interval is over models: scipy's of the logarithms, so never below 0."""
-    from scipy.stats import t
+def test_claim_9_over_models_is_of_logarithms():
+    """Six models have an interval over models, that of the logarithms, so never below 0; three speak of themselves."""
+    from layerdiv_tl.ensemble.uncertainty import jackknife, leave_one_out
 
-    results = [sizes_of([1, 1, r, r], seed=i) for i, r in enumerate((0.4, 0.5, 0.7))]
-    row = claim([a for i, r in enumerate(results) for a in made(r, model=f"m{i}")], 9).loc["mean of layers"]
-    ratios = [r.relative[:, 2:].mean() / r.relative[:, :2].mean() for r in results]
-    half = t.ppf(0.975, 2) * np.std(np.log(ratios), ddof=1) / np.sqrt(3)
-    assert (row["over"], row["n"]) == ("models", 3)
-    middle = np.mean(np.log(ratios))
-    assert row[["estimate", "low", "high"]].tolist() == pytest.approx(np.exp([middle, middle - half, middle + half]))
+    results = [sizes_of([1, 1, r, r], seed=i) for i, r in enumerate((0.4, 0.5, 0.7, 0.3, 0.6, 0.5))]
+    analyses = [a for i, r in enumerate(results) for a in made(r, model=f"m{i}")]
+    row = claim(analyses, 9).loc["mean of layers"]
+    logs = np.log([r.relative[:, 2:].mean() / r.relative[:, :2].mean() for r in results])
+    low, high = jackknife(logs.mean(), leave_one_out(logs), least=6)
+    assert (row["over"], row["n"]) == ("models", 6)
+    assert row[["estimate", "low", "high"]].tolist() == pytest.approx(np.exp([logs.mean(), low, high]))
+    few = claim(analyses[:3], 9).loc["mean of layers"]
+    assert (few["over"], few["n"]) == ("texts", 12)
+
+
+@pytest.mark.parametrize("texts", [2, 7])
+def test_claims_9_and_10_are_not_decided_from_few_texts(texts):
+    """However clear they look; eight is the least."""
+    nine = claim(made(sizes_of([1, 1, 0.1, 0.1], texts=texts)), 9)
+    ten = claim(made(skip_of(lambda s, later: 2 if s < 2 else 1, [2, 2, 1, 1], texts=texts)), 10)
+    assert set(nine["verdict"]) == set(ten["verdict"]) == {"not tested"}
+    assert nine["because"].str.contains("an interval needs 8 texts").all()
+    assert nine["estimate"].iloc[0] == pytest.approx(0.1, rel=0.2)
+
+
+def test_claim_12_leaves_out_models_with_all_their_pairs():
+    """Six models in fifteen pairs are six that count, not fifteen."""
+    names = tuple(ld.Component("layer", i) for i in range(5))
+    rng, maps = np.random.default_rng(0), []
+    for a in range(6):
+        for b in range(a):
+            error = np.abs(np.arange(5)[:, None] - np.arange(5)[None]) + 1.5 * rng.random((8, 5, 5))
+            maps += made(LayerMaps(names, names, error, error, np.full(8, 5), 40, 0.0, f"m{a}", f"m{b}"))
+    row = claim(maps, 12).iloc[0]
+    assert (row["over"], row["n"]) == ("models", 6)
+    assert "15 pairs" in row["because"]
 
 
 def test_claim_10_tells_distance_from_depth():

@@ -66,8 +66,8 @@ def model_permutations(
     random = np.random.default_rng(seed)
     ways = np.tile(straight, (draws + 1, 1))
     for members in of.values():
-        orders = np.argsort(random.random((draws, len(members))), axis=1)
-        ways[1:, members] = np.array(members)[orders]
+        shuffled = np.argsort(random.random((draws, len(members))), axis=1)
+        ways[1:, members] = np.array(members)[shuffled]
     return ways
 
 

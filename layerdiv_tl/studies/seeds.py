@@ -173,7 +173,7 @@ def claims_over_seeds(study: Study, unit: Unit, pairs: Mapping[str, str] | None,
                 what += ": " + ", ".join(f"{reused} over {plain}" for reused, plain in of_shapes.items())
             with np.errstate(divide="ignore", invalid="ignore"):
                 e = scaled(student(there(values), "seeds"), back)
-            because = f"{what}{_some(e, values)}; {cut.words}{_UNTESTED.get(reading.number, '')}"
+            because = f"{what}{_some(e, values)}{_UNTESTED.get(reading.number, '')}; {cut.words}"
             # What is tested by permuting models has no p over seeds: the same shapes have the same curves in all.
             rows.append(replace(reading, found=e, because=because))
     frame = table_of([*rows, *depth_readings(study.depth)])
