@@ -236,7 +236,7 @@ def test_depth_of_a_loop_by_hand(bridged):
     relative = torch.stack([w.norm(dim=-1) / e.norm(dim=-1) for w, e in zip(wrote, entered, strict=True)], 1)
     np.testing.assert_allclose(sizes.relative[:, layers], relative, rtol=1e-5)
 
-    skip = ld.depth.skip(model, [ids])
+    skip = ld.depth.skip(model, [ids], first_token="changed")
     for number in range(6):
         before, after, _, answers = rounds(ouro(), ids, number)
         np.testing.assert_allclose(
@@ -248,6 +248,10 @@ def test_depth_of_a_loop_by_hand(bridged):
 
     with quiet(model.anatomy):
         assert Replay(model, [ids]).resumes != bridged
+    # A layer that is skipped at some tokens is not run again, except in whole passes.
+    kept = [ld.depth.skip(m, [ids]) for m in (model, ouro())]
+    np.testing.assert_allclose(kept[0].output, kept[1].output, atol=1e-6)
+    assert np.abs(kept[0].output - skip.output).max() > 0
 
     # Behind each round the lens says what the model would, were it to stop there.
     lens = ld.depth.lens(model, [ids])
@@ -268,7 +272,7 @@ def test_depth_of_a_loop_by_hand(bridged):
 def test_what_a_use_writes_directly_passes_the_norms_behind_it():
     """A local skip takes out of the last stream what contributions say that the layer put there."""
     ids = PROMPTS[0]
-    local = ld.depth.skip(ouro(), [ids], mode="local")
+    local = ld.depth.skip(ouro(), [ids], mode="local", first_token="changed")
     _, left, _, logits = rounds(ouro(), ids)
     model = ouro().double()
     c = ld.contributions(model, [ids] * len(ids), list(range(61)), position=list(range(len(ids))))
