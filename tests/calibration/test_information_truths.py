@@ -101,7 +101,9 @@ LAWS = {
 
 @pytest.mark.parametrize("name", LAWS)
 def test_an_estimate_holds_the_truth_or_doubts_itself(name):
-    """Every one of 24 estimates of each law by each estimator did; a doubt is in the warnings and on the figure.
+    """Measured: 24 of 24 estimates by each estimator; a doubt is in the warnings and on the figure.
+
+    "shifted" is the law whose Gaussian intervals are right: nominally 95 %, measured 96 % (100 draws of 200 rows).
 
     A lower bound (variational) is right where its low end is at most the truth, and it misses less than 0.05 bits.
     """
