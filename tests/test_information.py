@@ -688,6 +688,11 @@ BROKEN[0, 0] = np.nan
         (NORMAL, HALF, {"draws": 1.5}, "draws=1.5"),
         (NORMAL, HALF, {"groups": 0}, "groups=0"),
         (NORMAL, HALF, {"level": 2}, "level=2"),
+        (NORMAL, HALF, {"level": "a"}, "level='a'"),
+        (NORMAL, HALF, {"estimator": np.array(["vote", "gaussian"])}, "estimator="),
+        (NORMAL, HALF, {"null": 10**9}, "null=1000000000 .* at most 10000"),
+        (NORMAL, HALF, {"draws": 10**9}, "draws=1000000000 .* at most 10000"),
+        (NORMAL, HALF, {"check": "yes"}, "check='yes'"),
         (NORMAL, HALF, {"components": ["L0.mlp"]}, "one name for each"),
         (NORMAL[:, 0], HALF, {}, "shape"),
         (NORMAL[:, :0], HALF, {}, "nothing"),
@@ -702,8 +707,11 @@ def test_bad_input_is_a_sentence(given, labels, options, said):
 
 def test_bad_orders_are_a_sentence():
     i = ld.information(NORMAL, HALF, **QUICK)
-    with pytest.raises(InputError, match="order='deep' is unknown"):
-        i.gain_curve("deep")
+    for order in ("deep", np.array(["deep", "greedy"])):
+        with pytest.raises(InputError, match="order=.* is unknown"):
+            i.gain_curve(order)
+    with pytest.raises(InputError, match="orders=1000000000"):
+        i.gain_curve(orders=10**9)
     votes = np.random.default_rng(0).integers(0, 2, (100, 41))
     with pytest.raises(InputError, match="greedy search through 41"):
         ld.information(votes, HALF, **QUICK).gain_curve("greedy")

@@ -101,7 +101,10 @@ LAWS = {
 
 @pytest.mark.parametrize("name", LAWS)
 def test_an_estimate_holds_the_truth_or_doubts_itself(name):
-    """Every one of 24 estimates of each law by each estimator did; a doubt is in the warnings and on the figure.
+    """Measured: 24 of 24 estimates of each law but "shifted"; a doubt is in the warnings and on the figure.
+
+    "shifted" is the law whose Gaussian intervals are right: nominally 95 %, measured 96.5 % (200 draws); the
+    variational low end is at most the truth nominally in 97.5 %, measured in 98 %.
 
     A lower bound (variational) is right where its low end is at most the truth, and it misses less than 0.05 bits.
     """
