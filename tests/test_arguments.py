@@ -74,7 +74,7 @@ def test_a_model_without_weights():
         *({"dtype": value} for value in (True, 5, ["float32"], "int8", torch.int64, "Tensor")),
         *({"tokenizer": value} for value in (5, True, ["a"], {}, "", lambda text: text)),
     ],
-    ids=str,
+    ids=lambda settings: "-".join(f"{name}-{type(value).__name__}" for name, value in settings.items()),
 )
 def test_settings_of_other_types(settings, tmp_path):
     """On disk and in memory, in words that name the argument."""
@@ -115,7 +115,7 @@ class Table:
         return iter(self.column_names)
 
 
-@pytest.mark.parametrize("table", [FRAME, pd.DataFrame([[5, 6], [7, 8]]), Table(), {"text": ["Once"]}], ids=str)
+@pytest.mark.parametrize("table", [FRAME, pd.DataFrame([[5, 6], [7, 8]]), Table(), {"text": ["Once"]}], ids=lambda table: type(table).__name__)
 @pytest.mark.parametrize(
     "ask",
     [

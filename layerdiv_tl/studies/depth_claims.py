@@ -11,7 +11,6 @@ from jaxtyping import Bool, Float, Int
 from ..depth.maps import LayerMaps
 from ..depth.score import DepthScore
 from ..depth.skipping import Skip
-from ..depth.slope import slope
 from ..ensemble.uncertainty import LEAST as LEAST_TEXTS
 from ..ensemble.uncertainty import interval, jackknife, leave_one_out
 from .verdicts import LEAST, MARGIN, Estimate, Reading, averaged, scaled
@@ -109,24 +108,10 @@ def _hops(depth: DepthStudy) -> Iterator[Reading]:
         for model, score in scores:
             last = len(score.components) - 1
             if last:  # of one layer there is one score
-                value, low, high, count = _slope(score, by_length)
-                found[model] = value / last, low / last, high / last, count
+                slope = score.slope_at_length if by_length else score.slope
+                found[model] = slope.value / last, slope.low / last, slope.high / last, slope.n
         what = f"growth of the depth score with each hop, {reading}; up to {MARGIN} of the depth counts as none{asked}"
         yield _reading(11, reading, found, MARGIN, "share of depth", what, asked="questions")
-
-
-def _slope(score: DepthScore, by_length: bool) -> Own:
-    """Growth of the score with each hop, with an interval over questions."""
-    known = np.isfinite(score.scores)
-    hops, scores, lengths = score.groups[known], score.scores[known], score.lengths[known].astype(float)
-
-    def of(kept: Bool[np.ndarray, " question"]) -> float:
-        return slope(hops[kept], scores[kept], lengths[kept] if by_length else None, draws=1).value
-
-    every = np.ones(len(scores), dtype=bool)
-    left_out = np.array([of(every & (np.arange(len(scores)) != i)) for i in range(len(scores))])
-    low, high = jackknife(value := of(every), left_out) if len(left_out) else (np.nan, np.nan)
-    return value, float(low), float(high), len(scores)
 
 
 def _maps(depth: DepthStudy) -> Iterator[Reading]:
@@ -149,8 +134,9 @@ def _maps(depth: DepthStudy) -> Iterator[Reading]:
         logs = np.log(np.maximum([one[0] for one in found.values()], 1e-6))
         rest = [[name not in pair for pair in pairs] for name in models]
         if all(map(any, rest)):
-            ends = jackknife(logs.mean(), np.array([logs[kept].mean() for kept in rest]), least=LEAST)
-            e = scaled(Estimate(float(logs.mean()), *map(float, ends), "models", len(models)), np.exp)
+            lowest, highest = jackknife(logs.mean(), np.array([logs[kept].mean() for kept in rest]), least=LEAST)
+            e = Estimate(float(logs.mean()), float(lowest), float(highest), "models", len(models))
+            e = scaled(e, np.exp)
             because = f"{what}; the interval is over {len(models)} models, in {len(pairs)} pairs"
             yield Reading(12, CLAIMS[12], "best linear map", e, 1.0, -1, "ratio", because)
             return

@@ -349,9 +349,15 @@ class Study(Result):
 
         Training seeds of one shape that the zoo knows count as one model.
         """
-        options: dict[str, Any] = {"clusters": self._shapes(unit), "draws": draws, "seed": seed}
-        terms = {"bias": "bias_centred", "diversity": "diversity_centred"}
-        return tradeoff_signs(self.curves(unit), **terms, still=still, **options)
+        return tradeoff_signs(
+            self.curves(unit),
+            bias="bias_centred",
+            diversity="diversity_centred",
+            still=still,
+            clusters=self._shapes(unit),
+            draws=draws,
+            seed=seed,
+        )
 
     def _shapes(self, unit: Unit) -> dict[str, str]:
         """{model: shape} of the zoo's models, whose training seeds are not independent models."""
