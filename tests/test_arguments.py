@@ -115,7 +115,11 @@ class Table:
         return iter(self.column_names)
 
 
-@pytest.mark.parametrize("table", [FRAME, pd.DataFrame([[5, 6], [7, 8]]), Table(), {"text": ["Once"]}], ids=lambda table: type(table).__name__)
+@pytest.mark.parametrize(
+    "table",
+    [FRAME, pd.DataFrame([[5, 6], [7, 8]]), Table(), {"text": ["Once"]}],
+    ids=lambda table: type(table).__name__,
+)
 @pytest.mark.parametrize(
     "ask",
     [

@@ -16,10 +16,11 @@ from scipy.stats import pearsonr, spearmanr
 from layerdiv_tl.components import Component
 from layerdiv_tl.depth.agreeing import Agreement
 from layerdiv_tl.depth.maps import LayerMaps
+from layerdiv_tl.depth.slope import slope
 from layerdiv_tl.ensemble.correlation import _along_depth, _Curves, _permuted, _products, student_p
 from layerdiv_tl.ensemble.scaling import log_fit
 from layerdiv_tl.studies.claims import _trades
-from layerdiv_tl.studies.depth_claims import _ratio, _slope, _without_each
+from layerdiv_tl.studies.depth_claims import _ratio, _without_each
 from layerdiv_tl.studies.verdicts import Reading, averaged, mean_of, student
 
 pytestmark = pytest.mark.slow
@@ -301,9 +302,9 @@ def test_slopes_over_questions(by_length):
     for _ in range(150):
         hops = rng.integers(1, 5, 20)
         scores = 0.3 * hops + hops * 0.3 * rng.normal(size=20)
-        asked = SimpleNamespace(scores=scores, groups=hops, lengths=hops * 5 + rng.integers(0, 8, 20))
-        _, low, high, _ = _slope(asked, by_length)
-        missed.append(not low <= 0.3 <= high)
+        lengths = hops * 5 + rng.integers(0, 8, 20)
+        found = slope(hops, scores, lengths if by_length else None, draws=1)
+        missed.append(not found.low <= 0.3 <= found.high)
     print(f"claim 11, {by_length}: {np.mean(missed):.3f}")
     assert np.mean(missed) <= 0.05 + 2.5 * np.sqrt(0.05 * 0.95 / 150)
 
