@@ -14,50 +14,43 @@ Sizes, skips, lens, erasure, gradients and score are those of *Do Language Model
 2505.13898): the defaults are the rules of its released code, above all that the first token of a text, on which heads
 rest whatever it is, is left alone; other choices are options with names. Texts are a text, a list of
 texts, a list of lists of token ids, or a `Task`, whose prompts are read; questions come from
-`ld.depth.questions(…)`. Names are loaded when first used.
+`ld.depth.questions(…)`.
 """
 
-from __future__ import annotations
+from ..tasks.questions import Questions, questions
+from .agreeing import Agreement, agreement
+from .change import ChangePoint
+from .erasure import Erasure, erase
+from .gradients import IntegratedGradients, integrated_gradients
+from .junctions import Lens, lens
+from .maps import LayerMaps, map_layers
+from .norms import Sizes, sizes
+from .plans import DropPlan, drop_plan
+from .score import DepthScore, depth_score
+from .skipping import Skip, skip
+from .slope import Slope
 
-import importlib
-from typing import Any
-
-_HOME = {
-    "Agreement": "agreeing",
-    "agreement": "agreeing",
-    "DropPlan": "plans",
-    "drop_plan": "plans",
-    "ChangePoint": "change",
-    "Sizes": "norms",
-    "sizes": "norms",
-    "Skip": "skipping",
-    "skip": "skipping",
-    "Lens": "junctions",
-    "lens": "junctions",
-    "Erasure": "erasure",
-    "erase": "erasure",
-    "LayerMaps": "maps",
-    "map_layers": "maps",
-    "IntegratedGradients": "gradients",
-    "integrated_gradients": "gradients",
-    "DepthScore": "score",
-    "depth_score": "score",
-    "Slope": "slope",
-    # They are tasks' own, and read like them; here is where they are used.
-    "Questions": ".tasks.questions",
-    "questions": ".tasks.questions",
-}
-
-__all__ = [*_HOME]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'layerdiv_tl.depth' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__all__ = [
+    "Agreement",
+    "ChangePoint",
+    "DepthScore",
+    "DropPlan",
+    "Erasure",
+    "IntegratedGradients",
+    "LayerMaps",
+    "Lens",
+    "Questions",
+    "Sizes",
+    "Skip",
+    "Slope",
+    "agreement",
+    "depth_score",
+    "drop_plan",
+    "erase",
+    "integrated_gradients",
+    "lens",
+    "map_layers",
+    "questions",
+    "sizes",
+    "skip",
+]

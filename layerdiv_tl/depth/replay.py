@@ -25,8 +25,8 @@ from ..components import Component, Kind
 from ..errors import InputError
 from ..stream.anatomy import HALF, Anatomy, Tap, Write
 from ..stream.capture import UNNAMED, pad, upcast
+from ..stream.closure import Closure, check_closure, stream_break
 from ..stream.loading import Model
-from ..stream.source import Closure, check_closure, stream_break
 from .hooks import first, on, only_at
 
 # Logits that are formed at once: 32 MiB each for the clean answers and the changed ones.

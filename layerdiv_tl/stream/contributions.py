@@ -15,9 +15,10 @@ from ..components import positions as component_positions
 from ..errors import InputError
 from ..results import Result
 from . import prompts as reading
+from .closure import Closure, check_closure, stream_break
 from .loading import load_model
 from .readout import Readout
-from .source import Closure, Source, check_closure, open_source, stream_break
+from .source import Source, open_source
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -20,9 +20,9 @@ from ..ensemble.uncertainty import RunningMean
 from ..errors import InputError
 from . import prompts as reading
 from .capture import Pass, batches, pad, quiet, run_whole
+from .closure import TOLERANCE, Closure, check_closure, stream_break
 from .loading import Model, load_model
 from .readout import NOTICED, check_finite
-from .source import TOLERANCE, Closure, check_closure, stream_break
 from .vocabulary import vocabulary_of
 from .whole import Reader, Table, answers, table_of
 

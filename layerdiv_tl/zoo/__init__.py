@@ -10,38 +10,17 @@ How the trained ones came about stands in `MODEL_CARD.md`; `python -m layerdiv_t
 are loaded when they are first used.
 """
 
-from __future__ import annotations
-
-import importlib
 from typing import Any
 
-_HOME = {
-    "NAMES": "trained",
-    "TASKS": "trained",
-    "models": "trained",
-    "seeds": "trained",
-    "PLANTED": "planted_answers",
-    "Planted": "planted_answers",
-    "planted": "planted_answers",
-}
+from . import planted_answers, trained
+from .planted_answers import PLANTED, Planted, planted
+from .trained import NAMES, TASKS, models, seeds
 
-__all__ = [*_HOME, "source"]
+__all__ = ["NAMES", "PLANTED", "TASKS", "Planted", "models", "planted", "seeds", "source"]
 
 
 def source(name: str) -> Any:
     """What `load_model("zoo/name")` loads. Raises InputError for a name that is not in the zoo."""
     if isinstance(name, str) and name.startswith("zoo/planted-"):
-        return importlib.import_module(".planted_answers", __name__).by_zoo_name(name)
-    return importlib.import_module(".trained", __name__).load(name)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'layerdiv_tl.zoo' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+        return planted_answers.by_zoo_name(name)
+    return trained.load(name)
