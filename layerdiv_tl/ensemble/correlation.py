@@ -116,7 +116,7 @@ def correlations(
     - `final`: the last junction only, raw values, over models.
 
     Intervals are jackknives over models of atanh r with Student's t, and need 8 models. Where two curves have
-    nothing to do with each other they exclude 0 in 2-7 % of studies of 6 to 20 models (`tests/calibration`).
+    nothing to do with each other they exclude 0 in 1-5 % of studies of 8 models (`tests/calibration`).
 
     `p_student` of `pooled`, with n − 2 degrees of freedom, is the paper's test and wrong along depth: it takes
     junctions for independent, and calls independent random walks significant 60 % of the time at 5 %. That of
