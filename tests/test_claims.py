@@ -15,7 +15,7 @@ DULL |= {("squared", f"diversity{kind}"): 1.0 for kind in ("", "_centred", "_log
 MODULES = {"embedding": 1, "attention": 12, "mlp": 12}
 
 
-def planted(models=6, tasks=4, *, curve=None, bias=None, diversity=None, totals=None, parameters=None, reuses=()):
+def planted(models=8, tasks=4, *, curve=None, bias=None, diversity=None, totals=None, parameters=None, reuses=()):
     """A study whose numbers are made: `curve(model, task)` frames, `bias` and `diversity` {module: share}, totals."""
     names = [f"m{i}" for i in range(models)]
     rng = np.random.default_rng(0)
@@ -95,7 +95,7 @@ def test_curves_of_one_model_are_not_tested():
 
 
 def test_models_of_different_depths_are_not_tested():
-    """Models swap curves with those of their own depth only, so six depths have no p and no verdict."""
+    """Models swap curves with those of their own depth only, so eight depths have no p and no verdict."""
 
     def curve(model, task):
         return curves(1, length=31 + 2 * int(model[1:]))(model, task)
@@ -138,7 +138,7 @@ def test_what_was_left_out_is_not_counted():
     claims = planted(models=3, curve=some_flat).claims(draws=50).set_index(["number", "reading"])
     assert "mean of 9 curves (3 more do not vary)" in claims["because"][1, "per model"]
     always_moving = planted(models=3, curve=curves(1)).claims(draws=50).set_index(["number", "reading"])
-    assert always_moving["because"][5, "centred"].endswith("an interval needs 6 models and steps of both kinds")
+    assert always_moving["because"][5, "centred"].endswith("an interval needs 8 models and steps of both kinds")
 
 
 def test_spearman_below_pearson_is_estimated_and_not_tested():
@@ -252,7 +252,7 @@ def test_reuse_is_compared_with_the_model_of_its_size():
         return {("squared", term): value for term, value in terms.items()}
 
     sizes = {"m0": 5 * 10**6, "m1": 10**6, "m2": 3 * 10**6, "m3": 10**6 + 10}
-    study = planted(models=4, tasks=6, totals=totals, parameters=sizes, reuses=["m3"])
+    study = planted(models=4, tasks=8, totals=totals, parameters=sizes, reuses=["m3"])
     found = verdicts(study)
     assert found[8, "before the size correction, raw"] == found[8, "before the size correction, centred"] == "confirmed"
     assert found[8, "after it, raw"] == found[8, "after it, centred"] == "refuted"

@@ -165,15 +165,15 @@ def test_claim_9_is_the_ratio_of_the_halves(levels, verdict, ratio):
 
 
 def test_claim_9_over_models_is_of_logarithms():
-    """Six models have an interval over models, that of the logarithms, so never below 0; three speak of themselves."""
+    """Eight models have an interval over models, that of logarithms, so never below 0; three speak of themselves."""
     from layerdiv_tl.ensemble.uncertainty import jackknife, leave_one_out
 
-    results = [sizes_of([1, 1, r, r], seed=i) for i, r in enumerate((0.4, 0.5, 0.7, 0.3, 0.6, 0.5))]
+    results = [sizes_of([1, 1, r, r], seed=i) for i, r in enumerate((0.4, 0.5, 0.7, 0.3, 0.6, 0.5, 0.4, 0.6))]
     analyses = [a for i, r in enumerate(results) for a in made(r, model=f"m{i}")]
     row = claim(analyses, 9).loc["mean of layers"]
     logs = np.log([r.relative[:, 2:].mean() / r.relative[:, :2].mean() for r in results])
-    low, high = jackknife(logs.mean(), leave_one_out(logs), least=6)
-    assert (row["over"], row["n"]) == ("models", 6)
+    low, high = jackknife(logs.mean(), leave_one_out(logs))
+    assert (row["over"], row["n"]) == ("models", 8)
     assert row[["estimate", "low", "high"]].tolist() == pytest.approx(np.exp([logs.mean(), low, high]))
     few = claim(analyses[:3], 9).loc["mean of layers"]
     assert (few["over"], few["n"]) == ("texts", 12)
@@ -190,16 +190,16 @@ def test_claims_9_and_10_are_not_decided_from_few_texts(texts):
 
 
 def test_claim_12_leaves_out_models_with_all_their_pairs():
-    """Six models in fifteen pairs are six that count, not fifteen."""
+    """Eight models in 28 pairs are eight that count, not 28."""
     names = tuple(ld.Component("layer", i) for i in range(5))
     rng, maps = np.random.default_rng(0), []
-    for a in range(6):
+    for a in range(8):
         for b in range(a):
             error = np.abs(np.arange(5)[:, None] - np.arange(5)[None]) + 1.5 * rng.random((8, 5, 5))
             maps += made(LayerMaps(names, names, error, error, np.full(8, 5), 40, 0.0, f"m{a}", f"m{b}"))
     row = claim(maps, 12).iloc[0]
-    assert (row["over"], row["n"]) == ("models", 6)
-    assert "15 pairs" in row["because"]
+    assert (row["over"], row["n"]) == ("models", 8)
+    assert "28 pairs" in row["because"]
 
 
 def test_claim_10_tells_distance_from_depth():
@@ -419,7 +419,8 @@ def test_a_report_of_a_study_shows_the_depth_analyses_beside_it(models, tmp_path
     one = {"one": models["one"]}
     whole = run_study(one, task, out=tmp_path)
     assert whole.depth is None
-    ld.run_depth(one, task, TEXTS, out=tmp_path, questions=0, drop=1)
+    eight = [*TEXTS, *(" ".join(reversed(text.split())) for text in TEXTS)]
+    ld.run_depth(one, task, eight, out=tmp_path, questions=0, drop=1)
     whole = ld.Study.load(tmp_path)
     claims = whole.claims(draws=20).set_index("number")
     assert (claims.loc[9, "over"] == "texts").all()

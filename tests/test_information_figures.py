@@ -1,5 +1,7 @@
 """Figures of information: what is drawn is what the frames say."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -75,6 +77,9 @@ def test_gains_are_lines_with_dips_marked(found):
     dips = [trace for trace in curve.plot().data if trace.name == "dips"]
     assert (len(dips[0].x) if dips else 0) == frame["dip"].sum()
     assert "members are added" in curve.plot().layout.title.text
+    doubted = replace(found, doubts=("what the estimate leaves out",)).gain_curve(null=0, draws=0)
+    assert "what the estimate leaves out" in doubted.plot().layout.title.subtitle.text.replace("<br>", " ")
+    assert doubted.frame().attrs["doubts"] == ["what the estimate leaves out"]
     for terms in (("bits",), "joint"):
         with pytest.raises(ld.InputError, match="terms="):
             gain_lines(curve, terms=terms)

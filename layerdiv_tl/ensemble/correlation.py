@@ -14,7 +14,6 @@ from .._checks import instance, resampling, shown, whole_number
 from ..errors import InputError
 from .inputs import checked, framed
 from .permutation import (
-    LEAST_MODELS,
     by_cluster,
     cluster_numbers,
     model_permutations,
@@ -23,7 +22,7 @@ from .permutation import (
     permuted_sums,
     strata_of,
 )
-from .uncertainty import LEVEL
+from .uncertainty import LEAST, LEVEL
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -116,8 +115,8 @@ def correlations(
     - `per_model`: r of each model's curve, then tanh of the mean atanh r; `p_student` is Student's t over models.
     - `final`: the last junction only, raw values, over models.
 
-    Intervals are jackknives over models of atanh r with Student's t, and need 6 models. Where two curves have
-    nothing to do with each other they exclude 0 in 2-7 % of studies of 6 to 20 models (`tests/calibration`).
+    Intervals are jackknives over models of atanh r with Student's t, and need 8 models. Where two curves have
+    nothing to do with each other they exclude 0 in 1-5 % of studies of 8 models (`tests/calibration`).
 
     `p_student` of `pooled`, with n − 2 degrees of freedom, is the paper's test and wrong along depth: it takes
     junctions for independent, and calls independent random walks significant 60 % of the time at 5 %. That of
@@ -377,13 +376,13 @@ def _left_out(reading: Reading, curves: _Curves) -> dict[int, float]:
 
 def _no_interval(left_out: Mapping[int, float]) -> str:
     count = len(left_out)
-    return "" if count >= LEAST_MODELS else f"no interval: {count} of {LEAST_MODELS} models that it needs"
+    return "" if count >= LEAST else f"no interval: {count} of {LEAST} models that it needs"
 
 
 def _student_over(z: float, left_out: Mapping[int, float]) -> float:
     """Two-sided p of Student's t over models of a mean z, of as many as an interval needs."""
     count = len(left_out)
-    if count < LEAST_MODELS:
+    if count < LEAST:
         return np.nan
     error = np.sqrt((count - 1) / count * np.sum((np.array(list(left_out.values())) - z) ** 2))
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -19,9 +19,8 @@ from jaxtyping import Float, Int
 from scipy.stats import t
 
 from ..errors import InputError
+from .uncertainty import LEAST
 
-# Intervals over models need as many: of fewer, all may lie on one side of 0 by chance in more than 5 %.
-LEAST_MODELS = 6
 # A two-sided p reaches 0.05 from so many permutations on.
 LEAST_PERMUTATIONS = 40
 
@@ -119,16 +118,16 @@ def by_cluster(
 
 
 def over_models(estimate: float, left_out: Float[np.ndarray, " cluster"], level: float) -> tuple[float, float]:
-    """(low, high) by the jackknife over models with Student's t; NaN for fewer than `LEAST_MODELS`.
+    """(low, high) by the jackknife over models with Student's t; NaN for fewer than `LEAST`.
 
     left_out
         The estimate without each model (or cluster of models) in turn. Of a mean this is Student's own interval.
 
-    >>> round(over_models(3.5, (21 - np.arange(1.0, 7.0)) / 5, 0.95)[0], 3)
-    1.537
+    >>> round(over_models(4.5, (36 - np.arange(1.0, 9.0)) / 7, 0.95)[0], 3)
+    2.452
     """
     count = len(left_out)
-    if count < LEAST_MODELS or not np.isfinite(left_out).all():
+    if count < LEAST or not np.isfinite(left_out).all():
         return np.nan, np.nan
     half = t.ppf(0.5 + level / 2, count - 1) * np.sqrt((count - 1) / count * ((left_out - left_out.mean()) ** 2).sum())
     return float(estimate - half), float(estimate + half)

@@ -33,7 +33,7 @@ class TradeOff(Result):
         diversity), apart, or at least one of them does not move.
     difference, low, high
         Share of trade-offs where accuracy stands still minus that where it moves, with Student's interval of the
-        jackknife over models (NaN for fewer than 6). The claim of the paper says: clearly above 0.
+        jackknife over models (NaN for fewer than 8). The claim of the paper says: clearly above 0.
     null_low, null_high, p
         What the difference is when every model gets bias and diversity of another model with as many junctions (the
         middle 95 %), and the two-sided p of that null, which holds whatever happens in the same part of all

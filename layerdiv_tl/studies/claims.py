@@ -12,11 +12,12 @@ from ..ensemble.correlation import SIGNS, curve_correlations
 from ..ensemble.permutation import cluster_numbers
 from ..ensemble.scaling import LogFit, log_fit
 from ..ensemble.tradeoff import tradeoff_signs
+from ..ensemble.uncertainty import LEAST
 from ..errors import InputError
 from ..zoo import trained
 from .depth_claims import depth_readings
 from .pairs import given, same_parameters
-from .verdicts import LEAST, MARGIN, Estimate, Reading, mean_of, scaled, spoken, table_of
+from .verdicts import MARGIN, Estimate, Reading, mean_of, scaled, spoken, table_of
 
 if TYPE_CHECKING:
     import pandas as pd

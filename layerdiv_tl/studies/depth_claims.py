@@ -11,9 +11,9 @@ from jaxtyping import Bool, Float, Int
 from ..depth.maps import LayerMaps
 from ..depth.score import DepthScore
 from ..depth.skipping import Skip
-from ..ensemble.uncertainty import LEAST as LEAST_TEXTS
-from ..ensemble.uncertainty import interval, jackknife, leave_one_out
-from .verdicts import LEAST, MARGIN, Estimate, Reading, averaged, scaled
+from ..depth.summary import per_text
+from ..ensemble.uncertainty import LEAST, interval, jackknife, leave_one_out
+from .verdicts import MARGIN, Estimate, Reading, averaged, scaled
 
 if TYPE_CHECKING:
     from .depth import DepthStudy
@@ -120,7 +120,7 @@ def _maps(depth: DepthStudy) -> Iterator[Reading]:
         distance, drawn, chance = maps.distances()
         if chance > 0:  # models of one layer each have one place only
             # Which target is best is not smooth in the texts, so that there is no jackknife over them.
-            low, high = interval(drawn) if len(maps.counts) >= LEAST_TEXTS else (np.nan, np.nan)
+            low, high = interval(drawn) if len(maps.counts) >= LEAST else (np.nan, np.nan)
             ends = float(low) / chance, float(high) / chance
             found[f"{maps.source} to {maps.target}"] = (distance / chance, *ends, len(maps.counts))
             pairs.append({maps.source, maps.target})
@@ -134,7 +134,7 @@ def _maps(depth: DepthStudy) -> Iterator[Reading]:
         logs = np.log(np.maximum([one[0] for one in found.values()], 1e-6))
         rest = [[name not in pair for pair in pairs] for name in models]
         if all(map(any, rest)):
-            lowest, highest = jackknife(logs.mean(), np.array([logs[kept].mean() for kept in rest]), least=LEAST)
+            lowest, highest = jackknife(logs.mean(), np.array([logs[kept].mean() for kept in rest]))
             e = Estimate(float(logs.mean()), float(lowest), float(highest), "models", len(models))
             e = scaled(e, np.exp)
             because = f"{what}; the interval is over {len(models)} models, in {len(pairs)} pairs"
@@ -151,10 +151,7 @@ def _without_each(
     values: Float[np.ndarray, "token row"], text: Int[np.ndarray, " token"]
 ) -> Float[np.ndarray, "_ row"]:
     """Means over tokens: of all texts, then without each of them."""
-    known = np.isfinite(values)
-    sums, counts = np.zeros((2, int(text.max()) + 1, values.shape[1]))
-    np.add.at(sums, text, np.where(known, values, 0.0))
-    np.add.at(counts, text, known)
+    sums, counts = per_text(values, text)
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.concatenate([(sums.sum(0) / counts.sum(0))[None], leave_one_out(sums, counts)])
 
@@ -210,5 +207,5 @@ def _reading(
     )
     because = f"{what}; the interval is over {asked} and speaks of {' and '.join(known)} only"
     if not enough:
-        because = f"{what}; an interval needs {LEAST_TEXTS} {asked} or {LEAST} models: {' and '.join(known)}"
+        because = f"{what}; an interval needs {LEAST} {asked} or {LEAST} models: {' and '.join(known)}"
     return Reading(number, claim, reading, e, null, -1, unit, because)

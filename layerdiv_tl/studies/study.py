@@ -420,8 +420,8 @@ class Study(Result):
         `estimate` with a 95 % interval (`low`, `high`), the `null` it is held against, `unit`, and `verdict`:
         "confirmed" or "refuted" where the interval lies on one side of the null, "within noise" where it
         holds it, "not tested" where the study has too little for an interval, nothing that the claim is about, or
-        no null that holds. `over` says what the interval is over, and `n` how many: models if there are six
-        (training seeds of one shape that the zoo knows count as one), else six tasks, which speaks of these models
+        no null that holds. `over` says what the interval is over, and `n` how many: models if there are eight
+        (training seeds of one shape that the zoo knows count as one), else eight tasks, which speaks of these models
         only. `because` says it in words.
 
         Claims 1 and 5 are about curves along depth, where tasks share the model's curve and all models may change at
@@ -509,7 +509,7 @@ class Study(Result):
 
         Rows whose `over` is "seeds" come first: of two or more training seeds of one pair of shapes, which
         go by the shapes' names; the interval is over these `n` seeds. That of the others is over their `n`
-        tasks, and speaks of these two models only. An interval needs six tasks, or three
+        tasks, and speaks of these two models only. An interval needs eight tasks, or three
         seeds.
 
         pairs

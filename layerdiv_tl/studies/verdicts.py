@@ -10,16 +10,13 @@ import numpy as np
 from jaxtyping import Float
 from scipy.stats import t
 
-from ..ensemble.permutation import LEAST_MODELS, cluster_numbers
-from ..ensemble.uncertainty import LEVEL, jackknife, leave_one_out
+from ..ensemble.permutation import cluster_numbers
+from ..ensemble.uncertainty import LEAST, LEVEL, jackknife, leave_one_out
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Verdict = Literal["confirmed", "refuted", "within noise", "not tested"]
-# Fewer models, tasks or pairs than this say nothing about others. Their intervals, Hall's, leave out the truth in 2-5 %
-# of normal, uniform, exponential or two-valued numbers, in 8 % of log-normal ones with a standard deviation of 1.
-LEAST = LEAST_MODELS
 # What differs between seeds is an average over shapes and tasks, which is nearly normal: Student's interval of three
 # is right for it, and wide.
 LEAST_SEEDS = 3
@@ -113,15 +110,15 @@ def mean_of(
 def averaged(values: Float[np.ndarray, " one"], over: str, p: float = np.nan) -> Estimate:
     """The mean with Hall's interval; without one where there are fewer than `LEAST`, or nothing at all.
 
-    >>> e = averaged(np.arange(6.0), "models")
-    >>> bool(e.low < e.estimate < e.high), averaged(np.arange(5.0), "models").over
+    >>> e = averaged(np.arange(8.0), "models")
+    >>> bool(e.low < e.estimate < e.high), averaged(np.arange(7.0), "models").over
     (True, 'nothing')
     """
     values = values[np.isfinite(values)]
     n, middle = len(values), float(values.mean()) if len(values) else np.nan
     if n < LEAST:
         return Estimate(middle, over="nothing", n=n, p=p)
-    low, high = map(float, jackknife(middle, leave_one_out(values), least=LEAST))
+    low, high = map(float, jackknife(middle, leave_one_out(values)))
     return Estimate(middle, low, high, over, n, p)
 
 

@@ -51,6 +51,8 @@ class GainCurve(Result):
         `[draw, step]`: the joint information with shuffled labels, searched as greedily.
     shares, null_shares
         `[order]`, `[draw]`: how often, in sampled S ⊂ T and i outside, i adds no less to S than to T.
+    doubts
+        `Information.doubts`: why the curve may be wrong beyond its intervals, or empty. The figure says so.
     """
 
     order: str
@@ -67,6 +69,7 @@ class GainCurve(Result):
     null_shares: Float[np.ndarray, " draw"]
     label_entropy: float
     level: float
+    doubts: tuple[str, ...] = ()
 
     def frame(self) -> pd.DataFrame:
         """One row per step: `members` k, who came (depth, greedy), every term with interval, `gain`.
@@ -94,12 +97,14 @@ class GainCurve(Result):
         frame["inside_null"] = frame["dip"] & (self._depths(self.gains[None])[0] >= self._deepest)
         frame.attrs["units"] = dict.fromkeys(frame.select_dtypes("float").columns, "bits")
         frame.attrs |= {"order": self.order, "method": self.method, "label_entropy": self.label_entropy}
+        frame.attrs["doubts"] = list(self.doubts)
         return frame
 
     def diminishing(self) -> pd.DataFrame:
         """One row: the share of sampled (S ⊂ T, i) whose gain is no larger for T (submodularity, Theorem 7).
 
-        `low`, `high` is Student's interval over the random orders the pairs are taken from, for these rows;
+        `low`, `high` is the interval of a mean over the random orders the pairs are taken from (none for fewer than
+        8), for these rows;
         what noise in the rows does to the share is in `null_low`, `null_high`, with shuffled labels, where
         there is nothing to diminish. 1 is submodular; a share inside the null says nothing.
         """

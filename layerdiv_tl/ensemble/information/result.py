@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -197,7 +197,7 @@ class Information(Result):
         """
         about = (self.components, self.spans, self.label_entropy, self.level)
         with one_thread():
-            return gain_curve_of(self._source, *about, order, null, draws, orders)
+            return replace(gain_curve_of(self._source, *about, order, null, draws, orders), doubts=self.doubts)
 
     def __repr__(self) -> str:
         told = ", ".join(f"{term} {self.terms[term]:.3g}" for term in TERMS)

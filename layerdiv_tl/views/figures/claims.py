@@ -13,6 +13,7 @@ from plotly.subplots import make_subplots
 from ..._checks import listed, some_of, text
 from ...ensemble.scaling import LogFit
 from ...ensemble.tradeoff import TradeOff
+from ...ensemble.uncertainty import LEAST
 from ...errors import InputError
 from .. import style
 from .layout import arrange, beneath, beside, between
@@ -145,7 +146,7 @@ def tradeoff_steps(tradeoff: TradeOff, title: str | None = None) -> go.Figure:
     over = (
         f"{between(tradeoff.low, tradeoff.high)} over {tradeoff.models} models"
         if np.isfinite(tradeoff.low)
-        else f"{tradeoff.models} of 6 models that an interval needs"
+        else f"{tradeoff.models} of {LEAST} models that an interval needs"
     )
     null = (
         f"With bias and diversity of another model of the same depth {between(tradeoff.null_low, tradeoff.null_high)}, "

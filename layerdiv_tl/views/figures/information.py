@@ -269,11 +269,12 @@ def gain_lines(curve: GainCurve, terms: tuple[str, ...] = ("joint",), title: str
             marker={"symbol": "circle-open", "size": 9, "color": style.SERIES[1], "line": {"width": 1.5}},
             hoverinfo="skip",
         )
+    doubts = "".join(f" {doubt}" for doubt in curve.doubts)
     order = {"depth": "in stream order", "greedy": "the one that adds most first", "random": "mean of random orders"}
     arrange(
         figure,
         title or f"Information as members are added, {order[curve.order]}",
-        f"{curve.statement} Dotted: H(Y) = {style.number(curve.label_entropy)} bits.",
+        f"{curve.statement} Dotted: H(Y) = {style.number(curve.label_entropy)} bits.{doubts}",
         plot=360,
         below=108,
     )
