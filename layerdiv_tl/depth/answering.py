@@ -152,14 +152,6 @@ def _without(replay: Replay, members: Collection[Component]) -> Tensor:
     return replay.resume(start, replay.streams[start], instead)
 
 
-def check_whole(name: str, value: Any, least: int, most: int | None = None) -> None:
-    """Raises InputError for what is no whole number, or one out of range."""
-    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not whole or value < least or (most is not None and value > most):
-        reach = f"of at least {least}" if most is None else f"from {least} to {most}"
-        raise InputError(f"{name}={value!r:.40} must be a whole number {reach}.")
-
-
 class _Batch:
     """Some rows in one pass, and where they are asked."""
 
