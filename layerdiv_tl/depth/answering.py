@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from .._checks import choice
 from ..components import Component
 from ..ensemble.inputs import gold_options
 from ..errors import InputError
@@ -102,8 +103,7 @@ def writers(model: Model, ids: Ids, cut: Cut) -> tuple[Component, ...]:
 
     Raises InputError where there are none.
     """
-    if not isinstance(cut, str) or cut not in _KINDS:
-        raise InputError(f"part={cut!r} is unknown: use {', '.join(map(repr, _KINDS))}.")
+    choice("part", cut, _KINDS)
     with quiet(model.anatomy):
         replay = Replay(model, [ids])
     found = tuple(

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from .._checks import listed, number, whole_number
+from .._checks import MOST_ITEMS, listed, number, whole_number
 from ..components import Component
 from ..ensemble.uncertainty import LEAST, cluster_means, interval, interval_note, resamples
 from ..errors import InputError
@@ -160,7 +160,7 @@ def map_layers(
     0.0
     """
     ridge, held_out = number("ridge", ridge, least=0), number("held_out", held_out, above=0, below=1)
-    first, seed = whole_number("first", first, 0), whole_number("seed", seed, 0)
+    first, seed = whole_number("first", first, 0, MOST_ITEMS), whole_number("seed", seed, 0)
     models = load_model(source), load_model(target)
     rows, pairs = _aligned(models, texts, first)
     if len(pairs) < 2:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .._checks import listed, shown, whole_number
+from .._checks import MOST_ITEMS, listed, shown, whole_number
 from ..components import Component
 from ..errors import InputError
 from ..stream import prompts as reading
@@ -51,9 +51,10 @@ def read_answers(model: Model, texts: Any, answers: Any) -> tuple[list[Ids], lis
     ids = read_texts(model, texts)
     if answers is None:
         answers = 1
-    if isinstance(answers, int) and not isinstance(answers, bool):
+    if isinstance(answers, Integral) and not isinstance(answers, bool):
+        answers = whole_number("answers", answers, 1, MOST_ITEMS)
         for number, row in enumerate(ids):
-            if not 1 <= answers < len(row):
+            if answers >= len(row):
                 raise InputError(
                     f"text {number} has {len(row)} tokens, of which an answer of {answers} leaves nothing to answer: "
                     "give longer texts, or other answers."
