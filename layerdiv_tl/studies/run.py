@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import zoo
-from .._checks import flag, whole_number
+from .._checks import file_path, flag, whole_number
 from .._files import sweep, write_text, written
 from ..components import Unit
 from ..ensemble.uncertainty import wilson
@@ -301,8 +301,11 @@ def _spelled(several: Sequence[Any], word: str, names: Callable[[], Sequence[str
 def _model_name(x: Any) -> str:
     if isinstance(x, Model):
         return x.name
-    if x is None or isinstance(x, str | os.PathLike):
-        return Path(str(x)).name if x is not None and Path(str(x)).exists() else str(x or "default")
+    if x is None:
+        return "default"
+    if isinstance(x, str | os.PathLike):
+        place = file_path("models", x)
+        return place.name if place.exists() else str(x)
     return load_model(x).name
 
 
