@@ -203,7 +203,7 @@ def file_path(name: str, value: Any) -> Path:
     path = None
     try:
         given = os.fspath(value) if isinstance(value, str | os.PathLike) else None
-        if isinstance(given, str) and given and "\0" not in given and len(given) <= _MOST_PATH:
+        if isinstance(given, str) and given.strip() and "\0" not in given and len(given) <= _MOST_PATH:
             found = Path(given).expanduser()
             path = found if all(len(os.fsencode(part)) <= _MOST_NAME for part in found.parts) else None
     except Exception:  # a home that is not known, letters no file system has, a PathLike of a user's

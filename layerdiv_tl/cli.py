@@ -484,7 +484,7 @@ def _read_file(option: str, name: str) -> str:
 
 def _refuse_empty(out: str, what: str) -> None:
     # Path("") is the folder one is in.
-    if not out.strip():
+    if not isinstance(out, str) or not out.strip():  # argparse makes a list of --out=--
         raise InputError(f"--out {out!r} names nothing: give {what}.")
 
 

@@ -12,7 +12,7 @@ import pandas as pd
 from jaxtyping import Float, Int
 from scipy.stats import rankdata
 
-from .._checks import whole_number
+from .._checks import choice, whole_number
 from ..components import Component
 from ..ensemble.uncertainty import LEAST, cluster_means, interval, interval_note, paired_interval, resamples
 from ..errors import InputError
@@ -292,8 +292,7 @@ def agreement(
     >>> found.correlations().query("kind == 'all'").measure.unique().tolist()
     ['diversity', 'diversity_centred', 'net', 'relative', 'influence']
     """
-    if not isinstance(part, str) or part not in ("sublayer", "layer"):
-        raise InputError(f"part={part!r} is unknown: use 'sublayer' or 'layer'.")
+    choice("part", part, ("sublayer", "layer"))
     whole_number("seed", seed, 0)
     model = load_model(model)
     asked = read_rows(model, rows)

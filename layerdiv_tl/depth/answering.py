@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from .._checks import choice
 from ..components import Component
 from ..ensemble.inputs import gold_options
 from ..errors import InputError
@@ -102,8 +103,7 @@ def writers(model: Model, ids: Ids, cut: Cut) -> tuple[Component, ...]:
 
     Raises InputError where there are none.
     """
-    if not isinstance(cut, str) or cut not in _KINDS:
-        raise InputError(f"part={cut!r} is unknown: use {', '.join(map(repr, _KINDS))}.")
+    choice("part", cut, _KINDS)
     with quiet(model.anatomy):
         replay = Replay(model, [ids])
     found = tuple(
@@ -150,14 +150,6 @@ def _without(replay: Replay, members: Collection[Component]) -> Tensor:
         return replay.streams[-1]
     start = min(block for block, _ in instead)
     return replay.resume(start, replay.streams[start], instead)
-
-
-def check_whole(name: str, value: Any, least: int, most: int | None = None) -> None:
-    """Raises InputError for what is no whole number, or one out of range."""
-    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not whole or value < least or (most is not None and value > most):
-        reach = f"of at least {least}" if most is None else f"from {least} to {most}"
-        raise InputError(f"{name}={value!r:.40} must be a whole number {reach}.")
 
 
 class _Batch:

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from .._checks import choice, shown
 from ..components import Component
 from ..errors import InputError
 from ..results import Result
@@ -116,17 +117,20 @@ def erase(
     >>> ld.depth.erase(tiny, [[1, 2, 3, 4], [4, 5]]).effect.shape
     (4, 2)
     """
-    measured = measured or ("later" if span == "prefix" else "answer")
-    known = {"span": (span, Span), "measured": (measured, At), "first_token": (first_token, FirstToken)}
+    choice("span", span, get_args(Span))
+    measured = ("later" if span == "prefix" else "answer") if measured is None else measured
+    known = {"measured": (measured, At), "first_token": (first_token, FirstToken)}
     for name, (value, values) in known.items():
-        if value not in get_args(values):
-            raise InputError(f"{name}={value!r} is unknown: use {', '.join(map(repr, get_args(values)))}.")
+        choice(name, value, get_args(values))
     if measured == "later" and answers is not None:
-        raise InputError(f"measured='later' has to do with no answers: leave answers={answers!r:.40} out.")
+        raise InputError(f"measured='later' has to do with no answers: leave answers={shown(answers)} out.")
     model = load_model(model)
     kept = first_token == "kept"
     if measured == "answer":
         ids, lengths = read_answers(model, texts, answers)
+        for place, (row, length) in enumerate(zip(ids, lengths, strict=True)):
+            if kept and span == "prefix" and len(row) - length < 2:
+                raise InputError(f"text {place} has one token before its answer, which is kept: give a longer one.")
     else:
         least = 2 if span == "position" else 3 + kept
         ids = read_texts(model, texts, least, "a token is erased and a later one measured")

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from .._checks import MOST_REPEATS, choice, whole_number
 from ..components import Component
 from ..errors import InputError
 from ..results import Result
@@ -146,10 +147,8 @@ def integrated_gradients(
     """
     known = {"part": (part, Part), "baseline": (baseline, Baseline), "path": (path, Path)}
     for name, (value, values) in known.items():
-        if value not in get_args(values):
-            raise InputError(f"{name}={value!r} is unknown: use {', '.join(map(repr, get_args(values)))}.")
-    if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 1:
-        raise InputError(f"steps={steps!r} must be a whole number of at least 1.")
+        choice(name, value, get_args(values))
+    steps = whole_number("steps", steps, 1, MOST_REPEATS)
     if baseline == "zero" and part == "layer" and path == "uniform":
         raise InputError(
             "baseline='zero' starts where the stream is nothing and norms have no gradient: use path='graded', or "
@@ -164,7 +163,7 @@ def integrated_gradients(
         # What was made in inference mode cannot take part in a gradient.
         for row, length in zip(ids, lengths, strict=True):
             with torch.inference_mode(False), torch.no_grad():
-                found.append(_Text(model, row, length, part, baseline, path, int(steps), layers, batch_tokens))
+                found.append(_Text(model, row, length, part, baseline, path, steps, layers, batch_tokens))
             progress.update()
     counts = [len(row) - 1 for row in ids]
     attribution, text = np.concatenate([f.attribution for f in found]), np.repeat(np.arange(len(ids)), counts)
@@ -181,7 +180,7 @@ def integrated_gradients(
         tokens=spelled(model, [row[:-1] for row in ids]),
         part=part,
         baseline=baseline,
-        steps=int(steps),
+        steps=steps,
         model=model.name,
         path=path,
     )

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from .._checks import choice, whole_number
 from ..components import Component
 from ..errors import InputError
 from ..results import Result
@@ -96,12 +97,10 @@ def lens(model: Any, texts: Any, norm: NormAt = "recomputed", *, k: int = 5, bat
     >>> frame.component.tolist(), float(frame.kl.iloc[-1]), float(frame.overlap.iloc[-1])
     (['pos_embed', 'L0.attn', 'L0.mlp'], 0.0, 1.0)
     """
-    if norm not in get_args(NormAt):
-        raise InputError(f"norm={norm!r} is unknown: use 'frozen' or 'recomputed'.")
+    choice("norm", norm, get_args(NormAt))
     model = load_model(model)
     anatomy = model.anatomy
-    if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 1 <= k <= anatomy.outputs:
-        raise InputError(f"k={k!r} must be a whole number from 1 to the {anatomy.outputs} answers of {model.name}.")
+    k = whole_number("k", k, 1, anatomy.outputs)
     ids = read_texts(model, texts)
     from tqdm.auto import tqdm
 
@@ -116,13 +115,13 @@ def lens(model: Any, texts: Any, norm: NormAt = "recomputed", *, k: int = 5, bat
             if names and here != names:
                 raise InputError(f"{model.name} ran its layers a different number of times for different texts.")
             names = here
-            tables.append(_compare(anatomy, done, norm, int(k), len(names)))
+            tables.append(_compare(anatomy, done, norm, k, len(names)))
             owners.append(np.repeat(rows, [len(ids[row]) for row in rows]))
             progress.update(len(rows))
     text = np.concatenate(owners)
     order = np.argsort(text, kind="stable")
     kl, overlap = np.concatenate(tables, 1)[:, order]
-    return Lens(names, kl, overlap, text[order], int(k), norm, model.name)
+    return Lens(names, kl, overlap, text[order], k, norm, model.name)
 
 
 def _junctions(anatomy: Anatomy, done: Pass) -> Iterator[tuple[Component, Float[Tensor, "token d"]]]:

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from .._checks import MOST_ITEMS, listed, number, whole_number
 from ..components import Component
 from ..ensemble.uncertainty import LEAST, cluster_means, interval, interval_note, resamples
 from ..errors import InputError
@@ -158,10 +159,8 @@ def map_layers(
     >>> float(found.diagonal().distance.iloc[0])
     0.0
     """
-    if not isinstance(ridge, int | float) or not ridge >= 0:
-        raise InputError(f"ridge={ridge!r} must be a number of at least 0.")
-    if not 0 < held_out < 1:
-        raise InputError(f"held_out={held_out!r} must be a share between 0 and 1.")
+    ridge, held_out = number("ridge", ridge, least=0), number("held_out", held_out, above=0, below=1)
+    first, seed = whole_number("first", first, 0, MOST_ITEMS), whole_number("seed", seed, 0)
     models = load_model(source), load_model(target)
     rows, pairs = _aligned(models, texts, first)
     if len(pairs) < 2:
@@ -178,11 +177,11 @@ def map_layers(
         for start in range(0, len(names[0]), size):
             layers = slice(start, min(start + size, len(names[0])))
             maps = _fit(_streams(models, rows, pairs, fitting, limit), layers, float(ridge))
-            for number, x, y in _streams(models, rows, pairs, held, limit):
+            for row, x, y in _streams(models, rows, pairs, held, limit):
                 for layer, weights in zip(range(layers.start, layers.stop), maps, strict=True):
                     off = (_with_one(x[layer]) @ weights).view(y.shape[1], len(y), -1).transpose(0, 1) - y
                     share = off.norm(dim=-1) / y.norm(dim=-1).clamp_min(1e-30)
-                    place = held.index(number)
+                    place = held.index(row)
                     error[place, layer], largest[place, layer] = share.mean(1).cpu(), share.amax(1).cpu()
     return LayerMaps(
         components=names[0],
@@ -225,15 +224,15 @@ def _fit(streams: Iterator[tuple[int, Tensor, Tensor]], layers: slice, ridge: fl
     right: list[Tensor] = []
     for _, x, y in streams:
         flat = y.transpose(0, 1).flatten(1)
-        for number, layer in enumerate(range(layers.start, layers.stop)):
+        for place, layer in enumerate(range(layers.start, layers.stop)):
             ones = _with_one(x[layer])
             square, product = (ones.T @ ones).double(), (ones.T @ flat).double()
-            if number == len(left):
+            if place == len(left):
                 left.append(square)
                 right.append(product)
             else:
-                left[number] += square
-                right[number] += product
+                left[place] += square
+                right[place] += product
     maps = []
     for square, product in zip(left, right, strict=True):
         count = float(square[-1, -1])
@@ -252,8 +251,8 @@ def _with_one(x: Float[Tensor, "n d"]) -> Float[Tensor, "n _"]:
 def _aligned(models: tuple[Model, Model], texts: Any, first: int) -> tuple[tuple[list[Ids], list[Ids]], list[Pairs]]:
     """(both models' ids of every text, where their tokens end together)."""
     given = reading.plain(given_texts(texts))
-    listed = [given] if isinstance(given, str) else list(given)
-    if not all(isinstance(text, str) for text in listed):
+    texts_of = [given] if isinstance(given, str) else listed("texts", given, "a list of texts")
+    if not all(isinstance(text, str) for text in texts_of):
         if models[0].vocabulary != models[1].vocabulary:
             raise InputError(
                 f"{models[0].name} has {models[0].vocabulary} token ids and {models[1].name} {models[1].vocabulary}, "
@@ -262,9 +261,9 @@ def _aligned(models: tuple[Model, Model], texts: Any, first: int) -> tuple[tuple
         ids = read_texts(models[0], texts, first + 1, "its first tokens are left out")
         places = [np.arange(first, len(row)) for row in ids]
         return (ids, ids), [(place, place) for place in places]
-    rows = read_texts(models[0], listed), read_texts(models[1], listed)
+    rows = read_texts(models[0], texts_of), read_texts(models[1], texts_of)
     pairs: list[Pairs] = []
-    for number, (text, here, there) in enumerate(zip(listed, *rows, strict=True)):
+    for place, (text, here, there) in enumerate(zip(texts_of, *rows, strict=True)):
         if here == there:
             at = (np.arange(len(here)), np.arange(len(here)))
         else:
@@ -273,7 +272,7 @@ def _aligned(models: tuple[Model, Model], texts: Any, first: int) -> tuple[tuple
             at = (np.array([one[end] for end in both], dtype=int), np.array([other[end] for end in both], dtype=int))
         kept = (at[0] >= first) & (at[1] >= first)
         if not kept.any():
-            raise InputError(f"text {number} has no token behind its first {first} that ends in both models alike.")
+            raise InputError(f"text {place} has no token behind its first {first} that ends in both models alike.")
         pairs.append((at[0][kept], at[1][kept]))
     return rows, pairs
 

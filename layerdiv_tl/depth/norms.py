@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from .._checks import choice
 from ..components import Component
 from ..errors import InputError
 from ..results import Result
@@ -90,8 +91,7 @@ class Sizes(Result):
         Raises InputError for an unknown part or quantity, and for fewer than three layers.
         """
         for name, value, known in (("part", part, get_args(Part)), ("quantity", quantity, get_args(Quantity))):
-            if value not in known:
-                raise InputError(f"{name}={value!r} is unknown: use {', '.join(map(repr, known))}.")
+            choice(name, value, known)
         here = [i for i, component in enumerate(self.components) if component.kind == part]
         return change_point(f"{quantity} of {part}", *resampled(getattr(self, quantity)[:, here], self.text))
 

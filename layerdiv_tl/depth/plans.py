@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from .._checks import number, whole_number
+from .._checks import file_path, number, whole_number
 from .._files import write_text
 from ..components import Component
 from ..ensemble.uncertainty import cluster_means, interval, interval_note, paired_interval, wilson
@@ -174,9 +174,7 @@ class DropPlan(Result):
 
         Raises InputError for another ending, and where it cannot be written.
         """
-        if not isinstance(path, str | os.PathLike):
-            raise InputError(f"{path!r:.40} is no path: give the name of a .json or .csv file.")
-        place = Path(path).expanduser()
+        place = file_path("path", path)
         if place.suffix == ".json":
             frame = self.frame().set_index(["plan", "dropped"])
             here = {name: frame.loc[(OWN, len(self.dropped)), name] for name in ("loss", "accuracy")}

@@ -11,11 +11,11 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float, Int
 
+from .._checks import choice, listed, number, resampling, shown
 from ..components import Component
 from ..ensemble.uncertainty import jackknife, leave_one_out, mean_interval, wilson
 from ..errors import InputError
 from ..results import Result
-from ..stream import prompts as reading
 from ..stream.loading import load_model
 from .interference import Effect, Measured
 from .norms import Part
@@ -231,25 +231,22 @@ def depth_score(
     """
     known = {"effect": (effect, Effect), "part": (part, Part), "first_token": (first_token, FirstToken)}
     for name, (value, values) in known.items():
-        if value not in get_args(values):
-            raise InputError(f"{name}={value!r} is unknown: use {', '.join(map(repr, get_args(values)))}.")
+        choice(name, value, get_args(values))
     if effect == "published" and first_token != "kept":
         raise InputError(f"effect='published' keeps the first token: leave first_token={first_token!r} out.")
     if effect == "erase" and part != "layer":
         raise InputError(f"effect='erase' erases the stream that enters a layer: leave part={part!r} out.")
-    for name, number, least in (("draws", draws, 1), ("seed", seed, 0)):
-        if isinstance(number, bool) or not isinstance(number, int | np.integer) or number < least:
-            raise InputError(f"{name}={number!r} must be a whole number of at least {least}.")
+    resampling(draws, seed)
     texts, answers, groups, names, label = _read(questions, by)
     model = load_model(model)
     ids, behind = read_answers(model, texts, answers)
     starts = [len(row) - length for row, length in zip(ids, behind, strict=True)]
     kept = first_token == "kept"
     least = 1 + kept + (effect in ("skip_before", "erase"))
-    for number, start in enumerate(starts):
+    for place, start in enumerate(starts):
         if start < least:
             raise InputError(
-                f"question {number} has {start} token{'s' * (start != 1)}, but effect={effect!r} needs {least}"
+                f"question {place} has {start} token{'s' * (start != 1)}, but effect={effect!r} needs {least}"
                 f"{', the first of which is kept' * kept}: give a longer one."
             )
     measured = Measured(model, ids, starts, effect, part, first_token, model.at_once(batch_tokens))
@@ -283,30 +280,21 @@ def _read(questions: Any, by: Any) -> tuple[Any, Any, Float[np.ndarray, " questi
         if by is None:
             raise InputError("a task does not say how many hops its rows take: give by=, one number per row.")
     else:
-        if isinstance(questions, str | bytes) or not isinstance(questions, Iterable):
-            raise InputError(
-                f"questions is {questions!r:.40}: give ld.depth.questions(…), or a list of (text, answer, hops)."
-            )
-        rows = list(questions)
-        for number, row in enumerate(rows):
-            if isinstance(row, str) or not isinstance(row, list | tuple) or len(row) != 3:
-                raise InputError(f"question {number} is {row!r:.40}: give it as (text, answer, number of hops).")
+        rows = listed("questions", questions, "ld.depth.questions(…), or a list of (text, answer, hops)")
+        for place, row in enumerate(rows):
+            if not isinstance(row, list | tuple) or len(row) != 3:
+                raise InputError(f"question {place} is {shown(row)}: give it as (text, answer, number of hops).")
         texts, answers, groups = ([row[i] for row in rows] for i in range(3))
         names, label = tuple(map(str, range(len(rows)))), "hops"
     if not len(texts):
         raise InputError("there are no questions: give at least one.")
     if by is not None:
-        groups, label = reading.plain(by), "group"
-        if not isinstance(groups, list | tuple) or len(groups) != len(texts):
-            raise InputError(f"by={by!r:.40} does not fit {len(texts)} questions: give one number for each.")
+        groups, label = listed("by", by, "a list of one number for each question"), "group"
+        if len(groups) != len(texts):
+            raise InputError(f"by={shown(by)} does not fit {len(texts)} questions: give one number for each.")
     return texts, answers, _numbers(groups), names, label
 
 
 def _numbers(groups: Any) -> Float[np.ndarray, " question"]:
-    found = []
-    for number, group in enumerate(groups):
-        real = isinstance(group, int | float | np.integer | np.floating) and not isinstance(group, bool)
-        if not real or not abs(group) <= 1e6:
-            raise InputError(f"question {number} has {group!r:.40} hops: give a number, at most 10⁶ in size.")
-        found.append(float(group))
-    return np.array(found)
+    # More than this is no count, and its squares lose the digits of the slope.
+    return np.array([number(f"hops of question {i}", x, least=-1e6, most=1e6) for i, x in enumerate(groups)])

@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from .._checks import choice, listed, number
 from ..components import Component
 from ..ensemble.uncertainty import cluster_means
 from ..errors import InputError
@@ -28,6 +29,7 @@ from .texts import describe, read_layers, read_texts
 Mode = Literal["current", "future", "local", "future_local"]
 FirstToken = Literal["kept", "changed"]
 Cuts = Sequence[float] | Literal["published"]
+_CUTS = "'published', or a list of shares of a text's length"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -162,13 +164,14 @@ def skip(
     """
     known = {"part": (part, Part), "mode": (mode, Mode), "first_token": (first_token, FirstToken)}
     for name, (value, values) in known.items():
-        if value not in get_args(values):
-            raise InputError(f"{name}={value!r} is unknown: use {', '.join(map(repr, get_args(values)))}.")
+        choice(name, value, get_args(values))
     future = mode.startswith("future")
-    if future and isinstance(cuts, str) and cuts != "published":
-        raise InputError(f"cuts={cuts!r} is unknown: use 'published', or shares of a text's length.")
-    if future and not isinstance(cuts, str) and (not len(cuts) or not all(0 < cut < 1 for cut in cuts)):
-        raise InputError(f"cuts={tuple(cuts)!r} must be shares of a text's length, between 0 and 1.")
+    if isinstance(cuts, str):
+        choice("cuts", cuts, ("published",))
+    else:
+        cuts = [number("cuts", cut, above=0, below=1) for cut in listed("cuts", cuts, _CUTS)]
+        if not cuts:
+            raise InputError(f"cuts is empty: give {_CUTS}.")
     model = load_model(model)
     least, why = 2, "no other follows to be predicted"
     if future:
@@ -309,9 +312,9 @@ def _answers(replay: Replay, finals: list[Tensor], measured: Tensor) -> tuple[np
     for chunk in replay.chunks(len(clean)):
         following = targets[chunk]
         p, before = softmax(replay.logits(clean[chunk]), following)
-        for number, final in enumerate(finals):
+        for skipped, final in enumerate(finals):
             change, after = softmax_change(replay.logits(final[chunk]), p, following)
-            output[chunk, number], loss[chunk, number] = change.cpu().numpy(), (after - before).cpu().numpy()
+            output[chunk, skipped], loss[chunk, skipped] = change.cpu().numpy(), (after - before).cpu().numpy()
     return output, loss
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .._checks import listed, whole_number
+from .._checks import MOST_ITEMS, listed, shown, whole_number
 from ..components import Component
 from ..errors import InputError
 from ..stream import prompts as reading
@@ -51,9 +51,10 @@ def read_answers(model: Model, texts: Any, answers: Any) -> tuple[list[Ids], lis
     ids = read_texts(model, texts)
     if answers is None:
         answers = 1
-    if isinstance(answers, int) and not isinstance(answers, bool):
+    if isinstance(answers, Integral) and not isinstance(answers, bool):
+        answers = whole_number("answers", answers, 1, MOST_ITEMS)
         for number, row in enumerate(ids):
-            if not 1 <= answers < len(row):
+            if answers >= len(row):
                 raise InputError(
                     f"text {number} has {len(row)} tokens, of which an answer of {answers} leaves nothing to answer: "
                     "give longer texts, or other answers."
@@ -63,7 +64,7 @@ def read_answers(model: Model, texts: Any, answers: Any) -> tuple[list[Ids], lis
     given = [answers] if isinstance(answers, str) else reading.plain(answers)
     if not isinstance(given, Sequence) or len(given) != len(ids):
         raise InputError(
-            f"answers={answers!r:.40} does not fit {len(ids)} texts: give one per text, or how long each is."
+            f"answers={shown(answers)} does not fit {len(ids)} texts: give one per text, or how long each is."
         )
     behind = [_behind(model, answer, number) for number, answer in enumerate(given)]
     whole = [row + answer for row, answer in zip(ids, behind, strict=True)]
@@ -117,7 +118,7 @@ def _behind(model: Model, answer: Any, number: int) -> Ids:
         try:
             ids = tuple(reading.ids_after_text(model.tokenizer, answer))
         except TypeError as error:
-            raise InputError(f"answer {number} is no text that can be encoded ({answer!r:.40}).") from error
+            raise InputError(f"answer {number} is no text that can be encoded ({shown(answer)}).") from error
         reading.check_vocabulary(model.tokenizer, ids, model.vocabulary, f"answer {number}", model.name)
     else:
         ids = reading.encode(model, [answer])[0]

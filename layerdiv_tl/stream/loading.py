@@ -10,9 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
+from .._checks import shown, whole_number
 from ..components import Component, Unit
 from ..errors import InputError
 from .anatomy import Anatomy, Write
@@ -67,9 +67,7 @@ class Model:
         """How many padded tokens go into one pass: as asked for, or for None what is fast. InputError below 1."""
         if batch_tokens is None:
             return self.batch_tokens
-        if isinstance(batch_tokens, bool) or not isinstance(batch_tokens, int | np.integer) or batch_tokens < 1:
-            raise InputError(f"batch_tokens={batch_tokens!r:.40} must be a whole number of at least 1.")
-        return int(batch_tokens)
+        return whole_number("batch_tokens", batch_tokens, 1)
 
     @cached_property
     def order(self) -> list[tuple[Write, int | None]]:
@@ -189,15 +187,15 @@ def _zoo() -> Any:
 def _check_arguments(tokenizer: Any, device: Any, device_map: Any, copy: Any, trust_remote_code: Any) -> None:
     for name, value in (("copy", copy), ("trust_remote_code", trust_remote_code)):
         if not isinstance(value, bool):
-            raise InputError(f"{name}={value!r:.40} must be True or False, not a {type(value).__name__}.")
+            raise InputError(f"{name}={shown(value)} must be True or False, not a {type(value).__name__}.")
     for name, value in (("device", device), ("device_map", device_map)):
         kinds: Any = (str, int, torch.device) if name == "device" else (str, int, torch.device, dict)
         if value is not None and (isinstance(value, bool) or not isinstance(value, kinds)):
-            raise InputError(f"{name}={value!r:.40} does not name a device: use for example 'cpu' or 'cuda:0'.")
+            raise InputError(f"{name}={shown(value)} does not name a device: use for example 'cpu' or 'cuda:0'.")
     usable = callable(tokenizer) and hasattr(tokenizer, "convert_ids_to_tokens") and hasattr(tokenizer, "decode")
     if tokenizer is not None and not isinstance(tokenizer, str | os.PathLike) and not usable:
         raise InputError(
-            f"tokenizer={tokenizer!r:.40} is not a tokenizer: give a Hugging Face one, or the id or folder of one."
+            f"tokenizer={shown(tokenizer)} is not a tokenizer: give a Hugging Face one, or the id or folder of one."
         )
 
 
@@ -259,7 +257,7 @@ def _move(model: Any, device: str | torch.device) -> Any:
         return model.to(device)
     except (RuntimeError, AssertionError, ValueError) as error:
         reason = str(error).split("\n")[0]
-        raise InputError(f"the model cannot be put on device={str(device)!r} ({reason}): try 'cpu'.") from error
+        raise InputError(f"the model cannot be put on device={shown(str(device))} ({reason}): try 'cpu'.") from error
 
 
 def _dtype(dtype: Any) -> torch.dtype | None:
@@ -269,7 +267,7 @@ def _dtype(dtype: Any) -> torch.dtype | None:
     if isinstance(found, torch.dtype) and found.is_floating_point:
         return found
     raise InputError(
-        f"dtype={dtype!r:.40} is not a torch dtype of weights: use for example 'float32', 'bfloat16' or torch.float16."
+        f"dtype={shown(dtype)} is not a torch dtype of weights: use for example 'float32', 'bfloat16' or torch.float16."
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from .._checks import file_path
 from ..errors import InputError
 from .converted import converted_gguf, require_room
 from .default_model import GGUF_SHA256, NAME, REQUIREMENT, default_model_folder
@@ -25,8 +26,8 @@ def from_source(x: Any, kwargs: dict[str, Any], tokenizer: Any, known: Iterable[
     else:
         if not str(x).strip():
             raise InputError("load_model('') names nothing: give a folder, a .gguf file, a Hugging Face id, or None.")
-        place = str(Path(x).expanduser())
-        path = Path(place)
+        path = file_path("model", x)
+        place = str(path)
         source, name = str(x), path.name
         if path.suffix.lower() == ".gguf":
             if not os.path.isfile(path):
@@ -54,7 +55,7 @@ def from_source(x: Any, kwargs: dict[str, Any], tokenizer: Any, known: Iterable[
 
 def named_tokenizer(x: str | os.PathLike[str], trust_remote_code: bool) -> Any:
     """The tokenizer of a folder or a Hugging Face id. Raises InputError where there is none."""
-    place, kwargs = str(Path(x).expanduser()), {"trust_remote_code": trust_remote_code}
+    place, kwargs = str(file_path("tokenizer", x)), {"trust_remote_code": trust_remote_code}
     if not os.path.exists(place):
         place = str(x)
         if not place.strip() or Path(place).is_absolute() or place.startswith((".", "~")) or place.count("/") > 1:

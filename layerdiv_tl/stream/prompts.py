@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, MappingView, Sequence, Set
+from collections.abc import Iterable, MappingView, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Int
 
+from .._checks import listed, shown
 from ..errors import InputError
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 
 LABELS = "label 0 means the first option"
+_POSITION = "'last', an int, or one int per prompt"
 
 
 def encode(model: Model, prompts: Any, any_length: bool = False) -> list[tuple[int, ...]]:
@@ -28,12 +30,8 @@ def encode(model: Model, prompts: Any, any_length: bool = False) -> list[tuple[i
     refuse_tables(prompts, "prompts")
     refuse_unordered(prompts, "prompts", "their order is that of the rows of the result")
     rows = plain(prompts)
-    if isinstance(rows, Mapping | bytes) or not isinstance(rows, Iterable):
-        raise InputError(
-            f"prompts is a {type(prompts).__name__}: give a list of texts, or a list of lists of token ids "
-            "(of a tokenizer's output, its input_ids without the padding)."
-        )
-    rows = list(rows)
+    what = "a list of texts, or of lists of token ids (of a tokenizer's output, its input_ids without the padding)"
+    rows = listed("prompts", rows, what)
     if rows and all(_is_id(row) for row in rows):  # one prompt of ids
         rows = [rows]
     if not rows:
@@ -60,14 +58,12 @@ def _encode_one(model: Model, prompt: Any, number: int) -> tuple[int, ...]:
         try:
             ids = model.tokenizer(prompt, add_special_tokens=special)["input_ids"] if prompt else []
         except TypeError as error:
-            raise InputError(f"prompt {number} is no text that can be encoded ({prompt!r:.40}).") from error
+            raise InputError(f"prompt {number} is no text that can be encoded ({shown(prompt)}).") from error
         check_vocabulary(model.tokenizer, ids, model.vocabulary, f"prompt {number}", model.name)
     else:
         refuse_tables(prompt, f"prompt {number}")
         refuse_unordered(prompt, f"prompt {number}", "their order is the text")
-        if not isinstance(prompt, Iterable) or isinstance(prompt, bytes | Mapping):
-            raise InputError(f"prompt {number} is {prompt!r:.40}: give a text or a list of token ids.")
-        ids = list(prompt)
+        ids = listed(f"prompt {number}", prompt, "a text or a list of token ids")
         _check_ids(ids, model.vocabulary, f"prompt {number}")
     if not ids:
         raise InputError(f"prompt {number} is empty: give it at least one token.")
@@ -78,21 +74,19 @@ def positions(position: Any, lengths: Sequence[int]) -> Int[np.ndarray, " exampl
     """The wanted position in each row, counted from its own first token. See `contributions`."""
     if isinstance(position, str):
         if position != "last":
-            raise InputError(f"position={position!r} is unknown: use 'last', an int, or one int per prompt.")
+            raise InputError(f"position={shown(position)} is unknown: use {_POSITION}.")
         position = -1
     refuse_tables(position, "position")
     refuse_unordered(position, "position", "their order says which prompt each belongs to")
     position = plain(position)
     if _is_id(position):
         position = [position] * len(lengths)
-    wanted = list(position) if isinstance(position, Iterable) else []
+    wanted = listed("position", position, _POSITION)
     if len(wanted) != len(lengths) or not all(_is_id(p) for p in wanted):
-        raise InputError(
-            f"position={position!r} does not fit {len(lengths)} prompts: use 'last', an int, or one int per prompt."
-        )
+        raise InputError(f"position={shown(position)} does not fit {len(lengths)} prompts: use {_POSITION}.")
     for row, (p, length) in enumerate(zip(wanted, lengths, strict=True)):
         if not -length <= p < length:
-            raise InputError(f"position {p} does not exist in prompt {row}, which has {length} tokens.")
+            raise InputError(f"position {shown(p)} does not exist in prompt {row}, which has {length} tokens.")
     return np.array([p % length for p, length in zip(wanted, lengths, strict=True)], dtype=np.int64)
 
 
@@ -105,9 +99,7 @@ def options(model: Model, given: Any, count: int) -> tuple[Int[np.ndarray, "exam
     refuse_tables(given, "options")
     refuse_unordered(given, "options", LABELS)
     rows = plain(given)
-    if not isinstance(rows, Iterable | None) or isinstance(rows, str | bytes | Mapping):
-        raise InputError(f"options={given!r:.40} is no list: give the answer tokens, as in options=[' Yes', ' No'].")
-    rows = [] if rows is None else list(rows)
+    rows = [] if rows is None else listed("options", rows, "a list of answer tokens, as in options=[' Yes', ' No']")
     if not rows:
         raise InputError("options is empty: give the answer tokens, for example options=[' Yes', ' No'].")
     per_prompt = all(not isinstance(row, str | bytes) and isinstance(row, Iterable) for row in rows)
@@ -119,9 +111,7 @@ def options(model: Model, given: Any, count: int) -> tuple[Int[np.ndarray, "exam
     for number, row in enumerate(rows):
         refuse_tables(row, f"options of prompt {number}")
         refuse_unordered(row, f"options of prompt {number}", LABELS)
-        if isinstance(row, Mapping):
-            raise InputError(f"options of prompt {number} is a {type(row).__name__}: give a list of the answer tokens.")
-    lists = [list(row) for row in rows]
+    lists = [listed(f"options of prompt {number}", row, "a list of answer tokens") for number, row in enumerate(rows)]
     if len({len(row) for row in lists}) != 1:
         raise InputError(
             f"every prompt needs the same number of options, but there are {sorted({len(row) for row in lists})}."
@@ -150,7 +140,7 @@ def _option_ids(model: Model, row: Sequence[Any], where: str) -> list[int]:
         twin = first.setdefault(i, later)
         if twin != later:
             raise InputError(
-                f"{where}: {row[twin]!r} and {row[later]!r} are the same token ({i}); options must differ."
+                f"{where}: {shown(row[twin])} and {shown(row[later])} are the same token ({i}); options must differ."
             )
     return ids
 
@@ -159,19 +149,19 @@ def _single_token(model: Model, option: str, row: Sequence[str]) -> int:
     """The one token an option is when it follows other text."""
     if model.tokenizer is None:
         raise InputError(
-            f"option {option!r} is text, but {model.name} was loaded without a tokenizer: "
+            f"option {shown(option)} is text, but {model.name} was loaded without a tokenizer: "
             "pass load_model(..., tokenizer=...) or give token ids."
         )
     ids = ids_after_text(model.tokenizer, option)
     if len(ids) == 1:
         if model.vocabulary is not None:
-            check_vocabulary(model.tokenizer, ids, model.anatomy.outputs, f"option {option!r}", model.name)
+            check_vocabulary(model.tokenizer, ids, model.anatomy.outputs, f"option {shown(option)}", model.name)
         return ids[0]
     pieces = model.tokenizer.convert_ids_to_tokens(ids)
-    message = f"option {option!r} is {len(ids)} tokens {pieces} but must be a single one"
+    message = f"option {shown(option)} is {len(ids)} tokens {pieces} but must be a single one"
     alike = [o for o in row if o != option and ids and ids_after_text(model.tokenizer, o)[:1] == ids[:1]]
     if alike:
-        message += f", and {alike[0]!r} starts with the same token {pieces[0]!r}"
+        message += f", and {shown(alike[0])} starts with the same token {pieces[0]!r}"
     raise InputError(f"{message}: choose a shorter option (often the leading space matters), or give token ids.")
 
 

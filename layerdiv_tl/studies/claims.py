@@ -59,8 +59,6 @@ class Held:
     def __init__(self, study: Study, unit: Unit, pairs: Mapping[str, str] | None, draws: int, seed: int) -> None:
         self.study, self.unit, self.pairs, self.draws, self.seed = study, unit, pairs, draws, seed
         self.metrics = study.metrics[study.metrics["unit"] == unit]
-        if self.metrics.empty:
-            raise InputError(f"this study has no unit {unit!r}: it has {', '.join(study.metrics['unit'].unique())}.")
         # {model: shape}: training seeds of one shape are not independent of one another.
         self.shapes = study._shapes(unit)
         self.clustered = len(set(self.shapes.values())) < len(self.shapes)

@@ -13,8 +13,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, get_args
 
+from .._checks import choice, file_path, flag, listed, whole_number
 from ..depth.agreeing import Agreement
-from ..depth.answering import Cut, check_whole, writers
+from ..depth.answering import Cut, writers
 from ..depth.junctions import Lens
 from ..depth.maps import LayerMaps
 from ..depth.norms import Sizes
@@ -30,7 +31,7 @@ from ..tasks.questions import Questions
 from ..tasks.questions import questions as read_questions
 from ..tasks.samples import SAMPLE_HOPS
 from ..tasks.task import SAMPLES, Task, task
-from .arguments import check_choice, check_flags, folder_of, load_options, made_folder
+from .arguments import load_options, made_folder
 from .depth_claims import depth_readings
 from .folder import OLD, card, claim, refuse_two_models
 from .run import models_of, reason, tasks_of
@@ -108,7 +109,7 @@ class DepthStudy(Result):
         failures: list[str] = []
         cards = []
         for folder in folders:
-            place = folder_of("a folder of depth analyses", folder)
+            place = file_path("folder", folder)
             if not place.is_dir():
                 raise InputError(f"there is no folder {str(folder)!r}: run layerdiv depth --out there first.")
             for file in sorted(place.glob(f"{FOLDER}/*/*-{12 * '[0-9a-f]'}.json")):  # an exported plan has no digest
@@ -195,9 +196,10 @@ class DepthStudy(Result):
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write all analyses into a folder that `load` reads."""
+        place = file_path("path", path)
         for a in self.analyses:
-            _write(folder_of("path", path), a)
-        return folder_of("path", path)
+            _write(place, a)
+        return place
 
     def __repr__(self) -> str:
         failed = f"; {len(self.failures)} failed" if self.failures else ""
@@ -275,18 +277,17 @@ def run_depth(
     tasks = ([] if texts is not None else list(SAMPLES)) if tasks is None else tasks
     given = tasks_of(tasks) if not isinstance(tasks, list | tuple) or tasks else []
     ready = [t if isinstance(t, Task) else task(t, data, **how) for t in given]
-    check_whole("questions", questions, 0)
-    check_whole("seed", seed, 0)
-    check_flags(multi_token=multi_token)
-    check_choice("part", part, get_args(Cut))
-    check_choice("score", score, SCORES)
+    questions, seed = whole_number("questions", questions, 0), whole_number("seed", seed, 0)
+    flag("multi_token", multi_token)
+    choice("part", part, get_args(Cut))
+    choice("score", score, SCORES)
     if drop is not None:
-        check_whole("drop", drop, 1)
+        drop = whole_number("drop", drop, 1)
     if texts is None:
         texts = [prompt for t in ready for prompt in t.prompts[:TEXTS]]
-    texts = texts if isinstance(texts, list | tuple) or not hasattr(texts, "tolist") else texts.tolist()  # a column
-    if not isinstance(texts, list | tuple) or not texts:
-        raise InputError(f"texts={texts!r:.40} is one text or none: give a list of texts.")
+    texts = listed("texts", texts, "a list of texts")
+    if not texts:
+        raise InputError("texts is empty: give a list of texts.")
     some = read_questions(ask, limit=questions) if questions else None  # before models are loaded
     asked = _Asked(plain(texts), ready, drop, part, score, some, multi_token, seed, batch_tokens)
     place = made_folder(out)

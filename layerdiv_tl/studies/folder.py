@@ -9,11 +9,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .._checks import file_path
 from .._files import PARTIAL, write_first
 from ..errors import InputError
 from ..stream.fingerprint import Identity
 from ..stream.loading import Model
-from .arguments import folder_of
 from .shards import FORMAT, read_json, safe_name
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def read_cells(
     failures: dict[str, None] = {}
     cards: list[tuple[str, Card]] = []
     for folder in folders:
-        place = folder_of("a folder of a study", folder)
+        place = file_path("folder", folder)
         if not place.is_dir():
             raise InputError(f"there is no folder {str(folder)!r}: run a study there first.")
         there = {file.parent for name in _FILES for file in place.glob(f"*/*/*/{name}")}

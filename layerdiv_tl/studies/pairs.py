@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from .._checks import shown
 from ..errors import InputError
 
 if TYPE_CHECKING:
@@ -17,11 +18,11 @@ SAME = 0.05
 def given(models: pd.DataFrame, pairs: Mapping[str, str]) -> dict[str, str]:
     """{reuses: plain} as a user names them. Raises InputError for what is no pair of two models of the study."""
     if not isinstance(pairs, Mapping):
-        raise InputError(f"pairs={pairs!r:.60} must be {{model that reuses layers: model that does not}}.")
+        raise InputError(f"pairs={shown(pairs)} must be {{model that reuses layers: model that does not}}.")
     names = models["model"].tolist()
     unknown = [name for pair in pairs.items() for name in pair if name not in names]
     if unknown:
-        raise InputError(f"pairs names {unknown[0]!r}, but the study has {', '.join(names)}.")
+        raise InputError(f"pairs names {shown(unknown[0])}, but the study has {', '.join(names)}.")
     for reused, plain in pairs.items():
         if reused == plain:
             raise InputError(f"pairs holds {reused!r} against itself: name another model.")

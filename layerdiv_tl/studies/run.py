@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from .. import zoo
+from .._checks import file_path, flag, whole_number
 from .._files import sweep, write_text, written
 from ..components import Unit
-from ..depth.answering import check_whole
 from ..ensemble.uncertainty import wilson
 from ..errors import InputError
 from ..stream.fingerprint import Identity, identify
@@ -25,7 +25,7 @@ from ..stream.prompts import encode
 from ..tasks.baselines import bag_of_words
 from ..tasks.paper import EIGHT
 from ..tasks.task import Task, task
-from .arguments import check_flags, load_options, made_folder, ordered, units_of
+from .arguments import load_options, made_folder, ordered, units_of
 from .folder import claim, finished
 from .metrics import metrics_of
 from .shards import FORMAT, Cell, Shard, cell_of, safe_name, write_json
@@ -106,9 +106,9 @@ def run_study(
     """
     grid, options = models_of(models), load_options(load)
     names = tasks_of(tasks)
-    check_whole("workers", workers, 1)
-    check_whole("seed", seed, 0)
-    check_flags(multi_token=multi_token, chat=chat, keep_text=keep_text)
+    workers, seed = whole_number("workers", workers, 1), whole_number("seed", seed, 0)
+    for name, value in {"multi_token": multi_token, "chat": chat, "keep_text": keep_text}.items():
+        flag(name, value)
     if workers > 1 and (here := [name for name, x in grid.items() if not isinstance(x, str | os.PathLike | None)]):
         raise InputError(f"workers={workers} needs models by name, and {here[0]!r} is in this process's memory.")
     cuts = units_of(units)
@@ -301,8 +301,11 @@ def _spelled(several: Sequence[Any], word: str, names: Callable[[], Sequence[str
 def _model_name(x: Any) -> str:
     if isinstance(x, Model):
         return x.name
-    if x is None or isinstance(x, str | os.PathLike):
-        return Path(str(x)).name if x is not None and Path(str(x)).exists() else str(x or "default")
+    if x is None:
+        return "default"
+    if isinstance(x, str | os.PathLike):
+        place = file_path("models", x)
+        return place.name if place.exists() else str(x)
     return load_model(x).name
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .._checks import shown
 from ..components import Unit
 from ..errors import InputError
 from .claims import HALF, UNRANKED, Held, bent, readings, returns
@@ -75,13 +76,13 @@ def checked_seeds(seeds: Seeds, models: Iterable[str]) -> dict[str, tuple[str, H
     names = list(models)
     example = '{"small-a": ("small", 0), "small-b": ("small", 1)}'
     if not isinstance(seeds, Mapping):
-        raise InputError(f"seeds={seeds!r:.60} must be {{model: (shape, seed)}}, such as {example}.")
+        raise InputError(f"seeds={shown(seeds)} must be {{model: (shape, seed)}}, such as {example}.")
     found: dict[tuple[str, Hashable], str] = {}
     for name, pair in seeds.items():
         if name not in names:
-            raise InputError(f"seeds names {name!r:.60}, but the study has {', '.join(names)}.")
+            raise InputError(f"seeds names {shown(name)}, but the study has {', '.join(names)}.")
         if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) and _hashable(pair[1])):
-            raise InputError(f"seeds has {pair!r:.60} for {name!r}: give (shape, seed), such as {example}.")
+            raise InputError(f"seeds has {shown(pair)} for {name!r}: give (shape, seed), such as {example}.")
         if pair in found:
             raise InputError(
                 f"{found[pair]!r} and {name!r} are both seed {pair[1]!r} of shape {pair[0]!r}: give one of them."

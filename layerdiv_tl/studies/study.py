@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, cast, get_args
 
 import numpy as np
 
+from .._checks import choice, file_path, flag, number, shown, some_of, text, whole_number
 from .._files import written
 from ..components import Unit
 from ..ensemble.correlation import correlations, z_scores
@@ -24,7 +25,6 @@ from ..ensemble.tradeoff import TradeOff, tradeoff_signs
 from ..errors import InputError
 from ..results import Result
 from ..zoo import trained
-from .arguments import folder_of
 from .claims import claims_of
 from .folder import card, read_cells, refuse_two_models
 from .reuse import reuse_of
@@ -118,7 +118,7 @@ class Study(Result):
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Copy metrics, information and settings, without shards, into a folder that `load` reads."""
-        place = folder_of("path", path)
+        place = file_path("path", path)
         for cell in self.cells:
             into = place / Path(cell["folder"]).relative_to(Path(cell["folder"]).parents[2])
             try:
@@ -145,10 +145,9 @@ class Study(Result):
         """
         import pandas as pd
 
+        flag("intervals", intervals)
         totals = self.totals()
-        totals = totals[totals["unit"] == unit]
-        if totals.empty:
-            raise InputError(f"this study has no unit {unit!r}: it has {', '.join(self.metrics['unit'].unique())}.")
+        totals = totals[totals["unit"] == self._unit(unit)]
         models, tasks = totals["model"].unique().tolist(), totals["task"].unique().tolist()
         columns: dict[tuple[str, str], list[Any]] = {}
         for quantity, (loss, term, factor) in QUANTITIES.items():
@@ -163,6 +162,10 @@ class Study(Result):
         values = dict(enumerate(columns.values()))
         return pd.DataFrame(values, index=pd.Index(models, name="model")).set_axis(header, axis=1)
 
+    def _unit(self, unit: Any) -> Unit:
+        """A unit that the study has."""
+        return cast(Unit, choice("unit", unit, self.metrics["unit"].unique().tolist()))
+
     def totals(self) -> pd.DataFrame:
         """The rows that are about a whole cell."""
         return self.metrics[self.metrics["table"] == "totals"]
@@ -176,6 +179,7 @@ class Study(Result):
         """
         import pandas as pd
 
+        self._unit(unit)
         rows = []
         for cell in self.cells:
             settings, baselines = cell["settings"], cell["baselines"]
@@ -201,8 +205,6 @@ class Study(Result):
             row |= {"entropy": float(of["mean"]["cross_entropy", "entropy"])}
             row |= {gap: float(of["mean"]["none", gap]) for gap in ("identity_gap", "absolute_gap")}
             rows.append(row)
-        if not rows:
-            raise InputError(f"this study has no unit {unit!r}: it has {', '.join(self.metrics['unit'].unique())}.")
         return pd.DataFrame(rows)
 
     def components(self, unit: Unit = "sublayer", loss: str = "squared") -> pd.DataFrame:
@@ -219,11 +221,8 @@ class Study(Result):
 
     def _wide(self, table: str, unit: Unit, loss: str, names: list[str]) -> pd.DataFrame:
         m = self.metrics
-        rows = m[(m["table"] == table) & (m["unit"] == unit) & (m["loss"] == loss)]
-        if rows.empty:
-            held = m[(m["table"] == table) & (m["unit"] == unit)]["loss"].unique()
-            has = f"unit {unit!r} with loss {', '.join(map(repr, held))}" if len(held) else f"no unit {unit!r}"
-            raise InputError(f"this study has no {table} of loss {loss!r} at unit {unit!r}: it has {has}.")
+        m = m[(m["table"] == table) & (m["unit"] == self._unit(unit))]
+        rows = m[m["loss"] == choice("loss", loss, m["loss"].unique().tolist())]
         keys = ["model", "task", *names]
         wide = rows.pivot(index=keys, columns="term", values=["mean", "low", "high"])
         ends = {name: end for end, name in _ENDS.items()}
@@ -241,6 +240,7 @@ class Study(Result):
         import pandas as pd
 
         rows: list[dict[str, Any]] = []
+        self._unit(unit)
         cells = {c["settings"]["model"]: c for c in self.cells if c["settings"]["unit"] == unit}
         for model, m in self.metrics[self.metrics["unit"] == unit].groupby("model", sort=False):
             found = cells[str(model)]["provenance"]
@@ -256,14 +256,11 @@ class Study(Result):
                     "source": found["source"],
                 }
             )
-        if not rows:
-            raise InputError(f"this study has no unit {unit!r}: it has {', '.join(self.metrics['unit'].unique())}.")
         return pd.DataFrame(rows)
 
     def best(self, count: int, unit: Unit = "sublayer") -> list[str]:
         """The `count` models of highest accuracy, averaged over tasks, best first (the paper's Fig. 5 shows five)."""
-        if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
-            raise InputError(f"best({count!r}) must ask for a whole number of at least 1 model.")
+        whole_number("count", count, 1)
         means = self.table(unit)["accuracy"][AVERAGE].dropna().sort_values(ascending=False, kind="stable")
         return means.index[:count].tolist()
 
@@ -272,13 +269,14 @@ class Study(Result):
 
         Raises InputError for a cell that this study does not have, and one whose shards are not beside it.
         """
+        asked = (text("model", model), text("task", task), self._unit(unit))
         found = [
             cell
             for cell in self.cells
-            if (cell["settings"]["model"], cell["settings"]["task"], cell["settings"]["unit"]) == (model, task, unit)
+            if (cell["settings"]["model"], cell["settings"]["task"], cell["settings"]["unit"]) == asked
         ]
         if not found:
-            raise InputError(f"this study has no cell of {model!r} on {task!r} at unit {unit!r}.")
+            raise InputError(f"this study has no cell of {shown(model)} on {shown(task)} at unit {unit!r}.")
         files = sorted(Path(found[-1]["folder"]).glob("shard-*.safetensors"))
         if not files:
             raise InputError("this study was saved without its contributions: load the folder it was run in.")
@@ -314,16 +312,14 @@ class Study(Result):
         `models`: these only, such as `best(5)`. Raises InputError for a unit that has no depth tables here,
         and for a model that is not in the study.
         """
-        table = "depth" if norm == "frozen" else "depth_recomputed"
-        rows = self.metrics[(self.metrics["table"] == table) & (self.metrics["unit"] == unit)]
+        table = "depth" if choice("norm", norm, get_args(NormAt)) == "frozen" else "depth_recomputed"
+        flag("standardised", standardised)
+        rows = self.metrics[(self.metrics["table"] == table) & (self.metrics["unit"] == self._unit(unit))]
         rows = rows[~rows["partial"].astype(bool)]
         if rows.empty:
             raise InputError(f"this study has no curves at unit {unit!r}: run it at unit 'sublayer'.")
         if models is not None:
-            unknown = [name for name in models if name not in set(rows["model"])]
-            if unknown:
-                raise InputError(f"models has {unknown[0]!r}, but the study has {', '.join(rows['model'].unique())}.")
-            rows = rows[rows["model"].isin(models)]
+            rows = rows[rows["model"].isin(some_of("models", models, rows["model"].unique().tolist()))]
         keys = ["model", "task", "component", "members"]
         frame: pd.DataFrame | None = None
         for name, (loss, term) in CURVES.items():
@@ -361,7 +357,7 @@ class Study(Result):
 
     def _shapes(self, unit: Unit) -> dict[str, str]:
         """{model: shape} of the zoo's models, whose training seeds are not independent models."""
-        known = self.metrics.loc[self.metrics["unit"] == unit, "model"].unique()
+        known = self.metrics.loc[self.metrics["unit"] == self._unit(unit), "model"].unique()
         return {name: shape for name, (shape, _) in trained.seeds(known).items()}
 
     def shares(self, unit: Unit = "sublayer", form: Form = "squared") -> pd.DataFrame:
@@ -369,12 +365,9 @@ class Study(Result):
 
         In squared logits (Theorem 1); `form` "paper" takes the bias from Eq. 14, as the paper's figure does.
         """
-        if form not in get_args(Form):
-            raise InputError(f"form={form!r} is unknown: use 'squared' or 'paper'.")
-        metrics = self.metrics
-        rows = metrics[(metrics["table"] == "modules") & (metrics["unit"] == unit) & (metrics["loss"] == form)]
-        if rows.empty:
-            raise InputError(f"this study has no unit {unit!r}: it has {', '.join(self.metrics['unit'].unique())}.")
+        choice("form", form, get_args(Form))
+        metrics = self.metrics[self.metrics["unit"] == self._unit(unit)]
+        rows = metrics[(metrics["table"] == "modules") & (metrics["loss"] == form)]
         keys = ["model", "task", "module", "members"]
         wide = rows.pivot(index=keys, columns="term", values="mean").reset_index()
         return module_shares(wide.rename_axis(columns=None))
@@ -385,8 +378,8 @@ class Study(Result):
         `least_parameters` leaves smaller models out; the paper's figure has those of 1e9 and more. Raises
         InputError for an unknown quantity, and for fewer than two models with different numbers.
         """
-        if quantity not in QUANTITIES:
-            raise InputError(f"quantity={quantity!r} is unknown: use {', '.join(map(repr, QUANTITIES))}.")
+        choice("quantity", quantity, QUANTITIES)
+        number("least_parameters", least_parameters, least=0)
         models = self.models(unit).set_index("model")
         models = models[models["parameters"] >= least_parameters]
         means = self.table(unit)[quantity][AVERAGE].dropna()
@@ -459,6 +452,7 @@ class Study(Result):
         >>> claims.loc[claims["number"] == 6, ["over", "n"]].values.tolist()
         [['seeds', 3]]
         """
+        self._unit(unit)
         if seeds is not None:
             return claims_over_seeds(self, unit, pairs, seeds)
         return claims_of(self, unit, pairs, draws, seed)
@@ -526,7 +520,7 @@ class Study(Result):
         >>> study.reuse()[["model", "plain", "held", "members", "members_plain"]].values.tolist()
         [['zoo/d4-shared', 'zoo/d2', 'same parameters', 9, 5], ['zoo/d4-shared', 'zoo/d4', 'same depth', 9, 9]]
         """
-        return reuse_of(self, unit, pairs, seeds)
+        return reuse_of(self, self._unit(unit), pairs, seeds)
 
     def reweight(self, model: str, task: str, unit: Unit = "sublayer", **options: Any) -> Reweighting:
         """Re-weight the components of a cell from a few of its rows, without a model; see `reweight`."""

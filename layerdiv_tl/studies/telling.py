@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
+from .._checks import choice, some_of, whole_number
 from .._files import written
 from ..ensemble.information import information
 from ..ensemble.information.measure import Kind
@@ -40,24 +41,14 @@ def told(
     import pandas as pd
 
     frames, left_out = [], []
-    estimators = _names("estimator", estimator)
-    if unknown := [one for one in estimators if one not in get_args(Kind)]:
-        known = ", ".join(map(repr, get_args(Kind)))
-        raise InputError(f"estimator={unknown[0]!r:.40} is unknown: use {known}.")
-    options = {name: int(x) if isinstance(x, np.integer) else x for name, x in options.items()}
-    for name, x in options.items():
-        if not isinstance(x, int | None) or isinstance(x, bool):
-            raise InputError(f"{name}={x!r:.60} must be a whole number.")
-    every = [cell["settings"] for cell in study.cells]
-    cells = [settings for settings in every if isinstance(unit, str) and settings["unit"] == unit]
-    if not cells:
-        raise InputError(f"this study has no unit {unit!r:.60}: it has {', '.join(study.metrics['unit'].unique())}.")
+    estimators = list(dict.fromkeys(some_of("estimator", estimator, get_args(Kind))))
+    options = {name: None if x is None else whole_number(name, x) for name, x in options.items()}
+    choice("unit", unit, study.metrics["unit"].unique().tolist())
+    cells = [settings for cell in study.cells if (settings := cell["settings"])["unit"] == unit]
     for name, given in (("model", models), ("task", tasks)):
         if given is None:
             continue
-        wanted, there = _names(f"{name}s", given), list(dict.fromkeys(settings[name] for settings in cells))
-        if unknown := [x for x in wanted if x not in there]:
-            raise InputError(f"{name}s has {unknown[0]!r:.60}, but the study has {', '.join(there)} at unit {unit!r}.")
+        wanted = some_of(f"{name}s", given, list(dict.fromkeys(settings[name] for settings in cells)))
         cells = [settings for settings in cells if settings[name] in wanted]
     if not cells:
         raise InputError("this study has no cell of these models on these tasks: leave out models or tasks.")
@@ -81,19 +72,6 @@ def kept(study: Study) -> pd.DataFrame | None:
     files = [(file, cell["settings"]) for cell in study.cells for file in sorted(Path(cell["folder"]).glob(PATTERN))]
     frames = [frame for file, settings in files if (frame := _read(file, settings)) is not None]
     return pd.concat(frames, ignore_index=True) if frames else None
-
-
-def _names(what: str, given: Any) -> list[str]:
-    """One or several names, each once."""
-    try:
-        names = [given] if isinstance(given, str) else list(dict.fromkeys(given))
-    except TypeError:
-        names = []
-    if not names:
-        raise InputError(f"{what}={given!r:.60} holds no name: give one or several.")
-    if odd := [name for name in names if not isinstance(name, str)]:
-        raise InputError(f"{what} holds {odd[0]!r:.60}, which is not a name: give texts.")
-    return names
 
 
 def _read(file: Path, settings: dict[str, Any]) -> pd.DataFrame | None:

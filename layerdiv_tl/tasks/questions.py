@@ -7,12 +7,14 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
+from .._checks import listed, number, shown, whole_number
 from ..errors import InputError
 from .rows import Row, Rows, open_rows
 from .samples import SAMPLE_HOPS, sample_rows
@@ -113,7 +115,7 @@ class _Form(NamedTuple):
 
 
 def questions(
-    source: Any = SAMPLE_HOPS, *, levels: Iterable[float] | None = None, limit: int | None = None
+    source: Any = SAMPLE_HOPS, *, levels: float | Iterable[float] | None = None, limit: int | None = None
 ) -> Questions:
     r"""Questions that take different numbers of steps, for `ld.depth.depth_score`.
 
@@ -143,16 +145,15 @@ def questions(
     >>> asked.groups.tolist(), asked.answers[0], asked.by
     ([1.0, 1.0, 1.0, 2.0, 2.0, 2.0], ' A', 'hops')
     """
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int | np.integer) or limit < 1):
-        raise InputError(f"limit={limit!r} must be a whole number of at least 1.")
+    limit = None if limit is None else whole_number("limit", limit, 1)
     wanted = None if levels is None else _levels(levels)
     if isinstance(source, str) and source.startswith(PREFIX):
-        return _generated(source, wanted, GENERATED if limit is None else int(limit))
+        return _generated(source, wanted, GENERATED if limit is None else limit)
     if isinstance(source, str) and source == SAMPLE_HOPS:
         return _read(sample_rows(source), source, "MIT", wanted, limit)
     if isinstance(source, str) and not os.path.exists(Path(source).expanduser()):
         known = ", ".join([SAMPLE_HOPS, *VARIED])
-        raise InputError(f"there are no questions {source!r}: choose among {known}, or give a file of rows.")
+        raise InputError(f"there are no questions {shown(source)}: choose among {known}, or give a file of rows.")
     rows = open_rows(source, ("questions", "test"), "test")
     name = Path(source).stem if isinstance(source, str | os.PathLike) else "own questions"
     return _read(rows, name, "unknown", wanted, limit)
@@ -168,10 +169,10 @@ def _generated(name: str, levels: Sequence[float] | None, limit: int) -> Questio
     found = []
     for level in usual if levels is None else levels:
         if level != int(level):
-            raise InputError(f"levels holds {level!r}: {kind} takes whole numbers of {by}.")
+            raise InputError(f"levels holds {shown(level)}: {kind} takes whole numbers of {by}.")
         made = task(f"{kind}:{','.join(filter(None, [said, f'{by}={int(level)}']))}", limit=limit)
-        for number, (text, label) in enumerate(zip(made.prompts, made.labels, strict=True), start=1):
-            found.append(_Question(text, made.options[label], float(level), f"{by}={int(level)}, row {number}"))
+        for row, (text, label) in enumerate(zip(made.prompts, made.labels, strict=True), start=1):
+            found.append(_Question(text, made.options[label], float(level), f"{by}={int(level)}, row {row}"))
     return _collected(found, by, name, made.source, made.licence, 0)
 
 
@@ -302,18 +303,13 @@ def _number(value: Any, row: Row, column: str) -> float:
     except (TypeError, ValueError, OverflowError):
         number = float("nan")
     if not abs(number) <= 1e6:
-        raise InputError(f"{row.where} has {column}={value!r:.40}: it must be a number, at most 10⁶ in size.")
+        raise InputError(f"{row.where} has {column}={shown(value)}: it must be a number, at most 10⁶ in size.")
     return number
 
 
 def _levels(levels: Any) -> list[float]:
-    given = levels if isinstance(levels, Iterable) and not isinstance(levels, str) else [levels]
-    found = []
-    for level in given:
-        real = isinstance(level, int | float | np.integer | np.floating) and not isinstance(level, bool)
-        if not real or not abs(float(level)) <= 1e6:
-            raise InputError(f"levels holds {level!r:.40}: give numbers, as in levels=[1, 2, 3].")
-        found.append(float(level))
+    given = [levels] if isinstance(levels, Real) else listed("levels", levels, "a list of numbers, as in [1, 2, 3]")
+    found = [number("levels", level, least=-1e6, most=1e6) for level in given]
     if not found:
         raise InputError("levels is empty: give at least one number, or None for all.")
     return list(dict.fromkeys(found))

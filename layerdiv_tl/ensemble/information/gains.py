@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 from jaxtyping import Float, Int
 
+from ..._checks import choice, whole_number
 from ...components import Component
 from ...errors import InputError
 from ...results import Result
@@ -17,7 +18,7 @@ from ..scaling import LogFit, log_fit
 from ..tables import naming
 from ..uncertainty import RunningMean, interval
 from .estimator import TERMS, Estimator
-from .members import MAX_DRAWS, whole_number
+from .members import MAX_DRAWS
 from .resampling import deviation, scale, shuffled_labels, subsamples
 from .source import Source
 
@@ -172,8 +173,7 @@ def gain_curve_of(
     orders: int,
 ) -> GainCurve:
     """As `Information.gain_curve` says."""
-    if not isinstance(order, str) or order not in get_args(Order):
-        raise InputError(f"order={order!r:.40} is unknown: use {', '.join(map(repr, get_args(Order)))}.")
+    choice("order", order, get_args(Order))
     null, draws = whole_number("null", null, 0, MAX_DRAWS), whole_number("draws", draws, 0, MAX_DRAWS)
     orders = whole_number("orders", orders, 1, MAX_DRAWS)
     members = source.members

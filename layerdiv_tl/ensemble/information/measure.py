@@ -11,6 +11,7 @@ from typing import Any, Literal, cast, get_args
 import numpy as np
 from jaxtyping import Float
 
+from ..._checks import choice, whole_number
 from ...components import Component
 from ...errors import InputError
 from ..decomposition import Ensemble
@@ -18,7 +19,7 @@ from ..uncertainty import LEVEL
 from .checks import checks, warnings_of
 from .estimator import TERMS
 from .gaussian import Gaussian, normal_scores, refuse_singular
-from .members import MAX_DRAWS, MAX_SEED, Members, are_votes, prepare, whole_number
+from .members import MAX_DRAWS, MAX_SEED, Members, are_votes, prepare
 from .resampling import deviation, scale, shuffled_labels, shuffled_members, subsamples
 from .result import LABELS, MEMBERS, SHUFFLED, Information
 from .source import Source, one_thread
@@ -85,8 +86,7 @@ def information(
     """
     if estimator is None:
         estimator = "vote" if not isinstance(ensemble, Ensemble) and are_votes(ensemble) else "gaussian"
-    if not isinstance(estimator, str) or estimator not in get_args(Kind):
-        raise InputError(f"estimator={estimator!r:.40} is unknown: use {', '.join(map(repr, get_args(Kind)))}.")
+    choice("estimator", estimator, get_args(Kind))
     null, draws = whole_number("null", null, 0, MAX_DRAWS), whole_number("draws", draws, 0, MAX_DRAWS)
     seed = whole_number("seed", seed, 0, MAX_SEED)
     if isinstance(level, bool) or not isinstance(level, int | float | np.number) or not 0 < level < 1:

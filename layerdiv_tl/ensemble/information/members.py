@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
+from ..._checks import whole_number
 from ...components import Component, members
 from ...errors import InputError
 from ..decomposition import Ensemble
@@ -98,7 +99,7 @@ def prepare(
     if groups is not None:
         if voting:
             raise InputError("votes cannot be summed up to groups: give the logits, or fewer members.")
-        u, names, spans = _grouped(u, names, whole_number("groups", groups))
+        u, names, spans = _grouped(u, names, whole_number("groups", groups, 1))
     if voting or estimator == "vote":
         features, owner, everything = _votes(u, voting, estimator, spans, notes), np.arange(len(names)), None
     else:
@@ -154,7 +155,7 @@ def _columns(
 ) -> tuple[Float[np.ndarray, "example column"], Int[np.ndarray, " column"]]:
     """Each member's leading contrasts side by side, and their members; as many as the smallest class bears."""
     most = max(map(len, contrasts))
-    taken = most if wanted is None else min(whole_number("contrasts", wanted), most)
+    taken = most if wanted is None else min(whole_number("contrasts", wanted, 1), most)
     if wanted is None and smallest is not None:
         while taken > 1 and 2 * sum(min(taken, len(c)) for c in contrasts) > smallest:
             taken -= 1
@@ -247,14 +248,6 @@ def _correct(u: np.ndarray, gold: np.ndarray | None, voting: bool) -> np.ndarray
         score, right = u.sum(1), gold[:, None] == np.arange(u.shape[2])
     first = score == score.max(1, keepdims=True)
     return (first & right).sum(1) / first.sum(1)
-
-
-def whole_number(name: str, value: Any, least: int = 1, most: int = MAX_SEED) -> int:
-    """A whole number in a range, as int. Raises InputError for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= most:
-        limit = f" and at most {most}" if most < MAX_SEED else ""
-        raise InputError(f"{name}={value!r:.40} must be a whole number of {least} or more{limit}.")
-    return int(value)
 
 
 def _listed(names: Sequence[str]) -> str:
