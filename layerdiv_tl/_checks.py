@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, KeysView, Mapping, Sequence, Set
 from itertools import islice
 from numbers import Integral, Real
 from pathlib import Path
-from types import NoneType
+from types import NoneType, SimpleNamespace
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -232,7 +232,10 @@ def keywords(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
     ...
     layerdiv_tl.errors.InputError: most=True must be a whole number.
     """
-    hints = get_type_hints(function)
+    plain = inspect.unwrap(function)
+    # Only of what is given: a type that only type checkers import, such as pandas', has no value here.
+    asked = SimpleNamespace(__annotations__={n: a for n, a in plain.__annotations__.items() if n in given})
+    hints = get_type_hints(asked, plain.__globals__)
     known = {p.name: p.kind for p in list(inspect.signature(function).parameters.values())[1:]}
     for name, value in given.items():
         if name not in known:
