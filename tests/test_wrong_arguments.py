@@ -10,7 +10,7 @@ import pytest
 from fuzz import ODD, Case, Tally, case, methods, sweep
 
 import layerdiv_tl as ld
-from layerdiv_tl._checks import shown
+from layerdiv_tl._checks import keywords, shown
 from layerdiv_tl.ensemble.correlation import correlations, curve_correlations
 from layerdiv_tl.ensemble.reweight import reweight
 from layerdiv_tl.ensemble.scaling import log_fit
@@ -291,3 +291,14 @@ if __name__ == "__main__":  # python tests/test_wrong_arguments.py [depth.] [par
             told = [*total.findings[found[0] :], *(f"ANSWER {where}" for where in total.answers[found[1] :])]
             print("\n".join(told), flush=True)
     print(len(ODD), "values,", sum(total.counts.values()), "calls:", total.counts)
+
+
+def test_a_type_that_only_type_checkers_import_is_not_looked_up() -> None:
+    """Figure functions take a `pd.DataFrame` that is not there at run time; their options are checked all the same."""
+
+    def draw(table: object, most: int = 3) -> None: ...
+
+    draw.__annotations__["table"] = "pd.NotImported"
+    keywords(draw, {"most": 2})
+    with pytest.raises(InputError, match="most"):
+        keywords(draw, {"most": True})
