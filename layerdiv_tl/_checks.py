@@ -232,9 +232,10 @@ def keywords(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
     ...
     layerdiv_tl.errors.InputError: most=True must be a whole number.
     """
+    plain = inspect.unwrap(function)
     # Of the arguments given only: the others may be annotated with what is imported for type checkers alone.
-    asked = {name: hint for name, hint in function.__annotations__.items() if name in given}
-    hints = get_type_hints(SimpleNamespace(__annotations__=asked), function.__globals__)
+    asked = {name: hint for name, hint in plain.__annotations__.items() if name in given}
+    hints = get_type_hints(SimpleNamespace(__annotations__=asked), plain.__globals__)
     known = {p.name: p.kind for p in list(inspect.signature(function).parameters.values())[1:]}
     for name, value in given.items():
         if name not in known:
