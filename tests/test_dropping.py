@@ -865,12 +865,9 @@ def test_one_row_has_effects_but_no_interval_of_rows():
 
 def test_labels_that_name_no_option_are_refused():
     """A test split whose labels are −1 has no right answers to count."""
-    model = ld.load_model(llama(), tokenizer=words())
     for label in (-1, 2):
-        task = asked(LENGTHS, [7, 11], [label, *[0] * (len(LENGTHS) - 1)])
-        for call in (lambda t: ld.depth.agreement(model, t), lambda t: ld.depth.drop_plan(model, t, 1)):
-            with pytest.raises(ld.InputError, match=f"label {label}"):
-                call(task)
+        with pytest.raises(ld.InputError, match="labels"):
+            asked(LENGTHS, [7, 11], [label, *[0] * (len(LENGTHS) - 1)])
 
 
 def test_a_plan_leaves_something():
