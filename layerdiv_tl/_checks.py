@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, KeysView, Mapping, Sequence, Set
 from itertools import islice
 from numbers import Integral, Real
 from pathlib import Path
-from types import NoneType, SimpleNamespace
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from types import NoneType, SimpleNamespace, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -243,7 +243,7 @@ def keywords(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
                 raise InputError(f"there is no option {name}= here: use {', '.join(known) or 'none'}.")
             continue
         hint = hints[name]
-        kinds = (hint,) if get_origin(hint) is Literal else get_args(hint) or (hint,)
+        kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
         if value is None and NoneType in kinds:
             continue
         words = [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]

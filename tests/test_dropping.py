@@ -425,14 +425,12 @@ def test_a_measure_that_tells_is_found():
 
 
 def test_seeds_repeat_and_differ(found):
-    """The same seed gives the same intervals; another seed others, around the same estimates."""
-    from dataclasses import replace
-
+    """The same seed gives the same; another seed other draws, around the same estimates, whose intervals draw none."""
     again, other = replace(found), replace(found, seed=1)
     for name in ("frame", "correlations", "stability"):
         a, b, c = (getattr(x, name)() for x in (found, again, other))
         pd.testing.assert_frame_equal(a, b)
-        assert not a.equals(c)
+        assert name == "frame" or not a.equals(c)
     close(found.frame()[list(found.quantities)], other.frame()[list(found.quantities)], 1e-12)
     close(found.correlations().correlation, other.correlations().correlation, 1e-12)
 
@@ -742,7 +740,7 @@ def test_uses_of_a_reused_layer_go_one_by_one(tmp_path):
 def test_batches_do_not_matter():
     """The same numbers for any size of batch."""
     model = ld.load_model(FAMILIES["gemma2"](), tokenizer=words())
-    for rows in (LENGTHS, asked(LENGTHS, [7, 11, 30], np.arange(14) % 3)):
+    for rows in (LENGTHS, asked(LENGTHS, [7, 11, 30], np.arange(len(LENGTHS)) % 3)):
         one, all_ = (ld.depth.agreement(model, rows, batch_tokens=tokens) for tokens in (1, 10_000))
         close(one.sums, all_.sums, 1e-4)
         close(one.counts, all_.counts)
@@ -783,7 +781,7 @@ FULL = {"L0.layer": 0.3, "L1.layer": 0.1, "L2.layer": 0.2}
         lambda m: ld.depth.agreement(m, LENGTHS, seed="x"),
         lambda m: ld.depth.agreement(m, LENGTHS, seed=-1),
         lambda m: ld.depth.agreement(m, LENGTHS, batch_tokens=0),
-        lambda m: ld.depth.agreement(m, asked(LENGTHS, [7, 11], np.zeros(14, int))),
+        lambda m: ld.depth.agreement(m, asked(LENGTHS, [7, 11], np.zeros(len(LENGTHS), int))),
         lambda m: ld.depth.agreement(m, LENGTHS[:3]).stability(),
         lambda m: ld.depth.agreement(m, LENGTHS).stability(0),
         lambda m: ld.depth.agreement(m, LENGTHS).stability(1.5),
@@ -836,7 +834,7 @@ def test_bad_input_is_refused_in_a_sentence(call):
 def test_options_must_be_single_tokens():
     """A task whose options are several tokens of this model is refused; so are options that are the same token."""
     model = ld.load_model(llama(), tokenizer=words())
-    task = asked(LENGTHS, [7, 11], np.arange(14) % 2)
+    task = asked(LENGTHS, [7, 11], np.arange(len(LENGTHS)) % 2)
     from dataclasses import replace
 
     for options in ((" w7 w8", " w9 w10"), (" w7", " w7"), (" unheard", " of")):
@@ -867,12 +865,9 @@ def test_one_row_has_effects_but_no_interval_of_rows():
 
 def test_labels_that_name_no_option_are_refused():
     """A test split whose labels are −1 has no right answers to count."""
-    model = ld.load_model(llama(), tokenizer=words())
     for label in (-1, 2):
-        task = asked(LENGTHS, [7, 11], [label, *[0] * 13])
-        for call in (lambda t: ld.depth.agreement(model, t), lambda t: ld.depth.drop_plan(model, t, 1)):
-            with pytest.raises(ld.InputError, match=f"label {label}"):
-                call(task)
+        with pytest.raises(ld.InputError, match="labels"):
+            asked(LENGTHS, [7, 11], [label, *[0] * (len(LENGTHS) - 1)])
 
 
 def test_a_plan_leaves_something():

@@ -192,7 +192,7 @@ def test_the_papers_test_calls_walks_significant():
 @pytest.mark.parametrize("models", [8])
 @pytest.mark.parametrize("name", ["walks", "smooth trends", "one jump anywhere"])
 def test_intervals_of_correlations_over_models(name, models):
-    """Nominal 5 % of intervals exclude a true 0; over six resampled models 11-17 % did. Measured 1-5 %."""
+    """Nominal 5 % of intervals exclude a true 0; percentiles over six models did in 11-17 %. Measured 1-5 %."""
     rng = np.random.default_rng(6)
     out = {(reading, ranks): [] for reading in ("pooled", "per_model") for ranks in (False, True)}
     for _ in range(100):
