@@ -267,7 +267,7 @@ def test_reuse_is_compared_with_the_model_of_its_size():
 
 
 def test_a_unit_that_is_not_there():
-    with pytest.raises(ld.InputError, match="no unit 'head'"):
+    with pytest.raises(ld.InputError, match="unit='head'"):
         planted().claims(unit="head")
 
 

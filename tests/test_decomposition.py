@@ -181,7 +181,7 @@ U = np.zeros((2, 3, 2))
         ({"ensemble": np.zeros((0, 3, 2)), "labels": []}, "nothing to decompose"),
         ({"ensemble": np.full((2, 3, 2), np.nan), "labels": [0, 0]}, "not finite"),
         ({"ensemble": np.zeros((2, 3, 2), complex), "labels": [0, 0]}, "complex numbers"),
-        ({"ensemble": [[[1.0, 2.0]], [[1.0]]], "labels": [0, 0]}, "no array of numbers"),
+        ({"ensemble": [[[1.0, 2.0]], [[1.0]]], "labels": [0, 0]}, "array of numbers"),
         ({"target": "x"}, "target is not an array of numbers"),
     ],
 )

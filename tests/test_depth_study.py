@@ -483,7 +483,7 @@ def test_a_model_that_fails_is_named_and_the_others_go_on(models, tmp_path):
     assert study.models == ("one",)
     assert study.failures[0].startswith("no: ")
     for nothing in ([], "one text"):
-        with pytest.raises(ld.InputError, match="give a list of texts"):
+        with pytest.raises(ld.InputError, match="texts"):
             ld.run_depth(models, texts=nothing)
     with pytest.raises(ld.InputError, match="there is no folder"):
         DepthStudy.load(tmp_path / "nowhere")

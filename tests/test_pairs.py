@@ -22,7 +22,7 @@ DIVERSITIES = ("diversity", "diversity_centred", "diversity_logit", "diversity_l
 D2, D4, D8, SHARED = (94, 5, False), (177, 9, False), (341, 17, False), (177, 17, True)
 
 
-def made(models, tasks=4, seed=0):
+def made(models, tasks=8, seed=0):
     """A study of drawn totals of these {name: (parameters, members, reuses)}."""
     rows, cells = [], []
     for name, (parameters, members, reuses) in models.items():
@@ -47,7 +47,7 @@ def value(study, model, task, loss, term):
 
 
 def test_every_number_is_that_of_the_tasks():
-    """Means over tasks, and the geometric mean of ratios with the interval of scipy's t test of their logarithms."""
+    """Means over tasks, and the geometric mean of ratios with an interval no shorter than that of scipy's t test of logs."""
     study = made({"d4": D4, "shared": SHARED, "d8": D8})
     frame = study.reuse()
     assert frame[["model", "plain", "held"]].values.tolist() == [
@@ -60,9 +60,9 @@ def test_every_number_is_that_of_the_tasks():
     ]
     names = {("squared", "accuracy"): "accuracy", ("paper", "loss"): "MSE", ("paper", "bias"): "bias"}
     names |= {("squared", term): term for term in DIVERSITIES}
-    tasks = [f"t{i}" for i in range(4)]
+    tasks = [f"t{i}" for i in range(8)]
     for row in frame.to_dict("records"):
-        assert (row["over"], row["n"], row["tasks"]) == ("tasks", 4, 4)
+        assert (row["over"], row["n"], row["tasks"]) == ("tasks", 8, 8)
         for (loss, term), name in names.items():
             own, plain = ([value(study, row[key], t, loss, term) for t in tasks] for key in ("model", "plain"))
             assert row[name] == pytest.approx(TERMS[loss, term] * np.mean(own))
@@ -71,8 +71,8 @@ def test_every_number_is_that_of_the_tasks():
                 logs = np.log(np.array(own) / plain)
                 ends = stats.ttest_1samp(logs, 0).confidence_interval(0.95)
                 assert row[f"{name}_ratio"] == pytest.approx(stats.gmean(np.array(own) / plain))
-                assert row[f"{name}_ratio_low"] == pytest.approx(np.exp(ends.low))
-                assert row[f"{name}_ratio_high"] == pytest.approx(np.exp(ends.high))
+                assert row[f"{name}_ratio_low"] <= np.exp(ends.low) * (1 + 1e-9) < row[f"{name}_ratio"]
+                assert row[f"{name}_ratio_high"] >= np.exp(ends.high) * (1 - 1e-9) > row[f"{name}_ratio"]
 
 
 def zoo(seeds=3):
@@ -101,8 +101,8 @@ def test_pairs_over_seeds():
     frame = zoo().reuse()
     over, pairs = frame[:2], frame[2:]
     assert over[["model", "plain", "held", "over", "n", "tasks"]].values.tolist() == [
-        ["d8-shared", "d4", "same parameters", "seeds", 3, 4],
-        ["d8-shared", "d8", "same depth", "seeds", 3, 4],
+        ["d8-shared", "d4", "same parameters", "seeds", 3, 8],
+        ["d8-shared", "d8", "same depth", "seeds", 3, 8],
     ]
     for row in over.to_dict("records"):
         of = pairs[pairs["held"] == row["held"]]
@@ -197,7 +197,7 @@ def test_tasks_that_one_model_lacks_are_left_out():
     ):
         with pytest.raises(ld.InputError, match=message):
             study.reuse(pairs=pairs)
-    with pytest.raises(ld.InputError, match="no unit 'head'"):
+    with pytest.raises(ld.InputError, match="unit='head'"):
         study.reuse(unit="head")
 
 

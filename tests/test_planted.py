@@ -323,7 +323,7 @@ def test_every_name_is_described_and_different():
         (lambda: ld.zoo.planted("copied", "bert"), "shape='bert' is unknown: use 'llama' or 'gpt2'"),
         (lambda: ld.load_model("zoo/planted-copy"), "there is no 'zoo/planted-copy' in the zoo: choose among zoo/"),
         (lambda: ld.load_model("zoo/"), "there is no 'zoo/' in the zoo"),
-        (lambda: planted("copied").members("neuron"), "unit='neuron': members are known"),
+        (lambda: planted("copied").members("neuron"), "unit='neuron'"),
     ],
 )
 def test_wrong_names_are_answered_with_a_sentence(ask, message):

@@ -562,7 +562,7 @@ def test_broken_weights_are_refused_by_name():
         ({"text_or_ids": "a text"}, "loaded without a tokenizer"),
         ({"text_or_ids": [1, 99]}, "vocabulary has ids 0 to 60"),
         ({"unit": "layer"}, "unit='layer' is unknown"),
-        ({"loss": "paper"}, "loss='paper' is unknown here"),
+        ({"loss": "paper"}, "loss='paper'"),
         ({"loss": "cross_entropy", "unit": "neuron"}, "too many"),
         ({"tau": 1.0}, "tau=1.0 belongs to loss='cross_entropy'"),
         ({"loss": "cross_entropy", "tau": 0}, "tau=0 must be"),

@@ -193,7 +193,7 @@ def test_what_is_no_seed_is_refused():
     for message, given in wrong.items():
         with pytest.raises(ld.InputError, match=message):
             study.claims(seeds=given)
-    with pytest.raises(ld.InputError, match="no unit 'head'"):
+    with pytest.raises(ld.InputError, match="unit='head'"):
         study.claims(seeds=seeds, unit="head")
 
 

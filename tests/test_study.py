@@ -506,7 +506,7 @@ def test_bad_input_is_a_sentence(folder, tmp_path, arguments, message):
 
 def test_bad_questions_are_answered_in_a_sentence(folder, tmp_path):
     study = run_study(folder / "tiny-0", rows(5), out=tmp_path / "out")
-    with pytest.raises(ld.InputError, match="has no unit 'head'"):
+    with pytest.raises(ld.InputError, match="unit='head'"):
         study.table("head")
     for question in (study.curves, study.shares):
         with pytest.raises(ld.InputError, match="unit 'head'"):

@@ -350,7 +350,7 @@ def test_every_kind_has_a_figure_and_others_are_refused(study):
         study.plot(kind="pie")
     with pytest.raises(ld.InputError, match="quantity='colour' is unknown"):
         study.plot(quantity="colour")
-    with pytest.raises(ld.InputError, match="no unit 'head'"):
+    with pytest.raises(ld.InputError, match="unit='head'"):
         study.plot(unit="head")
 
 

@@ -79,7 +79,7 @@ def public_cases(folder: Path) -> list[Case]:
         case("correlations", correlations, frame=curves, draws=9),
         case("curve_correlations", curve_correlations, frame=curves, metric="bias", draws=9),
         case("log_fit", log_fit, x=np.array([1.0, 2, 4, 8]), y=np.array([0.1, 0.2, 0.3, 0.5]), draws=9),
-        case("module_shares", module_shares, frame=modules, draws=9),
+        case("module_shares", module_shares, frame=modules),
         case("tradeoff_signs", tradeoff_signs, frame=grown, draws=9),
         case("bag_of_words", bag_of_words, task=ld.task("sample/sentiment"), repeats=1),
         case("Component.parse", ld.Component.parse, label="L0.mlp"),
