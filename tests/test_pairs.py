@@ -47,7 +47,7 @@ def value(study, model, task, loss, term):
 
 
 def test_every_number_is_that_of_the_tasks():
-    """Means over tasks, and the geometric mean of ratios with an interval no shorter than that of scipy's t test of logs."""
+    """Means over tasks, and the geometric mean of ratios with an interval no shorter than that of scipy's t test."""
     study = made({"d4": D4, "shared": SHARED, "d8": D8})
     frame = study.reuse()
     assert frame[["model", "plain", "held"]].values.tolist() == [
@@ -176,7 +176,7 @@ def test_a_wider_or_narrower_model_of_the_same_depth_is_no_partner():
 
 def test_tasks_that_one_model_lacks_are_left_out():
     """The row is that of the tasks both have; without any, or without a pair, one is told so."""
-    study = made({"d4": D4, "shared": SHARED})
+    study = made({"d4": D4, "shared": SHARED}, tasks=4)
     one = (study.metrics["model"] == "d4") & study.metrics["task"].isin(["t0", "t1"])
     row = replace(study, metrics=study.metrics[~one]).reuse().iloc[0]
     assert (row["tasks"], row["over"], row["n"]) == (2, "tasks", 2)

@@ -90,7 +90,7 @@ def test_components_are_those_of_decompose(study):
     np.testing.assert_allclose(nats["bias"], expected, rtol=1e-6)
     with pytest.raises(ld.InputError, match="loss='nothing'"):
         study.components(loss="nothing")
-    with pytest.raises(ld.InputError, match="no unit 'neuron'"):
+    with pytest.raises(ld.InputError, match="unit='neuron'"):
         study.summary("neuron")
 
 

@@ -217,13 +217,6 @@ def test_some_odd_values_of_every_argument_get_a_sentence_or_a_right_answer(fold
     assert not tally.findings, "\n".join(tally.findings)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("cases", [public_cases, depth_cases])
-def test_every_odd_value_of_every_argument_gets_a_sentence_or_a_right_answer(folder, cases):
-    tally = sweep(mended(cases(folder)), Tally())
-    assert not tally.findings, "\n".join(tally.findings)
-
-
 LABELS = {
     "a mapping": {0: "a", 1: "b"},
     "a set": {0, 1},
