@@ -643,7 +643,7 @@ def test_a_task_brings_its_prompts_and_answers(stories):
         (lambda m: ld.depth.integrated_gradients(m, IDS, steps=0), "steps=0"),
         (lambda m: ld.depth.skip(m, IDS, part="head"), "part='head' is unknown"),
         (lambda m: ld.depth.skip(m, IDS, mode="past"), "mode='past' is unknown"),
-        (lambda m: ld.depth.skip(m, IDS, mode="future", cuts=[1.5]), "between 0 and 1"),
+        (lambda m: ld.depth.skip(m, IDS, mode="future", cuts=[1.5]), "cuts=1.5"),
         (lambda m: ld.depth.skip(m, IDS, mode="future", cuts="all"), "cuts='all' is unknown"),
         (lambda m: ld.depth.skip(m, IDS, mode="future", cuts="published"), "texts of at least 13"),
         (lambda m: ld.depth.skip(m, IDS, first_token="skipped"), "first_token='skipped' is unknown"),

@@ -345,7 +345,7 @@ def test_a_failure_is_named_and_the_rest_goes_on(folder, tmp_path, capsys):
     assert any(sentence.startswith("tiny-0 on sample/topic: ") for sentence in study.failures)
     code = main(["run", "--model", str(broken), "--task", "sample/topic", "--out", str(tmp_path / "none")])
     assert code == 1
-    assert "is no model" in capsys.readouterr().err
+    assert "is not a model" in capsys.readouterr().err
 
 
 def test_a_full_disk_is_reported(folder, tmp_path, monkeypatch):

@@ -91,7 +91,7 @@ def test_cells_with_too_few_rows_are_named(study):
     assert [told.split(" on ")[0] for told in frame.attrs["left_out"]] == ["zoo/d4-shared"]
     with pytest.raises(ld.InputError, match="zoo/d4-shared on .* needs twice as many rows"):
         study.information(models=["zoo/d4-shared"], tasks=TASKS[:1], contrasts=3, **QUICK)
-    with pytest.raises(ld.InputError, match="models has 'zoo/d9', but the study has zoo/d1, zoo/d2"):
+    with pytest.raises(ld.InputError, match="models=.*'zoo/d9'.*'zoo/d1', 'zoo/d2'"):
         study.information(models=["zoo/d9"])
     with pytest.raises(ld.InputError, match="unit='head' .*sublayer"):
         study.information(unit="head")
@@ -100,10 +100,10 @@ def test_cells_with_too_few_rows_are_named(study):
 def test_what_is_no_choice_of_information_is_refused(study):
     """No names, and settings that are no numbers: a sentence; one name is itself, a number of numpy's a number."""
     for wrong, message in (
-        ({"estimator": []}, r"estimator=\[\] holds no name"),
-        ({"estimator": None}, "estimator=None holds no name"),
-        ({"models": []}, r"models=\[\] holds no name"),
-        ({"tasks": 5}, "tasks=5 holds no name"),
+        ({"estimator": []}, r"estimator=\[\]"),
+        ({"estimator": None}, "estimator=None"),
+        ({"models": []}, r"models=\[\]"),
+        ({"tasks": 5}, "tasks=5"),
         ({"seed": np.random.default_rng(0)}, "seed=.* must be a whole number"),
         ({"groups": "two"}, "groups='two' must be a whole number"),
     ):
@@ -174,15 +174,15 @@ def test_a_figure_of_sizes_shows_the_means_over_tasks(study, against):
         new = button.args[0]["x"]
         assert len(new) == len(figure.data)
         assert {x for part in new for x in part if x is not None} == set(models[column])
-    with pytest.raises(ld.InputError, match="against='depth': use 'members' or 'parameters'"):
+    with pytest.raises(ld.InputError, match="against='depth'.*'members' or 'parameters'"):
         size_panels(study, against="depth")
 
 
 def test_whiskers_of_sizes_are_of_independent_tasks(study):
-    """The half-width of a mean over tasks is the root of the tasks' squared half-widths, over their number."""
+    """The upper half-width of a mean over tasks is the root of the tasks' squared ones, over their number."""
     figure = study.plot(kind="size")
     rows = study.totals().query("loss == 'cross_entropy' and term == 'loss' and model == 'zoo/d2'")
-    half = np.sqrt((((rows["high"] - rows["low"]) / 2) ** 2).sum()) / len(rows)
+    half = np.sqrt(((rows["high"] - rows["mean"]) ** 2).sum()) / len(rows)
     panel = next(n for n, note in enumerate(figure.layout.annotations) if note.text.startswith("cross-entropy"))
     whiskers = {
         name: w
@@ -344,12 +344,13 @@ def test_information_goes_by_the_names_that_a_study_has(study):
 def test_a_misspelt_estimator_is_said_before_anything_is_computed(study, monkeypatch):
     """One wrong name among right ones costs no hours of the others."""
     monkeypatch.setattr("layerdiv_tl.studies.telling.information", lambda *a, **k: pytest.fail("it was computed"))
-    with pytest.raises(ld.InputError, match=r"estimator='gausian' is unknown: use 'gaussian', 'vote', 'variational'\."):
+    with pytest.raises(ld.InputError, match="'gausian'.*'gaussian'"):
         study.information(["gaussian", "gausian"], seed=77)
 
 
 def test_seeds_are_of_a_list_of_names():
     """What is no list of names is refused; what is no name of the zoo is left out."""
-    with pytest.raises(ld.InputError, match="names=5 is no list of models' names"):
-        ld.zoo.seeds(5)
-    assert ld.zoo.seeds(["zoo/d1", ["zoo/d2"], None]) == {"zoo/d1": ("d1", 0)}
+    for wrong in (5, ["zoo/d1", ["zoo/d2"]], ["zoo/d1", None]):
+        with pytest.raises(ld.InputError, match="names="):
+            ld.zoo.seeds(wrong)
+    assert ld.zoo.seeds(["zoo/d1", "gpt2"]) == {"zoo/d1": ("d1", 0)}

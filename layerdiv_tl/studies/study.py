@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast, get_args
 
 import numpy as np
 
-from .._checks import choice, file_path, flag, number, shown, some_of, text, whole_number
+from .._checks import choice, file_path, flag, number, one_of, shown, some_of, text, whole_number
 from .._files import written
 from ..components import Unit
 from ..ensemble.correlation import correlations, z_scores
@@ -164,7 +164,11 @@ class Study(Result):
 
     def _unit(self, unit: Any) -> Unit:
         """A unit that the study has."""
-        return cast(Unit, choice("unit", unit, self.metrics["unit"].unique().tolist()))
+        choice("unit", unit, get_args(Unit))
+        if unit not in (there := self.metrics["unit"].unique().tolist()):
+            has = one_of(there, "and")
+            raise InputError(f"unit={unit!r} is not in this study, which has {has}: run it at unit {unit!r} first.")
+        return cast(Unit, unit)
 
     def totals(self) -> pd.DataFrame:
         """The rows that are about a whole cell."""
