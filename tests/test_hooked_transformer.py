@@ -61,7 +61,7 @@ def test_parts_sum_to_the_logits_at_every_unit(kind, folded):
     whole = ld.contributions(model, PROMPTS, OPTIONS)
     with torch.no_grad():
         plain = model(torch.tensor(PROMPTS[:1]))[0, -1, OPTIONS].double().numpy()
-    np.testing.assert_allclose(whole.model_logits[0], plain, atol=1e-5)
+    np.testing.assert_allclose(whole.model_logits[0], plain, rtol=1e-5, atol=1e-5)
     for unit, module in (("sublayer", "attention"), ("head", "attention"), ("neuron", "mlp")):
         if unit == "neuron" and "attention only" in kind:
             continue
