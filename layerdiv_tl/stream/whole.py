@@ -139,7 +139,8 @@ class Table:
         vocabulary = self.reader.vocabulary
         for piece in self.pieces:
             if piece.z is not None:
-                mean = (piece.z @ vocabulary.mean.to(piece.z)).double() / self.sigma[:, None]
+                # In float64: what all ids have in common is large along some directions, and these cancel.
+                mean = piece.z.double() @ vocabulary.mean.to(piece.z.device) / self.sigma[:, None]
                 means[:, piece.columns] = mean.to(means.dtype)
                 if sizes is not None:
                     size = sizes_of(vocabulary.root, piece.z.flatten(0, 1)).view(mean.shape)
@@ -147,7 +148,8 @@ class Table:
                 continue
             cut, values, some = self.reader.cut(piece.split), self._scaled(piece), slice(piece.start, piece.stop)
             if values.shape[2] > 1:
-                means[:, some] = (values.double() * cut.means.view(values.shape[1:])).sum(2).to(means.dtype)
+                mean = (piece.values.double() * cut.means.view(values.shape[1:])).sum(2)
+                means[:, some] = (mean / self._divisor(piece)[:, None]).to(means.dtype)
                 if sizes is None:
                     continue
                 seen = torch.bmm(values.transpose(0, 1), cut.roots.transpose(1, 2))
@@ -211,8 +213,11 @@ class Table:
 
     def _scaled(self, piece: Piece) -> Float[Tensor, "position part width"]:
         """A cut write's values with σ and what the norm behind the sublayer divides by taken out."""
-        factor = self.sigma if piece.scale is None else self.sigma * piece.scale
-        return piece.values.to(self.reader.wide) / factor.to(self.reader.wide)[:, None, None]
+        return piece.values.to(self.reader.wide) / self._divisor(piece).to(self.reader.wide)[:, None, None]
+
+    def _divisor(self, piece: Piece) -> Float[Tensor, " position"]:
+        """σ, times what the norm behind a cut write divides by."""
+        return self.sigma if piece.scale is None else self.sigma * piece.scale
 
 
 def table_of(reader: Reader, done: Pass) -> Table:
