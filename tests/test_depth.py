@@ -426,6 +426,14 @@ def test_the_last_layer_has_no_future():
     assert found.output[:, 0].max() > 1e-3
 
 
+@pytest.mark.parametrize("options", [{}, {"measured": "later"}, {"span": "prefix"}])
+def test_texts_may_be_longer_than_the_vocabulary(options):
+    """No position is read as an id: texts of byte-level models have more tokens than there are ids."""
+    row = [token % 7 for token in range(40)]
+    found = ld.depth.erase(llama(vocab_size=7), [row], **options)
+    assert np.isfinite(found.effect[1:-1]).all()
+
+
 def test_batches_do_not_matter(stories):
     """One text at a time gives what all together give."""
     for one, all_ in (

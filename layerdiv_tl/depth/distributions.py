@@ -16,8 +16,8 @@ from torch import Tensor
 _BLOCK = 1 << 18
 
 
-def softmax(logits: Float[Tensor, "n v"], targets: Int[Tensor, " n"]) -> tuple[Tensor, Tensor]:
-    """(softmax, cross-entropy of the targets), float64; NaN where a target is negative.
+def softmax(logits: Float[Tensor, "n v"], targets: Int[Tensor, " n"] | None = None) -> tuple[Tensor, Tensor]:
+    """(softmax, cross-entropy of the targets), float64; NaN where there is no target, or a negative one.
 
     >>> p, loss = softmax(torch.tensor([[0.0, 0.0]]), torch.tensor([1]))
     >>> p.tolist(), round(float(loss), 6)
@@ -26,17 +26,17 @@ def softmax(logits: Float[Tensor, "n v"], targets: Int[Tensor, " n"]) -> tuple[T
     p = torch.empty(logits.shape, dtype=torch.float64, device=logits.device)
     loss = torch.empty(len(logits), dtype=torch.float64, device=logits.device)
     for block in _blocks(logits):
-        p[block], loss[block] = _softmax(logits[block], targets[block])
+        p[block], loss[block] = _softmax(logits[block], None if targets is None else targets[block])
     return p, loss
 
 
 def softmax_change(
-    logits: Float[Tensor, "n v"], clean: Float[Tensor, "n v"], targets: Int[Tensor, " n"]
+    logits: Float[Tensor, "n v"], clean: Float[Tensor, "n v"], targets: Int[Tensor, " n"] | None = None
 ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
     """(‖softmax − clean‖₂, cross-entropy of the targets), float64; `clean` is what `softmax` gave."""
     change, loss = torch.empty(2, len(logits), dtype=torch.float64, device=logits.device)
     for block in _blocks(logits):
-        p, loss[block] = _softmax(logits[block], targets[block])
+        p, loss[block] = _softmax(logits[block], None if targets is None else targets[block])
         change[block] = p.sub_(clean[block].to(p.device)).norm(dim=-1)
     return change, loss
 
@@ -66,8 +66,9 @@ def divergence(logits: Float[Tensor, "n v"], other: Float[Tensor, "n v"]) -> Flo
     return found.clamp_min_(0)
 
 
-def _softmax(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    logits, targets = logits.double() - logits.amax(-1, keepdim=True), targets.to(logits.device)
+def _softmax(logits: Tensor, targets: Tensor | None) -> tuple[Tensor, Tensor]:
+    logits = logits.double() - logits.amax(-1, keepdim=True)
+    targets = torch.full_like(logits[:, 0], -1, dtype=torch.long) if targets is None else targets.to(logits.device)
     picked = logits.gather(1, targets.clamp_min(0)[:, None])[:, 0]
     total = logits.exp_().sum(-1)
     return logits.div_(total[:, None]), (total.log() - picked).masked_fill(targets < 0, float("nan"))

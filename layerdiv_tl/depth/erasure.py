@@ -191,7 +191,7 @@ def _erase_one(
     replay = Replay(model, [row] * size)
     places = torch.arange(len(row), device=replay.streams[-1].device)
     asked = places[count - length : count] if length else places
-    clean, _ = softmax(replay.logits(replay.streams[-1][0, asked]), asked)
+    clean, _ = softmax(replay.logits(replay.streams[-1][0, asked]))
     for first in range(0, count, size):
         erased = torch.arange(first, first + size, device=places.device)[:, None]
         gone = (places <= erased) & (places >= kept) if span == "prefix" else places == erased
@@ -216,5 +216,5 @@ def _effects(
     """‖softmax − softmax'‖₂, some of them at a time."""
     found = torch.empty(len(finals), dtype=torch.float64)
     for chunk in replay.chunks(len(finals)):
-        found[chunk] = softmax_change(replay.logits(finals[chunk]), clean[of[chunk]], of[chunk])[0].cpu()
+        found[chunk] = softmax_change(replay.logits(finals[chunk]), clean[of[chunk]])[0].cpu()
     return found

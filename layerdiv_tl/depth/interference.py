@@ -113,12 +113,11 @@ def _effects(
 ) -> Float[np.ndarray, "row layer"]:
     """Over the measured positions of each question the maximum as published, else the mean."""
     clean = replay.streams[-1][at.to(replay.streams[-1].device)]
-    none = torch.zeros(len(clean), dtype=torch.long, device=clean.device)
     changes = np.empty((len(clean), len(finals)))
     for chunk in replay.chunks(len(clean)):
-        p, _ = softmax(replay.logits(clean[chunk]), none[chunk])
+        p, _ = softmax(replay.logits(clean[chunk]))
         for layer, final in enumerate(finals):
-            changes[chunk, layer] = softmax_change(replay.logits(final[chunk]), p, none[chunk])[0].cpu().numpy()
+            changes[chunk, layer] = softmax_change(replay.logits(final[chunk]), p)[0].cpu().numpy()
     owner = at.nonzero(as_tuple=True)[0].cpu().numpy()
     each = [changes[owner == row] for row in range(len(at))]
     return np.stack([x.max(0) if effect == "published" else x.mean(0) for x in each])

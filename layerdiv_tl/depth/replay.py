@@ -29,7 +29,7 @@ from ..stream.closure import Closure, check_closure, stream_break
 from ..stream.loading import Model
 from .hooks import first, on, only_at
 
-# Logits that are formed at once: 32 MiB each for the clean answers and the changed ones.
+# Logits that are formed at once: 32 MiB, beside 64 MiB of clean probabilities in float64.
 LOGITS = 1 << 23
 
 
