@@ -367,7 +367,8 @@ def test_resuming_is_the_same_as_whole_passes(name):
                         found.append([final, *(x for n, x in seen if n > block)])
                     for a, b in zip(*found, strict=True):
                         # Beside muted tokens experts read others in other groups, which round otherwise.
-                        assert torch.equal(a, b) if where is None else torch.allclose(a, b, rtol=1e-5, atol=1e-6)
+                        grouped = where is not None and name in ("mixtral", "gpt_oss", "llama4")
+                        assert torch.allclose(a, b, rtol=1e-5, atol=1e-6) if grouped else torch.equal(a, b)
 
 
 def test_a_reused_layer_is_skipped_use_by_use():
