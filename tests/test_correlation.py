@@ -114,11 +114,11 @@ def test_models_of_a_cluster_count_as_one():
     frame = walks(np.random.default_rng(5), models=8, junctions=20)
     copies = pd.concat([frame.assign(model=frame["model"] + f"-{k}") for k in range(3)])
     clusters = {name: name[:2] for name in copies["model"].unique()}
-    columns = ["r", "low", "high", "p_permutation"]
-    for reading in ("pooled", "per_model"):
-        one = cell(correlations(frame, draws=800), reading)
-        many = cell(correlations(copies, clusters=clusters, draws=800), reading)
-        assert many[columns].tolist() == pytest.approx(one[columns].tolist())
+    one, many = correlations(frame, draws=800), correlations(copies, clusters=clusters, draws=800)
+    for reading, p in (("pooled", "p_permutation"), ("per_model", "p_permutation"), ("final", "p_student")):
+        columns = ["r", "low", "high", p]
+        assert cell(many, reading)[columns].tolist() == pytest.approx(cell(one, reading)[columns].tolist())
+    assert cell(many, "per_model").p_student == pytest.approx(cell(one, "per_model").p_student)
     with pytest.raises(InputError, match="clusters"):
         correlations(copies, clusters=["m0"])
 

@@ -105,15 +105,16 @@ def correlations(
         "as expected" is always positive, as in the paper's −MSE and −bias.
     clusters
         {model: cluster} of models that are not independent, such as training seeds of one shape: they count as
-        one in every interval and test. Models that are not named are independent.
+        one in every interval and test but the paper's. Models that are not named are independent.
     draws, seed
         Of permutations, where there are more.
 
     One row per reading, task, metric and coefficient (`pearson`, `spearman`). Readings:
 
     - `pooled` (the paper's): both z-scored over each model's junctions, all (model, junction) pairs together.
-    - `per_model`: r of each model's curve, then tanh of the mean atanh r; `p_student` is Student's t over models.
-    - `final`: the last junction only, raw values, over models.
+    - `per_model`: r of each model's curve, then tanh of the mean atanh r; `p_student` is Student's t over models, of
+      8 at least.
+    - `final`: the last junction only, raw values, over models; `p_student` has n − 2 degrees of freedom.
 
     Intervals are jackknives over models of atanh r with Student's t, and need 8 models. Where two curves have
     nothing to do with each other they exclude 0 in 1-5 % of studies of 8 models (`tests/calibration`).
@@ -347,7 +348,8 @@ def _at_the_end(curves: _Curves, level: float) -> _Estimate:
         return _Estimate(n=n, models=n, note=f"{fault} over models")
     z, left_out = _final(curves), _left_out("final", curves)
     note = _sentence(_no_interval(left_out), "over models there is no depth")
-    return _estimate(z, left_out, level, p_student=student_p(_bounded(np.tanh(z)), n), n=n, models=n, note=note)
+    p = student_p(_bounded(np.tanh(z)), len(left_out))
+    return _estimate(z, left_out, level, p_student=p, n=n, models=n, note=note)
 
 
 def _average(estimates: Sequence[_Estimate], level: float) -> _Estimate:
