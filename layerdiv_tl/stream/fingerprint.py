@@ -6,21 +6,22 @@ hooks and functions that somebody put into a loaded model are refused where resu
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import inspect
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
+import numpy as np
 import torch
 import xxhash
 from torch import Tensor, nn
 
 from ..errors import InputError
 from .capture import quiet
-from .foreign import OWN, refuse_foreign_code, roots, words
+from .foreign import OWN, is_code, refuse_foreign_code, roots, words
 from .loading import Model
 
 # Bytes that are copied from a device at a time.
@@ -32,10 +33,11 @@ _NOT_THE_MODEL = words(
     "device n_devices seed model_name tokenizer_name checkpoint_index checkpoint_label_type checkpoint_value"
 )
 # Attributes of modules that say where they lie, change by running them, or that only training reads.
-_STATE = words(
-    "training gradient_checkpointing max_seq_len_cached name_or_path hf_device_map loss_type padding_idx "
-    "all_tied_weights_keys"
-)
+_STATE = words("training gradient_checkpointing name_or_path hf_device_map loss_type padding_idx all_tied_weights_keys")
+# Endings of what rotary embeddings keep of the longest text so far; it follows from the configuration.
+_GROWN = ("max_seq_len_cached", "long_inv_freq")
+# What PyTorch itself keeps in every module: weights, children, hooks, which are told otherwise.
+_MODULE = frozenset(vars(nn.Module()))
 # Which adapters are on, in PEFT's words.
 _ADAPTERS = ("_active_adapter", "_disable_adapters")
 # What a tokenizer does beyond its backend's state.
@@ -159,16 +161,53 @@ def _code(cls: type) -> str:
 
 
 def _settings(module: nn.Module) -> dict[str, Any]:
-    """Numbers, words and functions among a module's attributes: an epsilon, a scaling, an activation."""
+    """Numbers, words and functions among a module's attributes: an epsilon, a scaling, an activation.
+
+    Of a class that no library brings also private ones, and what lists and objects hold.
+    """
+    own = type(module).__module__.split(".")[0] not in OWN
     found: dict[str, Any] = {name: vars(module).get(name) for name in _ADAPTERS if name in vars(module)}
     for name, value in vars(module).items():
-        if name.startswith("_") or name in _STATE:
+        if name in _MODULE | _STATE or name.endswith(_GROWN) or (name.startswith("_") and not own):
             continue
-        if isinstance(value, FunctionType | BuiltinFunctionType):
-            found[name] = getattr(value, "__qualname__", "")
+        if is_code(value):
+            if not (name == "forward" and hasattr(module, "_hf_hook")):  # accelerate's, which moves weights
+                found[name] = _function(value)
         elif _is_plain(value):
             found[name] = value
+        elif own and not isinstance(value, Tensor):
+            found[name] = _held(value)
     return found
+
+
+def _function(code: Any) -> Any:
+    """A function by its name, with what a partial fills in and what a callable object holds."""
+    if isinstance(code, functools.partial):
+        given = [x for x in code.args if not isinstance(x, nn.Module)]
+        return [_function(code.func), _held(given), _held(code.keywords)]
+    name = getattr(code, "__qualname__", None)
+    return (
+        name if name is not None else [type(code).__qualname__, _held(vars(code)) if hasattr(code, "__dict__") else 0]
+    )
+
+
+def _held(value: Any, depth: int = 3) -> Any:
+    """Numbers, words, tensors and arrays in lists, mappings and objects, so deep."""
+    if _is_plain(value):
+        return value
+    if isinstance(value, Tensor):
+        return _numbers(value)
+    if isinstance(value, np.ndarray | np.generic):
+        return [str(value.dtype), list(value.shape), hashlib.sha256(value.tobytes()).hexdigest()]
+    if is_code(value) and not hasattr(value, "__dict__"):
+        return _function(value)
+    if isinstance(value, nn.Module | type) or not depth:
+        return None
+    if isinstance(value, Mapping):
+        return [[str(key), _held(x, depth - 1)] for key, x in value.items()]
+    if isinstance(value, list | tuple):
+        return [_held(x, depth - 1) for x in value]
+    return _held(vars(value), depth - 1) if hasattr(value, "__dict__") else None
 
 
 def _is_plain(value: Any) -> bool:
@@ -190,8 +229,8 @@ def _tensors(path: str, module: nn.Module, known: dict[int, Any]) -> dict[str, A
         held |= {name: x for name, x in vars(module).items() if isinstance(x, Tensor)}
         for name, x in held.items():
             # Rotary frequencies that follow the length of the last text: those it began with are the model's.
-            x = getattr(module, f"original_{name}", x) if name in module._buffers else x
-            if not isinstance(x, Tensor):
+            x = getattr(module, name.replace("inv_freq", "original_inv_freq"), x) if name in module._buffers else x
+            if not isinstance(x, Tensor) or name.endswith(_GROWN):
                 continue
             if x.is_meta:
                 raise InputError(

@@ -30,17 +30,30 @@ def refuse_foreign_code(model: Model) -> None:
     """Refuse, with the place, a model into which somebody put hooks or functions after it was loaded.
 
     Hooks on PyTorch modules and on TransformerLens' hook points, functions in the place of a module's own (a new
-    `forward`, of one module or of its class), parametrizations. What accelerate, PEFT and quantization libraries
-    put there is part of the model. Raises InputError.
+    `forward`, of one module or of its class), parametrizations, ways to attend registered with Transformers. What
+    accelerate, PEFT and quantization libraries put there is part of the model. Not seen: a function replaced in a
+    library itself (`modeling_llama.apply_rotary_pos_emb = ...`). Raises InputError.
     """
     shared: Any = (nn.modules.module._global_forward_hooks, nn.modules.module._global_forward_pre_hooks)
     for hook in (hook for hooks in shared for hook in hooks.values()):
         if not _is_from(hook, _LIBRARIES):
             raise InputError(_refusal(model, "every module", "a global forward hook", hook))
+    for what, code in _registered(model):
+        raise InputError(_refusal(model, "the model itself", what, code))
     for root in roots(model):
         for path, module in nn.Module.named_modules(root):
             for what, code in _foreign(module):
                 raise InputError(_refusal(model, repr(path) if path else "the model itself", what, code))
+
+
+def _registered(model: Model) -> Iterator[tuple[str, Any]]:
+    """(what, code) of a way to attend that somebody registered with Transformers: a word in the configuration."""
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    name = getattr(getattr(roots(model)[-1], "config", None), "_attn_implementation", None)
+    code = dict(ALL_ATTENTION_FUNCTIONS).get(name)
+    if code is not None and not _is_from(code, _LIBRARIES):
+        yield f"the attention {name!r}", code
 
 
 def _refusal(model: Model, place: str, what: str, code: Any) -> str:
@@ -66,7 +79,7 @@ def _foreign(module: nn.Module) -> Iterator[tuple[str, Any]]:
         if not _is_from(one, _LIBRARIES):
             yield "an accelerate hook", one
     for name, value in vars(module).items():
-        if isinstance(value, FunctionType | MethodType | functools.partial) and not _is_its_own(module, value):
+        if is_code(value) and name != "tokenizer" and not _is_its_own(module, value):
             yield f"a function of its own as {name.removeprefix('_old_')}", value
     owner = next(cls for cls in type(module).__mro__ if "forward" in vars(cls))
     forward = vars(owner)["forward"]
@@ -78,16 +91,37 @@ def _foreign(module: nn.Module) -> Iterator[tuple[str, Any]]:
                 yield f"a parametrization of its {name}", one
 
 
+def is_code(value: Any) -> bool:
+    """Whether an attribute of a module is called: a function, a method, a partial, an object that can be."""
+    return callable(value) and not isinstance(value, type | nn.Module)
+
+
 def _is_its_own(module: nn.Module, value: Any) -> bool:
-    """Whether a function among a module's attributes is its library's, or of its class and file, whose text counts."""
-    code, cls = _unwrapped(value), type(module)
-    return _is_from(code, OWN) or getattr(code, "__module__", None) == cls.__module__
+    """Whether a function among a module's attributes is its library's, or of its class and file, whose text counts.
+
+    Another module's method is neither, whatever library both are of.
+    """
+    bound = getattr(value, "__self__", None)
+    if isinstance(value, MethodType) and isinstance(bound, nn.Module) and bound is not module:
+        return False
+    return _is_from(value, OWN, type(module).__module__)
 
 
-def _is_from(code: Any, libraries: frozenset[str]) -> bool:
-    code = _unwrapped(code)
-    where = getattr(code, "__module__", None) or type(code).__module__
-    return isinstance(code, BuiltinFunctionType) or str(where).split(".")[0] in libraries
+def _is_from(code: Any, libraries: frozenset[str], file: str | None = None) -> bool:
+    return all(place == file or place.split(".")[0] in libraries for place in _places(code))
+
+
+def _places(code: Any) -> set[str]:
+    """The Python modules that a function was written in, and those that it wraps: `wraps` copies names, not these."""
+    places, code = set(), _unwrapped(code)
+    while isinstance(code, FunctionType):
+        places.add(str(code.__globals__.get("__name__") or code.__module__))
+        if not hasattr(code, "__wrapped__"):
+            return places
+        code = _unwrapped(code.__wrapped__)
+    if isinstance(code, BuiltinFunctionType):
+        return places
+    return {*places, str(getattr(code, "__module__", None) or type(code).__module__)}
 
 
 def _unwrapped(code: Any) -> Any:
