@@ -201,7 +201,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from .studies.run import run_study
+    from .studies.runner import run_study
 
     _refuse_empty(options.out, "a folder")
     load = {"dtype": options.dtype, "device_map": options.device_map, "trust_remote_code": options.trust_remote_code}
@@ -255,7 +255,7 @@ def _run(options: argparse.Namespace) -> int:
 def _zoo(options: argparse.Namespace) -> int:
     from pathlib import Path
 
-    from .studies.zoo import run_zoo
+    from .replication.zoo_experiment import run_zoo
     from .views.report import findings
 
     _refuse_empty(options.out, "a folder")
@@ -274,8 +274,8 @@ def _zoo(options: argparse.Namespace) -> int:
 def _depth(options: argparse.Namespace) -> int:
     from pathlib import Path
 
-    from .depth.plans import DropPlan
-    from .studies.depth import run_depth
+    from .depth.pruning import DropPlan
+    from .studies.depth_study import run_depth
     from .studies.shards import safe_name
     from .views.depth_page import depth_findings
 
@@ -350,7 +350,7 @@ def _print_claims(claims: Any) -> None:
 
 
 def _report(options: argparse.Namespace) -> int:
-    from .studies.depth import DepthStudy
+    from .studies.depth_study import DepthStudy
     from .studies.study import Study
 
     _refuse_empty(options.out, "a file")
@@ -377,8 +377,8 @@ def _demo(options: argparse.Namespace) -> int:
     except OSError as error:
         raise InputError(f"--out {options.out} cannot be made ({error.strerror}): give a folder of yours.") from error
 
-    from .stream.loading import load_model
-    from .studies.run import run_study
+    from .model.load import load_model
+    from .studies.runner import run_study
     from .tasks.task import SAMPLES
     from .views.report import findings, module_table
 
@@ -413,12 +413,12 @@ def _profile(options: argparse.Namespace) -> int:
     except OSError as error:
         raise InputError(f"--out {options.out} cannot be made ({error.strerror}): give a file of yours.") from error
 
-    from .ensemble.profile import SquaredProfile
-    from .stream.loading import load_model
-    from .stream.profile import profile
-    from .stream.prompts import encode
-    from .views.blocks import quoted
+    from .attribution.profile import profile
+    from .attribution.profiles import SquaredProfile
+    from .model.load import load_model
+    from .model.tokenization import encode
     from .views.explorer import explore
+    from .views.html import quoted
     from .views.profile_numbers import hardest_tokens, record, summary_lines
     from .views.profile_page import check_length, profile_page
 
@@ -493,7 +493,7 @@ def _say(line: str) -> None:
 
 
 def _tasks(options: argparse.Namespace) -> int:
-    from .studies.catalogue import task_records
+    from .replication.paper_models import task_records
 
     records = task_records()
     if options.json:
@@ -511,7 +511,7 @@ def _tasks(options: argparse.Namespace) -> int:
 
 
 def _models(options: argparse.Namespace) -> int:
-    from .studies.catalogue import catalogue
+    from .replication.paper_models import catalogue
 
     entries = catalogue()
     if options.json:

@@ -202,7 +202,7 @@ def test_an_identity_for_a_final_norm_is_read_out_exactly():
 @pytest.mark.parametrize("width", [16, 17])
 def test_a_map_that_divides_by_nothing_is_known_from_its_answers(width):
     """Gains alone and a bias, also of an odd width; and an RMSNorm's epsilon is found at odd widths too."""
-    from layerdiv_tl.stream.norm import probe
+    from layerdiv_tl.model.norm import probe
 
     class Gains(torch.nn.Module):
         def __init__(self):

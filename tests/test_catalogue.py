@@ -10,9 +10,9 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 import layerdiv_tl as ld
 from layerdiv_tl.errors import InputError
-from layerdiv_tl.stream.mobilellm import MODEL_TYPE
-from layerdiv_tl.studies import catalogue as room
-from layerdiv_tl.studies.catalogue import (
+from layerdiv_tl.model.mobilellm import MODEL_TYPE
+from layerdiv_tl.replication import paper_models as room
+from layerdiv_tl.replication.paper_models import (
     DEPTH,
     DIVERSITY,
     catalogue,

@@ -59,7 +59,7 @@ def test_an_output_without_a_name_is_not_the_folder_one_is_in(command, tmp_path,
 
 def test_a_surprise_is_one_line_too(tmp_path, monkeypatch, capsys):
     monkeypatch.delenv("LAYERDIV_DEBUG", raising=False)
-    monkeypatch.setattr("layerdiv_tl.stream.loading.load_model", lambda: 1 / 0)
+    monkeypatch.setattr("layerdiv_tl.model.load.load_model", lambda: 1 / 0)
     assert main(["demo", "--out", str(tmp_path)]) == 1
     assert capsys.readouterr().err.splitlines()[-1].startswith("layerdiv: ZeroDivisionError: division by zero")
     monkeypatch.setenv("LAYERDIV_DEBUG", "1")
@@ -141,6 +141,6 @@ def test_the_scores_of_a_plan_are_those_that_there_are():
     from typing import get_args
 
     from layerdiv_tl.cli import _SCORES
-    from layerdiv_tl.depth.agreeing import Direct, Effect
+    from layerdiv_tl.depth.agreement import Direct, Effect
 
     assert set(_SCORES) == {*get_args(Direct), *get_args(Effect)}

@@ -12,7 +12,7 @@ import torch
 from conftest import llama
 
 import layerdiv_tl as ld
-from layerdiv_tl.stream import converted, pretrained
+from layerdiv_tl.model import converted, pretrained
 
 PROMPTS, OPTIONS = [[3, 4, 5], [7, 8]], [10, 11]
 

@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from layerdiv_tl.ensemble.correlation import SIGNS, correlations, curve_correlations, student_p
 from layerdiv_tl.ensemble.decomposition import decompose
 from layerdiv_tl.ensemble.permutation import by_cluster, cluster_numbers, model_permutations, permutation_p
 from layerdiv_tl.ensemble.scaling import LogFit, log_fit
-from layerdiv_tl.ensemble.shares import module_shares
-from layerdiv_tl.ensemble.tradeoff import TradeOff, tradeoff_signs
 from layerdiv_tl.errors import InputError
+from layerdiv_tl.replication.correlation import SIGNS, correlations, curve_correlations, student_p
+from layerdiv_tl.replication.module_shares import module_shares
+from layerdiv_tl.replication.tradeoff import TradeOff, tradeoff_signs
 
 
 def walks(rng, models=4, junctions=61, tasks=1, columns=("accuracy", "mse")):

@@ -7,7 +7,7 @@ import pytest
 from conftest import llama
 
 import layerdiv_tl as ld
-from layerdiv_tl.stream import default_model as dm
+from layerdiv_tl.model import default_model as dm
 
 
 @pytest.fixture

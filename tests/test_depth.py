@@ -9,10 +9,10 @@ from conftest import TEXTS, gpt2, llama
 from families import FAMILIES
 
 import layerdiv_tl as ld
-from layerdiv_tl.depth.change import change_point
-from layerdiv_tl.depth.maps import _aligned, _fit
-from layerdiv_tl.depth.replay import Replay
-from layerdiv_tl.stream.capture import quiet
+from layerdiv_tl.depth.change_point import change_point
+from layerdiv_tl.depth.layer_maps import _aligned, _fit
+from layerdiv_tl.model.capture import quiet
+from layerdiv_tl.model.patched_forward import Replay
 
 IDS = [[5, 1, 4, 1, 5, 9, 2, 6, 8, 30, 11], [3, 14, 15], [17, 11, 60, 0, 7]]
 # Where each family keeps its blocks, and which modules of one give exactly what is added to the stream.

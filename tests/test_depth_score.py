@@ -11,7 +11,7 @@ from test_depth import PLACES, Plain, close
 
 import layerdiv_tl as ld
 from layerdiv_tl.components import Component
-from layerdiv_tl.depth.slope import slope
+from layerdiv_tl.ensemble.regression import slope
 from layerdiv_tl.views import style
 
 ROWS = [

@@ -16,10 +16,10 @@ from test_study import words  # noqa: F401  (words is a fixture)
 
 import layerdiv_tl as ld
 from layerdiv_tl.cli import main
-from layerdiv_tl.depth.maps import LayerMaps
-from layerdiv_tl.depth.norms import Sizes
+from layerdiv_tl.depth.layer_maps import LayerMaps
+from layerdiv_tl.depth.residual_norms import Sizes
 from layerdiv_tl.depth.skipping import Skip
-from layerdiv_tl.studies.depth import Analysis, DepthStudy
+from layerdiv_tl.studies.depth_study import Analysis, DepthStudy
 from layerdiv_tl.views.depth_page import depth_findings
 
 TEXTS = ["yes no hot cold big", "no no hot big yes cold", "cold hot big yes no no", "big big hot yes"]
@@ -166,7 +166,7 @@ def test_claim_9_is_the_ratio_of_the_halves(levels, verdict, ratio):
 
 def test_claim_9_over_models_is_of_logarithms():
     """Eight models have an interval over models, that of logarithms, so never below 0; three speak of themselves."""
-    from layerdiv_tl.ensemble.uncertainty import jackknife, leave_one_out
+    from layerdiv_tl.ensemble.intervals import jackknife, leave_one_out
 
     results = [sizes_of([1, 1, r, r], seed=i) for i, r in enumerate((0.4, 0.5, 0.7, 0.3, 0.6, 0.5, 0.4, 0.6))]
     analyses = [a for i, r in enumerate(results) for a in made(r, model=f"m{i}")]
@@ -412,7 +412,7 @@ def test_the_command_line_writes_all_of_it(tmp_path, models, capsys, words):  # 
 
 
 def test_a_report_of_a_study_shows_the_depth_analyses_beside_it(models, tmp_path):
-    from layerdiv_tl.studies.run import run_study
+    from layerdiv_tl.studies.runner import run_study
 
     frame = pd.DataFrame({"text": ["hot big", "cold big"] * 12, "label": [0, 1] * 12})
     task = ld.Task.from_frame(frame, template="{text} {answer}", options=["yes", "no"], name="t")
@@ -454,7 +454,9 @@ def test_a_word_is_several_tasks_and_nonsense_is_refused_before_anything_runs(tm
         ld.run_depth("zoo/d1", "zoo", drop=0)
     with pytest.raises(ld.InputError, match="questions=-1 must be a whole number of at least 0"):
         ld.run_depth("zoo/d1", "zoo", questions=-1)
-    monkeypatch.setattr("layerdiv_tl.studies.depth.load_model", lambda *given, **options: pytest.fail("it was loaded"))
+    monkeypatch.setattr(
+        "layerdiv_tl.studies.depth_study.load_model", lambda *given, **options: pytest.fail("it was loaded")
+    )
     with pytest.raises(ld.InputError, match="there are no questions 'nonsense'"):
         ld.run_depth("zoo/d1", "zoo", ask="nonsense")
     monkeypatch.undo()

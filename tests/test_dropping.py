@@ -15,7 +15,7 @@ from scipy.stats import spearmanr
 from torch.nn.functional import cosine_similarity, cross_entropy
 
 import layerdiv_tl as ld
-from layerdiv_tl.ensemble.uncertainty import jackknife
+from layerdiv_tl.ensemble.intervals import jackknife
 
 VOCAB = 61
 # Where each family keeps its blocks and final norm, and which modules of a block give exactly what is added.
@@ -471,7 +471,7 @@ def test_the_rank_of_what_never_varies_needs_no_number_of_rows():
 
 def test_ties_stay_ties_in_resamples():
     """Two components that lose as many answers share a rank in every resample, as whole numbers say."""
-    from layerdiv_tl.depth.agreeing import _ranks
+    from layerdiv_tl.depth.agreement import _ranks
 
     names = tuple(ld.Component(kind, layer) for layer in range(6) for kind in ("attn", "mlp"))
     sums = np.random.default_rng(0).integers(0, 2, (200, 7, 12)).astype(float)

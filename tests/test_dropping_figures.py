@@ -7,10 +7,10 @@ import pytest
 from conftest import llama
 
 import layerdiv_tl as ld
-from layerdiv_tl.depth.agreeing import Agreement
+from layerdiv_tl.depth.agreement import Agreement
 from layerdiv_tl.views import style
 from layerdiv_tl.views.figures import KINDS
-from layerdiv_tl.views.figures.agreeing import measures
+from layerdiv_tl.views.figures.agreement import measures
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 IDS = [[i % 61, (3 * i) % 61, 5, i // 2, 7, 11 + i, 40 - i] for i in range(12)]

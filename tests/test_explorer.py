@@ -11,11 +11,11 @@ from families import FAMILIES
 from test_profile_page import folder  # noqa: F401  # a tiny model whose words include pieces of HTML
 
 import layerdiv_tl as ld
+from layerdiv_tl.attribution.promoted_tokens import cosines, promotions
 from layerdiv_tl.cli import main
-from layerdiv_tl.stream.attention import attention_patterns
-from layerdiv_tl.stream.written import cosines, promotions
+from layerdiv_tl.model.attention import attention_patterns
+from layerdiv_tl.views.explorer.data import packed, packed_promotions
 from layerdiv_tl.views.explorer.explorer import module, read
-from layerdiv_tl.views.explorer.findings import packed, packed_promotions
 
 IDS = [5, 1, 4, 1, 5, 9, 2, 6, 7, 8, 12, 13]
 OTHER = [3, 3, 8, 20, 21, 40]

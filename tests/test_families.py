@@ -137,7 +137,7 @@ def test_a_family_in_compatibility_mode(name):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_stream_half_way_through_a_parallel_block_is_said_to_be_partial(name):
     """Asked of the model: does a block's MLP see what its attention wrote?"""
-    from layerdiv_tl.stream.capture import pad, quiet, run
+    from layerdiv_tl.model.capture import pad, quiet, run
 
     model = ld.load_model(FAMILIES[name]())
     attention, mlp = model.anatomy.writes[:2]

@@ -13,7 +13,7 @@ import pytest
 from conftest import llama
 
 import layerdiv_tl as ld
-from layerdiv_tl.stream import hub
+from layerdiv_tl.model import hub
 
 CLOSED = "http://127.0.0.1:9"  # a port that nothing listens at
 

@@ -14,11 +14,11 @@ from scipy.stats import binom
 
 import layerdiv_tl as ld
 from layerdiv_tl.ensemble.information.bounds import fano, hellman_raviv, printed_fano
+from layerdiv_tl.ensemble.information.discrete import TableVotes, TreeVotes, best_tree
 from layerdiv_tl.ensemble.information.estimator import TERMS, Estimator
 from layerdiv_tl.ensemble.information.gaussian import Gaussian, bias_of_half_logdet, normal_scores
 from layerdiv_tl.ensemble.information.resampling import subsamples
 from layerdiv_tl.ensemble.information.source import Source
-from layerdiv_tl.ensemble.information.votes import TableVotes, TreeVotes, best_tree
 from layerdiv_tl.errors import InputError
 from layerdiv_tl.results import Result
 from layerdiv_tl.studies.shards import Shard

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import layerdiv_tl as ld
-from layerdiv_tl.studies.catalogue import component_count
+from layerdiv_tl.replication.paper_models import component_count
 
 # As facebook/MobileLLM-125M's config.json says it, small.
 CONFIG = {

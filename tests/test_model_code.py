@@ -11,7 +11,7 @@ from conftest import llama
 from torch import nn
 
 import layerdiv_tl as ld
-from layerdiv_tl.stream.fingerprint import identify
+from layerdiv_tl.model.fingerprint import identify
 
 
 class Times:

@@ -16,7 +16,7 @@ from test_bridge import boot
 from test_families import NO_HEADS, NO_NEURONS
 
 import layerdiv_tl as ld
-from layerdiv_tl.ensemble.uncertainty import RunningMean
+from layerdiv_tl.ensemble.intervals import RunningMean
 
 IDS = [5, 1, 4, 1, 5, 9, 2, 6, 8, 30, 11]
 MODEL = ld.load_model(llama())
@@ -102,8 +102,8 @@ def centre(x):
 @pytest.mark.parametrize("unit", ["sublayer", "head", "neuron"])
 def test_equals_the_logits_form_on_smollm2(smol, unit):
     """49152 ids: bias, diversity and net to 1e-5, from the same pass, logits formed in float64."""
-    from layerdiv_tl.stream.capture import pad, quiet, run_whole
-    from layerdiv_tl.stream.whole import table_of
+    from layerdiv_tl.attribution.full_vocab import table_of
+    from layerdiv_tl.model.capture import pad, quiet, run_whole
 
     ids = smol.tokenizer("The capital of France is Paris, and the capital of Italy is")["input_ids"]
     p = ld.profile(smol, ids, unit)
@@ -160,7 +160,8 @@ def test_cross_entropy_equals_the_logits_form(make, unit, tau):
 
 def test_streaming_is_the_same_in_any_pieces(monkeypatch):
     """Vocabulary chunks, position blocks and batches change nothing but speed."""
-    from layerdiv_tl.stream import vocabulary, whole
+    from layerdiv_tl.attribution import full_vocab as whole
+    from layerdiv_tl.attribution import vocab_gram as vocabulary
 
     texts = [IDS, IDS[3:], [7], IDS[:4]]
     before = [ld.profile(gpt2(), texts, loss=loss) for loss in ("squared", "cross_entropy")]
@@ -533,7 +534,7 @@ def test_many_texts_are_the_independent_pieces():
 def test_tables_that_do_not_fit_are_refused_before_the_run(monkeypatch):
     import psutil
 
-    from layerdiv_tl.stream import profile as module
+    from layerdiv_tl.attribution import profile as module
 
     free = type("Memory", (), {"available": 1000})()
     with monkeypatch.context() as patch:

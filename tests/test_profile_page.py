@@ -12,10 +12,10 @@ from conftest import llama
 
 import layerdiv_tl as ld
 from layerdiv_tl.cli import main
-from layerdiv_tl.stream.attention import attention_patterns
+from layerdiv_tl.model.attention import attention_patterns
 from layerdiv_tl.views import style
-from layerdiv_tl.views.blocks import circuitsvis
 from layerdiv_tl.views.figures.loss import loss_curve
+from layerdiv_tl.views.html import circuitsvis
 from layerdiv_tl.views.profile_numbers import hardest_tokens, largest_heads, summary
 from layerdiv_tl.views.profile_page import profile_page
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import layerdiv_tl as ld
-from layerdiv_tl.tasks.questions import boxed
+from layerdiv_tl.tasks.multihop import boxed
 
 GSM8K = [
     {"question": "Ada has 2 pens and buys 3. How many?", "answer": "2 + 3 = <<2+3=5>>5\n#### 5"},

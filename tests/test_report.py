@@ -12,7 +12,7 @@ from test_study import rows, words  # noqa: F401  (words is a fixture)
 
 import layerdiv_tl as ld
 from layerdiv_tl.cli import main
-from layerdiv_tl.studies.run import run_study
+from layerdiv_tl.studies.runner import run_study
 from layerdiv_tl.views import style
 from layerdiv_tl.views.report import claims_table, command_of, findings, module_table, study_page
 

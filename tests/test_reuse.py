@@ -16,11 +16,11 @@ from test_bridge import boot
 from test_mobilellm import checkpoint
 
 import layerdiv_tl as ld
-from layerdiv_tl.depth.replay import Replay
-from layerdiv_tl.ensemble.relations import nested_squared
-from layerdiv_tl.stream.attention import attention_patterns
-from layerdiv_tl.stream.capture import quiet
-from layerdiv_tl.views.explorer.findings import packed
+from layerdiv_tl.ensemble.theorems import nested_squared
+from layerdiv_tl.model.attention import attention_patterns
+from layerdiv_tl.model.capture import quiet
+from layerdiv_tl.model.patched_forward import Replay
+from layerdiv_tl.views.explorer.data import packed
 
 PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6], [5, 3, 5], [17, 11, 60, 4, 7]]
 OPTIONS = [7, 8, 9]

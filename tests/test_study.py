@@ -20,9 +20,9 @@ from conftest import llama
 
 import layerdiv_tl as ld
 from layerdiv_tl.ensemble.decomposition import FORMS
-from layerdiv_tl.studies import run as running
+from layerdiv_tl.studies import runner as running
 from layerdiv_tl.studies import shards
-from layerdiv_tl.studies.run import run_study
+from layerdiv_tl.studies.runner import run_study
 
 
 @pytest.fixture(scope="module")

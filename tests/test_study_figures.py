@@ -12,9 +12,9 @@ import pytest
 from conftest import llama
 
 import layerdiv_tl as ld
-from layerdiv_tl.ensemble.correlation import READINGS
 from layerdiv_tl.ensemble.scaling import log_fit
-from layerdiv_tl.studies.run import run_study
+from layerdiv_tl.replication.correlation import READINGS
+from layerdiv_tl.studies.runner import run_study
 from layerdiv_tl.studies.study import QUANTITIES
 from layerdiv_tl.views import style
 from layerdiv_tl.views.figures import correlation_bars, depth_panels, scaling_curve, share_bars, tradeoff_steps

@@ -15,9 +15,9 @@ from test_study import rows, words  # noqa: F401  (words is a fixture)
 from torch import nn
 
 import layerdiv_tl as ld
-from layerdiv_tl.stream.fingerprint import fingerprint, identify, tokenizer_fingerprint
+from layerdiv_tl.model.fingerprint import fingerprint, identify, tokenizer_fingerprint
 from layerdiv_tl.studies import shards
-from layerdiv_tl.studies.run import run_study
+from layerdiv_tl.studies.runner import run_study
 
 TEXTS = ["yes no w1 w2 w3", "no no w1 yes w4 w5", "w3 w1 yes no no"]
 
@@ -447,7 +447,9 @@ DEPTH = [
 
 @pytest.mark.parametrize("name", [*DEPTH, "multi_token", "batch_tokens"])
 def test_strange_arguments_of_a_depth_study_end_in_a_sentence(model, tmp_path, name, monkeypatch):
-    monkeypatch.setattr("layerdiv_tl.studies.depth._standard", lambda *given: [])  # the arguments, not the analyses
+    monkeypatch.setattr(
+        "layerdiv_tl.studies.depth_study._standard", lambda *given: []
+    )  # the arguments, not the analyses
     for value in STRANGE:
         asked = {"models": {"m": model}, "texts": TEXTS, "out": tmp_path / "out", name: value}
         _says(asked, ld.run_depth)

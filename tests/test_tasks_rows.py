@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import layerdiv_tl as ld
-from layerdiv_tl.tasks.recipe import Template, option_index
+from layerdiv_tl.tasks.templates import Template, option_index
 
 ROWS = [
     {"sentence": "a fine film ", "label": 1},
@@ -78,7 +78,7 @@ def test_a_hub_that_does_not_answer_is_not_asked_again(monkeypatch, reason):
 
     library = _library(load_dataset)
     monkeypatch.setitem(sys.modules, "datasets", library)
-    monkeypatch.setattr("layerdiv_tl.tasks.rows.unreachable", lambda: reason)
+    monkeypatch.setattr("layerdiv_tl.tasks.readers.unreachable", lambda: reason)
     ld.task("sst2")
     assert seen == [reason is not None]
     assert library.config.HF_HUB_OFFLINE is False

@@ -14,11 +14,11 @@ from test_bridge import boot
 
 import layerdiv_tl as ld
 from layerdiv_tl.components import Component
-from layerdiv_tl.stream.attention import AttentionPatterns, attention_patterns
+from layerdiv_tl.model.attention import AttentionPatterns, attention_patterns
 from layerdiv_tl.views import style
-from layerdiv_tl.views.blocks import Block, circuitsvis, inert, script_json
+from layerdiv_tl.views.html import Block, circuitsvis, inert, script_json
 from layerdiv_tl.views.page import Page
-from layerdiv_tl.views.tokens import attention_heads, coloured_tokens, promoted_tokens
+from layerdiv_tl.views.token_views import attention_heads, coloured_tokens, promoted_tokens
 
 IDS = [5, 1, 4, 1, 5, 9, 2, 6, 7, 8, 12, 13]
 HOSTILE = (

@@ -5,7 +5,7 @@ import pytest
 from scipy.optimize import brentq
 from scipy.stats import binomtest, t, ttest_1samp
 
-from layerdiv_tl.ensemble.uncertainty import (
+from layerdiv_tl.ensemble.intervals import (
     LEAST,
     RunningMean,
     cluster_means,

@@ -11,12 +11,12 @@ from fuzz import ODD, Case, Tally, case, methods, sweep
 
 import layerdiv_tl as ld
 from layerdiv_tl._checks import keywords, shown
-from layerdiv_tl.ensemble.correlation import correlations, curve_correlations
 from layerdiv_tl.ensemble.reweight import reweight
 from layerdiv_tl.ensemble.scaling import log_fit
-from layerdiv_tl.ensemble.shares import module_shares
-from layerdiv_tl.ensemble.tradeoff import tradeoff_signs
 from layerdiv_tl.errors import InputError
+from layerdiv_tl.replication.correlation import correlations, curve_correlations
+from layerdiv_tl.replication.module_shares import module_shares
+from layerdiv_tl.replication.tradeoff import tradeoff_signs
 from layerdiv_tl.tasks.baselines import bag_of_words
 
 

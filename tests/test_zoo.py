@@ -10,10 +10,10 @@ import pytest
 import torch
 
 import layerdiv_tl as ld
-from layerdiv_tl.studies.catalogue import component_count
-from layerdiv_tl.zoo import train as training
+from layerdiv_tl.replication.paper_models import component_count
 from layerdiv_tl.zoo import words
-from layerdiv_tl.zoo.trained import FOLDER, LIST, SHIPPED, TASKS, Trained, find, log
+from layerdiv_tl.zoo.registry import FOLDER, LIST, SHIPPED, TASKS, Trained, find, log
+from layerdiv_tl.zoo.training import train as training
 
 SMALL = training.Recipe(steps=6, every=3, warm=2, adding=1, longer=(1, 2, 4), tested=64, last=64)
 each = pytest.mark.parametrize("model", SHIPPED, ids=lambda model: model.short)
@@ -285,7 +285,7 @@ def test_training_again_goes_the_same_way(tmp_path):
 
 def test_one_word_is_all_of_the_zoo():
     """`zoo` names every model that is shipped, and every task that they were trained on."""
-    from layerdiv_tl.studies.run import models_of, tasks_of
+    from layerdiv_tl.studies.runner import models_of, tasks_of
 
     assert list(models_of(["default", "zoo"])) == ["default", *ld.zoo.NAMES]
     assert tasks_of(["zoo", "rte", "zoo"]) == [*TASKS, "rte"]

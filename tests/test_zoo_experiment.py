@@ -12,10 +12,10 @@ import pytest
 
 import layerdiv_tl as ld
 from layerdiv_tl.cli import main
-from layerdiv_tl.studies import zoo as experiment
-from layerdiv_tl.studies.telling import PATTERN, kept
+from layerdiv_tl.replication import zoo_experiment as experiment
+from layerdiv_tl.studies.information import PATTERN, kept
 from layerdiv_tl.views import report
-from layerdiv_tl.views.figures.against_size import SHUFFLED, information_panels, size_panels
+from layerdiv_tl.views.figures.size_panels import SHUFFLED, information_panels, size_panels
 from layerdiv_tl.views.page import Page
 
 MODELS = ["zoo/d1", "zoo/d2", "zoo/d4-shared"]
@@ -77,7 +77,7 @@ def test_information_of_a_cell_is_that_of_its_contributions(study):
 def test_information_is_kept_beside_the_metrics(study, folder, tmp_path, monkeypatch):
     """What was computed once is read again, by another process's study and by a copy; nothing is computed for it."""
     first = study.information(tasks=TASKS[:1], **QUICK)
-    monkeypatch.setattr("layerdiv_tl.studies.telling.information", None)
+    monkeypatch.setattr("layerdiv_tl.studies.information.information", None)
     for again in (ld.Study.load(folder), ld.Study.load(study.save(tmp_path / "copy"))):
         pd.testing.assert_frame_equal(again.information(tasks=TASKS[:1], **QUICK), first)
         assert len(kept(again)) >= len(first)
@@ -343,7 +343,7 @@ def test_information_goes_by_the_names_that_a_study_has(study):
 
 def test_a_misspelt_estimator_is_said_before_anything_is_computed(study, monkeypatch):
     """One wrong name among right ones costs no hours of the others."""
-    monkeypatch.setattr("layerdiv_tl.studies.telling.information", lambda *a, **k: pytest.fail("it was computed"))
+    monkeypatch.setattr("layerdiv_tl.studies.information.information", lambda *a, **k: pytest.fail("it was computed"))
     with pytest.raises(ld.InputError, match="'gausian'.*'gaussian'"):
         study.information(["gaussian", "gausian"], seed=77)
 

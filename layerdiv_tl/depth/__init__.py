@@ -17,18 +17,18 @@ texts, a list of lists of token ids, or a `Task`, whose prompts are read; questi
 `ld.depth.questions(…)`.
 """
 
-from ..tasks.questions import Questions, questions
-from .agreeing import Agreement, agreement
-from .change import ChangePoint
+from ..ensemble.regression import Slope
+from ..tasks.multihop import Questions, questions
+from .agreement import Agreement, agreement
+from .change_point import ChangePoint
+from .depth_score import DepthScore, depth_score
 from .erasure import Erasure, erase
-from .gradients import IntegratedGradients, integrated_gradients
-from .junctions import Lens, lens
-from .maps import LayerMaps, map_layers
-from .norms import Sizes, sizes
-from .plans import DropPlan, drop_plan
-from .score import DepthScore, depth_score
+from .integrated_gradients import IntegratedGradients, integrated_gradients
+from .layer_maps import LayerMaps, map_layers
+from .logit_lens import Lens, lens
+from .pruning import DropPlan, drop_plan
+from .residual_norms import Sizes, sizes
 from .skipping import Skip, skip
-from .slope import Slope
 
 __all__ = [
     "Agreement",

@@ -8,18 +8,18 @@ from typing import Literal, get_args
 import numpy as np
 from jaxtyping import Float
 
+from ..attribution.contributions import contributions
+from ..attribution.profile import profile
+from ..attribution.profiles import SquaredProfile
 from ..components import Component
 from ..ensemble.decomposition import SquaredError, decompose
-from ..ensemble.information.members import prepare
+from ..ensemble.information.features import prepare
 from ..ensemble.information.source import Source, normal_scores, one_thread
-from ..ensemble.profile import SquaredProfile
-from ..stream.capture import quiet, upcast
-from ..stream.contributions import contributions
-from ..stream.loading import Model
-from ..stream.profile import profile
-from .answering import Rows
-from .norms import sizes
-from .replay import Replay
+from ..model.capture import quiet, upcast
+from ..model.load import Model
+from ..model.patched_forward import Replay
+from .ablation import Rows
+from .residual_norms import sizes
 
 Direct = Literal["diversity", "diversity_centred", "net", "relevancy", "relative", "influence"]
 # A member's relevancy is measured where every class has this many rows.

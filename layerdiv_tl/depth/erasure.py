@@ -14,14 +14,14 @@ from torch import Tensor
 from .._checks import choice, shown
 from ..components import Component
 from ..errors import InputError
+from ..model.capture import batches, quiet
+from ..model.load import Model, load_model
+from ..model.patched_forward import Replay
 from ..results import Result
-from ..stream.capture import batches, quiet
-from ..stream.loading import Model, load_model
 from .distributions import softmax, softmax_change
-from .replay import Replay
+from .inputs import Ids, describe, read_answers, read_layers, read_texts, spelled, token_columns
 from .skipping import FirstToken
-from .summary import note, summarise
-from .texts import Ids, describe, read_answers, read_layers, read_texts, spelled, token_columns
+from .token_stats import note, summarise
 
 Span = Literal["position", "prefix"]
 At = Literal["answer", "later"]

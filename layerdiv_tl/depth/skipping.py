@@ -15,16 +15,16 @@ from torch import Tensor
 
 from .._checks import choice, listed, number
 from ..components import Component
-from ..ensemble.uncertainty import cluster_means
+from ..ensemble.intervals import cluster_means
 from ..errors import InputError
+from ..model.capture import batches, quiet, upcast
+from ..model.load import load_model
+from ..model.patched_forward import Replay
 from ..results import Result
-from ..stream.capture import batches, quiet, upcast
-from ..stream.loading import load_model
 from .distributions import softmax, softmax_change
-from .norms import SMALLEST, Part
-from .replay import Replay
-from .summary import QUANTILES, note, summarise
-from .texts import describe, read_layers, read_texts
+from .inputs import describe, read_layers, read_texts
+from .residual_norms import SMALLEST, Part
+from .token_stats import QUANTILES, note, summarise
 
 Mode = Literal["current", "future", "local", "future_local"]
 FirstToken = Literal["kept", "changed"]

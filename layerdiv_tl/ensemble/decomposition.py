@@ -17,11 +17,13 @@ from .._checks import choice, flag, listed
 from ..components import Component
 from ..errors import InputError
 from ..results import Result
-from . import losses, relations, uses
-from .inputs import check_members, dense_target, factor, gold_options, named, numbers
+from . import losses
+from . import repeated_layers as uses
+from . import theorems as relations
+from .frames import PerExample, accuracy_term, clustered, coherence_of, mean_of, means, naming, pair_columns, ratio
+from .intervals import interval_note, jackknife, leave_one_out, mean_interval, wilson
 from .losses import Terms
-from .tables import PerExample, accuracy_term, clustered, coherence_of, mean_of, means, naming, pair_columns, ratio
-from .uncertainty import interval_note, jackknife, leave_one_out, mean_interval, wilson
+from .validation import check_members, dense_target, factor, gold_options, named, numbers
 
 if TYPE_CHECKING:
     import pandas as pd

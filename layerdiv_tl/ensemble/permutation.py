@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 from scipy.stats import t
 
 from ..errors import InputError
-from .uncertainty import LEAST
+from .intervals import LEAST
 
 # A two-sided p reaches 0.05 from so many permutations on.
 LEAST_PERMUTATIONS = 40

@@ -16,9 +16,9 @@ from ..components import Component
 from ..errors import InputError
 from ..results import Result
 from .decomposition import Ensemble, Given, Labels
-from .inputs import LARGEST, check_members, gold_options, named, numbers
-from .tables import naming
-from .uncertainty import interval_note, mean_interval, paired_interval, wilson
+from .frames import naming
+from .intervals import interval_note, mean_interval, paired_interval, wilson
+from .validation import LARGEST, check_members, gold_options, named, numbers
 
 if TYPE_CHECKING:
     import pandas as pd

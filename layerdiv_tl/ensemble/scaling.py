@@ -13,8 +13,8 @@ from scipy.stats import t
 from .._checks import resampling
 from ..errors import InputError
 from ..results import Result
-from .inputs import numbers
-from .uncertainty import LEVEL, interval, resamples
+from .intervals import LEVEL, interval, resamples
+from .validation import numbers
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from .._checks import file_path
 from .._files import PARTIAL, write_first
 from ..errors import InputError
-from ..stream.fingerprint import Identity
-from ..stream.loading import Model
+from ..model.fingerprint import Identity
+from ..model.load import Model
 from .shards import FORMAT, read_json, safe_name
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 import numpy as np
 
 from ..ensemble.decomposition import FORMS, Decomposition, SquaredError, Table, decompose
-from ..ensemble.uncertainty import RunningMean, wilson
+from ..ensemble.intervals import RunningMean, wilson
 from ..errors import InputError
 from .shards import Shard
 

@@ -19,12 +19,12 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from .._files import write_text
+from ..attribution.contributions import contributions
 from ..components import Component, Unit
 from ..errors import InputError
+from ..model.fingerprint import Identity
+from ..model.load import Model
 from ..results import Result
-from ..stream.contributions import contributions
-from ..stream.fingerprint import Identity
-from ..stream.loading import Model
 from ..tasks.task import Task
 
 ROWS = 128

@@ -16,26 +16,26 @@ import numpy as np
 from .._checks import choice, file_path, flag, number, one_of, shown, some_of, text, whole_number
 from .._files import written
 from ..components import Unit
-from ..ensemble.correlation import correlations, z_scores
 from ..ensemble.decomposition import NormAt
 from ..ensemble.reweight import Reweighting, reweight
 from ..ensemble.scaling import LogFit, log_fit
-from ..ensemble.shares import module_shares
-from ..ensemble.tradeoff import TradeOff, tradeoff_signs
 from ..errors import InputError
+from ..replication.claims import claims_of
+from ..replication.correlation import correlations, z_scores
+from ..replication.layer_sharing import reuse_of
+from ..replication.module_shares import module_shares
+from ..replication.seeds import Seeds, claims_over_seeds
+from ..replication.tradeoff import TradeOff, tradeoff_signs
 from ..results import Result
-from ..zoo import trained
-from .claims import claims_of
+from ..zoo import registry as trained
 from .folder import card, read_cells, refuse_two_models
-from .reuse import reuse_of
-from .seeds import Seeds, claims_over_seeds
+from .information import PATTERN, told
 from .shards import Shard
-from .telling import PATTERN, told
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from .depth import DepthStudy
+    from .depth_study import DepthStudy
 
 # Quantity of a table: (loss, term, factor). The paper shows accuracy, MSE and bias in hundredths.
 QUANTITIES: Mapping[str, tuple[str, str, float]] = {
@@ -396,7 +396,7 @@ class Study(Result):
 
         Raises InputError where they are of another model that has the same name.
         """
-        from .depth import DepthStudy
+        from .depth_study import DepthStudy
 
         found = DepthStudy.collect([folder for folder in self.folders if os.path.isdir(os.path.expanduser(folder))])
         if found is not None:

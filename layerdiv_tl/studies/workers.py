@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from ..errors import InputError
-from ..stream.loading import take_cores
+from ..model.load import take_cores
 
 T = TypeVar("T")
 

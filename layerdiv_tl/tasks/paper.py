@@ -19,8 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..errors import InputError
-from .recipe import Recipe, as_it_is
-from .rows import Row, Rows, hub_rows
+from .readers import Row, Rows, hub_rows
+from .templates import Recipe, as_it_is
 
 LETTERS = ("A", "B", "C", "D")
 FIRST = 2000  # rows of each task, as in the paper

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 
 from ..errors import InputError
-from .recipe import Recipe
-from .rows import Row, Rows
+from .readers import Row, Rows
+from .templates import Recipe
 
 SAMPLE_HOPS = "sample/hops"  # questions, and no task: every answer is another (see `questions`)
 

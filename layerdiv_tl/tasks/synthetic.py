@@ -19,8 +19,8 @@ from jaxtyping import Float, Int
 
 from ..errors import InputError
 from ..results import Result
-from .recipe import Recipe
-from .rows import Row, Rows
+from .readers import Row, Rows
+from .templates import Recipe
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,15 +14,15 @@ from jaxtyping import Int
 
 from .._checks import file_path, flag, shown, text, whole_number
 from ..errors import InputError
+from ..model import tokenization as reading
 from ..results import Result
-from ..stream import prompts as reading
-from . import tokens
-from .own import own_recipe, recipe_file
+from . import option_tokens as tokens
+from .custom import own_recipe, recipe_file
 from .paper import PAPER
-from .recipe import Recipe, demonstrations, render
-from .rows import Rows, open_rows
+from .readers import Rows, open_rows
 from .samples import SAMPLES
 from .synthetic import GENERATORS, PREFIX, synthetic
+from .templates import Recipe, demonstrations, render
 
 if TYPE_CHECKING:
     import pandas as pd

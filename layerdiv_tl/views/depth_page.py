@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..depth.agreeing import Agreement
-from ..depth.maps import LayerMaps
-from ..depth.norms import Sizes
-from ..depth.plans import INFLUENCE, OWN, RANDOM, DropPlan
-from ..depth.score import DepthScore
-from ..ensemble.uncertainty import LEAST
+from ..depth.agreement import Agreement
+from ..depth.depth_score import DepthScore
+from ..depth.layer_maps import LayerMaps
+from ..depth.pruning import INFLUENCE, OWN, RANDOM, DropPlan
+from ..depth.residual_norms import Sizes
+from ..ensemble.intervals import LEAST
 from ..errors import InputError
-from ..studies.depth import DepthStudy
+from ..studies.depth_study import DepthStudy
 from . import style
 from .claims_table import claims_table
 from .page import Page

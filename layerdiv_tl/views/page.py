@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from .._checks import file_path
 from .._files import write_text
 from . import style
-from .blocks import Block, circuitsvis, read, switch
+from .html import Block, circuitsvis, read, switch
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from ..attribution.profile import profile as take_apart
+from ..attribution.profiles import SquaredProfile
 from ..components import Component
-from ..ensemble.profile import SquaredProfile
 from ..errors import InputError
-from ..stream.loading import Model
-from ..stream.profile import profile as take_apart
+from ..model.load import Model
 
 HARDEST = 6
 HEADS = 6

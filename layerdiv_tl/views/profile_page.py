@@ -9,18 +9,18 @@ import numpy as np
 import plotly.graph_objects as go
 
 from .. import __version__
+from ..attribution.profiles import SquaredProfile
 from ..ensemble.decomposition import Part
-from ..ensemble.profile import SquaredProfile
 from ..errors import InputError
-from ..stream.attention import attention_patterns
-from ..stream.loading import Model
+from ..model.attention import attention_patterns
+from ..model.load import Model
 from . import style
-from .blocks import Block, marks, quoted, switch, table
 from .figures.loss import loss_curve
 from .figures.profiles import Term, profile_map
+from .html import Block, marks, quoted, switch, table
 from .page import Page
 from .profile_numbers import hardest_tokens, largest_heads, summary
-from .tokens import MOST_TOKENS, attention_heads, coloured_tokens, promoted_tokens
+from .token_views import MOST_TOKENS, attention_heads, coloured_tokens, promoted_tokens
 
 # What a page can hold: beyond, a browser is slow. ld.profile itself has no such limits.
 LONGEST = 1000

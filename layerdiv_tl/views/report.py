@@ -11,16 +11,16 @@ import numpy as np
 from ..components import Unit
 from ..ensemble.decomposition import decompose
 from ..errors import InputError
+from ..replication.claim_tests import LEAST_SEEDS
+from ..studies.information import SETTINGS, kept
 from ..studies.study import AVERAGE, QUANTITIES, Study
-from ..studies.telling import SETTINGS, kept
-from ..studies.verdicts import LEAST_SEEDS
 from ..tasks.task import recipes
-from ..zoo import trained
+from ..zoo import registry as trained
 from . import style
 from .claims_table import claims_table
 from .depth_page import add_depth, depth_findings, made
 from .figures import component_bars
-from .figures.against_size import information_panels
+from .figures.size_panels import information_panels
 from .page import Page
 from .reuse_table import CAPTION, reuse_findings, reuse_of, reuse_table
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..components import Unit
 from ..errors import InputError
-from ..studies.reuse import DEPTH, PARAMETERS
+from ..replication.layer_sharing import DEPTH, PARAMETERS
 from ..studies.study import Study
 from . import style
 

@@ -6,15 +6,16 @@
     ld.zoo.planted("copied")       weights written by hand, whose every measure is known in closed form
     ld.zoo.PLANTED                 their names, and what each shows
 
-How the trained ones came about stands in `MODEL_CARD.md`; `python -m layerdiv_tl.zoo.train` does it again. Names
+How the trained ones came about stands in `MODEL_CARD.md`; `python -m layerdiv_tl.zoo.training.train` does it again. Names
 are loaded when they are first used.
 """
 
 from typing import Any
 
-from . import planted_answers, trained
-from .planted_answers import PLANTED, Planted, planted
-from .trained import NAMES, TASKS, models, seeds
+from . import registry as trained
+from .planted import cases as planted_answers
+from .planted.cases import PLANTED, Planted, planted
+from .registry import NAMES, TASKS, models, seeds
 
 __all__ = ["NAMES", "PLANTED", "TASKS", "Planted", "models", "planted", "seeds", "source"]
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 import layerdiv_tl as ld
-from layerdiv_tl.stream.capture import batches, pad, quiet
+from layerdiv_tl.model.capture import batches, pad, quiet
 
 OPTIONS = [" Negative", " Positive"]
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import torch
 
 import layerdiv_tl as ld
-from layerdiv_tl.stream.fingerprint import fingerprint, identify, tokenizer_fingerprint
+from layerdiv_tl.model.fingerprint import fingerprint, identify, tokenizer_fingerprint
 
 PROMPTS = [f"The answer to question {number} is" for number in range(8)]
 

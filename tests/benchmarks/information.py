@@ -15,7 +15,7 @@ import time
 import numpy as np
 
 import layerdiv_tl as ld
-from layerdiv_tl.studies.run import prepared
+from layerdiv_tl.studies.runner import prepared
 from layerdiv_tl.tasks.paper import EIGHT
 
 ESTIMATORS = ("gaussian", "vote", "variational")

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 
 import layerdiv_tl as ld
-from layerdiv_tl.stream.prompts import encode
-from layerdiv_tl.studies.run import prepared
+from layerdiv_tl.model.tokenization import encode
+from layerdiv_tl.studies.runner import prepared
 from layerdiv_tl.tasks.paper import EIGHT
 
 BATCH = 8

@@ -18,9 +18,9 @@ from contributions import ratio
 from torch import nn
 
 import layerdiv_tl as ld
-from layerdiv_tl.stream.capture import pad, quiet, run_whole
-from layerdiv_tl.stream.vocabulary import vocabulary_of
-from layerdiv_tl.stream.whole import table_of
+from layerdiv_tl.attribution.full_vocab import table_of
+from layerdiv_tl.attribution.vocab_gram import vocabulary_of
+from layerdiv_tl.model.capture import pad, quiet, run_whole
 
 
 def logits_form(model: ld.Model, ids: list[int]) -> None:

@@ -7,8 +7,7 @@ these intervals replace held the truth of log-normal rows in 77 % (8 rows), 86 %
 import numpy as np
 import pytest
 
-from layerdiv_tl.depth.slope import slope
-from layerdiv_tl.ensemble.uncertainty import (
+from layerdiv_tl.ensemble.intervals import (
     LEAST,
     RunningMean,
     cluster_means,
@@ -17,6 +16,7 @@ from layerdiv_tl.ensemble.uncertainty import (
     mean_interval,
     paired_interval,
 )
+from layerdiv_tl.ensemble.regression import slope
 
 pytestmark = pytest.mark.slow
 SAMPLES = 4000

@@ -14,14 +14,14 @@ import pytest
 from scipy.stats import pearsonr, spearmanr, t
 
 from layerdiv_tl.components import Component
-from layerdiv_tl.depth.agreeing import Agreement
-from layerdiv_tl.depth.maps import LayerMaps
-from layerdiv_tl.depth.slope import slope
-from layerdiv_tl.ensemble.correlation import _along_depth, _Curves, _permuted, _products, student_p
+from layerdiv_tl.depth.agreement import Agreement
+from layerdiv_tl.depth.layer_maps import LayerMaps
+from layerdiv_tl.ensemble.regression import slope
 from layerdiv_tl.ensemble.scaling import _robust_error, log_fit
-from layerdiv_tl.studies.claims import _trades
-from layerdiv_tl.studies.depth_claims import _ratio, _without_each
-from layerdiv_tl.studies.verdicts import Reading, averaged, mean_of, student
+from layerdiv_tl.replication.claim_tests import Reading, averaged, mean_of, student
+from layerdiv_tl.replication.claims import _trades
+from layerdiv_tl.replication.correlation import _along_depth, _Curves, _permuted, _products, student_p
+from layerdiv_tl.replication.depth_claims import _ratio, _without_each
 
 pytestmark = pytest.mark.slow
 

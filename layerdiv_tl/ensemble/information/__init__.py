@@ -2,9 +2,9 @@
 
 from .bounds import Bounds
 from .fit import GaussianFit
-from .gains import GainCurve
+from .gain_curve import GainCurve
+from .information import information
 from .lower_bound import LowerBound
-from .measure import information
 from .result import Information
 
 __all__ = ["Bounds", "GainCurve", "GaussianFit", "Information", "LowerBound", "information"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...results import Result
-from ..uncertainty import wilson
+from ..intervals import wilson
 from .variational import Variational
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from .estimator import BITS
+from .features import Members
 from .fit import GaussianFit, gaussian_fit
 from .lower_bound import LowerBound, lower_bound
-from .members import Members
 from .source import Source, one_hot
 from .variational import Variational
 

@@ -11,12 +11,12 @@ from jaxtyping import Float, Int
 
 from ...components import Component
 from ...results import Result
-from ..tables import naming
-from ..uncertainty import interval
+from ..frames import naming
+from ..intervals import interval
 from .bounds import Bounds, bounds_of
 from .estimator import TERMS, Estimator
 from .fit import GaussianFit
-from .gains import GainCurve, Order, gain_curve_of
+from .gain_curve import GainCurve, Order, gain_curve_of
 from .lower_bound import LowerBound
 from .source import Source, one_thread
 

@@ -10,10 +10,10 @@ from typing import Any, cast
 import numpy as np
 from jaxtyping import Int
 
+from .discrete import TableVotes, TreeVotes
 from .estimator import Estimator
 from .gaussian import Gaussian, normal_scores
 from .variational import Variational
-from .votes import TableVotes, TreeVotes
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,11 +16,11 @@ import numpy as np
 from ..._checks import file_path, flag
 from ..._files import write_text
 from ...errors import InputError
-from ...stream.loading import Model, load_model
-from ...stream.prompts import plain
+from ...model.load import Model, load_model
+from ...model.tokenization import plain
 from .. import style
-from ..blocks import script_json
-from .findings import Findings, find, lookable, packed, packed_promotions
+from ..html import script_json
+from .data import Findings, find, lookable, packed, packed_promotions
 from .selection import Selection
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import traitlets
 
 from ...errors import InputError
 from .. import style
+from .data import STEPS, find, packed, packed_promotions
 from .explorer import module, read
-from .findings import STEPS, find, packed, packed_promotions
 
 if TYPE_CHECKING:
     from .explorer import Explorer

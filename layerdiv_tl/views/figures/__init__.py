@@ -8,43 +8,38 @@ from typing import Any
 import plotly.graph_objects as go
 
 from ..._checks import choice, flag, keywords, whole_number
-from ...depth.agreeing import Agreement
-from ...depth.change import ChangePoint
+from ...attribution.contributions import Contributions
+from ...attribution.profiles import CorpusProfile, Profile
+from ...depth.agreement import Agreement
+from ...depth.change_point import ChangePoint
+from ...depth.depth_score import DepthScore
 from ...depth.erasure import Erasure
-from ...depth.gradients import IntegratedGradients
-from ...depth.junctions import Lens
-from ...depth.maps import LayerMaps
-from ...depth.norms import Sizes
-from ...depth.plans import DropPlan
-from ...depth.score import DepthScore
+from ...depth.integrated_gradients import IntegratedGradients
+from ...depth.layer_maps import LayerMaps
+from ...depth.logit_lens import Lens
+from ...depth.pruning import DropPlan
+from ...depth.residual_norms import Sizes
 from ...depth.skipping import Skip
 from ...ensemble.decomposition import Decomposition
 from ...ensemble.information import Bounds, GainCurve, GaussianFit, Information, LowerBound
-from ...ensemble.profile import CorpusProfile, Profile
 from ...ensemble.reweight import Reweighting
 from ...ensemble.scaling import LogFit
-from ...ensemble.tradeoff import TradeOff
 from ...errors import InputError
+from ...model.attention import AttentionPatterns
+from ...replication.tradeoff import TradeOff
 from ...results import Result, with_article
-from ...stream.attention import AttentionPatterns
-from ...stream.contributions import Contributions
-from ...studies.depth import DepthStudy
+from ...studies.depth_study import DepthStudy
 from ...studies.shards import Shard
 from ...studies.study import Study
 from ...tasks.synthetic import Votes
 from ...tasks.task import Task
 from .. import style
-from .agreeing import agreement_correlations, agreement_ranks, agreement_stability
-from .agreeing_scatter import agreement_scatter
+from .agreement import agreement_correlations, agreement_ranks, agreement_stability
+from .agreement_scatter import agreement_scatter
 from .attention import attention_maps
 from .bars import component_bars
-from .claims import scaling_curve, share_bars, tradeoff_steps
 from .correlations import correlation_bars
-from .curves import depth_panels
-from .depth import depth_curves
-from .depth_score import score_bars
-from .depth_study import depth_use_lines
-from .depth_use import (
+from .depth_analyses import (
     change_bars,
     erasure_bars,
     erasure_map,
@@ -56,20 +51,25 @@ from .depth_use import (
     skip_bars,
     skip_map,
 )
-from .dropping import drop_components, drop_curve
+from .depth_panels import depth_panels
+from .depth_score import score_bars
+from .depth_study import depth_use_lines
 from .heads import head_grid
 from .information import bound_bars, fit_marks, gain_lines, member_bars, row_histogram, term_bars
 from .logits import contribution_map
 from .loss import loss_curve
 from .modules import module_shares
 from .pairwise import pairwise_map
+from .paper_figures import scaling_curve, share_bars, tradeoff_steps
+from .prefix_curves import depth_curves
 from .profiles import profile_depth, profile_map
+from .pruning import drop_components, drop_curve
+from .repeated_layers import use_bars
+from .reweighting import reweighting_bars
 from .scatter import bias_diversity_scatter
 from .studies import STUDY_KINDS, study_table_map
 from .tasks import label_bars, vote_bars
-from .tradeoff import tradeoff_bars
-from .uses import use_bars
-from .weights import reweighting_bars
+from .theorem3 import tradeoff_bars
 
 __all__ = [
     "agreement_correlations",

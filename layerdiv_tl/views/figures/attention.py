@@ -8,8 +8,8 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from ...stream.attention import AttentionPatterns
-from ..blocks import quoted
+from ...model.attention import AttentionPatterns
+from ..html import quoted
 from .layout import arrange
 
 # Maps side by side, and tokens that can be written beside a map.

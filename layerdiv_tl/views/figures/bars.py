@@ -11,7 +11,18 @@ from plotly.subplots import make_subplots
 from ...ensemble.decomposition import TERMS, Decomposition, Part
 from .. import style
 from .axes import component_axis
-from .parts import MEANING, Measured, buttons, checked, column, hover_lines, most_diverse, parts_in, suffixed, whiskers
+from .gauge_controls import (
+    MEANING,
+    Measured,
+    buttons,
+    checked,
+    column,
+    hover_lines,
+    most_diverse,
+    parts_in,
+    suffixed,
+    whiskers,
+)
 
 if TYPE_CHECKING:
     import pandas as pd

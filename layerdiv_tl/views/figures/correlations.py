@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from ..._checks import choice, some_of
-from ...ensemble.correlation import AVERAGE, COEFFICIENTS, READINGS, Reading
+from ...replication.correlation import AVERAGE, COEFFICIENTS, READINGS, Reading
 from .. import style
 from .layout import arrange, beneath, between, buttons, tilted, wrapped
 

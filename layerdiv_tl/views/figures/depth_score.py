@@ -8,12 +8,12 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from ...depth.score import DepthScore
-from ...depth.slope import Slope
+from ...depth.depth_score import DepthScore
+from ...ensemble.regression import Slope
 from .. import style
 from .axes import component_axis
+from .gauge_controls import hover_lines, whiskers
 from .layout import arrange, beneath, between
-from .parts import hover_lines, whiskers
 
 _PANEL = 210
 _EFFECT = {

@@ -9,7 +9,7 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from ...studies.depth import DepthStudy
+from ...studies.depth_study import DepthStudy
 from .. import style
 from .layout import arrange, name
 

@@ -12,7 +12,7 @@ from ..._checks import choice
 from ...ensemble.decomposition import Decomposition, Part
 from ...errors import InputError
 from .. import style
-from .parts import PARTS, checked, column, hover_lines, suffixed
+from .gauge_controls import PARTS, checked, column, hover_lines, suffixed
 
 
 def head_grid(

@@ -8,7 +8,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from ..._checks import whole_number
-from ...stream.contributions import Contributions
+from ...attribution.contributions import Contributions
 from .. import style
 from .axes import component_axis
 

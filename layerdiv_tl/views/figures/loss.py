@@ -7,9 +7,9 @@ import html
 import numpy as np
 import plotly.graph_objects as go
 
-from ...ensemble.profile import Profile
+from ...attribution.profiles import Profile
 from .. import style
-from ..blocks import quoted
+from ..html import quoted
 
 _TICKS = 40
 

@@ -8,7 +8,7 @@ from plotly.subplots import make_subplots
 
 from ...ensemble.decomposition import Decomposition, Part
 from .. import style
-from .parts import hover_lines, suffixed, whiskers
+from .gauge_controls import hover_lines, suffixed, whiskers
 
 _TERMS = ("bias", "diversity")
 _PANELS: dict[Part, str] = {"raw": "Raw: as in the paper", "centred": "Centred: what softmax sees"}

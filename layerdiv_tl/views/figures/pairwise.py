@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 
 from ...ensemble.decomposition import Decomposition, Part
 from .. import style
-from .parts import checked, column, largest, suffixed
+from .gauge_controls import checked, column, largest, suffixed
 
 _TITLE = {
     "cosine": "How alike the components' contributions are: cosine",

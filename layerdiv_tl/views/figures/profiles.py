@@ -8,13 +8,13 @@ from typing import Literal
 import numpy as np
 import plotly.graph_objects as go
 
+from ...attribution.profiles import Profile, SquaredProfile
 from ...ensemble.decomposition import Part
-from ...ensemble.profile import Profile, SquaredProfile
 from .. import style
-from ..blocks import quoted
+from ..html import quoted
 from .axes import component_axis
 from .bars import component_bars
-from .parts import checked, largest
+from .gauge_controls import checked, largest
 
 Term = Literal["bias", "diversity", "net", "target_logit"]
 _TITLE = {

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from ...ensemble.decomposition import TERMS, Decomposition, Part
 from .. import style
-from .parts import MEANING, Measured, buttons, checked, column, most_diverse, parts_in, suffixed
+from .gauge_controls import MEANING, Measured, buttons, checked, column, most_diverse, parts_in, suffixed
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,11 +14,11 @@ from ...components import Unit
 from ...ensemble.decomposition import NormAt
 from ...studies.study import AVERAGE, QUANTITIES, Form, Study
 from .. import style
-from .against_size import information_panels, size_panels
-from .claims import scaling_curve, share_bars, tradeoff_steps
 from .correlations import correlation_bars
-from .curves import depth_panels
+from .depth_panels import depth_panels
 from .layout import arrange, beneath, beside, buttons, tilted
+from .paper_figures import scaling_curve, share_bars, tradeoff_steps
+from .size_panels import information_panels, size_panels
 
 if TYPE_CHECKING:
     import pandas as pd

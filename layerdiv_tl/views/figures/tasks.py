@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import plotly.graph_objects as go
 
-from ...ensemble.uncertainty import wilson
+from ...ensemble.intervals import wilson
 from ...tasks.synthetic import Votes
 from ...tasks.task import Task
 from .. import style

@@ -1,0 +1,127 @@
+"""The texts of an analysis, as token ids; and their answers, where it has to do with answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+
+from .._checks import MOST_ITEMS, listed, shown, whole_number
+from ..components import Component
+from ..errors import InputError
+from ..model import tokenization as reading
+from ..model.load import Model
+
+Ids = tuple[int, ...]
+
+
+def read_texts(model: Model, texts: Any, least: int = 1, why: str = "") -> list[Ids]:
+    """Token ids of a text, several, lists of ids, or a task's prompts.
+
+    Raises InputError for a text of fewer than `least` tokens (`why` says what they are for), and as `encode`.
+    """
+    ids = reading.encode(model, given_texts(texts))
+    for number, row in enumerate(ids):
+        if len(row) < least:
+            have = "one token" if len(row) == 1 else f"{len(row)} tokens"
+            raise InputError(f"text {number} has {have}, but {why}: give texts of at least {least} tokens.")
+    return ids
+
+
+def given_texts(texts: Any) -> Any:
+    """What texts are given: a task's prompts, or the texts themselves. Raises InputError for tables."""
+    reading.refuse_tables(texts, "texts")
+    reading.refuse_unordered(texts, "texts", "their order is that of the rows of the result")
+    return getattr(texts, "prompts", texts)
+
+
+def read_answers(model: Model, texts: Any, answers: Any) -> tuple[list[Ids], list[int]]:
+    """(token ids of each text with its answer behind it, how many tokens the answer has).
+
+    answers
+        An int: each text ends in an answer of so many tokens. One text or list of ids per text: it is put
+        behind the text. None: the last token is the answer, or the gold option of a task.
+
+    Raises InputError where there is no answer, or nothing before it.
+    """
+    if answers is None and hasattr(texts, "options") and hasattr(texts, "labels"):
+        answers = [texts.options[label] for label in texts.labels]
+    ids = read_texts(model, texts)
+    if answers is None:
+        answers = 1
+    if isinstance(answers, Integral) and not isinstance(answers, bool):
+        answers = whole_number("answers", answers, 1, MOST_ITEMS)
+        for number, row in enumerate(ids):
+            if answers >= len(row):
+                raise InputError(
+                    f"text {number} has {len(row)} tokens, of which an answer of {answers} leaves nothing to answer: "
+                    "give longer texts, or other answers."
+                )
+        return ids, [answers] * len(ids)
+    reading.refuse_tables(answers, "answers")
+    given = [answers] if isinstance(answers, str) else reading.plain(answers)
+    if not isinstance(given, Sequence) or len(given) != len(ids):
+        raise InputError(
+            f"answers={shown(answers)} does not fit {len(ids)} texts: give one per text, or how long each is."
+        )
+    behind = [_behind(model, answer, number) for number, answer in enumerate(given)]
+    whole = [row + answer for row, answer in zip(ids, behind, strict=True)]
+    return reading.encode(model, whole), [len(answer) for answer in behind]
+
+
+def read_layers(layers: Any, count: int) -> list[int]:
+    """The wanted blocks, None for all. Raises InputError for one that does not exist."""
+    if layers is None:
+        return list(range(count))
+    several = list(layers) if isinstance(layers, Set) else layers  # each is measured alone
+    what = f"a layer from 0 to {count - 1}, or a list of them"
+    wanted = [layers] if isinstance(layers, Integral) else listed("layers", several, what)
+    if not wanted:
+        raise InputError("layers is empty: give at least one layer, or None for all.")
+    return list(dict.fromkeys(whole_number("layers", layer, 0, count - 1) for layer in wanted))
+
+
+def spelled(model: Model, rows: Sequence[Ids]) -> tuple[str, ...]:
+    """The text of every token, one row's after another's."""
+    return reading.token_texts(model, [token for row in rows for token in row])
+
+
+def describe(components: Sequence[Component]) -> dict[str, Any]:
+    """The first columns of every frame; `use` is missing for a layer that is used once."""
+    import pandas as pd
+
+    return {
+        "component": [c.label for c in components],
+        "kind": [c.kind for c in components],
+        "layer": [c.layer for c in components],
+        "use": pd.array([c.use for c in components], dtype="Int64"),
+    }
+
+
+def token_columns(
+    text: np.ndarray, position: np.ndarray, tokens: tuple[str, ...], components: Sequence[Component]
+) -> dict[str, Any]:
+    """The first columns of a frame with one row per token and component."""
+    columns: dict[str, Any] = {"text": text, "position": position, "token": np.array(tokens, dtype=object)}
+    columns = {name: np.repeat(values, len(components)) for name, values in columns.items()}
+    return columns | describe([*components] * len(text))
+
+
+def _behind(model: Model, answer: Any, number: int) -> Ids:
+    if isinstance(answer, str):
+        if model.tokenizer is None:
+            raise InputError(
+                f"answer {number} is text, but {model.name} was loaded without a tokenizer: give token ids."
+            )
+        try:
+            ids = tuple(reading.ids_after_text(model.tokenizer, answer))
+        except TypeError as error:
+            raise InputError(f"answer {number} is no text that can be encoded ({shown(answer)}).") from error
+        reading.check_vocabulary(model.tokenizer, ids, model.vocabulary, f"answer {number}", model.name)
+    else:
+        ids = reading.encode(model, [answer])[0]
+    if not ids:
+        raise InputError(f"answer {number} is empty: give it at least one token.")
+    return ids

@@ -1,0 +1,318 @@
+"""Which layers or sublayers could go, and what the model is without them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+
+from .._checks import file_path, number, whole_number
+from .._files import write_text
+from ..components import Component
+from ..ensemble.intervals import cluster_means, interval, interval_note, paired_interval, wilson
+from ..errors import InputError
+from ..model.fingerprint import identify
+from ..model.load import Model, load_model
+from ..results import Result
+from .ablation import Cut, Rows, Scores, read_rows, scores, writers
+from .agreement import FALLING, UNITS, Effect
+from .direct_measures import Direct, measures
+from .inputs import describe
+
+OWN, INFLUENCE, RANDOM = "plan", "influence", "random"
+# What a plan can be made by.
+SCORES = (*get_args(Direct), *get_args(Effect))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class DropPlan(Result):
+    """What to drop, in order, by a score from some rows; and what that does to others.
+
+    candidates, values
+        Components that could go, in stream order, and their scores; of equal ones the first goes first.
+    dropped, influence_dropped
+        What goes first, second, …: by the score, and by block influence.
+    random_dropped
+        For every random plan, what goes.
+    loss, right
+        `[row, plan]`: sums over the measured rows' answers, of the model as it is, then without the first 1, 2, …
+        of `dropped`, then of `influence_dropped`, then of the random plans, which all drop as many as asked for.
+    count
+        `[row]`: how many answers each row gave.
+    score, part
+        As asked for ("given" for one's own scores).
+    provenance
+        The model's, and that of the rows: what they were, SHA-256 of their ids, options and labels, how
+        many scored and measured.
+
+    Nothing is retrained: a model heals with training, and may then prefer another plan.
+    """
+
+    candidates: tuple[Component, ...]
+    values: Float[np.ndarray, " candidate"]
+    dropped: tuple[Component, ...]
+    influence_dropped: tuple[Component, ...]
+    random_dropped: tuple[tuple[Component, ...], ...]
+    loss: Float[np.ndarray, "row plan"]
+    right: Float[np.ndarray, "row plan"]
+    count: Float[np.ndarray, " row"]
+    score: str
+    part: str
+    model: str
+    provenance: dict[str, Any]
+
+    def frame(self) -> pd.DataFrame:
+        """One row per plan and number of components dropped.
+
+        `loss` in nats per answer and `accuracy` a share of answers, with 95 % intervals over rows; `loss_growth`
+        and `accuracy_lost` against the model as it is, on the same rows. For `random` plans the interval is that
+        of the plans: the middle 95 % of their means.
+        """
+        budget = len(self.dropped)
+        places = [("none", 0, [0])]
+        places += [(OWN, k, [k]) for k in range(1, budget + 1)]
+        places += [(INFLUENCE, k, [budget + k]) for k in range(1, budget + 1)]
+        places += [(RANDOM, budget, list(range(2 * budget + 1, self.loss.shape[1])))] if self.random_dropped else []
+        sums = {"loss": self.loss, "accuracy": self.right}
+        sums |= {"loss_growth": self.loss - self.loss[:, :1], "accuracy_lost": self.right[:, :1] - self.right}
+        records = []
+        for plan, dropped, at in places:
+            record: dict[str, Any] = {"plan": plan, "dropped": dropped}
+            for name, values in sums.items():
+                means = values[:, at].sum(0) / self.count.sum()
+                low, high = interval(means) if plan == RANDOM else self._interval(name, values[:, at[0]])
+                if plan == "none" and name == "accuracy_lost":  # against itself: nothing, whatever the rows
+                    low = high = np.zeros(())
+                record |= {name: float(means.mean()), f"{name}_low": float(low), f"{name}_high": float(high)}
+            records.append(record)
+        frame = pd.DataFrame(records)
+        frame.attrs["units"] = {"loss": "nats", "loss_growth": "nats", "accuracy": "share", "accuracy_lost": "share"}
+        frame.attrs["intervals"] = interval_note(len(self.count))
+        return frame
+
+    def against(self) -> pd.DataFrame:
+        """Is this plan better than others that drop as much? One row per other plan.
+
+        `loss` and `accuracy`: this plan's less the other's, on the same rows, with 95 % intervals over rows; of the
+        random plans their mean, and `beaten`, the share of them whose loss is higher.
+        """
+        budget = len(self.dropped)
+        others = {INFLUENCE: [2 * budget]}
+        if self.random_dropped:
+            others[RANDOM] = list(range(2 * budget + 1, self.loss.shape[1]))
+        lost = self.loss.sum(0)
+        records = []
+        for other, at in others.items():
+            record: dict[str, Any] = {"other": other, "dropped": budget}
+            for name, values in (("loss", self.loss), ("accuracy", self.right)):
+                off = values[:, budget] - values[:, at].mean(1)
+                low, high = self._interval("accuracy_lost" if name == "accuracy" else name, off)
+                mean = off.sum() / self.count.sum()
+                record |= {name: float(mean), f"{name}_low": float(low), f"{name}_high": float(high)}
+            record["beaten"] = float((lost[at] > lost[budget]).mean())
+            records.append(record)
+        frame = pd.DataFrame(records)
+        frame.attrs["units"] = {"loss": "nats", "accuracy": "share", "beaten": "share of plans"}
+        frame.attrs["intervals"] = interval_note(len(self.count))
+        return frame
+
+    def _interval(self, name: str, sums: Float[np.ndarray, " row"]) -> tuple[np.ndarray, np.ndarray]:
+        """Over rows: a share of answers, a difference of shares, or a mean."""
+        if name == "accuracy_lost":
+            return paired_interval(sums, self.count)
+        if name == "accuracy" and (self.count == 1).all():
+            return wilson(sums.sum(), np.float64(len(sums)))
+        return cluster_means(sums, self.count)[1:]
+
+    def random_plans(self) -> pd.DataFrame:
+        """One row per random plan: what goes, `loss` in nats per answer and `accuracy`, a share of answers."""
+        at = slice(2 * len(self.dropped) + 1, None)
+        columns: dict[str, Any] = {"number": np.arange(1, len(self.random_dropped) + 1)}
+        columns["components"] = [", ".join(c.label for c in gone) for gone in self.random_dropped]
+        sums = (("loss", self.loss), ("accuracy", self.right))
+        frame = pd.DataFrame(columns | {name: values[:, at].sum(0) / self.count.sum() for name, values in sums})
+        frame.attrs["units"] = {"loss": "nats", "accuracy": "share"}
+        return frame
+
+    def components(self) -> pd.DataFrame:
+        """One row per candidate: score, place in the plan (from 1; 0 stays), and where the numbers come from."""
+        place = {c: number for number, c in enumerate(self.dropped, start=1)}
+        columns: dict[str, Any] = describe(self.candidates)
+        columns |= {"score": self.values, "scored_by": self.score, "place": [place.get(c, 0) for c in self.candidates]}
+        columns["drop"] = [c in place for c in self.candidates]
+        columns["model"] = self.model
+        columns |= {name: str(self.provenance.get(name) or "") for name in ("source", "revision", "weights", "dtype")}
+        frame = pd.DataFrame(columns | {f"rows_{name}": value for name, value in self.provenance["rows"].items()})
+        frame.attrs["units"] = {"score": UNITS.get(self.score, "")}
+        return frame
+
+    def llm_drop(self) -> dict[str, list[int]]:
+        """`drop_attn_list` and `drop_mlp_list` as in a config of LLM-Drop (He et al. 2024), first to go first.
+
+        Raises InputError for a model that uses a layer more than once: its layers' numbers say no use, and behind
+        a reused layer no place in the model either.
+        """
+        if any(c.use is not None for c in self.candidates):
+            raise InputError(
+                f"{self.model} uses a layer more than once, and lists of layers cannot say which use goes: write the "
+                "plan as .csv."
+            )
+        return {
+            f"drop_{kind}_list": [c.layer for c in self.dropped if c.kind in (kind, "layer") and c.layer is not None]
+            for kind in ("attn", "mlp")
+        }
+
+    def export(self, path: str | os.PathLike[str]) -> Path:
+        """Write the plan for other tools, with where it comes from: `.json` as `llm_drop`, `.csv` as `components`.
+
+        Raises InputError for another ending, and where it cannot be written.
+        """
+        place = file_path("path", path)
+        if place.suffix == ".json":
+            frame = self.frame().set_index(["plan", "dropped"])
+            here = {name: frame.loc[(OWN, len(self.dropped)), name] for name in ("loss", "accuracy")}
+            before = {name: frame.loc[("none", 0), name] for name in ("loss", "accuracy")}
+            about = {"model": self.provenance, "score": self.score, "part": self.part, "before": before, "after": here}
+            text = json.dumps(self.llm_drop() | {"layerdiv_tl": about}, indent=1, default=float) + "\n"
+        elif place.suffix == ".csv":
+            text = self.components().to_csv(index=False)
+        else:
+            raise InputError(f"{str(path)!r} ends in neither .json (LLM-Drop's lists) nor .csv: name one of them.")
+        try:
+            return write_text(place, text)
+        except OSError as error:
+            raise InputError(f"{str(path)!r} cannot be written ({error.strerror}): give a file of yours.") from error
+
+
+def drop_plan(
+    model: Any,
+    rows: Any,
+    budget: int,
+    score: str | Mapping[Any, float] = "loss",
+    part: Cut = "layer",
+    *,
+    scoring: float = 0.5,
+    random: int = 20,
+    seed: int = 0,
+    batch_tokens: int | None = None,
+) -> DropPlan:
+    """Choose what to drop by a score on some rows, and measure on others what the model is without it.
+
+    model, rows
+        As in `agreement`.
+    budget
+        How many components go.
+    score
+        A quantity of `Agreement` ("loss" is what removing a component alone costs); what is least needed by it
+        goes first. Or one's own scores, {label: number}, the smallest going first.
+    part
+        What goes: a "layer", an "attn", an "mlp", or a "sublayer", attention and MLPs from one list.
+    scoring
+        Which share of the rows scores; the others are measured. Rows that chose a plan would flatter it.
+    random
+        How many random plans to compare with; the plan by block influence (ShortGPT) is always there.
+    seed
+        Of the choice of rows and of the random plans.
+
+    Raises InputError for input that cannot be used: a budget that is none or leaves nothing, a score that does not
+    exist for these rows, labels that no component has; and for a model with hooks in it, which a plan cannot name.
+
+    >>> import layerdiv_tl as ld
+    >>> from transformers import GPT2Config, GPT2LMHeadModel
+    >>> tiny = GPT2LMHeadModel(GPT2Config(n_layer=3, n_head=2, n_embd=8, vocab_size=16, n_positions=32))
+    >>> texts = [[i, (3 * i) % 16, 5, i // 2, 7] for i in range(16)]
+    >>> plan = ld.depth.drop_plan(tiny, texts, 1, {"L0.layer": 0.3, "L1.layer": 0.1, "L2.layer": 0.2}, random=2)
+    >>> plan.llm_drop()
+    {'drop_attn_list': [1], 'drop_mlp_list': [1]}
+    >>> plan.frame()[["plan", "dropped"]].values.tolist()
+    [['none', 0], ['plan', 1], ['influence', 1], ['random', 1]]
+    """
+    model = load_model(model)
+    weights = identify(model).weights  # a plan says which model it is of
+    asked = read_rows(model, rows)
+    scoring = number("scoring", scoring, above=0, below=1)
+    if len(asked) < 2:
+        raise InputError("some rows choose and others measure: give at least two.")
+    names = writers(model, asked.ids[0], part)
+    if len(names) < 2:
+        raise InputError(f"{names[0].label} is all that could go, and a plan leaves something: choose another part.")
+    whole_number("budget", budget, 1, len(names) - 1)
+    whole_number("random", random, 0, 10_000)
+    whole_number("seed", seed, 0)
+    model.at_once(batch_tokens)
+    own = None if isinstance(score, str) else _own(score, names)  # before anything is run
+    order = np.random.default_rng([seed, 0]).permutation(len(asked))
+    first = min(len(asked) - 1, max(1, round(scoring * len(asked))))
+    choosing, measured = (asked.take(sorted(some)) for some in (order[:first].tolist(), order[first:].tolist()))
+    values = _scored(model, choosing, names, str(score), batch_tokens) if own is None else own
+    influence = _scored(model, choosing, names, "influence", batch_tokens)
+    plan, usual = ([names[i] for i in np.argsort(v, kind="stable")[:budget]] for v in (values, influence))
+    draw = np.random.default_rng([seed, 1])
+    others = [[names[i] for i in sorted(draw.permutation(len(names))[:budget].tolist())] for _ in range(random)]
+    sets = [plan[:k] for k in range(1, budget + 1)] + [usual[:k] for k in range(1, budget + 1)] + others
+    told = _measured(model, measured, sets, batch_tokens)
+    about = {"where": asked.where, "sha256": asked.digest, "scored": len(choosing), "measured": len(measured)}
+    return DropPlan(
+        candidates=names,
+        values=values,
+        dropped=tuple(plan),
+        influence_dropped=tuple(usual),
+        random_dropped=tuple(map(tuple, others)),
+        loss=told.loss,
+        right=told.right,
+        count=told.count,
+        score=score if isinstance(score, str) else "given",
+        part=part,
+        model=model.name,
+        provenance=dict(model.provenance) | {"name": model.name, "weights": weights, "rows": about | {"seed": seed}},
+    )
+
+
+def _measured(model: Model, rows: Rows, sets: list[list[Component]], batch_tokens: int | None) -> Scores:
+    """Each set once, however often it is asked for."""
+    keys = [frozenset(members) for members in sets]
+    once = list(dict.fromkeys(keys))
+    told = scores(model, rows, [sorted(members, key=lambda c: c.label) for members in once], batch_tokens)
+    at = [0, *(1 + once.index(key) for key in keys)]
+    return Scores(told.loss[:, at], told.right[:, at], told.count)
+
+
+def _scored(
+    model: Model, rows: Rows, names: tuple[Component, ...], score: str, batch_tokens: int | None
+) -> Float[np.ndarray, " name"]:
+    """How much each component is needed."""
+    if score in get_args(Effect):
+        told = scores(model, rows, [[c] for c in names], batch_tokens)
+        grown = told.loss[:, 1:] - told.loss[:, :1] if score == "loss" else told.right[:, :1] - told.right[:, 1:]
+        return grown.sum(0) / told.count.sum()
+    if score not in SCORES:
+        raise InputError(
+            f"score={score!r:.40} is unknown: use {', '.join(map(repr, SCORES))}, or give {{label: number}}."
+        )
+    found = measures(model, rows, names, (score,), batch_tokens)
+    if score not in found:
+        raise InputError(f"score={score!r} needs a task with at least 8 scoring rows of every class: choose another.")
+    sums, counts = found[score]
+    return (-1 if score in FALLING else 1) * sums.sum(0) / counts.sum()
+
+
+def _own(score: Mapping[Any, float], names: tuple[Component, ...]) -> Float[np.ndarray, " name"]:
+    if not isinstance(score, Mapping):
+        what = type(score).__name__
+        raise InputError(f"score is a {what}, neither a quantity's name nor a dictionary: give {{label: number}}.")
+    given = {getattr(key, "label", key): value for key, value in score.items()}
+    if len(given) < len(score):
+        raise InputError("score names a component twice: give one number for each.")
+    labels = [c.label for c in names]
+    for what, some in (("has no score for", set(labels) - set(given)), ("names", set(given) - set(labels))):
+        if some:
+            lacking = min(some, key=str)
+            raise InputError(f"score {what} {lacking!r}: give one number for each of {labels[0]} to {labels[-1]}.")
+    return np.array([number(f"the score of {label}", given[label]) for label in labels])

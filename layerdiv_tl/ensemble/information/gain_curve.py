@@ -1,0 +1,242 @@
+"""What each further member adds (Theorems 5-8; Fig. 2 and 6), and whether it adds less and less."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Literal, get_args
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from ..._checks import choice, whole_number
+from ...components import Component
+from ...errors import InputError
+from ...results import Result
+from ..frames import naming
+from ..intervals import RunningMean, interval
+from ..scaling import LogFit, log_fit
+from .estimator import TERMS, Estimator
+from .features import MAX_DRAWS
+from .resampling import deviation, scale, shuffled_labels, subsamples
+from .source import Source
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Order = Literal["depth", "greedy", "random"]
+# Draws of the null of a share, which needs four estimates for every pair.
+SHARED = 20
+# Every step of a greedy search tries every member that is left.
+MOST_SEARCHED = 40
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class GainCurve(Result):
+    """Every term of Eq. 13 for k = 1 … |L| members, in bits. Made by `Information.gain_curve`.
+
+    Information itself never falls when a member is added (chain rule): a dip is the estimate's, and the
+    statement says which dips the null reaches as well. Theorems 7 and 8 ask for members that are independent
+    given the label; where they are not, gains may grow, which refutes nothing.
+
+    order, orders
+        "depth", "greedy" or "random"; the members in that order, `[repeat, step]`, several only at random.
+    components, spans
+        All members.
+    terms, errors
+        {term: `[step]`}, means over the orders; their standard errors by subsampling rows.
+    gains, gain_errors
+        `[step]`: what each step adds to the joint information.
+    null
+        `[draw, step]`: the joint information with shuffled labels, searched as greedily.
+    shares, null_shares
+        `[order]`, `[draw]`: how often, in sampled S ⊂ T and i outside, i adds no less to S than to T.
+    doubts
+        `Information.doubts`: why the curve may be wrong beyond its intervals, or empty. The figure says so.
+    """
+
+    order: str
+    orders: Int[np.ndarray, "repeat step"]
+    components: tuple[Component, ...]
+    spans: tuple[str, ...]
+    method: str
+    terms: dict[str, Float[np.ndarray, " step"]]
+    errors: dict[str, Float[np.ndarray, " step"]]
+    gains: Float[np.ndarray, " step"]
+    gain_errors: Float[np.ndarray, " step"]
+    null: Float[np.ndarray, "draw step"]
+    shares: Float[np.ndarray, " order"]
+    null_shares: Float[np.ndarray, " draw"]
+    label_entropy: float
+    level: float
+    doubts: tuple[str, ...] = ()
+
+    def frame(self) -> pd.DataFrame:
+        """One row per step: `members` k, who came (depth, greedy), every term with interval, `gain`.
+
+        `joint_null_low`, `joint_null_high`, `gain_null_low`, `gain_null_high`: with shuffled labels, step by step.
+        `dip`: the gain is below 0; `inside_null`: it is a dip, and relative to the null's spread at its step no
+        deeper than the deepest dip anywhere of shuffled labels (Westfall and Young 1993), so that many steps
+        are no excuse.
+        """
+        import pandas as pd
+
+        steps = self.orders.shape[1]
+        columns: dict[str, object] = {"members": np.arange(1, steps + 1)}
+        if len(self.orders) == 1:
+            columns |= naming([self.components[m] for m in self.orders[0]])
+            columns["span"] = [self.spans[m] for m in self.orders[0]]
+        z = NormalDist().inv_cdf(0.5 + self.level / 2)
+        measured = {**{t: (self.terms[t], self.errors[t]) for t in TERMS}, "gain": (self.gains, self.gain_errors)}
+        for name, (values, error) in measured.items():
+            columns |= {name: values, f"{name}_low": values - z * error, f"{name}_high": values + z * error}
+        for name, drawn in (("joint", self.null), ("gain", np.diff(self.null, axis=1, prepend=0.0))):
+            columns[f"{name}_null_low"], columns[f"{name}_null_high"] = interval(drawn, self.level)
+        frame = pd.DataFrame(columns)
+        frame["dip"] = frame["gain"] < 0
+        frame["inside_null"] = frame["dip"] & (self._depths(self.gains[None])[0] >= self._deepest)
+        frame.attrs["units"] = dict.fromkeys(frame.select_dtypes("float").columns, "bits")
+        frame.attrs |= {"order": self.order, "method": self.method, "label_entropy": self.label_entropy}
+        frame.attrs["doubts"] = list(self.doubts)
+        return frame
+
+    def diminishing(self) -> pd.DataFrame:
+        """One row: the share of sampled (S ⊂ T, i) whose gain is no larger for T (submodularity, Theorem 7).
+
+        `low`, `high` is the interval of a mean over the random orders the pairs are taken from (none for fewer than
+        8), for these rows;
+        what noise in the rows does to the share is in `null_low`, `null_high`, with shuffled labels, where
+        there is nothing to diminish. 1 is submodular; a share inside the null says nothing.
+        """
+        import pandas as pd
+
+        mean = RunningMean()
+        mean.add_examples(self.shares)
+        low, high = (float(x) for x in mean.interval(self.level))
+        null_low, null_high = (float(x) for x in interval(self.null_shares, self.level))
+        share = float(self.shares.mean()) if len(self.shares) else np.nan
+        row = {"share": share, "low": low, "high": high, "null_low": null_low, "null_high": null_high}
+        row |= {"inside_null": bool(null_low <= share <= null_high), "orders": len(self.shares)}
+        return pd.DataFrame([row])
+
+    def log_fit(self) -> LogFit:
+        """joint = a + b ln k (Theorem 7 as Fig. 6 reads it); its intervals take the steps for independent.
+
+        They are not, so they are too narrow. Raises InputError for fewer members than a fit needs.
+        """
+        return log_fit(np.arange(1.0, self.orders.shape[1] + 1), self.terms["joint"], level=self.level)
+
+    @property
+    def statement(self) -> str:
+        """Which dips the null reaches, in plain words."""
+        frame = self.frame()
+        dips, outside = frame[frame["dip"]], frame[frame["dip"] & ~frame["inside_null"]]
+        if dips.empty:
+            return f"The joint information rises at each of {len(frame)} steps."
+        said = f"The joint information dips at {len(dips)} of {len(frame)} steps"
+        if not len(self.null):
+            return f"{said}; there is no null to judge them by."
+        if outside.empty:
+            return f"{said}, none deeper than what shuffled labels give: information itself never falls."
+        where = ", ".join(str(k) for k in outside["members"][:10]) + (", …" if len(outside) > 10 else "")
+        return (
+            f"{said}; {len(outside)} of these (k = {where}) lie deeper than "
+            "the deepest that shuffled labels give: there the estimate, not the information, falls."
+        )
+
+    def _depths(self, gains: Float[np.ndarray, "draw step"]) -> Float[np.ndarray, "draw step"]:
+        """Gains in units of the null's spread at each step."""
+        drawn = np.diff(self.null, axis=1, prepend=0.0)
+        spread = drawn.std(0, ddof=1) if len(drawn) > 1 else np.full(gains.shape[1], np.nan)
+        return np.divide(gains, spread, out=np.zeros_like(gains), where=spread > 0)
+
+    @property
+    def _deepest(self) -> float:
+        lowest = self._depths(np.diff(self.null, axis=1, prepend=0.0)).min(1)
+        return float(interval(lowest, self.level)[0])
+
+    def __repr__(self) -> str:
+        last = self.terms["joint"][-1]
+        return f"GainCurve({self.order}, {self.orders.shape[1]} members, {last:.3g} bits: {self.statement})"
+
+
+def gain_curve_of(
+    source: Source,
+    components: tuple[Component, ...],
+    spans: tuple[str, ...],
+    label_entropy: float,
+    level: float,
+    order: str,
+    null: int,
+    draws: int,
+    orders: int,
+) -> GainCurve:
+    """As `Information.gain_curve` says."""
+    choice("order", order, get_args(Order))
+    null, draws = whole_number("null", null, 0, MAX_DRAWS), whole_number("draws", draws, 0, MAX_DRAWS)
+    orders = whole_number("orders", orders, 1, MAX_DRAWS)
+    members = source.members
+    if order == "greedy" and source.method != "gaussian" and members > MOST_SEARCHED:
+        raise InputError(
+            f"a greedy search through {members} members takes too long by {source.method}: use estimator='gaussian', "
+            f"or groups= of at most {MOST_SEARCHED}."
+        )
+    rng = np.random.default_rng([source.seed, 6])
+    at_random = np.stack([rng.permutation(members) for _ in range(orders)])
+    whole = source.on()
+    listed = {"depth": np.arange(members)[None], "random": at_random}.get(order)
+    chosen = whole.sweep()[0][None] if listed is None else listed
+    terms = _mean_chain(whole, chosen)
+    least = int(np.bincount(source.owner).sum()) + 2 if source.method == "gaussian" else 5
+    drawn: dict[str, list[np.ndarray]] = {name: [] for name in (*TERMS, "gain")}
+    for rows in subsamples(source.labels, least, draws, source.seed):
+        with suppress(np.linalg.LinAlgError):
+            some = _mean_chain(source.on(rows), chosen)
+            for name, values in (some | {"gain": np.diff(some["joint"], prepend=0.0)}).items():
+                drawn[name].append(values)
+    errors = {name: scale(source.labels) * deviation(np.reshape(x, (-1, members))) for name, x in drawn.items()}
+    triples = [_triples(rng, members, 20 if source.method == "gaussian" else 3) for _ in at_random]
+    nulls: list[np.ndarray] = []
+    null_shares: list[float] = []
+    for labels in shuffled_labels(source.labels, null, source.seed):
+        with suppress(np.linalg.LinAlgError):
+            other = source.on(labels=labels)
+            path = other.sweep()[0][None] if listed is None else listed
+            nulls.append(_mean_chain(other, path)["joint"])
+            if members > 1 and len(null_shares) < SHARED:
+                null_shares.append(_shares(other, at_random, triples).mean())
+    return GainCurve(
+        order=order,
+        orders=chosen,
+        components=components,
+        spans=spans,
+        method=source.method,
+        terms=terms,
+        errors={term: errors[term] for term in TERMS},
+        gains=np.diff(terms["joint"], prepend=0.0),
+        gain_errors=errors["gain"],
+        null=np.reshape(nulls, (-1, members)),
+        shares=_shares(whole, at_random, triples) if members > 1 else np.zeros(0),
+        null_shares=np.array(null_shares),
+        label_entropy=label_entropy,
+        level=level,
+    )
+
+
+def _mean_chain(estimate: Estimator, orders: Int[np.ndarray, "repeat step"]) -> dict[str, Float[np.ndarray, " step"]]:
+    chains = [estimate.chain(order) for order in orders]
+    return {term: np.mean([chain[term] for chain in chains], 0) for term in TERMS}
+
+
+def _triples(rng: np.random.Generator, members: int, count: int) -> Int[np.ndarray, "pair 3"]:
+    """(k, k', place) with k < k' ≤ place: the first k and the first k' of an order, and a member outside both."""
+    found = [np.sort(rng.choice(members + 1, 3, replace=False)) for _ in range(count if members > 1 else 0)]
+    return np.array(found, dtype=np.int64).reshape(-1, 3) - np.array([0, 0, 1])
+
+
+def _shares(
+    estimate: Estimator, orders: Int[np.ndarray, "order step"], triples: list[Int[np.ndarray, "pair 3"]]
+) -> Float[np.ndarray, " order"]:
+    """How often a gain is no larger later, for each order; differences that are rounding count as none."""
+    return np.array([(estimate.falls(order, t) >= -1e-9).mean() for order, t in zip(orders, triples, strict=True)])

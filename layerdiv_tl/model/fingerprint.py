@@ -1,0 +1,299 @@
+"""What a model is: hashes of all that its numbers follow from, and a refusal of what no hash can account for.
+
+Weights and buffers are read whole, as they are now. Python code cannot be hashed in a way that means anything, so
+hooks and functions that somebody put into a loaded model are refused where results are kept under its name.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import xxhash
+from torch import Tensor, nn
+
+from ..errors import InputError
+from .capture import quiet
+from .foreign import OWN, is_code, refuse_foreign_code, roots, words
+from .load import Model
+
+# Bytes that are copied from a device at a time.
+BLOCK = 1 << 26
+# What a configuration says about where it lies, who read it, generation and training: no logit depends on it.
+_NOT_THE_MODEL = words(
+    "_name_or_path transformers_version torch_dtype dtype use_cache pad_token_id bos_token_id eos_token_id "
+    "architectures id2label label2id output_hidden_states output_attentions return_dict problem_type "
+    "device n_devices seed model_name tokenizer_name checkpoint_index checkpoint_label_type checkpoint_value"
+)
+# Attributes of modules that say where they lie, change by running them, or that only training reads.
+_STATE = words("training gradient_checkpointing name_or_path hf_device_map loss_type padding_idx all_tied_weights_keys")
+# Endings of what rotary embeddings keep of the longest text so far; it follows from the configuration.
+_GROWN = ("max_seq_len_cached", "long_inv_freq")
+# What PyTorch itself keeps in every module: weights, children, hooks, which are told otherwise.
+_MODULE = frozenset(vars(nn.Module()))
+# Which adapters are on, in PEFT's words.
+_ADAPTERS = ("_active_adapter", "_disable_adapters")
+# What a tokenizer does beyond its backend's state.
+_TOKENIZER_SETTINGS = (
+    *("add_bos_token", "add_eos_token", "add_prefix_space", "split_special_tokens", "legacy", "do_lower_case"),
+    *("bos_token", "eos_token", "unk_token", "chat_template"),
+)
+_PROBES = ("Is 12 more than 7?", " a\n\nb  c")
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What results of a model are kept under, besides its name.
+
+    weights, tokenizer
+        Hashes: `fingerprint`, and `tokenizer_fingerprint` or None where there is none.
+    settings
+        How it is run, as far as numbers depend on it: attention, experts, precision of matrix products.
+    """
+
+    weights: str
+    tokenizer: str | None
+    settings: dict[str, Any]
+
+
+def identify(model: Model) -> Identity:
+    """What results of a model can be kept under. Raises InputError for a model with somebody's hooks in it."""
+    with quiet(model.anatomy):  # waits for another thread's pass, whose hooks are the package's own
+        refuse_foreign_code(model)
+        return Identity(fingerprint(model), tokenizer_fingerprint(model.tokenizer), run_settings(model))
+
+
+def run_settings(model: Model) -> dict[str, Any]:
+    """Which of several ways a model is computed in: they differ in last bits, or more."""
+    config = getattr(roots(model)[-1], "config", None)
+    return {
+        "attention": getattr(config, "_attn_implementation", None),
+        "experts": getattr(config, "_experts_implementation", None),
+        "matmul_precision": torch.get_float32_matmul_precision(),
+    }
+
+
+def fingerprint(model: Model) -> str:
+    """SHA-256 of a model's configuration, modules, weights and buffers: two runs with the same one used the same model.
+
+    Every number of every parameter and buffer counts, as it is now (hashed by XXH3, 0.06 s of CPU time for 540 MB),
+    and where it is used: tied weights, adapters and quantized weights with their scales. Offloaded weights are read
+    one module at a time. A name does not count. Raises InputError where weights have no values (the meta device).
+
+    >>> from layerdiv_tl import load_model
+    >>> from transformers import GPT2Config, GPT2LMHeadModel
+    >>> tiny = GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=16, n_positions=32))
+    >>> before = fingerprint(load_model(tiny))
+    >>> tiny.transformer.h[0].mlp.c_proj.weight.data[3, 5] += 1
+    >>> len(before), fingerprint(load_model(tiny)) == before
+    (64, False)
+    """
+    whole = roots(model)
+    modules = [(path, module) for root in whole for path, module in nn.Module.named_modules(root)]
+    number = {id(module): place for place, (_, module) in enumerate(modules)}
+    known: dict[int, Any] = {}
+    configs = [_config(root) for root in whole]
+    digest = hashlib.sha256(_json([model.provenance["architecture"], configs]))
+    for path, module in modules:
+        children = {name: number[id(child)] for name, child in module.named_children() if id(child) in number}
+        digest.update(_json([_code(type(module)), children, _settings(module), _tensors(path, module, known)]))
+    return digest.hexdigest()
+
+
+def tokenizer_fingerprint(tokenizer: Any) -> str | None:
+    """SHA-256 of how a tokenizer reads texts: its vocabulary and rules, special tokens, chat template.
+
+    Padding and truncation, which calls change, do not count.
+    """
+    if tokenizer is None:
+        return None
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    digest = hashlib.sha256()
+    if backend is not None and hasattr(backend, "to_str"):
+        # Truncation and padding stand before the tokens; the rest of a large one takes a second to parse.
+        before, mark, after = backend.to_str().partition('"added_tokens"')
+        digest.update((mark + after or before).encode())
+    else:
+        vocabulary = tokenizer.get_vocab() if hasattr(tokenizer, "get_vocab") else {}
+        digest.update(_json([type(tokenizer).__name__, sorted(vocabulary.items())]))
+        pieces: Any = getattr(tokenizer, "sp_model", None)
+        if hasattr(pieces, "serialized_model_proto"):
+            digest.update(pieces.serialized_model_proto())
+    added = getattr(tokenizer, "added_tokens_decoder", {}) or {}
+    settings = {name: getattr(tokenizer, name, None) for name in _TOKENIZER_SETTINGS}
+    read = [tokenizer(text, add_special_tokens=special)["input_ids"] for text in _PROBES for special in (True, False)]
+    digest.update(_json([settings, sorted((i, repr(token)) for i, token in added.items()), read]))
+    return digest.hexdigest()
+
+
+def _config(root: Any) -> Any:
+    """What a configuration says beyond its class's defaults, so that a new version's new entries change nothing."""
+    config: Any = getattr(root, "config", None)
+    for read in ("to_diff_dict", "to_dict"):
+        if hasattr(config, read):
+            return _known(getattr(config, read)())
+    cfg = getattr(root, "cfg", None)
+    return _known({name: x for name, x in vars(cfg).items() if _is_plain(x)}) if hasattr(cfg, "__dict__") else None
+
+
+def _known(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _known(x) for key, x in value.items() if key not in _NOT_THE_MODEL}
+    return [_known(x) for x in value] if isinstance(value, list | tuple) else value
+
+
+def _code(cls: type) -> str:
+    """A class by its name; one that no library brings also by its text, which may change between two runs."""
+    text = ""
+    if cls.__module__.split(".")[0] not in OWN:
+        try:
+            text = hashlib.sha256(inspect.getsource(cls).encode()).hexdigest()
+        except (OSError, TypeError):  # typed at a prompt, say
+            text = hashlib.sha256(cls.forward.__code__.co_code).hexdigest()  # type: ignore[attr-defined]
+    return f"{cls.__module__}.{cls.__qualname__} {text}"
+
+
+def _settings(module: nn.Module) -> dict[str, Any]:
+    """Numbers, words and functions among a module's attributes: an epsilon, a scaling, an activation.
+
+    Of a class that no library brings also private ones, and what lists and objects hold.
+    """
+    own = type(module).__module__.split(".")[0] not in OWN
+    found: dict[str, Any] = {name: vars(module).get(name) for name in _ADAPTERS if name in vars(module)}
+    for name, value in vars(module).items():
+        if name in _MODULE | _STATE or name.endswith(_GROWN) or (name.startswith("_") and not own):
+            continue
+        if is_code(value):
+            if not (name == "forward" and hasattr(module, "_hf_hook")):  # accelerate's, which moves weights
+                found[name] = _function(value)
+        elif _is_plain(value):
+            found[name] = value
+        elif own and not isinstance(value, Tensor):
+            found[name] = _held(value)
+    return found
+
+
+def _function(code: Any) -> Any:
+    """A function by its name, with what a partial fills in and what a callable object holds."""
+    if isinstance(code, functools.partial):
+        given = [x for x in code.args if not isinstance(x, nn.Module)]
+        return [_function(code.func), _held(given), _held(code.keywords)]
+    name = getattr(code, "__qualname__", None)
+    return (
+        name if name is not None else [type(code).__qualname__, _held(vars(code)) if hasattr(code, "__dict__") else 0]
+    )
+
+
+def _held(value: Any, depth: int = 3) -> Any:
+    """Numbers, words, tensors and arrays in lists, mappings and objects, so deep."""
+    if _is_plain(value):
+        return value
+    if isinstance(value, Tensor):
+        return _numbers(value)
+    if isinstance(value, np.ndarray | np.generic):
+        return [str(value.dtype), list(value.shape), hashlib.sha256(value.tobytes()).hexdigest()]
+    if is_code(value) and not hasattr(value, "__dict__"):
+        return _function(value)
+    if isinstance(value, nn.Module | type) or not depth:
+        return None
+    if isinstance(value, Mapping):
+        return [[str(key), _held(x, depth - 1)] for key, x in value.items()]
+    if isinstance(value, list | tuple):
+        return [_held(x, depth - 1) for x in value]
+    return _held(vars(value), depth - 1) if hasattr(value, "__dict__") else None
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return all(isinstance(key, str) and _is_plain(x) for key, x in value.items())
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, bool | int | float | str)
+
+
+def _tensors(path: str, module: nn.Module, known: dict[int, Any]) -> dict[str, Any]:
+    """{name: what it is and the hash of its numbers} of a module's own weights, buffers and other tensors."""
+    from accelerate.utils import align_module_device
+
+    offloaded = any(x is not None and x.is_meta for x in (*module._parameters.values(), *module._buffers.values()))
+    found: dict[str, Any] = {}
+    with align_module_device(module, torch.device("cpu") if offloaded else None):
+        held = {**module._parameters, **module._buffers}
+        held |= {name: x for name, x in vars(module).items() if isinstance(x, Tensor)}
+        for name, x in held.items():
+            # Rotary frequencies that follow the length of the last text: those it began with are the model's.
+            x = getattr(module, name.replace("inv_freq", "original_inv_freq"), x) if name in module._buffers else x
+            if not isinstance(x, Tensor) or name.endswith(_GROWN):
+                continue
+            if x.is_meta:
+                raise InputError(
+                    f"{path}.{name} lies on the meta device and has no values, so this model has no numbers to keep: "
+                    "load it with its weights."
+                )
+            if offloaded:  # what lies in memory for now may have another's address next
+                found[name] = _numbers(x)
+            else:
+                known[id(x)] = found[name] = known.get(id(x)) or _numbers(x)
+    # What a quantized layer of PyTorch packs away shows in its state alone.
+    if type(module).__module__.startswith("torch.ao."):
+        state: dict[str, Any] = {}
+        module._save_to_state_dict(state, "", True)
+        found |= {name: _numbers(x) for name, x in state.items() if name not in found}
+    return found
+
+
+def _numbers(x: Any) -> Any:
+    """Type, shape and hash of a tensor; of a quantized one also of all that gives its numbers their size."""
+    if isinstance(x, tuple | list):
+        return [_numbers(one) for one in x]
+    if not isinstance(x, Tensor):
+        return repr(x)
+    what = [str(x.dtype), list(x.shape)]
+    if x.is_quantized:
+        per_channel = x.qscheme() in (torch.per_channel_affine, torch.per_channel_symmetric)
+        scales: Any = [x.q_per_channel_scales(), x.q_per_channel_zero_points()] if per_channel else []
+        scales = [_numbers(s) for s in scales] or [x.q_scale(), x.q_zero_point()]
+        return [*what, _hash(x.int_repr()), scales]
+    if hasattr(x, "__tensor_flatten__"):  # a subclass around other tensors (torchao)
+        names, context = x.__tensor_flatten__()
+        return [*what, [[name, _numbers(getattr(x, name))] for name in names], repr(context)]
+    return [*what, _hash(x.detach()), *_beside(x)]
+
+
+def _beside(x: Any, depth: int = 2) -> list[Any]:
+    """What hangs on a tensor (bitsandbytes' scales and code books), by name: tensors, and objects that hold some."""
+    found = []
+    for name, value in sorted(vars(x).items()) if hasattr(x, "__dict__") else []:
+        if name.startswith("_") or isinstance(value, nn.Module | Callable):
+            continue
+        if isinstance(value, Tensor):
+            found.append([name, str(value.dtype), list(value.shape), _hash(value.detach())])
+        elif _is_plain(value):
+            if not isinstance(x, Tensor):
+                found.append([name, value])
+        elif depth:
+            found.append([name, _beside(value, depth - 1)])
+    return found
+
+
+def _hash(x: Tensor) -> str:
+    digest = xxhash.xxh3_128()
+    flat = x.contiguous().reshape(-1)
+    step = max(1, BLOCK // max(1, x.element_size()))
+    for start in range(0, len(flat), step):
+        digest.update(flat[start : start + step].cpu().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _json(value: Any) -> bytes:
+    def other(x: Any) -> Any:
+        return sorted(map(str, x)) if isinstance(x, set) else str(x)
+
+    return json.dumps(value, sort_keys=True, default=other).encode()

@@ -1,0 +1,249 @@
+"""The anatomy of a Hugging Face model, read through TransformerLens' component mapping.
+
+TransformerLens' architecture adapters name the modules of every role without booting a bridge, so the
+user's model stays exactly as it is. Which module's output is the write differs between families: some
+attentions and MLPs return more or less than what they add. The output of the norm behind the
+sublayer, where there is one, else of its output projection, else of itself, is right for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import InputError
+from .architecture import HIDDEN, MIXTURE, WRAPPED, Anatomy, Split, Tap, Write, logit_transform, refuse_unreadable
+from .norm import Norm, probe
+
+
+def of_huggingface(model: Any) -> Anatomy:
+    """The anatomy of a Hugging Face causal LM. Nothing in the model changes.
+
+    Raises InputError for what cannot be decomposed.
+    """
+    adapter = _adapter(model)
+    mapping = adapter.component_mapping
+
+    def find(path: str) -> Any:
+        # "unmapped" is a ValueError, "mapped but absent in this model" an AttributeError or None.
+        try:
+            found = adapter.get_component(model, path)
+        except (ValueError, AttributeError):
+            return None
+        return found if isinstance(found, nn.Module) else None
+
+    refuse_unreadable(type(model).__name__, find)
+    final, unembed, blocks = find("ln_final"), find("unembed"), find("blocks")
+    if len(blocks) == 0:
+        raise InputError(f"{type(model).__name__} has no layers, so there is nothing to take apart.")
+    embedding = model.get_input_embeddings()
+    device = _device(embedding, torch.device("cpu"))
+    finder = _Finder(find, mapping["blocks"], _width(unembed), model.dtype, device)
+
+    seen: set[int] = set()
+    writes: list[Write] = []
+    for position, block in enumerate(blocks):
+        if id(block) not in seen:  # a tied block that is listed again fires again
+            writes += finder.writes(position, len(seen), adapter.cfg.n_heads)
+        seen.add(id(block))
+
+    pos_embed = find("pos_embed")
+    multiplier, soft_cap = logit_transform(adapter.apply_output_logits_transform)
+    norm = finder.norm(final)
+    last = f"blocks.{len(blocks) - 1}.hook_resid_post"
+    return Anatomy(
+        root=model,
+        stream_in=Tap(blocks[0], "in", "blocks.0.hook_resid_pre"),
+        pos_embed=None if pos_embed is None else Tap(pos_embed, name="hook_pos_embed"),
+        writes=tuple(writes),
+        stream_out=Tap(final, "in", last),
+        blocks=tuple(Tap(block, "in") for block in blocks),
+        norm=norm,
+        norm_module=final,
+        unembed=unembed,
+        unembed_rows=partial(_linear_rows, unembed),
+        transform=adapter.apply_output_logits_transform,
+        logits=lambda ids, mask: model(input_ids=ids, attention_mask=mask, use_cache=False, return_dict=True).logits,
+        device=device,
+        dtype=embedding.weight.dtype,
+        vocabulary=int(embedding.weight.shape[0]),
+        outputs=int(unembed.weight.shape[0]),
+        context=_context(model.config),
+        length_switch=length_switch_of(model.config),
+        parallel=bool(getattr(adapter.cfg, "parallel_attn_mlp", False)),
+        constant=norm.bias is not None or _is_present(getattr(unembed, "bias", None)),
+        logit_multiplier=multiplier,
+        soft_cap=soft_cap,
+    )
+
+
+class _Finder:
+    """Finds the writes of one block after another."""
+
+    def __init__(
+        self, find: Callable[[str], Any], blocks: Any, width: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.find, self.width, self.dtype, self.device = find, width, dtype, device
+        self.scale = float(getattr(blocks, "residual_contribution_scale", 1.0))
+        self.aliases: dict[str, str | list[str]] = getattr(blocks, "hook_aliases", None) or {}
+        # A nameless MLP is spread over its block: looked up, it would be the block itself.
+        self.has_mlp = getattr(blocks.submodules.get("mlp"), "name", None) is not None
+
+    def writes(self, position: int, layer: int, heads: int) -> list[Write]:
+        found = [
+            self.write("attn", position, layer, heads, self.find(f"blocks.{position}.attn")),
+            self.write("mlp", position, layer, None, self.find(f"blocks.{position}.mlp") if self.has_mlp else None),
+        ]
+        return [write for write in found if write is not None]
+
+    def write(
+        self, kind: Literal["attn", "mlp"], position: int, layer: int, count: int | None, sublayer: Any
+    ) -> Write | None:
+        """One sublayer's write; `count` parts, or as many as its output projection has inputs."""
+        block, inner, hook = f"blocks.{position}", "o" if kind == "attn" else "out", f"hook_{kind}_out"
+        projection = self.find(f"{block}.{kind}.{inner}")
+        # TransformerLens says which norm stands behind a sublayer by what it calls the sublayer's output.
+        # Where blocks are of several kinds it lists what some of them have.
+        alias = self.aliases.get(hook, "")
+        names = [name.split(".")[0] for name in ([alias] if isinstance(alias, str) else alias)]
+        post_name = next((name for name in names if name.startswith("ln")), f"ln{1 if kind == 'attn' else 2}_post")
+        post = self.find(f"{block}.{post_name}")
+        place = next((m for m in (post, projection, sublayer) if m is not None), None)
+        if place is None:
+            return None
+        tap = Tap(place, name=f"{block}.{hook}" if self.scale == 1.0 else f"{block}.{kind}.hook_out")
+        if projection is None:
+            return Write(kind, layer, tap, self.scale, whole=HIDDEN if kind == "attn" else MIXTURE)
+        if not _is_plain(projection, self.width):
+            return Write(kind, layer, tap, self.scale, whole=WRAPPED)
+        norm = None if post is None else self.norm(post)
+        values = f"{block}.attn.hook_z" if kind == "attn" else f"{block}.mlp.hook_post"
+        split = Split(
+            count=count or _inputs(projection),
+            tap=Tap(projection, "in", values),
+            projection=partial(linear_map, projection),
+            bias=_is_present(getattr(projection, "bias", None)) or (norm is not None and norm.bias is not None),
+            scale=self.scale,
+            post=norm,
+            post_tap=None if post is None else Tap(post, "in", f"{block}.{post_name}.hook_scale"),
+        )
+        return Write(kind, layer, tap, self.scale, split)
+
+    def norm(self, module: nn.Module) -> Norm:
+        return probe(module, self.width, self.dtype, _device(module, self.device))
+
+
+def _adapter(model: Any) -> Any:
+    """TransformerLens' description of an architecture. Its private names are kept in this function."""
+    from transformer_lens.factories.architecture_adapter_factory import SUPPORTED_ARCHITECTURES
+    from transformer_lens.model_bridge.sources._bridge_builder import build_bridge_config_from_hf
+
+    # Transformers and TransformerLens do not agree on the capitals of all names (PhimoeForCausalLM).
+    known = {name.casefold(): name for name in SUPPORTED_ARCHITECTURES}
+    architecture = known.get(type(model).__name__.casefold())
+    if architecture is None:
+        raise InputError(
+            f"TransformerLens does not know the architecture {type(model).__name__}, so this package cannot tell "
+            "where it writes to its residual stream: load a model of an architecture it lists."
+        )
+    cfg = build_bridge_config_from_hf(model.config, architecture, architecture, model.dtype)
+
+    adapter = SUPPORTED_ARCHITECTURES[architecture]
+    # It may ask for libraries that prepare pictures, but names of modules are all that is read here.
+    without_libraries = type(adapter.__name__, (adapter,), {"required_libraries": []})
+    try:
+        return without_libraries(cfg)
+    except ImportError as error:
+        raise InputError(
+            f"{type(model).__name__} needs a library that is not installed ({error}): install it and load again."
+        ) from error
+
+
+def _is_present(bias: Tensor | None) -> bool:
+    """Whether a bias adds anything; an offloaded one is not fetched to find out."""
+    return bias is not None and (bias.is_meta or bool((bias != 0).any()))
+
+
+def _is_conv1d(module: nn.Module) -> bool:
+    from transformers.pytorch_utils import Conv1D
+
+    return isinstance(module, Conv1D)
+
+
+def _inputs(projection: Any) -> int:
+    return int(projection.weight.shape[0] if _is_conv1d(projection) else projection.weight.shape[1])
+
+
+def linear_map(module: Any) -> tuple[Tensor, Tensor | None]:
+    """`[in, out]` weight and bias of a Linear or a Conv1D, also where accelerate has them offloaded."""
+    from accelerate.utils import align_module_device
+
+    offloaded = any(parameter.is_meta for parameter in module.parameters())
+    with align_module_device(module):
+        weight = module.weight.detach()
+        bias = getattr(module, "bias", None)
+        bias = None if bias is None else bias.detach()
+        if offloaded:  # outside this block the weights are gone again
+            weight, bias = weight.clone(), None if bias is None else bias.clone()
+    return weight if _is_conv1d(module) else weight.T, bias
+
+
+def _linear_rows(module: Any, ids: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Rows `[id, d]` of an unembedding and their biases."""
+    from accelerate.utils import align_module_device
+
+    with align_module_device(module):
+        rows = module.weight[ids.to(module.weight.device)].detach()
+        bias = getattr(module, "bias", None)
+        return rows, None if bias is None else bias[ids.to(bias.device)].detach()
+
+
+def _device(module: nn.Module, default: torch.device) -> torch.device:
+    """Where a module wants its input; an offloaded one says so in accelerate's hook."""
+    hook = getattr(module, "_hf_hook", None)
+    if getattr(hook, "execution_device", None) is not None:
+        return torch.device(hook.execution_device)  # type: ignore[union-attr]
+    parameter = next(module.parameters(), None)
+    return default if parameter is None or parameter.is_meta else parameter.device
+
+
+def _width(unembed: Any) -> int:
+    weight = getattr(unembed, "weight", None)
+    if not isinstance(weight, Tensor) or weight.dim() != 2 or not weight.is_floating_point():
+        raise InputError(
+            f"this model's unembedding is a {type(unembed).__name__} without a plain weight matrix (wrapped or "
+            "quantised), so it cannot be read: load the model with a plain one."
+        )
+    return int(weight.shape[1])
+
+
+def _is_plain(projection: Any, width: int) -> bool:
+    """Whether a module is a matrix and a bias that can be read, and not a wrapped or packed one."""
+    weight = getattr(projection, "weight", None)
+    if not isinstance(weight, Tensor) or weight.dim() != 2 or not weight.is_floating_point():
+        return False
+    return int(weight.shape[1 if _is_conv1d(projection) else 0]) == width
+
+
+def length_switch_of(config: Any) -> int | None:
+    """The length beyond which rotary positions are scaled in another way for the whole batch, if there is one."""
+    if not hasattr(config, "get_text_config"):
+        return None
+    text = config.get_text_config()
+    rope = getattr(text, "rope_parameters", None) or {}
+    if rope.get("rope_type") not in ("longrope", "dynamic"):
+        return None
+    length = rope.get("original_max_position_embeddings") or getattr(text, "original_max_position_embeddings", None)
+    return int(length or text.max_position_embeddings)
+
+
+def _context(config: Any) -> int | None:
+    """The longest text the model was built for, in tokens; None where its positions have no end."""
+    text = config.get_text_config()
+    names = ("max_position_embeddings", "n_positions", "max_seq_len")
+    length = next((value for name in names if (value := getattr(text, name, None))), None)
+    return int(length) if length else None

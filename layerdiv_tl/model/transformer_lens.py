@@ -1,0 +1,168 @@
+"""The anatomy of a model that TransformerLens already wraps, through its own hook points.
+
+Works for `TransformerBridge` (3.9 and 4), raw or in compatibility mode, and for `HookedTransformer`
+(3.9), folded or not. `hook_attn_out` and `hook_mlp_out` are the writes in all of them, sandwich norms
+included; where a block multiplies its writes (Granite) they never fire, and the sublayers' own outputs
+times that multiplier are.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import InputError
+from .architecture import HIDDEN, MIXTURE, Anatomy, Split, Tap, Write, logit_transform, refuse_unreadable
+from .huggingface import length_switch_of, linear_map
+from .norm import Norm, probe
+
+# HookedTransformer puts the norms of these behind the sublayers under the names of the ones before them.
+_POST_NORM_NAMED_PRE = ("Olmo2ForCausalLM", "Olmo3ForCausalLM")
+
+
+def is_transformer_lens(x: Any) -> bool:
+    """Whether this is a TransformerBridge or a HookedTransformer (which version 4 no longer has)."""
+    names = {cls.__name__ for cls in type(x).__mro__}
+    return bool(names & {"TransformerBridge", "HookedTransformer"}) and hasattr(x, "hook_dict")
+
+
+def of_transformer_lens(model: Any) -> Anatomy:
+    """The anatomy of a TransformerBridge or a HookedTransformer. Raises InputError for what cannot be decomposed."""
+    cfg, hooks = model.cfg, model.hook_dict
+    adapter = getattr(model, "adapter", None)
+    name = getattr(cfg, "architecture", None) or getattr(cfg, "original_architecture", None) or "this model"
+    # Toy models may have no norm at all, which is a read-out like any other.
+    normless = getattr(cfg, "normalization_type", "") is None
+    ln_final: Any = nn.Identity() if normless else getattr(model, "ln_final", None)
+    refuse_unreadable(name, lambda path: ln_final if path == "ln_final" else getattr(model, path, None))
+    if getattr(cfg, "positional_embedding_type", None) == "shortformer":
+        raise InputError(f"{name} adds its positions inside attention, not to the stream: it cannot be decomposed.")
+    dtype = next(model.parameters()).dtype
+    device = torch.device(cfg.device or "cpu")
+    scale = 1.0
+    if adapter is not None:
+        scale = float(getattr(adapter.component_mapping["blocks"], "residual_contribution_scale", 1.0))
+
+    writes = []
+    for layer in range(cfg.n_layers):
+        for kind in ("attn", "mlp"):
+            write = _write(model, kind, layer, scale, dtype, device)
+            if write is not None:
+                writes.append(write)
+    # A HookedTransformer has the module and the hook even where its positions are rotary or ALiBi.
+    standard = adapter is not None or cfg.positional_embedding_type == "standard"
+    has_positions = standard and "hook_pos_embed" in hooks and getattr(model, "pos_embed", None) is not None
+    transform = adapter.apply_output_logits_transform if adapter is not None else partial(_capped, cfg)
+    multiplier, soft_cap = logit_transform(transform)
+    if normless:
+        norm = Norm(torch.ones(cfg.d_model, dtype=torch.float64), None, False, None)
+    else:
+        norm = probe(model.ln_final, cfg.d_model, dtype, device)
+    unembed_bias = getattr(model, "b_U", None)
+    biased = unembed_bias is not None and bool(unembed_bias.detach().abs().max() > 0)
+    return Anatomy(
+        root=model,
+        stream_in=_tap(hooks, "blocks.0.hook_resid_pre"),
+        pos_embed=_tap(hooks, "hook_pos_embed") if has_positions else None,
+        writes=tuple(writes),
+        stream_out=_tap(hooks, f"blocks.{cfg.n_layers - 1}.hook_resid_post"),
+        blocks=tuple(_tap(hooks, f"blocks.{layer}.hook_resid_pre") for layer in range(cfg.n_layers)),
+        norm=norm,
+        norm_module=ln_final,
+        unembed=model.unembed,
+        unembed_rows=partial(_rows, model, biased),
+        transform=transform,
+        logits=partial(_logits, model, {} if adapter is None else {"use_cache": False}),
+        device=device,
+        dtype=dtype,
+        vocabulary=int(cfg.d_vocab),
+        outputs=int(model.W_U.shape[1]),
+        context=cfg.n_ctx,
+        length_switch=length_switch_of(getattr(getattr(model, "original_model", None), "config", None)),
+        parallel=bool(getattr(cfg, "parallel_attn_mlp", False)),
+        constant=norm.bias is not None or biased,
+        logit_multiplier=multiplier,
+        soft_cap=soft_cap,
+    )
+
+
+def _write(
+    model: Any, kind: Literal["attn", "mlp"], layer: int, scale: float, dtype: torch.dtype, device: torch.device
+) -> Write | None:
+    hooks, block, at = model.hook_dict, model.blocks[layer], f"blocks.{layer}"
+    written = f"{at}.hook_{kind}_out" if scale == 1.0 else f"{at}.{kind}.hook_out"
+    if written not in hooks or getattr(block, kind, None) is None:
+        return None
+    tap = _tap(hooks, written)
+    sublayer = getattr(block, kind)
+    values = f"{at}.attn.hook_z" if kind == "attn" else f"{at}.mlp.hook_post"
+    output_map = _output_map(sublayer, kind)
+    if output_map is None or values not in hooks:
+        return Write(kind, layer, tap, scale, whole=HIDDEN if kind == "attn" else MIXTURE)
+    post: Norm | None = None
+    post_tap = None
+    post_name = _post_norm(model, block, kind)
+    if post_name is not None:
+        post = probe(getattr(block, post_name), model.cfg.d_model, dtype, device)
+        post_tap = _tap(hooks, f"{at}.{post_name}.hook_scale")
+    split = Split(
+        count=model.cfg.n_heads if kind == "attn" else output_map[0].shape[0],
+        tap=_tap(hooks, values),
+        projection=lambda: output_map,
+        bias=output_map[1] is not None or (post is not None and post.bias is not None),
+        scale=scale,
+        post=post,
+        post_tap=post_tap,
+    )
+    return Write(kind, layer, tap, scale, split)
+
+
+def _post_norm(model: Any, block: Any, kind: str) -> str | None:
+    """The name of the norm behind a sublayer, None where there is none."""
+    number = 1 if kind == "attn" else 2
+    if getattr(model, "adapter", None) is not None:
+        aliases = getattr(model.adapter.component_mapping["blocks"], "hook_aliases", None) or {}
+        name = aliases.get(f"hook_{kind}_out", "").split(".")[0]
+        return name if name.startswith("ln") else None
+    if getattr(model.cfg, "original_architecture", None) in _POST_NORM_NAMED_PRE:
+        return f"ln{number}"
+    return f"ln{number}_post" if getattr(block, f"ln{number}_post", None) is not None else None
+
+
+def _output_map(sublayer: Any, kind: str) -> tuple[Tensor, Tensor | None] | None:
+    """`[inputs, d]` weight and bias of a sublayer's output projection; None for a mixture of experts.
+
+    A bridge's own `W_O` refuses where heads are not d_head wide (DeepSeek), so its module is asked first.
+    """
+    module = getattr(getattr(sublayer, "o" if kind == "attn" else "out", None), "original_component", None)
+    if module is not None and getattr(module, "weight", None) is not None:
+        weight, bias = linear_map(module)
+    else:
+        names = ("W_O", "b_O") if kind == "attn" else ("W_out", "b_out")
+        found = [getattr(sublayer, name, None) for name in names]
+        if not isinstance(found[0], Tensor) or found[0].dim() != (3 if kind == "attn" else 2):
+            return None
+        weight, bias = found[0].detach().flatten(0, -2), None if found[1] is None else found[1].detach()
+    # A HookedTransformer has every bias; a zero one is none.
+    return weight, bias if bias is not None and bool(bias.abs().max() > 0) else None
+
+
+def _tap(hooks: Any, name: str) -> Tap:
+    return Tap(hooks[name], name=name)
+
+
+def _rows(model: Any, biased: bool, ids: Tensor) -> tuple[Tensor, Tensor | None]:
+    ids = ids.to(model.W_U.device)
+    return model.W_U.detach().T[ids], model.b_U.detach()[ids] if biased else None
+
+
+def _logits(model: Any, options: dict[str, Any], ids: Tensor, mask: Tensor) -> Tensor:
+    return model(ids, attention_mask=mask, return_type="logits", **options)
+
+
+def _capped(cfg: Any, logits: Tensor) -> Tensor:
+    cap = getattr(cfg, "output_logits_soft_cap", -1.0)
+    return cap * torch.tanh(logits / cap) if cap > 0 else logits

@@ -1,0 +1,1 @@
+"""What the two papers claim, with intervals, nulls and verdicts."""

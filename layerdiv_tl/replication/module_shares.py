@@ -1,0 +1,64 @@
+"""How much of bias and of diversity each module holds, beside its number of components (Fig. 4, Eq. 9-10)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .._checks import number
+from ..ensemble.intervals import LEVEL, mean_interval
+from ..ensemble.validation import checked, framed
+from ..errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TERMS = ("bias", "bias_centred", "diversity", "diversity_centred")
+
+
+def module_shares(frame: pd.DataFrame, *, level: float = LEVEL) -> pd.DataFrame:
+    """Average share of a term that a module holds, per model over its tasks (Fig. 4, MATHS 13.3-13.4).
+
+    frame
+        `Decomposition.by_module()` of several models and tasks, one below the other, with columns `model`
+        and `task` before it: `module`, `members`, and of `bias`, `bias_centred`, `diversity`,
+        `diversity_centred` those that there are, additive over modules.
+
+    One row per model, module, term (`bias`, `diversity`) and gauge (`raw`, `centred`): `share`, the mean
+    over tasks of part / whole, with an interval over tasks (NaN for fewer than 8); `count_share` is
+    n_g/|L|, the share of a module whose members are like all others; `excess` = share − count_share. A task
+    whose whole is 0 has no shares and is left out; `tasks` counts the others. Raises InputError for missing
+    columns, modules that occur twice in a task, and a model whose modules differ between tasks.
+
+    >>> import pandas as pd
+    >>> frame = pd.DataFrame({"model": "m", "task": "t", "module": ["attention", "mlp"], "members": [1, 3],
+    ...                       "diversity": [1.0, 1.0]})
+    >>> module_shares(frame)[["module", "share", "count_share", "excess"]].values.tolist()
+    [['attention', 0.5, 0.25, 0.25], ['mlp', 0.5, 0.75, -0.25]]
+    """
+    import pandas as pd
+
+    number("level", level, above=0, below=1)
+    terms = [term for term in TERMS if term in framed(frame)]
+    if not terms:
+        raise InputError(f"the frame has none of the columns {', '.join(TERMS)}: give that of by_module().")
+    frame = checked(frame, ("model", "task", "module"), ("members", *terms))
+    parts = []
+    for model, of_model in frame.groupby("model", sort=False):
+        members = of_model.pivot(index="task", columns="module", values="members")
+        if members.isna().any(axis=None) or (members.nunique() > 1).any():
+            raise InputError(f"the modules of {model!r} differ from task to task: give one unit at a time.")
+        order = list(dict.fromkeys(of_model["module"]))
+        count_share = (members.iloc[0] / members.iloc[0].sum())[order].to_numpy()
+        for term in terms:
+            values = of_model.pivot(index="task", columns="module", values=term)[order]
+            shares = values.div(values.sum(axis=1), axis=0)[values.sum(axis=1) > 0].dropna().to_numpy()
+            name, _, gauge = term.partition("_")
+            part = pd.DataFrame({"model": model, "module": order, "term": name, "gauge": gauge or "raw"})
+            nothing = [float("nan")] * len(order)
+            part["share"] = shares.mean(0) if len(shares) else nothing
+            part["low"], part["high"] = mean_interval(shares, level) if len(shares) else (nothing, nothing)
+            part["count_share"], part["excess"] = count_share, part["share"] - count_share
+            parts.append(part.assign(tasks=len(shares)))
+    table = pd.concat(parts, ignore_index=True)
+    table.attrs["units"] = dict.fromkeys(("share", "low", "high", "count_share", "excess"), "share")
+    return table

@@ -1,0 +1,181 @@
+"""Do bias and diversity trade off only where accuracy stands still? (Section 5.4, MATHS 13.5)"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from .._checks import number, resampling
+from ..ensemble.intervals import LEVEL, interval, wilson
+from ..ensemble.permutation import (
+    by_cluster,
+    cluster_numbers,
+    model_permutations,
+    over_models,
+    permutation_p,
+    strata_of,
+)
+from ..ensemble.validation import checked
+from ..errors import InputError
+from ..results import Result
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ACCURACY = ("rises", "still", "falls")
+STILL = 1
+
+
+@dataclass(frozen=True, eq=False)
+class TradeOff(Result):
+    """Steps along depth, by what accuracy does and by whether bias and diversity move together.
+
+    counts
+        `[accuracy, movement]`, numbers of steps: accuracy rises, stands still, falls; bias and diversity
+        move together (a trade-off: the loss is their difference, so a lower bias is paid for with a lower
+        diversity), apart, or at least one of them does not move.
+    difference, low, high
+        Share of trade-offs where accuracy stands still minus that where it moves, with Student's interval of the
+        jackknife over models (NaN for fewer than 8). The claim of the paper says: clearly above 0.
+    null_low, null_high, p
+        What the difference is when every model gets bias and diversity of another model with as many junctions (the
+        middle 95 %), and the two-sided p of that null, which holds whatever happens in the same part of all
+        models. NaN where too few models have one depth.
+    models
+        How many there are; those of one cluster count as one.
+    """
+
+    counts: Int[np.ndarray, "accuracy movement"]
+    difference: float
+    low: float
+    high: float
+    null_low: float
+    null_high: float
+    p: float
+    models: int
+    level: float
+
+    def frame(self) -> pd.DataFrame:
+        """One row for each thing accuracy does; `low`, `high` are Wilson's, which take steps for independent.
+
+        `share` is that of trade-offs among the steps in which both move.
+        """
+        import pandas as pd
+
+        rows = []
+        for accuracy, (together, apart, neither) in zip(ACCURACY, self.counts.tolist(), strict=True):
+            moved = together + apart
+            low, high = wilson(together, moved, self.level) if moved else (np.nan, np.nan)
+            row = {"accuracy": accuracy, "steps": moved + neither, "together": together, "apart": apart}
+            share = together / moved if moved else np.nan
+            rows.append(row | {"neither": neither, "share": share, "low": low, "high": high})
+        frame = pd.DataFrame(rows)
+        names = ("difference", "low", "high", "null_low", "null_high", "p", "models", "level")
+        frame.attrs |= {name: getattr(self, name) for name in names}
+        return frame
+
+    def __repr__(self) -> str:
+        return (
+            f"TradeOff({self.counts.sum()} steps of {self.models} models: share of trade-offs still − moving "
+            f"{self.difference:.3f} [{self.low:.3f}, {self.high:.3f}], p = {self.p:.3f})"
+        )
+
+
+def tradeoff_signs(
+    frame: pd.DataFrame,
+    *,
+    bias: str = "bias",
+    diversity: str = "diversity",
+    still: float = 0.0,
+    clusters: Mapping[str, Hashable] | None = None,
+    draws: int = 1000,
+    seed: int = 0,
+    level: float = LEVEL,
+) -> TradeOff:
+    """Sign of Δbias · Δdiversity by sign of Δaccuracy, from junction to junction (MATHS 13.5).
+
+    frame, clusters
+        As `correlations` takes them: `model`, `task`, `junction`, `accuracy`, and the columns named by
+        `bias` and `diversity`, which should have one unit (such as `bias_centred`, `diversity_centred`).
+    still
+        Accuracy stands still where it moves by at most this much, a share. With n examples a step of
+        1/n may be chance.
+
+    Steps with a value that is not finite are not counted. Raises InputError for missing columns,
+    junctions that occur twice, a negative `still`, `clusters` that is not a mapping, and curves without a step.
+
+    >>> import pandas as pd
+    >>> frame = pd.DataFrame({"model": "m", "task": "t", "junction": range(4), "accuracy": [0.5, 0.5, 0.7, 0.7],
+    ...                       "bias": [3.0, 2.0, 1.0, 2.0], "diversity": [2.0, 1.0, 2.0, 3.0]})
+    >>> result = tradeoff_signs(frame)
+    >>> result.frame()[["accuracy", "together", "apart"]].values.tolist()
+    [['rises', 0, 1], ['still', 2, 0], ['falls', 0, 0]]
+    >>> result.difference
+    1.0
+    """
+    resampling(draws, seed, level)
+    still = number("still", still, least=0, most=1)
+    frame = checked(frame, ("model", "task", "junction"), ("accuracy", bias, diversity))
+    models = list(dict.fromkeys(frame["model"]))
+    frame = frame.sort_values("junction")
+    counts = np.full((len(models), len(models), 3, 3), np.nan)
+    for _, of_task in frame.groupby("task", sort=False):
+        steps = {
+            models.index(model): _steps(*curve[["accuracy", bias, diversity]].to_numpy().T, still=still)
+            for model, curve in of_task.groupby("model", sort=False)
+        }
+        for m, (does, _) in steps.items():
+            for n, (_, moves) in steps.items():
+                if len(does) == len(moves) > 0:
+                    counts[m, n] = np.nan_to_num(counts[m, n]) + does.T @ moves
+    own = counts[np.arange(len(models)), np.arange(len(models))]
+    if np.isnan(own).all():
+        raise InputError("no curve has two junctions, so there is no step to look at.")
+    kept = np.flatnonzero(np.isfinite(own[:, 0, 0]))
+    own, counts = own[kept], counts[np.ix_(kept, kept)]
+    cluster = cluster_numbers([models[at] for at in kept], clusters)
+    difference = float(_difference(own.sum(0)))
+    left_out = [float(_difference(own[cluster != c].sum(0))) for c in np.unique(cluster)]
+    low, high = over_models(difference, np.array(left_out), level)
+    lengths = frame.groupby("model", sort=False)["junction"].nunique()[[models[at] for at in kept]].to_numpy()
+    between = by_cluster(counts, cluster)
+    of = [tuple(np.unique(lengths[cluster == c])) for c in np.unique(cluster)]
+    ways = model_permutations(strata_of(of, between[:, :, 0, 0]), draws, seed)
+    drawn = _difference(between[np.arange(len(between)), ways].sum(1))
+    null_low, null_high = map(float, interval(drawn[1:], level))
+    return TradeOff(
+        own.sum(0).astype(np.int64),
+        difference,
+        low,
+        high,
+        null_low,
+        null_high,
+        permutation_p(drawn),
+        len(left_out),
+        level,
+    )
+
+
+def _steps(
+    accuracy: np.ndarray, bias: np.ndarray, diversity: np.ndarray, *, still: float
+) -> tuple[Float[np.ndarray, "step accuracy"], Float[np.ndarray, "step movement"]]:
+    """What accuracy does and how bias and diversity move in every step, as ones and zeros; zeros where unknown."""
+    step = np.diff(accuracy)
+    # What a difference of two equal shares leaves in the last bits is no step.
+    does = np.where(np.abs(step) <= still + 1e-12, STILL, np.where(step > 0, 0, 2))
+    moves = np.sign(np.diff(bias)) * np.sign(np.diff(diversity))
+    kind = np.where(moves > 0, 0, np.where(moves < 0, 1, 2))
+    known = (np.isfinite(step) & np.isfinite(moves))[:, None]
+    return np.eye(3)[does] * known, np.eye(3)[kind] * known
+
+
+def _difference(counts: Float[np.ndarray, "*draw accuracy movement"]) -> np.ndarray:
+    """Share of trade-offs where accuracy stands still minus that where it moves; NaN where one has no step."""
+    moving = counts.sum(-2) - counts[..., STILL, :]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        still, moves = (x[..., 0] / (x[..., 0] + x[..., 1]) for x in (counts[..., STILL, :], moving))
+    return still - moves

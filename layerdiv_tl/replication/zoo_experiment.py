@@ -1,0 +1,85 @@
+"""The scaling claim on the zoo: the whole experiment from stored weights, in one folder and one report."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from .. import zoo
+from ..errors import InputError
+from ..studies.depth_study import run_depth
+from ..studies.runner import run_study
+from ..studies.study import Study
+
+# Information asks for thousands of rows; more of these tasks than of the others, then.
+MANY, SOME, FEW = 2048, 256, 128
+INFORMED = ("synthetic/k_hop", "synthetic/k_hop:hops=3")
+# With how many shuffles each: the second takes the longest, and its null lies at 0 anyhow.
+ESTIMATORS = {"gaussian": 50, "variational": 8}
+# Between whose neighbours layers are mapped, from the shallow to the deep.
+LADDER = ("zoo/d2", "zoo/d4", "zoo/d8", "zoo/d12")
+QUESTIONS, PROMPTS = 48, 24
+
+
+def run_zoo(
+    out: str | os.PathLike[str],
+    models: Sequence[str] | None = None,
+    *,
+    workers: int | None = None,
+    say: Callable[[str], Any] | None = None,
+) -> Study:
+    """Measure the trained models of the zoo on its tasks, in a folder that can be gone on with.
+
+    At unit sublayer on 256 rows of every task, on 2048 of two (`INFORMED`), from which information is estimated; at
+    unit neuron on 128 rows of these two; and the depth analyses of `LADDER`, with maps between neighbours and the
+    depth score of chains of one to four steps. The study's `.report(…)` shows it all.
+
+    out
+        The folder.
+    models
+        Names as in `ld.zoo.models()`; None is all.
+    workers
+        Processes; None is one for every core.
+    say
+        What to call with a sentence about each stage.
+
+    Raises InputError for a model that the zoo has not.
+    """
+    names = list(zoo.NAMES) if models is None else list(models)
+    if not names or isinstance(models, str):
+        raise InputError("models is one name or none: give a list of names of ld.zoo.models().")
+    if unknown := [name for name in names if name not in zoo.NAMES]:
+        raise InputError(f"there is no trained model {unknown[0]!r:.60} in the zoo: {', '.join(zoo.NAMES)}.")
+    tell = say or (lambda _: None)
+    several = (os.cpu_count() or 1) if workers is None else workers
+    place = Path(out).expanduser()
+    others = [task for task in zoo.TASKS if task not in INFORMED]
+    stages: tuple[tuple[Any, Any, int], ...] = (
+        (list(INFORMED), "sublayer", MANY),
+        (others, "sublayer", SOME),
+        (list(INFORMED), "neuron", FEW),
+    )
+    failures: list[str] = []
+    mine: set[Path] = set()  # of cells with other rows in the folder, say, those finished last would be taken
+    for tasks, unit, limit in stages:
+        tell(f"Taking {len(names)} models apart on {len(tasks)} tasks, {limit} rows, unit {unit} …")
+        part = run_study(names, tasks, unit, limit, place, workers=several)
+        failures += part.failures
+        mine |= {Path(cell["folder"]) for cell in part.cells}
+    study = Study.collect([place], mine)
+    tell(f"Estimating what their components tell, from {MANY} rows …")
+    # A model that failed is named already, and the others go on.
+    there = set(study.metrics.loc[study.metrics["task"].isin(INFORMED), "model"])
+    measured = [name for name in names if name in there]
+    for estimator, null in ESTIMATORS.items():
+        told = study.information(estimator, models=measured, tasks=INFORMED, null=null)
+        for reason in told.attrs["left_out"]:
+            tell(f"Left out: {reason}")  # components that say the same have no Gaussian estimate: no failure
+    if ladder := [name for name in LADDER if name in names]:
+        tell(f"How {', '.join(ladder)} use their depth …")
+        options: dict[str, Any] = {"ask": "synthetic/k_hop", "questions": QUESTIONS, "limit": PROMPTS}
+        failures += run_depth(ladder, INFORMED[0], out=place, **options).failures
+    return replace(study, failures=(*dict.fromkeys([*failures, *study.failures]),))

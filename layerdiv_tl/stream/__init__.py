@@ -1,1 +1,0 @@
-"""Model -> numbers. This room alone knows TransformerLens and Hugging Face."""

@@ -1,0 +1,336 @@
+"""Models × tasks × units: one command that can be stopped, shared and gone on with."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from .. import zoo
+from .._checks import file_path, flag, whole_number
+from .._files import sweep, write_text, written
+from ..components import Unit
+from ..ensemble.intervals import wilson
+from ..errors import InputError
+from ..model.fingerprint import Identity, identify
+from ..model.load import Model, load_model
+from ..model.tokenization import encode
+from ..tasks.baselines import bag_of_words
+from ..tasks.paper import EIGHT
+from ..tasks.task import Task, task
+from .arguments import load_options, made_folder, ordered, units_of
+from .folder import claim, finished
+from .metrics import metrics_of
+from .shards import FORMAT, Cell, Shard, cell_of, safe_name, write_json
+from .study import Study
+from .workers import in_processes
+
+ZOO = "zoo"
+
+
+def run_study(
+    models: Any,
+    tasks: Any,
+    units: Unit | Sequence[Unit] = ("sublayer",),
+    limit: int | None = None,
+    out: str | os.PathLike[str] | None = None,
+    data: Any = None,
+    *,
+    template: str | None = None,
+    shots: int = 0,
+    seed: int = 0,
+    train: Any = None,
+    multi_token: bool = False,
+    chat: bool = False,
+    keep_text: bool = False,
+    batch_tokens: int | None = None,
+    load: Mapping[str, Any] | None = None,
+    workers: int = 1,
+) -> Study:
+    """Take models apart on tasks, in a folder that any number of processes may work in and go on with.
+
+    models
+        One or several of what `load_model` takes, or {name: x}. "default" is the default model, "zoo" all trained
+        models that come with the package (`ld.zoo.models()`).
+    tasks
+        Names or `Task`s, of one name each; "all" is the paper's eight, "zoo" what the zoo was trained on.
+    units
+        "sublayer", "head", "neuron", one or several.
+    limit, data, template, shots, seed, train
+        As in `task`, for tasks that are given by name.
+    out
+        The folder. What is finished there is not computed again; a changed setting or prompt goes into a cell of its
+        own, and a name stands for one model there. None keeps nothing on disk but the result's own copy in a
+        temporary folder.
+    multi_token, chat
+        Score options of several tokens by their first distinguishing one; put prompts through the
+        tokenizer's chat template.
+    keep_text
+        Also write the prompts, which the rows' licences may not allow to be passed on.
+    batch_tokens
+        The most padded tokens in one forward pass; None is what is fast on each model's device. It is one of
+        the settings: batches change last bits.
+    load
+        Options for `load_model` (dtype, device, device_map, trust_remote_code).
+    workers
+        Processes that share the models, each of which holds one model at a time and its part of the cores: for
+        many small models, given by name. A script that asks for several needs an `if __name__ == "__main__":`.
+
+    A model or cell that fails is named in `failures` and the others go on: a model of a name that stands for another
+    one in this folder (other weights, another tokenizer), say, or one with hooks in it. Raises InputError for a grid
+    that names nothing, and where nothing at all could be measured.
+
+    >>> import layerdiv_tl as ld, pandas as pd
+    >>> from tokenizers import Tokenizer, models, pre_tokenizers
+    >>> from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    >>> ids = {word: i for i, word in enumerate("? hot big cold small".split())}
+    >>> words = Tokenizer(models.WordLevel(ids, unk_token="?"))
+    >>> words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    >>> tiny = LlamaForCausalLM(LlamaConfig(vocab_size=5, hidden_size=8, intermediate_size=8,
+    ...     num_hidden_layers=1, num_attention_heads=2))
+    >>> model = ld.load_model(tiny, tokenizer=PreTrainedTokenizerFast(tokenizer_object=words))
+    >>> rows = pd.DataFrame({"word": ["hot", "big"], "label": [0, 1]})
+    >>> opposites = ld.Task.from_frame(rows, template="{word} {answer}", options=["cold", "small"], name="opposites")
+    >>> study = ld.run_study({"tiny": model}, opposites)
+    >>> study.table()["uniform", "opposites"]
+    model
+    tiny    25.0
+    Name: (uniform, opposites), dtype: float64
+    """
+    grid, options = models_of(models), load_options(load)
+    names = tasks_of(tasks)
+    workers, seed = whole_number("workers", workers, 1), whole_number("seed", seed, 0)
+    for name, value in {"multi_token": multi_token, "chat": chat, "keep_text": keep_text}.items():
+        flag(name, value)
+    if workers > 1 and (here := [name for name, x in grid.items() if not isinstance(x, str | os.PathLike | None)]):
+        raise InputError(f"workers={workers} needs models by name, and {here[0]!r} is in this process's memory.")
+    cuts = units_of(units)
+    how: dict[str, Any] = {"limit": limit, "template": template, "shots": shots, "seed": seed, "train": train}
+    ready = [t if isinstance(t, Task) else task(t, data, **how) for t in names]
+    called = [t.name for t in ready]
+    if twice := [name for name in called if called.count(name) > 1]:
+        raise InputError(f"two tasks are called {twice[0]!r}: give each once, under a name of its own.")
+    asked = {name: value for name, value in how.items() if name != "train"} | {"chat": chat, "multi_token": multi_token}
+    asked |= {"batch_tokens": batch_tokens, "trust_remote_code": bool(options.get("trust_remote_code"))}
+    asked |= {name: None if rows is None else str(rows) for name, rows in (("data", data), ("train", train))}
+    # Rows from Python's memory cannot be asked for in another process.
+    told = all(rows is None or isinstance(rows, str | os.PathLike) for rows in (data, train))
+    by_name = {t.name for given, t in zip(names, ready, strict=True) if told and not isinstance(given, Task)}
+    place = made_folder(out)
+    work = _Work(ready, cuts, place, chat, multi_token, keep_text, batch_tokens, options, asked, by_name)
+    # One process is this one.
+    parts = in_processes(work.on, grid, min(workers, len(grid))) if min(workers, len(grid)) > 1 else [work.on(grid)]
+    failures = [sentence for failed, _ in parts for sentence in failed]
+    mine = {folder for _, done in parts for folder in done}
+    try:
+        study = Study.collect([place], mine)
+    except InputError as error:
+        raise InputError("; ".join(failures) or str(error)) from error
+    return replace(study, failures=(*failures, *study.failures))
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What is done with every model of a study; the arguments of `run_study`, read."""
+
+    tasks: list[Task]
+    units: list[Any]
+    out: Path
+    chat: bool
+    multi_token: bool
+    keep_text: bool
+    batch_tokens: int | None
+    load: dict[str, Any]
+    asked: dict[str, Any]
+    by_name: set[str]
+
+    def on(self, grid: Mapping[str, Any]) -> tuple[list[str], set[Path]]:
+        """Take models apart: a sentence for everything that failed, and the folders of finished cells."""
+        failures: list[str] = []
+        mine: set[Path] = set()
+        for name, x in grid.items():
+            try:
+                model = load_model(x, **(self.load if not isinstance(x, Model) else {}))
+                # In a list the default model has its own name.
+                model = model if x is None and name == "default" else replace(model, name=name)
+                identity = identify(model)
+                claim(self.out, model, identity)
+                most = model.at_once(self.batch_tokens)
+            except Exception as error:
+                failures.append(f"{name}: {reason(error)}")
+                continue
+            for one in self.tasks:
+                try:
+                    prompts = prepared(one, model, self.chat, self.multi_token)
+                except Exception as error:
+                    failures.append(f"{name} on {one.name}: {reason(error)}")
+                    continue
+                for unit in self.units:
+                    try:
+                        mine.add(self._cell(model, identity, prompts, unit, most))
+                    except Exception as error:
+                        failures.append(f"{name} on {one.name} at unit {unit}: {reason(error)}")
+            del model
+        return failures, mine
+
+    def _cell(self, model: Model, identity: Identity, prompts: Task, unit: Unit, most: int) -> Path:
+        """Compute what is missing of one cell, and its metrics once nothing is; its folder."""
+        from tqdm.auto import tqdm
+
+        cell = cell_of(model, identity, prompts, unit, self.out, encode(model, list(prompts.prompts)), most)
+        try:
+            cell.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{str(cell.folder)!r} cannot be made ({error.strerror}).") from error
+        if self.keep_text:
+            lines = "".join(json.dumps({"row": i, "prompt": p}) + "\n" for i, p in enumerate(prompts.prompts))
+            write_text(cell.folder / "prompts.jsonl", lines)
+        done = cell.folder / "metrics.parquet"
+        if done.is_file() and finished(cell.folder / "meta.json") is not None:
+            return cell.folder
+        sweep(cell.folder)
+        start, here = time.time(), 0
+        total = len(prompts)
+        there = total - sum(len(cell.rows(number)) for number in cell.missing())
+        title = f"{model.name} on {prompts.name} ({unit})"
+        with tqdm(total=total, initial=there, desc=title, unit="row", delay=2, leave=False) as progress:
+            for number in cell.missing(_first(cell.count)):
+                cell.compute(model, number, most)
+                here += len(cell.rows(number))
+                progress.update(len(cell.rows(number)))
+        seconds = time.time() - start
+        frame = metrics_of(_whole(cell, model, most))
+        with written(done) as partial:
+            frame.to_parquet(partial, index=False)
+        asked = self.asked if prompts.name in self.by_name else None
+        write_json(cell.folder / "meta.json", _about(model, cell, asked, seconds, here))
+        return cell.folder
+
+
+def _whole(cell: Cell, model: Model, batch_tokens: int) -> Iterator[Shard]:
+    """All shards in order; one that is not whole is computed again, once."""
+    for number in range(cell.count):
+        try:
+            yield cell.read(number)
+        except InputError:
+            cell.compute(model, number, batch_tokens)
+            yield cell.read(number)
+
+
+def _about(model: Model, cell: Cell, asked: dict[str, Any] | None, seconds: float, rows: int) -> dict[str, Any]:
+    from importlib.metadata import version
+
+    t = cell.task
+    return {
+        "format": FORMAT,
+        "settings": cell.settings,
+        "asked": asked,
+        "provenance": model.provenance,
+        "source": t.source,
+        "licence": t.licence,
+        "dropped": t.dropped,
+        "truncated": t.truncated,
+        "scored": t.scored,
+        "baselines": _baselines(_Guessed(f"{t.prompt_hash} {t.options} {cell.settings['labels']}", t)),
+        "versions": {name: version(name) for name in ("layerdiv_tl", "numpy", "pandas")},
+        "finished": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "rows_here": rows,
+        "seconds_here": round(seconds, 3),
+        "rows_per_second": round(rows / seconds, 3) if rows else None,
+    }
+
+
+@dataclass(frozen=True)
+class _Guessed:
+    """A task without a model: many models read one and the same, and word counts take longer than a small one."""
+
+    rows: str
+    task: Task = field(compare=False)
+
+
+@lru_cache(maxsize=32)
+def _baselines(guessed: _Guessed) -> dict[str, Any]:
+    """What guessing and word counts get right, as shares; word counts with a 95 % interval, None for few rows."""
+    t = guessed.task
+    try:
+        words = bag_of_words(t)
+    except InputError:  # a class with fewer rows than folds
+        return {"chance": 1 / len(t.options), "bag_of_words": None}
+    ends = [float(x) for x in wilson(words.sum(), len(words))]
+    return {"chance": 1 / len(t.options), "bag_of_words": [float(words.mean()), *ends]}
+
+
+def prepared(task: Task, model: Model, chat: bool = False, multi_token: bool = False) -> Task:
+    """The task as this model can take it: in its chat's form if wanted, with option ids, cut to its context."""
+    task = task.as_chat(model) if chat else task
+    task = task.resolve(model, multi_token)
+    return task if model.context is None else task.fit(model, model.context)
+
+
+def models_of(given: Any) -> dict[str, Any]:
+    """{name: what to load}; names of a list come from the models themselves."""
+    if isinstance(given, Mapping):
+        found = {str(name): x for name, x in given.items()}
+    else:
+        found = {}
+        for x in _spelled(ordered("models", given), ZOO, lambda: zoo.NAMES):
+            name = _model_name(x)
+            if name in found:
+                raise InputError(f"two models are called {name!r}: give {{name: model}}.")
+            found[name] = x
+    if not found:
+        raise InputError("there are no models: give one, or 'default'.")
+    folders = [safe_name(name) for name in found]
+    if len(set(folders)) < len(folders):
+        raise InputError(f"the names {', '.join(found)} are too alike for folders: give others.")
+    return {name: None if isinstance(x, str) and x == "default" else x for name, x in found.items()}
+
+
+def _spelled(several: Sequence[Any], word: str, names: Callable[[], Sequence[str]]) -> list[Any]:
+    """A list in which a word that stands for several names is those names."""
+    return [name for x in several for name in (names() if isinstance(x, str) and x == word else [x])]
+
+
+def _model_name(x: Any) -> str:
+    if isinstance(x, Model):
+        return x.name
+    if x is None:
+        return "default"
+    if isinstance(x, str | os.PathLike):
+        place = file_path("models", x)
+        return place.name if place.exists() else str(x)
+    return load_model(x).name
+
+
+def tasks_of(given: Any) -> list[str | Task]:
+    """Names and tasks, each once; "all" and "zoo" spelled out."""
+    several = ordered("tasks", given)
+    if strange := [x for x in several if not isinstance(x, str | os.PathLike | Task)]:
+        raise InputError(f"tasks has a {type(strange[0]).__name__}: give names, Tasks, or 'all'.")
+    found: list[str | Task] = []
+    for name in _spelled(_spelled(several, "all", lambda: EIGHT), ZOO, lambda: zoo.TASKS):
+        found += [] if isinstance(name, str) and name in found else [name]
+    if not found:
+        raise InputError("there are no tasks: give names, Tasks, or 'all'.")
+    return found
+
+
+def _first(count: int) -> int:
+    """Where this process begins: process r of W at its part, unrelated ones apart by chance (ids may be the same)."""
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if world > 1:
+        return int(os.environ.get("RANK", "0")) * count // world
+    return secrets.randbelow(max(1, count))
+
+
+def reason(error: Exception) -> str:
+    """An error as part of a sentence."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, InputError) else f"{type(error).__name__}: {text}"

@@ -1,0 +1,315 @@
+"""Questions that take a known number of steps, each with its answer: written here, made by rule, or the user's own."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Real
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from .._checks import listed, number, shown, whole_number
+from ..errors import InputError
+from .readers import Row, Rows, open_rows
+from .samples import SAMPLE_HOPS, sample_rows
+from .synthetic import PREFIX
+from .task import task
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Which parameter of a generator is the number of steps, and which numbers are asked unless the user says.
+VARIED: Mapping[str, tuple[str, tuple[int, ...]]] = {
+    PREFIX + "k_hop": ("hops", (1, 2, 3, 4)),
+    PREFIX + "modular": ("terms", (2, 3, 4, 5)),
+}
+GENERATED = 64  # of each number of steps, where the user gives no limit
+MEASURES = ("hops", "steps", "level", "difficulty")
+
+
+@dataclass(frozen=True, eq=False)
+class Questions:
+    """Texts, their answers, and how many steps each takes.
+
+    texts, answers
+        What a model reads, and what it should write behind it, exactly: with the space where there is one.
+    groups
+        `[question]`: the number of steps, or the difficulty.
+    by
+        What that is: "hops", "terms", "steps", "level".
+    ids
+        What each question is called where it came from.
+    chains
+        The steps of each, as in ("Eiffel Tower → France", "France → Paris"); empty where they are not known.
+    name, source, licence
+        As of a `Task`.
+    dropped
+        How many rows were passed over because their number of steps is not known.
+    """
+
+    texts: tuple[str, ...]
+    answers: tuple[str, ...]
+    groups: Float[np.ndarray, " question"]
+    by: str
+    ids: tuple[str, ...]
+    chains: tuple[tuple[str, ...], ...]
+    name: str
+    source: str
+    licence: str
+    dropped: int = 0
+
+    def frame(self) -> pd.DataFrame:
+        """One row per question."""
+        import pandas as pd
+
+        columns = {"id": self.ids, "group": self.groups, "text": self.texts, "answer": self.answers}
+        frame = pd.DataFrame(columns | {"chain": [" ; ".join(chain) for chain in self.chains]})
+        frame.attrs |= {"by": self.by, "name": self.name, "source": self.source, "licence": self.licence}
+        frame.attrs["note"] = self.note
+        return frame
+
+    @property
+    def note(self) -> str:
+        """In words, how many texts end in a blank, which most tokenizers would join with the answer; else empty."""
+        count = sum(text.endswith(" ") for text in self.texts)
+        if not count:
+            return ""
+        return (
+            f"{count} texts end in a blank and go in as they are, so that their answers begin without one: most "
+            "tokenizers would join the two, so leave the blank out unless it is meant"
+        )
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{group:g}: {n}" for group, n in sorted(Counter(self.groups.tolist()).items()))
+        note = f"; {self.note}" if self.note else ""
+        return f"Questions({self.name}: {len(self)} questions, {self.by} {counts}; {self.source}{note})"
+
+
+class _Question(NamedTuple):
+    text: str
+    answer: str
+    group: float
+    id: str
+    chain: tuple[str, ...] = ()
+
+
+class _Form(NamedTuple):
+    """What rows of a known form have, and how one is read; None for a row whose number of steps is not known.
+
+    `by`: what they can be grouped by. Where there are several, all rows are by the one that the first row has.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    read: Callable[[Row, str], _Question | None]
+    by: tuple[str, ...]
+
+
+def questions(
+    source: Any = SAMPLE_HOPS, *, levels: float | Iterable[float] | None = None, limit: int | None = None
+) -> Questions:
+    r"""Questions that take different numbers of steps, for `ld.depth.depth_score`.
+
+    source
+        `sample/hops`: facts in natural language, of one to three hops, written for this package;
+        `synthetic/k_hop` and `synthetic/modular`, made by rule, with parameters as in `synthetic/k_hop:entities=6`;
+        or rows of your own: a JSONL, JSON, CSV or Parquet file, a pandas frame or a `datasets.Dataset`. They are
+        known by the columns of the first row; other columns are left alone:
+
+        plain    text, answer, and one of hops, steps, level, difficulty; if wanted id, and chain, a list of texts
+        GSM8K    question, answer: the reasoning, one step a line, and behind `####` the answer; grouped by steps
+        MATH     problem, level ("Level 3"), solution with the answer in its last \boxed{…}; grouped by level
+        MQuAKE   questions (the first is asked), answer, single_hops (or orig with its triples); grouped by hops
+
+        The last three are asked as "Question: …\nAnswer:" ("Problem: …"), and the final answer alone is the answer:
+        what a model computes by depth, not in words. Rows whose number of steps is not known (a GSM8K answer without
+        reasoning, "Level ?") are passed over and counted.
+    levels
+        Which numbers of steps, or difficulties. None: all there are; 1 to 4 hops, 2 to 5 terms of synthetic ones.
+    limit
+        At most so many questions of each; 64 of synthetic ones unless you say.
+
+    Raises InputError, with the line, for rows that are missing or malformed, for an answer that is empty or not found
+    in its row, and where no question is left.
+
+    >>> asked = questions("synthetic/k_hop:entities=4", levels=[1, 2], limit=3)
+    >>> asked.groups.tolist(), asked.answers[0], asked.by
+    ([1.0, 1.0, 1.0, 2.0, 2.0, 2.0], ' A', 'hops')
+    """
+    limit = None if limit is None else whole_number("limit", limit, 1)
+    wanted = None if levels is None else _levels(levels)
+    if isinstance(source, str) and source.startswith(PREFIX):
+        return _generated(source, wanted, GENERATED if limit is None else limit)
+    if isinstance(source, str) and source == SAMPLE_HOPS:
+        return _read(sample_rows(source), source, "MIT", wanted, limit)
+    if isinstance(source, str) and not os.path.exists(Path(source).expanduser()):
+        known = ", ".join([SAMPLE_HOPS, *VARIED])
+        raise InputError(f"there are no questions {shown(source)}: choose among {known}, or give a file of rows.")
+    rows = open_rows(source, ("questions", "test"), "test")
+    name = Path(source).stem if isinstance(source, str | os.PathLike) else "own questions"
+    return _read(rows, name, "unknown", wanted, limit)
+
+
+def _generated(name: str, levels: Sequence[float] | None, limit: int) -> Questions:
+    kind, _, said = name.partition(":")
+    if kind not in VARIED:
+        raise InputError(f"{kind} has no number of steps: choose among {', '.join(VARIED)}.")
+    by, usual = VARIED[kind]
+    if any(setting.partition("=")[0] == by for setting in said.split(",")):
+        raise InputError(f"{name!r} names one number of {by}: give them as levels=, as in levels=[1, 2].")
+    found = []
+    for level in usual if levels is None else levels:
+        if level != int(level):
+            raise InputError(f"levels holds {shown(level)}: {kind} takes whole numbers of {by}.")
+        made = task(f"{kind}:{','.join(filter(None, [said, f'{by}={int(level)}']))}", limit=limit)
+        for row, (text, label) in enumerate(zip(made.prompts, made.labels, strict=True), start=1):
+            found.append(_Question(text, made.options[label], float(level), f"{by}={int(level)}, row {row}"))
+    return _collected(found, by, name, made.source, made.licence, 0)
+
+
+def _read(rows: Rows, name: str, licence: str, levels: Sequence[float] | None, limit: int | None) -> Questions:
+    form = next((form for form in FORMS if set(form.columns) <= set(rows.rows[0])), None)
+    if form is None:
+        have = ", ".join(map(str, rows.rows[0])) or "none"
+        forms = "; ".join(f"{form.name}: {', '.join(form.columns)}" for form in FORMS)
+        raise InputError(f"{rows.rows[0].where} has no columns of a known form (its columns: {have}): {forms}.")
+    by = next((measure for measure in form.by if len(form.by) == 1 or measure in rows.rows[0]), "")
+    if not by:
+        raise InputError(f"{rows.rows[0].where} has none of {', '.join(form.by)}: say how many steps it takes.")
+    found: list[_Question] = []
+    dropped, often = 0, Counter[float]()
+    for row in rows.rows:
+        question = form.read(row, by)
+        if question is None:
+            dropped += 1
+        elif (levels is None or question.group in levels) and (limit is None or often[question.group] < limit):
+            often[question.group] += 1
+            found.append(question)
+    if not found:
+        what = f"one of the levels {', '.join(f'{level:g}' for level in levels)}" if levels else f"a number of {by}"
+        raise InputError(f"none of the {len(rows.rows)} rows of {rows.source} has {what}: give others.")
+    return _collected(found, by, name, rows.source, licence, dropped)
+
+
+def _collected(found: list[_Question], by: str, name: str, source: str, licence: str, dropped: int) -> Questions:
+    texts, answers, groups, ids, chains = zip(*found, strict=True)
+    return Questions(texts, answers, np.array(groups, dtype=float), by, ids, chains, name, source, licence, dropped)
+
+
+def _plain(row: Row, by: str) -> _Question:
+    chain = row.get("chain")
+    links = [_text(link, f"{row.where}: a link of the chain") for link in chain] if isinstance(chain, list) else []
+    return _asked(row, _cell(row, "text"), _cell(row, "answer"), _number(row[by], row, by), tuple(links))
+
+
+def _gsm8k(row: Row, by: str) -> _Question | None:
+    reasoning, mark, answer = _cell(row, "answer").rpartition("####")
+    if not mark or not answer.strip():
+        raise InputError(
+            f"{row.where} has an answer without '#### ' and its number: end it so, or call the columns text and answer."
+        )
+    steps = sum(bool(line.strip()) for line in reasoning.splitlines())
+    said = answer.strip()
+    number = said.replace(",", "") if re.fullmatch(r"-?\d{1,3}(,\d{3})+(\.\d+)?", said) else said
+    text = f"Question: {_cell(row, 'question').strip()}\nAnswer:"
+    return _asked(row, text, number, float(steps)) if steps else None
+
+
+def _math(row: Row, by: str) -> _Question | None:
+    answer = boxed(_cell(row, "solution"))
+    if not answer:
+        raise InputError(f"{row.where} has a solution without \\boxed{{…}}: box its answer.")
+    level = str(row["level"]).strip()
+    text = f"Problem: {_cell(row, 'problem').strip()}\nAnswer:"
+    if level.removeprefix("Level ").strip() == "?":
+        return None
+    return _asked(row, text, answer, _number(level.removeprefix("Level "), row, by))
+
+
+def _mquake(row: Row, by: str) -> _Question:
+    asked = row["questions"]
+    if isinstance(asked, str) or not isinstance(asked, Sequence | np.ndarray) or not len(asked):
+        raise InputError(f"{row.where} has questions={asked!r:.40}: give a list of at least one text.")
+    steps = row.get("single_hops")
+    if steps is None:
+        orig = row["orig"]
+        steps = orig.get("triples") if isinstance(orig, Mapping) else None
+    if isinstance(steps, str) or not isinstance(steps, Sequence | np.ndarray) or not len(steps):
+        raise InputError(f"{row.where} has no list of single_hops, or of triples in orig: it says how many hops.")
+    text = f"Question: {_text(asked[0], f'{row.where}: its first question').strip()}\nAnswer:"
+    return _asked(row, text, _cell(row, "answer"), float(len(steps)))
+
+
+FORMS = (
+    _Form("MQuAKE", ("questions", "answer"), _mquake, ("hops",)),
+    _Form("MATH", ("problem", "solution", "level"), _math, ("level",)),
+    _Form("GSM8K", ("question", "answer"), _gsm8k, ("steps",)),
+    _Form("plain", ("text", "answer"), _plain, MEASURES),
+)
+
+
+def boxed(solution: str) -> str:
+    r"""What stands in the last `\boxed{…}` (or `\fbox{…}`, or behind `\boxed `); empty where there is none.
+
+    >>> boxed(r"so $x = \boxed{\frac{1}{2}}$."), boxed(r"is $\boxed 7$."), boxed("none")
+    ('\\frac{1}{2}', '7', '')
+    """
+    start = max(solution.rfind("\\boxed"), solution.rfind("\\fbox"))
+    if start < 0:
+        return ""
+    rest = re.sub(r"^\\(boxed|fbox)\s*", "", solution[start:])
+    if not rest.startswith("{"):
+        return (re.match(r"\\?[^\s$.,;]+", rest) or [""])[0]
+    depth = 0
+    for place, sign in enumerate(rest):
+        escaped = place > 0 and rest[place - 1] == "\\"
+        depth += (sign == "{") - (sign == "}") if not escaped else 0
+        if depth == 0:
+            return rest[1:place].strip()
+    return ""
+
+
+def _asked(row: Row, text: str, answer: str, group: float, chain: tuple[str, ...] = ()) -> _Question:
+    """A question as it is, with a space before its answer where the text does not end in white space."""
+    space = "" if text[-1:].isspace() else " "
+    name = next((row[key] for key in ("id", "case_id", "unique_id") if row.get(key) is not None), row.where)
+    return _Question(text, space + answer.strip(), group, str(name), chain)
+
+
+def _cell(row: Row, column: str) -> str:
+    return _text(row[column], f"{row.where}: the {column}")
+
+
+def _text(value: Any, where: str) -> str:
+    plain = isinstance(value, str | int | np.integer) and not isinstance(value, bool)
+    if not plain or not str(value).strip():
+        raise InputError(f"{where} is {value!r:.40}: it must be text, and not empty.")
+    return str(value)
+
+
+def _number(value: Any, row: Row, column: str) -> float:
+    """How many steps a cell says; tables of text say it in digits."""
+    try:
+        number = float("nan") if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = float("nan")
+    if not abs(number) <= 1e6:
+        raise InputError(f"{row.where} has {column}={shown(value)}: it must be a number, at most 10⁶ in size.")
+    return number
+
+
+def _levels(levels: Any) -> list[float]:
+    given = [levels] if isinstance(levels, Real) else listed("levels", levels, "a list of numbers, as in [1, 2, 3]")
+    found = [number("levels", level, least=-1e6, most=1e6) for level in given]
+    if not found:
+        raise InputError("levels is empty: give at least one number, or None for all.")
+    return list(dict.fromkeys(found))

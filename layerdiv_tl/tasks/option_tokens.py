@@ -1,0 +1,135 @@
+"""What a tokenizer makes of prompts and options: ids, a chat's turns, the length of a row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from ..errors import InputError
+from ..model import tokenization as reading
+
+
+def option_ids(tokenizer: Any, options: Sequence[str], multi_token: bool) -> tuple[str, tuple[int, ...], str]:
+    """What all options begin with, the token that tells each from the others behind it, and how, in words.
+
+    A beginning that is white space alone belongs to the prompt: ` 5` and ` 7` are two tokens each for many
+    tokenizers, of which the first is the space. Longer options are scored by the first token behind their
+    common beginning, and only if `multi_token`; the words are then not empty.
+    Raises InputError where options cannot be told apart by one token.
+    """
+    tokens = [reading.ids_after_text(tokenizer, option) for option in options]
+    shortest = min(map(len, tokens))
+    common = next((n for n in range(shortest) if len({ids[n] for ids in tokens}) > 1), max(shortest - 1, 0))
+    start = _text_of(tokenizer, options[0], tokens[0][:common])
+    if start is None or (start.strip() and not multi_token):
+        start, common = "", 0
+    rest = [ids[common:] for ids in tokens]
+    if not multi_token and any(len(ids) != 1 for ids in rest):
+        _refuse(tokenizer, options)
+    firsts = tuple(ids[0] for ids in rest if ids)
+    if len(set(firsts)) < len(options):
+        alike = [option for option, ids in zip(options, rest, strict=True) if not ids or firsts.count(ids[0]) > 1]
+        raise InputError(
+            f"the options {', '.join(map(repr, alike))} do not differ in the token they begin with: choose other words."
+        )
+    if all(len(ids) == 1 for ids in rest):
+        return start, firsts, ""
+    pieces = tokenizer.convert_ids_to_tokens(list(firsts))
+    scored = ", ".join(f"{option!r} by {piece!r}" for option, piece in zip(options, pieces, strict=True))
+    return start, firsts, f"options of several tokens are scored by their first distinguishing one: {scored}"
+
+
+def joined(tokenizer: Any, prompts: Sequence[str], options: Sequence[str]) -> str:
+    """In words, how many prompts end in a blank that the tokenizer joins with an option; empty where none does.
+
+    A prompt goes in as it is, and its option is scored after it: together they are then other tokens than those of
+    the text that they make.
+    """
+    count = 0
+    for prompt in prompts:
+        if prompt.endswith(" "):
+            alone = tokenizer(prompt, add_special_tokens=False)["input_ids"]
+            whole = (tokenizer(prompt + option, add_special_tokens=False)["input_ids"] for option in options)
+            count += any(ids[: len(alone)] != alone for ids in whole)
+    if not count:
+        return ""
+    return (
+        f"{count} of {len(prompts)} prompts end in a blank that the tokenizer joins with the options: they go in as "
+        "they are; leave the blank out to have the options follow as in running text"
+    )
+
+
+def _refuse(tokenizer: Any, options: Sequence[str]) -> None:
+    """The reader of options says which are no single tokens, and shows their pieces."""
+    try:
+        reading.options(_reader(tokenizer), list(options), 1)
+    except InputError as error:
+        raise InputError(
+            f"{str(error).rstrip('.')}; or score options by their first distinguishing token, multi_token=True."
+        ) from error
+
+
+def _text_of(tokenizer: Any, option: str, ids: list[int]) -> str | None:
+    """The beginning of an option that these of its tokens spell; None where they end within a character."""
+    if not ids:
+        return ""
+    beginnings = (option[:end] for end in range(1, len(option)))
+    return next((text for text in beginnings if reading.ids_after_text(tokenizer, text) == ids), None)
+
+
+def length(tokenizer: Any, prompt: str) -> int:
+    """Tokens of a prompt, the beginning-of-text token included, as the model will read it."""
+    return len(reading.encode(_reader(tokenizer), [prompt])[0]) if prompt else 0
+
+
+def _reader(tokenizer: Any) -> Any:
+    """As much of a model as reading text needs."""
+    return SimpleNamespace(tokenizer=tokenizer, name="the tokenizer", context=None, vocabulary=None)
+
+
+def chat(tokenizer: Any, prompts: Sequence[str], system: str | None, settings: dict[str, Any]) -> tuple[list[str], str]:
+    """Every prompt as a user's turn, up to where the assistant's answer begins, and what leads the answer.
+
+    Where that is follows from the template itself: it also renders a finished conversation, and whatever
+    stands there between the assistant's turn and its answer (nothing, a space, an empty line of thought)
+    stands here too. A space at the very end is the option's, and is returned.
+    Raises InputError for a tokenizer without a chat template, or one that refuses the turns.
+    """
+    before = [] if system is None else [{"role": "system", "content": system}]
+
+    def rendered(prompt: str, *answer: str) -> str:
+        turns = [*before, {"role": "user", "content": prompt}]
+        turns += [{"role": "assistant", "content": said} for said in answer]
+        try:
+            return tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=not answer, **settings)
+        except Exception as error:  # jinja's errors, transformers' ValueError, a template's own
+            reason = " ".join(str(error).split())[:120]
+            raise InputError(
+                f"the tokenizer cannot make a chat of this ({reason}): use the task as it is, or without system=."
+            ) from error
+
+    begun, answer = rendered(prompts[0]), "layerdiv"
+    whole = rendered(prompts[0], answer)
+    between = whole[len(begun) : whole.index(answer, len(begun))] if whole.startswith(begun) else ""
+    lead = " " if (begun + between).endswith(" ") else ""
+    return [(rendered(prompt) + between).removesuffix(" ") for prompt in prompts], lead
+
+
+def shortened(tokenizer: Any, prompt: str, passage: tuple[int, int], tokens: int) -> tuple[str, int]:
+    """The prompt with as little as possible cut from the left of its passage, and how many characters that is.
+
+    Raises InputError where the rest alone is too long.
+    """
+    start, end = passage
+
+    def cut(characters: int) -> str:
+        return prompt[:start] + prompt[start + characters :]
+
+    low, high = 0, end - start  # cut(high) fits, cut(low) does not
+    if length(tokenizer, cut(high)) > tokens:
+        raise InputError(f"a prompt is longer than {tokens} tokens even without its passage: use fewer shots.")
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if length(tokenizer, cut(middle)) <= tokens else (middle, high)
+    return cut(high), high

@@ -1,0 +1,165 @@
+"""A text token by token: coloured by a profile's numbers, what heads look at in it, what components promote at it.
+
+Everything here is a `Block`: the last line of a notebook's cell, or `page.block(block, caption)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Literal, get_args
+
+import numpy as np
+from jaxtyping import Float
+
+from .._checks import choice, instance, some_of
+from ..attribution.profiles import Profile, SquaredProfile
+from ..components import Component, labels_of, positions
+from ..ensemble.decomposition import Part
+from ..errors import InputError
+from ..model.attention import AttentionPatterns
+from . import style
+from .html import Block, circuits, inert, marks, quoted, switch, table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Metric = Literal["loss", "bias", "diversity", "net", "target_logit"]
+# Ends of the colour scales of circuitsvis, which puts white between them: those of the maps.
+_LOW, _HIGH = style.LIGHT.diverging[0][1], style.LIGHT.diverging[-1][1]
+_ALONE = style.LIGHT.sequential[-1][1]
+# Heads whose patterns are drawn side by side, and tokens: circuitsvis draws a square for every pair.
+MOST_HEADS = 12
+MOST_TOKENS = 64
+_MAKE_PROFILE = "make one with layerdiv_tl.profile(model, text)"
+
+
+def coloured_tokens(
+    profile: Profile,
+    metrics: Metric | Sequence[Metric] = ("loss", "bias", "diversity", "net"),
+    components: str | Component | Iterable[str | Component] | None = None,
+    part: Part = "centred",
+) -> Block:
+    """A text whose tokens wear the numbers of their own prediction; buttons choose which number.
+
+    A token is coloured by what the model said one token before: the first of a text has no colour. Colours end at
+    the 98th percentile, so that one token does not hide the others; the value is in the hover.
+
+    metrics
+        "loss": the model's own, in nats; "bias", "diversity", "net"; "target_logit": what is added to the logit of
+        the token, in logits.
+    components
+        Labels or components, a button for each; or None: the mean over all, so that net is the ensemble's error
+        (Theorem 1), and the sum for "target_logit".
+    part
+        The half of a squared profile: "raw", "centred" or "shift". A profile in nats has none.
+
+    Raises InputError for metrics, components and parts that do not exist.
+
+    >>> import layerdiv_tl as ld
+    >>> from transformers import LlamaConfig, LlamaForCausalLM
+    >>> tiny = LlamaForCausalLM(LlamaConfig(vocab_size=32, hidden_size=16, intermediate_size=32,
+    ...     num_hidden_layers=2, num_attention_heads=2))
+    >>> block = coloured_tokens(ld.profile(tiny, [1, 2, 3]), ("loss", "net"))  # shown by a notebook
+    >>> "centred net (logits²)</button>" in block.html
+    True
+    """
+    instance("profile", profile, Profile, _MAKE_PROFILE)
+    wanted = some_of("metrics", metrics, get_args(Metric))
+    choice("part", part, get_args(Part))
+    chosen: list[int] | None = None
+    if components is not None:
+        labels = labels_of("components", components)
+        chosen = [positions(profile.components, label=label)[0] for label in labels]
+    halved = isinstance(profile, SquaredProfile) and profile.part == "raw" and part != "raw"
+    shown = (getattr(profile, part) or profile) if halved else profile
+    gauge = f"{shown.part} " if isinstance(shown, SquaredProfile) else ""
+    strips: dict[str, Block] = {}
+    for metric in wanted:
+        unit = {"loss": "nats", "target_logit": "logits"}.get(metric, profile.measured_in)
+        gauged = metric in ("bias", "diversity", "net")
+        name = f"{gauge if gauged else ''}{metric.replace('_', ' ')} ({unit})"
+        if metric == "loss":
+            strips[name] = _strip(profile, profile.loss)
+            continue
+        values = np.asarray(getattr(shown, metric), dtype=np.float64)
+        if chosen is None:
+            strips[name] = _strip(profile, values.mean(0) if gauged else values.sum(0))
+        else:
+            strips |= {f"{profile.components[i]} {name}": _strip(profile, values[i]) for i in chosen}
+    return switch(strips)
+
+
+def _strip(profile: Profile, values: Float[np.ndarray, " position"]) -> Block:
+    """A text coloured by one number a position; what is said at the end of a text is about no token of it."""
+    begins = np.append(True, profile.documents[1:] != profile.documents[:-1])
+    own = np.where(begins, np.nan, np.roll(values, 1))
+    finite = np.abs(own[np.isfinite(own)])
+    most = float(np.quantile(finite, 0.98)) if finite.size else 0.0
+    signed = bool((own[np.isfinite(own)] < 0).any())
+    return circuits(
+        "ColoredTokens",
+        {
+            "tokens": [inert(token) for token in profile.tokens],
+            "values": [float(f"{value:.4g}") if np.isfinite(value) else None for value in own],
+            "minValue": -(most or 1.0),
+            "maxValue": most or 1.0,
+            "negativeColor": _LOW,
+            "positiveColor": _HIGH if signed else _ALONE,
+            "paddingBottom": 0,
+        },
+    )
+
+
+def attention_heads(patterns: AttentionPatterns) -> Block:
+    """What heads look at, drawn by circuitsvis: small maps to choose from, and one large.
+
+    Raises InputError for more than 12 heads or 64 tokens, for which circuitsvis takes many seconds.
+    """
+    how = "make one with layerdiv_tl.attention_patterns(model, text)"
+    instance("patterns", patterns, AttentionPatterns, how)
+    heads, tokens = len(patterns.components), len(patterns.tokens)
+    if heads > MOST_HEADS or tokens > MOST_TOKENS:
+        raise InputError(
+            f"{heads} heads over {tokens} tokens are too much to look at: choose at most {MOST_HEADS} heads, and a "
+            f"text of at most {MOST_TOKENS} tokens."
+        )
+    drawn = circuits(
+        "AttentionHeads",
+        {
+            "attention": np.round(patterns.patterns, 3).tolist(),
+            "attentionHeadNames": [component.label for component in patterns.components],
+            "tokens": [inert(token if len(token) <= 16 else f"{token[:15]}…") for token in patterns.tokens],
+            "minValue": -1,
+            "maxValue": 1,
+            "negativeColor": _LOW,
+            "positiveColor": _ALONE,
+            "maskUpperTri": True,
+        },
+    )
+    return Block(f"<div class=ld-narrow>{drawn.html}</div>", circuits=True)
+
+
+def promoted_tokens(
+    profile: Profile,
+    component: str | Component | Sequence[str | Component] | None = None,
+    position: int = -1,
+    k: int = 6,
+) -> Block:
+    """What components promote and suppress at a position of a profile: `Profile.top_tokens` as a table.
+
+    Numbers are logits beyond the component's mean over the vocabulary, which no softmax sees. Raises InputError as
+    `Profile.top_tokens` does.
+    """
+    instance("profile", profile, Profile, _MAKE_PROFILE)
+    found = profile.top_tokens(component, position, k)
+    rows: list[tuple[str, Block, Block]] = []
+    for label, lines in found.groupby("component", sort=False):
+        promoted, suppressed = (lines[lines["effect"] == effect] for effect in ("promotes", "suppresses"))
+        rows.append((str(label), _marks(promoted), _marks(suppressed)))
+    return table(("component", "promotes, in logits", "suppresses"), rows)
+
+
+def _marks(lines: pd.DataFrame) -> Block:
+    return marks(
+        [(quoted(str(t)), float(v)) for t, v in zip(lines["token"], lines["contribution_centred"], strict=True)]
+    )

@@ -1,0 +1,285 @@
+"""What is planted, and in closed form what it must measure.
+
+All laws answer the prompts of `synthetic/votes`, in which witnesses name the colour of a car. Head by head
+they read one witness and write 1 logit for the colour it names, so a member is right as often as its
+witness. The rows are every combination of what can be said, as often as its probability wants it: means
+over them *are* the expectations. Informations are those of the members' votes (`estimator="vote"`).
+
+K options, |L| members, p the probability of a right witness, h(p) = −p log2 p − (1−p) log2 (1−p).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import product
+from math import log2
+
+import numpy as np
+
+from ...tasks.synthetic import COLOURS, Votes
+from .model import Eraser, Member, Reader, Say
+
+UNSURE = "unsure"
+# Of four equally likely cases a witness is wrong in one.
+CASES = (True, True, True, False)
+
+# The words of every row's witnesses, and its label.
+Rows = list[tuple[tuple[str, ...], int]]
+
+
+@dataclass(frozen=True, eq=False)
+class Law:
+    """What is planted, and what it must measure.
+
+    bias, diversity, bias_shift, diversity_shift, accuracy
+        The members', one number each; the shift halves are 0 where nothing is said.
+    cosine, cosine_centred
+        Between the first two members.
+    """
+
+    members: tuple[Member, ...]
+    rows: Rows
+    options: int
+    bias: tuple[float, ...]
+    diversity: tuple[float, ...]
+    coherence: float
+    cosine: float
+    cosine_centred: float
+    accuracy: tuple[float, ...]
+    ensemble_accuracy: float
+    relevancy: float
+    redundancy: float
+    conditional_redundancy: float
+    bias_shift: tuple[float, ...] = ()
+    diversity_shift: tuple[float, ...] = ()
+
+
+def _voter(layer: int, index: int, witness: int, options: int = 2) -> Reader:
+    """A head that writes 1 for the colour its witness names, and nothing where it names none."""
+    one = np.eye(options, dtype=int).tolist()
+    return Reader(layer, index, witness, {COLOURS[k]: Say(tuple(one[k])) for k in range(options)})
+
+
+def _noise(p: float) -> float:
+    """h(p) in bits: what is not known of a vote that is right with probability p, of two options."""
+    return -p * log2(p) - (1 - p) * log2(1 - p)
+
+
+def _named(*votes: int) -> tuple[str, ...]:
+    return tuple(COLOURS[vote] for vote in votes)
+
+
+def _independent() -> Law:
+    """Two fair witnesses; the label is what the first says, or what the second says, by the toss of a coin.
+
+    So each is right in p = 3/4: bias 2(1−p)/K = 1/4. The two agree in c = 1/2: the mean of differing votes
+    is 1/2 off each, diversity (1−c)/4. Votes cost 1/2 bit of the label where they differ:
+    I(U;Y) = 1 − 1/2. They are independent, TC(U) = 0, but not once the label is known.
+    """
+    rows = [(_named(a, b), (a, b)[coin]) for a, b, coin in product(range(2), repeat=3)]
+    each = 1 - _noise(3 / 4)
+    return Law(
+        members=(_voter(0, 0, 0), _voter(1, 1, 1)),
+        rows=rows,
+        options=2,
+        bias=(1 / 4, 1 / 4),
+        diversity=(1 / 8, 1 / 8),
+        coherence=3 / 2,  # 2 where they agree, 1 where they do not
+        cosine=1 / 2,
+        cosine_centred=0.0,
+        accuracy=(3 / 4, 3 / 4),
+        ensemble_accuracy=3 / 4,  # a tie is won by the first option, rightly in half of the ties
+        relevancy=2 * each,
+        redundancy=0.0,
+        conditional_redundancy=1 / 2 - 2 * each,
+    )
+
+
+def _copied() -> Law:
+    """Both heads read the first witness, right in p = 3/4; nobody reads the second.
+
+    Diversity 0, so the loss is the bias. All that one vote says the other says too: TC(U) = H(u) = 1 bit,
+    TC(U|Y) = h(p), I(U;Y) = 1 − h(p) = half of the relevancy.
+    """
+    rows = [(_named(y if right else 1 - y, other), y) for y, right, other in product(range(2), CASES, range(2))]
+    return Law(
+        members=(_voter(0, 0, 0), _voter(1, 1, 0)),
+        rows=rows,
+        options=2,
+        bias=(1 / 4, 1 / 4),
+        diversity=(0.0, 0.0),
+        coherence=2.0,
+        cosine=1.0,
+        cosine_centred=1.0,
+        accuracy=(3 / 4, 3 / 4),
+        ensemble_accuracy=3 / 4,
+        relevancy=2 * (1 - _noise(3 / 4)),
+        redundancy=1.0,
+        conditional_redundancy=_noise(3 / 4),
+    )
+
+
+def _complementary() -> Law:
+    """One witness is sure and right, the other unsure, in turns; a head writes nothing for an unsure one.
+
+    A silent head's bias is 1/K = 1/2, a right one's 0: 1/4 as in the other pairs. The mean of the two is
+    half a vote, 1/2 off each: diversity 1/8, half of it in the shift, since only one head adds to all
+    options' mean. Alone each is right in 1/2 and shares the first place in 1/2; together always. As votes,
+    silence is the first option: P(vote = first) = 3/4, H(U) = 1.5, H(u|Y) = 1/2, H(U|Y) = 1/2 bit.
+    """
+    rows: Rows = []
+    for y, first in product(range(2), (True, False)):
+        rows.append(((COLOURS[y], UNSURE) if first else (UNSURE, COLOURS[y]), y))
+    return Law(
+        members=(_voter(0, 0, 0), _voter(1, 1, 1)),
+        rows=rows,
+        options=2,
+        bias=(1 / 4, 1 / 4),
+        bias_shift=(1 / 8, 1 / 8),
+        diversity=(1 / 8, 1 / 8),
+        diversity_shift=(1 / 16, 1 / 16),
+        coherence=1.0,
+        cosine=0.0,
+        cosine_centred=0.0,
+        accuracy=(3 / 4, 3 / 4),
+        ensemble_accuracy=1.0,
+        relevancy=2 * (_noise(3 / 4) - 1 / 2),
+        redundancy=2 * _noise(3 / 4) - 3 / 2,
+        conditional_redundancy=1 / 2,
+    )
+
+
+def _together() -> Law:
+    """Of three colours the witness names the right one, c; the heads write 2 for c and 3 for a wrong one each.
+
+    One prefers c + 1, the other c + 2, so each alone is always wrong, and their sum (4, 3, 3) always right.
+    Bias (1² + 3²)/3; ū = (2, 1½, 1½), loss (1 + 2·(3/2)²)/3, diversity 2·(3/2)²/3. Centred, two unlike
+    thirds leave a cosine of (4 − 25/3)/(13 − 25/3) = −13/14. A wrong vote tells the label as well as a right
+    one: relevancy 2 log2 3, redundancy log2 3.
+    """
+    wrong = [
+        {COLOURS[c]: Say(tuple(2 * (k == c) + 3 * (k == (c + step) % 3) for k in range(3))) for c in range(3)}
+        for step in (1, 2)
+    ]
+    return Law(
+        members=(Reader(0, 0, 0, wrong[0]), Reader(1, 1, 0, wrong[1])),
+        rows=[(_named(c, other), c) for c, other in product(range(3), repeat=2)],
+        options=3,
+        bias=(10 / 3, 10 / 3),
+        bias_shift=(16 / 9, 16 / 9),
+        diversity=(3 / 2, 3 / 2),
+        coherence=34 / 26,
+        cosine=4 / 13,
+        cosine_centred=-13 / 14,
+        accuracy=(0.0, 0.0),
+        ensemble_accuracy=1.0,
+        relevancy=2 * log2(3),
+        redundancy=log2(3),
+        conditional_redundancy=0.0,
+    )
+
+
+def _shift() -> Law:
+    """The first head votes by the first witness, p = 3/4; the second adds s = ±2 to all options, by the second.
+
+    Centred, the second head is silent: bias 1/4, diversity (1/2)²/4. The rest is shift: means m = 1/2 and s,
+    target 1/2, bias (s − 1/2)² = 17/4, diversity (s − 1/2)²/4. Skipping the second layer moves no
+    probability at all.
+    """
+    rows = [(_named(y if right else 1 - y, other), y) for y, right, other in product(range(2), CASES, range(2))]
+    amount = {COLOURS[0]: Say(everywhere=2), COLOURS[1]: Say(everywhere=-2)}
+    return Law(
+        members=(_voter(0, 0, 0), Reader(1, 1, 1, amount)),
+        rows=rows,
+        options=2,
+        bias=(1 / 4, 17 / 4 + 1 / 4),
+        bias_shift=(0.0, 17 / 4),
+        diversity=(17 / 16 + 1 / 16,) * 2,
+        diversity_shift=(17 / 16,) * 2,
+        coherence=(13 + 5) / 2 / 9,
+        cosine=0.0,
+        cosine_centred=float("nan"),  # a head that is silent once centred has no direction
+        accuracy=(3 / 4, 1 / 2),
+        ensemble_accuracy=3 / 4,
+        relevancy=1 - _noise(3 / 4),
+        redundancy=0.0,
+        conditional_redundancy=0.0,
+    )
+
+
+def _undo() -> Law:
+    """a: a head votes by the first witness, who knows nothing. −a: an MLP takes that out. b: the second, p = 3/4.
+
+    The logits are b alone, ū = b/3. With a·b = 1/2 on average: biases 2(1−½)/2, (4 + 2)/4 and 1/4;
+    diversities (|a|² ∓ a·b·2/3 + |b|²/9)/2 for ±a, and (4/9)/2 for b. As votes a and −a are opposite and know
+    nothing: TC(U) = TC(U|Y) = 1 bit. Without the first layer the MLP writes nothing either and no
+    probability moves; without the second the logits are a + b.
+    """
+    rows = [(_named(a, y if right else 1 - y), y) for y, right, a in product(range(2), CASES, range(2))]
+    undone = _voter(0, 0, 0)
+    return Law(
+        members=(undone, Eraser(1, undone), _voter(2, 1, 1)),
+        rows=rows,
+        options=2,
+        bias=(1 / 2, 3 / 2, 1 / 4),
+        bias_shift=(0.0, 1.0, 0.0),
+        diversity=(7 / 18, 13 / 18, 4 / 18),
+        diversity_shift=(1 / 9, 4 / 9, 1 / 9),  # means ½, −½, ½ around 1/6
+        coherence=1 / 3,
+        cosine=-1.0,
+        cosine_centred=-1.0,
+        accuracy=(1 / 2, 1 / 2, 3 / 4),
+        ensemble_accuracy=3 / 4,
+        relevancy=1 - _noise(3 / 4),
+        redundancy=1.0,
+        conditional_redundancy=1.0,
+    )
+
+
+def _votes() -> Law:
+    """Five witnesses, right in 3/4, who in 1 of 5 rows all repeat one of them: `Votes`, whose forms these are.
+
+    Two of them agree with probability c = s + (1 − s)(p² + (1−p)²) = 0.7; cosine c, centred 2c − 1,
+    coherence 1 + 4c. `Votes` gives the rest. For each label there are 4⁵ rows of all combinations of four
+    equally likely cases, and 4⁵/4 rows of one case repeated.
+    """
+    p, shared, count = 3 / 4, 1 / 5, 5
+    rows: Rows = []
+    for y in range(2):
+        alone = list(product(CASES, repeat=count))
+        repeated = [(right,) * count for right in CASES] * (len(alone) // 16)
+        rows += [(_named(*(y if right else 1 - y for right in cases)), y) for cases in alone + repeated]
+    said = np.array([[COLOURS.index(word) for word in words] for words, _ in rows])
+    law = Votes(np.array([y for _, y in rows]), said, options=2, right=p, shared=shared)
+    agree = shared + (1 - shared) * (p**2 + (1 - p) ** 2)
+    most = 0.0  # three or more of five independent ones are right
+    for cases in product((True, False), repeat=count):
+        most += (sum(cases) >= 3) * p ** sum(cases) * (1 - p) ** (count - sum(cases))
+    return Law(
+        members=tuple(_voter(layer, 0, layer) for layer in range(count)),
+        rows=rows,
+        options=2,
+        bias=(law.bias,) * count,
+        diversity=(law.diversity,) * count,
+        coherence=1 + (count - 1) * agree,
+        cosine=agree,
+        cosine_centred=2 * agree - 1,
+        accuracy=(p,) * count,
+        ensemble_accuracy=shared * p + (1 - shared) * most,
+        relevancy=law.relevancy,
+        redundancy=law.redundancy,
+        conditional_redundancy=law.conditional_redundancy,
+    )
+
+
+# By name: one line on what it shows, and the law.
+LAWS: Mapping[str, tuple[str, Callable[[], Law]]] = {
+    "independent": ("two heads that vote independently of each other", _independent),
+    "copied": ("two heads that write the same", _copied),
+    "complementary": ("two heads, each right where the other is silent", _complementary),
+    "together": ("two heads, each always wrong, whose sum is always right", _together),
+    "shift": ("a head that votes, and one that raises or lowers all options alike", _shift),
+    "undo": ("an MLP that undoes what an earlier head wrote", _undo),
+    "votes": ("five noisy voters, one a layer, which in a fifth of the rows all repeat one of them", _votes),
+}
