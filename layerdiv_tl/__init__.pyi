@@ -28,7 +28,7 @@ from .tasks.task import task as task
 from .views.explorer import Explorer as Explorer
 from .views.explorer import explore as explore
 from .views.token_views import attention_heads as attention_heads
-from .views.token_views import coloured_tokens as coloured_tokens
+from .views.token_views import colored_tokens as colored_tokens
 from .views.token_views import promoted_tokens as promoted_tokens
 
 __version__: str

@@ -21,7 +21,7 @@ from ._signals import Terminated, terminable
 from .errors import InputError
 
 # What `drop_plan` takes; written out, for importing it would load torch.
-_SCORES = ("loss", "accuracy", "diversity", "diversity_centred", "net", "relevancy", "relative", "influence")
+_SCORES = ("loss", "accuracy", "diversity", "diversity_centered", "net", "relevancy", "relative", "influence")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -110,7 +110,7 @@ def _parser() -> argparse.ArgumentParser:
         "arguments it goes on where it was stopped. A study in the same folder shows them in its report.",
     )
     depth.add_argument(
-        "--model", metavar="M", action="extend", nargs="+", help="as in run; of several, maps between neighbours too"
+        "--model", metavar="M", action="extend", nargs="+", help="as in run; of several, maps between neighbors too"
     )
     depth.add_argument(
         "--task", metavar="T", action="extend", nargs="+", help="as in run (default: the sample tasks, unless --text)"
@@ -174,7 +174,7 @@ def _parser() -> argparse.ArgumentParser:
         "profile",
         help="one text: bias and diversity of every component at every token, as a page",
         description="Take a model apart on one text, over its whole vocabulary, and write one page that works without "
-        "a network: the text coloured by its numbers, maps component × token, the hardest tokens, what heads look at.",
+        "a network: the text colored by its numbers, maps component × token, the hardest tokens, what heads look at.",
     )
     text.add_argument(
         "--model", metavar="M", default="default", help="a Hugging Face id, folder, .gguf file, 'default'"
@@ -191,9 +191,9 @@ def _parser() -> argparse.ArgumentParser:
     text.add_argument("--trust-remote-code", action="store_true", help="run code that comes with a checkpoint")
     text.add_argument("--json", action="store_true", help="print the numbers as JSON")
     text.set_defaults(run=_profile)
-    tasks = commands.add_parser("tasks", help="the tasks by name: options, templates, rows, licence")
+    tasks = commands.add_parser("tasks", help="the tasks by name: options, templates, rows, license")
     tasks.set_defaults(run=_tasks)
-    models = commands.add_parser("models", help="the models of the papers: size, components, licence, loading")
+    models = commands.add_parser("models", help="the models of the papers: size, components, license, loading")
     models.set_defaults(run=_models)
     for listing in (tasks, models):
         listing.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
@@ -498,7 +498,7 @@ def _tasks(options: argparse.Namespace) -> int:
     records = task_records()
     if options.json:
         return _print_json(records)
-    shown = ("name", "rows", "options", "templates", "licence", "asks", "source")
+    shown = ("name", "rows", "options", "templates", "license", "asks", "source")
     print(
         _wrap(
             "ld.task(NAME) renders one, layerdiv run --task NAME uses it; rows from Hugging Face can come from a "
@@ -511,9 +511,9 @@ def _tasks(options: argparse.Namespace) -> int:
 
 
 def _models(options: argparse.Namespace) -> int:
-    from .replication.paper_models import catalogue
+    from .replication.paper_models import catalog
 
-    entries = catalogue()
+    entries = catalog()
     if options.json:
         return _print_json([entry.record() for entry in entries])
     rows = [
@@ -522,7 +522,7 @@ def _models(options: argparse.Namespace) -> int:
             "size": _short(entry.parameters),
             "components": str(entry.components),
             "bf16 GB": f"{entry.gigabytes:.3g}",
-            "licence": entry.licence,
+            "license": entry.license,
             "loading": entry.loading,
         }
         for entry in entries

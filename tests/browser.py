@@ -45,7 +45,7 @@ class Browser:
 
     @contextlib.contextmanager
     def open(self, path: Path, width: int = 1200, scheme: str = "light", height: int = 900) -> Iterator[Opened]:
-        """Open a file at a width and colour scheme, offline; it is loaded and had a moment to draw."""
+        """Open a file at a width and color scheme, offline; it is loaded and had a moment to draw."""
         viewport = {"width": width, "height": height}
         context = self._browser.new_context(viewport=viewport, color_scheme=scheme, offline=True)
         opened = Opened(context.new_page())

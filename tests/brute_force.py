@@ -4,7 +4,7 @@ It is written from the definitions alone, with PyTorch and Hugging Face transfor
 the package it is used to check. One prompt at a time, no padding. The writes to the residual stream are
 caught with plain forward hooks; everything after that is float64 arithmetic on those writes.
 
-    u(v) = sum_j W_U[v, j] * gain[j] * centre(write)[j] / sigma(final residual)
+    u(v) = sum_j W_U[v, j] * gain[j] * center(write)[j] / sigma(final residual)
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Layout:
     n_heads: int
     final_norm: nn.Module
     eps: float
-    centred: bool  # True: LayerNorm; False: RMSNorm
+    centered: bool  # True: LayerNorm; False: RMSNorm
 
 
 def layout_of(model: LlamaForCausalLM | GPT2LMHeadModel) -> Layout:
@@ -51,7 +51,7 @@ def layout_of(model: LlamaForCausalLM | GPT2LMHeadModel) -> Layout:
             n_heads=model.config.num_attention_heads,
             final_norm=model.model.norm,
             eps=model.model.norm.variance_epsilon,
-            centred=False,
+            centered=False,
         )
     if isinstance(model, GPT2LMHeadModel):
         return Layout(
@@ -62,7 +62,7 @@ def layout_of(model: LlamaForCausalLM | GPT2LMHeadModel) -> Layout:
             n_heads=model.config.num_attention_heads,
             final_norm=model.transformer.ln_f,
             eps=model.transformer.ln_f.eps,
-            centred=True,
+            centered=True,
         )
     raise TypeError(f"no layout for {type(model).__name__}")
 
@@ -104,8 +104,8 @@ def output_matrix(projection: nn.Module) -> np.ndarray:
     return weight.T if isinstance(projection, nn.Linear) else weight
 
 
-def sigma_of(x: np.ndarray, eps: float, centred: bool) -> float:
-    if centred:
+def sigma_of(x: np.ndarray, eps: float, centered: bool) -> float:
+    if centered:
         x = x - x.mean()
     return float(np.sqrt((x * x).mean() + eps))
 
@@ -115,8 +115,8 @@ def frozen_readout(
 ) -> np.ndarray:
     """u(v) for each option: the final norm without its bias, its statistic held at sigma, then W_U."""
     layout = layout_of(model)
-    centred = write - write.mean() if layout.centred else write
-    normed = double(layout.final_norm.weight) * centred / sigma
+    centered = write - write.mean() if layout.centered else write
+    normed = double(layout.final_norm.weight) * centered / sigma
     unembedding = double(model.lm_head.weight[option_ids])
     return np.array([np.sum(row * normed) for row in unembedding], dtype=np.float64)
 
@@ -184,7 +184,7 @@ def reference(
     sigmas: list[float] = []
     for write in sublayers.values():
         stream = stream + write
-        sigmas.append(sigma_of(stream, layout.eps, layout.centred))
+        sigmas.append(sigma_of(stream, layout.eps, layout.centered))
     final_sigma = sigmas[-1]
 
     labels: list[str] = []

@@ -6,7 +6,7 @@ options, and never imports the package it is used to check. u is [example, membe
 then averaged over examples. A list with one name (or group label) per member says which module a member is in;
 modules and groups come out in the order in which they first appear.
 
-Three gauges: raw, mean_k x^2; shift, (mean_k x)^2; centred, var_k x. Each is computed on its own.
+Three gauges: raw, mean_k x^2; shift, (mean_k x)^2; centered, var_k x. Each is computed on its own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-GAUGES = ("raw", "centred", "shift")
+GAUGES = ("raw", "centered", "shift")
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -40,7 +40,7 @@ def size(x: Sequence[float] | np.ndarray, gauge: str = "raw") -> float:
     middle = mean(x)
     if gauge == "shift":
         return middle * middle
-    if gauge == "centred":
+    if gauge == "centered":
         return mean((x_k - middle) ** 2 for x_k in x)
     raise ValueError(f"gauge must be one of {GAUGES}, not {gauge!r}")
 
@@ -132,13 +132,13 @@ class SquaredTerms:
 
 @dataclass(frozen=True)
 class Squared:
-    """Theorem 1 raw, centred and shift; coherence raw and of the options' centred values."""
+    """Theorem 1 raw, centered and shift; coherence raw and of the options' centered values."""
 
     raw: SquaredTerms
-    centred: SquaredTerms
+    centered: SquaredTerms
     shift: SquaredTerms
     coherence: float
-    coherence_centred: float
+    coherence_centered: float
 
 
 def squared_terms(u: np.ndarray, t: np.ndarray, gauge: str) -> SquaredTerms:
@@ -165,11 +165,11 @@ def squared_terms(u: np.ndarray, t: np.ndarray, gauge: str) -> SquaredTerms:
     )
 
 
-def coherence_of(u: np.ndarray, centred: bool = False) -> float:
+def coherence_of(u: np.ndarray, centered: bool = False) -> float:
     """|sum_i u_i|^2 / sum_i |u_i|^2 per example, then averaged (MATHS 1); NaN where every member is zero."""
     ratios = []
     for members in u:
-        vectors = [v - mean(v) for v in members] if centred else list(members)
+        vectors = [v - mean(v) for v in members] if centered else list(members)
         above = math.fsum(x * x for x in sum_vector(vectors))
         below = math.fsum(x * x for v in vectors for x in v)
         ratios.append(above / below if below > 0 else math.nan)
@@ -182,7 +182,7 @@ def squared(u: np.ndarray, t: np.ndarray) -> Squared:
     return Squared(
         **{gauge: squared_terms(u, t, gauge) for gauge in GAUGES},
         coherence=coherence_of(u),
-        coherence_centred=coherence_of(u, centred=True),
+        coherence_centered=coherence_of(u, centered=True),
     )
 
 
@@ -382,7 +382,7 @@ class Theorem3Terms:
     mean_cov_target: float  # mean_i cov(u_i, t)
     bias: float
     diversity: float
-    centred_diversity: float  # (1 - 1/|L|)(v_bar - c_bar)
+    centered_diversity: float  # (1 - 1/|L|)(v_bar - c_bar)
     printed_omega: float  # v_bar + mean_i (m_i - m_t)^2
     printed_bias: float
     printed_diversity: float
@@ -424,7 +424,7 @@ def theorem3_of_example(members: np.ndarray, target: np.ndarray) -> Theorem3Term
         mean_cov_target=cov_t,
         bias=gap_squared + omega + var_t - 2 * cov_t,
         diversity=omega - bracket,
-        centred_diversity=(1 - 1 / n) * (v_bar - c_bar),
+        centered_diversity=(1 - 1 / n) * (v_bar - c_bar),
         printed_omega=printed_omega,
         printed_bias=gap_squared + printed_omega,
         printed_diversity=printed_omega - bracket,
@@ -591,7 +591,7 @@ class Nested:
     """The squared nested cut in the three gauges."""
 
     raw: NestedTerms
-    centred: NestedTerms
+    centered: NestedTerms
     shift: NestedTerms
 
 
@@ -681,7 +681,7 @@ class PlainSplit:
     """The plain split in the three gauges."""
 
     raw: PlainSplitTerms
-    centred: PlainSplitTerms
+    centered: PlainSplitTerms
     shift: PlainSplitTerms
 
 
@@ -691,9 +691,9 @@ def plain_split_terms(u: np.ndarray, found: dict[Hashable, list[int]], gauge: st
     within, distance, total = [], [], []
     for e in range(n_examples):
         u_bar = mean_vector(u[e])
-        centre = {g: mean_vector([u[e, h] for h in members]) for g, members in found.items()}
-        within.append([mean(size(centre[g] - u[e, h], gauge) for h in members) for g, members in found.items()])
-        distance.append([size(centre[g] - u_bar, gauge) for g in found])
+        center = {g: mean_vector([u[e, h] for h in members]) for g, members in found.items()}
+        within.append([mean(size(center[g] - u[e, h], gauge) for h in members) for g, members in found.items()])
+        distance.append([size(center[g] - u_bar, gauge) for g in found])
         total.append(mean(size(u_bar - u[e, h], gauge) for h in range(n_members)))
     weight = np.array([len(members) / n_members for members in found.values()])
     within_of = np.array([mean(row[g] for row in within) for g in range(len(found))])
@@ -725,9 +725,9 @@ class Pairwise:
     """Matrices [member, member]."""
 
     distance: np.ndarray  # mean over examples and options of (u_i - u_j)^2
-    distance_centred: np.ndarray
+    distance_centered: np.ndarray
     cosine: np.ndarray  # pooled over examples and options; NaN where a member is zero
-    cosine_centred: np.ndarray
+    cosine_centered: np.ndarray
     disagreement: np.ndarray  # share of examples in which the argmax differs (ties: the first option)
 
 
@@ -735,9 +735,9 @@ def pairwise(u: np.ndarray) -> Pairwise:
     """Squared distance, pooled cosine and vote disagreement of every pair of members."""
     u = np.asarray(u, dtype=np.float64)
     n_examples, n_members, n_options = u.shape
-    centred = np.zeros_like(u)
+    centered = np.zeros_like(u)
     for e, i in itertools.product(range(n_examples), range(n_members)):
-        centred[e, i] = u[e, i] - mean(u[e, i])
+        centered[e, i] = u[e, i] - mean(u[e, i])
 
     def distances(x: np.ndarray) -> np.ndarray:
         cells = list(itertools.product(range(n_examples), range(n_options)))
@@ -761,9 +761,9 @@ def pairwise(u: np.ndarray) -> Pairwise:
         disagreement[i, j] = mean(float(np.argmax(u[e, i]) != np.argmax(u[e, j])) for e in range(n_examples))
     return Pairwise(
         distance=distances(u),
-        distance_centred=distances(centred),
+        distance_centered=distances(centered),
         cosine=cosines(u),
-        cosine_centred=cosines(centred),
+        cosine_centered=cosines(centered),
         disagreement=disagreement,
     )
 
@@ -788,7 +788,7 @@ class WholeVocabulary:
 
     n_members: int  # |L|
     raw: VocabularyTerms
-    centred: VocabularyTerms
+    centered: VocabularyTerms
     shift: VocabularyTerms
     target_logit: np.ndarray  # [component, position] u_i(next token), NaN without one
     member_cross_entropy: np.ndarray  # [component, position] CE(t, softmax(|L| u_i)), NaN without a next token

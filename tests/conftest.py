@@ -31,7 +31,7 @@ def llama(seed: int = 0, **settings: object) -> torch.nn.Module:
         "num_key_value_heads": 2,
         "max_position_embeddings": 64,
     }
-    return randomised(LlamaForCausalLM(LlamaConfig(**{**shape, **settings})))
+    return randomized(LlamaForCausalLM(LlamaConfig(**{**shape, **settings})))
 
 
 def tied(*order: int, **settings: object) -> torch.nn.Module:
@@ -48,10 +48,10 @@ def gpt2(seed: int = 0) -> torch.nn.Module:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(seed)
-    return randomised(GPT2LMHeadModel(GPT2Config(vocab_size=61, n_embd=32, n_layer=3, n_head=4, n_positions=64)))
+    return randomized(GPT2LMHeadModel(GPT2Config(vocab_size=61, n_embd=32, n_layer=3, n_head=4, n_positions=64)))
 
 
-def randomised(model: torch.nn.Module) -> torch.nn.Module:
+def randomized(model: torch.nn.Module) -> torch.nn.Module:
     """Every vector (norm gains, biases) random and every matrix of a size that matters."""
     with torch.no_grad():
         for parameter in model.parameters():

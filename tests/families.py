@@ -164,7 +164,7 @@ def config_of(model_type: str, options: dict[str, Any]) -> PreTrainedConfig:
 
 
 @torch.no_grad()
-def reinitialise(model: PreTrainedModel, seed: int, embed_std: float) -> None:
+def reinitialize(model: PreTrainedModel, seed: int, embed_std: float) -> None:
     """Draw every parameter (and the routers' correction biases) anew, each from its own seed, so that none is neutral.
 
     Parameters of a kind not known here (attention sinks, activation slopes, state-space rates) keep the family's own
@@ -204,7 +204,7 @@ def family(name: str, seed: int = 0) -> PreTrainedModel:
         torch.manual_seed(seed)
         model: PreTrainedModel = auto.from_config(config, dtype=torch.float32).eval()
     model.config.architectures = [type(model).__name__]  # as a saved checkpoint has it; from_config leaves it None
-    reinitialise(model, seed, options.get("_embed", 0.5 if config.tie_word_embeddings else 1.0))
+    reinitialize(model, seed, options.get("_embed", 0.5 if config.tie_word_embeddings else 1.0))
     return model
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from conftest import randomised
+from conftest import randomized
 from torch import nn
 from transformers import LlamaConfig, LlamaPreTrainedModel
 from transformers.masking_utils import create_causal_mask
@@ -191,10 +191,10 @@ class RavenForCausalLM(LlamaPreTrainedModel):
 def ouro(seed: int = 0, **settings: Any) -> nn.Module:
     """A tiny random one, no norm of which is the identity."""
     torch.manual_seed(seed)
-    return randomised(OuroForCausalLM(OuroConfig(**{**SHAPE, **settings})))
+    return randomized(OuroForCausalLM(OuroConfig(**{**SHAPE, **settings})))
 
 
 def raven(seed: int = 0, **settings: Any) -> nn.Module:
     """A tiny random one."""
     torch.manual_seed(seed)
-    return randomised(RavenForCausalLM(RavenConfig(**{**SHAPE, **settings})))
+    return randomized(RavenForCausalLM(RavenConfig(**{**SHAPE, **settings})))

@@ -168,7 +168,7 @@ def test_options_without_an_order(stories, unordered):
 
 
 def test_a_task_made_by_hand_has_ordered_options_and_labels_of_them():
-    made = {"name": "t", "texts": ("a", "b"), "template": "", "source": "", "licence": ""}
+    made = {"name": "t", "texts": ("a", "b"), "template": "", "source": "", "license": ""}
     good = {"prompts": ("a", "b"), "options": (" x", " y"), "labels": np.array([0, 1])}
     assert len(ld.Task(**made, **good)) == 2
     bad = {"options": ({" x", " y"}, {" x": 0}.keys()), "prompts": ({"a", "b"}, FRAME)}
@@ -213,7 +213,7 @@ def test_a_map_that_divides_by_nothing_is_known_from_its_answers(width):
             return x * self.weight + 1
 
     found = probe(Gains(), width, torch.float32, torch.device("cpu"))
-    assert (found.eps, found.centred) == (None, False)
+    assert (found.eps, found.centered) == (None, False)
     np.testing.assert_allclose(found.gain, np.linspace(0.5, 2, width), rtol=1e-5)
     x = torch.randn(3, width)
     np.testing.assert_allclose(found(x), Gains()(x).detach(), rtol=1e-5)

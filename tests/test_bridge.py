@@ -155,12 +155,12 @@ def test_a_copy_of_a_bridge_is_another_model():
 
 
 def test_compatibility_mode_is_taken_as_it_is():
-    """center_unembed shifts all logits of a position; the parts follow, and centred they do not move."""
+    """center_unembed shifts all logits of a position; the parts follow, and centered they do not move."""
     plain = ld.contributions(llama(), PROMPTS, [7, 30], unit="head")
     bridge = boot(llama())
     bridge.enable_compatibility_mode()
     folded = ld.contributions(bridge, PROMPTS, [7, 30], unit="head")
     assert folded.identity_gap <= 1e-6
-    centred = [c.values - c.values.mean(2, keepdims=True) for c in (plain, folded)]
-    np.testing.assert_allclose(centred[1], centred[0], atol=1e-5)
+    centered = [c.values - c.values.mean(2, keepdims=True) for c in (plain, folded)]
+    np.testing.assert_allclose(centered[1], centered[0], atol=1e-5)
     assert np.abs(folded.values - plain.values).max() > 1e-3

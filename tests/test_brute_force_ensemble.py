@@ -46,7 +46,7 @@ def halved(u):
 def test_squared_worked_by_hand():
     s = oracle.squared(np.array([[[0.0, 0.0], [2.0, 0.0]]]), np.array([[1.0, 0.0]]))
     assert (s.raw.loss, s.raw.bias, s.raw.diversity) == (0, 0.5, 0.5)
-    assert (s.centred.bias, s.centred.diversity) == (0.25, 0.25)
+    assert (s.centered.bias, s.centered.diversity) == (0.25, 0.25)
     assert (s.shift.bias, s.shift.diversity) == (0.25, 0.25)
     assert s.raw.diversity_logit == 2
     assert s.coherence == 1
@@ -62,7 +62,7 @@ def test_theorem_1_in_every_gauge(ut):
         assert terms.member_net.mean() == pytest.approx(terms.loss, rel=1e-10, abs=1e-10)
         assert terms.diversity_logit == pytest.approx(ut[0].shape[1] ** 2 * terms.diversity, rel=1e-12)
     for field in ("loss", "bias", "diversity", "diversity_logit", "member_bias", "member_diversity"):
-        parts = getattr(s.centred, field) + getattr(s.shift, field)
+        parts = getattr(s.centered, field) + getattr(s.shift, field)
         np.testing.assert_allclose(getattr(s.raw, field), parts, rtol=1e-10)
 
 
@@ -72,7 +72,7 @@ def test_squared_agrees_with_numpy(ut):
     u_bar = u.mean(axis=1, keepdims=True)
     assert s.raw.loss == pytest.approx(((t - u_bar[:, 0]) ** 2).mean())
     np.testing.assert_allclose(s.raw.member_bias, ((t[:, None] - u) ** 2).mean(axis=(0, 2)))
-    np.testing.assert_allclose(s.centred.member_diversity, (u_bar - u).var(axis=2).mean(axis=0))
+    np.testing.assert_allclose(s.centered.member_diversity, (u_bar - u).var(axis=2).mean(axis=0))
     np.testing.assert_allclose(s.shift.member_bias, ((t[:, None] - u).mean(axis=2) ** 2).mean(axis=0))
     assert s.coherence == pytest.approx(((u.sum(1) ** 2).sum(1) / (u**2).sum((1, 2))).mean())
 
@@ -182,7 +182,7 @@ def test_theorem_3_exact_equals_squared(ut):
     assert theorem.bias == pytest.approx(s.raw.bias, rel=1e-10)
     assert theorem.diversity == pytest.approx(s.raw.diversity, rel=1e-10)
     assert theorem.spread_of_means == pytest.approx(s.shift.diversity, rel=1e-10)
-    assert theorem.centred_diversity == pytest.approx(s.centred.diversity, rel=1e-10)
+    assert theorem.centered_diversity == pytest.approx(s.centered.diversity, rel=1e-10)
     assert theorem.printed_diversity - theorem.diversity == pytest.approx(theorem.gap_squared, rel=1e-8)
 
 
@@ -284,8 +284,8 @@ def test_plain_split(ut):
 def test_pairwise(ut):
     u, t = ut
     p = oracle.pairwise(u)
-    centred = u - u.mean(-1, keepdims=True)
-    for x, distance, cosine in ((u, p.distance, p.cosine), (centred, p.distance_centred, p.cosine_centred)):
+    centered = u - u.mean(-1, keepdims=True)
+    for x, distance, cosine in ((u, p.distance, p.cosine), (centered, p.distance_centered, p.cosine_centered)):
         flat = x.transpose(1, 0, 2).reshape(u.shape[1], -1)
         norm = np.linalg.norm(flat, axis=1)
         np.testing.assert_allclose(cosine, flat @ flat.T / np.outer(norm, norm), rtol=1e-9, atol=1e-12)

@@ -11,7 +11,7 @@ from layerdiv_tl.studies.study import CURVES, Study
 
 # What every finished cell has among its totals.
 DULL = {("squared", "accuracy"): 0.5, ("paper", "loss"): 0.2, ("paper", "bias"): 0.25, ("paper", "silent_bias"): 0.25}
-DULL |= {("squared", f"diversity{kind}"): 1.0 for kind in ("", "_centred", "_logit", "_logit_centred")}
+DULL |= {("squared", f"diversity{kind}"): 1.0 for kind in ("", "_centered", "_logit", "_logit_centered")}
 MODULES = {"embedding": 1, "attention": 12, "mlp": 12}
 
 
@@ -34,9 +34,9 @@ def planted(models=8, tasks=4, *, curve=None, bias=None, diversity=None, totals=
             for loss, term, shares in (
                 ("paper", "bias", bias),
                 ("squared", "bias", bias),
-                ("squared", "bias_centred", bias),
+                ("squared", "bias_centered", bias),
                 ("squared", "diversity", diversity),
-                ("squared", "diversity_centred", diversity),
+                ("squared", "diversity_centered", diversity),
             ):
                 for module, n in MODULES.items():
                     share = (shares or {k: v / 25 for k, v in MODULES.items()})[module] + 0.002 * rng.normal()
@@ -125,7 +125,7 @@ def test_too_little_is_not_tested():
     found = verdicts(planted(models=2, tasks=2, curve=curves(1)))
     assert set(found.values()) == {"not tested"}
     bare = verdicts(planted())
-    assert bare[1, "per model"] == bare[2, "per model"] == bare[5, "centred"] == "not tested"
+    assert bare[1, "per model"] == bare[2, "per model"] == bare[5, "centered"] == "not tested"
 
 
 def test_what_was_left_out_is_not_counted():
@@ -138,7 +138,7 @@ def test_what_was_left_out_is_not_counted():
     claims = planted(models=3, curve=some_flat).claims(draws=50).set_index(["number", "reading"])
     assert "mean of 9 curves (3 more do not vary)" in claims["because"][1, "per model"]
     always_moving = planted(models=3, curve=curves(1)).claims(draws=50).set_index(["number", "reading"])
-    assert always_moving["because"][5, "centred"].endswith("an interval needs 8 models and steps of both kinds")
+    assert always_moving["because"][5, "centered"].endswith("an interval needs 8 models and steps of both kinds")
 
 
 def test_spearman_below_pearson_is_estimated_and_not_tested():
@@ -162,9 +162,9 @@ def test_spearman_below_pearson_is_estimated_and_not_tested():
 
 def test_shares_that_follow_counts_and_shares_that_do_not():
     found = verdicts(planted())
-    assert {found[3, reading] for reading in ("Eq. 14", "raw", "centred")} == {"confirmed"}
+    assert {found[3, reading] for reading in ("Eq. 14", "raw", "centered")} == {"confirmed"}
     found = verdicts(planted(bias={"embedding": 0.5, "attention": 0.2, "mlp": 0.3}))
-    assert {found[3, reading] for reading in ("Eq. 14", "raw", "centred")} == {"refuted"}
+    assert {found[3, reading] for reading in ("Eq. 14", "raw", "centered")} == {"refuted"}
 
 
 def test_mlps_dominate_where_they_hold_more_than_half():
@@ -187,13 +187,13 @@ def test_a_trade_off_where_accuracy_stands_still():
             bias = rng.choice([-1.0, 1.0], 40)
             diversity = np.where(still == together_when_still, bias, -bias)
             paths = {"accuracy": steps, "bias": bias, "diversity": diversity}
-            paths |= {"bias_centred": bias, "diversity_centred": diversity}
+            paths |= {"bias_centered": bias, "diversity_centered": diversity}
             found = {name: np.r_[0, rng.normal(size=40)] for name in CURVES}
             return found | {name: np.r_[0, np.cumsum(path)] for name, path in paths.items()}
 
         return made
 
-    assert verdicts(planted(curve=curve(True)))[5, "centred"] == "confirmed"
+    assert verdicts(planted(curve=curve(True)))[5, "centered"] == "confirmed"
     assert verdicts(planted(curve=curve(False)))[5, "Eq. 14"] == "refuted"
 
 
@@ -247,15 +247,17 @@ def test_reuse_is_compared_with_the_model_of_its_size():
         noise = 1 + 0.01 * (ord(task[-1]) % 3)
         before, after = (0.5, 2.0) if model == "m3" else (1.0, 1.0)
         before, after = before * noise, after * noise
-        terms = {"diversity": before, "diversity_centred": before}
-        terms |= {"diversity_logit": after, "diversity_logit_centred": after}
+        terms = {"diversity": before, "diversity_centered": before}
+        terms |= {"diversity_logit": after, "diversity_logit_centered": after}
         return {("squared", term): value for term, value in terms.items()}
 
     sizes = {"m0": 5 * 10**6, "m1": 10**6, "m2": 3 * 10**6, "m3": 10**6 + 10}
     study = planted(models=4, tasks=8, totals=totals, parameters=sizes, reuses=["m3"])
     found = verdicts(study)
-    assert found[8, "before the size correction, raw"] == found[8, "before the size correction, centred"] == "confirmed"
-    assert found[8, "after it, raw"] == found[8, "after it, centred"] == "refuted"
+    assert (
+        found[8, "before the size correction, raw"] == found[8, "before the size correction, centered"] == "confirmed"
+    )
+    assert found[8, "after it, raw"] == found[8, "after it, centered"] == "refuted"
     row = study.claims(draws=50).set_index(["number", "reading"]).loc[(8, "after it, raw")]
     assert row["estimate"] == pytest.approx(2, rel=0.05)
     assert "m3 over m1" in row["because"]
@@ -290,14 +292,14 @@ def test_the_best_models_and_their_curves():
         study.scaling(least_parameters=1e9)
 
 
-def test_a_curve_that_never_moves_is_not_standardised():
+def test_a_curve_that_never_moves_is_not_standardized():
     """What rounding makes of a constant (0.53, 61 times) has a spread of 1e-16, which is no curve of ±1."""
     from layerdiv_tl.views.figures import depth_panels
 
     study = planted(
         models=1, tasks=1, curve=lambda *_: curves(1, length=61)("m", "t") | {"accuracy": np.full(61, 0.53)}
     )
-    frame = study.curves(standardised=True)
+    frame = study.curves(standardized=True)
     assert frame["accuracy"].isna().all()
     assert frame["mse"].std(ddof=0) == pytest.approx(1)
     lines = {trace.name: trace.y for trace in depth_panels(study.curves()).data}

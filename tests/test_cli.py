@@ -128,7 +128,7 @@ def test_demo(tmp_path, smol):
         components, modules = (frame[frame["task"] == row["task"]] for frame in frames)
         assert len(components) == row["members"] == 61
         assert modules.bias.sum() == pytest.approx(row["bias"])
-        assert components.diversity_centred.mean() == pytest.approx(row["diversity_centred"])
+        assert components.diversity_centered.mean() == pytest.approx(row["diversity_centered"])
         study = ld.Study.load(tmp_path / "layerdiv-demo")
         assert len(study.contributions(row["model"], row["task"]).labels) == row["rows"]
     shown = subprocess.run([*command[:-1], "--out", "again"], capture_output=True, text=True, cwd=tmp_path, check=True)

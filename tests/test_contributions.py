@@ -93,11 +93,11 @@ def test_one_neuron_by_hand():
 
 @pytest.mark.parametrize("unit", ["sublayer", "head", "neuron"])
 def test_top_keeps_the_largest(model, unit):
-    """top=k is the k components that are largest, centred, on average over all examples; the gap is of all."""
+    """top=k is the k components that are largest, centered, on average over all examples; the gap is of all."""
     whole = ld.contributions(model, PROMPTS, OPTIONS, unit=unit)
     best = ld.contributions(model, PROMPTS, OPTIONS, unit=unit, top=4, batch_tokens=9)
-    centred = whole.values - whole.values.mean(2, keepdims=True)
-    expected = np.sort(np.argsort(-np.abs(centred).mean((0, 2)))[:4])
+    centered = whole.values - whole.values.mean(2, keepdims=True)
+    expected = np.sort(np.argsort(-np.abs(centered).mean((0, 2)))[:4])
     assert best.components == tuple(whole.components[i] for i in expected)
     np.testing.assert_allclose(best.values, whole.values[:, expected], atol=1e-5)
     assert best.identity_gap <= 1e-6

@@ -474,7 +474,7 @@ def test_module_shares_are_those_of_by_module():
     for term, gauge, column in (
         ("bias", "raw", "bias_share"),
         ("diversity", "raw", "diversity_share"),
-        ("diversity", "centred", "diversity_share_centred"),
+        ("diversity", "centered", "diversity_share_centered"),
     ):
         found = table[(table["term"] == term) & (table["gauge"] == gauge)]
         assert found["module"].tolist() == ["embedding", "attention", "mlp"]

@@ -39,16 +39,16 @@ def brute(u, gold=None, target=None):
 
 @settings(max_examples=60, deadline=None)
 @given(ensembles())
-def test_theorem_1_holds_in_raw_centred_and_shift(case):
-    """loss = bias − diversity, three times, and raw is centred + shift."""
+def test_theorem_1_holds_in_raw_centered_and_shift(case):
+    """loss = bias − diversity, three times, and raw is centered + shift."""
     u, truth = case
     d = ld.decompose(u, **truth)
-    for part in (d, d.centred, d.shift):
+    for part in (d, d.centered, d.shift):
         assert part.loss == pytest.approx(part.bias - part.diversity, rel=1e-9, abs=1e-9)
         assert part.gap < 1e-9
     for term in ("loss", "bias", "diversity", "silent_bias"):
         assert getattr(d, term) == pytest.approx(
-            getattr(d.centred, term) + getattr(d.shift, term), rel=1e-12, abs=1e-12
+            getattr(d.centered, term) + getattr(d.shift, term), rel=1e-12, abs=1e-12
         )
 
 
@@ -64,13 +64,13 @@ def test_equals_the_formula_in_loops(case):
 
 @settings(max_examples=40, deadline=None)
 @given(ensembles(), st.integers(0, 2**31))
-def test_a_shift_of_a_member_is_invisible_when_centred(case, seed):
+def test_a_shift_of_a_member_is_invisible_when_centered(case, seed):
     """A constant added to all options of a component moves the shift half only."""
     u, truth = case
     moved = u + np.random.default_rng(seed).normal(size=(*u.shape[:2], 1))
     before, after = ld.decompose(u, **truth), ld.decompose(moved, **truth)
     for term in ("loss", "bias", "diversity"):
-        assert getattr(after.centred, term) == pytest.approx(getattr(before.centred, term), rel=1e-7, abs=1e-7)
+        assert getattr(after.centered, term) == pytest.approx(getattr(before.centered, term), rel=1e-7, abs=1e-7)
     if u.shape[1] > 1:
         assert after.shift.biases != pytest.approx(before.shift.biases, rel=1e-9, abs=1e-12)
 
@@ -94,7 +94,7 @@ def test_module_parts_add_up(case):
     names = [c.label for c in parts.components]
     assert names == [f"M{i}" for i in range(u.shape[1])]
     modules = parts.by_module()
-    for term in ("bias", "diversity", "bias_centred", "diversity_shift"):
+    for term in ("bias", "diversity", "bias_centered", "diversity_shift"):
         base, _, half = term.partition("_")
         whole = getattr(getattr(parts, half) if half else parts, base)
         assert modules[term].sum() == pytest.approx(whole, rel=1e-9, abs=1e-12)
@@ -120,7 +120,7 @@ def test_real_contributions_by_module_and_component():
     assert modules.module.tolist() == ["embedding", "attention", "mlp"]
     assert modules.members.tolist() == [1, 12, 3]
     assert modules.count_share.sum() == pytest.approx(1)
-    assert modules.diversity_share_centred.sum() == pytest.approx(1)
+    assert modules.diversity_share_centered.sum() == pytest.approx(1)
     frame = by_index.by_component()
     assert frame.component.tolist() == [x.label for x in c.components]
     assert frame.net.to_numpy() == pytest.approx((frame.bias - frame.diversity).to_numpy())
@@ -153,7 +153,7 @@ def test_saved_and_loaded_with_its_halves(tmp_path):
     d = ld.decompose(np.random.default_rng(0).normal(size=(3, 4, 2)), [0, 1, 1])
     again = ld.Decomposition.load(d.save(tmp_path / "d"))
     assert again.components == d.components
-    np.testing.assert_array_equal(again.centred.diversities, d.centred.diversities)
+    np.testing.assert_array_equal(again.centered.diversities, d.centered.diversities)
     assert again.frame().equals(d.frame())
 
 

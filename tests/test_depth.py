@@ -454,13 +454,13 @@ def test_a_bridge_gives_the_same_numbers():
 
     root = gpt2()
     plain = ld.load_model(root)
-    first_numbers = [analysis(plain) for analysis in ANALYSES]
+    first_numbers = [analysis(plain) for analysis in ANALYZES]
     bridge = ld.load_model(boot(gpt2()))
-    for analysis, expected in zip(ANALYSES, first_numbers, strict=True):
+    for analysis, expected in zip(ANALYZES, first_numbers, strict=True):
         close(analysis(bridge), expected, 1e-4)
 
 
-ANALYSES = [
+ANALYZES = [
     lambda m: ld.depth.sizes(m, IDS).relative,
     lambda m: ld.depth.skip(m, IDS, "attn").output,
     lambda m: ld.depth.skip(m, IDS, "mlp", "local").later,
@@ -478,7 +478,7 @@ def test_the_users_model_is_left_as_it_was():
     root.model.layers[1].eval()
     before = {name: p.clone() for name, p in root.named_parameters()}
     modes = {name: m.training for name, m in root.named_modules()}
-    for analysis in ANALYSES:
+    for analysis in ANALYZES:
         analysis(root)
     assert {name: m.training for name, m in root.named_modules()} == modes
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in root.modules())

@@ -38,7 +38,7 @@ def results():
     ],
 )
 def test_bars_are_the_frames(results, name, columns):
-    """Each panel shows one column with its interval, each module in its colour, every component once."""
+    """Each panel shows one column with its interval, each module in its color, every component once."""
     result = results[name]
     frame, figure = result.frame(), result.plot(kind="bars")
     modules = np.array([c.module for c in result.components])
@@ -131,4 +131,4 @@ def test_figures_leave_light_and_dark_to_the_template(results):
             said = str({**figure.to_dict()["layout"], "template": None}) + str(
                 [t.marker for t in figure.data if "marker" in t]
             )
-            assert not any(colour in said for colour in own)
+            assert not any(color in said for color in own)

@@ -154,7 +154,7 @@ def test_the_score_is_the_mean_place_of_the_effects():
 
 
 def pointed(places, layers=24):
-    """Effects whose scores are these places: two neighbouring layers share them."""
+    """Effects whose scores are these places: two neighboring layers share them."""
     places = np.asarray(places, dtype=float)
     low = np.floor(places).astype(int)
     effects = np.zeros((len(places), layers))
@@ -354,9 +354,9 @@ def test_bars_and_lines_are_the_frames():
     np.testing.assert_array_equal(bars.y, frame["score"])
     np.testing.assert_array_equal(bars.error_y.array, frame["score_high"] - frame["score"])
     assert len(lines) == len(frame)
-    for group, line, colour in zip(frame["group"], lines, bars.marker.color, strict=True):
+    for group, line, color in zip(frame["group"], lines, bars.marker.color, strict=True):
         np.testing.assert_array_equal(line.y, layers[layers["group"] == group]["share"])
-        assert line.line.color == colour
+        assert line.line.color == color
         assert line.name == f"hops {group:g}"
     said = figure.layout.title.subtitle.text.replace("<br>", " ")
     assert f"{found.slope.value:+.2g} layers" in said
@@ -368,7 +368,7 @@ def test_bars_and_lines_are_the_frames():
 
 
 def test_a_figure_of_many_groups_draws_those_with_most_questions():
-    """There are as many lines as colours, and bars of all groups."""
+    """There are as many lines as colors, and bars of all groups."""
     groups = [*range(12), *range(4, 12)]
     figure = made(pointed(np.linspace(2, 9, 20)), groups).plot()
     assert len(figure.data[0].y) == 12

@@ -28,7 +28,7 @@ PLACES = {
     "stories": ("model.layers", "model.norm", "self_attn", "mlp"),
 }
 PARTS = {"sublayer": ("attn", "mlp"), "layer": ("layer",), "attn": ("attn",), "mlp": ("mlp",)}
-DIRECT = ("diversity", "diversity_centred", "net", "relative", "influence")
+DIRECT = ("diversity", "diversity_centered", "net", "relative", "influence")
 EFFECTS = ("loss", "accuracy")
 
 
@@ -64,7 +64,7 @@ def asked(rows, options, labels, name="made"):
         texts=prompts,
         template="{text}",
         source="made here",
-        licence="CC0-1.0",
+        license="CC0-1.0",
     )
 
 
@@ -186,16 +186,16 @@ def direct(plain, model, rows, task, part):
             mean, n = u.mean(0), len(u)
             logits = u.sum(0)
             p = np.exp(logits - logits.max()) / np.exp(logits - logits.max()).sum()
-            raw, centred, net = np.zeros(n), np.zeros(n), np.zeros(n)
+            raw, centered, net = np.zeros(n), np.zeros(n), np.zeros(n)
             for i in range(n):
                 off = mean - u[i]
                 for k in range(len(off)):
                     raw[i] += off[k] ** 2 / len(off) / n
-                    centred[i] += (off[k] - off.mean()) ** 2 / len(off) / n
+                    centered[i] += (off[k] - off.mean()) ** 2 / len(off) / n
                     net[i] += p[k] * u[i, k]
                 net[i] -= u[i, t]
-            whole += raw.sum(), centred.sum()
-            for name, value in zip(DIRECT, (raw, centred, net), strict=False):
+            whole += raw.sum(), centered.sum()
+            for name, value in zip(DIRECT, (raw, centered, net), strict=False):
                 sums[name] = sums[name] + np.array([value[at].sum() for at in where])
             answers += 1
     by = dict(zip(DIRECT, (*whole, answers, tokens, tokens), strict=True))
@@ -254,7 +254,7 @@ def test_a_layer_is_the_sum_of_its_sublayers():
     """Shares of diversity and net add from sublayers to layers, row by row; removals do not."""
     model = ld.load_model(FAMILIES["gpt2"]())
     fine, coarse = (ld.depth.agreement(model, texts(6), part) for part in ("sublayer", "layer"))
-    for name in ("diversity", "diversity_centred", "net"):
+    for name in ("diversity", "diversity_centered", "net"):
         a, b = (found.sums[:, found.quantities.index(name)] for found in (fine, coarse))
         close(a.reshape(len(a), -1, 2).sum(2), b, 1e-9)
     a, b = (found.sums[:, found.quantities.index("loss")] for found in (fine, coarse))
@@ -665,7 +665,7 @@ def test_own_scores_go_by_components_too():
     ]
 
 
-@pytest.mark.parametrize("score", ["accuracy", "diversity", "diversity_centred", "net", "relative", "influence"])
+@pytest.mark.parametrize("score", ["accuracy", "diversity", "diversity_centered", "net", "relative", "influence"])
 def test_every_quantity_can_score(score):
     """What is least needed by a quantity goes first, as `agreement` on the scoring rows ranks it."""
     model = ld.load_model(llama(num_hidden_layers=4))

@@ -39,7 +39,7 @@ def on(figure, axis):
 @pytest.mark.parametrize("effect", ["loss", "accuracy"])
 @pytest.mark.parametrize("scale", ["rank", "value"])
 def test_each_panel_has_every_component_where_the_frame_puts_it(agreement, effect, scale):
-    """x is a measure's rank, y the effect or its rank; 1 is at the right and at the top; modules have their colours."""
+    """x is a measure's rank, y the effect or its rank; 1 is at the right and at the top; modules have their colors."""
     frame, figure = agreement.frame().set_index("component"), agreement.plot(effect=effect, scale=scale)
     module = {c.label: c.module for c in agreement.components}
     at = effect if scale == "value" else f"{effect}_rank"
@@ -90,10 +90,10 @@ def test_the_other_button_gives_the_other_figure(agreement):
 
 
 def test_headings_say_the_correlation(agreement):
-    """Each panel's heading has the pooled correlation, corrected where it can be; raw stands beside centred."""
+    """Each panel's heading has the pooled correlation, corrected where it can be; raw stands beside centered."""
     frame = agreement.correlations().query("kind == 'all' and effect == 'accuracy'")
     headings = [note.text.replace("−", "-") for note in agreement.plot(effect="accuracy").layout.annotations]
-    assert [heading.split(":")[0] for heading in headings[:2]] == ["Diversity, raw", "Diversity, centred"]
+    assert [heading.split(":")[0] for heading in headings[:2]] == ["Diversity, raw", "Diversity, centered"]
     for heading, row in zip(headings, frame.itertuples(), strict=True):
         if np.isfinite(row.correlation):
             corrected = f" ({row.corrected:.2f})" if np.isfinite(row.corrected) else ""
@@ -112,7 +112,7 @@ def test_the_map_holds_every_rank(agreement):
     np.testing.assert_array_equal(np.delete(z, 2, 0), frame[[f"{q}_rank" for q in quantities]].to_numpy().T)
     middles = np.delete((np.array(heat.y)[1:] + np.array(heat.y)[:-1]) / 2, 2)
     np.testing.assert_allclose(middles, figure.layout.yaxis.tickvals)
-    assert figure.layout.yaxis.ticktext[2:4] == ("Diversity, raw", "Diversity, centred")
+    assert figure.layout.yaxis.ticktext[2:4] == ("Diversity, raw", "Diversity, centered")
     for hovers, quantity in zip([*heat.hovertext[:2], *heat.hovertext[3:]], quantities, strict=True):
         for hover, label, value in zip(hovers, frame["component"], frame[quantity], strict=True):
             assert hover.startswith(f"<b>{label}</b>")
@@ -125,7 +125,7 @@ def test_the_map_holds_every_rank(agreement):
 
 @pytest.mark.parametrize("effect", ["loss", "accuracy"])
 def test_bars_are_the_correlations(agreement, effect):
-    """One colour per kind, one bar per measure, whiskers no longer than the interval over rows."""
+    """One color per kind, one bar per measure, whiskers no longer than the interval over rows."""
     frame = agreement.correlations().query("effect == @effect")
     figure = agreement.plot(kind="correlations", effect=effect)
     assert len(figure.data) == frame["kind"].nunique() == 3
@@ -144,7 +144,7 @@ def test_bars_are_the_correlations(agreement, effect):
 
 
 def test_lines_are_the_stability(agreement):
-    """One line per quantity, each in its colour; the legend says how many rows it needs; 0.9 has its line."""
+    """One line per quantity, each in its color; the legend says how many rows it needs; 0.9 has its line."""
     frame, figure = agreement.stability(), agreement.plot(kind="stability")
     quantities = ["loss", "accuracy", *measures(agreement)]
     assert len({trace.line.color for trace in figure.data}) == len(figure.data) == len(quantities)
@@ -206,10 +206,10 @@ def test_bars_of_candidates_are_their_scores(plan):
     frame, figure = plan.components(), plan.plot(kind="components")
     seen = {}
     for trace in figure.data:
-        for x, y, text, colour in zip(trace.x, trace.y, trace.text, trace.marker.color, strict=True):
+        for x, y, text, color in zip(trace.x, trace.y, trace.text, trace.marker.color, strict=True):
             seen[int(x)] = (y, text)
             whole = style.MODULE[plan.candidates[x].module]
-            assert (colour == whole) == frame["drop"][x]
+            assert (color == whole) == frame["drop"][x]
     places = [str(place) if place else "" for place in frame["place"]]
     assert [seen[i] for i in range(len(frame))] == list(zip(frame["score"], places, strict=True))
 
@@ -238,7 +238,7 @@ def test_what_too_few_components_or_rows_cannot_show(agreement):
 
 
 def test_layers_are_called_layers(model):
-    """Whole layers are one group in their own colour."""
+    """Whole layers are one group in their own color."""
     layers = ld.depth.agreement(model, IDS, "layer")
     assert isinstance(layers, Agreement)
     figure = layers.plot(kind="correlations")
@@ -262,5 +262,5 @@ def test_hostile_names_stay_text_and_dark_is_left_to_the_template(agreement, pla
             assert "</script" not in text
             assert "&lt;" in text
             bare = figure.update_layout(template=None).to_json()
-            assert not [colour for colour in own if colour in bare]
+            assert not [color for color in own if color in bare]
             assert result.plot(kind=kind, dark=True).layout.template.layout.paper_bgcolor == style.DARK.paper

@@ -19,7 +19,7 @@ from layerdiv_tl.views.explorer.explorer import module, read
 
 IDS = [5, 1, 4, 1, 5, 9, 2, 6, 7, 8, 12, 13]
 OTHER = [3, 3, 8, 20, 21, 40]
-TERMS, PARTS = ("net", "bias", "diversity"), ("raw", "centred")
+TERMS, PARTS = ("net", "bias", "diversity"), ("raw", "centered")
 SHAPES = ["gpt2", "gemma2", "mixtral"]
 
 
@@ -77,7 +77,7 @@ def test_promotions_are_top_tokens_of_every_position(name, unit):
         for row, component in enumerate(p.components):
             here = one[one.component == component.label]
             assert found.ids[position, row].tolist() == here.token_id.tolist()
-            np.testing.assert_allclose(found.logits[position, row], here.contribution_centred, rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(found.logits[position, row], here.contribution_centered, rtol=1e-4, atol=1e-5)
     some = promotions(model, IDS, unit, [p.components[2]], at=[7, 3], k=4)
     np.testing.assert_array_equal(some.ids[:, 0], found.ids[[7, 3], 2])
 
@@ -85,7 +85,7 @@ def test_promotions_are_top_tokens_of_every_position(name, unit):
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("unit", ["sublayer", "head"])
 def test_cosines_are_those_of_the_logits(name, unit):
-    """Of the centred contributions to every id at every token, written out."""
+    """Of the centered contributions to every id at every token, written out."""
     model = ld.load_model(FAMILIES[name]())
     names, found = cosines(model, IDS, unit)
     every = list(range(model.anatomy.outputs))
@@ -157,13 +157,13 @@ def test_a_silent_component_has_the_silent_terms(model):
         c = ld.contributions(model, [IDS[:6]], every, unit=unit)
         target, mean = np.eye(61)[IDS[6]], c.values[0].mean(0)
         for part in PARTS:
-            t, m = (x - (part == "centred") * x.mean() for x in (target, mean))
+            t, m = (x - (part == "centered") * x.mean() for x in (target, mean))
             bias, diversity = (t**2).mean(), (m**2).mean()
             for term, value in (("bias", bias), ("diversity", diversity), ("net", bias - diversity)):
                 assert findings.silent(term, part)[row, 5] == pytest.approx(value, rel=1e-4)
 
 
-def test_neighbours_are_the_largest_cosines(model):
+def test_neighbors_are_the_largest_cosines(model):
     """Five that write most alike and three most opposed, within the cut, without itself."""
     (findings,) = ld.explore(model, IDS).texts
     header, arrays = unpacked(packed(findings))
@@ -193,7 +193,7 @@ def test_promoted_tokens_travel_with_three_digits(model):
                     continue
                 one = p.top_tokens(component, position, 5)
                 assert [header["words"][w] for w in arrays["word"][place, i]] == one.token.tolist()
-                np.testing.assert_allclose(arrays["logit"][place, i], one.contribution_centred, rtol=5e-4, atol=1e-6)
+                np.testing.assert_allclose(arrays["logit"][place, i], one.contribution_centered, rtol=5e-4, atol=1e-6)
 
 
 def test_a_target_is_held_against_the_last_position_only(model):
@@ -215,12 +215,12 @@ def test_a_target_is_held_against_the_last_position_only(model):
 
 
 def test_a_selection_begins_where_there_is_something_to_see(model, frames):
-    """At the largest loss behind the first position, with the head whose centred net is largest there."""
+    """At the largest loss behind the first position, with the head whose centered net is largest there."""
     e, heads = ld.explore(model, IDS), frames["head"]
     losses = heads.groupby("position").loss.first()[1:]
     assert e.selection.position == losses.idxmax()
     here = heads[(heads.position == losses.idxmax()) & (heads.kind == "head")]
-    assert e.selection.component == here.loc[here.net_centred.abs().idxmax(), "component"]
+    assert e.selection.component == here.loc[here.net_centered.abs().idxmax(), "component"]
 
 
 def test_a_selection_is_read_and_set(explorer):
@@ -240,7 +240,7 @@ def test_a_selection_is_read_and_set(explorer):
         ({"pins": [[0, 99], None]}, "position=99"),
         ({"pins": [3, None]}, "pins"),
         ({"pins": 3}, "must be two"),
-        ({"colour": []}, "is unknown"),
+        ({"color": []}, "is unknown"),
         ({"layer": 3}, "selection="),
         (7, "selection=7"),
     ):
@@ -268,7 +268,7 @@ def test_another_text_keeps_what_is_chosen(explorer):
 def page(model, tmp_path_factory):
     """The saved page of two texts."""
     e = ld.explore(model, [IDS, OTHER])
-    e.selection = {"position": 4, "component": "L1.H2", "part": "centred"}
+    e.selection = {"position": 4, "component": "L1.H2", "part": "centered"}
     return e.save(tmp_path_factory.mktemp("page") / "explorer.html")
 
 
@@ -287,7 +287,7 @@ def shown(opened, view, what="[data-component]"):
     return dict(found.evaluate_all(script))
 
 
-def check_views(opened, frames, position, component, part="centred", term="net", colour="loss"):
+def check_views(opened, frames, position, component, part="centered", term="net", color="loss"):
     """Every mark of every view against the frames."""
     heads, sublayers = frames["head"], frames["sublayer"]
 
@@ -320,10 +320,10 @@ def check_views(opened, frames, position, component, part="centred", term="net",
         assert float(row.get_attribute("data-value")) == pytest.approx(value, rel=1e-5, abs=1e-8)
         assert float(row.get_attribute("data-share")) == pytest.approx(value / total, rel=1e-3)
     strip = shown(opened, "tokens", "[data-position]")
-    if colour == "loss":
+    if color == "loss":
         wanted = sublayers.groupby("position").loss.first()
     else:
-        wanted = sublayers.groupby("position")[colour if part == "raw" else f"{colour}_{part}"].mean()
+        wanted = sublayers.groupby("position")[color if part == "raw" else f"{color}_{part}"].mean()
     same(strip, {str(p): v for p, v in wanted.items()})
     chosen = opened.page.locator(".tokens .chosen")
     assert chosen.get_attribute("data-position") == str(position)
@@ -357,7 +357,7 @@ def test_a_click_changes_all_views_to_the_numbers_of_the_frame(opened, frames, m
     top = ld.profile(model, IDS, "head").top_tokens("L2.H0", 9, 5)
     said = page.locator(".promotes .said").evaluate_all("a => a.map(m => [m.dataset.word, +m.dataset.value])")
     assert [word for word, _ in said] == top.token.tolist()
-    np.testing.assert_allclose([v for _, v in said], top.contribution_centred, rtol=5e-4)
+    np.testing.assert_allclose([v for _, v in said], top.contribution_centered, rtol=5e-4)
     names, table = cosines(model, IDS, "head")
     row = dict(zip([c.label for c in names], table[[c.label for c in names].index("L2.H0")], strict=True))
     near = shown(opened, "duplicates")
@@ -370,15 +370,15 @@ def test_a_click_changes_all_views_to_the_numbers_of_the_frame(opened, frames, m
     check_views(opened, frames, 9, label)
 
 
-def test_buttons_change_part_term_and_colour(opened, frames):
-    """Raw and centred, what components are drawn by, what the text is coloured by."""
+def test_buttons_change_part_term_and_color(opened, frames):
+    """Raw and centered, what components are drawn by, what the text is colored by."""
     for field, option, now in (
         ("part", "raw", {"part": "raw"}),
         ("term", "diversity", {"part": "raw", "term": "diversity"}),
-        ("colour", "net", {"part": "raw", "term": "diversity", "colour": "net"}),
-        ("part", "centred", {"term": "diversity", "colour": "net"}),
-        ("term", "bias", {"term": "bias", "colour": "net"}),
-        ("colour", "bias", {"term": "bias", "colour": "bias"}),
+        ("color", "net", {"part": "raw", "term": "diversity", "color": "net"}),
+        ("part", "centered", {"term": "diversity", "color": "net"}),
+        ("term", "bias", {"term": "bias", "color": "net"}),
+        ("color", "bias", {"term": "bias", "color": "bias"}),
     ):
         button = opened.page.locator(f"[data-field={field}][data-option={option}]")
         button.click()
@@ -443,9 +443,9 @@ def test_pins_compare_two_texts(opened, frames, model):
     a, b = (f["sublayer"][f["sublayer"].position == p] for f, p in ((frames, 4), (there, 2)))
     wanted = {"loss, nats": (a.loss.iloc[0], b.loss.iloc[0])}
     for term in TERMS:
-        wanted[f"{term}, mean of components"] = (a[f"{term}_centred"].mean(), b[f"{term}_centred"].mean())
+        wanted[f"{term}, mean of components"] = (a[f"{term}_centered"].mean(), b[f"{term}_centered"].mean())
         wanted[f"{term} of L1.H2"] = tuple(
-            own(f["head"], "L1.H2", p, term, "centred") for f, p in ((frames, 4), (there, 2))
+            own(f["head"], "L1.H2", p, term, "centered") for f, p in ((frames, 4), (there, 2))
         )
     wanted["mean loss of the text, nats"] = tuple(f["sublayer"].loss.mean() for f in (frames, there))
     rows = page.locator(".compare tr[data-row]")
@@ -456,7 +456,7 @@ def test_pins_compare_two_texts(opened, frames, model):
         assert cells == pytest.approx([left, right, right - left], rel=1e-4, abs=1e-7)
     for pin, frame in (("A", a), ("B", b)):
         dots = shown(opened, "compare", f"[data-pin={pin}][data-component]")
-        assert dots == pytest.approx(dict(zip(frame.component, frame.net_centred, strict=True)), rel=1e-5, abs=1e-8)
+        assert dots == pytest.approx(dict(zip(frame.component, frame.net_centered, strict=True)), rel=1e-5, abs=1e-8)
     page.locator("[data-pin=none]").click()
     assert "Nothing is pinned" in page.locator(".compare .host").inner_text()
 

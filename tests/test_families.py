@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import randomised
+from conftest import randomized
 from families import FAMILIES, REFUSED
 from test_bridge import boot
 
@@ -102,7 +102,7 @@ def test_a_native_toy(name):
     torch.manual_seed(0)
     shape = {"n_layers": 3, "d_model": 32, "n_ctx": 64, "d_head": 8, "n_heads": 4, "d_mlp": 56, "d_vocab": 61}
     config = TransformerBridgeConfig(**{**shape, "act_fn": "gelu", "seed": 0, **NATIVE[name]})
-    bridge = randomised(TransformerBridge.boot_native(config))
+    bridge = randomized(TransformerBridge.boot_native(config))
     c = ld.contributions(bridge, PROMPTS, OPTIONS)
     with torch.no_grad():
         plain = bridge(torch.tensor(PROMPTS[:1]))[0, -1, OPTIONS].double().numpy()

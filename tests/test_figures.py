@@ -14,7 +14,7 @@ from layerdiv_tl.components import Component
 from layerdiv_tl.views import style
 from layerdiv_tl.views.figures import KINDS
 
-PARTS = ("raw", "centred", "shift")
+PARTS = ("raw", "centered", "shift")
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 PROMPTS = [[1, 2, 3], [4, 5], [6], [9, 2, 7], [3, 8], [5, 5, 1], [2], [7, 4]]
 OPTIONS, LABELS = [7, 30, 11], [0, 1, 0, 2, 1, 2, 0, 1]
@@ -101,18 +101,18 @@ def test_bars_of_uses_show_what_by_use_says(reused):
     """One bar a block, kind and head in three panels; buttons change the part, and the share in the subtitle."""
     frame, figure = reused.by_use(), reused.plot(kind="uses")
     modules = np.where(frame["kind"] == "mlp", "MLP", "Attention")
-    for row, at in enumerate(("diversity_centred", "cosine_centred", "share_centred")):
+    for row, at in enumerate(("diversity_centered", "cosine_centered", "share_centered")):
         drawn = [t for t in figure.data if t.yaxis == ("y" if row == 0 else f"y{row + 1}")]
         assert {t.name for t in drawn} == {"Attention", "MLP"}
         for trace in drawn:
             np.testing.assert_array_equal(trace.y, frame[at][modules == trace.name])
             np.testing.assert_array_equal(trace.x, np.flatnonzero(modules == trace.name))
-    share = f"{100 * frame.attrs['share_centred']:.3g} %"
+    share = f"{100 * frame.attrs['share_centered']:.3g} %"
     assert share in figure.layout.title.subtitle.text
     raw, _, shift = figure.layout.updatemenus[0].buttons
     assert f"{100 * frame.attrs['share']:.3g} % " in raw.args[1]["title.subtitle.text"]
     np.testing.assert_array_equal(shift.args[0]["y"][0], frame["diversity_shift"][modules == "Attention"])
-    np.testing.assert_array_equal(shift.args[0]["y"][2], frame["cosine_centred"][modules == "Attention"])
+    np.testing.assert_array_equal(shift.args[0]["y"][2], frame["cosine_centered"][modules == "Attention"])
     few = reused.plot(kind="uses", most=3)
     assert "The 3 of 10 with the largest." in few.layout.title.subtitle.text.replace("<br>", " ")
     assert sum(len(t.y) for t in few.data) == 9
@@ -184,8 +184,8 @@ def test_axes_are_linear_where_a_logarithm_has_no_value():
 @pytest.mark.parametrize(("kind", "most"), [("bars", 300), ("scatter", 1500)])
 def test_of_many_the_most_diverse_are_shown_and_the_figure_says_so(many, kind, most):
     """The kept are the largest by the part shown, in stream order, named in the subtitle; marks are WebGL's."""
-    figure = many.plot(kind=kind, part="centred", most=most)
-    size = many.by_component()["diversity_centred"].to_numpy()
+    figure = many.plot(kind=kind, part="centered", most=most)
+    size = many.by_component()["diversity_centered"].to_numpy()
     kept = np.sort(np.argsort(-size)[:most])
     drawn = figure.data[1 if kind == "bars" else 0].y  # bars: bias, diversity, net
     np.testing.assert_array_equal(drawn, size[kept])
@@ -232,14 +232,14 @@ def test_depth_without_labels_has_no_accuracy(heads):
 
 
 def test_module_shares_stand_beside_count_shares(heads):
-    """Bars are the shares, raw left and centred right; a line across each is n_g/|L|, at the bar's own place."""
+    """Bars are the shares, raw left and centered right; a line across each is n_g/|L|, at the bar's own place."""
     frame = heads.by_module().set_index("module")
     figure = heads.plot(kind="modules")
     lines = {(s.xref, round((s.x0 + s.x1) / 2, 9)): s.y0 for s in figure.layout.shapes}
     assert len(figure.data) == 2 * len(frame)
     for trace in figure.data:
         module = trace.legendgroup
-        end = "" if trace.xaxis == "x" else "_centred"
+        end = "" if trace.xaxis == "x" else "_centered"
         expected = [frame.loc[module, f"{term}_share{end}"] for term in ("bias", "diversity")]
         np.testing.assert_array_equal(trace.y, expected)
         low = [frame.loc[module, f"{term}_share{end}_low"] for term in ("bias", "diversity")]
@@ -251,7 +251,9 @@ def test_module_shares_stand_beside_count_shares(heads):
             )
 
 
-@pytest.mark.parametrize(("term", "part", "at"), [("net", "raw", "net"), ("diversity", "centred", "diversity_centred")])
+@pytest.mark.parametrize(
+    ("term", "part", "at"), [("net", "raw", "net"), ("diversity", "centered", "diversity_centered")]
+)
 def test_the_grid_holds_every_head_where_it_is(heads, term, part, at):
     """Row = layer, column = head; beside it the MLPs; within a layer, what is left once the layer's mean is gone."""
     frame = heads.by_component().set_index("component")
@@ -274,7 +276,7 @@ def test_the_grid_needs_heads_and_a_column_of_numbers(heads):
     whole = ld.decompose(ld.contributions(llama(), PROMPTS, OPTIONS), LABELS)
     with pytest.raises(ld.InputError, match="no heads here"):
         whole.plot(kind="heads")
-    for wrong in ("colour", "kind", "layer"):
+    for wrong in ("color", "kind", "layer"):
         with pytest.raises(ld.InputError, match=f"term='{wrong}'"):
             heads.plot(kind="heads", term=wrong)
 
@@ -332,11 +334,11 @@ def test_other_columns_of_pairs_and_many_components(heads, many):
         assert matrix.z[place[other]][place[one]] == pytest.approx(value, rel=1e-6)
     assert matrix.zmin == 0
     some = many.plot(kind="pairwise", most=40)
-    size = many.centred.diversities.mean(0)
+    size = many.centered.diversities.mean(0)
     assert {int(label[1:]) for label in some.data[0].x} == set(np.argsort(-size)[:40].tolist())
     assert "the 40 of 1,700 most diverse" in some.layout.title.subtitle.text
-    with pytest.raises(ld.InputError, match="by='colour' is unknown"):
-        heads.plot(kind="pairwise", by="colour")
+    with pytest.raises(ld.InputError, match="by='color' is unknown"):
+        heads.plot(kind="pairwise", by="color")
 
 
 @pytest.mark.parametrize("paper", [False, True])
@@ -405,7 +407,7 @@ def test_a_hostile_label_stays_text(reused, kind, monkeypatch):
 
 
 def test_figures_leave_light_and_dark_to_the_template(reused):
-    """No figure says an ink, grid or ground colour of either theme."""
+    """No figure says an ink, grid or ground color of either theme."""
     varying = {
         getattr(theme, name)
         for theme in (style.LIGHT, style.DARK)
@@ -413,7 +415,7 @@ def test_figures_leave_light_and_dark_to_the_template(reused):
     }
     for kind in KINDS[ld.Decomposition]:
         bare = reused.plot(kind=kind).update_layout(template=None).to_json()
-        assert not [colour for colour in varying if colour in bare]
+        assert not [color for color in varying if color in bare]
 
 
 def test_every_result_has_a_natural_figure():

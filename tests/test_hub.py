@@ -1,4 +1,4 @@
-"""Names of models: what is asked of the hub, how long that may take, and what a misspelt name is told."""
+"""Names of models: what is asked of the hub, how long that may take, and what a misspelled name is told."""
 
 import contextlib
 import json
@@ -132,7 +132,7 @@ def test_a_hub_that_never_answers_costs_two_seconds(monkeypatch):
         ("./modle", "model"),
     ],
 )
-def test_a_misspelt_name_is_told_what_may_be_meant(name, meant, tmp_path, monkeypatch):
+def test_a_misspelled_name_is_told_what_may_be_meant(name, meant, tmp_path, monkeypatch):
     llama().save_pretrained(tmp_path / "model")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ld.InputError) as caught:

@@ -141,7 +141,7 @@ def test_best_tree_is_the_best_of_all_trees():
 
 
 def markov_votes(rng, n, members, stay=0.8):
-    """A chain of votes that repeat their neighbour four times out of five: a tree, so its bound is reached."""
+    """A chain of votes that repeat their neighbor four times out of five: a tree, so its bound is reached."""
     votes = rng.integers(0, 2, (n, members))
     for m in range(1, members):
         votes[:, m] = np.where(rng.random(n) < stay, votes[:, m - 1], 1 - votes[:, m - 1])
@@ -301,14 +301,14 @@ def test_a_monotone_change_of_a_member_changes_nothing():
 
 
 def test_npeet_agrees_on_a_small_gaussian():
-    """Nearest neighbours, which assume nothing, find the same total correlation."""
+    """Nearest neighbors, which assume nothing, find the same total correlation."""
     npeet = pytest.importorskip("npeet_plus", exc_type=ImportError)
     rng = np.random.default_rng(9)
     covariance = covariances(3)["equicorrelated"]
     x = rng.normal(size=(3000, 3)) @ np.linalg.cholesky(covariance).T
     i = ld.information(x, np.arange(3000) % 2, **QUICK)
-    neighbours = sum(npeet.entropy(x[:, [m]]) for m in range(3)) - npeet.entropy(x)
-    assert i.redundancy == pytest.approx(float(np.squeeze(neighbours)), abs=0.06)
+    neighbors = sum(npeet.entropy(x[:, [m]]) for m in range(3)) - npeet.entropy(x)
+    assert i.redundancy == pytest.approx(float(np.squeeze(neighbors)), abs=0.06)
 
 
 # Nulls
@@ -599,7 +599,7 @@ def test_contributions_shards_and_arrays_are_taken(tmp_path):
     assert ld.information(c, labels, "vote", **QUICK).components == c.components
 
 
-def test_groups_are_sums_of_neighbours(ensemble):
+def test_groups_are_sums_of_neighbors(ensemble):
     u, y = ensemble
     i = ld.information(u, y, groups=4, **QUICK)
     summed = np.stack([u[:, :2].sum(1), u[:, 2:4].sum(1), u[:, 4], u[:, 5]], 1)
@@ -616,8 +616,8 @@ def test_contrasts_ignore_what_all_options_share(ensemble):
     assert one.terms == pytest.approx(other.terms, abs=1e-6)
     single = ld.information(u, y, contrasts=1, **QUICK)
     assert single.features.shape == (480, 6)
-    centred = u[:, 2] - u[:, 2].mean(1, keepdims=True)
-    widest = np.linalg.svd(centred - centred.mean(0))[0][:, 0]
+    centered = u[:, 2] - u[:, 2].mean(1, keepdims=True)
+    widest = np.linalg.svd(centered - centered.mean(0))[0][:, 0]
     assert abs(np.corrcoef(np.argsort(np.argsort(widest)), np.argsort(np.argsort(single.features[:, 2])))[0, 1]) > 0.999
 
 

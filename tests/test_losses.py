@@ -53,7 +53,7 @@ def test_squared_error_in_loops(case):
     d, truth = ld.decompose(u, labels, components=NAMES[: u.shape[1]]), brute.squared(u, t)
     frame, modules = d.by_component(), d.by_module().set_index("module")
     parts = brute.modules(u, t, [c.module for c in d.components])
-    for gauge, suffix, half in (("raw", "", d), ("centred", "_centred", d.centred), ("shift", "_shift", d.shift)):
+    for gauge, suffix, half in (("raw", "", d), ("centered", "_centered", d.centered), ("shift", "_shift", d.shift)):
         expected = getattr(truth, gauge)
         assert (half.loss, half.bias, half.diversity) == near((expected.loss, expected.bias, expected.diversity))
         assert half.diversity_logit == near(expected.diversity_logit)
@@ -71,7 +71,7 @@ def test_squared_error_in_loops(case):
     alone = [brute.squared(u[e : e + 1], t[e : e + 1]) for e in range(len(u))]
     for found, values in (
         (d.coherence, [x.coherence for x in alone]),
-        (d.centred.coherence, [x.coherence_centred for x in alone]),
+        (d.centered.coherence, [x.coherence_centered for x in alone]),
     ):
         known = [x for x in values if np.isfinite(x)]
         assert found == pytest.approx(np.mean(known) if known else np.nan, nan_ok=True, rel=1e-6, abs=1e-9)
@@ -89,7 +89,7 @@ def test_the_papers_form_in_loops(case):
     frame = d.by_component()
     assert frame["bias"].tolist() == near(truth.member_bias)
     assert frame["diversity"].tolist() == near(truth.member_diversity)
-    assert (frame["diversity_centred"] + frame["diversity_shift"]).tolist() == near(truth.member_diversity)
+    assert (frame["diversity_centered"] + frame["diversity_shift"]).tolist() == near(truth.member_diversity)
     assert "net" not in frame
     assert (frame.attrs["units"]["bias"], frame.attrs["units"]["diversity"]) == ("probability²", "logits²")
     squared = ld.decompose(u, labels)
@@ -166,7 +166,7 @@ def test_softmax_losses_do_not_see_a_shift(case, seed):
     before, after = (ld.decompose(x, labels, loss="cross_entropy") for x in (u, moved))
     np.testing.assert_allclose(after.net_linear, before.net_linear, rtol=1e-8, atol=1e-8)
     before, after = (ld.decompose(x, labels) for x in (u, moved))
-    np.testing.assert_allclose(after.centred.diversities, before.centred.diversities, rtol=1e-7, atol=1e-8)
+    np.testing.assert_allclose(after.centered.diversities, before.centered.diversities, rtol=1e-7, atol=1e-8)
     # Nobody should 'fix' this: the paper's raw numbers do move with what no softmax sees.
     assert np.abs(after.biases - before.biases).max() > 1e-6
 
@@ -185,8 +185,8 @@ def test_theorem_3_exact_and_as_printed(case, dense):
     omega = exact["term"].str.contains("Ω")
     assert exact["bias"][omega].sum() == near(truth.omega)
     assert exact["diversity"][omega].sum() == near(truth.omega)
-    shared = d.centred.tradeoff()
-    assert shared["diversity"].sum() == near(truth.centred_diversity)
+    shared = d.centered.tradeoff()
+    assert shared["diversity"].sum() == near(truth.centered_diversity)
     assert printed.attrs["form"] != exact.attrs["form"]
 
 
@@ -234,13 +234,13 @@ def test_a_module_without_bias_may_keep_its_diversity():
 @settings(max_examples=40, deadline=None)
 @given(grouped())
 def test_the_nested_cut_in_loops(case):
-    """MSE = leaves' bias − within − between, raw, centred and shift; the same for cross-entropy."""
+    """MSE = leaves' bias − within − between, raw, centered and shift; the same for cross-entropy."""
     u, labels, t, groups = case
     d = ld.decompose(u, labels)
     frame, truth, plain = d.nested(groups), brute.nested(u, t, groups), brute.plain_split(u, groups)
     assert frame["group"].tolist() == [str(g) for g in truth.raw.groups]
     coarse = np.stack([u[:, np.array(groups) == g].sum(1) for g in truth.raw.groups], 1)
-    for gauge, suffix in (("raw", ""), ("centred", "_centred"), ("shift", "_shift")):
+    for gauge, suffix in (("raw", ""), ("centered", "_centered"), ("shift", "_shift")):
         expected = getattr(truth, gauge)
         assert frame["bias" + suffix].tolist() == near(expected.leaf_bias)
         assert frame["within" + suffix].tolist() == near(expected.within)
@@ -373,16 +373,16 @@ def test_pairs_in_loops(case, by):
     assert sorted(frame.attrs["order"]) == sorted(number)
     for row in frame.to_dict("records"):
         i, j = number[row["component"]], number[row["other"]]
-        for column in ("distance", "distance_centred", "disagreement"):
+        for column in ("distance", "distance_centered", "disagreement"):
             assert row[column] == near(getattr(truth, column)[i][j])
-        for column in ("cosine", "cosine_centred"):
+        for column in ("cosine", "cosine_centered"):
             assert row[column] == pytest.approx(getattr(truth, column)[i][j], rel=1e-6, abs=1e-6, nan_ok=True)
     assert frame["distance"].sum() / count**2 == near(d.diversity)
-    assert frame["distance_centred"].sum() / count**2 == near(d.centred.diversity)
+    assert frame["distance_centered"].sum() / count**2 == near(d.centered.diversity)
 
 
 def test_duplicates_lie_side_by_side():
-    """Members that say the same at another size or shift are neighbours in the order of cosines."""
+    """Members that say the same at another size or shift are neighbors in the order of cosines."""
     rng = np.random.default_rng(0)
     u = rng.normal(size=(50, 6, 3))
     u[:, 4] = 2 * u[:, 1] + 5
@@ -390,8 +390,8 @@ def test_duplicates_lie_side_by_side():
     order = frame.attrs["order"]
     assert abs(order.index("M1") - order.index("M4")) == 1
     pair = frame[(frame.component.isin(["M1", "M4"])) & frame.other.isin(["M1", "M4"])].iloc[0]
-    assert pair["cosine_centred"] == pytest.approx(1)
-    assert pair["cosine_centred_low"] == pytest.approx(1)
+    assert pair["cosine_centered"] == pytest.approx(1)
+    assert pair["cosine_centered_low"] == pytest.approx(1)
     assert pair["cosine"] < 0.9
     # Pairs stand in the clustered order, so that a matrix can be laid out from the frame.
     assert frame["component"].drop_duplicates().tolist() == order[:-1]
@@ -493,8 +493,8 @@ def test_bad_questions_are_answered_in_a_sentence():
         d.by_depth("warm")
     with pytest.raises(ld.InputError, match="no norm to recompute"):
         d.by_depth("recomputed")
-    with pytest.raises(ld.InputError, match="by='colour' is unknown"):
-        d.pairwise("colour")
+    with pytest.raises(ld.InputError, match="by='color' is unknown"):
+        d.pairwise("color")
     with pytest.raises(ld.InputError, match="one member only"):
         ld.decompose(U[:, :1], LABELS).pairwise()
     with pytest.raises(ld.InputError, match=f"keep at most {MOST_PAIRED}"):

@@ -16,8 +16,8 @@ from layerdiv_tl.views.report import _reuse, findings, study_page
 from layerdiv_tl.views.reuse_table import reuse_findings, reuse_table
 
 TERMS = {("squared", "accuracy"): 100, ("paper", "loss"): 100, ("paper", "bias"): 100, ("paper", "silent_bias"): 100}
-TERMS |= {("squared", f"diversity{kind}"): 1 for kind in ("", "_centred", "_logit", "_logit_centred")}
-DIVERSITIES = ("diversity", "diversity_centred", "diversity_logit", "diversity_logit_centred")
+TERMS |= {("squared", f"diversity{kind}"): 1 for kind in ("", "_centered", "_logit", "_logit_centered")}
+DIVERSITIES = ("diversity", "diversity_centered", "diversity_logit", "diversity_logit_centered")
 # Parameters, members, and whether layers run twice; as in the zoo.
 D2, D4, D8, SHARED = (94, 5, False), (177, 9, False), (341, 17, False), (177, 17, True)
 
@@ -211,27 +211,27 @@ def real():
 def test_models_of_the_zoo(real):
     """The ratio of diversities from contributions themselves: Σ (u − ū)² over members, options and rows."""
 
-    def diversity(model, name, centred):
+    def diversity(model, name, centered):
         task = ld.task(name, limit=24)
         u = ld.contributions(model, task.prompts, task.options).values
-        if centred:
+        if centered:
             u = u - u.mean(2, keepdims=True)
         return ((u - u.mean(1, keepdims=True)) ** 2).mean(), u.shape[1]
 
     frame = real.reuse().set_index("plain")
     assert frame["held"].to_dict() == {"zoo/d2": "same parameters", "zoo/d4": "same depth"}
     for plain in ("zoo/d2", "zoo/d4"):
-        for centred in (False, True):
+        for centered in (False, True):
             ratios, fair = [], []
             for name in ("synthetic/recall", "synthetic/k_hop"):
-                (a, m), (b, n) = (diversity(model, name, centred) for model in ("zoo/d4-shared", plain))
+                (a, m), (b, n) = (diversity(model, name, centered) for model in ("zoo/d4-shared", plain))
                 ratios.append(a / b)
                 fair.append(m**2 * a / (n**2 * b))
-            end = "_centred" * centred
+            end = "_centered" * centered
             assert frame[f"diversity{end}_ratio"][plain] == pytest.approx(stats.gmean(ratios), rel=1e-5)
             assert frame[f"diversity_logit{end}_ratio"][plain] == pytest.approx(stats.gmean(fair), rel=1e-5)
     same = frame.loc["zoo/d4"]
-    assert same["diversity_centred_ratio"] == pytest.approx(same["diversity_logit_centred_ratio"])
+    assert same["diversity_centered_ratio"] == pytest.approx(same["diversity_logit_centered_ratio"])
 
 
 def test_the_report_shows_pairs(real):
@@ -240,8 +240,8 @@ def test_the_report_shows_pairs(real):
     shown = reuse_table(frame)
     for (_, row), text in zip(frame.iterrows(), shown.to_dict("records"), strict=True):
         assert text["reuses layers"] == f"{row['model']}\nagainst {row['plain']}"
-        assert float(text["diversity, centred"].split("\n")[0]) == pytest.approx(
-            row["diversity_centred_ratio"], rel=0.01
+        assert float(text["diversity, centered"].split("\n")[0]) == pytest.approx(
+            row["diversity_centered_ratio"], rel=0.01
         )
         ends = text["|L|² × diversity, raw"].partition("\n")[2]
         assert bool(ends) == np.isfinite(row["diversity_logit_ratio_low"])
@@ -264,12 +264,12 @@ def test_sentences_on_several_pairs():
     first = next(reuse_findings(frame))
     assert first.startswith("d8-shared, which reuses layers, has ")
     assert "of d4, with as many parameters" in first
-    assert "] times the centred diversity" in first
+    assert "] times the centered diversity" in first
     pairs = frame[frame["over"] == "tasks"]
     several = next(reuse_findings(pairs))
-    ratio = stats.gmean(pairs.query("held == 'same parameters'")["diversity_centred_ratio"])
+    ratio = stats.gmean(pairs.query("held == 'same parameters'")["diversity_centered_ratio"])
     assert float(several.split()[5]) == pytest.approx(ratio, rel=0.01)
     assert "(3 pairs: " in several
     of = pairs.query("held == 'same parameters'")
-    clear = ((of["diversity_centred_ratio_low"] > 1) | (of["diversity_centred_ratio_high"] < 1)).sum()
-    assert f", {clear} clearly not 1) the centred diversity" in several
+    clear = ((of["diversity_centered_ratio_low"] > 1) | (of["diversity_centered_ratio_high"] < 1)).sum()
+    assert f", {clear} clearly not 1) the centered diversity" in several

@@ -72,7 +72,7 @@ def test_measures_are_the_closed_forms(name, shape):
     p, (_, members) = planted(name, shape), taken_apart(name, shape, "sublayer")
     d = ld.decompose(members, p.labels)
     for term in ("bias", "diversity", "loss"):
-        for suffix, part in (("", d), ("_centred", d.centred), ("_shift", d.shift)):
+        for suffix, part in (("", d), ("_centered", d.centered), ("_shift", d.shift)):
             assert getattr(part, term) == pytest.approx(p.expected[term + suffix], abs=CLOSE), term + suffix
     for term in ("diversity_logit", "coherence", "accuracy"):
         assert getattr(d, term) == pytest.approx(p.expected[term], abs=CLOSE), term
@@ -82,7 +82,7 @@ def test_measures_are_the_closed_forms(name, shape):
         np.testing.assert_allclose(table[column], known[column], atol=CLOSE, err_msg=column)
     pairs = d.pairwise()
     pair = pairs[pairs[["component", "other"]].isin(p.members()[:2]).all(axis=1)]
-    for column in ("cosine", "cosine_centred"):
+    for column in ("cosine", "cosine_centered"):
         assert pair[column].item() == pytest.approx(p.expected[column], abs=CLOSE, nan_ok=True), column
 
 

@@ -135,7 +135,7 @@ def test_the_precision_is_that_of_the_stream():
     cast.remove()
 
 
-def test_quantised_projections_are_whole():
+def test_quantized_projections_are_whole():
     """A projection without a plain weight matrix has no heads or neurons to show, but is one component."""
 
     class Packed(torch.nn.Module):
@@ -152,7 +152,7 @@ def test_quantised_projections_are_whole():
         layer.self_attn.o_proj, layer.mlp.down_proj = Packed(layer.self_attn.o_proj), Packed(layer.mlp.down_proj)
     np.testing.assert_allclose(ld.contributions(model, PROMPTS, OPTIONS).values, plain, atol=1e-6)
     for unit in ("head", "neuron"):
-        with pytest.raises(ld.InputError, match="its output projection is wrapped or quantised"):
+        with pytest.raises(ld.InputError, match="its output projection is wrapped or quantized"):
             ld.contributions(model, PROMPTS, OPTIONS, unit=unit)
     model.lm_head = Packed(model.lm_head)
     with pytest.raises(ld.InputError, match="unembedding is a Packed without a plain weight matrix"):

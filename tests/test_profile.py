@@ -20,7 +20,7 @@ from layerdiv_tl.ensemble.intervals import RunningMean
 
 IDS = [5, 1, 4, 1, 5, 9, 2, 6, 8, 30, 11]
 MODEL = ld.load_model(llama())
-HALVES = {"raw": lambda p: p, "centred": lambda p: p.centred, "shift": lambda p: p.shift}
+HALVES = {"raw": lambda p: p, "centered": lambda p: p.centered, "shift": lambda p: p.shift}
 
 
 def logits_form(model, ids, unit="sublayer"):
@@ -78,7 +78,7 @@ def test_equals_the_logits_form_on_a_trained_model(stories_folder, unit):
     mean = z.mean(0)
     expected = {
         "raw": ((target - z) ** 2, (mean - z) ** 2),
-        "centred": (centre(target - z) ** 2, centre(mean - z) ** 2),
+        "centered": (center(target - z) ** 2, center(mean - z) ** 2),
     }
     for p, tolerance in (
         (ld.profile(model, ids, unit, precision="float64"), 1e-9),
@@ -89,12 +89,12 @@ def test_equals_the_logits_form_on_a_trained_model(stories_folder, unit):
             close(half.bias[:, :-1], bias.mean(2)[:, :-1], tolerance)
             close(half.diversity, diversity.mean(2), tolerance)
             # Entry by entry too, against what is subtracted: a component near the mean of all cancels.
-            gauge = centre if name == "centred" else (lambda x: x)
+            gauge = center if name == "centered" else (lambda x: x)
             terms = (gauge(z) ** 2).mean(2) + (gauge(mean) ** 2).mean(1)
             assert (np.abs(half.diversity - diversity.mean(2)) <= tolerance * terms).all()
 
 
-def centre(x):
+def center(x):
     return x - x.mean(-1, keepdims=True)
 
 
@@ -124,7 +124,7 @@ def test_equals_the_logits_form_on_smollm2(smol, unit):
             some = chosen[start : start + 32]
             u = (z[row, start : start + 32] @ matrix.T).numpy()
             for name, half in HALVES.items():
-                gauge = {"raw": lambda x: x, "centred": centre, "shift": lambda x: x.mean(-1, keepdims=True)}[name]
+                gauge = {"raw": lambda x: x, "centered": center, "shift": lambda x: x.mean(-1, keepdims=True)}[name]
                 bias, diversity = (gauge(target - u) ** 2).mean(1), (gauge(mean[row] - u) ** 2).mean(1)
                 # Component by component, against what is subtracted.
                 terms = (gauge(u) ** 2).mean(1) + (gauge(mean[row]) ** 2).mean() + (gauge(target) ** 2).mean()
@@ -155,7 +155,7 @@ def test_cross_entropy_equals_the_logits_form(make, unit, tau):
     close((p.bias - p.diversity).mean(0)[:-1], p.cross_entropy[:-1], 1e-9)
     if tau is None:
         close(p.cross_entropy, p.loss, 1e-6)
-    assert p.centred is p
+    assert p.centered is p
 
 
 def test_streaming_is_the_same_in_any_pieces(monkeypatch):
@@ -185,9 +185,9 @@ def test_a_family(name):
         assert p.identity_gap <= 1e-6
         mean = u.mean(0)
         close(p.diversity, ((mean - u) ** 2).mean(2), 1e-4)
-        close(p.centred.diversity, (centre(mean - u) ** 2).mean(2), 1e-4)
+        close(p.centered.diversity, (center(mean - u) ** 2).mean(2), 1e-4)
         target = np.eye(u.shape[2])[IDS[1:]]
-        close(p.centred.bias[:, :-1], (centre(target - u[:, :-1]) ** 2).mean(2), 1e-4)
+        close(p.centered.bias[:, :-1], (center(target - u[:, :-1]) ** 2).mean(2), 1e-4)
         close(p.target_logit[:, :-1], np.take_along_axis(u, np.array([*IDS[1:], 0])[None, :, None], 2)[:, :-1, 0], 1e-4)
         log_p = torch.log_softmax(torch.as_tensor(c.model_logits), 1).numpy()
         close(p.loss[:-1], -log_p[np.arange(len(IDS) - 1), IDS[1:]], 1e-4)
@@ -224,7 +224,7 @@ def test_loss_is_the_models_own():
 
 
 def test_centring_the_unembedding_moves_raw_numbers_only():
-    """center_unembed takes a shift out of every component; centred numbers and nets do not see it."""
+    """center_unembed takes a shift out of every component; centered numbers and nets do not see it."""
     bridge = boot(gpt2())
     before = ld.profile(bridge, IDS)
     nats = ld.profile(bridge, IDS, loss="cross_entropy")
@@ -234,7 +234,7 @@ def test_centring_the_unembedding_moves_raw_numbers_only():
     after = ld.profile(bridge, IDS)
     assert after.components == before.components
     for term in ("bias", "diversity", "net"):
-        close(getattr(after.centred, term), getattr(before.centred, term), 1e-5)
+        close(getattr(after.centered, term), getattr(before.centered, term), 1e-5)
     close(ld.profile(bridge, IDS, loss="cross_entropy").net_linear, nats.net_linear, 1e-5)
     assert np.abs(after.shift.diversity).max() < 1e-3 * np.abs(before.shift.diversity).max()
 
@@ -318,7 +318,7 @@ def test_a_dense_target():
     p = ld.profile(llama().double(), IDS, target=teacher, precision="float64")
     assert np.isfinite(p.bias).all()
     close(p.bias, ((teacher - u) ** 2).mean(2), 1e-9)
-    close(p.centred.bias, (centre(teacher - u) ** 2).mean(2), 1e-9)
+    close(p.centered.bias, (center(teacher - u) ** 2).mean(2), 1e-9)
     close(p.mse, ((teacher - u.mean(0)) ** 2).mean(1), 1e-9)
     close(p.net, ((teacher - u) ** 2 - (u.mean(0) - u) ** 2).mean(2), 1e-9)
 
@@ -326,7 +326,7 @@ def test_a_dense_target():
 def test_theorem_1_holds_at_every_token():
     for unit in ("sublayer", "head", "neuron"):
         p = ld.profile(gpt2(), IDS, unit)
-        for half in (p, p.centred, p.shift):
+        for half in (p, p.centered, p.shift):
             np.testing.assert_allclose((half.bias - half.diversity).mean(0), half.mse, rtol=1e-3, atol=1e-5)
             np.testing.assert_allclose(half.net.mean(0), half.mse, rtol=1e-3, atol=1e-5)
 
@@ -346,7 +346,7 @@ def test_top_tokens_are_the_largest_logits(unit):
             rows = frame[(frame.component == label) & (frame.effect == effect)]
             np.testing.assert_allclose(rows.contribution, logits[order[:4]], rtol=1e-4, atol=1e-5)
             np.testing.assert_allclose(
-                rows.contribution_centred, logits[order[:4]] - logits.mean(), rtol=1e-4, atol=1e-5
+                rows.contribution_centered, logits[order[:4]] - logits.mean(), rtol=1e-4, atol=1e-5
             )
     last = p.top_tokens("L0.mlp" if unit != "neuron" else "L0.N3", -1, k=1)
     alone = ld.profile(model, IDS[2:6], unit).top_tokens(last["component"][0], 3, k=1)
@@ -372,7 +372,7 @@ def test_a_corpus_keeps_running_sums():
         assert corpus.loss == pytest.approx(p.loss[seen].mean(), rel=1e-5)
         assert corpus.losses[1] < corpus.loss < corpus.losses[2]
         if loss == "squared":
-            np.testing.assert_allclose(frame["bias_centred"], p.centred.bias[:, seen].mean(1), rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(frame["bias_centered"], p.centered.bias[:, seen].mean(1), rtol=1e-4, atol=1e-5)
 
 
 def test_running_means_cover_the_truth():
@@ -394,7 +394,7 @@ def test_running_means_cover_the_truth():
 def test_by_component_and_frame():
     p = ld.profile(gpt2(), [IDS * 3, IDS])
     table, seen = p.by_component(), p.has_target
-    np.testing.assert_allclose(table["bias_centred"], p.centred.bias[:, seen].mean(1))
+    np.testing.assert_allclose(table["bias_centered"], p.centered.bias[:, seen].mean(1))
     np.testing.assert_allclose(table["diversity"], p.diversity[:, seen].mean(1))
     assert table[["net_low", "net_high"]].isna().all(axis=None)
     assert table.attrs["intervals"].startswith("no intervals: 2 texts")
@@ -407,7 +407,7 @@ def test_by_component_and_frame():
     assert (row["token"], row["next_token"]) == (p.tokens[4], p.tokens[5])
     assert frame["loss"].isna().sum() == 4
     assert len(p.frame()) == len(p.components) * len(p.tokens)
-    assert set(p.centred.by_component()) >= {"bias", "diversity", "net", "net_low"}
+    assert set(p.centered.by_component()) >= {"bias", "diversity", "net", "net_low"}
 
 
 @pytest.mark.parametrize("loss", ["squared", "cross_entropy"])
@@ -510,7 +510,7 @@ def test_top_tokens_of_a_model_that_reads_long_texts_in_another_way():
 def test_one_token_has_nothing_to_be_compared_with():
     """Columns of NaN where there is no next token; all numbers where there is another target."""
     table = ld.profile(llama(), [7]).by_component()
-    assert table[["bias", "diversity_centred", "net", "net_low"]].isna().all().all()
+    assert table[["bias", "diversity_centered", "net", "net_low"]].isna().all().all()
     teacher = np.random.default_rng(0).normal(size=(len(IDS), 61))
     p = ld.profile(llama(), IDS, target=teacher)
     np.testing.assert_allclose(p.by_component()["bias"], p.bias.mean(1))
@@ -527,7 +527,7 @@ def test_many_texts_are_the_independent_pieces():
     assert few.frame().attrs["intervals"] == ld.profile(llama(), texts[:7]).by_component().attrs["intervals"]
     assert "nan" not in repr(few)
     table, frame = ld.profile(llama(), texts).by_component(), ld.corpus_profile(llama(), texts).frame()
-    for column in ("bias_low", "net_centred_high", "diversity_low"):
+    for column in ("bias_low", "net_centered_high", "diversity_low"):
         np.testing.assert_allclose(table[column], frame[column], rtol=1e-4, atol=1e-6)
 
 

@@ -54,7 +54,7 @@ def test_the_summary_is_the_frame_s(profile):
     found, frame = summary(profile), profile.frame()
     said = frame[np.isfinite(frame.loss)]
     for name in ("bias", "diversity", "net"):
-        for part in ("", "_centred", "_shift"):
+        for part in ("", "_centered", "_shift"):
             assert found[name + part] == pytest.approx(said[name + part].mean(), rel=1e-9)
     assert found["loss"] == pytest.approx(said.groupby("position").loss.first().mean())
     assert found["shift_share"] == pytest.approx(said.diversity_shift.sum() / said.diversity.sum())
@@ -83,7 +83,7 @@ def test_the_hardest_tokens_are_the_frame_s(profile):
 def test_the_heads_shown_have_the_largest_net(profile, model):
     """Also of a profile that was not cut into heads."""
     frame = ld.profile(model, IDS, "head").frame(kind="head")
-    size = frame.assign(size=frame.net_centred.abs()).groupby("component")["size"].mean()
+    size = frame.assign(size=frame.net_centered.abs()).groupby("component")["size"].mean()
     found = largest_heads(profile, model, count=3)
     assert {c.label for c in found} == set(size.nlargest(3).index)
     assert largest_heads(ld.profile(model, IDS, "head"), model, 3) == found
@@ -105,7 +105,7 @@ def test_the_page_says_its_numbers(profile, model):
     assert f"{s['shift_share']:.1%} of raw diversity" in page
     for name in ("net", "bias", "diversity"):
         assert style.number(s[name]) in page
-        assert style.number(s[f"{name}_centred"]) in page
+        assert style.number(s[f"{name}_centered"]) in page
     assert "architecture LlamaForCausalLM" in page
 
 
@@ -120,7 +120,7 @@ def test_what_a_page_cannot_show_is_refused(model):
     with pytest.raises(ld.InputError, match="a whole profile of the squared error"):
         profile_page(ld.profile(model, IDS, loss="cross_entropy"), model)
     with pytest.raises(ld.InputError, match="a whole profile"):
-        profile_page(ld.profile(model, IDS).centred, model)
+        profile_page(ld.profile(model, IDS).centered, model)
 
 
 def test_a_model_without_heads_to_see_has_a_page(monkeypatch, profile, model):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import torch
-from conftest import randomised
+from conftest import randomized
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -43,14 +43,14 @@ def models(draw):
             layer_norm_epsilon=eps,
             tie_word_embeddings=tied,
         )
-        return randomised(GPT2LMHeadModel(config))
+        return randomized(GPT2LMHeadModel(config))
     if kind == "neox":
         config = GPTNeoXConfig(**common, use_parallel_residual=parallel, layer_norm_eps=eps, attention_bias=biased)
-        return randomised(GPTNeoXForCausalLM(config))
+        return randomized(GPTNeoXForCausalLM(config))
     common |= {"num_key_value_heads": kv, "attention_bias": biased, "rms_norm_eps": eps}
     if kind == "olmo2":
-        return randomised(Olmo2ForCausalLM(Olmo2Config(**common, pad_token_id=0)))
-    return randomised(LlamaForCausalLM(LlamaConfig(**common, mlp_bias=biased, head_dim=draw(st.sampled_from([2, 8])))))
+        return randomized(Olmo2ForCausalLM(Olmo2Config(**common, pad_token_id=0)))
+    return randomized(LlamaForCausalLM(LlamaConfig(**common, mlp_bias=biased, head_dim=draw(st.sampled_from([2, 8])))))
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])

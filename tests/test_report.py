@@ -46,7 +46,7 @@ def test_sentences_hold_the_frames_numbers(study):
     off = (by["paper", "loss"] - by["paper", "silent_bias"]).abs() * 100
     median, largest = [n for s in said if "Eq. 14" in s for n in numbers(s)][1:3]
     assert (median, largest) == (pytest.approx(off.median(), rel=0.06), pytest.approx(off.max(), rel=0.06))
-    shift = 1 - by["squared", "diversity_centred"] / by["squared", "diversity"]
+    shift = 1 - by["squared", "diversity_centered"] / by["squared", "diversity"]
     assert numbers(next(s for s in said if "shift" in s))[0] == pytest.approx(100 * shift.median(), abs=0.06)
     nats = numbers(next(s for s in said if "nats" in s))
     assert nats[0] == pytest.approx(by["cross_entropy", "loss"].mean(), rel=0.01)
@@ -68,7 +68,7 @@ def test_modules_add_up(study):
     row = study.summary().query("model == 'm1' and task == 't2'").iloc[0]
     assert table["module"].iloc[-1] == "all"
     assert float(table["bias"].iloc[-1]) == pytest.approx(row["bias"], rel=0.01)
-    assert float(table["diversity, centred"].iloc[-1]) == pytest.approx(row["diversity_centred"], rel=0.01)
+    assert float(table["diversity, centered"].iloc[-1]) == pytest.approx(row["diversity_centered"], rel=0.01)
 
 
 def test_components_are_those_of_decompose(study):
@@ -80,7 +80,7 @@ def test_components_are_those_of_decompose(study):
         theirs = d.by_component()
         assert mine["component"].tolist() == theirs["component"].tolist()
         assert set(mine) - {"model", "task"} <= set(theirs)
-        for term in ("bias", "diversity_centred", "net", "accuracy"):
+        for term in ("bias", "diversity_centered", "net", "accuracy"):
             np.testing.assert_allclose(mine[term], theirs[term], rtol=1e-6)
         modules = study.modules(unit).query("model == 'm0' and task == 't0'").set_index("module")
         np.testing.assert_allclose(modules["bias"], d.by_module().set_index("module")["bias"][modules.index], rtol=1e-6)
@@ -171,7 +171,7 @@ def test_names_stay_text(study):
         names = {"m0": HOSTILE, "t0": HOSTILE}
         settings = cell["settings"]
         settings = settings | {name: names.get(settings[name], settings[name]) for name in ("model", "task")}
-        cells.append(cell | {"settings": settings, "source": HOSTILE, "licence": HOSTILE})
+        cells.append(cell | {"settings": settings, "source": HOSTILE, "license": HOSTILE})
     page = study_page(ld.Study(metrics, tuple(cells), (HOSTILE,), (HOSTILE,)), HOSTILE).html()
     assert "<img src=x" not in page
     assert page.count("</script>") == page.count("<script")
@@ -219,7 +219,7 @@ def bytes_tokenizer():
 
 @pytest.mark.parametrize(("width", "scheme"), [(900, "dark"), (1600, "light")])
 def test_the_report_in_a_browser(study, tmp_path, browser, width, scheme):
-    """Offline: no request, no complaint; every figure is drawn, in the reader's colours; nothing is wider than it."""
+    """Offline: no request, no complaint; every figure is drawn, in the reader's colors; nothing is wider than it."""
     page = study.report(tmp_path / "report.html")
     with browser.open(page, width, scheme) as opened:
         opened.page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")

@@ -317,10 +317,10 @@ def test_uses_that_say_the_same_have_no_diversity():
     u[:, 5] = u[:, 2]
     frame = ld.decompose(u, gold, components=labels).by_use().set_index("component")
     for name in ("diversity", "within", "share"):
-        for part in ("", "_centred", "_shift"):
+        for part in ("", "_centered", "_shift"):
             assert frame.loc["L0.mlp", name + part] == pytest.approx(0, abs=1e-30)
             assert frame.loc["L0.attn", name + part] > 0
-    assert frame.loc["L0.mlp", "cosine_centred"] == pytest.approx(1)
+    assert frame.loc["L0.mlp", "cosine_centered"] == pytest.approx(1)
 
 
 def test_uses_by_hand():
@@ -330,7 +330,7 @@ def test_uses_by_hand():
     frame = d.by_use().set_index("component")
     assert frame["uses"].to_dict() == {"L0.attn": 3, "L0.mlp": 2}
     group = np.array([0, 1, 2, 3, 1, 2, 1])
-    for part, values in (("", u), ("_centred", u - u.mean(2, keepdims=True))):
+    for part, values in (("", u), ("_centered", u - u.mean(2, keepdims=True))):
         target = np.eye(3)[gold] - (1 / 3 if part else 0)
         loss, _, within, between = nested_squared(values, target, group)
         whole = (within + between).sum(1).mean()
@@ -352,11 +352,11 @@ def test_uses_by_hand():
         assert low < attrs["share" + part] < high
     x = (u - u.mean(2, keepdims=True))[:, group == 1].transpose(1, 0, 2).reshape(3, -1)
     expected = np.mean([np.corrcoef(x[i], x[j])[0, 1] for i, j in ((0, 1), (0, 2), (1, 2))])
-    assert frame.loc["L0.attn", "cosine_centred"] == pytest.approx(expected, abs=0.02)
+    assert frame.loc["L0.attn", "cosine_centered"] == pytest.approx(expected, abs=0.02)
     exact = np.mean([x[i] @ x[j] / np.linalg.norm(x[i]) / np.linalg.norm(x[j]) for i, j in ((0, 1), (0, 2), (1, 2))])
-    assert frame.loc["L0.attn", "cosine_centred"] == pytest.approx(exact)
-    assert (frame["cosine_centred_low"] < frame["cosine_centred"]).all()
-    assert (frame["cosine_centred"] < frame["cosine_centred_high"]).all()
+    assert frame.loc["L0.attn", "cosine_centered"] == pytest.approx(exact)
+    assert (frame["cosine_centered_low"] < frame["cosine_centered"]).all()
+    assert (frame["cosine_centered"] < frame["cosine_centered_high"]).all()
 
 
 def test_uses_in_nats():

@@ -27,7 +27,7 @@ def alone(seed, models=5, **options):
         found = {("squared", "accuracy"): level + 0.002 * z, ("paper", "loss"): 1 - level + 0.002 * z}
         found |= {("paper", "bias"): 0.2 + 0.01 * z, ("paper", "silent_bias"): 0.25}
         reuses = 0.6 if model == f"m{models - 1}" else 1.0
-        terms = (f"diversity{kind}" for kind in ("", "_centred", "_logit", "_logit_centred"))
+        terms = (f"diversity{kind}" for kind in ("", "_centered", "_logit", "_logit_centered"))
         return found | {("squared", term): reuses * np.exp(0.1 * z + 0.1 * at) for at, term in enumerate(terms)}
 
     shares = {"embedding": 0.1 + 0.02 * seed, "attention": 0.3 - 0.01 * seed, "mlp": 0.6 - 0.01 * seed}

@@ -159,7 +159,7 @@ def test_metrics_are_those_of_plain_passes(folder, tmp_path):
     for loss, brute in found.items():
         for term in ("loss", "bias", "diversity"):
             assert totals[loss, term] == pytest.approx(getattr(brute, term), rel=1e-6), (loss, term)
-    assert totals["squared", "diversity_centred"] == pytest.approx(both.centred.diversity, rel=1e-6)
+    assert totals["squared", "diversity_centered"] == pytest.approx(both.centered.diversity, rel=1e-6)
 
 
 def test_a_study_is_of_what_was_asked_for(folder, tmp_path):
@@ -402,7 +402,7 @@ def grid(folder, tmp_path_factory):
 
 
 def test_curves_are_the_prefix_ensembles(grid, folder):
-    """Fig. 5's numbers are by_depth's, each junction once; standardised they have mean 0 and spread 1."""
+    """Fig. 5's numbers are by_depth's, each junction once; standardized they have mean 0 and spread 1."""
     curves = grid.curves()
     assert curves.groupby(["model", "task"]).size().to_dict() == {
         (model, f"words-{seed}"): count for model, count in (("tiny-0", 7), ("deep", 11)) for seed in (0, 1)
@@ -415,11 +415,11 @@ def test_curves_are_the_prefix_ensembles(grid, folder):
         ("mse", paper["loss"]),
         ("bias", paper["bias"]),
         ("diversity", squared["diversity"]),
-        ("diversity_logit_centred", squared["diversity_logit_centred"]),
+        ("diversity_logit_centered", squared["diversity_logit_centered"]),
         ("accuracy", squared["accuracy"]),
     ):
         np.testing.assert_allclose(one[name], expected, rtol=1e-6)
-    standard = grid.curves(standardised=True).groupby(["model", "task"])["mse"]
+    standard = grid.curves(standardized=True).groupby(["model", "task"])["mse"]
     np.testing.assert_allclose(standard.mean(), 0, atol=1e-12)
     np.testing.assert_allclose(standard.std(ddof=0), 1)
     recomputed = grid.curves(norm="recomputed")
@@ -438,14 +438,14 @@ def test_the_papers_analyses_of_a_study(grid):
     curves = grid.curves().query("task == 'words-0'")
     own = [pearsonr(curve.accuracy, -curve.mse).statistic for _, curve in curves.groupby("model")]
     assert row["r"].item() == pytest.approx(np.tanh(np.mean(np.arctanh(own))))
-    assert set(table["metric"]) >= {"mse", "bias", "diversity", "diversity_centred", "cross_entropy"}
+    assert set(table["metric"]) >= {"mse", "bias", "diversity", "diversity_centered", "cross_entropy"}
 
-    shares = grid.shares().query("model == 'deep' and term == 'diversity' and gauge == 'centred'").set_index("module")
+    shares = grid.shares().query("model == 'deep' and term == 'diversity' and gauge == 'centered'").set_index("module")
     expected = []
     for seed in (0, 1):
         stored = grid.contributions("deep", f"words-{seed}")
         modules = ld.decompose(stored, stored.labels).by_module().set_index("module")
-        expected.append(modules["diversity_share_centred"])
+        expected.append(modules["diversity_share_centered"])
     np.testing.assert_allclose(shares["share"], (sum(expected) / 2)[shares.index])
     assert shares["count_share"]["mlp"] == pytest.approx(5 / 11)
     paper = grid.shares(form="paper").query("term == 'bias' and gauge == 'raw'")
@@ -462,7 +462,7 @@ def test_the_papers_analyses_of_a_study(grid):
 
 
 def test_no_text_is_kept_unless_asked_for(folder, tmp_path):
-    """A row's licence may not allow it to be passed on."""
+    """A row's license may not allow it to be passed on."""
     task = rows(20)
     run_study(folder / "tiny-0", task, out=tmp_path / "a")
     for data in files(tmp_path / "a").values():

@@ -81,7 +81,7 @@ def pressed(figure, button):
 
 @pytest.mark.parametrize("quantity", QUANTITIES)
 def test_a_table_holds_the_cells_of_its_quantity(gappy, quantity):
-    """Texts are the frame's means in the table's factor, empty without a cell; colour is less uniform for MSE, bias."""
+    """Texts are the frame's means in the table's factor, empty without a cell; color is less uniform for MSE, bias."""
     loss, term, factor = QUANTITIES[quantity]
     wanted = np.array([[factor * mean(gappy, m, t, loss, term) for t in TASKS] for m in LAYERS])
     wanted = np.column_stack([wanted, wanted.mean(1)])
@@ -124,7 +124,7 @@ def test_bars_of_correlations_are_the_frames(study, reading):
     table = study.correlations(draws=50)
     first = correlation_bars(table)
     button = first.layout.updatemenus[0].buttons[READINGS.index(reading)]
-    metrics = ["mse", "bias", "bias_centred", "diversity", "diversity_centred", "cross_entropy"]
+    metrics = ["mse", "bias", "bias_centered", "diversity", "diversity_centered", "cross_entropy"]
     for figure in (pressed(first, button), correlation_bars(table, reading)):
         bars = [trace for trace in figure.data if trace.type == "bar"]
         assert len(bars) == 2 * len(metrics)
@@ -146,7 +146,7 @@ def test_bars_of_correlations_are_the_frames(study, reading):
             assert html.escape(rows["note"].iloc[-1])[:40] in trace.hovertext[-1]
     legend = {t.legendgroup: t.name for t in first.data if t.showlegend is not False}
     assert legend["mse"] == "−MSE"
-    assert legend["diversity_centred"] == "diversity, centred"
+    assert legend["diversity_centered"] == "diversity, centered"
 
 
 def test_correlations_of_other_metrics(study):
@@ -154,21 +154,21 @@ def test_correlations_of_other_metrics(study):
     table = study.correlations(draws=20)
     figure = correlation_bars(table, metrics=["entropy", "mse"])
     assert [t.legendgroup for t in figure.data if t.type == "bar"] == ["entropy", "mse"] * 2
-    with pytest.raises(ld.InputError, match="'colour'"):
-        correlation_bars(table, metrics=["colour"])
+    with pytest.raises(ld.InputError, match="'color'"):
+        correlation_bars(table, metrics=["color"])
     with pytest.raises(ld.InputError, match="reading='middle' is unknown"):
         correlation_bars(table, "middle")
 
 
 @pytest.mark.parametrize("depth", ["relative", "junction"])
-@pytest.mark.parametrize("part", ["raw", "centred"])
-def test_curves_are_the_standardised_ones(study, depth, part):
-    """Whichever model and half is chosen, heights are `curves(standardised=True)`, the hover the raw values."""
-    wanted, raw = study.curves(standardised=True), study.curves()
+@pytest.mark.parametrize("part", ["raw", "centered"])
+def test_curves_are_the_standardized_ones(study, depth, part):
+    """Whichever model and half is chosen, heights are `curves(standardized=True)`, the hover the raw values."""
+    wanted, raw = study.curves(standardized=True), study.curves()
     figure = study.plot(kind="curves", depth=depth, part=part)
     halves, menu = figure.layout.updatemenus
     assert [b.label for b in menu.buttons] == [*LAYERS, "all 3 together"]
-    assert halves.active == ["raw", "centred"].index(part)
+    assert halves.active == ["raw", "centered"].index(part)
     for button in menu.buttons[:-1]:
         after = pressed(figure, button)
         for trace in after.data:
@@ -183,10 +183,10 @@ def test_curves_are_the_standardised_ones(study, depth, part):
             assert [c[1] for c in trace.customdata] == rows["component"].tolist()
             assert set(trace.text) == {button.label}
     assert pressed(figure, menu.buttons[0]).data[0].y == figure.data[0].y
-    for button, half in zip(halves.buttons, ("raw", "centred"), strict=True):
+    for button, half in zip(halves.buttons, ("raw", "centered"), strict=True):
         after = pressed(figure, button)
         seen = {trace.name for trace in after.data if trace.visible}
-        ends = "" if half == "raw" else ", centred"
+        ends = "" if half == "raw" else ", centered"
         assert seen == {"accuracy", "MSE", "bias" + ends, "diversity" + ends}
 
 
@@ -238,10 +238,10 @@ def test_shares_fill_a_bar(study, form):
     """Segments are the frame's shares and add up to one; diamonds stand at the cumulated shares of the members."""
     frame = study.shares(form=form)
     figure = study.plot(kind="shares", form=form)
-    panels = {"x": "bias", "x2": "bias centred", "x3": "diversity", "x4": "diversity centred"}
+    panels = {"x": "bias", "x2": "bias centered", "x3": "diversity", "x4": "diversity centered"}
     if form == "paper":
         present = list(dict.fromkeys(zip(frame.term, frame.gauge, strict=True)))
-        order = [("bias", "raw"), ("bias", "centred"), ("diversity", "raw"), ("diversity", "centred")]
+        order = [("bias", "raw"), ("bias", "centered"), ("diversity", "raw"), ("diversity", "centered")]
         shown = [f"{t} {g}".removesuffix(" raw") for t, g in order if (t, g) in present]
         panels = dict(zip(panels, shown, strict=False))
     totals: dict[tuple[str, float], float] = {}
@@ -330,13 +330,13 @@ def test_weights_stand_on_one(study):
     said = figure.layout.title.subtitle.text.replace("<br>", " ")
     for logits in (result.before, result.after):
         assert f"{style.number((logits.argmax(1) == result.gold)[held].mean())} [" in said
-    assert f"{held.sum()} rows not learnt from" in said
+    assert f"{held.sum()} rows not learned from" in said
 
 
 def test_a_stored_cell_is_drawn_as_contributions_are(study):
     """A shard's figure is the map of its contributions."""
     shard = study.contributions("5 layers", "second")
-    drawn = shard.plot(example=3, centred=False)
+    drawn = shard.plot(example=3, centered=False)
     np.testing.assert_array_equal(np.array(drawn.data[0].z), shard.values[3].T)
     assert list(drawn.layout.yaxis.ticktext) == [html.escape(repr(option)) for option in shard.options]
 
@@ -350,8 +350,8 @@ def test_every_kind_has_a_figure_and_others_are_refused(study):
     assert dark.layout.template.layout.paper_bgcolor == style.DARK.paper
     with pytest.raises(ld.InputError, match="kind='pie' is unknown: use 'table', 'correlations'"):
         study.plot(kind="pie")
-    with pytest.raises(ld.InputError, match="quantity='colour' is unknown"):
-        study.plot(quantity="colour")
+    with pytest.raises(ld.InputError, match="quantity='color' is unknown"):
+        study.plot(quantity="color")
     with pytest.raises(ld.InputError, match="unit='head'"):
         study.plot(unit="head")
 
@@ -383,15 +383,15 @@ def test_missing_cells_leave_gaps(gappy):
         gappy.plot(kind=kind).to_json()
 
 
-def colours(layout):
-    """Every colour that a layout sets itself."""
+def colors(layout):
+    """Every color that a layout sets itself."""
     if isinstance(layout, dict):
         found = [v for k, v in layout.items() if k.endswith("color") and isinstance(v, str)]
-        return found + [c for v in layout.values() for c in colours(v)]
-    return [c for v in layout for c in colours(v)] if isinstance(layout, list | tuple) else []
+        return found + [c for v in layout.values() for c in colors(v)]
+    return [c for v in layout for c in colors(v)] if isinstance(layout, list | tuple) else []
 
 
-def test_hostile_names_stay_text_and_colours_are_the_templates(study):
+def test_hostile_names_stay_text_and_colors_are_the_templates(study):
     """No name becomes HTML in any figure or page, and no layout sets what differs between light and dark."""
     metrics = study.metrics.replace(
         {"model": {"3 layers": HOSTILE, "2 layers": "%{y}<b>"}, "task": {"second": HOSTILE + "2"}}
@@ -408,7 +408,7 @@ def test_hostile_names_stay_text_and_colours_are_the_templates(study):
         layout = figure.to_plotly_json()["layout"]
         for buttons in ("template", "updatemenus"):  # what buttons put into traces is no layout
             layout.pop(buttons, None)
-        assert not colours(layout)
+        assert not colors(layout)
         page.figure(figure, HOSTILE)
     for trace in evil.plot(kind="curves").data:
         assert "<b>%{y}" not in trace.hovertemplate

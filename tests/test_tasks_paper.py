@@ -102,7 +102,7 @@ def test_labels_are_those_of_the_rows(name):
     assert len(t) == sum(counts.values())
     assert t.dropped == 0
     assert str(DATA / f"{name}.jsonl") == t.source
-    assert t.licence
+    assert t.license
 
 
 def test_the_space_before_the_answer_belongs_to_the_options(name):

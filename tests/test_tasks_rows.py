@@ -325,7 +325,7 @@ def test_a_task_from_a_json_file(described):
         ({"data": 3}, "data=3: it must be text"),
         ({"label": "Gold"}, r"has no column 'Gold' \(its columns: word, gold\)"),
         ({"limit": 0}, "limit=0"),
-        ({"colour": "red"}, "unknown key 'colour'"),
+        ({"color": "red"}, "unknown key 'color'"),
     ],
 )
 def test_bad_descriptions(described, changes, message):

@@ -64,7 +64,7 @@ def ids(tokenizer, text):
     ("options", "template"),
     [(["1", "2", "3"], "{q} is"), (["1", "2", "3"], "{q} ={answer}"), (["a", "b"], "{q}:\n")],
 )
-def test_the_prompt_and_an_option_are_tokenised_as_one_text(tokenizer, options, template, multi_token):
+def test_the_prompt_and_an_option_are_tokenized_as_one_text(tokenizer, options, template, multi_token):
     """A prompt's tokens followed by an option's are the tokens of the whole text, wherever its space went."""
     t = own(options, template)
     r = t.resolve(tokenizer, multi_token=multi_token)

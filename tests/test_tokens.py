@@ -1,4 +1,4 @@
-"""Attention patterns, coloured and promoted tokens: numbers under their tokens, hostile text harmless, no network."""
+"""Attention patterns, colored and promoted tokens: numbers under their tokens, hostile text harmless, no network."""
 
 import dataclasses
 import html
@@ -18,7 +18,7 @@ from layerdiv_tl.model.attention import AttentionPatterns, attention_patterns
 from layerdiv_tl.views import style
 from layerdiv_tl.views.html import Block, circuitsvis, inert, script_json
 from layerdiv_tl.views.page import Page
-from layerdiv_tl.views.token_views import attention_heads, coloured_tokens, promoted_tokens
+from layerdiv_tl.views.token_views import attention_heads, colored_tokens, promoted_tokens
 
 IDS = [5, 1, 4, 1, 5, 9, 2, 6, 7, 8, 12, 13]
 HOSTILE = (
@@ -157,13 +157,13 @@ def test_patterns_are_a_frame_and_a_file(tmp_path):
     np.testing.assert_array_equal(loaded.patterns, found.patterns)
 
 
-@pytest.mark.parametrize("part", ["raw", "centred", "shift"])
+@pytest.mark.parametrize("part", ["raw", "centered", "shift"])
 def test_every_token_wears_the_number_of_its_own_prediction(part):
     """Values are the frame's, one token later; texts do not touch; bounds are symmetric, so that zero is white."""
     p = ld.profile(llama(), [IDS, [3, 4, 5]])
     frame = p.frame()
     suffix = "" if part == "raw" else f"_{part}"
-    drawn = elements(coloured_tokens(p, ("loss", "net", "bias", "diversity", "target_logit"), part=part))
+    drawn = elements(colored_tokens(p, ("loss", "net", "bias", "diversity", "target_logit"), part=part))
     means = frame.groupby("position").mean(numeric_only=True)
     sums = frame.groupby("position")["target_logit"].sum()
     columns = [means["loss"], *(means[f"{t}{suffix}"] for t in ("net", "bias", "diversity")), sums]
@@ -174,16 +174,16 @@ def test_every_token_wears_the_number_of_its_own_prediction(part):
         assert values[1:12] == pytest.approx(column.to_numpy()[:11], rel=1e-3)
         assert values[13:] == pytest.approx(column.to_numpy()[12:14], rel=1e-3)
         assert found["props"]["minValue"] == -found["props"]["maxValue"] < 0
-    named = coloured_tokens(p, "net", ["L1.mlp", "embed"], part)
+    named = colored_tokens(p, "net", ["L1.mlp", "embed"], part)
     assert re.findall(r">([^<]*)</button>", named.html) == [f"{c} {part} net (logits²)" for c in ("L1.mlp", "embed")]
     one = frame[frame.component == "L1.mlp"][f"net{suffix}"].to_numpy()
     assert elements(named)[0]["props"]["values"][1:12] == pytest.approx(one[:11], rel=1e-3)
 
 
-def test_colours_are_those_of_the_maps():
+def test_colors_are_those_of_the_maps():
     """Above zero as in a heat map, below zero as in a heat map."""
     p = ld.profile(llama(), IDS)
-    for found in elements(coloured_tokens(p, ("bias", "target_logit"))):
+    for found in elements(colored_tokens(p, ("bias", "target_logit"))):
         props = found["props"]
         signed = any(value is not None and value < 0 for value in props["values"])
         scale = style.LIGHT.diverging if signed else style.LIGHT.sequential
@@ -193,7 +193,7 @@ def test_colours_are_those_of_the_maps():
 
 def test_nats_have_no_part():
     p = ld.profile(llama(), IDS, loss="cross_entropy")
-    block = coloured_tokens(p, ("bias", "net"))
+    block = colored_tokens(p, ("bias", "net"))
     assert re.findall(r">([^<]*)</button>", block.html) == ["bias (nats)", "net (nats)"]
     assert elements(block)[0]["props"]["values"][1:] == pytest.approx(p.bias.mean(0)[:-1], rel=1e-3)
 
@@ -201,14 +201,14 @@ def test_nats_have_no_part():
 def test_unknown_words_are_refused():
     p = ld.profile(llama(), IDS)
     for arguments, sentence in (
-        ({"metrics": "colour"}, "metrics='colour' is unknown"),
+        ({"metrics": "color"}, "metrics='color' is unknown"),
         ({"metrics": ()}, "metrics="),
         ({"part": "middle"}, "part='middle' is unknown"),
         ({"components": "L9.mlp"}, "there is no label 'L9.mlp'"),
         ({"components": []}, "components="),
     ):
         with pytest.raises(ld.InputError, match=sentence):
-            coloured_tokens(p, **arguments)
+            colored_tokens(p, **arguments)
     with pytest.raises(ld.InputError, match="13 heads over 2 tokens"):
         attention_heads(
             attention_patterns(
@@ -227,7 +227,7 @@ def test_attention_is_drawn_as_it_is():
 
 
 def test_promoted_tokens_are_the_profile_s():
-    """Each row has a component's largest and smallest centred logits, in the order of top_tokens."""
+    """Each row has a component's largest and smallest centered logits, in the order of top_tokens."""
     p = ld.profile(llama(), IDS)
     block, frame = promoted_tokens(p, ["L1.mlp", "embed"], 4, k=3), p.top_tokens(["L1.mlp", "embed"], 4, 3)
     rows = re.findall(r"<tr><td>(.*?)</td><td>(.*?)</td><td>(.*?)</td></tr>", block.html)
@@ -238,7 +238,7 @@ def test_promoted_tokens_are_the_profile_s():
             marks = re.findall(r"<b>(.*?)</b> (\S+?)</span>", cell)
             assert [html.unescape(m[0]) for m in marks] == [t.replace(" ", "␣") for t in lines.token]
             shown = [float(m[1].replace("−", "-")) for m in marks]
-            assert shown == pytest.approx(lines.contribution_centred.tolist(), rel=6e-3)
+            assert shown == pytest.approx(lines.contribution_centered.tolist(), rel=6e-3)
 
 
 def hostile_profile():
@@ -256,7 +256,7 @@ def hostile_profile():
 def every_block():
     p = hostile_profile()
     patterns = dataclasses.replace(attention_patterns(llama(), IDS, ["L0.H1", "L2.H3"]), tokens=p.tokens)
-    return p, [coloured_tokens(p), attention_heads(patterns), promoted_tokens(p, ["embed", "L0.mlp"], 3)]
+    return p, [colored_tokens(p), attention_heads(patterns), promoted_tokens(p, ["embed", "L0.mlp"], 3)]
 
 
 def test_hostile_tokens_stay_text_before_any_browser():
@@ -304,7 +304,7 @@ def test_hostile_tokens_stay_text_in_a_browser(browser, tmp_path):
 def test_a_notebook_s_output_needs_nothing(browser, tmp_path):
     """Two outputs in one document, without a page of ours, are drawn offline; buttons choose."""
     p = ld.profile(llama(), IDS)
-    outputs = [coloured_tokens(p, ("loss", "net"))._repr_html_(), coloured_tokens(p, "bias")._repr_html_()]
+    outputs = [colored_tokens(p, ("loss", "net"))._repr_html_(), colored_tokens(p, "bias")._repr_html_()]
     path = tmp_path / "notebook.html"
     path.write_text("<!doctype html><meta charset=utf-8>" + "".join(outputs), encoding="utf-8")
     with browser.open(path) as opened:
@@ -320,7 +320,7 @@ def test_a_notebook_s_output_needs_nothing(browser, tmp_path):
 def test_a_block_is_not_read_as_text():
     """The words a notebook keeps beside a drawing are one short line, however much is drawn."""
     p = ld.profile(llama(), IDS)
-    assert len(repr(coloured_tokens(p))) < 80
+    assert len(repr(colored_tokens(p))) < 80
     assert len(repr(promoted_tokens(p, "embed", 3))) < 80
 
 
@@ -332,8 +332,8 @@ def test_what_circuitsvis_does_not_draw_comes_without_it():
     page = Page("tokens")
     page.block(table, "a table")
     assert circuitsvis() not in page.html()
-    page.block(coloured_tokens(p), "a text")
-    page.block(coloured_tokens(p), "again")
+    page.block(colored_tokens(p), "a text")
+    page.block(colored_tokens(p), "again")
     assert page.html().count(circuitsvis()) == 1
-    assert isinstance(coloured_tokens(p), Block)
+    assert isinstance(colored_tokens(p), Block)
     assert "</script" not in circuitsvis()

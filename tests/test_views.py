@@ -40,9 +40,9 @@ def test_bars_show_the_frame_in_every_part(decomposition):
     """Heights are the frame's columns, and each button puts its own part's columns there."""
     frame = decomposition.by_component()
     axes = {"y": "bias", "y2": "diversity", "y3": "net"}
-    for shown in ("raw", "centred", "shift"):
+    for shown in ("raw", "centered", "shift"):
         figure = decomposition.plot(part=shown)
-        for label, button in zip(("raw", "centred", "shift"), figure.layout.updatemenus[0].buttons, strict=True):
+        for label, button in zip(("raw", "centered", "shift"), figure.layout.updatemenus[0].buttons, strict=True):
             suffix = "" if label == "raw" else f"_{label}"
             for (axis, place), height in bar_heights(figure, button.args[0]["y"]).items():
                 assert height == pytest.approx(frame[axes[axis] + suffix][place])
@@ -53,16 +53,16 @@ def test_bars_show_the_frame_in_every_part(decomposition):
     assert figure.layout.annotations[3].text == "a component that writes nothing"
 
 
-def test_colours_stand_in_one_place():
+def test_colors_stand_in_one_place():
     """Scripts, style sheets and figures take theirs from style.py."""
     views = Path(style.__file__).parent
     files = [file for file in views.rglob("*.*") if file.suffix in (".py", ".css", ".js") and file.name != "style.py"]
     assert len(files) > 20
     found = {file.name: re.findall(r"#[0-9a-fA-F]{6}\b|rgba?\(", file.read_text(encoding="utf-8")) for file in files}
-    assert not {name: colours for name, colours in found.items() if colours}
+    assert not {name: colors for name, colors in found.items() if colors}
 
 
-def test_colours_are_those_of_the_modules(decomposition):
+def test_colors_are_those_of_the_modules(decomposition):
     figure = decomposition.plot()
     assert {t.name: t.marker.color for t in figure.data} == {
         style.MODULE_NAME[m]: style.MODULE[m] for m in ("embedding", "attention", "mlp")
@@ -70,7 +70,7 @@ def test_colours_are_those_of_the_modules(decomposition):
 
 
 def test_a_half_and_a_plain_array_have_a_figure(decomposition):
-    assert isinstance(decomposition.centred.plot(), go.Figure)
+    assert isinstance(decomposition.centered.plot(), go.Figure)
     many = ld.decompose(np.random.default_rng(0).normal(size=(5, 400, 3)), [0, 1, 2, 0, 1])
     assert isinstance(many.plot(), go.Figure)
     with pytest.raises(ld.InputError, match="part='middle' is unknown"):
@@ -78,7 +78,7 @@ def test_a_half_and_a_plain_array_have_a_figure(decomposition):
 
 
 def test_the_map_shows_the_contributions(contributions):
-    raw = contributions.plot(example=1, centred=False).data[0]
+    raw = contributions.plot(example=1, centered=False).data[0]
     np.testing.assert_array_equal(np.array(raw.z), contributions.values[1].T)
     mean = contributions.values.mean(0)
     seen = contributions.plot().data[0]
@@ -108,7 +108,7 @@ def test_a_profile_is_a_map_of_its_numbers(term):
     """Rows and columns are the profile's, in its units; many components are cut to the largest."""
     ids = [[1, 2, 3, 4], [9, 8]]
     p = ld.profile(llama(), ids)
-    for part in ("raw", "centred", "shift"):
+    for part in ("raw", "centered", "shift"):
         half = p if part == "raw" or term == "target_logit" else getattr(p, part)
         drawn = p.plot(term=term, part=part).data[0]
         np.testing.assert_array_equal(np.array(drawn.z, dtype=float), getattr(half, term))
@@ -118,8 +118,8 @@ def test_a_profile_is_a_map_of_its_numbers(term):
     many = ld.profile(llama(intermediate_size=200), ids, "neuron").plot(term=term)
     assert len(many.data[0].z) == 400
     assert "the 400 largest of 604" in many.layout.title.text
-    with pytest.raises(ld.InputError, match="term='colour' is unknown"):
-        p.plot(term="colour")
+    with pytest.raises(ld.InputError, match="term='color' is unknown"):
+        p.plot(term="color")
     with pytest.raises(ld.InputError, match="part='middle' is unknown"):
         p.plot(part="middle")
 

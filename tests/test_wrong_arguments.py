@@ -62,7 +62,7 @@ def public_cases(folder: Path) -> list[Case]:
         case("profile[cross_entropy]", ld.profile, model=model, text_or_ids=text, loss="cross_entropy"),
         case("corpus_profile", ld.corpus_profile, model=model, texts=prompts[:2]),
         case("attention_patterns", ld.attention_patterns, model=model, text_or_ids=text),
-        case("coloured_tokens", ld.coloured_tokens, profile=profile),
+        case("colored_tokens", ld.colored_tokens, profile=profile),
         case("attention_heads", ld.attention_heads, patterns=patterns),
         case("promoted_tokens", ld.promoted_tokens, profile=profile),
         case("explore", ld.explore, model=model, text=text),
@@ -98,7 +98,7 @@ def public_cases(folder: Path) -> list[Case]:
         ),
         *(
             Case("Selection", lambda **given: setattr(explorer, "selection", given), {}, {name: "Choice"})
-            for name in ("part", "term", "colour")
+            for name in ("part", "term", "color")
         ),
     ]
     conditions = dict.fromkeys(("kind", "layer", "index", "use", "module", "label"), "Any")
@@ -205,7 +205,7 @@ def mended(cases: list[Case]) -> list[Case]:
 
 
 def test_some_odd_values_of_every_argument_get_a_sentence_or_a_right_answer(folder):
-    """Every argument meets a few values, other ones than its neighbours; together all values are met."""
+    """Every argument meets a few values, other ones than its neighbors; together all values are met."""
     order = {name: place for place, name in enumerate(ODD)}
     slow = {"endless"}
     tally = sweep(

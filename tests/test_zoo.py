@@ -140,7 +140,7 @@ def told(name, rows):
 
 @pytest.mark.parametrize("hops", [1, 2, 3, 4])
 def test_rows_of_chains_are_the_tasks_prompts(hops):
-    """The vectorised maker, given what a Task's row says, gives the Task's prompt and answer, token for token."""
+    """The vectorized maker, given what a Task's row says, gives the Task's prompt and answer, token for token."""
     tokenizer = words.tokenizer()
     for prompt, answer, letters, (facts, question) in told(f"synthetic/k_hop:hops={hops}", 24):
         pairs = [(letters.index(f[0]), letters.index(f[-1])) for f in facts.rstrip(".").split(". ")]
@@ -158,10 +158,10 @@ def test_rows_of_chains_are_the_tasks_prompts(hops):
 def test_rows_of_pairs_and_sums_are_the_tasks_prompts():
     """The same for recall and modular."""
     tokenizer = words.tokenizer()
-    colours = ["red", "blue", "green", "black"]
+    colors = ["red", "blue", "green", "black"]
     for prompt, answer, letters, lines in told("synthetic/recall", 24):
         keys = [letters.index(line[0]) for line in lines]
-        values = [colours.index(line.split()[1]) for line in lines[:-1]]
+        values = [colors.index(line.split()[1]) for line in lines[:-1]]
         batch = words.pairs(*(np.array([x]) for x in (keys[:-1], values, [keys.index(keys[-1])])))
         assert split(batch, 0, 0)[0] == tokenizer(prompt)["input_ids"]
         assert [split(batch, 0, 0)[1]] == tokenizer(answer, add_special_tokens=False)["input_ids"]

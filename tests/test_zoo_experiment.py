@@ -238,15 +238,15 @@ def test_every_task_has_its_own_entropy(study):
 
 
 def test_a_figure_of_information_shows_estimates_and_what_shuffled_rows_give(study):
-    """Points are the frame's bits, grey ones its nulls; frames of two estimators are refused."""
+    """Points are the frame's bits, gray ones its nulls; frames of two estimators are refused."""
     frame = study.information(tasks=TASKS[:1], **QUICK)
     figure = study.plot(kind="information", tasks=TASKS[:1], **QUICK)
     shown = [t for t in figure.data if t.xaxis in (None, "x")]
     wanted = frame[frame["term"] == "relevancy"]
-    grey = [y for t in shown if t.name.startswith(SHUFFLED) for y in t.y]
+    gray = [y for t in shown if t.name.startswith(SHUFFLED) for y in t.y]
     plain = [y for t in shown if not t.name.startswith(SHUFFLED) for y in t.y]
     assert sorted(plain) == sorted(wanted["bits"])
-    assert sorted(grey) == sorted(wanted["null"])
+    assert sorted(gray) == sorted(wanted["null"])
     both = study.information(["gaussian", "vote"], tasks=TASKS[:1], **QUICK)
     with pytest.raises(ld.InputError, match="estimators gaussian, vote: give those of one"):
         information_panels(both, study.models())
@@ -341,7 +341,7 @@ def test_information_goes_by_the_names_that_a_study_has(study):
     pd.testing.assert_frame_equal(again.drop(columns="model"), first.drop(columns="model"))
 
 
-def test_a_misspelt_estimator_is_said_before_anything_is_computed(study, monkeypatch):
+def test_a_misspelled_estimator_is_said_before_anything_is_computed(study, monkeypatch):
     """One wrong name among right ones costs no hours of the others."""
     monkeypatch.setattr("layerdiv_tl.studies.information.information", lambda *a, **k: pytest.fail("it was computed"))
     with pytest.raises(ld.InputError, match="'gausian'.*'gaussian'"):

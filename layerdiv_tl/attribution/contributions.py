@@ -169,7 +169,7 @@ def contributions(
 ) -> Contributions:
     """Take a model's logits apart into the direct contributions of its components (Eq. 2-3).
 
-    u_i = W_U (gain · centre(z_i)) / σ, with z_i what component i wrote to the residual stream and σ
+    u_i = W_U (gain · center(z_i)) / σ, with z_i what component i wrote to the residual stream and σ
     the final norm's statistic of the whole stream; what the read-out adds by itself is `constant`, and
     what a half-precision model loses at every addition is `rounding`.
 
@@ -180,7 +180,7 @@ def contributions(
     model
         A `Model`, or anything `load_model` takes.
     prompts
-        Texts, or lists of token ids, which are taken as they are. Text is tokenised by the model's own
+        Texts, or lists of token ids, which are taken as they are. Text is tokenized by the model's own
         tokenizer, to which a TransformerBridge adds a beginning-of-text token where Hugging Face has none.
     options
         K answer tokens whose logits are wanted: strings exactly as written (" Yes" with its space) that
@@ -197,7 +197,7 @@ def contributions(
         The most padded tokens in one forward pass; None is what is fast on the model's device. It changes
         speed, memory and last bits only.
     top
-        Keep only so many components: those whose contributions, centred over the options, are largest
+        Keep only so many components: those whose contributions, centered over the options, are largest
         on average over examples. Costs a second pass; memory does not grow with the number of neurons.
     cache, tokens, attention_mask
         Instead of prompts: activations cached through TransformerLens (names: `Model.hook_names(unit)`),
@@ -291,13 +291,13 @@ def contributions(
 def _largest(
     top: int, source: Source, readout: Readout, option_ids: Int[np.ndarray, "example option"]
 ) -> set[Component]:
-    """The `top` components with the largest centred contributions on average over examples."""
+    """The `top` components with the largest centered contributions on average over examples."""
     size: np.ndarray | float = 0.0
     names: tuple[Component, ...] = ()
     for part in source.parts(readout, option_ids, None):
-        # One option has nothing to be centred against.
-        centred = part.values - (part.values.mean(2, keepdims=True) if part.values.shape[2] > 1 else 0.0)
-        size = size + np.abs(centred).mean(2).sum(0)
+        # One option has nothing to be centered against.
+        centered = part.values - (part.values.mean(2, keepdims=True) if part.values.shape[2] > 1 else 0.0)
+        size = size + np.abs(centered).mean(2).sum(0)
         names = part.components
     return {names[i] for i in np.argsort(-np.asarray(size), kind="stable")[:top]}
 

@@ -301,7 +301,7 @@ def _behind(split: Split, x: Tensor, scale: Tensor | None) -> Tensor:
     x = x * split.scale
     if split.post is None:
         return x
-    if split.post.centred:
+    if split.post.centered:
         x = x - x.mean(-1, keepdim=True)
     assert scale is not None
     return x * split.post.gain.to(x.device) / scale[:, None]

@@ -480,7 +480,7 @@ def _blocks(
 
 
 def _slice(rows: np.ndarray) -> slice | Tensor:
-    """Neighbouring rows as a slice, which copies nothing; rows are given in order."""
+    """Neighboring rows as a slice, which copies nothing; rows are given in order."""
     first, last = int(rows[0]), int(rows[-1])
     return slice(first, last + 1) if last - first + 1 == len(rows) else torch.as_tensor(rows)
 
@@ -515,7 +515,7 @@ def _measure(
     asked[last] = logits[last].argmax(1)
     direction, added = vocabulary.rows(asked)
     streams = table.final / table.sigma[:, None]
-    target, means = room("centred_targets", width=members), room("means", width=members)
+    target, means = room("centered_targets", width=members), room("means", width=members)
     queries, out = [direction], [target]
     constants = [added]  # what the constant answers, query by query
     # The mean of all components is (W · final + constant) / |L|.
@@ -535,12 +535,12 @@ def _measure(
         out.append(room("crosses", width=members))
         if dense is not None:
             t = torch.as_tensor(dense, device=device)
-            centred = t - t.mean(1, keepdim=True)
-            direction_of_target, answer = _seen(reader, centred)
+            centered = t - t.mean(1, keepdim=True)
+            direction_of_target, answer = _seen(reader, centered)
             queries.append(direction_of_target)
             constants.append(answer)
             out.append(room("agreements", width=members))
-            put("target_powers", centred.square().sum(1))
+            put("target_powers", centered.square().sum(1))
             put("target_means", t.mean(1))
         else:
             nowhere = torch.zeros(len(asked), dtype=torch.float64, device=device).masked_fill_(last, torch.nan)
@@ -713,10 +713,10 @@ class _Look:
             found = (sign * logits).topk(k, dim=1).indices
             for line, component in enumerate(components):
                 for rank, token in enumerate(found[line].tolist(), start=1):
-                    centred = float(logits[line, token])
-                    rows.append((component.label, effect, rank, token, centred + float(means[line]), centred))
-        names = ["component", "effect", "rank", "token_id", "contribution", "contribution_centred"]
+                    centered = float(logits[line, token])
+                    rows.append((component.label, effect, rank, token, centered + float(means[line]), centered))
+        names = ["component", "effect", "rank", "token_id", "contribution", "contribution_centered"]
         frame = pd.DataFrame(rows, columns=names)
         frame.insert(3, "token", reading.token_texts(job.model, frame["token_id"].to_numpy()))
-        frame.attrs["units"] = {"contribution": "logits", "contribution_centred": "logits"}
+        frame.attrs["units"] = {"contribution": "logits", "contribution_centered": "logits"}
         return frame

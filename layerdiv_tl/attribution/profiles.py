@@ -49,7 +49,7 @@ class Profile(Result):
         the model saw, its own included (it reads long texts in windows).
     losses
         `[position]`, the model's own cross-entropy of the next token, in nats.
-    means, centred_targets
+    means, centered_targets
         `[position, component]`: a component's logit averaged over the vocabulary, and what it adds to the
         next token's logit beyond that.
     identity_gap, absolute_gap
@@ -69,7 +69,7 @@ class Profile(Result):
     contexts: Int[np.ndarray, " position"]
     losses: PerPosition
     means: Table
-    centred_targets: Table
+    centered_targets: Table
     identity_gap: float
     absolute_gap: float
     vocabulary: int
@@ -93,7 +93,7 @@ class Profile(Result):
         return self._target_logits().T
 
     def _target_logits(self, rows: Any = slice(None), columns: Any = slice(None)) -> Table:
-        return self.centred_targets[rows][:, columns].astype(np.float64) + self.means[rows][:, columns]
+        return self.centered_targets[rows][:, columns].astype(np.float64) + self.means[rows][:, columns]
 
     @property
     def bias(self) -> Float[np.ndarray, "component position"]:
@@ -134,7 +134,7 @@ class Profile(Result):
         position
             A column of this profile; negative counts from the end.
 
-        `contribution` is in logits, `contribution_centred` after the vocabulary mean, which no softmax
+        `contribution` is in logits, `contribution_centered` after the vocabulary mean, which no softmax
         sees, is taken away. Raises InputError for components and positions that do not exist here, and for a profile
         that was loaded from a file, which holds no model.
         """
@@ -245,16 +245,16 @@ class Profile(Result):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SquaredProfile(Profile):
-    """Theorem 1 over the whole vocabulary, in squared logits; raw = shift + centred as in `SquaredError`.
+    """Theorem 1 over the whole vocabulary, in squared logits; raw = shift + centered as in `SquaredError`.
 
     sizes, crosses
-        `[position, component]`: Σ_v of a component's centred logits squared, and times those of the mean of
+        `[position, component]`: Σ_v of a component's centered logits squared, and times those of the mean of
         all components.
     powers, ensemble_means
-        `[position]`, of the mean of all components: Σ_v of its centred logits squared, and its mean logit.
+        `[position]`, of the mean of all components: Σ_v of its centered logits squared, and its mean logit.
     agreements, target_powers, target_means
-        Σ_v of the centred target times the component's logits `[position, component]` (None for the next
-        token, where it is `centred_targets`); of the target itself, and its mean `[position]`.
+        Σ_v of the centered target times the component's logits `[position, component]` (None for the next
+        token, where it is `centered_targets`); of the target itself, and its mean `[position]`.
     part
         Which of the three this is.
     """
@@ -299,14 +299,14 @@ class SquaredProfile(Profile):
     def mse(self) -> PerPosition:
         """mean_v (t − ū)², `[position]`: the mean over components of bias − diversity."""
         product = self._agreements().mean(1)
-        centred = (self.target_powers - 2 * product + self.powers) / self.vocabulary
+        centered = (self.target_powers - 2 * product + self.powers) / self.vocabulary
         shift = (self.ensemble_means - self.target_means) ** 2
-        return {"raw": centred + shift, "centred": centred, "shift": shift}[self.part]
+        return {"raw": centered + shift, "centered": centered, "shift": shift}[self.part]
 
     @cached_property
-    def centred(self) -> SquaredProfile | None:
+    def centered(self) -> SquaredProfile | None:
         """The half a softmax sees, under the same names; None in the halves themselves."""
-        return replace(self, part="centred") if self.part == "raw" else None
+        return replace(self, part="centered") if self.part == "raw" else None
 
     @cached_property
     def shift(self) -> SquaredProfile | None:
@@ -319,13 +319,13 @@ class SquaredProfile(Profile):
     def _agreements(self, rows: Any = slice(None), columns: Any = slice(None)) -> Table:
         if self.agreements is not None:
             return self.agreements[rows][:, columns].astype(np.float64)
-        return self.centred_targets[rows][:, columns].astype(np.float64)
+        return self.centered_targets[rows][:, columns].astype(np.float64)
 
     def _table(
         self, term: Literal["bias", "diversity", "net"], part: Part, rows: Any = slice(None), columns: Any = slice(None)
     ) -> Table:
         if part == "raw":  # the parts first, then their sum: raw − shift would cancel
-            return self._table(term, "centred", rows, columns) + self._table(term, "shift", rows, columns)
+            return self._table(term, "centered", rows, columns) + self._table(term, "shift", rows, columns)
         mean = self._means(rows, columns)
         if part == "shift":
             target, middle = self.target_means[rows, None], self.ensemble_means[rows, None]
@@ -344,7 +344,7 @@ class SquaredProfile(Profile):
 
     def _terms(self, rows: slice | np.ndarray, columns: Any = slice(None)) -> dict[str, Table]:
         found = {}
-        parts: tuple[Part, ...] = ("raw", "centred", "shift") if self.part == "raw" else (self.part,)
+        parts: tuple[Part, ...] = ("raw", "centered", "shift") if self.part == "raw" else (self.part,)
         for part in parts:
             suffix = "" if part in ("raw", self.part) else f"_{part}"
             for term in ("bias", "diversity", "net"):
@@ -377,7 +377,7 @@ class CrossEntropyProfile(Profile):
     @property
     def bias(self) -> Float[np.ndarray, "component position"]:
         """CE(t, q_i): each component's own cross-entropy of the next token."""
-        return np.maximum(self.log_partitions - self.tau * self.centred_targets, 0).T  # below 0 by rounding only
+        return np.maximum(self.log_partitions - self.tau * self.centered_targets, 0).T  # below 0 by rounding only
 
     @property
     def diversity(self) -> Float[np.ndarray, "component position"]:
@@ -388,15 +388,15 @@ class CrossEntropyProfile(Profile):
     @property
     def net(self) -> Float[np.ndarray, "component position"]:
         """bias − diversity = H(p) + τ(E_p[u_i] − u_i(t))."""
-        return (self.entropies[:, None] + self.tau * (self.expectations - self.centred_targets)).T
+        return (self.entropies[:, None] + self.tau * (self.expectations - self.centered_targets)).T
 
     @property
     def net_linear(self) -> Float[np.ndarray, "component position"]:
         """(τ/|L|)(E_p[u_i] − u_i(t)): what each component adds to the loss beyond H(p); heads add to attention."""
-        return self.tau / len(self.components) * (self.expectations - self.centred_targets).T
+        return self.tau / len(self.components) * (self.expectations - self.centered_targets).T
 
     @property
-    def centred(self) -> CrossEntropyProfile:
+    def centered(self) -> CrossEntropyProfile:
         """This profile itself: a softmax sees no shift."""
         return self
 

@@ -104,7 +104,7 @@ def _rows(anatomy: Anatomy, ids: Tensor, wide: torch.dtype) -> tuple[Tensor, Ten
     if bias is not None:
         constant += bias.to(device, wide) * anatomy.logit_multiplier
     folded = rows * norm.gain.to(device, wide)
-    return folded - folded.mean(1, keepdim=True) if norm.centred else folded, constant
+    return folded - folded.mean(1, keepdim=True) if norm.centered else folded, constant
 
 
 def _root(gram: Float[Tensor, "d d"]) -> Float[Tensor, "d d"]:
@@ -154,6 +154,6 @@ def through(split: Split, queries: Float[Tensor, "n d"], weight: Tensor) -> Floa
     queries = queries * split.scale
     if split.post is not None:
         queries = queries * split.post.gain.to(queries)
-        if split.post.centred:
+        if split.post.centered:
             queries = queries - queries.mean(1, keepdim=True)
     return queries @ weight.to(queries.device, queries.dtype).T

@@ -27,7 +27,7 @@ Effect = Literal["loss", "accuracy"]
 FALLING = ("net",)
 UNITS: Mapping[str, str] = {
     "diversity": "share of the whole",
-    "diversity_centred": "share of the whole",
+    "diversity_centered": "share of the whole",
     "net": "nats",
     "relevancy": "bits",
     "relative": "share of the stream's norm",
@@ -63,8 +63,8 @@ class Agreement(Result):
 
     Direct measures, all from one clean pass:
 
-    diversity, diversity_centred
-        The component's share of the diversity of all members, raw and centred: of 1, its part of the sum of
+    diversity, diversity_centered
+        The component's share of the diversity of all members, raw and centered: of 1, its part of the sum of
         mean_k(ū − u)² over them. A layer's is the sum of its sublayers'. Sums and counts are in squared logits.
     net
         Its additive share of the cross-entropy, E_p[u] − u(t), in nats: below 0 where it helps (MATHS 3).
@@ -290,7 +290,7 @@ def agreement(
     >>> found.frame().component.tolist()
     ['L0.attn', 'L0.mlp', 'L1.attn', 'L1.mlp', 'L2.attn', 'L2.mlp']
     >>> found.correlations().query("kind == 'all'").measure.unique().tolist()
-    ['diversity', 'diversity_centred', 'net', 'relative', 'influence']
+    ['diversity', 'diversity_centered', 'net', 'relative', 'influence']
     """
     choice("part", part, ("sublayer", "layer"))
     whole_number("seed", seed, 0)

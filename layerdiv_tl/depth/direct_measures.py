@@ -21,7 +21,7 @@ from ..model.patched_forward import Replay
 from .ablation import Rows
 from .residual_norms import sizes
 
-Direct = Literal["diversity", "diversity_centred", "net", "relevancy", "relative", "influence"]
+Direct = Literal["diversity", "diversity_centered", "net", "relevancy", "relative", "influence"]
 # A member's relevancy is measured where every class has this many rows.
 _LEAST = 8
 
@@ -37,7 +37,7 @@ def measures(
 ) -> dict[str, Sums]:
     """The wanted direct measures of components, as (sums, counts) of every row. See `Agreement`."""
     found: dict[str, Sums] = {}
-    if {"diversity", "diversity_centred", "net", "relevancy"} & set(wanted):
+    if {"diversity", "diversity_centered", "net", "relevancy"} & set(wanted):
         found = (_of_texts if rows.options is None else _of_task)(model, rows, names, wanted, batch_tokens)
     if {"relative", "influence"} & set(wanted):
         size = sizes(model, [list(ids) for ids in rows.ids], batch_tokens=batch_tokens)
@@ -59,10 +59,10 @@ def _of_task(
     at, one = _members(c.components, names), np.ones(len(rows))
     squared = decompose(c, rows.labels)
     assert isinstance(squared, SquaredError)
-    assert squared.centred is not None
+    assert squared.centered is not None
     found = {
         "diversity": (_summed(squared.diversities, at), squared.diversities.sum(1)),
-        "diversity_centred": (_summed(squared.centred.diversities, at), squared.centred.diversities.sum(1)),
+        "diversity_centered": (_summed(squared.centered.diversities, at), squared.centered.diversities.sum(1)),
         "net": (_summed(decompose(c, rows.labels, loss="cross_entropy").net_linear, at), one),
     }
     classes, y = np.unique(rows.labels, return_inverse=True)
@@ -85,18 +85,18 @@ def _of_texts(
 ) -> dict[str, Sums]:
     from tqdm.auto import tqdm
 
-    made: dict[str, list[tuple[np.ndarray, float]]] = {"diversity": [], "diversity_centred": [], "net": []}
+    made: dict[str, list[tuple[np.ndarray, float]]] = {"diversity": [], "diversity_centered": [], "net": []}
     for ids in tqdm(rows.ids, desc=model.name, unit="text", delay=2, leave=False):
         # With its own answer for a target, products with it are the expectations that the net needs.
         p = profile(model, [list(ids)], target=_answers(model, ids), batch_tokens=batch_tokens)
         assert isinstance(p, SquaredProfile)
-        assert p.centred is not None
+        assert p.centered is not None
         assert p.agreements is not None
         at, last = _members(p.components, names), len(ids) - 1
-        for name, values in (("diversity", p.diversity), ("diversity_centred", p.centred.diversity)):
+        for name, values in (("diversity", p.diversity), ("diversity_centered", p.centered.diversity)):
             over = values[:, :last].sum(1)
             made[name].append((_summed(over[None], at)[0], float(over.sum())))
-        net = (p.agreements - p.centred_targets)[:last].astype(np.float64).sum(0)
+        net = (p.agreements - p.centered_targets)[:last].astype(np.float64).sum(0)
         made["net"].append((_summed(net[None], at)[0], float(last)))
     return {name: (np.stack([s for s, _ in pairs]), np.array([c for _, c in pairs])) for name, pairs in made.items()}
 

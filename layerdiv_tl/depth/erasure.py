@@ -21,7 +21,7 @@ from ..results import Result
 from .distributions import softmax, softmax_change
 from .inputs import Ids, describe, read_answers, read_layers, read_texts, spelled, token_columns
 from .skipping import FirstToken
-from .token_stats import note, summarise
+from .token_stats import note, summarize
 
 Span = Literal["position", "prefix"]
 At = Literal["answer", "later"]
@@ -36,7 +36,7 @@ class Erasure(Result):
         when this token (span "position") or it and those before it (span "prefix") are erased from the stream that
         enters the layer; NaN where nothing is erased or measured. The released code draws the maximum.
     text, position, tokens
-        `[token]`: which text, where in it, and how the token is spelt.
+        `[token]`: which text, where in it, and how the token is spelled.
     components
         The layers.
     span, measured, first_token
@@ -56,7 +56,7 @@ class Erasure(Result):
 
     def frame(self) -> pd.DataFrame:
         """One row per layer: mean over tokens, 95 % interval over texts, quantiles over tokens, and the maximum."""
-        frame = pd.DataFrame(describe(self.components) | summarise("effect", self.effect, self.text))
+        frame = pd.DataFrame(describe(self.components) | summarize("effect", self.effect, self.text))
         frame["effect_max"] = np.nanmax(self.effect_max, 0)
         frame.attrs |= {"units": {"effect": "‖Δ softmax‖₂"}, "intervals": note(self.text)}
         return frame

@@ -21,7 +21,7 @@ from ..model.patched_forward import Replay
 from ..results import Result
 from .inputs import Ids, describe, read_answers, read_layers, spelled, token_columns
 from .residual_norms import Part
-from .token_stats import note, summarise
+from .token_stats import note, summarize
 
 Baseline = Literal["token_mean", "dimension_mean", "zero"]
 Path = Literal["uniform", "graded"]
@@ -44,7 +44,7 @@ class IntegratedGradients(Result):
     residual
         `[text, component]`: what they sum to beyond it.
     text, position, tokens
-        `[token]`: which text, where in it, and how the token is spelt. Of each text, the tokens that the answer is
+        `[token]`: which text, where in it, and how the token is spelled. Of each text, the tokens that the answer is
         predicted from.
     components, part, baseline, path, steps
         As asked for.
@@ -80,7 +80,7 @@ class IntegratedGradients(Result):
         np.add.at(sums, self.text, self.attribution)
         np.add.at(sizes, self.text, np.abs(self.attribution))
         text = np.arange(len(sums))
-        columns = describe(self.components) | summarise("attribution", sums, text) | summarise("size", sizes, text)
+        columns = describe(self.components) | summarize("attribution", sums, text) | summarize("size", sizes, text)
         columns["gap"] = np.abs(self.residual).sum(0) / np.maximum(np.abs(self.change).sum(0), 1e-30)
         frame = pd.DataFrame(columns)
         frame.attrs["units"] = {"attribution": "probability", "size": "probability", "gap": "share of the change"}

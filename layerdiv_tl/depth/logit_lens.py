@@ -22,7 +22,7 @@ from ..model.patched_forward import LOGITS, logits_of
 from ..results import Result
 from .distributions import divergence, log_softmax
 from .inputs import describe, read_texts
-from .token_stats import note, summarise
+from .token_stats import note, summarize
 
 NormAt = Literal["frozen", "recomputed"]
 
@@ -61,9 +61,9 @@ class Lens(Result):
         for name in ("kl", "overlap"):
             values = getattr(self, name)
             each = np.stack([values[self.text == text].mean(0) for text in texts])
-            mean = summarise(name, each, np.arange(len(texts)))
+            mean = summarize(name, each, np.arange(len(texts)))
             ends = (name, f"{name}_low", f"{name}_high")
-            columns |= summarise(name, values, self.text) | {end: mean[end] for end in ends}
+            columns |= summarize(name, values, self.text) | {end: mean[end] for end in ends}
         frame = pd.DataFrame(columns)
         frame.attrs["units"] = {"kl": "nats", "overlap": f"share of the top {self.k}"}
         frame.attrs["intervals"] = note(self.text)
@@ -166,8 +166,8 @@ def _read_out(
     """The answers to stream vectors, normed by a given statistic or by their own."""
     norm = anatomy.norm
     divisor = norm.statistic(stream) if statistic is None else statistic
-    centred = stream - stream.mean(-1, keepdim=True) if norm.centred else stream
-    normed = centred / divisor[:, None] * norm.gain.to(stream)
+    centered = stream - stream.mean(-1, keepdim=True) if norm.centered else stream
+    normed = centered / divisor[:, None] * norm.gain.to(stream)
     if norm.bias is not None:
         normed = normed + norm.bias.to(stream)
     return logits_of(anatomy, normed.to(anatomy.dtype))

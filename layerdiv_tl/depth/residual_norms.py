@@ -20,7 +20,7 @@ from ..model.load import load_model
 from ..results import Result
 from .change_point import ChangePoint, change_point
 from .inputs import describe, read_texts
-from .token_stats import note, resampled, summarise
+from .token_stats import note, resampled, summarize
 
 Quantity = Literal["relative", "cosine", "norm", "influence"]
 Part = Literal["attn", "mlp", "layer"]
@@ -78,7 +78,7 @@ class Sizes(Result):
         """One row per component: means over tokens, 95 % intervals over texts, quantiles and maxima over tokens."""
         columns: dict[str, Any] = describe(self.components)
         for name in get_args(Quantity):
-            columns |= summarise(name, getattr(self, name), self.text)
+            columns |= summarize(name, getattr(self, name), self.text)
         frame = pd.DataFrame(columns)
         frame.attrs["units"] = {"relative": "share of the stream's norm", "cosine": "cosine", "norm": "norm"}
         frame.attrs["units"]["influence"] = "1 − cosine"

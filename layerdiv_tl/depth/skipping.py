@@ -24,7 +24,7 @@ from ..results import Result
 from .distributions import softmax, softmax_change
 from .inputs import describe, read_layers, read_texts
 from .residual_norms import SMALLEST, Part
-from .token_stats import QUANTILES, note, summarise
+from .token_stats import QUANTILES, note, summarize
 
 Mode = Literal["current", "future", "local", "future_local"]
 FirstToken = Literal["kept", "changed"]
@@ -77,7 +77,7 @@ class Skip(Result):
         `later`: the mean over the layers behind it and their tokens, and its maximum; NaN for the last layer.
         """
         columns: dict[str, Any] = describe(self.components)
-        columns |= summarise("output", self.output, self.text) | summarise("loss", self.loss, self.text)
+        columns |= summarize("output", self.output, self.text) | summarize("loss", self.loss, self.text)
         behind = np.isfinite(self.later)
         count = behind.sum(2)
         with np.errstate(invalid="ignore"):

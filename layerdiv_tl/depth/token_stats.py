@@ -39,14 +39,14 @@ def note(text: Int[np.ndarray, " token"]) -> str:
     return interval_note(int(text.max()) + 1, "texts")
 
 
-def summarise(
+def summarize(
     name: str, values: Float[np.ndarray, "token row"], text: Int[np.ndarray, " token"]
 ) -> dict[str, Float[np.ndarray, " row"]]:
     """Columns `name` (the mean over tokens), `_low`, `_high` (95 %, over texts), `_q10`, `_median`, `_q90`, `_max`.
 
     Fewer than 8 texts have no interval: `_low` and `_high` are NaN.
 
-    >>> columns = summarise("x", np.arange(6.0)[:, None], np.array([0, 0, 1, 1, 2, 2]))
+    >>> columns = summarize("x", np.arange(6.0)[:, None], np.array([0, 0, 1, 1, 2, 2]))
     >>> float(columns["x"][0]), float(columns["x_median"][0]), float(columns["x_max"][0])
     (2.5, 2.5, 5.0)
     """

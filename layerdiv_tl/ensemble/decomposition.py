@@ -28,7 +28,7 @@ from .validation import check_members, dense_target, factor, gold_options, named
 if TYPE_CHECKING:
     import pandas as pd
 
-Part = Literal["raw", "centred", "shift"]
+Part = Literal["raw", "centered", "shift"]
 NormAt = Literal["frozen", "recomputed"]
 Table = Literal["totals", "components", "modules", "depth", "depth_recomputed"]
 TERMS = ("bias", "diversity", "net")
@@ -306,9 +306,9 @@ class Decomposition(Result):
         """One row per pair of members: how far what they say is apart, to find duplicates.
 
         `distance` is the mean squared distance over examples and options, in logits² (diversity is half
-        its mean over all |L|² pairs); `cosine` is pooled over examples and options; `_centred` is over
+        its mean over all |L|² pairs); `cosine` is pooled over examples and options; `_centered` is over
         options, which is what a softmax sees; `disagreement` is how often the preferred options differ.
-        `attrs["order"]` lists the members by hierarchical clustering (average linkage) of `by`, centred,
+        `attrs["order"]` lists the members by hierarchical clustering (average linkage) of `by`, centered,
         and the pairs stand in that order; `attrs["linkage"]` is the tree, as
         scipy's `linkage`. Raises InputError for an unknown `by` and for too many members.
         """
@@ -325,7 +325,7 @@ class Decomposition(Result):
         if count < 2:
             raise InputError("there is one member only, so there are no pairs.")
         columns = pair_columns(self.values)
-        joined = clustered(columns[by if by == "disagreement" else f"{by}_centred"], count, by)
+        joined = clustered(columns[by if by == "disagreement" else f"{by}_centered"], count, by)
         order = leaves_list(joined)
         one, other = np.triu_indices(count, 1)
         rank = np.argsort(order)
@@ -350,8 +350,8 @@ class Decomposition(Result):
         The nested cut (MATHS 8) with blocks for groups and their uses for leaves, so that what the leaves differ
         by is `within`, what lies between the uses of one block, plus `between`, what lies between blocks.
         `share` is a block's `within` as a part of all of both; `attrs["share"]`, with `_low` and `_high`, is that of
-        all blocks together, and `attrs` holds the totals as those of `nested`. `cosine_centred` is the mean cosine
-        between two uses, centred over options and pooled over examples. For the squared error `diversity` is that of
+        all blocks together, and `attrs` holds the totals as those of `nested`. `cosine_centered` is the mean cosine
+        between two uses, centered over options and pooled over examples. For the squared error `diversity` is that of
         the ensemble of a block's uses alone, `within` / uses²: 0 where all uses say the same.
 
         Raises InputError where no layer is used twice, and for losses that have no nested cut.
@@ -359,7 +359,7 @@ class Decomposition(Result):
         >>> from layerdiv_tl import decompose
         >>> two = np.array([[[0.0, 0.0], [3.0, 1.0], [1.0, 3.0]]])
         >>> d = decompose(two, labels=[0], components=["embed", "L0@1.mlp", "L0@2.mlp"])
-        >>> d.by_use()[["component", "uses", "diversity", "within", "share", "cosine_centred"]].values.tolist()
+        >>> d.by_use()[["component", "uses", "diversity", "within", "share", "cosine_centered"]].values.tolist()
         [['L0.mlp', 2, 1.0, 4.0, 0.3333333333333333, -1.0]]
         """
         import pandas as pd
@@ -382,7 +382,7 @@ class Decomposition(Result):
                 columns[f"share{suffix}{end}"] = values[again]
                 attrs[f"share{suffix}{end}"] = total
         cosine = uses.cosines(self.values, group, again.tolist())
-        columns |= {f"cosine_centred{end}": x for end, x in zip(("", "_low", "_high"), cosine, strict=True)}
+        columns |= {f"cosine_centered{end}": x for end, x in zip(("", "_low", "_high"), cosine, strict=True)}
         frame = self._finish(pd.DataFrame(columns))
         frame.attrs |= {name: value for name, value in attrs.items() if name not in frame.attrs}
         return frame
@@ -400,7 +400,7 @@ class Decomposition(Result):
         raise InputError("Theorem 2 is about the squared error: decompose with loss='squared'.")
 
     def frame(self) -> pd.DataFrame:
-        """The totals, with intervals; one row each for raw, centred and shift where there are halves."""
+        """The totals, with intervals; one row each for raw, centered and shift where there are halves."""
         import pandas as pd
 
         rows = []
@@ -524,7 +524,7 @@ class SquaredError(Decomposition):
     """Theorem 1: MSE of ū against the target in logit space, in squared logits (Eq. 7-10, MATHS 1).
 
     For each x among t−ū, t−u_i, ū−u_i: mean_k x² = (mean_k x)² + var_k x, so the theorem holds twice, in
-    the *shift* common to all options, which a softmax cannot see, and in the *centred* rest; raw is
+    the *shift* common to all options, which a softmax cannot see, and in the *centered* rest; raw is
     their sum. `part` says which of the three this is.
     """
 
@@ -538,18 +538,18 @@ class SquaredError(Decomposition):
         """Loss, biases, diversities per example."""
         if self.part == "shift":  # all options are alike, so one of them will do
             return losses.squared(self.values[:, :, :1], self.target[:, :1])
-        if self.centred is None or self.shift is None:
+        if self.centered is None or self.shift is None:
             return losses.squared(self.values, self.target)
-        # raw − shift cancels, shift + centred does not.
-        return self.centred.terms + self.shift.terms
+        # raw − shift cancels, shift + centered does not.
+        return self.centered.terms + self.shift.terms
 
     @cached_property
-    def centred(self) -> SquaredError | None:
+    def centered(self) -> SquaredError | None:
         """The half a softmax sees, a whole decomposition; None in the halves themselves."""
         if self.part != "raw":
             return None
         target = self.target - self.target.mean(1, keepdims=True)
-        return replace(self, values=self.values - self.values.mean(2, keepdims=True), target=target, part="centred")
+        return replace(self, values=self.values - self.values.mean(2, keepdims=True), target=target, part="centered")
 
     @cached_property
     def shift(self) -> SquaredError | None:
@@ -614,9 +614,9 @@ class SquaredError(Decomposition):
                 f"plain_within{suffix}": plain_within,
                 f"plain_between{suffix}": plain_between,
             }
-        if "bias_centred" in blocks:  # as everywhere: the parts first, then their sum
+        if "bias_centered" in blocks:  # as everywhere: the parts first, then their sum
             for name in ("bias", "within", "between", "plain_within", "plain_between"):
-                blocks[name] = blocks[f"{name}_centred"] + blocks[f"{name}_shift"]
+                blocks[name] = blocks[f"{name}_centered"] + blocks[f"{name}_shift"]
         return errors, blocks
 
     def tradeoff(self, paper: bool = False) -> pd.DataFrame:
@@ -624,7 +624,7 @@ class SquaredError(Decomposition):
 
         One row per summand with its part of either, in squared logits; the columns add up to bias and
         diversity. The rows marked Ω stand in both: moving them moves neither loss nor accuracy. For the
-        centred half only v̄ is shared. `paper=True` gives Eq. 11 as printed. Its diversity is too large by
+        centered half only v̄ is shared. `paper=True` gives Eq. 11 as printed. Its diversity is too large by
         (m̄−m_t)²; its bias is too, and the difference right, only for a target constant over options,
         since it leaves out the target's own terms.
 
@@ -688,14 +688,14 @@ class SquaredError(Decomposition):
 
     def _prefix(self, places: list[int], place: int, last: bool, norm: NormAt) -> Self:
         prefix = super()._prefix(places, place, last, norm)
-        if self.centred is not None and self.shift is not None:
+        if self.centered is not None and self.shift is not None:
             # Its halves are prefixes of the halves, which need not be split again.
-            vars(prefix)["centred"] = self.centred._prefix(places, place, last, norm)
+            vars(prefix)["centered"] = self.centered._prefix(places, place, last, norm)
             vars(prefix)["shift"] = self.shift._prefix(places, place, last, norm)
         return prefix
 
     def _parts(self) -> list[tuple[str, Decomposition]]:
-        halves = [("_centred", self.centred), ("_shift", self.shift)]
+        halves = [("_centered", self.centered), ("_shift", self.shift)]
         return [("", self), *((suffix, half) for suffix, half in halves if half is not None)]
 
     def _member_terms(self) -> dict[str, np.ndarray]:
@@ -715,8 +715,8 @@ class SquaredError(Decomposition):
 
     def _equation(self) -> str:
         halves = ""
-        if self.centred is not None:
-            halves = f"; centred {self.centred.loss:.4g} = {self.centred.bias:.4g} − {self.centred.diversity:.4g}"
+        if self.centered is not None:
+            halves = f"; centered {self.centered.loss:.4g} = {self.centered.bias:.4g} − {self.centered.diversity:.4g}"
         return (
             f"loss {self.loss:.4g} = bias {self.bias:.4g} − diversity {self.diversity:.4g}{halves}; gap {self.gap:.0e}"
         )
@@ -1010,7 +1010,7 @@ def decompose(
     >>> d = decompose(np.array([[[2.0, 0.0], [0.0, 0.0]]]), labels=[0])
     >>> d.loss, d.bias, d.diversity
     (0.0, 0.5, 0.5)
-    >>> d.centred.diversity, d.shift.diversity
+    >>> d.centered.diversity, d.shift.diversity
     (0.25, 0.25)
     >>> ce = decompose(np.array([[[2.0, 0.0], [0.0, 0.0]]]), labels=[0], loss="cross_entropy")
     >>> round(ce.loss, 3), round(ce.bias - ce.diversity, 3), round(ce.entropy + float(ce.net_linear.sum()), 3)

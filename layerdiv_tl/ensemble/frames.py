@@ -77,13 +77,13 @@ def pair_columns(u: Float[np.ndarray, "example member option"]) -> dict[str, np.
         for key, value in ((name, mean), (f"{name}_low", low), (f"{name}_high", high)):
             columns.setdefault(key, []).append(value)
 
-    centred = u - u.mean(2, keepdims=True)
-    power = {"": mean_square(u), "_centred": mean_square(centred)}
+    centered = u - u.mean(2, keepdims=True)
+    power = {"": mean_square(u), "_centered": mean_square(centered)}
     left_out = {suffix: leave_one_out(values) for suffix, values in power.items()}
     for one in range(u.shape[1] - 1):
         others = slice(one + 1, None)
-        found = relations.pairs(u, centred, one, others)
-        for name in ("distance", "distance_centred"):
+        found = relations.pairs(u, centered, one, others)
+        for name in ("distance", "distance_centered"):
             add(name, found[name].mean(0), *mean_interval(found[name]))
         add("disagreement", found["disagreement"].mean(0), *wilson(found["disagreement"].sum(0), len(u)))
         for suffix, size in power.items():

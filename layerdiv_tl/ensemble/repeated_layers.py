@@ -47,18 +47,18 @@ def shares(
 
 
 def cosines(u: Members, group: Int[np.ndarray, " member"], wanted: Sequence[int]) -> tuple[Column, Column, Column]:
-    """The mean cosine between the members of each wanted group, centred over options, with its interval.
+    """The mean cosine between the members of each wanted group, centered over options, with its interval.
 
     Pooled over examples and options, then averaged over pairs; NaN where a member says nothing.
     """
-    centred = u - u.mean(2, keepdims=True)
+    centered = u - u.mean(2, keepdims=True)
     mean, low, high = (np.full(len(wanted), np.nan) for _ in range(3))
     members = {number: np.flatnonzero(group == number) for number in wanted}
     for count in {len(found) for found in members.values()}:
         alike = [place for place, number in enumerate(wanted) if len(members[number]) == count]
         for start in range(0, len(alike), _AT_ONCE):
             some = alike[start : start + _AT_ONCE]
-            uses = [centred[:, [members[wanted[place]][use] for place in some]] for use in range(count)]
+            uses = [centered[:, [members[wanted[place]][use] for place in some]] for use in range(count)]
             power = [(x**2).sum(2) for x in uses]
             found, left_out = np.zeros(len(some)), np.zeros((len(u), len(some)))
             pairs = list(combinations(range(count), 2))

@@ -1,4 +1,4 @@
-"""Component re-weighting: turn components down or up, from a few labelled rows (Chang et al. 2024)."""
+"""Component re-weighting: turn components down or up, from a few labeled rows (Chang et al. 2024)."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ STEPS = 500
 
 @dataclass(frozen=True, eq=False)
 class Reweighting(Result):
-    """Weights of components, learnt from some rows and judged by the others. Made by `reweight`.
+    """Weights of components, learned from some rows and judged by the others. Made by `reweight`.
 
     weights, components
         `[member]`, and the members' names: the logits become Σ_i w_i u_i. 1 is the model itself, 0 silences.
     before, after
         Logits of all examples `[example, option]`, as they were and re-weighted; before a soft-cap.
     gold, trained
-        The gold option's index `[example]`, and whether the example was learnt from.
+        The gold option's index `[example]`, and whether the example was learned from.
     l1, toward, highest, seed
         As given.
     gap
@@ -156,7 +156,7 @@ def reweight(
     components: Sequence[str | Component] | None = None,
     seed: int = 0,
 ) -> Reweighting:
-    """Weights 0 ≤ w_i ≤ `highest` that minimise mean CE(softmax(Σ_i w_i u_i)) + l1 · Σ_i |w_i − toward|.
+    """Weights 0 ≤ w_i ≤ `highest` that minimize mean CE(softmax(Σ_i w_i u_i)) + l1 · Σ_i |w_i − toward|.
 
     ensemble, labels, components
         As `decompose` takes them: contributions or an array `[example, member, option]` in logits.
@@ -232,16 +232,16 @@ def _solve(
     linear l1 · (up + down). What is left is smooth with bounds: a primal-dual interior-point method (Boyd and
     Vandenberghe 2004, 11.7), which needs some dozens of Newton steps however ill-conditioned members are.
     """
-    # Centred over options: a softmax sees no shift, and shifts are most of what a contribution is.
-    centred = (u - u.mean(2, keepdims=True)).transpose(0, 2, 1)
-    count, options, members = centred.shape
+    # Centered over options: a softmax sees no shift, and shifts are most of what a contribution is.
+    centered = (u - u.mean(2, keepdims=True)).transpose(0, 2, 1)
+    count, options, members = centered.shape
     target = np.eye(options)[gold]
-    size = np.sqrt((centred**2).mean((0, 1)))
+    size = np.sqrt((centered**2).mean((0, 1)))
     reach = np.stack([np.full(members, highest - toward), np.full(members, toward)]) * size
     side, member = np.nonzero(reach > 0)
     # One column for each variable, in units of its member's own spread: these differ by orders of magnitude.
-    columns = centred[:, :, member] / size[member] * np.where(side == 0, 1.0, -1.0)
-    start, price, top = toward * centred.sum(2), l1 / size[member], reach[side, member]
+    columns = centered[:, :, member] / size[member] * np.where(side == 0, 1.0, -1.0)
+    start, price, top = toward * centered.sum(2), l1 / size[member], reach[side, member]
     bounded = np.isfinite(top)
 
     def objective(z: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:

@@ -25,11 +25,11 @@ def theorem_3(u: Members, t: Target, paper: bool = False) -> list[tuple[str, str
     """
     count = u.shape[1]
     means, target_mean = u.mean(2), t.mean(1)
-    centred, target = u - means[:, :, None], t - target_mean[:, None]
-    variance = (centred**2).mean(2).mean(1)
+    centered, target = u - means[:, :, None], t - target_mean[:, None]
+    variance = (centered**2).mean(2).mean(1)
     mean = means.mean(1)
     # Σ_ij cov(u_i, u_j) = var(Σ u_i), so the pairs need no table.
-    pairs = (centred.sum(1) ** 2).mean(1) - count * variance
+    pairs = (centered.sum(1) ** 2).mean(1) - count * variance
     covariance = pairs / (count * (count - 1)) if count > 1 else np.zeros_like(pairs)
     none = np.zeros_like(variance)
     around = target_mean if paper else mean
@@ -42,7 +42,7 @@ def theorem_3(u: Members, t: Target, paper: bool = False) -> list[tuple[str, str
     if not paper:
         rows += [
             ("variance of the target", "var(t)", (target**2).mean(1), none),
-            ("agreement with the target", "−2 mean_i cov(u_i, t)", -2 * (centred.mean(1) * target).mean(1), none),
+            ("agreement with the target", "−2 mean_i cov(u_i, t)", -2 * (centered.mean(1) * target).mean(1), none),
         ]
     return [
         *rows,
@@ -92,15 +92,15 @@ def plain_split(u: Members, group: Int[np.ndarray, " member"]) -> tuple[np.ndarr
     return within, ((means - u.mean(1, keepdims=True)) ** 2).mean(2)
 
 
-def pairs(u: Members, centred: Members, one: int, others: slice) -> dict[str, np.ndarray]:
+def pairs(u: Members, centered: Members, one: int, others: slice) -> dict[str, np.ndarray]:
     """One member against several: squared distance and whether the votes differ, `[example, other]`.
 
-    Also the products a cosine is made of, to be pooled over examples; `_centred` over options, which
-    `centred` already is.
+    Also the products a cosine is made of, to be pooled over examples; `_centered` over options, which
+    `centered` already is.
     """
     votes = u.argmax(2)
     found: dict[str, np.ndarray] = {"disagreement": (votes[:, one : one + 1] != votes[:, others]).astype(np.float64)}
-    for suffix, x in (("", u), ("_centred", centred)):
+    for suffix, x in (("", u), ("_centered", centered)):
         found["distance" + suffix] = mean_square(x[:, one : one + 1] - x[:, others])
         found["product" + suffix] = np.einsum("nk,nmk->nm", x[:, one], x[:, others]) / x.shape[2]
     return found

@@ -22,7 +22,7 @@ _BEHIND_THE_NORM = ("mlm_head", "prediction_head", "project_out", "hc_head", "si
 
 # Why a write has no finer parts.
 MIXTURE = "it is a mixture of experts, in which every token goes to other neurons"
-WRAPPED = "its output projection is wrapped or quantised, so its weights cannot be read"
+WRAPPED = "its output projection is wrapped or quantized, so its weights cannot be read"
 HIDDEN = "it has no output projection that this package can see"
 
 HALF = (torch.float16, torch.bfloat16)
@@ -176,15 +176,15 @@ class Anatomy:
         key, split = (id(write), times), write.split
         if key not in self._carried:
             assert split is not None
-            gain, centred = self.norm.gain**times, False
+            gain, centered = self.norm.gain**times, False
             if split.post is not None:
-                gain, centred = gain * split.post.gain, split.post.centred
+                gain, centered = gain * split.post.gain, split.post.centered
                 if split.post.bias is not None:
                     raise InputError(
                         f"what layer {write.layer} writes passes a norm with a bias and then, between loops, the final "
                         "norm, so its heads or neurons cannot be told apart: use unit='sublayer'."
                     )
-            post = Norm(gain, None, centred, None)
+            post = Norm(gain, None, centered, None)
             self._carried[key] = replace(write, split=replace(split, post=post))
         return self._carried[key]
 

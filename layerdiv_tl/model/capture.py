@@ -323,7 +323,7 @@ def _norms(
         went_on = then - torch.stack([torch.zeros_like(then), *(f.wrote for f in firings[start:stop])]).sum(0)
         normed = anatomy.norm(here)
         if (went_on - normed).norm() < (went_on - here).norm():
-            if anatomy.norm.centred or anatomy.norm.bias is not None:
+            if anatomy.norm.centered or anatomy.norm.bias is not None:
                 raise InputError(
                     "this model's stream passes a LayerNorm on its way (between its loops), whose bias no component "
                     "wrote: it cannot be decomposed."

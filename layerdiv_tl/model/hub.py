@@ -21,7 +21,7 @@ def is_local_only(name: str, known: Iterable[str] = ()) -> bool:
     """Whether what has this id must come from the local cache, since the hub does not answer or is not to be asked.
 
     known
-        Other names that a misspelt one may mean.
+        Other names that a misspelled one may mean.
 
     Raises InputError for what cannot be an id, and for an id that is neither in the cache nor to be had.
     """

@@ -216,7 +216,7 @@ def _width(unembed: Any) -> int:
     if not isinstance(weight, Tensor) or weight.dim() != 2 or not weight.is_floating_point():
         raise InputError(
             f"this model's unembedding is a {type(unembed).__name__} without a plain weight matrix (wrapped or "
-            "quantised), so it cannot be read: load the model with a plain one."
+            "quantized), so it cannot be read: load the model with a plain one."
         )
     return int(weight.shape[1])
 

@@ -1,4 +1,4 @@
-"""What a norm does, learnt by asking it: gain, bias, centring, epsilon."""
+"""What a norm does, learned by asking it: gain, bias, centring, epsilon."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from ..errors import InputError
 
 @dataclass(frozen=True, eq=False)
 class Norm:
-    """A LayerNorm or RMSNorm as `gain * (x - centred * mean(x)) / statistic(x) + bias`, in float64.
+    """A LayerNorm or RMSNorm as `gain * (x - centered * mean(x)) / statistic(x) + bias`, in float64.
 
     `eps` None is a map that divides by nothing, as where a model has no final norm: its statistic is 1.
     """
 
     gain: Float[Tensor, d]
     bias: Float[Tensor, d] | None
-    centred: bool
+    centered: bool
     eps: float | None
 
     def statistic(self, x: Float[Tensor, "... d"]) -> Float[Tensor, ...]:
-        """The number the norm divides by: root mean square, or standard deviation where it centres."""
+        """The number the norm divides by: root mean square, or standard deviation where it centers."""
         if self.eps is None:
             return torch.ones_like(x[..., 0])
-        if self.centred:
+        if self.centered:
             x = x - x.mean(-1, keepdim=True)
         return (x.square().mean(-1) + self.eps).sqrt()
 
@@ -40,14 +40,14 @@ class Norm:
 
     def __call__(self, x: Float[Tensor, "... d"]) -> Float[Tensor, "... d"]:
         """What the norm returns."""
-        centred = x - x.mean(-1, keepdim=True) if self.centred else x
-        normed = centred / self.statistic(x)[..., None] * self.gain.to(x)
+        centered = x - x.mean(-1, keepdim=True) if self.centered else x
+        normed = centered / self.statistic(x)[..., None] * self.gain.to(x)
         return normed if self.bias is None else normed + self.bias.to(x)
 
     def fold(self, directions: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
         """Directions w' with `w' @ x / statistic(x) == w @ norm(x)`, the bias left aside."""
         folded = directions * self.gain
-        return folded - folded.mean(-1, keepdim=True) if self.centred else folded
+        return folded - folded.mean(-1, keepdim=True) if self.centered else folded
 
 
 def probe(norm: nn.Module, width: int, dtype: torch.dtype, device: torch.device) -> Norm:
@@ -81,7 +81,7 @@ def probe(norm: nn.Module, width: int, dtype: torch.dtype, device: torch.device)
     # At ±64 the epsilon is lost in rounding, so the answer is the gain itself.
     large = 64.0
     gain = (ask(large * sign) - bias) * sign * (sign.square().mean()).sqrt()
-    centred = bool((ask(torch.full((width,), large)) - bias).norm() < 1e-2 * gain.norm())
+    centered = bool((ask(torch.full((width,), large)) - bias).norm() < 1e-2 * gain.norm())
     if width % 2:
         gain[-1] = (ask(large * sign.roll(1)) - bias)[-1] * sign.roll(1)[-1] * (sign.square().mean()).sqrt()
     small, root = 1e-3, float(sign.square().mean().sqrt())
@@ -92,7 +92,7 @@ def probe(norm: nn.Module, width: int, dtype: torch.dtype, device: torch.device)
     # An Identity, or gains alone, answers in proportion to what it is asked, as no epsilon makes a norm do.
     if abs(ratio * large * root / small - 1) < 1e-3:
         gain, eps = gain / (large * root), None
-    found = Norm(gain, bias if bias.abs().max() > 0 else None, centred, eps)
+    found = Norm(gain, bias if bias.abs().max() > 0 else None, centered, eps)
     _check(found, ask, width, dtype)
     return found
 
@@ -118,8 +118,8 @@ def _check(found: Norm, ask: Callable[[Tensor], Tensor], width: int, dtype: torc
     x = torch.linspace(-2.0, 3.0, width, dtype=torch.float64).to(dtype).double()
     expected = ask(x)
     bias = 0.0 if found.bias is None else found.bias
-    centred = x - x.mean() if found.centred else x
-    ours = found.gain * centred / found.statistic(x) + bias
+    centered = x - x.mean() if found.centered else x
+    ours = found.gain * centered / found.statistic(x) + bias
     tolerance = 1e-4 if dtype in (torch.float32, torch.float64) else 3e-2
     worst = (ours - expected).abs().max() / expected.abs().max().clamp_min(1e-30)
     if not worst <= tolerance:

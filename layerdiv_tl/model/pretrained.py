@@ -69,7 +69,7 @@ def convert_gguf(gguf: Path, folder: Path, needs_tokenizer: bool = True) -> None
     with without_progress_bars(keep=True):
         model = _causal_lm(str(gguf.parent), {"gguf_file": gguf.name}, str(gguf))
         tokenizer = _tokenizer(str(gguf.parent), {"gguf_file": gguf.name}, required=needs_tokenizer)
-    # The weights are plain numbers now; the note that they were once quantised makes saving refuse.
+    # The weights are plain numbers now; the note that they were once quantized makes saving refuse.
     model.config.__dict__.pop("quantization_config", None)
     model.hf_quantizer = None
     require_room(folder.parent, sum(p.numel() * p.element_size() for p in model.parameters()))

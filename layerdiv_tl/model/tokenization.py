@@ -166,7 +166,7 @@ def _single_token(model: Model, option: str, row: Sequence[str]) -> int:
 
 
 def ids_after_text(tokenizer: Any, option: str) -> list[int]:
-    """Ids of a string as it is tokenised behind other text.
+    """Ids of a string as it is tokenized behind other text.
 
     Alone, a SentencePiece-like tokenizer puts a space in front of it; behind an anchor it does not.
     """

@@ -122,7 +122,7 @@ def _tracks(held: Held) -> Iterator[Reading]:
 
 def _follows_counts(held: Held) -> Iterator[Reading]:
     claim = "Modules share bias in proportion to their number of members"
-    forms = (("Eq. 14", "paper", "bias"), ("raw", "squared", "bias"), ("centred", "squared", "bias_centred"))
+    forms = (("Eq. 14", "paper", "bias"), ("raw", "squared", "bias"), ("centered", "squared", "bias_centered"))
     for reading, loss, term in forms:
         shares, counts = held.shares(loss, term)
         e = held.mean((shares - counts).abs().sum(axis=1) / 2)
@@ -133,7 +133,7 @@ def _follows_counts(held: Held) -> Iterator[Reading]:
 
 
 def _dominates(held: Held) -> Iterator[Reading]:
-    for reading, term in (("raw", "diversity"), ("centred", "diversity_centred")):
+    for reading, term in (("raw", "diversity"), ("centered", "diversity_centered")):
         shares, counts = held.shares("squared", term)
         e, count = Estimate(over="nothing"), 0.0
         if "mlp" in shares:
@@ -145,7 +145,10 @@ def _dominates(held: Held) -> Iterator[Reading]:
 def _trades(held: Held) -> Iterator[Reading]:
     claim = "Bias and diversity trade off only where accuracy stands still"
     curves = held.curves()
-    for reading, bias, diversity in (("centred", "bias_centred", "diversity_centred"), ("Eq. 14", "bias", "diversity")):
+    for reading, bias, diversity in (
+        ("centered", "bias_centered", "diversity_centered"),
+        ("Eq. 14", "bias", "diversity"),
+    ):
         e, because = Estimate(over="nothing"), "this study has no depth tables"
         if curves is not None:
             options: dict[str, Any] = {"clusters": held.shapes, "draws": held.draws, "seed": held.seed}
@@ -241,9 +244,9 @@ def _reuse(held: Held) -> Iterator[Reading]:
     what = "diversity over that of its pair: " + ", ".join(f"{a} over {b}" for a, b in pairs.items())
     readings = {
         "before the size correction, raw": "diversity",
-        "before the size correction, centred": "diversity_centred",
+        "before the size correction, centered": "diversity_centered",
         "after it, raw": "diversity_logit",
-        "after it, centred": "diversity_logit_centred",
+        "after it, centered": "diversity_logit_centered",
     }
     for reading, term in readings.items():
         values = held.totals("squared", term)

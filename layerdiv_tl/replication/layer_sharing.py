@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 PARAMETERS, DEPTH, GIVEN = "same parameters", "same depth", "as given"
 # Quantities of `Study.table`; a column goes by the same name, with "_" for a space.
 AVERAGED = ("accuracy", "MSE", "bias")
-RATIOS = ("diversity", "diversity centred", "diversity_logit", "diversity_logit centred")
+RATIOS = ("diversity", "diversity centered", "diversity_logit", "diversity_logit centered")
 
 
 def reuse_of(study: Study, unit: Unit, pairs: Mapping[str, str] | None, seeds: Seeds | None) -> pd.DataFrame:

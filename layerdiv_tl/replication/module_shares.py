@@ -12,7 +12,7 @@ from ..errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
-TERMS = ("bias", "bias_centred", "diversity", "diversity_centred")
+TERMS = ("bias", "bias_centered", "diversity", "diversity_centered")
 
 
 def module_shares(frame: pd.DataFrame, *, level: float = LEVEL) -> pd.DataFrame:
@@ -20,10 +20,10 @@ def module_shares(frame: pd.DataFrame, *, level: float = LEVEL) -> pd.DataFrame:
 
     frame
         `Decomposition.by_module()` of several models and tasks, one below the other, with columns `model`
-        and `task` before it: `module`, `members`, and of `bias`, `bias_centred`, `diversity`,
-        `diversity_centred` those that there are, additive over modules.
+        and `task` before it: `module`, `members`, and of `bias`, `bias_centered`, `diversity`,
+        `diversity_centered` those that there are, additive over modules.
 
-    One row per model, module, term (`bias`, `diversity`) and gauge (`raw`, `centred`): `share`, the mean
+    One row per model, module, term (`bias`, `diversity`) and gauge (`raw`, `centered`): `share`, the mean
     over tasks of part / whole, with an interval over tasks (NaN for fewer than 8); `count_share` is
     n_g/|L|, the share of a module whose members are like all others; `excess` = share − count_share. A task
     whose whole is 0 has no shares and is left out; `tasks` counts the others. Raises InputError for missing

@@ -26,7 +26,7 @@ DEPTH = "2505.13898"
 
 _MOBILE = (
     "MobileLLM is loaded as the Llama that it is, without the code that comes with it (load_model maps its config and "
-    "weights; a shared block is run twice in a row). Tested with random weights of its shape only. Its licence is for "
+    "weights; a shared block is run twice in a row). Tested with random weights of its shape only. Its license is for "
     "non-commercial research, where the paper's Table 4 says MIT."
 )
 
@@ -53,21 +53,21 @@ _HEADS = ("num_attention_heads", "n_head", "num_heads")
 
 
 @dataclass(frozen=True, eq=False)
-class CatalogueEntry:
+class CatalogEntry:
     """A model that a paper uses, or the default one.
 
     name
         Its id on Hugging Face.
     config
         What its config.json says, as far as components and parameters depend on it.
-    licence, gated
-        Its licence, and whether Hugging Face wants its conditions accepted before it can be downloaded.
+    license, gated
+        Its license, and whether Hugging Face wants its conditions accepted before it can be downloaded.
     papers
         The arXiv numbers of the papers that use it.
     note
         What else there is to know before loading it.
 
-    >>> entry = catalogue()[5]
+    >>> entry = catalog()[5]
     >>> entry.name, entry.components, f"{entry.parameters:,}", entry.gigabytes
     ('meta-llama/Llama-3.2-1B-Instruct', 33, '1,235,814,400', 2.5)
     >>> entry.load
@@ -76,7 +76,7 @@ class CatalogueEntry:
 
     name: str
     config: Mapping[str, Any]
-    licence: str
+    license: str
     gated: bool = False
     papers: tuple[str, ...] = (DIVERSITY,)
     note: str = ""
@@ -125,7 +125,7 @@ class CatalogueEntry:
             "parameters": self.parameters,
             "components": self.components,
             "bf16_gigabytes": self.gigabytes,
-            "licence": self.licence,
+            "license": self.license,
             "loading": self.loading,
             "load": self.load,
             "gated": self.gated,
@@ -135,28 +135,28 @@ class CatalogueEntry:
         }
 
 
-def catalogue() -> tuple[CatalogueEntry, ...]:
+def catalog() -> tuple[CatalogEntry, ...]:
     """The default model, the paper's sixteen in the order of its Table 4, and those of the paper on depth.
 
-    Licences, and what is gated, are as last seen on the models' pages. Which sizes the second paper uses is read
+    Licenses, and what is gated, are as last seen on the models' pages. Which sizes the second paper uses is read
     from its public code.
 
-    >>> [entry.components for entry in catalogue()[:5]]
+    >>> [entry.components for entry in catalog()[:5]]
     [61, 61, 121, 65, 129]
     """
     return _ENTRIES
 
 
-def catalogue_frame() -> pd.DataFrame:
-    """One row per model of the catalogue.
+def catalog_frame() -> pd.DataFrame:
+    """One row per model of the catalog.
 
-    >>> frame = catalogue_frame()
+    >>> frame = catalog_frame()
     >>> frame.loc[frame.name.str.contains("405B"), ["parameters", "components", "bf16_gigabytes"]].values.tolist()
     [[405853388800.0, 253.0, 811.7]]
     """
     import pandas as pd
 
-    frame = pd.DataFrame([entry.record() for entry in catalogue()])
+    frame = pd.DataFrame([entry.record() for entry in catalog()])
     frame.attrs["units"] = {"bf16_gigabytes": "10⁹ bytes"}
     return frame
 
@@ -197,7 +197,7 @@ def component_count(config: Any, unit: Unit = "sublayer") -> int:
 
 
 def task_records() -> list[dict[str, Any]]:
-    """Every task by name as plain values: what it asks, its options, templates, rows and licence.
+    """Every task by name as plain values: what it asks, its options, templates, rows and license.
 
     `rows` is how many are used unless a limit is given (of a paper's task, at most).
 
@@ -220,7 +220,7 @@ def task_records() -> list[dict[str, Any]]:
                 "options": list(recipe.options),
                 "templates": list(recipe.templates),
                 "rows": rows,
-                "licence": recipe.licence,
+                "license": recipe.license,
                 "source": source,
             }
         )
@@ -305,22 +305,22 @@ _LLAMA3_8B = _config("llama", 4096, 14336, 32, "32/8", 128256)
 _LLAMA3_70B = _config("llama", 8192, 28672, 80, "64/8", 128256)
 
 
-def _mobile(name: str, config: dict, shared: bool) -> CatalogueEntry:
-    return CatalogueEntry(
+def _mobile(name: str, config: dict, shared: bool) -> CatalogEntry:
+    return CatalogEntry(
         f"facebook/MobileLLM-{name}", config | {"layer_sharing": shared}, "FAIR NC", gated=True, note=_MOBILE
     )
 
 
-def _llama(name: str, config: dict, licence: str, *papers: str) -> CatalogueEntry:
-    return CatalogueEntry(f"meta-llama/{name}", config, licence, gated=True, papers=papers or (DIVERSITY,))
+def _llama(name: str, config: dict, license: str, *papers: str) -> CatalogEntry:
+    return CatalogEntry(f"meta-llama/{name}", config, license, gated=True, papers=papers or (DIVERSITY,))
 
 
-def _qwen(name: str, config: dict) -> CatalogueEntry:
-    return CatalogueEntry(f"Qwen/{name}", config, "Apache 2.0", papers=(DEPTH,))
+def _qwen(name: str, config: dict) -> CatalogEntry:
+    return CatalogEntry(f"Qwen/{name}", config, "Apache 2.0", papers=(DEPTH,))
 
 
 _ENTRIES = (
-    CatalogueEntry(
+    CatalogEntry(
         DEFAULT,
         _config("llama", 576, 1536, 30, "9/3", 49152, **_TIED),
         "Apache 2.0",
@@ -333,16 +333,16 @@ _ENTRIES = (
     _mobile("350M-layer-share", _MOBILE_350M, shared=True),
     _llama("Llama-3.2-1B-Instruct", _config("llama", 2048, 8192, 16, "32/8", 128256, **_TIED), "Llama 3.2"),
     _llama("Llama-3.2-3B-Instruct", _config("llama", 3072, 8192, 28, "24/8", 128256, **_TIED), "Llama 3.2"),
-    CatalogueEntry("microsoft/Phi-3-mini-128k-instruct", _PHI3_MINI, "MIT"),
-    CatalogueEntry("microsoft/Phi-3.5-mini-instruct", _PHI3_MINI, "MIT"),
+    CatalogEntry("microsoft/Phi-3-mini-128k-instruct", _PHI3_MINI, "MIT"),
+    CatalogEntry("microsoft/Phi-3.5-mini-instruct", _PHI3_MINI, "MIT"),
     _llama("Llama-2-7b-hf", _config("llama", 4096, 11008, 32, "32/32", 32000), "Llama 2"),
-    CatalogueEntry(
+    CatalogEntry(
         "mistralai/Mistral-7B-Instruct-v0.1",
         _config("mistral", 4096, 14336, 32, "32/8", 32000),
         "Apache 2.0",
         gated=True,
     ),
-    CatalogueEntry(
+    CatalogEntry(
         "mistralai/Mistral-7B-Instruct-v0.3",
         _config("mistral", 4096, 14336, 32, "32/8", 32768),
         "Apache 2.0",
@@ -351,8 +351,8 @@ _ENTRIES = (
     _llama("Meta-Llama-3-8B-Instruct", _LLAMA3_8B, "Llama 3"),
     _llama("Llama-3.1-8B-Instruct", _LLAMA3_8B, "Llama 3.1", DIVERSITY, DEPTH),
     _llama("Llama-2-13b-hf", _config("llama", 5120, 13824, 40, "40/40", 32000), "Llama 2"),
-    CatalogueEntry("microsoft/Phi-3-medium-4k-instruct", _config("phi3", 5120, 17920, 40, "40/10", 32064), "MIT"),
-    CatalogueEntry("microsoft/phi-4", _config("phi3", 5120, 17920, 40, "40/10", 100352), "MIT"),
+    CatalogEntry("microsoft/Phi-3-medium-4k-instruct", _config("phi3", 5120, 17920, 40, "40/10", 32064), "MIT"),
+    CatalogEntry("microsoft/phi-4", _config("phi3", 5120, 17920, 40, "40/10", 100352), "MIT"),
     _llama("Llama-3.1-8B", _LLAMA3_8B, "Llama 3.1", DEPTH),
     _llama("Llama-3.1-70B", _LLAMA3_70B, "Llama 3.1", DEPTH),
     _llama("Llama-3.1-70B-Instruct", _LLAMA3_70B, "Llama 3.1", DEPTH),

@@ -100,7 +100,7 @@ def tradeoff_signs(
 
     frame, clusters
         As `correlations` takes them: `model`, `task`, `junction`, `accuracy`, and the columns named by
-        `bias` and `diversity`, which should have one unit (such as `bias_centred`, `diversity_centred`).
+        `bias` and `diversity`, which should have one unit (such as `bias_centered`, `diversity_centered`).
     still
         Accuracy stands still where it moves by at most this much, a share. With n examples a step of
         1/n may be chance.

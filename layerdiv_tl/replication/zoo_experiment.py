@@ -19,7 +19,7 @@ MANY, SOME, FEW = 2048, 256, 128
 INFORMED = ("synthetic/k_hop", "synthetic/k_hop:hops=3")
 # With how many shuffles each: the second takes the longest, and its null lies at 0 anyhow.
 ESTIMATORS = {"gaussian": 50, "variational": 8}
-# Between whose neighbours layers are mapped, from the shallow to the deep.
+# Between whose neighbors layers are mapped, from the shallow to the deep.
 LADDER = ("zoo/d2", "zoo/d4", "zoo/d8", "zoo/d12")
 QUESTIONS, PROMPTS = 48, 24
 
@@ -34,7 +34,7 @@ def run_zoo(
     """Measure the trained models of the zoo on its tasks, in a folder that can be gone on with.
 
     At unit sublayer on 256 rows of every task, on 2048 of two (`INFORMED`), from which information is estimated; at
-    unit neuron on 128 rows of these two; and the depth analyses of `LADDER`, with maps between neighbours and the
+    unit neuron on 128 rows of these two; and the depth analyses of `LADDER`, with maps between neighbors and the
     depth score of chains of one to four steps. The study's `.report(…)` shows it all.
 
     out

@@ -51,7 +51,7 @@ LEAST = 4
 TEXTS = 16
 Kind = TypeVar("Kind", bound=Result)
 # The standard set, in order. A file names its class, which is known where it has been imported only.
-ANALYSES: Mapping[str, type[Result]] = {
+ANALYZES: Mapping[str, type[Result]] = {
     "sizes": Sizes,
     "skip": Skip,
     "skip_future": Skip,
@@ -121,7 +121,7 @@ class DepthStudy(Result):
                         failures.append(f"{file.relative_to(place)}: {OLD}.")
                         continue
                     key = about["model"], about["analysis"], about["on"]
-                    kind = ANALYSES.get(about["analysis"], Result)
+                    kind = ANALYZES.get(about["analysis"], Result)
                     one = Analysis(*key, kind.load(file.with_suffix(".safetensors")), about)
                     cards.append((str(place), card(about)))
                 except (InputError, OSError, ValueError, KeyError) as error:
@@ -133,7 +133,7 @@ class DepthStudy(Result):
         if not found:
             return None
         models = list(dict.fromkeys(model for model, _, _ in found))
-        order = {name: number for number, name in enumerate(ANALYSES)}
+        order = {name: number for number, name in enumerate(ANALYZES)}
         analyses = sorted(found.values(), key=lambda a: (models.index(a.model), order.get(a.name, len(order)), a.on))
         return cls(tuple(analyses), tuple(failures), tuple(map(str, folders)))
 

@@ -73,7 +73,7 @@ def run_study(
         Score options of several tokens by their first distinguishing one; put prompts through the
         tokenizer's chat template.
     keep_text
-        Also write the prompts, which the rows' licences may not allow to be passed on.
+        Also write the prompts, which the rows' licenses may not allow to be passed on.
     batch_tokens
         The most padded tokens in one forward pass; None is what is fast on each model's device. It is one of
         the settings: batches change last bits.
@@ -234,7 +234,7 @@ def _about(model: Model, cell: Cell, asked: dict[str, Any] | None, seconds: floa
         "asked": asked,
         "provenance": model.provenance,
         "source": t.source,
-        "licence": t.licence,
+        "license": t.license,
         "dropped": t.dropped,
         "truncated": t.truncated,
         "scored": t.scored,

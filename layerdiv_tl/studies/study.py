@@ -44,9 +44,9 @@ QUANTITIES: Mapping[str, tuple[str, str, float]] = {
     "uniform": ("paper", "silent_bias", 100),
     "bias": ("paper", "bias", 100),
     "diversity": ("squared", "diversity", 1),
-    "diversity centred": ("squared", "diversity_centred", 1),
+    "diversity centered": ("squared", "diversity_centered", 1),
     "diversity_logit": ("squared", "diversity_logit", 1),
-    "diversity_logit centred": ("squared", "diversity_logit_centred", 1),
+    "diversity_logit centered": ("squared", "diversity_logit_centered", 1),
     "cross-entropy": ("cross_entropy", "loss", 1),
     "entropy": ("cross_entropy", "entropy", 1),
 }
@@ -60,10 +60,10 @@ CURVES: Mapping[str, tuple[str, str]] = {
     "mse": ("paper", "loss"),
     "bias": ("paper", "bias"),
     "diversity": ("squared", "diversity"),
-    "bias_centred": ("squared", "bias_centred"),
-    "diversity_centred": ("squared", "diversity_centred"),
+    "bias_centered": ("squared", "bias_centered"),
+    "diversity_centered": ("squared", "diversity_centered"),
     "diversity_logit": ("squared", "diversity_logit"),
-    "diversity_logit_centred": ("squared", "diversity_logit_centred"),
+    "diversity_logit_centered": ("squared", "diversity_logit_centered"),
     "cross_entropy": ("cross_entropy", "loss"),
     "cross_entropy_bias": ("cross_entropy", "bias"),
     "cross_entropy_diversity": ("cross_entropy", "diversity"),
@@ -140,7 +140,7 @@ class Study(Result):
         """The paper's Table 1 for any models: a row per model, columns (quantity, task) and their average.
 
         Accuracy, MSE, bias and `uniform`, the loss of the uniform predictor, are in hundredths and after
-        Eq. 14, as in the paper. Beside them stand diversity as softmax sees it (`centred`), the size-fair
+        Eq. 14, as in the paper. Beside them stand diversity as softmax sees it (`centered`), the size-fair
         `diversity_logit`, and the cross-entropy in nats. `intervals` gives texts with 95 % intervals.
         """
         import pandas as pd
@@ -175,7 +175,7 @@ class Study(Result):
         return self.metrics[self.metrics["table"] == "totals"]
 
     def summary(self, unit: Unit = "sublayer") -> pd.DataFrame:
-        """One row per model and task: accuracy beside its baselines, Theorem 1 raw and centred, the gaps.
+        """One row per model and task: accuracy beside its baselines, Theorem 1 raw and centered, the gaps.
 
         `accuracy` and `bag_of_words`, a cross-validated word-counting classifier (NaN where a class has fewer
         than 5 rows), are shares with 95 % intervals; `answers` is {option: share of rows the model answers
@@ -200,10 +200,10 @@ class Study(Result):
             row |= {f"bag_of_words{end}": value for end, value in zip(_ENDS, words, strict=True)}
             chosen = m[m["table"] == "answers"]
             row["answers"] = dict(zip(chosen["term"], chosen["mean"].tolist(), strict=True))
-            for part in ("", "_centred"):
+            for part in ("", "_centered"):
                 row |= {f"{x}{part}": float(of["mean"]["squared", x + part]) for x in ("loss", "bias", "diversity")}
             row |= {
-                f"diversity_logit{x}": float(of["mean"]["squared", f"diversity_logit{x}"]) for x in ("", "_centred")
+                f"diversity_logit{x}": float(of["mean"]["squared", f"diversity_logit{x}"]) for x in ("", "_centered")
             }
             row |= {"cross_entropy": float(of["mean"]["cross_entropy", "loss"])}
             row |= {"entropy": float(of["mean"]["cross_entropy", "entropy"])}
@@ -305,19 +305,19 @@ class Study(Result):
         self,
         unit: Unit = "sublayer",
         norm: NormAt = "frozen",
-        standardised: bool = False,
+        standardized: bool = False,
         models: Sequence[str] | None = None,
     ) -> pd.DataFrame:
         """Accuracy, MSE, bias, diversity and more of the prefix ensembles (Fig. 5 and 7), wide.
 
         One row per model, task and junction, numbered from 0; junctions that the stream never holds are
-        left out. `standardised`: each curve less its mean, over its standard deviation, as in the figures; NaN if
+        left out. `standardized`: each curve less its mean, over its standard deviation, as in the figures; NaN if
         it never moves.
         `models`: these only, such as `best(5)`. Raises InputError for a unit that has no depth tables here,
         and for a model that is not in the study.
         """
         table = "depth" if choice("norm", norm, get_args(NormAt)) == "frozen" else "depth_recomputed"
-        flag("standardised", standardised)
+        flag("standardized", standardized)
         rows = self.metrics[(self.metrics["table"] == table) & (self.metrics["unit"] == self._unit(unit))]
         rows = rows[~rows["partial"].astype(bool)]
         if rows.empty:
@@ -331,7 +331,7 @@ class Study(Result):
             frame = one if frame is None else frame.merge(one, on=keys, how="left", sort=False)
         assert frame is not None
         frame.insert(3, "junction", frame.groupby(["model", "task"], sort=False).cumcount())
-        if standardised:
+        if standardized:
             curves = frame.groupby(["model", "task"], sort=False)[list(CURVES)]
             frame[list(CURVES)] = curves.transform(lambda curve: z_scores(curve.to_numpy(dtype=float)))
         return frame
@@ -345,14 +345,14 @@ class Study(Result):
         return correlations(self.curves(unit), clusters=self._shapes(unit), draws=draws, seed=seed)
 
     def tradeoff(self, unit: Unit = "sublayer", still: float = 0.0, draws: int = 1000, seed: int = 0) -> TradeOff:
-        """Do centred bias and diversity trade off only where accuracy stands still (5.4)? See `tradeoff_signs`.
+        """Do centered bias and diversity trade off only where accuracy stands still (5.4)? See `tradeoff_signs`.
 
         Training seeds of one shape that the zoo knows count as one model.
         """
         return tradeoff_signs(
             self.curves(unit),
-            bias="bias_centred",
-            diversity="diversity_centred",
+            bias="bias_centered",
+            diversity="diversity_centered",
             still=still,
             clusters=self._shapes(unit),
             draws=draws,
@@ -365,7 +365,7 @@ class Study(Result):
         return {name: shape for name, (shape, _) in trained.seeds(known).items()}
 
     def shares(self, unit: Unit = "sublayer", form: Form = "squared") -> pd.DataFrame:
-        """Which module holds how much of bias and diversity, raw and centred (Fig. 4); see `module_shares`.
+        """Which module holds how much of bias and diversity, raw and centered (Fig. 4); see `module_shares`.
 
         In squared logits (Theorem 1); `form` "paper" takes the bias from Eq. 14, as the paper's figure does.
         """
@@ -500,7 +500,7 @@ class Study(Result):
 
         `held` says what is the same about the two: "same parameters" (within 5 %) or "same depth", as
         many members and the same training seed. Averaged over the `tasks` that both have: accuracy, `MSE` and
-        `bias` of Eq. 14 in hundredths, diversity in squared logits, raw and `_centred`, and the same after the size
+        `bias` of Eq. 14 in hundredths, diversity in squared logits, raw and `_centered`, and the same after the size
         correction, `diversity_logit` = |L|² × diversity. Columns that end in `_plain` are of the model that
         does not reuse; `<diversity>_ratio` is reused over plain, the geometric mean, with Student's interval
         of its logarithm in `_ratio_low` and `_ratio_high`.

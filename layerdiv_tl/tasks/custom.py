@@ -13,7 +13,7 @@ from ..model.tokenization import LABELS, refuse_tables, refuse_unordered
 from .readers import Rows, open_rows
 from .templates import Recipe
 
-KEYS = ("name", "template", "templates", "options", "label", "data", "train", "licence", "limit")
+KEYS = ("name", "template", "templates", "options", "label", "data", "train", "license", "limit")
 
 
 def own_recipe(
@@ -21,7 +21,7 @@ def own_recipe(
     templates: Mapping[str, str],
     options: Sequence[str],
     label: str,
-    licence: str,
+    license: str,
     data: Any = None,
     limit: int | None = None,
 ) -> Recipe:
@@ -48,7 +48,7 @@ def own_recipe(
         templates=templates,
         options=tuple(words),
         rows=rows,
-        licence=licence,
+        license=license,
         label=label,
         files=(name,) if data is None else (),
         limit=limit,
@@ -74,7 +74,7 @@ def recipe_file(path: Path) -> tuple[Recipe, Path | None]:
     templates = said.get("templates", {"default": said.get("template")})
     if not (isinstance(templates, dict) and templates and all(isinstance(t, str) for t in templates.values())):
         raise InputError(f"the task {str(path)!r} has no template: give one as text under 'template'.")
-    for key in ("name", "label", "licence", "data", "train"):
+    for key in ("name", "label", "license", "data", "train"):
         if not isinstance(said.get(key, ""), str):
             raise InputError(f"the task {str(path)!r} has {key}={said[key]!r:.40}: it must be text.")
     limit = said.get("limit")
@@ -86,7 +86,7 @@ def recipe_file(path: Path) -> tuple[Recipe, Path | None]:
         templates,
         said.get("options", []),
         said.get("label", "label"),
-        said.get("licence", "unknown"),
+        said.get("license", "unknown"),
         data,
         limit,
     )

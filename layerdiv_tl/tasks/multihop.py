@@ -47,7 +47,7 @@ class Questions:
         What each question is called where it came from.
     chains
         The steps of each, as in ("Eiffel Tower → France", "France → Paris"); empty where they are not known.
-    name, source, licence
+    name, source, license
         As of a `Task`.
     dropped
         How many rows were passed over because their number of steps is not known.
@@ -61,7 +61,7 @@ class Questions:
     chains: tuple[tuple[str, ...], ...]
     name: str
     source: str
-    licence: str
+    license: str
     dropped: int = 0
 
     def frame(self) -> pd.DataFrame:
@@ -70,7 +70,7 @@ class Questions:
 
         columns = {"id": self.ids, "group": self.groups, "text": self.texts, "answer": self.answers}
         frame = pd.DataFrame(columns | {"chain": [" ; ".join(chain) for chain in self.chains]})
-        frame.attrs |= {"by": self.by, "name": self.name, "source": self.source, "licence": self.licence}
+        frame.attrs |= {"by": self.by, "name": self.name, "source": self.source, "license": self.license}
         frame.attrs["note"] = self.note
         return frame
 
@@ -173,10 +173,10 @@ def _generated(name: str, levels: Sequence[float] | None, limit: int) -> Questio
         made = task(f"{kind}:{','.join(filter(None, [said, f'{by}={int(level)}']))}", limit=limit)
         for row, (text, label) in enumerate(zip(made.prompts, made.labels, strict=True), start=1):
             found.append(_Question(text, made.options[label], float(level), f"{by}={int(level)}, row {row}"))
-    return _collected(found, by, name, made.source, made.licence, 0)
+    return _collected(found, by, name, made.source, made.license, 0)
 
 
-def _read(rows: Rows, name: str, licence: str, levels: Sequence[float] | None, limit: int | None) -> Questions:
+def _read(rows: Rows, name: str, license: str, levels: Sequence[float] | None, limit: int | None) -> Questions:
     form = next((form for form in FORMS if set(form.columns) <= set(rows.rows[0])), None)
     if form is None:
         have = ", ".join(map(str, rows.rows[0])) or "none"
@@ -197,12 +197,12 @@ def _read(rows: Rows, name: str, licence: str, levels: Sequence[float] | None, l
     if not found:
         what = f"one of the levels {', '.join(f'{level:g}' for level in levels)}" if levels else f"a number of {by}"
         raise InputError(f"none of the {len(rows.rows)} rows of {rows.source} has {what}: give others.")
-    return _collected(found, by, name, rows.source, licence, dropped)
+    return _collected(found, by, name, rows.source, license, dropped)
 
 
-def _collected(found: list[_Question], by: str, name: str, source: str, licence: str, dropped: int) -> Questions:
+def _collected(found: list[_Question], by: str, name: str, source: str, license: str, dropped: int) -> Questions:
     texts, answers, groups, ids, chains = zip(*found, strict=True)
-    return Questions(texts, answers, np.array(groups, dtype=float), by, ids, chains, name, source, licence, dropped)
+    return Questions(texts, answers, np.array(groups, dtype=float), by, ids, chains, name, source, license, dropped)
 
 
 def _plain(row: Row, by: str) -> _Question:

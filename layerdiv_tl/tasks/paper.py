@@ -1,4 +1,4 @@
-"""The paper's eight tasks: templates and options of its Table 3, splits of its Section 5, licences of Table 2.
+"""The paper's eight tasks: templates and options of its Table 3, splits of its Section 5, licenses of Table 2.
 
 `table3` is each task's template as the paper prints it, the spaces around its line breaks included; the
 others are for prompt sensitivity, after promptsource (Bach et al., 2022), and keep the options. What the
@@ -76,7 +76,7 @@ def _recipe(
     name: str,
     about: str,
     hub: tuple[str, str | None, str],
-    licence: str,
+    license: str,
     options: Sequence[str],
     templates: Mapping[str, str],
     text: tuple[str, ...],
@@ -95,7 +95,7 @@ def _recipe(
         templates=templates,
         options=tuple(options),
         rows=rows,
-        licence=licence,
+        license=license,
         label=label,
         reads=reads,
         text=text,

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 PREFIX = "synthetic/"
 ROWS = 256  # where the user gives no limit
 LETTERS = tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
-COLOURS = ("red", "blue", "green", "black", "white", "brown", "pink", "gray")
+COLORS = ("red", "blue", "green", "black", "white", "brown", "pink", "gray")
 
 
 def k_hop(*, hops: int = 2, entities: int = 8, seed: int = 0) -> Recipe:
@@ -62,17 +62,17 @@ def recall(*, pairs: int = 8, values: int = 4, seed: int = 0) -> Recipe:
     E: blue
     """
     _within("pairs", pairs, 1, len(LETTERS))
-    _within("values", values, 2, len(COLOURS))
+    _within("values", values, 2, len(COLORS))
 
     def row(rng: np.random.Generator, gold: int) -> dict[str, Any]:
         keys = rng.permutation(len(LETTERS))[:pairs]
         said = rng.integers(values, size=pairs)
         asked = int(rng.integers(pairs))
         said[asked] = gold
-        lines = [f"{LETTERS[key]}: {COLOURS[value]}" for key, value in zip(keys, said, strict=True)]
+        lines = [f"{LETTERS[key]}: {COLORS[value]}" for key, value in zip(keys, said, strict=True)]
         return {"pairs": "\n".join(lines), "key": LETTERS[keys[asked]]}
 
-    return _made("which value stood beside a key", "{pairs}\n{key}: {answer}", COLOURS[:values], row, seed)
+    return _made("which value stood beside a key", "{pairs}\n{key}: {answer}", COLORS[:values], row, seed)
 
 
 def modular(*, modulus: int = 7, largest: int = 99, terms: int = 2, seed: int = 0) -> Recipe:
@@ -103,20 +103,20 @@ def modular(*, modulus: int = 7, largest: int = 99, terms: int = 2, seed: int = 
 
 
 def witnesses(*, members: int = 9, options: int = 2, right: float = 0.7, shared: float = 0.0, seed: int = 0) -> Recipe:
-    """Say which colour several unreliable witnesses saw: the votes of `votes`, in words.
+    """Say which color several unreliable witnesses saw: the votes of `votes`, in words.
 
     >>> witnesses(members=3).rows("test", 1).rows[0]["votes"].count(",")
     2
     """
-    _within("options", options, 2, len(COLOURS))
+    _within("options", options, 2, len(COLORS))
     _check_votes(members, options, right, shared)
 
     def row(rng: np.random.Generator, gold: int) -> dict[str, Any]:
         said = _cast(np.array([gold]), members, options, right, shared, rng)[0]
-        return {"votes": ", ".join(COLOURS[vote] for vote in said), "members": members}
+        return {"votes": ", ".join(COLORS[vote] for vote in said), "members": members}
 
-    template = "{members} witnesses name the colour of a car: {votes}.\nThe car was most likely {answer}"
-    return _made("which colour unreliable witnesses saw", template, COLOURS[:options], row, seed)
+    template = "{members} witnesses name the color of a car: {votes}.\nThe car was most likely {answer}"
+    return _made("which color unreliable witnesses saw", template, COLORS[:options], row, seed)
 
 
 GENERATORS: Mapping[str, Callable[..., Recipe]] = {

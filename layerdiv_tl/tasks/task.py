@@ -43,8 +43,8 @@ class Task(Result):
         `[example]`, the index of the gold option.
     texts
         The rows' own text without the template, for baselines and tables.
-    name, template, source, licence
-        What the task is called, how rows become prompts, where rows came from and under what licence.
+    name, template, source, license
+        What the task is called, how rows become prompts, where rows came from and under what license.
     dropped
         How many rows were passed over because they do not fit the task (ARC with three or five options).
     shots
@@ -66,7 +66,7 @@ class Task(Result):
     texts: tuple[str, ...]
     template: str
     source: str
-    licence: str
+    license: str
     dropped: int = 0
     shots: int = 0
     passages: Int[np.ndarray, "example 2"] = field(default_factory=lambda: np.empty((0, 2), dtype=np.int64))
@@ -105,7 +105,7 @@ class Task(Result):
         options: Sequence[str],
         label: str = "label",
         name: str = "frame",
-        licence: str = "unknown",
+        license: str = "unknown",
         limit: int | None = None,
         shots: int = 0,
         seed: int = 0,
@@ -125,10 +125,10 @@ class Task(Result):
         >>> t.prompts[0], t.options, t.labels.tolist()
         ('The opposite of hot is', (' cold', ' small'), [0, 1])
         """
-        for given, value in (("template", template), ("label", label), ("name", name), ("licence", licence)):
+        for given, value in (("template", template), ("label", label), ("name", name), ("license", license)):
             text(given, value)
         _check_train(train)
-        recipe = own_recipe(name, {"default": template}, options, label, licence)
+        recipe = own_recipe(name, {"default": template}, options, label, license)
         return _build(recipe, frame, limit, None, shots, seed, train)
 
     def resolve(self, tokenizer: Any, multi_token: bool = False) -> Task:
@@ -206,7 +206,7 @@ class Task(Result):
 
         frame = pd.DataFrame({"text": self.texts, "prompt": self.prompts, "label": self.labels})
         frame["option"] = np.array(self.options)[self.labels]
-        frame.attrs |= {"task": self.name, "source": self.source, "licence": self.licence}
+        frame.attrs |= {"task": self.name, "source": self.source, "license": self.license}
         frame.attrs |= {"template": self.template, "shots": self.shots, "prompt_hash": self.prompt_hash}
         frame.attrs |= {"dropped": self.dropped, "truncated": self.truncated, "scored": self.scored}
         return frame
@@ -245,7 +245,7 @@ def task(
         balanced tasks written for this package; `synthetic/…`, made by rule, with parameters as in
         `synthetic/k_hop:hops=3,seed=1` (see `tasks.synthetic`); or a JSON file that describes one:
         `{"template": "{word} means", "options": ["a", "b"], "label": "gold", "data": "rows.csv"}`, and if wanted
-        `name`, `licence`, `train`, `limit`, or `templates` by name instead of `template`; its paths are
+        `name`, `license`, `train`, `limit`, or `templates` by name instead of `template`; its paths are
         relative to it.
     data
         Where the rows lie: a folder that holds `<name>.jsonl` (or .json, .csv, .parquet) with the columns
@@ -265,7 +265,7 @@ def task(
         synthetic task rows of its own. Rows that are asked are never shown.
 
     Raises InputError, in a sentence that says what to do, for an unknown name, a limit below 1, a template
-    that does not fit, and rows that are missing, malformed or labelled with none of the options.
+    that does not fit, and rows that are missing, malformed or labeled with none of the options.
 
     >>> import layerdiv_tl as ld
     >>> t = ld.task("sample/sentiment", limit=4)
@@ -284,7 +284,7 @@ def task(
 
 
 def recipes() -> dict[str, Recipe]:
-    """Every task there is by name, with its templates, options and licence; synthetic ones with their defaults.
+    """Every task there is by name, with its templates, options and license; synthetic ones with their defaults.
 
     >>> recipes()["rte"].options, list(recipes()["arc"].templates)
     (('Yes', 'No'), ['table3', 'promptsource'])
@@ -315,7 +315,7 @@ def _build(
         texts=made.texts,
         template=made.template,
         source=source,
-        licence=recipe.licence,
+        license=recipe.license,
         dropped=made.dropped,
         shots=shots,
         passages=passages,

@@ -88,8 +88,8 @@ def as_it_is(row: Row) -> Row:
 class Recipe:
     """What a task is before it has rows.
 
-    name, about, licence
-        What it is called, one line on what it asks, and the licence of its rows.
+    name, about, license
+        What it is called, one line on what it asks, and the license of its rows.
     templates
         Format strings by name; the first is the default. `{answer}` is where the model answers.
     options
@@ -118,7 +118,7 @@ class Recipe:
     templates: Mapping[str, str]
     options: tuple[str, ...]
     rows: Callable[[str, int | None], Rows]
-    licence: str
+    license: str
     label: str = "label"
     reads: Callable[[Row], Row | None] = as_it_is
     text: tuple[str, ...] = ()

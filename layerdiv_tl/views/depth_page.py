@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _MEASURE = {
     "diversity": "raw diversity",
-    "diversity_centred": "centred diversity",
+    "diversity_centered": "centered diversity",
     "net": "net",
     "relevancy": "relevancy",
     "relative": "relative norm",
@@ -143,7 +143,7 @@ def depth_findings(depth: DepthStudy) -> Iterator[str]:
             else "by no measure clearly, at most by"
         )
         told = [f"{_MEASURE[best]} (ρ {_rho(first)})"]
-        for name in ("influence", "diversity", "diversity_centred"):
+        for name in ("influence", "diversity", "diversity_centered"):
             row = table.loc[name]
             if name == best or not np.isfinite(row["correlation"]):
                 continue

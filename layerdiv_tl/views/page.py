@@ -88,7 +88,7 @@ class Page:
         """A small table; the first column names the rows, numbers are right-aligned, sentences wrap,
         and what follows a cell's first line stands below it in small print.
 
-        The column `marked` has a mark for each of its words (a verdict, say); page.css knows their colours.
+        The column `marked` has a mark for each of its words (a verdict, say); page.css knows their colors.
         `fold` is the line below which it is folded away, until a reader opens it.
         """
         texts = {column: [str(cell) for cell in frame[column]] for column in frame}
@@ -107,7 +107,7 @@ class Page:
         self.blocks.append(_folded(block, fold))
 
     def figure(self, figure: go.Figure, caption: str, fold: str | None = None, opened: bool = False) -> None:
-        """An interactive figure; plotly.js and the colours of all figures are put into the page once."""
+        """An interactive figure; plotly.js and the colors of all figures are put into the page once."""
         self.block(_chart(figure), caption, fold, opened)
 
     def figures(self, figures: Mapping[str, go.Figure], caption: str) -> None:
@@ -115,7 +115,7 @@ class Page:
         self.block(switch({label: _chart(figure) for label, figure in figures.items()}), caption)
 
     def block(self, block: Block, caption: str, fold: str | None = None, opened: bool = False) -> None:
-        """Any other piece, such as coloured tokens; circuitsvis is put into the page once.
+        """Any other piece, such as colored tokens; circuitsvis is put into the page once.
 
         `fold` as in `table`; `opened` shows it at the start.
         """

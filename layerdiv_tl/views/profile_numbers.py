@@ -20,7 +20,7 @@ HEADS = 6
 def summary(profile: SquaredProfile) -> dict[str, float]:
     """The headline numbers of a text: means over its tokens (and components), gaps and counts.
 
-    `loss` in nats; `bias`, `diversity`, `net` and their `_centred` and `_shift` in squared logits, with net = the
+    `loss` in nats; `bias`, `diversity`, `net` and their `_centered` and `_shift` in squared logits, with net = the
     ensemble's squared error (Theorem 1), to `theorem_gap`; `shift_share`: of raw diversity. Raises InputError for a
     text of one token, which has nothing to predict.
     """
@@ -28,7 +28,7 @@ def summary(profile: SquaredProfile) -> dict[str, float]:
     if not said.any():
         raise InputError("a text of one token has no next one to predict: give a longer text.")
     means = profile.by_component()
-    terms = [term + part for part in ("", "_centred", "_shift") for term in ("bias", "diversity", "net")]
+    terms = [term + part for part in ("", "_centered", "_shift") for term in ("bias", "diversity", "net")]
     found = {term: float(means[term].mean()) for term in terms}
     return {
         "tokens": len(profile.tokens),
@@ -52,7 +52,7 @@ def hardest_tokens(profile: SquaredProfile, count: int = HARDEST, k: int = 4) ->
     worst = said[np.argsort(-profile.losses[said], kind="stable")[:count]]
     rows = []
     for place in worst:
-        spoke = profile.centred_targets[place]
+        spoke = profile.centered_targets[place]
         order = np.argsort(-spoke, kind="stable")
         pairs = [(profile.components[i].label, float(spoke[i])) for i in order]
         rows.append(
@@ -68,11 +68,11 @@ def hardest_tokens(profile: SquaredProfile, count: int = HARDEST, k: int = 4) ->
 
 
 def largest_heads(profile: SquaredProfile, model: Model, count: int = HEADS) -> list[Component]:
-    """The heads with the largest mean |net|, centred, in stream order; raises InputError where there are none."""
+    """The heads with the largest mean |net|, centered, in stream order; raises InputError where there are none."""
     cut = profile if profile.unit == "head" else take_apart(model, profile.token_ids.tolist(), "head")
     assert isinstance(cut, SquaredProfile)
-    assert cut.centred is not None
-    means = np.nanmean(np.abs(cut.centred.net), axis=1)
+    assert cut.centered is not None
+    means = np.nanmean(np.abs(cut.centered.net), axis=1)
     heads = [i for i, component in enumerate(cut.components) if component.kind == "head"]
     largest = sorted(sorted(heads, key=lambda i: -means[i])[:count])
     return [cut.components[i] for i in largest]
@@ -101,6 +101,6 @@ def summary_lines(profile: SquaredProfile) -> list[str]:
         f"  components sum to the logits: largest gap {n['absolute_gap']:.1e} logits, {n['identity_gap']:.1e} of Σ|u|",
         f"  net {n['net']:.4g} = bias {n['bias']:.4g} − diversity {n['diversity']:.4g}   (logits²; identity to "
         f"{n['theorem_gap']:.0e})",
-        f"  centred: {n['net_centred']:.4g} = {n['bias_centred']:.4g} − {n['diversity_centred']:.4g}   "
+        f"  centered: {n['net_centered']:.4g} = {n['bias_centered']:.4g} − {n['diversity_centered']:.4g}   "
         f"({n['shift_share']:.1%} of raw diversity is a shift that softmax cannot see)",
     ]

@@ -20,7 +20,7 @@ from .figures.profiles import Term, profile_map
 from .html import Block, marks, quoted, switch, table
 from .page import Page
 from .profile_numbers import hardest_tokens, largest_heads, summary
-from .token_views import MOST_TOKENS, attention_heads, coloured_tokens, promoted_tokens
+from .token_views import MOST_TOKENS, attention_heads, colored_tokens, promoted_tokens
 
 # What a page can hold: beyond, a browser is slow. ld.profile itself has no such limits.
 LONGEST = 1000
@@ -28,10 +28,10 @@ LONGEST = 1000
 _HOVERS = 30_000
 _CELLS = 400_000
 _MAPS: tuple[tuple[Term, Part], ...] = (
-    ("net", "centred"),
-    ("bias", "centred"),
-    ("diversity", "centred"),
-    ("target_logit", "centred"),
+    ("net", "centered"),
+    ("bias", "centered"),
+    ("diversity", "centered"),
+    ("target_logit", "centered"),
     ("net", "raw"),
     ("bias", "raw"),
     ("diversity", "raw"),
@@ -70,7 +70,7 @@ def profile_page(profile: SquaredProfile, model: Model) -> Page:
     )
     page.facts(_facts(profile, s))
     page.block(
-        coloured_tokens(profile),
+        colored_tokens(profile),
         "Every token wears the number of its own prediction: what the model said one token before. The first one is "
         "not predicted. Bias, diversity and net are means over the components; hover over a token for its value.",
     )
@@ -80,8 +80,8 @@ def profile_page(profile: SquaredProfile, model: Model) -> Page:
     page.figures(
         figures,
         "Each column is a token and is about what comes next; each row a component, the embedding at the bottom. "
-        "Raw numbers hold a shift common to all tokens of the vocabulary, which softmax cannot see; centred numbers "
-        "leave it out. Colours end at the 99th percentile.",
+        "Raw numbers hold a shift common to all tokens of the vocabulary, which softmax cannot see; centered numbers "
+        "leave it out. Colors end at the 99th percentile.",
     )
     page.heading("The hardest tokens")
     hardest = hardest_tokens(profile)
@@ -109,9 +109,9 @@ def _facts(profile: SquaredProfile, s: Mapping[str, float]) -> dict[str, tuple[s
             f"{style.number(s['net'])} = {style.number(s['bias'])} − {style.number(s['diversity'])}",
             f"logits², raw; holds to {s['theorem_gap']:.0e}",
         ),
-        "the same, centred": (
-            f"{style.number(s['net_centred'])} = {style.number(s['bias_centred'])} − "
-            f"{style.number(s['diversity_centred'])}",
+        "the same, centered": (
+            f"{style.number(s['net_centered'])} = {style.number(s['bias_centered'])} − "
+            f"{style.number(s['diversity_centered'])}",
             f"{s['shift_share']:.1%} of raw diversity is a shift",
         ),
         "identity gap": (
@@ -158,7 +158,7 @@ def _promoted(profile: SquaredProfile, hardest: list[dict[str, Any]]) -> Block:
     """Of the components with the largest say at the hardest tokens, what they promote there."""
     panels = {}
     for row in hardest[:_LOOKED_AT]:
-        sizes = np.abs(profile.centred_targets[row["position"] - 1])
+        sizes = np.abs(profile.centered_targets[row["position"] - 1])
         largest = np.sort(np.argsort(-sizes, kind="stable")[:_FOLLOWED])
         names = [profile.components[i].label for i in largest]
         panels[f"{quoted(row['token'])} at {row['position']}"] = promoted_tokens(
@@ -179,5 +179,5 @@ def _attention(page: Page, profile: SquaredProfile, model: Model) -> None:
     sums = "1" if np.allclose(patterns.patterns.sum(2), 1, atol=1e-2) else "at most 1: a sink takes the rest"
     page.block(
         attention_heads(patterns),
-        f"The {len(heads)} heads with the largest mean |net| (centred) in this text; each row sums to {sums}.{cut}",
+        f"The {len(heads)} heads with the largest mean |net| (centered) in this text; each row sums to {sums}.{cut}",
     )

@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 # Figures of the whole study: kind -> caption.
 _FIGURES = {
-    "table": "Every model on every task. Buttons change the quantity; each has a colour scale of its own.",
+    "table": "Every model on every task. Buttons change the quantity; each has a color scale of its own.",
     "correlations": "Fig. 3 of the paper. Student's test, the paper's, takes junctions for independent, which they "
     "are not: the p shown here is of curves with the same waves and other signs. Read 'per model' with it.",
-    "curves": "Fig. 5 and 7: the prefix ensemble after every sublayer. Each curve is standardised: compare shapes, "
+    "curves": "Fig. 5 and 7: the prefix ensemble after every sublayer. Each curve is standardized: compare shapes, "
     "not sizes.",
     "shares": "Fig. 4: where the share of a module ends, and where it would end if it went by its number of members. "
-    "Raw numbers hold the shift that softmax cannot see; centred ones do not.",
+    "Raw numbers hold the shift that softmax cannot see; centered ones do not.",
     "tradeoff": "Section 5.4: steps along depth in which bias and diversity move together, by what accuracy does in "
     "that step.",
     "scaling": "Fig. 6: averaged over tasks, for the models that were measured on all of them.",
@@ -48,9 +48,9 @@ _TABLES = {
     "MSE": "MSE of Eq. 14, ×100, beside that of the uniform prediction",
     "bias": "Bias of Eq. 14, ×100, beside that of the uniform prediction",
     "diversity": "Diversity, logits², raw (the paper's)",
-    "diversity centred": "Diversity, logits², centred: what softmax sees",
+    "diversity centered": "Diversity, logits², centered: what softmax sees",
     "diversity_logit": "Size-fair diversity |L|² × diversity, logits², raw",
-    "diversity_logit centred": "Size-fair diversity, logits², centred",
+    "diversity_logit centered": "Size-fair diversity, logits², centered",
     "cross-entropy": "Cross-entropy of the model's own answer, nats",
     "entropy": "Entropy H(p) of the model's answer, nats",
 }
@@ -64,7 +64,7 @@ _METHODS = (
     "over its members (Eq. 9-10).",
     "Eq. 14, the paper's measured form, takes MSE with softmax(ū), bias with softmax(u_i) and diversity between raw "
     "logits. The three have no identity, and the uniform prediction's value is shown beside them.",
-    "Raw = shift + centred: a constant added to all options is invisible to softmax. Both halves satisfy Theorem 1.",
+    "Raw = shift + centered: a constant added to all options is invisible to softmax. Both halves satisfy Theorem 1.",
     "Diversity of a mean falls like 1/|L|² when members are cut finer; |L|² × diversity does not, and is what can be "
     "compared between models with different numbers of components.",
     "Cross-entropy is exact at the model's own scale: CE = H(p) + Σ_i (E_p[u_i] − u_i(t)); the net of a component "
@@ -84,7 +84,7 @@ MOST_CELLS, BEST = 48, 5
 _LIBRARIES = ("layerdiv_tl", "torch", "transformers", "transformer_lens")
 _READING = {
     "raw": "as in the paper; on real models mostly a shift common to all options",
-    "centred": "what is left of it for softmax to see: compare this",
+    "centered": "what is left of it for softmax to see: compare this",
     "net = bias − diversity": "a component's own additive part of the loss; it helps where it is below that of one "
     "that writes nothing",
     "size-fair": "|L|² × diversity: compare this between models with different numbers of components",
@@ -121,7 +121,7 @@ def study_page(study: Study, title: str | None = None) -> Page:
     )
     page.table(claims_table(study.claims(unit)), "Estimates with 95 % intervals below.", marked="verdict")
     _over_seeds(page, study, unit)
-    page.heading("How to read raw, centred, net")
+    page.heading("How to read raw, centered, net")
     page.terms(_READING)
     page.heading("Figures")
     for kind, caption in _FIGURES.items():
@@ -190,7 +190,7 @@ def findings(study: Study, unit: Unit = "sublayer") -> Iterator[str]:
         f"The paper's MSE (Eq. 14) lies {off.median():.2g} hundredths (median; at most {off.max():.2g}) from that of a "
         f"uniform prediction, which is {cells['uniform'].median():.3g}{why}."
     )
-    part = 1 - cells["diversity centred"] / cells["diversity"]
+    part = 1 - cells["diversity centered"] / cells["diversity"]
     yield (
         f"Of the raw diversity {part.median():.1%} (median; {part.min():.1%} to {part.max():.1%}) is a shift common "
         "to all options, which softmax cannot see."
@@ -202,10 +202,10 @@ def findings(study: Study, unit: Unit = "sublayer") -> Iterator[str]:
     )
     models = study.models(unit)
     if len(models) > 1 and models["members"].nunique() > 1:
-        raw, fair = (table[name][AVERAGE].dropna() for name in ("diversity centred", "diversity_logit centred"))
+        raw, fair = (table[name][AVERAGE].dropna() for name in ("diversity centered", "diversity_logit centered"))
         if len(raw) > 1:
             also = f"still in {fair.idxmax()}" if raw.idxmax() == fair.idxmax() else f"in {fair.idxmax()}"
-            yield f"Centred diversity is largest in {raw.idxmax()}; corrected for the number of components, {also}."
+            yield f"Centered diversity is largest in {raw.idxmax()}; corrected for the number of components, {also}."
     if (pairs := reuse_of(study, unit)) is not None:
         yield from reuse_findings(pairs)
     yield (
@@ -222,14 +222,14 @@ _MODULES = {
     "bias": "bias",
     "diversity": "diversity",
     "net": "net",
-    "bias_centred": "bias, centred",
-    "diversity_centred": "diversity, centred",
-    "net_centred": "net, centred",
+    "bias_centered": "bias, centered",
+    "diversity_centered": "diversity, centered",
+    "net_centered": "net, centered",
 }
 
 
 def module_table(study: Study, model: str, task: str, unit: Unit = "sublayer") -> pd.DataFrame:
-    """Bias, diversity and net of every module of one cell and in all, raw and centred, as text."""
+    """Bias, diversity and net of every module of one cell and in all, raw and centered, as text."""
     import pandas as pd
 
     frame = study.modules(unit)
@@ -273,7 +273,7 @@ def _informed(page: Page, study: Study) -> None:
     page.text(
         "What components tell about the label, in bits (Eq. 13): the joint information is relevancy, what each tells "
         "alone, plus conditional redundancy less redundancy, the information-theoretic diversity. Estimates of so "
-        "many components from so few rows are biased; these are corrected, and grey points show what is left of "
+        "many components from so few rows are biased; these are corrected, and gray points show what is left of "
         "them when labels or members are shuffled."
     )
     for _, part in frame.groupby(["unit", "estimator", SETTINGS], sort=False):
@@ -393,7 +393,7 @@ def _rows_from(study: Study) -> pd.DataFrame:
             "task": cell["settings"]["task"],
             "options": ", ".join(option.strip() for option in cell["settings"]["options"]),
             "rows from": cell["source"],
-            "licence": cell["licence"],
+            "license": cell["license"],
             "dropped": cell["dropped"],
             "template": " ".join(cell["settings"]["template"].split()),
         }

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 # Ratio of `Study.reuse` -> heading.
 _RATIOS = {
     "diversity": "diversity, raw",
-    "diversity_centred": "diversity, centred",
+    "diversity_centered": "diversity, centered",
     "diversity_logit": "|L|² × diversity, raw",
-    "diversity_logit_centred": "|L|² × diversity, centred",
+    "diversity_logit_centered": "|L|² × diversity, centered",
 }
 CAPTION = (
     "Diversity of the model that reuses layers over that of the other, [95 % interval]: the diversity of a mean falls "
@@ -64,13 +64,13 @@ def reuse_findings(frame: pd.DataFrame) -> Iterator[str]:
         if not rows:
             continue
         points = np.mean([row["accuracy"] - row["accuracy_plain"] for row in rows])
-        after = f", {_told(rows, 'diversity_logit_centred')} after the size correction" * (held == PARAMETERS)
+        after = f", {_told(rows, 'diversity_logit_centered')} after the size correction" * (held == PARAMETERS)
         many = "as many parameters" if held == PARAMETERS else "as many layers, each used once"
         who, whose = "Models that reuse layers have", f"models with {many}"
         if len(rows) == 1:
             who, whose = f"{rows[0]['model']}, which reuses layers, has", f"{rows[0]['plain']}, with {many}"
         yield (
-            f"{who} {_told(rows, 'diversity_centred')} the centred diversity of {whose}{after}, and "
+            f"{who} {_told(rows, 'diversity_centered')} the centered diversity of {whose}{after}, and "
             f"{abs(points):.1f} points {'less' if points < 0 else 'more'} accuracy."
         )
 

@@ -1,4 +1,4 @@
-"""The one place that sets colours, fonts and number formats."""
+"""The one place that sets colors, fonts and number formats."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FONT = "'Noto Sans', 'Segoe UI', 'Helvetica Neue', Helvetica, Arial, sans-serif"
 
 @dataclass(frozen=True)
 class Theme:
-    """What differs between light and dark: everything but the colours that carry meaning."""
+    """What differs between light and dark: everything but the colors that carry meaning."""
 
     ink: str
     muted: str
@@ -21,7 +21,7 @@ class Theme:
     zero: str
     paper: str
     ground: str
-    # One-sided, the paper's colour at zero; and diverging, centred at zero, blue to vermilion.
+    # One-sided, the paper's color at zero; and diverging, centered at zero, blue to vermilion.
     sequential: tuple[tuple[float, str], ...]
     diverging: tuple[tuple[float, str], ...]
 
@@ -47,7 +47,7 @@ DARK = Theme(
     diverging=((0.0, "#9fd3f2"), (0.25, "#2f7fb3"), (0.5, "#1b1f27"), (0.75, "#c05a12"), (1.0, "#ffc08f")),
 )
 
-# Okabe and Ito's colours: told apart with every common colour vision, in print too. One for each module.
+# Okabe and Ito's colors: told apart with every common color vision, in print too. One for each module.
 MODULE = {
     "embedding": "#009e73",
     "attention": "#0072b2",
@@ -71,11 +71,11 @@ TERM = {
     "accuracy": "#7a5cc7",
     "mse": "#d55e00",
     "bias": "#0072b2",
-    "bias_centred": "#56b4e9",
+    "bias_centered": "#56b4e9",
     "diversity": "#009e73",
-    "diversity_centred": "#6fcfa9",
+    "diversity_centered": "#6fcfa9",
     "diversity_logit": "#8a6d00",
-    "diversity_logit_centred": "#cfae3c",
+    "diversity_logit_centered": "#cfae3c",
     "cross_entropy": "#e69f00",
     "entropy": "#cc79a7",
 }
@@ -83,24 +83,24 @@ TERM_NAME = {
     "accuracy": "accuracy",
     "mse": "MSE",
     "bias": "bias",
-    "bias_centred": "bias, centred",
+    "bias_centered": "bias, centered",
     "diversity": "diversity",
-    "diversity_centred": "diversity, centred",
+    "diversity_centered": "diversity, centered",
     "diversity_logit": "|L|² × diversity",
-    "diversity_logit_centred": "|L|² × diversity, centred",
+    "diversity_logit_centered": "|L|² × diversity, centered",
     "cross_entropy": "cross-entropy",
     "cross_entropy_bias": "bias of the cross-entropy",
     "cross_entropy_diversity": "diversity of the cross-entropy",
     "entropy": "entropy",
 }
-# Two things that a reader marks to compare them, and what is written on their colours.
+# Two things that a reader marks to compare them, and what is written on their colors.
 PIN = {"pin-a": "#cc79a7", "pin-b": "#e69f00", "on-pin": "#1f2430"}
 CLEAR = "rgba(0,0,0,0)"
 # What a page marks as confirmed; as refuted, or not to be overlooked.
 GOOD, BAD = "#009e73", "#d55e00"
 # What carries no meaning of its own (whiskers, guides): seen on light and on dark ground.
 NEUTRAL = "#8a8f98"
-# For what is told apart but is no module (tasks, models, terms): the same family of colours.
+# For what is told apart but is no module (tasks, models, terms): the same family of colors.
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a6d00", "#7a5cc7")
 
 
@@ -111,7 +111,7 @@ LEGEND_BELOW = {"yref": "container", "y": 0, "yanchor": "bottom", "x": 0, "xanch
 def template(theme: Theme = LIGHT) -> go.layout.Template:
     """The plotly template of every figure here.
 
-    Figures leave colours that differ between light and dark to it (text, grids, lines, colour scales), so
+    Figures leave colors that differ between light and dark to it (text, grids, lines, color scales), so
     that a page can exchange it. A heat map says `autocolorscale=True`, with zmin = −zmax where zero divides.
     """
     small = {"size": 12, "color": theme.muted}
@@ -180,12 +180,12 @@ def template(theme: Theme = LIGHT) -> go.layout.Template:
 
 
 def css_variables(scope: str = ":root", scales: bool = False) -> str:
-    """The same colours and font for a style sheet, light or dark as the reader's system is.
+    """The same colors and font for a style sheet, light or dark as the reader's system is.
 
     scope
         A selector; one inside a notebook follows the notebook's own light or dark.
     scales
-        Also the colours of modules and pins, and the stops of the colour scales (`--seq-0` … `--div-4`).
+        Also the colors of modules and pins, and the stops of the color scales (`--seq-0` … `--div-4`).
     """
     light, dark = (_variables(theme, scales) for theme in (LIGHT, DARK))
     rules = [f"{scope} {{ color-scheme: light dark; --font: {FONT}; }}", f"{scope} {{{light} }}"]
@@ -202,7 +202,7 @@ def _variables(theme: Theme, scales: bool) -> str:
     if scales:
         values |= MODULE | PIN
         for name, stops in (("seq", theme.sequential), ("div", theme.diverging)):
-            values |= {f"{name}-{number}": colour for number, (_, colour) in enumerate(stops)}
+            values |= {f"{name}-{number}": color for number, (_, color) in enumerate(stops)}
     return "".join(f" --{name}: {value};" for name, value in values.items())
 
 
@@ -221,11 +221,11 @@ def measured(value: float, low: float = math.nan, high: float = math.nan, *, uni
     return shown if math.isnan(low) else f"{shown}<br>95 % [{number(low)}, {number(high)}]"
 
 
-def faint(colour: str, share: float = 0.22) -> str:
-    """A colour `#rrggbb` one sees through, for bands and grounds, in the light and in the dark.
+def faint(color: str, share: float = 0.22) -> str:
+    """A color `#rrggbb` one sees through, for bands and grounds, in the light and in the dark.
 
     >>> faint("#0072b2")
     'rgba(0, 114, 178, 0.22)'
     """
-    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    red, green, blue = (int(color[at : at + 2], 16) for at in (1, 3, 5))
     return f"rgba({red}, {green}, {blue}, {share})"

@@ -1,4 +1,4 @@
-"""A text token by token: coloured by a profile's numbers, what heads look at in it, what components promote at it.
+"""A text token by token: colored by a profile's numbers, what heads look at in it, what components promote at it.
 
 Everything here is a `Block`: the last line of a notebook's cell, or `page.block(block, caption)`.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Metric = Literal["loss", "bias", "diversity", "net", "target_logit"]
-# Ends of the colour scales of circuitsvis, which puts white between them: those of the maps.
+# Ends of the color scales of circuitsvis, which puts white between them: those of the maps.
 _LOW, _HIGH = style.LIGHT.diverging[0][1], style.LIGHT.diverging[-1][1]
 _ALONE = style.LIGHT.sequential[-1][1]
 # Heads whose patterns are drawn side by side, and tokens: circuitsvis draws a square for every pair.
@@ -33,15 +33,15 @@ MOST_TOKENS = 64
 _MAKE_PROFILE = "make one with layerdiv_tl.profile(model, text)"
 
 
-def coloured_tokens(
+def colored_tokens(
     profile: Profile,
     metrics: Metric | Sequence[Metric] = ("loss", "bias", "diversity", "net"),
     components: str | Component | Iterable[str | Component] | None = None,
-    part: Part = "centred",
+    part: Part = "centered",
 ) -> Block:
     """A text whose tokens wear the numbers of their own prediction; buttons choose which number.
 
-    A token is coloured by what the model said one token before: the first of a text has no colour. Colours end at
+    A token is colored by what the model said one token before: the first of a text has no color. Colors end at
     the 98th percentile, so that one token does not hide the others; the value is in the hover.
 
     metrics
@@ -51,7 +51,7 @@ def coloured_tokens(
         Labels or components, a button for each; or None: the mean over all, so that net is the ensemble's error
         (Theorem 1), and the sum for "target_logit".
     part
-        The half of a squared profile: "raw", "centred" or "shift". A profile in nats has none.
+        The half of a squared profile: "raw", "centered" or "shift". A profile in nats has none.
 
     Raises InputError for metrics, components and parts that do not exist.
 
@@ -59,8 +59,8 @@ def coloured_tokens(
     >>> from transformers import LlamaConfig, LlamaForCausalLM
     >>> tiny = LlamaForCausalLM(LlamaConfig(vocab_size=32, hidden_size=16, intermediate_size=32,
     ...     num_hidden_layers=2, num_attention_heads=2))
-    >>> block = coloured_tokens(ld.profile(tiny, [1, 2, 3]), ("loss", "net"))  # shown by a notebook
-    >>> "centred net (logits²)</button>" in block.html
+    >>> block = colored_tokens(ld.profile(tiny, [1, 2, 3]), ("loss", "net"))  # shown by a notebook
+    >>> "centered net (logits²)</button>" in block.html
     True
     """
     instance("profile", profile, Profile, _MAKE_PROFILE)
@@ -90,7 +90,7 @@ def coloured_tokens(
 
 
 def _strip(profile: Profile, values: Float[np.ndarray, " position"]) -> Block:
-    """A text coloured by one number a position; what is said at the end of a text is about no token of it."""
+    """A text colored by one number a position; what is said at the end of a text is about no token of it."""
     begins = np.append(True, profile.documents[1:] != profile.documents[:-1])
     own = np.where(begins, np.nan, np.roll(values, 1))
     finite = np.abs(own[np.isfinite(own)])
@@ -161,5 +161,5 @@ def promoted_tokens(
 
 def _marks(lines: pd.DataFrame) -> Block:
     return marks(
-        [(quoted(str(t)), float(v)) for t, v in zip(lines["token"], lines["contribution_centred"], strict=True)]
+        [(quoted(str(t)), float(v)) for t, v in zip(lines["token"], lines["contribution_centered"], strict=True)]
     )

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Int
 
-from ..tasks.synthetic import COLOURS, LETTERS
+from ..tasks.synthetic import COLORS, LETTERS
 
 ENTITIES, HOPS, PAIRS, VALUES, MODULUS, LARGEST = 8, 4, 8, 4, 7, 19
 PAD, BEGIN, UNKNOWN = "<pad>", "<begin>", "<unknown>"
@@ -23,7 +23,7 @@ NUMBERS = tuple(map(str, range(LARGEST + 1)))
 _START, _TO, _NEXT, _PLUS, _MOD = "\nStart at", "points to", ". ", "+", f") mod {MODULUS}="
 _STEPS = tuple(f"and go {n} step{'s' * (n > 1)}. You arrive at" for n in range(1, HOPS + 1))
 _PHRASES = (_START, *_STEPS, _TO, _NEXT, ".", "\n", "(", _PLUS, _MOD)
-_WORDS = (PAD, BEGIN, UNKNOWN, *_PHRASES, *LETTERS, *(f"{letter}:" for letter in LETTERS), *COLOURS, *NUMBERS)
+_WORDS = (PAD, BEGIN, UNKNOWN, *_PHRASES, *LETTERS, *(f"{letter}:" for letter in LETTERS), *COLORS, *NUMBERS)
 IDS = {word: number for number, word in enumerate(_WORDS)}
 
 
@@ -54,7 +54,7 @@ def _ids(words: Iterable[str]) -> Int[np.ndarray, " word"]:
     return np.array([IDS[word] for word in words])
 
 
-_LETTER, _KEY, _COLOUR, _NUMBER, _STEP = map(_ids, (LETTERS, [f"{x}:" for x in LETTERS], COLOURS, NUMBERS, _STEPS))
+_LETTER, _KEY, _COLOR, _NUMBER, _STEP = map(_ids, (LETTERS, [f"{x}:" for x in LETTERS], COLORS, NUMBERS, _STEPS))
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,8 +130,8 @@ def recall(rng: np.random.Generator, rows: int, count: int = PAIRS) -> Batch:
 def pairs(keys: Any, values: Any, asked: Any) -> Batch:
     """The rows where `values` stand beside `keys`, asked for the pairs `asked`."""
     at = np.arange(len(keys))[:, None]
-    fact = np.stack([_KEY[keys], _COLOUR[values], _like(keys, "\n")], axis=2)
-    return Batch(_begun(fact), _KEY[keys[at, asked]][..., None], _COLOUR[values[at, asked]], np.zeros_like(asked))
+    fact = np.stack([_KEY[keys], _COLOR[values], _like(keys, "\n")], axis=2)
+    return Batch(_begun(fact), _KEY[keys[at, asked]][..., None], _COLOR[values[at, asked]], np.zeros_like(asked))
 
 
 def modular(rng: np.random.Generator, rows: int) -> Batch:

@@ -1,7 +1,7 @@
 """What taking the default model apart costs, as ratios in one run. `python tests/benchmarks/contributions.py`
 
 Plain pass: the Hugging Face model on the same batches with `logits_to_keep=1`. Every ratio is the median
-of ratios of neighbouring runs, so that a machine whose speed drifts does not matter much.
+of ratios of neighboring runs, so that a machine whose speed drifts does not matter much.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def full_cache(bridge: object, prompts: list[list[int]], options: torch.Tensor) 
 
 
 def ratio(a: Callable[[], None], b: Callable[[], None], repeats: int) -> tuple[float, float, float]:
-    """Median of a/b over neighbouring runs, and both medians in seconds."""
+    """Median of a/b over neighboring runs, and both medians in seconds."""
     a(), b()
     times = {a: [], b: []}
     for turn in range(repeats):

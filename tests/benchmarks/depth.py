@@ -1,7 +1,7 @@
 """All single-layer skips of the default model against as many full passes, as a ratio in one run.
 
 `nice -n -19 python tests/benchmarks/depth.py`. A full pass is the Hugging Face model's own on the same
-tokens, logits included. The ratio is the median of those of neighbouring runs.
+tokens, logits included. The ratio is the median of those of neighboring runs.
 """
 
 from __future__ import annotations

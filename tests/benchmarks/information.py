@@ -3,7 +3,7 @@
     python tests/benchmarks/information.py DATA [--limit 200] [--groups 12] [--model PATH] [--null 200] [--speed]
 
 DATA is a folder with the tasks' rows, `<name>.jsonl` (columns of the Hugging Face data sets). Components are
-summed up to at most `--groups` neighbours along the stream. --speed times 129 synthetic members instead.
+summed up to at most `--groups` neighbors along the stream. --speed times 129 synthetic members instead.
 """
 
 from __future__ import annotations

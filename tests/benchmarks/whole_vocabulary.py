@@ -3,7 +3,7 @@
     python tests/benchmarks/whole_vocabulary.py [--tokens 512]
 
 Plain pass: the Hugging Face model on the same text with all its logits. "Extra" is the profile's time over
-the plain pass, less one, as the median of neighbouring runs; the Gram matrix of the vocabulary, which is
+the plain pass, less one, as the median of neighboring runs; the Gram matrix of the vocabulary, which is
 made once for a model, is timed apart.
 """
 

@@ -162,7 +162,7 @@ def stretches(rng, tasks, late_moves):
     steps["diversity"] = np.where(rng.random(moving.shape) < together, 1, -1) * bias
     curves = {name: np.concatenate([np.zeros((tasks, 1)), x], 1).cumsum(1) for name, x in steps.items()}
     curves["accuracy"] = np.round(curves["accuracy"] * 64) / 64
-    return curves | {"bias_centred": curves["bias"], "diversity_centred": curves["diversity"]}
+    return curves | {"bias_centered": curves["bias"], "diversity_centered": curves["diversity"]}
 
 
 @pytest.mark.parametrize("late_moves", [False, True])

@@ -204,7 +204,7 @@ def _classes(labels: Any, u: np.ndarray, options: tuple) -> tuple[np.ndarray, tu
 def _grouped(
     u: np.ndarray, names: tuple[Component, ...], groups: int
 ) -> tuple[np.ndarray, tuple[Component, ...], tuple[str, ...]]:
-    """Neighbours along the stream summed up, so that at most `groups` members are left."""
+    """Neighbors along the stream summed up, so that at most `groups` members are left."""
     parts = np.array_split(np.arange(len(names)), min(groups, len(names)))
     spans = tuple(names[p[0]].label if len(p) == 1 else f"{names[p[0]].label} … {names[p[-1]].label}" for p in parts)
     return np.add.reduceat(u, [p[0] for p in parts], axis=1), members(len(parts)), spans
@@ -219,13 +219,13 @@ def _contrasts(u: np.ndarray, spans: Sequence[str]) -> list[Float[np.ndarray, "c
     if u.ndim == 2:
         u = np.stack([u, -u], 2) / np.sqrt(2)
     size = np.sqrt((u**2).mean((0, 2)))
-    centred = u - u.mean(2, keepdims=True)
-    centred = centred - centred.mean(0)
-    power, axes = np.linalg.eigh(np.einsum("nmk,nmj->mkj", centred, centred, optimize=True) / len(u))
+    centered = u - u.mean(2, keepdims=True)
+    centered = centered - centered.mean(0)
+    power, axes = np.linalg.eigh(np.einsum("nmk,nmj->mkj", centered, centered, optimize=True) / len(u))
     found, constant = [], []
     for m, span in enumerate(spans):
         wide = np.flatnonzero(np.sqrt(np.maximum(power[m], 0.0)) > ROUNDING * size[m])[::-1]
-        found.append((centred[:, m] @ axes[m][:, wide]).T)
+        found.append((centered[:, m] @ axes[m][:, wide]).T)
         if not len(wide):
             constant.append(span)
     if constant:

@@ -59,7 +59,7 @@ def information(
         Shuffles for the nulls; subsamples without replacement for the intervals (the variational one uses the
         spread over unseen rows instead); both 0 is quick. Equal seeds give equal results.
     groups
-        Sum neighbours along the stream to at most this many members first: with few rows, 12.
+        Sum neighbors along the stream to at most this many members first: with few rows, 12.
     contrasts
         Principal contrasts per member: K − 1 for K options by default, fewer where rows do not suffice.
     components

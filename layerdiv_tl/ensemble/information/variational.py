@@ -152,14 +152,14 @@ class Variational(Estimator):
         within = self._squares[train].sum(0) - (means * n[:, None]).T @ means
         covariance = within[columns[:, :, None], columns[:, None, :]] / (n.sum() - self.classes)
         size, axes = np.linalg.eigh(covariance)
-        centres = np.einsum("csd,sde->sec", means[:, columns], axes)
+        centers = np.einsum("csd,sde->sec", means[:, columns], axes)
         rows = self.fold == fold
         places = np.einsum("nsd,sde->sne", self.x[rows][:, columns], axes, optimize=True)
         evidence = []
         for ridge in ridges:
-            direction = centres / (np.maximum(size, 0.0) + ridge)[:, :, None]
-            evidence.append(places @ direction - (centres * direction).sum(1)[:, None] / 2)
-        # Classes before sets and examples: a sum over few neighbours in memory is slow.
+            direction = centers / (np.maximum(size, 0.0) + ridge)[:, :, None]
+            evidence.append(places @ direction - (centers * direction).sum(1)[:, None] / 2)
+        # Classes before sets and examples: a sum over few neighbors in memory is slow.
         told = np.stack(evidence).transpose(0, 3, 1, 2)[:, None] * np.array(FACTORS)[:, None, None, None]
         told = np.log(n / n.sum())[:, None, None] + told.reshape(-1, *told.shape[2:])
         told -= told.max(1, keepdims=True)

@@ -48,10 +48,10 @@ class Text {
     return this.values[`silent_${term}_${part}`][cut * this.length + position];
   }
 
-  // What a position is coloured by: its loss, or a term's mean over the sublayers.
-  said(colour, part, position) {
-    if (colour === "loss") return this.values.loss[position];
-    return this.values[`sum_${colour}_${part}`][position] / this.counts[0];
+  // What a position is colored by: its loss, or a term's mean over the sublayers.
+  said(color, part, position) {
+    if (color === "loss") return this.values.loss[position];
+    return this.values[`sum_${color}_${part}`][position] / this.counts[0];
   }
 
   // How much a head reads, at a position, of every token up to there.

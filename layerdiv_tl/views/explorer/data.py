@@ -67,15 +67,15 @@ class Findings:
         """A term of every component that is shown, each within its own cut; "logit" has no parts."""
         rows = []
         for cut in self.cuts:
-            half = cut.centred if part == "centred" and term != "logit" else cut
+            half = cut.centered if part == "centered" and term != "logit" else cut
             assert half is not None
-            values = cut.centred_targets.T if term == "logit" else getattr(half, term)
+            values = cut.centered_targets.T if term == "logit" else getattr(half, term)
             rows.append(values if cut is self.sublayers else values[[c.kind == "head" for c in cut.components]])
         return np.concatenate(rows)
 
     def sums(self, term: str, part: str) -> Float[np.ndarray, "cut position"]:
         """A term summed over all components of each cut: what a share is a share of."""
-        halves = [cut.centred if part == "centred" else cut for cut in self.cuts]
+        halves = [cut.centered if part == "centered" else cut for cut in self.cuts]
         return np.stack([getattr(half, term).sum(0) for half in halves])
 
     def silent(self, term: str, part: str) -> Float[np.ndarray, "cut position"]:
@@ -170,12 +170,12 @@ def packed(findings: Findings) -> bytes:
     attention = findings.attention
     arrays: dict[str, np.ndarray] = {"loss": findings.sublayers.losses, "logit": findings.table("logit", "raw")}
     for term in ("bias", "diversity", "net"):
-        for part in ("raw", "centred"):
+        for part in ("raw", "centered"):
             arrays[f"{term}_{part}"] = findings.table(term, part)
             arrays[f"sum_{term}_{part}"] = findings.sums(term, part)
             arrays[f"silent_{term}_{part}"] = findings.silent(term, part)
     arrays = {name: values.astype(np.float32) for name, values in arrays.items()}
-    arrays["near"], arrays["cosine"] = _neighbours(findings)
+    arrays["near"], arrays["cosine"] = _neighbors(findings)
     if attention is not None:
         query, key = np.tril_indices(len(attention.tokens))
         arrays["attention"] = np.round(attention.patterns[:, query, key] * 255).astype(np.uint8)
@@ -194,7 +194,7 @@ def packed(findings: Findings) -> bytes:
     return _pack(header, arrays)
 
 
-def _neighbours(findings: Findings) -> tuple[np.ndarray, np.ndarray]:
+def _neighbors(findings: Findings) -> tuple[np.ndarray, np.ndarray]:
     """Of every component shown, those of its cut that wrote most like it, then those most against it.
 
     Their numbers among the shown, −1 where there are fewer, and the cosines; both `[component, NEAREST + OPPOSED]`.

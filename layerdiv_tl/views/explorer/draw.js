@@ -1,4 +1,4 @@
-// Elements, numbers, axes and colours. All text goes in as text, never as HTML.
+// Elements, numbers, axes and colors. All text goes in as text, never as HTML.
 
 function put(tag, properties = {}, ...children) {
   const made = document.createElement(tag);
@@ -38,7 +38,7 @@ function quoted(token) {
   return shown.length > 24 ? `${[...shown].slice(0, 23).join("")}…` : shown;
 }
 
-// The colour at t of a scale of five stops that the style sheet holds, so that it follows light and dark.
+// The color at t of a scale of five stops that the style sheet holds, so that it follows light and dark.
 function shade(scale, t) {
   const at = Math.min(Math.max(t, 0), 1) * 4;
   const low = Math.min(Math.floor(at), 3);
@@ -50,9 +50,9 @@ function quantile(values, q) {
   return sorted.length ? sorted[Math.round(q * (sorted.length - 1))] : NaN;
 }
 
-// value -> colour for many values: diverging around 0 for net, else by size; ends at the 98th percentile of size.
-// `most` < 1 leaves out the strong colours, for what is written upon.
-function colours(values, diverging, log, most = 1) {
+// value -> color for many values: diverging around 0 for net, else by size; ends at the 98th percentile of size.
+// `most` < 1 leaves out the strong colors, for what is written upon.
+function colors(values, diverging, log, most = 1) {
   const size = values.map(Math.abs);
   const high = quantile(size, 0.98) || 1;
   const low = log
@@ -65,12 +65,12 @@ function colours(values, diverging, log, most = 1) {
       )
     : 0;
   const share = (x) => (log ? Math.log(Math.max(x, low) / low) / Math.log(high / low) : x / high);
-  const colour = (x) => {
+  const color = (x) => {
     if (!Number.isFinite(x)) return "transparent";
     if (!diverging) return shade("seq", most * share(x));
     return shade("div", 0.5 + (most / 2) * Math.max(-1, Math.min(1, x / high)));
   };
-  return { colour, low: diverging ? -high : low, high };
+  return { color, low: diverging ? -high : low, high };
 }
 
 // A scale from values to pixels, with round ticks.
@@ -117,7 +117,7 @@ const UNIT = "logits²";
 const isLog = (term) => term !== "net";
 const MEANING = {
   loss: "the model's own cross-entropy of the token, in nats",
-  centred: "without what a component adds to all tokens alike, which softmax cannot see",
+  centered: "without what a component adds to all tokens alike, which softmax cannot see",
   raw: "with what a component adds to all tokens alike",
   net: "net = bias − diversity: what a component adds to the error",
   bias: "bias: how far a component alone is from the right token",
@@ -185,7 +185,7 @@ function nothing(host, sentence) {
   host.replaceChildren(put("p", { className: "none" }, sentence));
 }
 
-// What colours mean, below a grid.
+// What colors mean, below a grid.
 function legend(svg, term, low, high, left, y, wide) {
   const steps = 24;
   for (let k = 0; k < steps; k++) {

@@ -1,9 +1,9 @@
 // The explorer: what is chosen, and its views; the same on a page and, by anywidget, in a notebook.
 
 const CHOICES = {
-  part: { name: "contributions", options: ["centred", "raw"] },
+  part: { name: "contributions", options: ["centered", "raw"] },
   term: { name: "components by", options: ["net", "bias", "diversity"] },
-  colour: { name: "text by", options: ["loss", "net", "bias", "diversity"] },
+  color: { name: "text by", options: ["loss", "net", "bias", "diversity"] },
 };
 
 // Buttons of which one is pressed.
@@ -112,7 +112,7 @@ async function render({ model, el }) {
     tabs,
     choice("part", state),
     choice("term", state),
-    choice("colour", state),
+    choice("color", state),
     pins,
   );
   const grid = put("div", { className: "views" });

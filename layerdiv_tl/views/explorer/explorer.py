@@ -176,7 +176,7 @@ def start(findings: Findings) -> Selection:
     if known[1:].any():
         known[0] = False
     position = last if findings.target or not known.any() else int(np.where(known, losses, -1).argmax())
-    net = np.abs(findings.table("net", "centred")[:, position])
+    net = np.abs(findings.table("net", "centered")[:, position])
     heads = np.array([c.kind == "head" for c in findings.shown])
     wanted = np.where(heads | (not heads.any()), np.nan_to_num(net), -1)
     return Selection(position=position, component=findings.shown[int(wanted.argmax())].label)

@@ -11,8 +11,8 @@ from ...components import Component
 from ...errors import InputError
 
 Term = Literal["net", "bias", "diversity"]
-Colour = Literal["loss", "net", "bias", "diversity"]
-Half = Literal["centred", "raw"]
+Color = Literal["loss", "net", "bias", "diversity"]
+Half = Literal["centered", "raw"]
 Pin = tuple[int, int] | None
 
 
@@ -25,11 +25,11 @@ class Selection:
     component
         A label: `"embed"`, `"L3.attn"` (layer 3), `"L3.H5"` (its head 5).
     part
-        Contributions with ("raw") or without ("centred") the shift that softmax cannot see.
+        Contributions with ("raw") or without ("centered") the shift that softmax cannot see.
     term
         What components are drawn by: "net", "bias" or "diversity".
-    colour
-        What the text is coloured by: "loss" or a term.
+    color
+        What the text is colored by: "loss" or a term.
     pins
         The two pins, A and B: (text, position), or None where there is none.
     """
@@ -37,9 +37,9 @@ class Selection:
     text: int = 0
     position: int = 0
     component: str = "embed"
-    part: Half = "centred"
+    part: Half = "centered"
     term: Term = "net"
-    colour: Colour = "loss"
+    color: Color = "loss"
     pins: tuple[Pin, Pin] = (None, None)
 
     @property
@@ -79,7 +79,7 @@ class Selection:
                 f"there is no component {shown(self.component)} here: choose among {', '.join(labels[:8])}, … as in "
                 "'L3.attn' or 'L3.H5'."
             )
-        for name, kind in (("part", Half), ("term", Term), ("colour", Colour)):
+        for name, kind in (("part", Half), ("term", Term), ("color", Color)):
             choice(name, getattr(self, name), get_args(kind))
         # A browser reads JSON, which knows Python's own numbers.
         pins = [pin and (int(pin[0]), int(pin[1])) for pin in self.pins]

@@ -12,10 +12,10 @@ VIEWS.tokens = {
     "is framed with dots.",
   draw(host, x) {
     const { text, chosen } = x;
-    const values = Array.from({ length: text.length }, (_, p) => text.said(chosen.colour, chosen.part, p));
-    const signs = chosen.colour === "net" && values.some((v) => v < 0);
-    const { colour } = colours(values, signs, false, signs ? 0.42 : 0.44);
-    const unit = chosen.colour === "loss" ? "nats" : `${UNIT}, ${chosen.part}, mean of ${text.counts[0]} components`;
+    const values = Array.from({ length: text.length }, (_, p) => text.said(chosen.color, chosen.part, p));
+    const signs = chosen.color === "net" && values.some((v) => v < 0);
+    const { color } = colors(values, signs, false, signs ? 0.42 : 0.44);
+    const unit = chosen.color === "loss" ? "nats" : `${UNIT}, ${chosen.part}, mean of ${text.counts[0]} components`;
     const pinned = chosen.pins.map((pin) => (pin && pin[0] === chosen.text ? pin[1] : null));
     const spans = [...text.tokens, text.target ?? "?"].map((token, i) => {
       const position = i - 1;
@@ -28,8 +28,8 @@ VIEWS.tokens = {
       }
       span.dataset.position = position;
       span.dataset.value = value;
-      span.style.background = colour(value);
-      span.title = `position ${position}: ${quoted(text.tokens[position])} → ${quoted(text.next(position))}\n${chosen.colour} ${number(value)} ${unit}`;
+      span.style.background = color(value);
+      span.title = `position ${position}: ${quoted(text.tokens[position])} → ${quoted(text.next(position))}\n${chosen.color} ${number(value)} ${unit}`;
       if (i === text.length) span.classList.add("ghost");
       if (position === x.position) span.classList.add("chosen");
       if (i === x.position) span.classList.add("stands");
@@ -139,7 +139,7 @@ VIEWS.grid = {
   title: (x) => `All heads: ${x.chosen.term}`,
   caption:
     "One square per head, the first layer at the bottom. Net is blue below zero and orange above; bias and diversity are " +
-    "coloured logarithmically. Colours end at the 98th percentile. Click a square; arrow keys move.",
+    "colored logarithmically. Colors end at the 98th percentile. Click a square; arrow keys move.",
   draw(host, x) {
     const { text, chosen, rowNumber } = x;
     const most = Math.max(...text.inRow.map((row) => row.length));
@@ -148,7 +148,7 @@ VIEWS.grid = {
     const { svg, width } = drawing(host, high * text.rows.length + 66, `${chosen.part} ${chosen.term} of every head`);
     const wide = Math.min(40, (width - left - 4) / most);
     const values = text.heads.map((i) => text.value(chosen.term, chosen.part, i, x.position));
-    const { colour, low, high: top } = colours(values, chosen.term === "net", isLog(chosen.term));
+    const { color, low, high: top } = colors(values, chosen.term === "net", isLog(chosen.term));
     const every = Math.ceil(14 / high);
     text.inRow.forEach((heads, r) => {
       const y = 4 + (text.rows.length - 1 - r) * high;
@@ -171,7 +171,7 @@ VIEWS.grid = {
               width: Math.max(1, wide - (wide > 7)),
               height: tall,
               class: "cell",
-              style: `fill: ${colour(value)}`,
+              style: `fill: ${color(value)}`,
               "data-component": text.labels[i],
               "data-value": value,
             },

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 NAMES = {
     "diversity": "diversity, raw",
-    "diversity_centred": "diversity, centred",
+    "diversity_centered": "diversity, centered",
     "net": "net",
     "relevancy": "relevancy",
     "relative": "relative norm",
@@ -31,8 +31,8 @@ NAMES = {
     "loss": "growth of the loss",
     "accuracy": "right answers lost",
 }
-# Seven quantities are told apart by colour; effects are wider, too.
-_COLOURS = dict(zip(NAMES, [style.SERIES[i] for i in (2, 6, 3, 4, 5, 7, 1, 0)], strict=True))
+# Seven quantities are told apart by color; effects are wider, too.
+_COLORS = dict(zip(NAMES, [style.SERIES[i] for i in (2, 6, 3, 4, 5, 7, 1, 0)], strict=True))
 _GROUPS = {
     "all": ("all together", style.MODULE["layer"]),
     "attn": (style.MODULE_NAME["attention"], style.MODULE["attention"]),
@@ -44,7 +44,7 @@ _MARKED = 5
 
 
 def agreement_ranks(agreement: Agreement, title: str | None = None) -> go.Figure:
-    """A map quantity × component of ranks, effects above, direct measures below; strong colours are needed most."""
+    """A map quantity × component of ranks, effects above, direct measures below; strong colors are needed most."""
     frame, quantities = agreement.frame(), [*EFFECTS, *measures(agreement)]
     count, effects = len(frame), len(EFFECTS)
     # Edges of rows: a gap divides effects from measures.
@@ -117,7 +117,7 @@ def agreement_correlations(agreement: Agreement, effect: Effect = "loss", title:
     named = measures(agreement)
     figure = go.Figure()
     for kind, rows in frame.groupby("kind", sort=False):
-        called, colour = _GROUPS.get(str(kind), _GROUPS["all"])
+        called, color = _GROUPS.get(str(kind), _GROUPS["all"])
         rows = rows.set_index("measure").loc[named].reset_index()
         ends = rows.rename(columns={"spread_low": "correlation_low", "spread_high": "correlation_high"})
         spread = whiskers(ends, "correlation")
@@ -127,7 +127,7 @@ def agreement_correlations(agreement: Agreement, effect: Effect = "loss", title:
             x=np.arange(len(rows)),
             y=rows["correlation"],
             name=f"{called} ({rows['components'].iloc[0]})",
-            marker={"color": colour, "line": {"width": 0}},
+            marker={"color": color, "line": {"width": 0}},
             error_y=spread,
             hovertext=[_correlation_hover(row, called) for row in rows.itertuples()],
             hoverinfo="text",
@@ -164,7 +164,7 @@ def agreement_stability(agreement: Agreement, title: str | None = None) -> go.Fi
             y=rows["correlation"],
             mode="lines+markers",
             name=f"{NAMES[quantity]}: {said}",
-            line={"color": _COLOURS[quantity], "width": 4 if effect else 2},
+            line={"color": _COLORS[quantity], "width": 4 if effect else 2},
             marker={"size": 8, "symbol": "square" if effect else "circle"},
             hovertext=[
                 f"<b>{NAMES[quantity]}</b>, {row.rows} rows a sample<br>ρ {style.number(row.correlation)}, middle "

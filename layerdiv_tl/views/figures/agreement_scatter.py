@@ -28,7 +28,7 @@ def agreement_scatter(
     scale: Literal["rank", "value"] = "rank",
     title: str | None = None,
 ) -> go.Figure:
-    """Every component's rank by each direct measure (x) against what its removal does (y), coloured by module.
+    """Every component's rank by each direct measure (x) against what its removal does (y), colored by module.
 
     scale
         Of y at first: the effect's rank, which Spearman's ρ compares, or its value. Buttons change it.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _TITLE = {"bias": "Bias", "diversity": "Diversity", "net": "Net = bias − diversity"}
-# Above this many bars the whiskers are a grey smear; the interval stays in the hover.
+# Above this many bars the whiskers are a gray smear; the interval stays in the hover.
 _WHISKERS = 150
 # Nor are whiskers drawn that would make the bars small: those of a handful of examples.
 _WIDEST = 2
@@ -36,17 +36,17 @@ _WIDEST = 2
 
 def component_bars(
     measured: Measured,
-    part: Part = "centred",
+    part: Part = "centered",
     most: int = 1500,
     title: str | None = None,
     height: int = 720,
 ) -> go.Figure:
-    """Three rows of bars (bias, diversity, net), one bar per component, coloured by module.
+    """Three rows of bars (bias, diversity, net), one bar per component, colored by module.
 
     measured
         A decomposition, a corpus or a profile (means over its tokens).
     part
-        What is shown first; for the squared error buttons switch between raw, centred and shift.
+        What is shown first; for the squared error buttons switch between raw, centered and shift.
     most
         Of more components those with the largest diversity in `part` are shown, and the title says so.
 

@@ -18,7 +18,7 @@ from .layout import arrange, beneath, between, buttons, tilted, wrapped
 if TYPE_CHECKING:
     import pandas as pd
 
-METRICS = ("mse", "bias", "bias_centred", "diversity", "diversity_centred", "cross_entropy")
+METRICS = ("mse", "bias", "bias_centered", "diversity", "diversity_centered", "cross_entropy")
 SIGNIFICANT = 0.05
 _MEANING = {
     "pooled": "pooled: as in the paper",
@@ -81,7 +81,7 @@ def correlation_bars(
             hoverinfo="text",
             row=COEFFICIENTS.index(kind) + 1,
             col=1,
-            **_bars(rows, reading, kind, metric, _colour(metric, metrics)),
+            **_bars(rows, reading, kind, metric, _color(metric, metrics)),
         )
     for metric in metrics:
         # A bar's own entry would be hollow where its first bar is.
@@ -89,7 +89,7 @@ def correlation_bars(
             x=[None],
             y=[None],
             mode="markers",
-            marker={"symbol": "square", "size": 11, "color": _colour(metric, metrics)},
+            marker={"symbol": "square", "size": 11, "color": _color(metric, metrics)},
             name=html.escape(_signed(metric, int(cells[reading, COEFFICIENTS[0], metric]["sign"].iloc[0]))),
             legendgroup=metric,
             row=1,
@@ -97,7 +97,7 @@ def correlation_bars(
         )
     entries = []
     for one in READINGS:
-        new = [_bars(cells[one, kind, m], one, kind, m, _colour(m, metrics), flat=True) for kind, m in traces]
+        new = [_bars(cells[one, kind, m], one, kind, m, _color(m, metrics), flat=True) for kind, m in traces]
         update = {key: [trace[key] for trace in new] for key in new[0]}
         entries.append({"label": _MEANING[one], "method": "restyle", "args": [update, list(range(len(traces)))]})
     arrange(
@@ -114,11 +114,11 @@ def correlation_bars(
     return figure.update_yaxes(title_text="r of sign × metric", range=[-1.05, 1.05])
 
 
-def _bars(rows: pd.DataFrame, reading: str, kind: str, metric: str, colour: str, flat: bool = False) -> dict[str, Any]:
+def _bars(rows: pd.DataFrame, reading: str, kind: str, metric: str, color: str, flat: bool = False) -> dict[str, Any]:
     """Heights, whiskers, fillings and hovers of one trace; `flat` names nested ones as a button does."""
     r, low, high = (rows[column].to_numpy(dtype=float) for column in ("r", "low", "high"))
     p = rows[_TEST[reading]].to_numpy(dtype=float)
-    fills = [style.CLEAR if value >= SIGNIFICANT else colour for value in p]
+    fills = [style.CLEAR if value >= SIGNIFICANT else color for value in p]
     shapes = ["" if np.isfinite(value) else "/" for value in p]
     spread = {
         "type": "data",
@@ -135,10 +135,10 @@ def _bars(rows: pd.DataFrame, reading: str, kind: str, metric: str, colour: str,
     }
     if flat:
         return bars | {"marker.color": fills, "marker.pattern.shape": shapes}
-    marker = {"color": fills, "line": {"color": colour, "width": 1.5}}
+    marker = {"color": fills, "line": {"color": color, "width": 1.5}}
     return bars | {
         "marker": marker
-        | {"pattern": {"shape": shapes, "fillmode": "replace", "fgcolor": colour, "bgcolor": style.CLEAR, "size": 5}}
+        | {"pattern": {"shape": shapes, "fillmode": "replace", "fgcolor": color, "bgcolor": style.CLEAR, "size": 5}}
     }
 
 
@@ -163,5 +163,5 @@ def _signed(metric: str, sign: int) -> str:
     return ("−" if sign < 0 else "") + style.TERM_NAME.get(metric, metric)
 
 
-def _colour(metric: str, metrics: Sequence[str]) -> str:
+def _color(metric: str, metrics: Sequence[str]) -> str:
     return style.TERM.get(metric, style.SERIES[list(metrics).index(metric) % len(style.SERIES)])

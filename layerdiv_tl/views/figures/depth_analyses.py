@@ -144,7 +144,7 @@ def gradient_bars(gradients: IntegratedGradients, title: str | None = None) -> g
 def skip_map(skip: Skip, title: str | None = None) -> go.Figure:
     """A map skipped layer × later layer of the mean relative change of what the later one writes.
 
-    Colours end at the 99th percentile; the hover has the value, its interval and the maximum.
+    Colors end at the 99th percentile; the hover has the value, its interval and the maximum.
     """
     pairs = skip.by_pair()
     rows, columns = ({c.label: i for i, c in enumerate(names)} for names in (skip.components, skip.layers))
@@ -196,7 +196,7 @@ def gradient_map(gradients: IntegratedGradients, text: int = 0, title: str | Non
 def layer_map(maps: LayerMaps, title: str | None = None) -> go.Figure:
     """A map source layer × target layer of the error of the linear map between them on held-out tokens.
 
-    Colours end at the 99th percentile; the hover has the value, its interval and the maximum.
+    Colors end at the 99th percentile; the hover has the value, its interval and the maximum.
     """
     frame, shape = maps.frame(), (len(maps.components), len(maps.targets))
     hover = [
@@ -221,7 +221,7 @@ def layer_map(maps: LayerMaps, title: str | None = None) -> go.Figure:
 def _bars(
     measured: Measured, panels: dict[str, str], title: str, subtitle: str, logarithmic: Sequence[str] = ()
 ) -> go.Figure:
-    """A panel of bars for each column of a frame, coloured by module; dots where the axis is logarithmic."""
+    """A panel of bars for each column of a frame, colored by module; dots where the axis is logarithmic."""
     frame, modules = measured.frame(), np.array([c.module for c in measured.components], dtype=object)
     figure = make_subplots(
         rows=len(panels),
@@ -246,12 +246,12 @@ def _bars(
             ]
             shared = {"x": np.flatnonzero(here), "hovertext": lines, "hoverinfo": "text", "legendgroup": module}
             shared |= {"name": style.MODULE_NAME[module], "row": row, "col": 1}
-            colour, mean = style.MODULE[module], {"y": frame[at].to_numpy()[here], "error_y": whiskers(frame[here], at)}
+            color, mean = style.MODULE[module], {"y": frame[at].to_numpy()[here], "error_y": whiskers(frame[here], at)}
             first = row == 1 and len(set(modules)) > 1
             if at in logarithmic:
-                figure.add_scatter(mode="markers", marker={"color": colour}, showlegend=first, **mean, **shared)
+                figure.add_scatter(mode="markers", marker={"color": color}, showlegend=first, **mean, **shared)
             else:
-                bar = {"color": colour, "line": {"width": 0}}
+                bar = {"color": color, "line": {"width": 0}}
                 figure.add_bar(width=0.8, marker=bar, showlegend=first, **mean, **shared)
             if f"{at}_median" in frame:
                 figure.add_scatter(
@@ -294,7 +294,7 @@ def _token_map(
 
 
 def _map(z: np.ndarray, hover: Any, rows: Sequence[Component], unit: str, *, signed: bool) -> go.Figure:
-    """A heat map, the first layer at the bottom; colours end at the 99th percentile."""
+    """A heat map, the first layer at the bottom; colors end at the 99th percentile."""
     known = np.abs(z[np.isfinite(z)])
     most = (float(np.quantile(known, 0.99)) if known.size else 0.0) or 1.0
     figure = go.Figure(

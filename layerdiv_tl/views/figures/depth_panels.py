@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 # Terms of each half, and those of both. The error of probabilities knows no shift.
-_HALVES = {"raw": ("bias", "diversity"), "centred": ("bias_centred", "diversity_centred")}
+_HALVES = {"raw": ("bias", "diversity"), "centered": ("bias_centered", "diversity_centered")}
 _BOTH = ("accuracy", "mse")
-_MEANING = {"raw": "raw: as in the paper", "centred": "centred: what softmax sees"}
+_MEANING = {"raw": "raw: as in the paper", "centered": "centered: what softmax sees"}
 # More models than this in one panel are a haze: they are only shown one at a time.
 TOGETHER = 5
 _COLUMNS = 4
@@ -32,14 +32,14 @@ _DEPTH = {"relative": "junction, as a share of depth", "junction": "number of th
 def depth_panels(
     curves: pd.DataFrame,
     models: int | Sequence[str] | None = None,
-    part: Literal["raw", "centred"] = "raw",
+    part: Literal["raw", "centered"] = "raw",
     depth: Literal["relative", "junction"] = "relative",
     title: str | None = None,
 ) -> go.Figure:
-    """Curves of the prefix ensembles against depth, a panel for every task, coloured by term (Fig. 5 and 7).
+    """Curves of the prefix ensembles against depth, a panel for every task, colored by term (Fig. 5 and 7).
 
     curves
-        `Study.curves()`, not standardised. Each curve is drawn less its mean, over its standard deviation
+        `Study.curves()`, not standardized. Each curve is drawn less its mean, over its standard deviation
         (one that never moves is not drawn); the hover has the value itself.
     models
         Names, or how many of the best by accuracy at the last junction, averaged over their tasks (the paper
@@ -55,12 +55,12 @@ def depth_panels(
     choice("depth", depth, _DEPTH)
     chosen = _chosen(curves, models)
     tasks = list(dict.fromkeys(curves["task"]))
-    terms = [term for term in (*_BOTH, *_HALVES["raw"], *_HALVES["centred"]) if term in curves]
+    terms = [term for term in (*_BOTH, *_HALVES["raw"], *_HALVES["centered"]) if term in curves]
     views = {model: [model] for model in chosen}
     if 1 < len(chosen) <= TOGETHER:
         views[f"all {len(chosen)} together"] = chosen
     lines: dict[Any, dict[str, Any]] = {
-        (model, task): _standardised(curve, terms, depth)
+        (model, task): _standardized(curve, terms, depth)
         for (model, task), curve in curves.groupby(["model", "task"], sort=False)
         if model in chosen
     }
@@ -87,7 +87,7 @@ def depth_panels(
             visible=_seen(term, part),
             line={"color": style.TERM[_whole(term)], "width": 2.4 if term == "accuracy" else 1.6},
             hovertemplate=f"<b>%{{text}}</b>, after %{{customdata[1]}}<br>{style.TERM_NAME[term]} %{{customdata[0]}}"
-            "<br>standardised %{y:.2f}<extra></extra>",
+            "<br>standardized %{y:.2f}<extra></extra>",
             row=place // columns + 1,
             col=place % columns + 1,
             **_joined(lines, chosen[:1], task, term),
@@ -102,7 +102,7 @@ def depth_panels(
     arrange(
         figure,
         title or "MSE, bias, diversity and accuracy along depth",
-        "Standardised: each curve less its mean, over its standard deviation. Accuracy is the thick line.",
+        "Standardized: each curve less its mean, over its standard deviation. Accuracy is the thick line.",
         plot=220 * rows,
         below=88,
         menus=menus,
@@ -136,7 +136,7 @@ def _chosen(curves: pd.DataFrame, models: int | Sequence[str] | None) -> list[st
     return some_of("models", models, there)
 
 
-def _standardised(curve: pd.DataFrame, terms: Sequence[str], depth: str) -> dict[str, Any]:
+def _standardized(curve: pd.DataFrame, terms: Sequence[str], depth: str) -> dict[str, Any]:
     """One model on one task: places, drawn heights and what the hover says of every term."""
     x = curve["junction"].to_numpy(dtype=float)
     if depth == "relative":
@@ -184,8 +184,8 @@ def _menu(
 
 
 def _whole(term: str) -> str:
-    """What a term is the centred half of: the two are never seen together and share a colour."""
-    return term.removesuffix("_centred")
+    """What a term is the centered half of: the two are never seen together and share a color."""
+    return term.removesuffix("_centered")
 
 
 def _seen(term: str, half: str) -> bool:

@@ -31,12 +31,12 @@ def score_bars(score: DepthScore, title: str | None = None) -> go.Figure:
     """The score of every group with its interval, and beneath it each layer's share of the groups' effects.
 
     A group's score is the mean place of its line. The subtitle says by how many layers the score is deeper for each
-    further hop, among all questions and among questions of equal length. Where there are more groups than colours,
+    further hop, among all questions and among questions of equal length. Where there are more groups than colors,
     the lines are those of the groups with the most questions.
     """
     frame, layers = score.frame(), score.by_layer()
     names = [f"{group:g}" for group in frame["group"]]
-    colours = {group: style.SERIES[i % len(style.SERIES)] for i, group in enumerate(frame["group"])}
+    colors = {group: style.SERIES[i % len(style.SERIES)] for i, group in enumerate(frame["group"])}
     figure = make_subplots(
         rows=2,
         cols=1,
@@ -44,9 +44,9 @@ def score_bars(score: DepthScore, title: str | None = None) -> go.Figure:
         subplot_titles=["Depth score", "Each layer's share of the effects"],
     )
     figure.update_annotations(font={"size": 13}, x=0, xanchor="left")
-    labelled = frame.assign(component=[f"{score.by} {name}" for name in names])
+    labeled = frame.assign(component=[f"{score.by} {name}" for name in names])
     extra = zip(
-        hover_lines(labelled, {"score": "score", "relative": "relative"}),
+        hover_lines(labeled, {"score": "score", "relative": "relative"}),
         frame["n"],
         frame["accuracy"],
         frame["length"],
@@ -57,7 +57,7 @@ def score_bars(score: DepthScore, title: str | None = None) -> go.Figure:
         y=frame["score"],
         error_y=whiskers(frame, "score"),
         width=0.6,
-        marker={"color": list(colours.values()), "line": {"width": 0}},
+        marker={"color": list(colors.values()), "line": {"width": 0}},
         hovertext=[
             f"{line}<br>{n} questions of {style.number(length)} tokens<br>{accuracy:.0%} answered rightly"
             for line, n, accuracy, length in extra
@@ -76,8 +76,8 @@ def score_bars(score: DepthScore, title: str | None = None) -> go.Figure:
             error_y=whiskers(mine, "share"),
             mode="lines+markers",
             name=html.escape(f"{score.by} {group:g}"),
-            line={"color": colours[group], "width": 1.8},
-            marker={"color": colours[group], "size": 5},
+            line={"color": colors[group], "width": 1.8},
+            marker={"color": colors[group], "size": 5},
             hovertext=hover_lines(mine, {"share": "share", "effect": "effect"}),
             hoverinfo="text",
             row=2,

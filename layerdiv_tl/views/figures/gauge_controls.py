@@ -1,4 +1,4 @@
-"""Raw, centred, shift: the columns of a frame that hold them, and the buttons that change between them."""
+"""Raw, centered, shift: the columns of a frame that hold them, and the buttons that change between them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 PARTS: tuple[Part, ...] = get_args(Part)
 MEANING = {
     "raw": "raw: as in the paper",
-    "centred": "centred: what softmax sees",
+    "centered": "centered: what softmax sees",
     "shift": "shift: what softmax cannot see",
 }
 

@@ -18,7 +18,7 @@ from .gauge_controls import PARTS, checked, column, hover_lines, suffixed
 def head_grid(
     decomposition: Decomposition,
     term: str = "diversity",
-    part: Part = "centred",
+    part: Part = "centered",
     within_layer: bool = False,
     title: str | None = None,
     height: int | None = None,
@@ -28,9 +28,9 @@ def head_grid(
     term, part
         A numeric column ("net", "accuracy", "diversity_share", …) and the part of it, where it has parts.
     within_layer
-        Colours show the value minus the mean of its layer's heads; hovers have the value itself.
+        Colors show the value minus the mean of its layer's heads; hovers have the value itself.
 
-    Colours end at the 99th percentile, so that one head does not hide the others. Embedding, constant and
+    Colors end at the 99th percentile, so that one head does not hide the others. Embedding, constant and
     attention biases are no heads and are left out. Raises InputError for a decomposition without heads, an
     unknown part, and a column that does not exist or holds no numbers.
     """
@@ -105,7 +105,7 @@ def head_grid(
             "subtitle": {
                 "text": said
                 + ("; bars: the layer's MLP" if beside else "")
-                + "; colours end at the 99th percentile"
+                + "; colors end at the 99th percentile"
                 + (f"; {left} other component{'s' * (left > 1)} left out" if left else "")
             },
         },
@@ -134,7 +134,7 @@ def head_grid(
 
 
 def _heading(at: str) -> str:
-    """`diversity_share_centred` in words."""
+    """`diversity_share_centered` in words."""
     term, _, part = at.rpartition("_")
     term, part = (term, f" ({part})") if part in PARTS else (at, "")
     return f"{term.replace('_', ' ').capitalize()} of every attention head{part}"

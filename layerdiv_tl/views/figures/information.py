@@ -29,12 +29,12 @@ _BOUNDS = {
     "ensemble": "all members together",
     "classifier": "a classifier of the members",
 }
-# The same colour for a term in every figure of information.
-_COLOURS = dict(zip(_NAMES, style.SERIES, strict=False))
+# The same color for a term in every figure of information.
+_COLORS = dict(zip(_NAMES, style.SERIES, strict=False))
 
 
 def term_bars(information: Information, title: str | None = None) -> go.Figure:
-    """Every term of Eq. 13 in bits with its interval; the grey band is what its null gives, the cross its median.
+    """Every term of Eq. 13 in bits with its interval; the gray band is what its null gives, the cross its median.
 
     A term inside its band is not told apart from noise. H(Y), beyond which no joint information goes, is dotted. The
     diamond is a nonlinear lower bound of the joint information; where it or the test of fit contradicts the
@@ -59,7 +59,7 @@ def term_bars(information: Information, title: str | None = None) -> go.Figure:
         y=frame.index,
         mode="markers",
         name="estimate with 95 % interval",
-        marker={"size": 10, "color": [_COLOURS[term] for term in frame["term"]]},
+        marker={"size": 10, "color": [_COLORS[term] for term in frame["term"]]},
         error_x={
             "type": "data",
             "array": frame["high"] - frame["bits"],
@@ -109,13 +109,13 @@ def member_bars(information: Information, title: str | None = None) -> go.Figure
     """Relevancy of every member with its interval over its null, and below it what it tells that no other does."""
     frame = information.by_component()
     at = np.arange(len(frame))
-    colours = [style.MODULE[c.module] for c in information.components]
+    colors = [style.MODULE[c.module] for c in information.components]
     figure = make_subplots(
         rows=2,
         cols=1,
         shared_xaxes=True,
         vertical_spacing=0.12,
-        subplot_titles=["Relevancy I(u_i; Y); grey: labels shuffled", "Gain I(U; Y) − I(U without it; Y)"],
+        subplot_titles=["Relevancy I(u_i; Y); gray: labels shuffled", "Gain I(U; Y) − I(U without it; Y)"],
     )
     figure.update_annotations(font={"size": 13}, x=0, xanchor="left")
     figure.add_scatter(
@@ -132,7 +132,7 @@ def member_bars(information: Information, title: str | None = None) -> go.Figure
     )
     for row, term in ((1, "relevancy"), (2, "gain")):
         ends = between if row == 1 else None
-        bars = {"y": frame[term], "marker": {"color": colours, "line": {"width": 0}}, "showlegend": False}
+        bars = {"y": frame[term], "marker": {"color": colors, "line": {"width": 0}}, "showlegend": False}
         if ends:
             spread = {"array": frame["high"] - frame[term], "arrayminus": frame[term] - frame["low"]}
             bars["error_y"] = {"type": "data", "thickness": 1, "width": 0, "color": style.NEUTRAL, **spread}
@@ -211,7 +211,7 @@ def bound_bars(bounds: Bounds, title: str | None = None) -> go.Figure:
 
 
 def gain_lines(curve: GainCurve, terms: tuple[str, ...] = ("joint",), title: str | None = None) -> go.Figure:
-    """Terms of Eq. 13 as members are added, in bits; grey is the joint information with shuffled labels.
+    """Terms of Eq. 13 as members are added, in bits; gray is the joint information with shuffled labels.
 
     `terms`: "joint", "relevancy", "redundancy", "conditional_redundancy", "diversity", one or several. Rings mark
     dips of the joint information, which are the estimate's: information itself never falls. H(Y) is dotted.
@@ -223,13 +223,13 @@ def gain_lines(curve: GainCurve, terms: tuple[str, ...] = ("joint",), title: str
     x = frame["members"]
     figure = go.Figure()
 
-    def band(low: Any, high: Any, colour: str, name: str | None = None) -> None:
+    def band(low: Any, high: Any, color: str, name: str | None = None) -> None:
         figure.add_scatter(
             x=np.r_[x, x[::-1]],
             y=np.r_[high, low[::-1]],
             mode="lines",
             fill="toself",
-            fillcolor=style.faint(colour),
+            fillcolor=style.faint(color),
             line={"width": 0},
             hoverinfo="skip",
             name=name,
@@ -242,13 +242,13 @@ def gain_lines(curve: GainCurve, terms: tuple[str, ...] = ("joint",), title: str
     for term in terms:
         if not np.isfinite(frame[term]).any():
             continue
-        band(frame[f"{term}_low"], frame[f"{term}_high"], _COLOURS[term])
+        band(frame[f"{term}_low"], frame[f"{term}_high"], _COLORS[term])
         figure.add_scatter(
             x=x,
             y=frame[term],
             mode="lines+markers",
             marker={"size": 4},
-            line={"color": _COLOURS[term], "width": 2},
+            line={"color": _COLORS[term], "width": 2},
             name=_NAMES[term],
             hovertext=[
                 f"<b>{int(k)} members</b>{f', {html.escape(last)} last' if last else ''}<br>"

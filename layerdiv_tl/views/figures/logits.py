@@ -14,11 +14,11 @@ from .axes import component_axis
 
 
 def contribution_map(
-    contributions: Contributions, example: int | None = None, centred: bool = True, title: str | None = None
+    contributions: Contributions, example: int | None = None, centered: bool = True, title: str | None = None
 ) -> go.Figure:
     """A map option × component of direct contributions in logits.
 
-    `example` None takes the mean over examples. `centred` subtracts each component's mean over the
+    `example` None takes the mean over examples. `centered` subtracts each component's mean over the
     options, which softmax cannot see. Raises InputError for an example that does not exist.
     """
     u = contributions.values
@@ -29,8 +29,8 @@ def contribution_map(
     if texts is None:
         one = 0 if len(u) == 1 else example
         texts = contributions.options[one] if one is not None else tuple(f"option {k}" for k in range(u.shape[2]))
-    centred = centred and u.shape[2] > 1  # one option has nothing to be centred against
-    if centred:
+    centered = centered and u.shape[2] > 1  # one option has nothing to be centered against
+    if centered:
         shown = shown - shown.mean(1, keepdims=True)
     labels = [c.label for c in contributions.components]
     hover = [
@@ -56,7 +56,7 @@ def contribution_map(
         )
     )
     which = "mean over examples" if example is None else f"example {example}"
-    seen = "centred over the options" if centred else "raw"
+    seen = "centered over the options" if centered else "raw"
     figure.update_layout(
         template=style.template(),
         title=title or f"Direct contributions to the options' logits ({which}, {seen})",

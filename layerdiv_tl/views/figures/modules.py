@@ -11,11 +11,11 @@ from .. import style
 from .gauge_controls import hover_lines, suffixed, whiskers
 
 _TERMS = ("bias", "diversity")
-_PANELS: dict[Part, str] = {"raw": "Raw: as in the paper", "centred": "Centred: what softmax sees"}
+_PANELS: dict[Part, str] = {"raw": "Raw: as in the paper", "centered": "Centered: what softmax sees"}
 
 
 def module_shares(decomposition: Decomposition, title: str | None = None, height: int = 460) -> go.Figure:
-    """Each module's share of bias and of diversity, raw and centred side by side (Fig. 4).
+    """Each module's share of bias and of diversity, raw and centered side by side (Fig. 4).
 
     The line across a bar is the module's share of components, n_g/|L|: what it would hold if its members
     were like all others. Whiskers are 95 % intervals over examples.

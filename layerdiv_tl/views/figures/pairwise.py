@@ -23,7 +23,7 @@ _TITLE = {
 def pairwise_map(
     decomposition: Decomposition,
     by: Literal["cosine", "distance", "disagreement"] = "cosine",
-    part: Part = "centred",
+    part: Part = "centered",
     most: int = 400,
     title: str | None = None,
     height: int = 900,
@@ -31,10 +31,10 @@ def pairwise_map(
     """A matrix component × component of one number of `pairwise`, with the clustering that orders it above.
 
     by, part
-        The number, by which the components are clustered too, and whether it is raw or centred over the options;
+        The number, by which the components are clustered too, and whether it is raw or centered over the options;
         "disagreement" has no parts, and none has a shift.
     most
-        Of more components those with the largest (centred) diversity are shown, and the title says so.
+        Of more components those with the largest (centered) diversity are shown, and the title says so.
 
     Under the tree stands each component's module; two branches meet at the mean distance of their members
     (1 − cosine for "cosine"). Raises InputError for an unknown `by` or part, for one component, and for
@@ -43,7 +43,7 @@ def pairwise_map(
     checked(part)
     everything = decomposition
     if len(decomposition.components) > most:
-        half = getattr(decomposition, "centred", None) or decomposition
+        half = getattr(decomposition, "centered", None) or decomposition
         kept = largest(half.diversities.mean(0), most)
         decomposition = replace(
             decomposition,
@@ -109,7 +109,7 @@ def pairwise_map(
     path, top = _tree(np.array(frame.attrs["linkage"]))
     figure.add_shape(type="path", path=path, xref="x", yref="y3", line={"width": 1})
     of = "" if decomposition is everything else f"the {most:,} of {len(everything.components):,} most diverse; "
-    seen = {"disagreement": ""}.get(by, "raw; " if at == by else "centred over the options; ")
+    seen = {"disagreement": ""}.get(by, "raw; " if at == by else "centered over the options; ")
     figure.update_layout(
         template=style.template(),
         title={

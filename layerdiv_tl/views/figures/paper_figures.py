@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 _PLACES = 200
 _PANELS = {
     ("bias", "raw"): "bias, raw",
-    ("bias", "centred"): "bias, centred",
+    ("bias", "centered"): "bias, centered",
     ("diversity", "raw"): "diversity, raw",
-    ("diversity", "centred"): "diversity, centred",
+    ("diversity", "centered"): "diversity, centered",
 }
 
 
 def share_bars(shares: pd.DataFrame, models: Sequence[str] | None = None, title: str | None = None) -> go.Figure:
-    """Which module holds how much of bias and diversity, a bar per model, raw and centred (Fig. 4).
+    """Which module holds how much of bias and diversity, a bar per model, raw and centered (Fig. 4).
 
     shares
-        What `module_shares` gives. Diamonds stand where the bar would change its colour if a module held as
+        What `module_shares` gives. Diamonds stand where the bar would change its color if a module held as
         much as its share n_g/|L| of the members; the hover has shares, their intervals over tasks, and excess.
     models
         Which, from above; None is all, in the order of the frame.
@@ -92,7 +92,7 @@ def share_bars(shares: pd.DataFrame, models: Sequence[str] | None = None, title:
     arrange(
         figure,
         title or "Shares of embedding, attention and MLP in bias and diversity",
-        "Mean over tasks. Raw is as in the paper; centred is what softmax sees.",
+        "Mean over tasks. Raw is as in the paper; centered is what softmax sees.",
         plot=max(100, 30 * len(models)),
         below=72,
         headings=True,
@@ -211,16 +211,16 @@ def scaling_curve(
             raise InputError(f"there are {len(names)} names for {len(fit.x)} points: give one for each.")
     curve = fit.predict(np.geomspace(fit.x.min(), fit.x.max(), _PLACES))
     figure = go.Figure()
-    colour = style.SERIES[0]
+    color = style.SERIES[0]
     if np.isfinite(curve["low"]).all():
         for edge in ("low", "high"):
             figure.add_scatter(
                 x=curve["x"],
                 y=curve[edge],
                 mode="lines",
-                line={"width": 0, "color": colour},
+                line={"width": 0, "color": color},
                 fill="tonexty" if edge == "high" else None,
-                fillcolor=style.faint(colour),
+                fillcolor=style.faint(color),
                 name=f"{fit.level:.0%} band of the curve",
                 showlegend=edge == "high",
                 hoverinfo="skip",
@@ -229,7 +229,7 @@ def scaling_curve(
         x=curve["x"],
         y=curve["y"],
         mode="lines",
-        line={"color": colour, "width": 2},
+        line={"color": color, "width": 2},
         name="a + b ln x",
         hovertemplate="x %{x:.3g}<br>fitted %{y:.3g}<extra></extra>",
     )

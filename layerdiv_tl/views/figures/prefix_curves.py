@@ -32,7 +32,7 @@ _ROW_HEIGHT = 170
 
 def depth_curves(
     decomposition: Decomposition,
-    part: Part = "centred",
+    part: Part = "centered",
     norm: NormAt = "frozen",
     size_fair: bool = False,
     title: str | None = None,
@@ -46,7 +46,7 @@ def depth_curves(
     norm
         "frozen" or "recomputed", as in `by_depth`.
 
-    Bands are 95 % intervals over examples. Marks have the colour of the module that closes the junction; open
+    Bands are 95 % intervals over examples. Marks have the color of the module that closes the junction; open
     marks are partial sums, which the stream never holds. Raises InputError for an unknown part or norm.
     """
     checked(part)

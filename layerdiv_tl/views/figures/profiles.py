@@ -29,11 +29,11 @@ _TICKS = 40
 
 
 def profile_map(
-    profile: Profile, term: Term = "net", part: Part = "centred", title: str | None = None, height: int = 720
+    profile: Profile, term: Term = "net", part: Part = "centered", title: str | None = None, height: int = 720
 ) -> go.Figure:
     """A map component × token of one number of a profile, the embedding at the bottom.
 
-    `part` is the half of a squared profile; a profile in nats has none. Colours end at the 99th percentile,
+    `part` is the half of a squared profile; a profile in nats has none. Colors end at the 99th percentile,
     so that one component does not hide the others; the hover has the value. Of more than 400 components
     those with the largest mean size are shown. Raises InputError for an unknown term or part.
     """
@@ -41,7 +41,7 @@ def profile_map(
     halved = isinstance(profile, SquaredProfile) and term != "target_logit"
     shown = profile
     if isinstance(profile, SquaredProfile) and halved and part != "raw" and profile.part == "raw":
-        shown = (profile.centred if part == "centred" else profile.shift) or profile
+        shown = (profile.centered if part == "centered" else profile.shift) or profile
     values = np.asarray(getattr(shown, term), dtype=np.float64)
     unit = "logits" if term == "target_logit" else profile.measured_in
     kept = np.arange(len(values))
@@ -92,7 +92,7 @@ def profile_map(
 
 
 def profile_depth(
-    profile: Profile, part: Part = "centred", most: int = 1500, title: str | None = None, height: int = 720
+    profile: Profile, part: Part = "centered", most: int = 1500, title: str | None = None, height: int = 720
 ) -> go.Figure:
     """Bias, diversity and net of every component, means over the tokens that have a next one: `component_bars`."""
     count = int(profile.has_target.sum())

@@ -33,7 +33,7 @@ def drop_curve(plan: DropPlan, quantity: Effect = "loss", title: str | None = No
     frame, others, figure = plan.frame(), plan.random_plans(), go.Figure()
     start, budget = frame[frame["plan"] == "none"], len(plan.dropped)
     for key, gone in ((OWN, plan.dropped), (INFLUENCE, plan.influence_dropped)):
-        called, colour, dash = _PLANS[key]
+        called, color, dash = _PLANS[key]
         rows = frame[frame["plan"].isin(["none", key])]
         low, high = (rows[f"{quantity}_{end}"].to_numpy() for end in ("low", "high"))
         figure.add_scatter(
@@ -41,7 +41,7 @@ def drop_curve(plan: DropPlan, quantity: Effect = "loss", title: str | None = No
             y=np.r_[high, low[::-1]],
             mode="lines",
             fill="toself",
-            fillcolor=style.faint(colour, 0.14),
+            fillcolor=style.faint(color, 0.14),
             line={"width": 0},
             hoverinfo="skip",
             legendgroup=key,
@@ -53,7 +53,7 @@ def drop_curve(plan: DropPlan, quantity: Effect = "loss", title: str | None = No
             mode="lines+markers",
             name=called,
             legendgroup=key,
-            line={"color": colour, "width": 2, "dash": dash},
+            line={"color": color, "width": 2, "dash": dash},
             marker={"size": 7},
             hovertext=[_curve_hover(row, called, quantity, gone) for row in rows.itertuples()],
             hoverinfo="text",
@@ -107,20 +107,20 @@ def drop_curve(plan: DropPlan, quantity: Effect = "loss", title: str | None = No
 
 
 def drop_components(plan: DropPlan, title: str | None = None) -> go.Figure:
-    """The score of every candidate in stream order, coloured by module; what goes is solid and has its place."""
+    """The score of every candidate in stream order, colored by module; what goes is solid and has its place."""
     frame, figure = plan.components(), go.Figure()
     modules = np.array([c.module for c in plan.candidates], dtype=object)
     unit = f" {frame.attrs['units']['score']}".rstrip()
     for module in dict.fromkeys(modules):
         here = np.flatnonzero(modules == module)
-        some, colour = frame.iloc[here], style.MODULE[module]
+        some, color = frame.iloc[here], style.MODULE[module]
         figure.add_bar(
             x=here,
             y=some["score"],
             width=0.8,
             name=style.MODULE_NAME[module],
             marker={
-                "color": [colour if goes else style.faint(colour, _STAYS) for goes in some["drop"]],
+                "color": [color if goes else style.faint(color, _STAYS) for goes in some["drop"]],
                 "line": {"width": 0},
             },
             text=[str(place) if place else "" for place in some["place"]],

@@ -17,18 +17,18 @@ from .gauge_controls import MEANING, checked, column, hover_lines, largest, part
 from .layout import arrange, between, buttons, whiskered, wrapped
 
 _PANEL = 190
-# Above this many bars the whiskers are a grey smear; the interval stays in the hover.
+# Above this many bars the whiskers are a gray smear; the interval stays in the hover.
 _WHISKERS = 150
 
 
 def use_bars(
-    decomposition: Decomposition, part: Part = "centred", most: int = 1500, title: str | None = None
+    decomposition: Decomposition, part: Part = "centered", most: int = 1500, title: str | None = None
 ) -> go.Figure:
     """Diversity, cosine and share of the whole diversity between the uses of every block (`by_use`).
 
     part
-        Which part of diversity is shown first; for the squared error a menu changes between raw, centred and shift.
-        Cosines are centred always.
+        Which part of diversity is shown first; for the squared error a menu changes between raw, centered and shift.
+        Cosines are centered always.
     most
         Of more rows those with the largest diversity are shown, and the subtitle says so.
 
@@ -49,7 +49,7 @@ def use_bars(
     modules = np.array([c.module for c in components], dtype=object)
     panels = {
         term: "Diversity of the uses: how far apart they are",
-        "cosine": "Mean cosine of two uses, centred over the options",
+        "cosine": "Mean cosine of two uses, centered over the options",
         "share": "Share of the whole diversity that lies between these uses",
     }
     figure = make_subplots(
@@ -62,7 +62,7 @@ def use_bars(
     figure.update_annotations(font={"size": 13}, x=0, xanchor="left")
 
     def bars(here: np.ndarray, term: str, part: Part) -> dict[str, object]:
-        at = "cosine_centred" if term == "cosine" else column(frame, term, part)
+        at = "cosine_centered" if term == "cosine" else column(frame, term, part)
         lines = hover_lines(frame[here], {at.replace("_", ", "): at})
         uses = frame["uses"][here]
         seen = whiskers(frame[here], at) | {"visible": True} if len(frame) <= _WHISKERS else {"visible": False}

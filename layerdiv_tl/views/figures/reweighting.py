@@ -1,4 +1,4 @@
-"""Learnt weights of components."""
+"""Learned weights of components."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from .layout import arrange, between
 
 
 def reweighting_bars(reweighting: Reweighting, title: str | None = None) -> go.Figure:
-    """The weight of every component as a bar from 1, which is the model itself, coloured by module.
+    """The weight of every component as a bar from 1, which is the model itself, colored by module.
 
     A component that was left alone has no bar, one that is silenced a bar down to 0. The subtitle has what
-    it is worth on the rows that were not learnt from.
+    it is worth on the rows that were not learned from.
     """
     components = reweighting.components
     modules = np.array([c.module for c in components])
@@ -40,10 +40,10 @@ def reweighting_bars(reweighting: Reweighting, title: str | None = None) -> go.F
     rows = reweighting.frame().set_index("predictor")
     before, after = (cast(Any, rows.loc[name]) for name in ("model", "reweighted"))
     subtitle = (
-        f"{int(after.rows)} rows not learnt from: accuracy {_with(before, 'accuracy')} → {_with(after, 'accuracy')}, "
+        f"{int(after.rows)} rows not learned from: accuracy {_with(before, 'accuracy')} → {_with(after, 'accuracy')}, "
         f"gain {_with(after, 'accuracy_gain')}; cross-entropy {_with(before, 'cross_entropy')} → "
         f"{_with(after, 'cross_entropy')} nats, saved {_with(after, 'cross_entropy_gain')}. "
-        f"Learnt from {int(reweighting.trained.sum())} rows."
+        f"Learned from {int(reweighting.trained.sum())} rows."
     )
     arrange(figure, title or "Weights of components (1: the model itself, 0: silenced)", subtitle, plot=300, below=88)
     figure.update_layout(barmode="overlay")

@@ -22,18 +22,18 @@ _NAMED = 8
 
 def bias_diversity_scatter(
     measured: Measured,
-    part: Part = "centred",
+    part: Part = "centered",
     log: bool | None = None,
     most: int = 5000,
     title: str | None = None,
     height: int = 640,
 ) -> go.Figure:
-    """Bias (x) against diversity (y), one mark per component, coloured by module.
+    """Bias (x) against diversity (y), one mark per component, colored by module.
 
     measured
         A decomposition, a corpus or a profile (means over its tokens).
     part
-        What is shown first; for the squared error buttons switch between raw, centred and shift.
+        What is shown first; for the squared error buttons switch between raw, centered and shift.
     log
         Logarithmic axes; None takes them where every number is above 0.
     most

@@ -28,9 +28,9 @@ _SIZES = {
     "bias": ("bias, Eq. 14", "hundredths"),
     "cross-entropy": ("cross-entropy", "nats"),
     "diversity": ("diversity, raw", "logits²"),
-    "diversity centred": ("diversity, centred", "logits²"),
+    "diversity centered": ("diversity, centered", "logits²"),
     "diversity_logit": ("|L|² × diversity, raw", "logits²"),
-    "diversity_logit centred": ("|L|² × diversity, centred", "logits²"),
+    "diversity_logit centered": ("|L|² × diversity, centered", "logits²"),
 }
 _TELLS = {
     "relevancy": "relevancy, Σ I(u; Y)",
@@ -74,14 +74,14 @@ def size_panels(study: Study, unit: Unit = "sublayer", against: str = "members",
 def information_panels(
     frame: pd.DataFrame, models: pd.DataFrame, against: str = "members", title: str | None = None
 ) -> go.Figure:
-    """What the components of every model tell about the label, in bits, against its size; a colour per task.
+    """What the components of every model tell about the label, in bits, against its size; a color per task.
 
     frame
         What `Study.information` gives, of one estimator.
     models
         What `Study.models` gives.
 
-    Grey is what the estimate makes of shuffled rows. Joint information cannot exceed its task's H(Y), a dashed
+    Gray is what the estimate makes of shuffled rows. Joint information cannot exceed its task's H(Y), a dashed
     line for each that differs: where it does, the estimator's assumption does not hold. Raises InputError for a frame
     of several estimators, and one without an estimate of these models.
     """
@@ -108,7 +108,7 @@ def information_panels(
         (),
         against,
         title or f"What components tell about the label ({estimator} estimate)",
-        f"In bits, from at least {count} rows, with 95 % intervals over rows; grey what shuffled rows give. Dashed: "
+        f"In bits, from at least {count} rows, with 95 % intervals over rows; gray what shuffled rows give. Dashed: "
         "H(Y) of each task, which no information exceeds; an estimate above its own rests on an assumption that does "
         "not hold."
         + (f" A test of fit or a lower bound contradicts {doubted} of {len(cells)} estimates." if doubted else ""),
@@ -172,17 +172,17 @@ def _panels(
                     continue
                 for key in _AGAINST:
                     xs[key].append(part[key].tolist())
-                grey = name == SHUFFLED
-                told = (name if several or grey else "models") + (", blocks reused" if reuses else "")
-                colour = style.SERIES[(place if several else reuses) % len(style.SERIES)]
+                gray = name == SHUFFLED
+                told = (name if several or gray else "models") + (", blocks reused" if reuses else "")
+                color = style.SERIES[(place if several else reuses) % len(style.SERIES)]
                 figure.add_scatter(
                     x=part[against],
                     y=part["value"],
                     mode="markers",
                     marker={
-                        "color": style.NEUTRAL if grey else colour,
-                        "symbol": ("diamond" if reuses else "circle") + "-open" * grey,
-                        "size": 5 if grey else 8,
+                        "color": style.NEUTRAL if gray else color,
+                        "symbol": ("diamond" if reuses else "circle") + "-open" * gray,
+                        "size": 5 if gray else 8,
                     },
                     error_y={
                         "type": "data",

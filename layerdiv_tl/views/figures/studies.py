@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     import pandas as pd
 
 # Quantities with a button, and what each says; others can be asked for.
-_SWITCH = ("accuracy", "MSE", "diversity", "diversity centred", "diversity_logit centred", "cross-entropy")
+_SWITCH = ("accuracy", "MSE", "diversity", "diversity centered", "diversity_logit centered", "cross-entropy")
 _MEANING = {
     "accuracy": ("%", "Right answers in percent."),
     "MSE": (
         "less uniform",
-        "Squared error of probabilities (Eq. 14) in hundredths. Colour: less the uniform predictor's.",
+        "Squared error of probabilities (Eq. 14) in hundredths. Color: less the uniform predictor's.",
     ),
     "uniform": ("hundredths", "Squared error of the uniform predictor (Eq. 14), in hundredths."),
-    "bias": ("less uniform", "Bias of probabilities (Eq. 14) in hundredths. Colour: less the uniform predictor's."),
+    "bias": ("less uniform", "Bias of probabilities (Eq. 14) in hundredths. Color: less the uniform predictor's."),
     "diversity": ("logits²", "Diversity (Theorem 1), raw as in the paper: with what softmax cannot see."),
-    "diversity centred": ("logits²", "Diversity as softmax sees it, centred over the options."),
+    "diversity centered": ("logits²", "Diversity as softmax sees it, centered over the options."),
     "diversity_logit": ("logits²", "|L|² × diversity, which cuts and sizes share; raw."),
-    "diversity_logit centred": (
+    "diversity_logit centered": (
         "logits²",
         "|L|² × diversity as softmax sees it: fair between models of different depth.",
     ),
@@ -50,7 +50,7 @@ def study_table_map(
 ) -> go.Figure:
     """A map model × task of one quantity of `Study.table`, its value in every cell; buttons show another.
 
-    Accuracy is coloured from 0 to 100, MSE and bias by how far they are from the uniform predictor's (blue
+    Accuracy is colored from 0 to 100, MSE and bias by how far they are from the uniform predictor's (blue
     below), all others from 0 to the largest. Cells that the study lacks are empty, and so is the average of a
     model that lacks one. Raises InputError for an unknown quantity or unit.
     """
@@ -94,7 +94,7 @@ def study_table_map(
 
 
 def _cells(table: pd.DataFrame, texts: pd.DataFrame, quantity: str) -> dict[str, Any]:
-    """Colours, texts and hovers of one quantity."""
+    """Colors, texts and hovers of one quantity."""
     values = table[quantity].to_numpy(dtype=float)
     signed = _MEANING[quantity][0] == "less uniform"
     uniform = table["uniform"].to_numpy(dtype=float)
@@ -157,7 +157,7 @@ def _scaling(
     large = study.models(unit).query("parameters >= @least_parameters")["model"]
     titles = {
         "names": [name for name in means.index if name in set(large)],
-        # Differences from the uniform predictor are colours of the map only.
+        # Differences from the uniform predictor are colors of the map only.
         "y_title": f"{quantity}, mean over tasks ({_MEANING[quantity][0].replace('less uniform', 'hundredths')})",
     }
     return _draw(scaling_curve, fit, titles | options)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def tradeoff_bars(
     decomposition: Decomposition,
-    part: Part = "centred",
+    part: Part = "centered",
     paper: bool = False,
     title: str | None = None,
     height: int = 560,
@@ -26,7 +26,7 @@ def tradeoff_bars(
     """The summands of bias and of diversity side by side, and their sums (Theorem 3, `tradeoff`).
 
     part
-        What is shown first; buttons switch between raw, centred and shift.
+        What is shown first; buttons switch between raw, centered and shift.
     paper
         The form printed in Eq. 11 instead of the exact one.
 

@@ -19,7 +19,7 @@ from ..._checks import choice, shown
 from ...components import Component, Unit
 from ...errors import InputError
 from ...model.load import Loadable
-from ...tasks.synthetic import COLOURS
+from ...tasks.synthetic import COLORS
 from ...tasks.task import Task, task
 from .laws import LAWS, UNSURE, Law
 from .model import Eraser, Say, Shape, build
@@ -98,15 +98,15 @@ class Planted(Loadable):
         return tuple((c.sublayer if unit == "sublayer" else c).label for c in self.components)
 
     def by_component(self) -> pd.DataFrame:
-        """One row per member: bias, diversity and net, raw, centred and shift, as `Decomposition` has them."""
+        """One row per member: bias, diversity and net, raw, centered and shift, as `Decomposition` has them."""
         import pandas as pd
 
         columns: dict[str, Any] = {"component": [c.label for c in self.components]}
         known = {name: np.array(values, dtype=np.float64) for name, values in self.per_member.items()}
         for term in ("bias", "diversity"):
             columns |= {term: known[term], f"{term}_shift": known[f"{term}_shift"]}
-            columns[f"{term}_centred"] = known[term] - known[f"{term}_shift"]
-        for end in ("", "_centred", "_shift"):
+            columns[f"{term}_centered"] = known[term] - known[f"{term}_shift"]
+        for end in ("", "_centered", "_shift"):
             columns[f"net{end}"] = columns[f"bias{end}"] - columns[f"diversity{end}"]
         frame = pd.DataFrame(columns)
         frame.attrs["units"] = dict.fromkeys(list(columns)[1:], "logits²")
@@ -161,7 +161,7 @@ def planted(name: str, shape: Shape = "llama") -> Planted:
     tokenizer = word_tokenizer([*asked.options, *asked.prompts])
     vocabulary = {number: token.strip() for token, number in tokenizer.get_vocab().items()}
     option_ids = tokenizer.convert_tokens_to_ids(list(asked.options))
-    words = (*COLOURS[: law.options], UNSURE)
+    words = (*COLORS[: law.options], UNSURE)
     ids = tokenizer(asked.prompts[0])["input_ids"]
     places = [place for place, token in enumerate(ids) if vocabulary[token] in words]
     model = build(shape, law.members, words, option_ids, vocabulary, places, len(ids))
@@ -204,15 +204,15 @@ def _unit(name: str) -> str:
 def _totals(law: Law, known: Mapping[str, tuple[float, ...]]) -> dict[str, float]:
     means = {key: float(np.mean(values)) for key, values in known.items()}
     for term in ("bias", "diversity"):
-        means[f"{term}_centred"] = means[term] - means[f"{term}_shift"]
-    for end in ("", "_centred", "_shift"):
+        means[f"{term}_centered"] = means[term] - means[f"{term}_shift"]
+    for end in ("", "_centered", "_shift"):
         means[f"loss{end}"] = means[f"bias{end}"] - means[f"diversity{end}"]
     information_diversity = law.conditional_redundancy - law.redundancy
     return means | {
         "diversity_logit": len(law.members) ** 2 * means["diversity"],
         "coherence": law.coherence,
         "cosine": law.cosine,
-        "cosine_centred": law.cosine_centred,
+        "cosine_centered": law.cosine_centered,
         "member_accuracy": float(np.mean(law.accuracy)),
         "accuracy": law.ensemble_accuracy,
         "relevancy": law.relevancy,

@@ -1,7 +1,7 @@
 """What is planted, and in closed form what it must measure.
 
-All laws answer the prompts of `synthetic/votes`, in which witnesses name the colour of a car. Head by head
-they read one witness and write 1 logit for the colour it names, so a member is right as often as its
+All laws answer the prompts of `synthetic/votes`, in which witnesses name the color of a car. Head by head
+they read one witness and write 1 logit for the color it names, so a member is right as often as its
 witness. The rows are every combination of what can be said, as often as its probability wants it: means
 over them *are* the expectations. Informations are those of the members' votes (`estimator="vote"`).
 
@@ -17,7 +17,7 @@ from math import log2
 
 import numpy as np
 
-from ...tasks.synthetic import COLOURS, Votes
+from ...tasks.synthetic import COLORS, Votes
 from .model import Eraser, Member, Reader, Say
 
 UNSURE = "unsure"
@@ -34,7 +34,7 @@ class Law:
 
     bias, diversity, bias_shift, diversity_shift, accuracy
         The members', one number each; the shift halves are 0 where nothing is said.
-    cosine, cosine_centred
+    cosine, cosine_centered
         Between the first two members.
     """
 
@@ -45,7 +45,7 @@ class Law:
     diversity: tuple[float, ...]
     coherence: float
     cosine: float
-    cosine_centred: float
+    cosine_centered: float
     accuracy: tuple[float, ...]
     ensemble_accuracy: float
     relevancy: float
@@ -56,9 +56,9 @@ class Law:
 
 
 def _voter(layer: int, index: int, witness: int, options: int = 2) -> Reader:
-    """A head that writes 1 for the colour its witness names, and nothing where it names none."""
+    """A head that writes 1 for the color its witness names, and nothing where it names none."""
     one = np.eye(options, dtype=int).tolist()
-    return Reader(layer, index, witness, {COLOURS[k]: Say(tuple(one[k])) for k in range(options)})
+    return Reader(layer, index, witness, {COLORS[k]: Say(tuple(one[k])) for k in range(options)})
 
 
 def _noise(p: float) -> float:
@@ -67,7 +67,7 @@ def _noise(p: float) -> float:
 
 
 def _named(*votes: int) -> tuple[str, ...]:
-    return tuple(COLOURS[vote] for vote in votes)
+    return tuple(COLORS[vote] for vote in votes)
 
 
 def _independent() -> Law:
@@ -87,7 +87,7 @@ def _independent() -> Law:
         diversity=(1 / 8, 1 / 8),
         coherence=3 / 2,  # 2 where they agree, 1 where they do not
         cosine=1 / 2,
-        cosine_centred=0.0,
+        cosine_centered=0.0,
         accuracy=(3 / 4, 3 / 4),
         ensemble_accuracy=3 / 4,  # a tie is won by the first option, rightly in half of the ties
         relevancy=2 * each,
@@ -111,7 +111,7 @@ def _copied() -> Law:
         diversity=(0.0, 0.0),
         coherence=2.0,
         cosine=1.0,
-        cosine_centred=1.0,
+        cosine_centered=1.0,
         accuracy=(3 / 4, 3 / 4),
         ensemble_accuracy=3 / 4,
         relevancy=2 * (1 - _noise(3 / 4)),
@@ -130,7 +130,7 @@ def _complementary() -> Law:
     """
     rows: Rows = []
     for y, first in product(range(2), (True, False)):
-        rows.append(((COLOURS[y], UNSURE) if first else (UNSURE, COLOURS[y]), y))
+        rows.append(((COLORS[y], UNSURE) if first else (UNSURE, COLORS[y]), y))
     return Law(
         members=(_voter(0, 0, 0), _voter(1, 1, 1)),
         rows=rows,
@@ -141,7 +141,7 @@ def _complementary() -> Law:
         diversity_shift=(1 / 16, 1 / 16),
         coherence=1.0,
         cosine=0.0,
-        cosine_centred=0.0,
+        cosine_centered=0.0,
         accuracy=(3 / 4, 3 / 4),
         ensemble_accuracy=1.0,
         relevancy=2 * (_noise(3 / 4) - 1 / 2),
@@ -151,15 +151,15 @@ def _complementary() -> Law:
 
 
 def _together() -> Law:
-    """Of three colours the witness names the right one, c; the heads write 2 for c and 3 for a wrong one each.
+    """Of three colors the witness names the right one, c; the heads write 2 for c and 3 for a wrong one each.
 
     One prefers c + 1, the other c + 2, so each alone is always wrong, and their sum (4, 3, 3) always right.
-    Bias (1² + 3²)/3; ū = (2, 1½, 1½), loss (1 + 2·(3/2)²)/3, diversity 2·(3/2)²/3. Centred, two unlike
+    Bias (1² + 3²)/3; ū = (2, 1½, 1½), loss (1 + 2·(3/2)²)/3, diversity 2·(3/2)²/3. Centered, two unlike
     thirds leave a cosine of (4 − 25/3)/(13 − 25/3) = −13/14. A wrong vote tells the label as well as a right
     one: relevancy 2 log2 3, redundancy log2 3.
     """
     wrong = [
-        {COLOURS[c]: Say(tuple(2 * (k == c) + 3 * (k == (c + step) % 3) for k in range(3))) for c in range(3)}
+        {COLORS[c]: Say(tuple(2 * (k == c) + 3 * (k == (c + step) % 3) for k in range(3))) for c in range(3)}
         for step in (1, 2)
     ]
     return Law(
@@ -171,7 +171,7 @@ def _together() -> Law:
         diversity=(3 / 2, 3 / 2),
         coherence=34 / 26,
         cosine=4 / 13,
-        cosine_centred=-13 / 14,
+        cosine_centered=-13 / 14,
         accuracy=(0.0, 0.0),
         ensemble_accuracy=1.0,
         relevancy=2 * log2(3),
@@ -183,12 +183,12 @@ def _together() -> Law:
 def _shift() -> Law:
     """The first head votes by the first witness, p = 3/4; the second adds s = ±2 to all options, by the second.
 
-    Centred, the second head is silent: bias 1/4, diversity (1/2)²/4. The rest is shift: means m = 1/2 and s,
+    Centered, the second head is silent: bias 1/4, diversity (1/2)²/4. The rest is shift: means m = 1/2 and s,
     target 1/2, bias (s − 1/2)² = 17/4, diversity (s − 1/2)²/4. Skipping the second layer moves no
     probability at all.
     """
     rows = [(_named(y if right else 1 - y, other), y) for y, right, other in product(range(2), CASES, range(2))]
-    amount = {COLOURS[0]: Say(everywhere=2), COLOURS[1]: Say(everywhere=-2)}
+    amount = {COLORS[0]: Say(everywhere=2), COLORS[1]: Say(everywhere=-2)}
     return Law(
         members=(_voter(0, 0, 0), Reader(1, 1, 1, amount)),
         rows=rows,
@@ -199,7 +199,7 @@ def _shift() -> Law:
         diversity_shift=(17 / 16,) * 2,
         coherence=(13 + 5) / 2 / 9,
         cosine=0.0,
-        cosine_centred=float("nan"),  # a head that is silent once centred has no direction
+        cosine_centered=float("nan"),  # a head that is silent once centered has no direction
         accuracy=(3 / 4, 1 / 2),
         ensemble_accuracy=3 / 4,
         relevancy=1 - _noise(3 / 4),
@@ -228,7 +228,7 @@ def _undo() -> Law:
         diversity_shift=(1 / 9, 4 / 9, 1 / 9),  # means ½, −½, ½ around 1/6
         coherence=1 / 3,
         cosine=-1.0,
-        cosine_centred=-1.0,
+        cosine_centered=-1.0,
         accuracy=(1 / 2, 1 / 2, 3 / 4),
         ensemble_accuracy=3 / 4,
         relevancy=1 - _noise(3 / 4),
@@ -240,7 +240,7 @@ def _undo() -> Law:
 def _votes() -> Law:
     """Five witnesses, right in 3/4, who in 1 of 5 rows all repeat one of them: `Votes`, whose forms these are.
 
-    Two of them agree with probability c = s + (1 − s)(p² + (1−p)²) = 0.7; cosine c, centred 2c − 1,
+    Two of them agree with probability c = s + (1 − s)(p² + (1−p)²) = 0.7; cosine c, centered 2c − 1,
     coherence 1 + 4c. `Votes` gives the rest. For each label there are 4⁵ rows of all combinations of four
     equally likely cases, and 4⁵/4 rows of one case repeated.
     """
@@ -250,7 +250,7 @@ def _votes() -> Law:
         alone = list(product(CASES, repeat=count))
         repeated = [(right,) * count for right in CASES] * (len(alone) // 16)
         rows += [(_named(*(y if right else 1 - y for right in cases)), y) for cases in alone + repeated]
-    said = np.array([[COLOURS.index(word) for word in words] for words, _ in rows])
+    said = np.array([[COLORS.index(word) for word in words] for words, _ in rows])
     law = Votes(np.array([y for _, y in rows]), said, options=2, right=p, shared=shared)
     agree = shared + (1 - shared) * (p**2 + (1 - p) ** 2)
     most = 0.0  # three or more of five independent ones are right
@@ -264,7 +264,7 @@ def _votes() -> Law:
         diversity=(law.diversity,) * count,
         coherence=1 + (count - 1) * agree,
         cosine=agree,
-        cosine_centred=2 * agree - 1,
+        cosine_centered=2 * agree - 1,
         accuracy=(p,) * count,
         ensemble_accuracy=shared * p + (1 - shared) * most,
         relevancy=law.relevancy,

@@ -36,7 +36,7 @@ WIDTH = 96
 CONTEXT = 32  # the longest text, in tokens
 NEURONS = 4
 EPSILON = 1e-30
-# Neighbouring tokens' scores differ by more than 2000, and exp(-750) is 0 in float64.
+# Neighboring tokens' scores differ by more than 2000, and exp(-750) is 0 in float64.
 SHARP = 2.0**26
 # One pair of dimensions turns by 1/20 a token, less than half a turn over the whole context: nearer is always higher.
 ANGLE = 1 / 20

@@ -47,7 +47,7 @@ class Recipe:
         easier, and teach what many need. With 8 alone, deep models often learn one of both skills and not the other.
     adding, longer, rarer
         From which step on there are sums; from which on chains are followed for up to two, three, four steps. Once
-        they are, pairs and sums, which are learnt by then, come every `rarer` steps.
+        they are, pairs and sums, which are learned by then, come every `rarer` steps.
     turn, rate, decay
         Learning rates of Muon, which changes the matrices of blocks, and of AdamW, which changes the rest; the
         weight decay of the first.
@@ -182,7 +182,7 @@ def train(model: Trained, out: Path, recipe: Recipe | None = None, stop: int | N
 
 
 class _State:
-    """A model's weights and what its optimisers keep of them, and the one step that changes both."""
+    """A model's weights and what its optimizers keep of them, and the one step that changes both."""
 
     def __init__(self, net: Any, recipe: Recipe) -> None:
         self.net, self.recipe = net, recipe

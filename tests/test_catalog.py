@@ -1,4 +1,4 @@
-"""The catalogue against Table 4, against transformers' own models, and against models taken apart."""
+"""The catalog against Table 4, against transformers' own models, and against models taken apart."""
 
 import json
 
@@ -15,8 +15,8 @@ from layerdiv_tl.replication import paper_models as room
 from layerdiv_tl.replication.paper_models import (
     DEPTH,
     DIVERSITY,
-    catalogue,
-    catalogue_frame,
+    catalog,
+    catalog_frame,
     component_count,
     task_records,
 )
@@ -45,7 +45,7 @@ microsoft/phi-4 14.7B 81
 
 def test_components_are_those_of_table_4():
     printed = [line.split() for line in TABLE_4.split("\n") if line]
-    paper = [entry for entry in catalogue() if DIVERSITY in entry.papers]
+    paper = [entry for entry in catalog() if DIVERSITY in entry.papers]
     assert [entry.name for entry in paper] == [name for name, _, _ in printed]
     assert [entry.components for entry in paper] == [int(count) for _, _, count in printed]
     for entry, (_, size, _) in zip(paper, printed, strict=True):
@@ -53,7 +53,7 @@ def test_components_are_those_of_table_4():
         assert abs(entry.parameters / said - 1) < 0.25  # "1B" is 1.24B
 
 
-@pytest.mark.parametrize("entry", catalogue(), ids=lambda entry: entry.name)
+@pytest.mark.parametrize("entry", catalog(), ids=lambda entry: entry.name)
 def test_parameters_are_those_of_transformers(entry):
     """The whole model is built, without memory, from the entry's config."""
     config = dict(entry.config)
@@ -83,14 +83,14 @@ def test_the_default_entry_is_the_default_model(smol, smol_entry):
 
 @pytest.fixture
 def smol_entry():
-    return catalogue()[0]
+    return catalog()[0]
 
 
 def test_every_model_can_be_loaded():
     """By TransformerLens' adapters, or by a mapping of our own; none asks to run foreign code."""
     from transformer_lens.factories.architecture_adapter_factory import SUPPORTED_ARCHITECTURES
 
-    for entry in catalogue():
+    for entry in catalog():
         assert entry.architecture in SUPPORTED_ARCHITECTURES or entry.config["model_type"] == MODEL_TYPE
         assert "trust_remote_code" not in entry.load
         assert ('device_map="auto"' in entry.load) is (entry.gigabytes > 80)
@@ -115,7 +115,7 @@ def test_counts_are_those_of_the_model_taken_apart(family, tmp_path):
 
 def test_families_of_the_papers_are_counted():
     counted = {FAMILIES[name]().config.model_type for name in ("llama", "phi3", "mistral", "qwen2", "qwen3")}
-    assert counted | {"mobilellm"} == {entry.config["model_type"] for entry in catalogue()} <= set(room._FAMILIES)
+    assert counted | {"mobilellm"} == {entry.config["model_type"] for entry in catalog()} <= set(room._FAMILIES)
 
 
 @pytest.mark.parametrize("unit", ["sublayer", "head"])
@@ -165,8 +165,8 @@ def test_folders_without_a_config(tmp_path):
 
 
 def test_frames_and_records():
-    frame = catalogue_frame()
-    assert frame.name.tolist() == [entry.name for entry in catalogue()]
+    frame = catalog_frame()
+    assert frame.name.tolist() == [entry.name for entry in catalog()]
     assert frame.name.is_unique
     assert frame.components.dtype == frame.parameters.dtype == "int64"
     records = task_records()
@@ -175,4 +175,4 @@ def test_frames_and_records():
     for record in records:
         if not recipes()[record["name"]].files:  # the number of rows and their source are those of the task
             task = ld.task(record["name"])
-            assert (len(task), task.source, task.licence) == (record["rows"], record["source"], record["licence"])
+            assert (len(task), task.source, task.license) == (record["rows"], record["source"], record["license"])
