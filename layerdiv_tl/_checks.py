@@ -213,9 +213,9 @@ def file_path(name: str, value: Any) -> Path:
     return path
 
 
-def resampling(draws: Any, seed: Any, level: Any = 0.5) -> None:
+def resampling(n_resamples: Any, seed: Any, level: Any = 0.5) -> None:
     """How often something is drawn, with which seed, and the level of the interval made of it."""
-    whole_number("draws", draws, 1, MOST_REPEATS)
+    whole_number("n_resamples", n_resamples, 1, MOST_REPEATS)
     whole_number("seed", seed, 0)
     number("level", level, above=0, below=1)
 

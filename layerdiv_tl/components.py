@@ -48,10 +48,10 @@ _MODULES: dict[str, Module] = {
 }
 _WHOLE: dict[str, Kind] = {"head": "attn", "attn_bias": "attn", "neuron": "mlp", "mlp_bias": "mlp"}
 # By what components are chosen.
-CONDITIONS = ("kind", "layer", "index", "use", "module", "label")
+CONDITIONS = ("kind", "layer", "index", "repeat", "module", "label")
 _INDEX_LETTER = {"head": "H", "neuron": "N", "member": "M"}
 _KIND_OF_LETTER = {letter: kind for kind, letter in _INDEX_LETTER.items()}
-_LABEL = re.compile(r"(?:L(?P<layer>\d+)(?:@(?P<use>\d+))?\.)?(?:(?P<letter>[HNM])(?P<index>\d+)|(?P<kind>[a-z_]+))")
+_LABEL = re.compile(r"(?:L(?P<layer>\d+)(?:@(?P<repeat>\d+))?\.)?(?:(?P<letter>[HNM])(?P<index>\d+)|(?P<kind>[a-z_]+))")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Component:
     kind: Kind
     layer: int | None = None
     index: int | None = None
-    use: int | None = None
+    repeat: int | None = None
 
     @property
     def label(self) -> str:
@@ -81,7 +81,7 @@ class Component:
         name = self.kind if self.index is None else f"{_INDEX_LETTER[self.kind]}{self.index}"
         if self.layer is None:
             return name
-        return f"L{self.layer}.{name}" if self.use is None else f"L{self.layer}@{self.use}.{name}"
+        return f"L{self.layer}.{name}" if self.repeat is None else f"L{self.layer}@{self.repeat}.{name}"
 
     @property
     def module(self) -> Module:
@@ -92,7 +92,7 @@ class Component:
     def sublayer(self) -> Component:
         """The whole sublayer this is a part of: `L3.attn` of `L3.H5`; any other component is its own."""
         whole = _WHOLE.get(self.kind)
-        return self if whole is None else Component(whole, self.layer, use=self.use)
+        return self if whole is None else Component(whole, self.layer, repeat=self.repeat)
 
     @classmethod
     def parse(cls, label: str) -> Component:
@@ -103,7 +103,7 @@ class Component:
             raise InputError(
                 f"{shown(label)} is not a component label: write it like 'embed', 'L3.attn', 'L3.H5' or 'L3@2.mlp'."
             )
-        number = {name: int(found[name]) if found[name] else None for name in ("layer", "index", "use")}
+        number = {name: int(found[name]) if found[name] else None for name in ("layer", "index", "repeat")}
         return cls(kind, **number)  # type: ignore[arg-type]  # kind is one of Kind, checked above
 
     def __str__(self) -> str:
@@ -121,7 +121,7 @@ def positions(
     kind: str | Iterable[str] | None = None,
     layer: int | Iterable[int] | None = None,
     index: int | Iterable[int] | None = None,
-    use: int | Iterable[int] | None = None,
+    repeat: int | Iterable[int] | None = None,
     module: str | Iterable[str] | None = None,
     label: str | Iterable[str] | None = None,
 ) -> list[int]:
@@ -135,7 +135,7 @@ def positions(
     [3]
     """
     chosen = list(range(len(components)))
-    wanted: dict[str, Any] = dict(zip(CONDITIONS, (kind, layer, index, use, module, label), strict=True))
+    wanted: dict[str, Any] = dict(zip(CONDITIONS, (kind, layer, index, repeat, module, label), strict=True))
     known: dict[str, Sequence[str]] = {
         "kind": get_args(Kind),
         "module": get_args(Module),

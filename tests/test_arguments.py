@@ -131,7 +131,7 @@ class Table:
         ld.corpus_profile,
         ld.explore,
         ld.attention_patterns,
-        lambda m, t: ld.depth.sizes(m, t),
+        lambda m, t: ld.depth.residual_norms(m, t),
         lambda m, t: ld.depth.skip(m, t),
         lambda m, t: ld.depth.map_layers(m, m, t),
         lambda m, t: ld.depth.erase(m, ["Once upon", "One day"], answers=t),

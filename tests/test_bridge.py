@@ -148,7 +148,7 @@ def test_a_bridge_in_train_mode_is_put_back():
 def test_a_copy_of_a_bridge_is_another_model():
     bridge = boot(llama())
     copied = ld.load_model(bridge, copy=True)
-    assert copied.anatomy.root is not bridge
+    assert copied.architecture.root is not bridge
     np.testing.assert_allclose(
         ld.contributions(copied, PROMPTS, [7, 30]).values, ld.contributions(bridge, PROMPTS, [7, 30]).values, atol=1e-6
     )

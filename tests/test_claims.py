@@ -10,7 +10,7 @@ import layerdiv_tl as ld
 from layerdiv_tl.studies.study import CURVES, Study
 
 # What every finished cell has among its totals.
-DULL = {("squared", "accuracy"): 0.5, ("paper", "loss"): 0.2, ("paper", "bias"): 0.25, ("paper", "silent_bias"): 0.25}
+DULL = {("squared", "accuracy"): 0.5, ("paper", "loss"): 0.2, ("paper", "bias"): 0.25, ("paper", "zero_bias"): 0.25}
 DULL |= {("squared", f"diversity{kind}"): 1.0 for kind in ("", "_centered", "_logit", "_logit_centered")}
 MODULES = {"embedding": 1, "attention": 12, "mlp": 12}
 
@@ -55,14 +55,14 @@ def planted(models=8, tasks=4, *, curve=None, bias=None, diversity=None, totals=
                         }
                         rows.append({**about, "task": task, "partial": False, "members": place + 1, **row})
             if model in reuses:
-                rows.append({**about, "task": task, "table": "components", "use": 2})
-    columns = ["model", "task", "unit", "loss", "table", "component", "module", "members", "use", "partial", "term"]
+                rows.append({**about, "task": task, "table": "components", "repeat": 2})
+    columns = ["model", "task", "unit", "loss", "table", "component", "module", "members", "repeat", "partial", "term"]
     return Study(pd.DataFrame(rows).reindex(columns=[*columns, "mean"]), tuple(cells), (), ())
 
 
 def verdicts(study, **options):
     """{(number, reading): verdict}"""
-    frame = study.claims(draws=200, **options)
+    frame = study.claims(n_resamples=200, **options)
     assert (frame["low"] <= frame["estimate"]).eq(np.isfinite(frame["low"])).all()
     return dict(zip(zip(frame["number"], frame["reading"], strict=True), frame["verdict"], strict=True))
 
@@ -88,7 +88,7 @@ def test_mse_tracks_accuracy_where_it_was_made_to(relation, verdict):
 
 def test_curves_of_one_model_are_not_tested():
     """However many tasks: they share the model's curve, and nothing else at the same depth to hold it against."""
-    row = planted(models=1, tasks=12, curve=curves(1)).claims(draws=100).iloc[0]
+    row = planted(models=1, tasks=12, curve=curves(1)).claims(n_resamples=100).iloc[0]
     assert (row["verdict"], row["over"]) == ("not tested", "nothing")
     assert row["estimate"] > 0.8
     assert np.isnan([row["low"], row["p"]]).all()
@@ -100,7 +100,7 @@ def test_models_of_different_depths_are_not_tested():
     def curve(model, task):
         return curves(1, length=31 + 2 * int(model[1:]))(model, task)
 
-    row = planted(curve=curve).claims(draws=100).iloc[0]
+    row = planted(curve=curve).claims(n_resamples=100).iloc[0]
     assert row["low"] > 0.5
     assert np.isnan(row["p"])
     assert row["verdict"] == "not tested"
@@ -115,7 +115,7 @@ def test_a_jump_that_all_models_share_is_no_relation():
         late, found = np.arange(31) > 27, curves(0)(model, task)
         return found | {"accuracy": found["accuracy"] + 9 * late, "mse": found["mse"] - 9 * late}
 
-    row = planted(curve=curve).claims(draws=200).iloc[0]
+    row = planted(curve=curve).claims(n_resamples=200).iloc[0]
     assert row["low"] > 0.5
     assert row["verdict"] == "within noise"
 
@@ -135,9 +135,9 @@ def test_what_was_left_out_is_not_counted():
         found = curves(1)(model, task)
         return found | {"accuracy": np.full(31, 0.53)} if task == "t0" else found
 
-    claims = planted(models=3, curve=some_flat).claims(draws=50).set_index(["number", "reading"])
+    claims = planted(models=3, curve=some_flat).claims(n_resamples=50).set_index(["number", "reading"])
     assert "mean of 9 curves (3 more do not vary)" in claims["because"][1, "per model"]
-    always_moving = planted(models=3, curve=curves(1)).claims(draws=50).set_index(["number", "reading"])
+    always_moving = planted(models=3, curve=curves(1)).claims(n_resamples=50).set_index(["number", "reading"])
     assert always_moving["because"][5, "centered"].endswith("an interval needs 8 models and steps of both kinds")
 
 
@@ -155,7 +155,7 @@ def test_spearman_below_pearson_is_estimated_and_not_tested():
         return curves(0)(model, task) | {"accuracy": rng.binomial(48, level) / 48, "mse": -level}
 
     for curve in (far, counted):
-        row = planted(curve=curve).claims(draws=50).iloc[1]
+        row = planted(curve=curve).claims(n_resamples=50).iloc[1]
         assert row["high"] < 0
         assert row["verdict"] == "not tested"
 
@@ -171,7 +171,7 @@ def test_mlps_dominate_where_they_hold_more_than_half():
     for share, verdict in ((0.8, "confirmed"), (0.2, "refuted"), (0.5, "within noise")):
         study = planted(diversity={"embedding": 0.05, "attention": 0.95 - share, "mlp": share})
         assert verdicts(study)[4, "raw"] == verdict
-        assert study.claims(draws=50).set_index(["number", "reading"])["estimate"][4, "raw"] == pytest.approx(
+        assert study.claims(n_resamples=50).set_index(["number", "reading"])["estimate"][4, "raw"] == pytest.approx(
             share, abs=0.01
         )
 
@@ -199,7 +199,7 @@ def test_a_trade_off_where_accuracy_stands_still():
 
 def test_bias_beside_that_of_a_uniform_prediction():
     def totals(level):
-        return lambda model, task, members: {("paper", "bias"): level * 0.25, ("paper", "silent_bias"): 0.25}
+        return lambda model, task, members: {("paper", "bias"): level * 0.25, ("paper", "zero_bias"): 0.25}
 
     assert verdicts(planted(totals=totals(0.98)))[6, "Eq. 14"] == "confirmed"
     assert verdicts(planted(totals=totals(0.1)))[6, "Eq. 14"] == "refuted"
@@ -235,7 +235,7 @@ def test_what_does_not_rise_has_no_returns_to_diminish(shape):
             ("paper", "loss"): -shape(members),
         },
     )
-    claims = study.claims(draws=50).query("number == 7")
+    claims = study.claims(n_resamples=50).query("number == 7")
     assert claims["verdict"].tolist() == ["not tested", "not tested"]
     assert claims["because"].str.contains("no returns that could diminish").all()
 
@@ -258,10 +258,10 @@ def test_reuse_is_compared_with_the_model_of_its_size():
         found[8, "before the size correction, raw"] == found[8, "before the size correction, centered"] == "confirmed"
     )
     assert found[8, "after it, raw"] == found[8, "after it, centered"] == "refuted"
-    row = study.claims(draws=50).set_index(["number", "reading"]).loc[(8, "after it, raw")]
+    row = study.claims(n_resamples=50).set_index(["number", "reading"]).loc[(8, "after it, raw")]
     assert row["estimate"] == pytest.approx(2, rel=0.05)
     assert "m3 over m1" in row["because"]
-    other = study.claims(draws=50, pairs={"m3": "m0"})
+    other = study.claims(n_resamples=50, pairs={"m3": "m0"})
     assert other.loc[other["number"] == 8, "because"].str.contains("m3 over m0").all()
     with pytest.raises(ld.InputError, match="pairs names 'm9'"):
         study.claims(pairs={"m9": "m0"})

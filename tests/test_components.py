@@ -9,7 +9,7 @@ ALL = [
     Component("embed"),
     Component("pos_embed"),
     Component("attn", 0),
-    Component("attn", 3, use=2),
+    Component("attn", 3, repeat=2),
     Component("mlp", 11),
     Component("head", 3, 5),
     Component("head", 3, 5, 1),
@@ -54,7 +54,7 @@ def test_what_is_no_label_is_refused(label):
 
 def test_conditions_are_joined_by_and():
     assert positions(ALL, kind=["attn", "mlp"], layer=range(2, 12)) == [3, 4]
-    assert positions(ALL, module="attention", use=[1, 2]) == [3, 6]
+    assert positions(ALL, module="attention", repeat=[1, 2]) == [3, 6]
     assert positions(ALL, label="L3.H5") == [5]
 
 

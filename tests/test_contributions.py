@@ -175,9 +175,12 @@ def test_a_reused_layer_has_a_row_for_every_use():
     for unit, rows in (("sublayer", "attn"), ("head", "H0")):
         c = ld.contributions(model, PROMPTS, OPTIONS, unit=unit)
         labels = [component.label for component in c.components]
-        uses = ["L0@1", "L0@2", "L1@1", "L1@2"]
-        assert [label for label in labels if label.endswith(f".{rows}")] == [f"{use}.{rows}" for use in uses]
-        assert [j.label for j in c.junctions] == ["embed", *(f"{use}.{s}" for use in uses for s in ("attn", "mlp"))]
+        repeats = ["L0@1", "L0@2", "L1@1", "L1@2"]
+        assert [label for label in labels if label.endswith(f".{rows}")] == [f"{repeat}.{rows}" for repeat in repeats]
+        assert [j.label for j in c.junctions] == [
+            "embed",
+            *(f"{repeat}.{s}" for repeat in repeats for s in ("attn", "mlp")),
+        ]
         assert c.identity_gap <= 1e-6
     np.testing.assert_allclose(c.junction_scale[:, -1], 1, rtol=1e-6)
 
@@ -255,8 +258,8 @@ def test_hooks_are_gone_after_a_failure():
 def test_a_model_in_train_mode_answers_as_in_eval_mode():
     """Dropout never reaches a number."""
     model = gpt2()
-    quiet = ld.contributions(model, PROMPTS, OPTIONS).values
-    np.testing.assert_array_equal(ld.contributions(model.train(), PROMPTS, OPTIONS).values, quiet)
+    inference_mode_for = ld.contributions(model, PROMPTS, OPTIONS).values
+    np.testing.assert_array_equal(ld.contributions(model.train(), PROMPTS, OPTIONS).values, inference_mode_for)
 
 
 def test_saved_and_loaded_it_is_the_same(model, tmp_path):

@@ -44,7 +44,7 @@ def z_scored(frame, column):
 
 def test_one_model_is_scipys_correlation_and_t_test():
     frame = walks(np.random.default_rng(0), models=1)
-    table = correlations(frame, draws=50)
+    table = correlations(frame, n_resamples=50)
     for coefficient, scipys in (("pearson", stats.pearsonr), ("spearman", stats.spearmanr)):
         expected = scipys(frame["accuracy"], -frame["mse"])
         for reading in ("pooled", "per_model"):
@@ -56,7 +56,7 @@ def test_one_model_is_scipys_correlation_and_t_test():
 def test_pooled_is_scipys_correlation_of_z_scores():
     frame = walks(np.random.default_rng(1), models=8)
     frame = frame.drop(index=range(30))  # models of different lengths
-    table = correlations(frame, draws=50)
+    table = correlations(frame, n_resamples=50)
     accuracy, metric = z_scored(frame, "accuracy"), -z_scored(frame, "mse")
     for coefficient, scipys in (("pearson", stats.pearsonr), ("spearman", stats.spearmanr)):
         expected, found = scipys(accuracy, metric), cell(table, coefficient=coefficient)
@@ -67,7 +67,7 @@ def test_pooled_is_scipys_correlation_of_z_scores():
 
 def test_per_model_is_scipys_t_test_of_fishers_z():
     frame = walks(np.random.default_rng(2), models=8)
-    found = cell(correlations(frame, draws=50), "per_model")
+    found = cell(correlations(frame, n_resamples=50), "per_model")
     z = np.arctanh([stats.pearsonr(f["accuracy"], -f["mse"]).statistic for _, f in frame.groupby("model")])
     expected = stats.ttest_1samp(z, 0)
     assert found.r == pytest.approx(np.tanh(z.mean()))
@@ -77,7 +77,7 @@ def test_per_model_is_scipys_t_test_of_fishers_z():
 
 def test_final_is_scipys_correlation_over_models():
     frame = walks(np.random.default_rng(3), models=7)
-    table, last = correlations(frame, draws=50), frame[frame["junction"] == 60]
+    table, last = correlations(frame, n_resamples=50), frame[frame["junction"] == 60]
     for coefficient, scipys in (("pearson", stats.pearsonr), ("spearman", stats.spearmanr)):
         expected, found = scipys(last["accuracy"], -last["mse"]), cell(table, "final", coefficient=coefficient)
         assert (found.r, found.p_student) == pytest.approx((expected.statistic, expected.pvalue))
@@ -102,9 +102,9 @@ def test_the_interval_is_the_jackknife_over_models():
         full = z(frame)
         pseudo = [8 * full - 7 * z(frame[frame["model"] != f"m{m}"]) for m in range(8)]
         half = stats.t.ppf(0.975, 7) * stats.sem(pseudo)
-        found = cell(correlations(frame, draws=40), coefficient=coefficient)
+        found = cell(correlations(frame, n_resamples=40), coefficient=coefficient)
         assert (found.low, found.high) == pytest.approx((np.tanh(full - half), np.tanh(full + half)))
-    seven = cell(correlations(frame[frame["model"] != "m0"], draws=40))
+    seven = cell(correlations(frame[frame["model"] != "m0"], n_resamples=40))
     assert np.isnan(seven.low)
     assert "no interval: 7 of 8 models" in seven.note
 
@@ -114,7 +114,7 @@ def test_models_of_a_cluster_count_as_one():
     frame = walks(np.random.default_rng(5), models=8, junctions=20)
     copies = pd.concat([frame.assign(model=frame["model"] + f"-{k}") for k in range(3)])
     clusters = {name: name[:2] for name in copies["model"].unique()}
-    one, many = correlations(frame, draws=800), correlations(copies, clusters=clusters, draws=800)
+    one, many = correlations(frame, n_resamples=800), correlations(copies, clusters=clusters, n_resamples=800)
     for reading, p in (("pooled", "p_permutation"), ("per_model", "p_permutation"), ("final", "p_student")):
         columns = ["r", "low", "high", p]
         assert cell(many, reading)[columns].tolist() == pytest.approx(cell(one, reading)[columns].tolist())
@@ -137,7 +137,7 @@ def test_two_models_by_hand():
             "diversity": [20.0, 10.0, 0.0, 0.0, 2.0, 1.0],
         }
     )
-    table = correlations(frame, draws=20)
+    table = correlations(frame, n_resamples=20)
     assert cell(table, metric="diversity").r == pytest.approx(0.75)
     assert cell(table, "per_model", metric="diversity").r == pytest.approx(1.0)  # atanh 1 outweighs all
     assert cell(table, "final", metric="diversity").note.startswith("fewer than three models")
@@ -145,7 +145,7 @@ def test_two_models_by_hand():
 
 def test_the_average_is_fishers_and_untested():
     frame = walks(np.random.default_rng(6), models=8, tasks=4)
-    table = correlations(frame, draws=100)
+    table = correlations(frame, n_resamples=100)
     for reading in ("pooled", "per_model", "final"):
         rs = [cell(table, reading, f"t{t}").r for t in range(4)]
         average = cell(table, reading, "average")
@@ -158,12 +158,12 @@ def test_the_sign_says_what_is_expected():
     depth = np.arange(20.0)
     frame = pd.DataFrame({"model": "m", "task": "t0", "junction": depth, "accuracy": depth})
     frame = frame.assign(mse=-(depth**2), bias=depth, diversity=np.sqrt(depth), own=depth)
-    table = correlations(frame, draws=20)
+    table = correlations(frame, n_resamples=20)
     assert list(dict.fromkeys(table["metric"])) == ["mse", "bias", "diversity"]
     assert [cell(table, metric=m, coefficient="spearman").r for m in ("mse", "bias", "diversity")] == pytest.approx(
         [1, -1, 1]
     )
-    assert cell(correlations(frame, {"own": -1}, draws=20), metric="own").r == pytest.approx(-1)
+    assert cell(correlations(frame, {"own": -1}, n_resamples=20), metric="own").r == pytest.approx(-1)
     assert set(SIGNS.values()) == {1, -1}
 
 
@@ -174,7 +174,7 @@ def test_units_do_not_matter(seed, scale, offset):
     rng = np.random.default_rng(seed)
     frame = walks(rng, models=2, junctions=12)
     other = frame.assign(mse=frame["mse"].where(frame["model"] == "m0", scale * frame["mse"] + offset))
-    one, two = (correlations(f, draws=20) for f in (frame, other.sample(frac=1, random_state=seed)))
+    one, two = (correlations(f, n_resamples=20) for f in (frame, other.sample(frac=1, random_state=seed)))
     for reading in ("pooled", "per_model"):
         for coefficient in ("pearson", "spearman"):
             assert cell(two, reading, coefficient=coefficient).r == pytest.approx(
@@ -201,11 +201,11 @@ def test_the_p_counts_permutations_by_hand():
 
 
 def test_permutations_stay_within_a_depth():
-    ways = model_permutations([3, 5, 3, 3, 5, 3, 5], draws=1000)
+    ways = model_permutations([3, 5, 3, 3, 5, 3, 5], n_resamples=1000)
     assert ways.shape == (144, 7)
     assert len(np.unique(ways, axis=0)) == 144
     assert set(map(tuple, np.sort(ways[:, [1, 4, 6]], axis=1))) == {(1, 4, 6)}
-    drawn = model_permutations([3] * 9, draws=50, seed=1)
+    drawn = model_permutations([3] * 9, n_resamples=50, seed=1)
     assert drawn.shape == (51, 9)
     assert drawn[0].tolist() == list(range(9))
     assert (np.sort(drawn, axis=1) == np.arange(9)).all()
@@ -214,7 +214,7 @@ def test_permutations_stay_within_a_depth():
 
 def test_too_few_models_of_one_depth_have_no_p():
     frame = walks(np.random.default_rng(8), models=4)
-    row = cell(correlations(frame, draws=20))
+    row = cell(correlations(frame, n_resamples=20))
     assert np.isnan(row.p_permutation)
     assert "too few models of one depth" in row.note
 
@@ -231,7 +231,7 @@ def test_a_real_association_is_found():
     rng = np.random.default_rng(9)
     frame = walks(rng, models=8)
     frame["mse"] = 0.5 * frame["mse"] - frame["accuracy"]
-    table = correlations(frame, draws=999)
+    table = correlations(frame, n_resamples=999)
     for coefficient in ("pearson", "spearman"):
         for reading in ("pooled", "per_model"):
             row = cell(table, reading, coefficient=coefficient)
@@ -241,9 +241,12 @@ def test_a_real_association_is_found():
 
 def test_the_same_seed_gives_the_same_table_whatever_else_is_asked():
     frame = walks(np.random.default_rng(10), models=7, columns=("accuracy", "mse", "bias"))
-    pd.testing.assert_frame_equal(correlations(frame, draws=50), correlations(frame, draws=50))
-    alone = correlations(frame, {"bias": -1}, draws=50)
-    assert cell(alone, metric="bias").p_permutation == cell(correlations(frame, draws=50), metric="bias").p_permutation
+    pd.testing.assert_frame_equal(correlations(frame, n_resamples=50), correlations(frame, n_resamples=50))
+    alone = correlations(frame, {"bias": -1}, n_resamples=50)
+    assert (
+        cell(alone, metric="bias").p_permutation
+        == cell(correlations(frame, n_resamples=50), metric="bias").p_permutation
+    )
 
 
 def test_a_p_is_twice_the_side_it_lies_on():
@@ -259,24 +262,24 @@ def test_a_p_is_twice_the_side_it_lies_on():
 
 def test_constant_and_missing_curves_are_left_out_with_a_reason():
     frame = walks(np.random.default_rng(11), models=3)
-    whole = correlations(frame[frame["model"] == "m2"], draws=20)
+    whole = correlations(frame[frame["model"] == "m2"], n_resamples=20)
     frame.loc[frame["model"] == "m0", "accuracy"] = 0.1 + 0.2
     frame.loc[5 + 61, "mse"] = np.nan
-    row = cell(correlations(frame, draws=20))
+    row = cell(correlations(frame, n_resamples=20))
     assert row.r == pytest.approx(cell(whole).r)
     assert row.models == 1
     assert row.note.endswith("left out: m0 (constant accuracy), m1 (metric is not finite)")
     assert "no interval: 1 of 8 models" in row.note
-    row = cell(correlations(frame.assign(mse=1.0), draws=20), "per_model")
+    row = cell(correlations(frame.assign(mse=1.0), n_resamples=20), "per_model")
     assert np.isnan([row.r, row.low, row.p_student, row.p_permutation]).all()
     assert row.note.startswith("no model has two curves that vary")
-    average = cell(correlations(frame.assign(mse=1.0), draws=20), task="average")
+    average = cell(correlations(frame.assign(mse=1.0), n_resamples=20), task="average")
     assert np.isnan(average.r)
 
 
 def test_one_junction_is_no_curve():
     frame = walks(np.random.default_rng(12), models=4, junctions=1)
-    table = correlations(frame, draws=20)
+    table = correlations(frame, n_resamples=20)
     assert np.isnan(cell(table).r)
     assert np.isfinite(cell(table, "final").r)
 
@@ -313,7 +316,7 @@ def test_the_trade_off_by_hand(tmp_path):
             "diversity": [5.0, 4.0, 5.0, 4.0, 3.0, 2.0, 1.0],
         }
     )
-    found = tradeoff_signs(frame, draws=50)
+    found = tradeoff_signs(frame, n_resamples=50)
     # Steps: still together, rises apart, still together, falls together, still neither, still apart.
     assert found.counts.tolist() == [[0, 1, 0], [2, 1, 1], [1, 0, 0]]
     table = found.frame().set_index("accuracy")
@@ -322,7 +325,7 @@ def test_the_trade_off_by_hand(tmp_path):
     assert found.difference == pytest.approx(2 / 3 - 1 / 2)
     assert np.isnan(found.low)
     assert TradeOff.load(found.save(tmp_path / "t.safetensors")).frame().equals(table.reset_index())
-    assert tradeoff_signs(frame, still=0.3, draws=5).counts[1].sum() == 6
+    assert tradeoff_signs(frame, still=0.3, n_resamples=5).counts[1].sum() == 6
 
 
 def steps(rng, linked, models=4, junctions=61, tasks=2):
@@ -353,18 +356,18 @@ def test_a_trade_off_where_accuracy_stands_still_is_found():
 
 def test_the_trade_offs_interval_is_the_jackknife_over_models():
     frame = steps(np.random.default_rng(1), linked=True, models=8)
-    found = tradeoff_signs(frame, draws=20)
-    rest = [tradeoff_signs(frame[frame["model"] != f"m{m}"], draws=20).difference for m in range(8)]
+    found = tradeoff_signs(frame, n_resamples=20)
+    rest = [tradeoff_signs(frame[frame["model"] != f"m{m}"], n_resamples=20).difference for m in range(8)]
     pseudo = 8 * found.difference - 7 * np.array(rest)
     half = stats.t.ppf(0.975, 7) * stats.sem(pseudo)
     assert (found.low, found.high) == pytest.approx((found.difference - half, found.difference + half))
-    few = tradeoff_signs(frame[frame["model"].isin(["m0", "m1", "m2", "m3"])], draws=20)
+    few = tradeoff_signs(frame[frame["model"].isin(["m0", "m1", "m2", "m3"])], n_resamples=20)
     assert np.isnan([few.low, few.p, few.null_low]).all()
 
 
 def test_a_trade_off_that_never_stands_still_has_no_difference():
     frame = walks(np.random.default_rng(2), columns=("accuracy", "bias", "diversity"))
-    found = tradeoff_signs(frame, draws=20)
+    found = tradeoff_signs(frame, n_resamples=20)
     assert np.isnan([found.difference, found.p]).all()
     with pytest.raises(InputError, match="no step"):
         tradeoff_signs(frame[frame["junction"] == 0])
@@ -397,7 +400,7 @@ def test_the_fit_is_scipys():
 def test_curvature_and_aic_are_those_of_polyfit():
     rng = np.random.default_rng(1)
     x, y = rng.uniform(1, 10, 9), rng.normal(size=9)
-    rows = log_fit(x, y, draws=30, seed=2).frame().set_index("term")
+    rows = log_fit(x, y, n_resamples=30, seed=2).frame().set_index("term")
     s = (x - x.mean()) / x.std()
     (c, *_), cov = np.polyfit(s, y, 2, cov=True)
     assert rows.loc["curvature", "estimate"] == pytest.approx(c)
@@ -430,7 +433,7 @@ def test_any_points_give_numbers_or_nan(points):
     x, y = np.array(points).T
     if len(np.unique(x)) < 2 or np.ptp(np.log(x)) < 1e-3:
         return
-    fit = log_fit(x, y, draws=20)
+    fit = log_fit(x, y, n_resamples=20)
     assert np.isfinite([fit.slope, fit.intercept]).all()
     assert len(fit.frame()) == 4
     assert np.isfinite(fit.predict(3.0)["y"]).all()

@@ -11,7 +11,7 @@ from families import FAMILIES
 import layerdiv_tl as ld
 from layerdiv_tl.depth.change_point import change_point
 from layerdiv_tl.depth.layer_maps import _aligned, _fit
-from layerdiv_tl.model.capture import quiet
+from layerdiv_tl.model.capture import inference_mode_for
 from layerdiv_tl.model.patched_forward import Replay
 
 IDS = [[5, 1, 4, 1, 5, 9, 2, 6, 8, 30, 11], [3, 14, 15], [17, 11, 60, 0, 7]]
@@ -33,7 +33,7 @@ def case(request):
         ids = [model.tokenizer(text)["input_ids"] for text in [*TEXTS[:2], "One day there"]]
     else:
         model, ids = ld.load_model(FAMILIES[request.param]()), IDS
-    return model, Plain(model.anatomy.root, *PLACES[request.param]), ids
+    return model, Plain(model.architecture.root, *PLACES[request.param]), ids
 
 
 def first(x):
@@ -126,14 +126,14 @@ def close(a, b, tolerance=1e-5):
 def test_sizes_are_those_of_the_modules_themselves(case):
     """Relative norms and cosines are those of what the modules return beside what they were added to."""
     model, plain, ids = case
-    found = ld.depth.sizes(model, ids)
+    found = ld.depth.residual_norms(model, ids)
     expected = []
     for row in ids:
         seen, streams, _ = plain.writes(row)
         columns = []
         for layer in range(len(plain.blocks)):
             a, m, h = seen["attn", layer], seen["mlp", layer], streams[layer]
-            behind = h if model.anatomy.parallel else h + a
+            behind = h if model.architecture.parallel else h + a
             columns += [(a, h), (m, behind), (a + m, h)]
         expected.append(
             [
@@ -224,7 +224,7 @@ def test_the_lens_reads_out_every_junction(case):
     """KL and overlap are those of the model's own norm and unembedding, shown each junction's stream."""
     model, plain, ids = case
     for norm in ("recomputed", "frozen"):
-        found = ld.depth.lens(model, ids, norm, k=3)
+        found = ld.depth.logit_lens(model, ids, norm, k=3)
         labels = [c.label for c in found.components]
         assert labels[-1] == f"L{len(plain.blocks) - 1}.mlp"
         for text, row in enumerate(ids):
@@ -240,7 +240,7 @@ def test_the_lens_reads_out_every_junction(case):
                 for label, stream in junctions.items():
                     if label not in labels:
                         assert label.endswith(".attn")
-                        assert model.anatomy.parallel
+                        assert model.architecture.parallel
                         continue
                     with torch.no_grad():
                         normed = plain.final(stream[None])
@@ -351,7 +351,7 @@ def test_integrated_gradients_are_the_path_integral(case, part, baseline):
 def test_resuming_is_the_same_as_whole_passes(name):
     """Where blocks cannot be called again, whole passes give the same numbers."""
     model = ld.load_model(FAMILIES[name]())
-    with quiet(model.anatomy):
+    with inference_mode_for(model.architecture):
         replay = Replay(model, IDS)
         assert replay.resumes
         for part in ("layer", "attn", "mlp"):
@@ -378,10 +378,10 @@ def test_a_reused_layer_is_skipped_use_by_use():
     found = ld.depth.skip(root, IDS, first_token="changed")
     assert [c.label for c in found.components] == ["L0@1.layer", "L1.layer", "L0@2.layer"]
     first_use, second_use = (Uses(root.model.layers[0], n) for n in (1, 2))
-    for number, use in ((0, first_use), (2, second_use)):
+    for number, repeat in ((0, first_use), (2, second_use)):
         for text, row in enumerate(IDS):
             clean = root(input_ids=torch.tensor([row]), use_cache=False).logits[0]
-            with use:
+            with repeat:
                 changed = root(input_ids=torch.tensor([row]), use_cache=False).logits[0]
             off = (clean.softmax(-1) - changed.softmax(-1)).norm(dim=-1)
             close(found.output[found.text == text, number], off.detach())
@@ -439,11 +439,11 @@ def test_batches_do_not_matter(stories):
     """One text at a time gives what all together give."""
     for one, all_ in (
         (ld.depth.skip(stories, TEXTS, batch_tokens=1), ld.depth.skip(stories, TEXTS)),
-        (ld.depth.lens(stories, TEXTS, batch_tokens=1), ld.depth.lens(stories, TEXTS)),
-        (ld.depth.sizes(stories, TEXTS, batch_tokens=1), ld.depth.sizes(stories, TEXTS)),
+        (ld.depth.logit_lens(stories, TEXTS, batch_tokens=1), ld.depth.logit_lens(stories, TEXTS)),
+        (ld.depth.residual_norms(stories, TEXTS, batch_tokens=1), ld.depth.residual_norms(stories, TEXTS)),
         (ld.depth.erase(stories, TEXTS, batch_tokens=1), ld.depth.erase(stories, TEXTS)),
     ):
-        a, b = one.frame().drop(columns="use"), all_.frame().drop(columns="use")
+        a, b = one.frame().drop(columns="repeat"), all_.frame().drop(columns="repeat")
         assert a.component.tolist() == b.component.tolist()
         close(a.select_dtypes("number"), b.select_dtypes("number"))
 
@@ -461,11 +461,11 @@ def test_a_bridge_gives_the_same_numbers():
 
 
 ANALYZES = [
-    lambda m: ld.depth.sizes(m, IDS).relative,
+    lambda m: ld.depth.residual_norms(m, IDS).relative,
     lambda m: ld.depth.skip(m, IDS, "attn").output,
     lambda m: ld.depth.skip(m, IDS, "mlp", "local").later,
     lambda m: ld.depth.skip(m, IDS, "layer", "future").output,
-    lambda m: ld.depth.lens(m, IDS).kl,
+    lambda m: ld.depth.logit_lens(m, IDS).kl,
     lambda m: ld.depth.erase(m, IDS).effect,
     lambda m: ld.depth.integrated_gradients(m, IDS[:1], "mlp", steps=8).attribution,
     lambda m: ld.depth.map_layers(m, m, IDS).error,
@@ -490,9 +490,9 @@ def test_the_users_model_is_left_as_it_was():
 def test_results_survive_the_disk(tmp_path):
     """What is loaded is what was saved."""
     results = [
-        ld.depth.sizes(llama(), IDS),
+        ld.depth.residual_norms(llama(), IDS),
         ld.depth.skip(llama(), IDS),
-        ld.depth.lens(llama(), IDS),
+        ld.depth.logit_lens(llama(), IDS),
         ld.depth.erase(llama(), IDS),
         ld.depth.integrated_gradients(llama(), IDS, steps=4),
         ld.depth.map_layers(llama(), llama(seed=1), IDS),
@@ -542,7 +542,7 @@ def test_maps_are_ridge_regressions(stories):
     found = ld.depth.map_layers(stories, other, texts, ridge=0.01, held_out=0.25, seed=3)
     order = np.random.default_rng(3).permutation(12)
     held, fitting = sorted(order[:3]), sorted(order[3:])
-    x, y = ([Plain(m.anatomy.root, *PLACES["stories"]).run(row)[0][1:] for row in texts] for m in (stories, other))
+    x, y = ([Plain(m.architecture.root, *PLACES["stories"]).run(row)[0][1:] for row in texts] for m in (stories, other))
     for s in range(5):
         for t in range(3):
             together = [
@@ -634,7 +634,7 @@ def test_a_task_brings_its_prompts_and_answers(stories):
     task = ld.Task.from_frame(rows, template="One {word} day Lily saw", options=["a", "the"], label="opposite")
     by_hand = ld.depth.erase(stories, list(task.prompts), answers=[" a", " the"])
     close(ld.depth.erase(stories, task).effect, by_hand.effect)
-    assert ld.depth.sizes(stories, task).text.max() == 1
+    assert ld.depth.residual_norms(stories, task).text.max() == 1
 
 
 @pytest.mark.parametrize(
@@ -662,13 +662,13 @@ def test_a_task_brings_its_prompts_and_answers(stories):
         (lambda m: ld.depth.integrated_gradients(m, IDS, baseline="mean"), "baseline='mean' is unknown"),
         (lambda m: ld.depth.integrated_gradients(m, IDS, path="even"), "path='even' is unknown"),
         (lambda m: ld.depth.integrated_gradients(m, IDS, baseline="zero"), "use path='graded'"),
-        (lambda m: ld.depth.lens(m, IDS, "none"), "norm='none' is unknown"),
-        (lambda m: ld.depth.lens(m, IDS, k=62), "k=62"),
-        (lambda m: ld.depth.sizes(m, []), "there are no prompts"),
-        (lambda m: ld.depth.sizes(m, "text"), "without a tokenizer"),
+        (lambda m: ld.depth.logit_lens(m, IDS, "none"), "norm='none' is unknown"),
+        (lambda m: ld.depth.logit_lens(m, IDS, k=62), "k=62"),
+        (lambda m: ld.depth.residual_norms(m, []), "there are no prompts"),
+        (lambda m: ld.depth.residual_norms(m, "text"), "without a tokenizer"),
         (lambda m: ld.depth.erase(m, IDS, answers=["a", "b", "c"]), "without a tokenizer"),
         (lambda m: ld.depth.erase(m, IDS, span="suffix"), "span='suffix'"),
-        (lambda m: ld.depth.sizes(m, IDS).change_point("head"), "part='head'"),
+        (lambda m: ld.depth.residual_norms(m, IDS).change_point("head"), "part='head'"),
         (lambda m: ld.depth.map_layers(m, llama(vocab_size=99), IDS), "has 61 token ids and LlamaForCausalLM 99"),
         (lambda m: ld.depth.map_layers(m, m, IDS[:1]), "at least two texts"),
         (lambda m: ld.depth.map_layers(m, m, [[1], [2, 3]]), "text 0 has one token"),
@@ -683,7 +683,9 @@ def test_bad_input_is_refused_in_a_sentence(call, says):
 
 
 @pytest.mark.parametrize("wrong", [0, -1, True, 1.5, "many"])
-@pytest.mark.parametrize("name", ["sizes", "skip", "lens", "erase", "integrated_gradients", "agreement", "map_layers"])
+@pytest.mark.parametrize(
+    "name", ["residual_norms", "skip", "logit_lens", "erase", "integrated_gradients", "agreement", "map_layers"]
+)
 def test_a_pass_of_no_tokens_is_refused(name, wrong):
     """0 is not "what is fast"."""
     m = ld.load_model(llama())
@@ -703,7 +705,7 @@ def test_a_stream_that_something_else_writes_to_is_refused():
 
 def test_a_result_tells_itself_in_a_line():
     """In a notebook a result is its name and the shapes of what it holds, not its numbers."""
-    sizes = ld.depth.sizes(llama(), [[1, 2, 3, 4]])
+    sizes = ld.depth.residual_norms(llama(), [[1, 2, 3, 4]])
     told = repr(sizes)
     assert told.startswith("Sizes(components=")
     assert f"relative={sizes.relative.dtype}{list(sizes.relative.shape)}" in told

@@ -18,9 +18,9 @@ IDS = [[5, 1, 4, 1, 5, 9], [3, 14, 15], [17, 11, 60, 0, 7]]
 def results():
     model = ld.load_model(llama(num_hidden_layers=4))
     return {
-        "sizes": ld.depth.sizes(model, IDS),
+        "sizes": ld.depth.residual_norms(model, IDS),
         "skip": ld.depth.skip(model, IDS),
-        "lens": ld.depth.lens(model, IDS),
+        "lens": ld.depth.logit_lens(model, IDS),
         "erase": ld.depth.erase(model, IDS, layers=[0, 2, 3]),
         "gradients": ld.depth.integrated_gradients(model, IDS, "mlp", steps=8),
         "maps": ld.depth.map_layers(model, llama(seed=1), IDS),

@@ -32,7 +32,7 @@ def case(request):
     """(model, its Hugging Face model by hand, questions)."""
     model = request.getfixturevalue("stories") if request.param == "stories" else FAMILIES[request.param]()
     model = ld.load_model(model)
-    return model, Plain(model.anatomy.root, *PLACES[request.param]), TEXTS if request.param == "stories" else ROWS
+    return model, Plain(model.architecture.root, *PLACES[request.param]), TEXTS if request.param == "stories" else ROWS
 
 
 def whole(model, text, answer):
@@ -116,7 +116,7 @@ def test_batches_change_nothing():
         assert one.answer_lengths.tolist() == [3, 1, 2, 1]
 
 
-def made(effects, groups, lengths=None, rank=None, draws=1000):
+def made(effects, groups, lengths=None, rank=None, n_resamples=1000):
     """A result with these effects."""
     effects = np.asarray(effects, dtype=float)
     count, layers = effects.shape
@@ -133,7 +133,7 @@ def made(effects, groups, lengths=None, rank=None, draws=1000):
         effect="skip",
         part="layer",
         model="made",
-        draws=draws,
+        n_resamples=n_resamples,
     )
 
 
@@ -189,7 +189,9 @@ def test_the_slope_is_that_of_the_groups_scores():
     line = np.polyfit([1, 2, 3], found.frame()["score"], 1, w=np.sqrt(heavy))
     assert np.isclose(found.slope.value, line[0])
     chance = [
-        made(pointed(5 + rng.normal(size=60)) * rng.gamma(1, size=(60, 1)), np.repeat([1, 2], 30), draws=200).slope.p
+        made(
+            pointed(5 + rng.normal(size=60)) * rng.gamma(1, size=(60, 1)), np.repeat([1, 2], 30), n_resamples=200
+        ).slope.p
         for _ in range(200)
     ]
     assert 0.01 <= np.mean(np.array(chance) <= 0.05) <= 0.10
@@ -235,13 +237,13 @@ def test_the_intervals_cover():
     slopes, scores, even = [], [], []
     for seed in range(200):
         places = 5 + 0.5 * hops + rng.uniform(-2, 2, size=120)
-        found = made(pointed(places), hops, draws=300)
+        found = made(pointed(places), hops, n_resamples=300)
         frame = found.frame()
         slopes.append(found.slope.low <= 0.5 <= found.slope.high)
         scores.append(
             (frame["score_low"] <= 5 + 0.5 * frame["group"]) & (5.0 + 0.5 * frame["group"] <= frame["score_high"])
         )
-        even.append(slope(hops.astype(float), rng.normal(size=120), draws=200, seed=seed).p)
+        even.append(slope(hops.astype(float), rng.normal(size=120), n_resamples=200, seed=seed).p)
     assert 0.90 <= np.mean(slopes) <= 0.99
     assert 0.90 <= np.mean(scores) <= 0.98
     assert 0.01 <= np.mean(np.array(even) <= 0.05) <= 0.10
@@ -266,7 +268,7 @@ def test_right_is_what_the_model_writes(stories):
     for row, (text, answer, _) in zip(found.questions.itertuples(), asked, strict=True):
         ids, start = whole(stories, text, answer)
         given = torch.tensor([ids[:start]])
-        written = stories.anatomy.root.generate(
+        written = stories.architecture.root.generate(
             given, max_new_tokens=len(ids) - start, do_sample=False, attention_mask=torch.ones_like(given)
         )
         assert row.right == (written[0, start:].tolist() == ids[start:])
@@ -275,13 +277,13 @@ def test_right_is_what_the_model_writes(stories):
 
 def test_a_result_comes_back_from_disk(tmp_path):
     """What is loaded is what was saved."""
-    found = ld.depth.depth_score(llama(), [*ROWS, *ROWS], part="mlp", draws=50, seed=3)
+    found = ld.depth.depth_score(llama(), [*ROWS, *ROWS], part="mlp", n_resamples=50, seed=3)
     assert np.isfinite(found.slope.low)
     again = ld.depth.DepthScore.load(found.save(tmp_path / "score.safetensors"))
     assert again.frame().equals(found.frame())
     assert again.by_layer().equals(found.by_layer())
     assert again.slope == found.slope
-    assert (again.by, again.part, again.draws, again.seed) == ("hops", "mlp", 50, 3)
+    assert (again.by, again.part, again.n_resamples, again.seed) == ("hops", "mlp", 50, 3)
 
 
 def test_tasks_and_other_groups():
@@ -327,7 +329,7 @@ def test_tasks_and_other_groups():
         (ROWS, {"by": "hops"}, "by="),
         (ROWS, {"by": np.array(3)}, "by="),
         (ROWS, {"by": [1, 2, None, 4]}, "question 2.*None"),
-        (ROWS, {"draws": 0}, "draws=0"),
+        (ROWS, {"n_resamples": 0}, "draws=0"),
         (ROWS, {"seed": -1}, "seed=-1"),
         ([("text", " answer", 1)], {}, "without a tokenizer"),
     ],

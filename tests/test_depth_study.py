@@ -17,7 +17,7 @@ from test_study import words  # noqa: F401  (words is a fixture)
 import layerdiv_tl as ld
 from layerdiv_tl.cli import main
 from layerdiv_tl.depth.layer_maps import LayerMaps
-from layerdiv_tl.depth.residual_norms import Sizes
+from layerdiv_tl.depth.residual_norms import ResidualNorms
 from layerdiv_tl.depth.skipping import Skip
 from layerdiv_tl.studies.depth_study import Analysis, DepthStudy
 from layerdiv_tl.views.depth_page import depth_findings
@@ -46,10 +46,10 @@ def test_every_analysis_is_that_of_its_own_function(study, models):
     texts = [list(ids) for ids in models["one"].tokenizer(TEXTS, add_special_tokens=False)["input_ids"]]
     own = {a.name: a.result for a in study.analyses if a.model == "one"}
     again = {
-        "sizes": ld.depth.sizes(models["one"], texts),
+        "residual_norms": ld.depth.residual_norms(models["one"], texts),
         "skip": ld.depth.skip(models["one"], texts),
         "skip_future": ld.depth.skip(models["one"], texts, mode="future"),
-        "lens": ld.depth.lens(models["one"], texts),
+        "logit_lens": ld.depth.logit_lens(models["one"], texts),
         "agreement": ld.depth.agreement(models["one"], texts),
         "drop_plan": ld.depth.drop_plan(models["one"], texts, 1),
     }
@@ -70,7 +70,7 @@ def test_what_is_finished_is_not_computed_again(study, models, place, monkeypatc
         real = getattr(ld.depth, name)
         return lambda *args, **options: (runs.append(name), real(*args, **options))[1]
 
-    for name in ("sizes", "skip", "lens", "agreement", "drop_plan", "depth_score", "map_layers"):
+    for name in ("residual_norms", "skip", "logit_lens", "agreement", "drop_plan", "depth_score", "map_layers"):
         monkeypatch.setattr(ld.depth, name, counted(name))
     again = ld.run_depth(models, texts=TEXTS, out=place, questions=2, drop=1)
     assert runs == []
@@ -78,7 +78,7 @@ def test_what_is_finished_is_not_computed_again(study, models, place, monkeypatc
     next(place.glob("depth/one/lens-*.json")).unlink()
     next(place.glob("depth/one/sizes-*.safetensors")).unlink()
     again = ld.run_depth(models, texts=TEXTS, out=place, questions=2, drop=1)
-    assert runs == ["sizes", "lens"]
+    assert runs == ["residual_norms", "logit_lens"]
     pd.testing.assert_frame_equal(again.frame(), study.frame())
     ld.run_depth(models, texts=TEXTS, out=place, questions=2, drop=2)
     assert runs[2:] == ["drop_plan", "drop_plan"]  # only what depends on it
@@ -107,7 +107,7 @@ def test_the_tidy_frame_holds_every_analysis(study):
     """A number of it is a number of the analysis, with its interval."""
     frame = study.frame()
     assert set(frame["analysis"]) == {a.name for a in study.analyses}
-    sizes = study.of(Sizes)[0][1].frame().set_index("component")
+    sizes = study.of(ResidualNorms)[0][1].frame().set_index("component")
     at = frame.query("model == 'one' and analysis == 'sizes' and component == 'L1.mlp' and quantity == 'relative'")
     assert at[["value", "low", "high"]].values[0].tolist() == pytest.approx(
         sizes.loc["L1.mlp", ["relative", "relative_low", "relative_high"]].tolist(), nan_ok=True
@@ -118,7 +118,7 @@ def made(*results, model="m"):
     """A study of results that were made by hand."""
     about = {"settings": {"weights": "0" * 64, "dtype": "float32"}, "versions": {"layerdiv_tl": "0"}}
     about |= {"seconds": 0.0, "finished": "2000-01-01T00:00"}
-    names = {Sizes: "sizes", Skip: "skip_future", LayerMaps: "map_layers"}
+    names = {ResidualNorms: "residual_norms", Skip: "skip_future", LayerMaps: "map_layers"}
     return tuple(Analysis(model, names[type(r)], "texts", r, about) for r in results)
 
 
@@ -127,7 +127,7 @@ def sizes_of(levels, texts=12, seed=0):
     rng = np.random.default_rng(seed)
     names = tuple(ld.Component("layer", i) for i in range(len(levels)))
     relative = np.asarray(levels) * (1 + 0.1 * rng.normal(size=(3 * texts, len(levels))))
-    return Sizes(names, relative, np.zeros_like(relative), relative, np.repeat(np.arange(texts), 3), "m")
+    return ResidualNorms(names, relative, np.zeros_like(relative), relative, np.repeat(np.arange(texts), 3), "m")
 
 
 def skip_of(effect, output, texts=12, seed=0):
@@ -342,7 +342,7 @@ def test_claim_12_is_about_the_diagonal():
 def test_without_depth_analyses_the_claims_say_how_to_get_them():
     from test_claims import planted
 
-    frame = planted().claims(draws=20)
+    frame = planted().claims(n_resamples=20)
     late = frame[frame["number"] >= 9]
     assert late["number"].tolist() == [9, 10, 11, 12]
     assert set(late["verdict"]) == {"not tested"}
@@ -422,7 +422,7 @@ def test_a_report_of_a_study_shows_the_depth_analyses_beside_it(models, tmp_path
     eight = [*TEXTS, *(" ".join(reversed(text.split())) for text in TEXTS)]
     ld.run_depth(one, task, eight, out=tmp_path, questions=0, drop=1)
     whole = ld.Study.load(tmp_path)
-    claims = whole.claims(draws=20).set_index("number")
+    claims = whole.claims(n_resamples=20).set_index("number")
     assert (claims.loc[9, "over"] == "texts").all()
     assert "Depth, model by model" in whole.report(tmp_path / "r.html").read_text()
 
@@ -449,7 +449,7 @@ def test_wrong_input_is_a_sentence(arguments, sentence, tmp_path, monkeypatch, m
 
 def test_a_word_is_several_tasks_and_nonsense_is_refused_before_anything_runs(tmp_path, monkeypatch):
     """`zoo` is what the zoo was trained on; what cannot be dropped or asked is said at once."""
-    monkeypatch.setattr(ld.depth, "sizes", lambda *given, **options: pytest.fail("it ran"))
+    monkeypatch.setattr(ld.depth, "residual_norms", lambda *given, **options: pytest.fail("it ran"))
     with pytest.raises(ld.InputError, match="drop=0 must be a whole number of at least 1"):
         ld.run_depth("zoo/d1", "zoo", drop=0)
     with pytest.raises(ld.InputError, match="questions=-1 must be a whole number of at least 0"):

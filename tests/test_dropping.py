@@ -208,7 +208,7 @@ def case(request):
     model = ld.load_model(FAMILIES[request.param](), tokenizer=words())
     rows = texts(10)
     task = asked(rows, [7, 11, 30], np.arange(10) % 3)
-    return model, Plain(model.anatomy.root, request.param), rows, task
+    return model, Plain(model.architecture.root, request.param), rows, task
 
 
 @pytest.mark.parametrize("part", ["sublayer", "layer"])
@@ -222,7 +222,7 @@ def test_effects_are_those_of_single_patched_passes(case, part, of):
 @pytest.mark.parametrize("part", ["sublayer", "layer"])
 def test_effects_in_a_trained_model_are_those_of_single_patched_passes(stories, part):
     """The same law where layers do something."""
-    check_effects(stories, Plain(stories.anatomy.root, "stories"), texts(5, vocabulary=500), None, part)
+    check_effects(stories, Plain(stories.architecture.root, "stories"), texts(5, vocabulary=500), None, part)
 
 
 def check_effects(model, plain, rows, task, part):
@@ -266,7 +266,7 @@ def test_block_influence_is_one_minus_the_cosine_of_hidden_states(family):
     """1 − cos of the streams before and behind every layer, attention and MLP, at every token."""
     root = FAMILIES[family]()
     plain, rows = Plain(root, family), texts(4)
-    sizes = ld.depth.sizes(ld.load_model(root), rows)
+    sizes = ld.depth.residual_norms(ld.load_model(root), rows)
     for part in ("attn", "mlp", "layer"):
         here = [i for i, c in enumerate(sizes.components) if c.kind == part]
         wanted = np.concatenate([plain.sizes(row, part)["influence"] for row in rows])
@@ -283,7 +283,7 @@ def test_small_influences_keep_their_digits(dtype):
             module.weight *= 1e-4
     plain = Plain(root.to(dtype).double(), "llama")
     wanted = np.concatenate([plain.sizes(row, "attn")["influence"] for row in texts(4)])[:, 1]
-    sizes = ld.depth.sizes(ld.load_model(root.to(dtype)), texts(4))
+    sizes = ld.depth.residual_norms(ld.load_model(root.to(dtype)), texts(4))
     here = [c.label for c in sizes.components].index("L1.attn")
     assert wanted.max() < 1e-6
     np.testing.assert_allclose(sizes.influence[:, here], wanted, rtol=1e-3 if dtype is torch.float32 else 0.2)
@@ -295,7 +295,7 @@ def test_influence_of_a_write_that_turns_the_stream_round_is_two():
     text = np.zeros(5, dtype=int)
     relative = np.array([[0.5], [2.0], [2.0], [1.0], [0.5]], dtype=np.float32)
     cosine = np.array([[1.0], [-1.0], [-0.5], [0.0], [-1.0]], dtype=np.float32)
-    sizes = ld.depth.Sizes(names, relative, cosine, relative, text, "made")
+    sizes = ld.depth.ResidualNorms(names, relative, cosine, relative, text, "made")
     close(sizes.influence[:, 0], [0, 2, 1, 1 - 2**-0.5, 0], 1e-7)
 
 
@@ -723,7 +723,7 @@ def test_uses_of_a_reused_layer_go_one_by_one(tmp_path):
         wanted = cross_entropy(logits, torch.tensor(LENGTHS[row][1:]), reduction="sum").item()
         close(plan.loss[number, 1], wanted)
     for call in (plan.llm_drop, lambda: plan.export(tmp_path / "p.json")):
-        with pytest.raises(ld.InputError, match="use"):
+        with pytest.raises(ld.InputError, match="repeat"):
             call()
     assert not (tmp_path / "p.json").exists()
     read = pd.read_csv(plan.export(tmp_path / "p.csv"))
@@ -731,7 +731,7 @@ def test_uses_of_a_reused_layer_go_one_by_one(tmp_path):
     # A number of a layer is not a place in the list of blocks here, whatever goes.
     root.model.layers[1], root.model.layers[2] = root.model.layers[0], root.model.layers[1]
     again = ld.depth.drop_plan(root, LENGTHS, 1, {"L0@1.layer": 3, "L0@2.layer": 2, "L1.layer": 1}, random=1)
-    with pytest.raises(ld.InputError, match="use"):
+    with pytest.raises(ld.InputError, match="repeat"):
         again.llm_drop()
     frame = ld.depth.agreement(root, LENGTHS).frame()
     assert frame.component.tolist() == ["L0@1.attn", "L0@1.mlp", "L0@2.attn", "L0@2.mlp", "L1.attn", "L1.mlp"]

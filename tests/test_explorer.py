@@ -88,7 +88,7 @@ def test_cosines_are_those_of_the_logits(name, unit):
     """Of the centered contributions to every id at every token, written out."""
     model = ld.load_model(FAMILIES[name]())
     names, found = cosines(model, IDS, unit)
-    every = list(range(model.anatomy.outputs))
+    every = list(range(model.architecture.outputs))
     prompts = [IDS[: i + 1] for i in range(len(IDS))]
     c = ld.contributions(model, prompts, every, unit=unit)
     assert c.components == names

@@ -78,7 +78,7 @@ def test_a_family(name):
     c = ld.contributions(model, PROMPTS, OPTIONS)
     for row, prompt in enumerate(PROMPTS):
         with torch.no_grad():
-            plain = model.anatomy.root(torch.tensor([prompt])).logits[0, -1, OPTIONS].double().numpy()
+            plain = model.architecture.root(torch.tensor([prompt])).logits[0, -1, OPTIONS].double().numpy()
         np.testing.assert_allclose(c.model_logits[row], plain, atol=2e-5)
         if c.soft_cap is None:
             np.testing.assert_allclose(c.logits[row], plain, atol=2e-5)
@@ -137,15 +137,15 @@ def test_a_family_in_compatibility_mode(name):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_stream_half_way_through_a_parallel_block_is_said_to_be_partial(name):
     """Asked of the model: does a block's MLP see what its attention wrote?"""
-    from layerdiv_tl.model.capture import pad, quiet, run
+    from layerdiv_tl.model.capture import inference_mode_for, pad, run
 
     model = ld.load_model(FAMILIES[name]())
-    attention, mlp = model.anatomy.writes[:2]
+    attention, mlp = model.architecture.writes[:2]
     ids, mask = pad(PROMPTS[:1])
 
     def wrote():
-        with quiet(model.anatomy):
-            return run(model.anatomy, ids, mask, torch.tensor([ids.shape[1] - 1])).firings[1].wrote
+        with inference_mode_for(model.architecture):
+            return run(model.architecture, ids, mask, torch.tensor([ids.shape[1] - 1])).firings[1].wrote
 
     def nudge(module, args, output):
         first = output[0] if isinstance(output, tuple) else output

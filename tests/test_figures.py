@@ -91,7 +91,7 @@ def test_every_kind_is_reached_by_name_and_an_unknown_one_is_told_the_others(hea
     assert heads.plot(kind="scatter", dark=True).layout.template.layout.paper_bgcolor == style.DARK.paper
 
 
-@pytest.mark.parametrize("kind", ["bars", "scatter", "depth", "heads", "pairwise", "tradeoff", "uses"])
+@pytest.mark.parametrize("kind", ["bars", "scatter", "depth", "heads", "pairwise", "tradeoff", "repeats"])
 def test_an_unknown_part_is_refused(reused, kind):
     with pytest.raises(ld.InputError, match="part='middle' is unknown"):
         reused.plot(kind=kind, part="middle")
@@ -99,7 +99,7 @@ def test_an_unknown_part_is_refused(reused, kind):
 
 def test_bars_of_uses_show_what_by_use_says(reused):
     """One bar a block, kind and head in three panels; buttons change the part, and the share in the subtitle."""
-    frame, figure = reused.by_use(), reused.plot(kind="uses")
+    frame, figure = reused.by_repeat(), reused.plot(kind="repeats")
     modules = np.where(frame["kind"] == "mlp", "MLP", "Attention")
     for row, at in enumerate(("diversity_centered", "cosine_centered", "share_centered")):
         drawn = [t for t in figure.data if t.yaxis == ("y" if row == 0 else f"y{row + 1}")]
@@ -113,7 +113,7 @@ def test_bars_of_uses_show_what_by_use_says(reused):
     assert f"{100 * frame.attrs['share']:.3g} % " in raw.args[1]["title.subtitle.text"]
     np.testing.assert_array_equal(shift.args[0]["y"][0], frame["diversity_shift"][modules == "Attention"])
     np.testing.assert_array_equal(shift.args[0]["y"][2], frame["cosine_centered"][modules == "Attention"])
-    few = reused.plot(kind="uses", most=3)
+    few = reused.plot(kind="repeats", most=3)
     assert "The 3 of 10 with the largest." in few.layout.title.subtitle.text.replace("<br>", " ")
     assert sum(len(t.y) for t in few.data) == 9
 
@@ -144,7 +144,7 @@ def test_the_scatter_shows_bias_against_diversity_in_every_part(heads):
             expected = frame[[f"bias{suffix(other)}", f"diversity{suffix(other)}"]]
             assert marks(shown) == {label: tuple(row) for label, row in zip(frame.index, expected.values, strict=True)}
             guides = {trace.name: trace for trace in shown.data if trace.mode == "lines"}
-            silent = (heads if other == "raw" else getattr(heads, other)).silent_bias
+            silent = (heads if other == "raw" else getattr(heads, other)).zero_bias
             assert set(guides["a component that writes nothing"].x) == {silent}
             assert guides["net = 0"].x == guides["net = 0"].y
             # Every mark is inside the axes.

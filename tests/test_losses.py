@@ -84,7 +84,7 @@ def test_the_papers_form_in_loops(case):
     u, labels, t = case
     d, truth = ld.decompose(u, labels, loss="paper"), brute.paper_form(u, t)
     assert (d.loss, d.bias, d.diversity, d.mismatch) == near((truth.loss, truth.bias, truth.diversity, truth.mismatch))
-    assert d.silent_bias == near(truth.uniform)
+    assert d.zero_bias == near(truth.uniform)
     assert d.gap is None
     frame = d.by_component()
     assert frame["bias"].tolist() == near(truth.member_bias)
@@ -100,7 +100,7 @@ def test_the_papers_form_in_loops(case):
 def test_the_uniform_baseline_of_the_paper(options, uniform):
     """A member that says nothing has the bias of the uniform predictor: 25.00, 22.22, 18.75 in the paper's units."""
     d = ld.decompose(np.zeros((1, 2, options)), [0], loss="paper")
-    assert (d.loss, d.bias, d.silent_bias) == near((uniform, uniform, uniform))
+    assert (d.loss, d.bias, d.zero_bias) == near((uniform, uniform, uniform))
     assert f"{100 * uniform:.4g}" in repr(d)
 
 
@@ -126,7 +126,7 @@ def test_cross_entropy_in_loops(case, tau, dense):
         assert frame[column].tolist() == near(list(expected))
     assert d.by_module()["net_linear"].sum() + d.entropy == near(d.loss)
     if not dense:
-        assert d.silent_bias == near(np.log(u.shape[2]))
+        assert d.zero_bias == near(np.log(u.shape[2]))
 
 
 @settings(max_examples=40, deadline=None)
@@ -208,7 +208,7 @@ def test_theorem_2_exactly(case):
     """Diversity ≤ bias for the ensemble; for a module |√Div − √Bias| ≤ √MSE."""
     u, labels, t = case
     d = ld.decompose(u, labels, components=NAMES[: u.shape[1]])
-    frame = d.limits().set_index("module")
+    frame = d.bounds().set_index("module")
     truth = brute.theorem2_bounds(u, t, [c.module for c in d.components])
     slack = 1e-9 * (1 + d.bias)
     assert d.diversity <= d.bias + slack
@@ -221,14 +221,14 @@ def test_theorem_2_exactly(case):
 def test_a_module_without_bias_may_keep_its_diversity():
     """Against the printed module limit: MLP bias 0, MLP diversity the whole loss."""
     u = np.array([[[4.0, 4.0], [1.0, 0.0]]])
-    frame = ld.decompose(u, [0], components=["embed", "L0.mlp"]).limits().set_index("module")
+    frame = ld.decompose(u, [0], components=["embed", "L0.mlp"]).bounds().set_index("module")
     assert frame["bias"]["mlp"] == 0
     assert frame["diversity"]["mlp"] == frame.attrs["loss"] > 0
     # The limit holds once the loss vanishes as well.
     for loss in (1.0, 1e-2, 1e-4):
         near_right = np.array([[[1.0, 0.0], [1 + loss, 0.0]]])
         d = ld.decompose(near_right, [0], components=["L0.mlp", "embed"])
-        assert d.limits().set_index("module")["diversity"]["mlp"] <= d.loss + 1e-15
+        assert d.bounds().set_index("module")["diversity"]["mlp"] <= d.loss + 1e-15
 
 
 @settings(max_examples=40, deadline=None)
@@ -408,7 +408,7 @@ def test_intervals_are_of_the_mean_over_examples():
         if loss in ("squared", "cross_entropy"):
             frames.append(d.nested(groups))
         if loss == "squared":
-            frames += [d.tradeoff(), d.limits()]
+            frames += [d.tradeoff(), d.bounds()]
         for frame in frames:
             lows = [column for column in frame if column.endswith("_low")]
             assert lows
@@ -515,7 +515,7 @@ def test_bad_questions_are_answered_in_a_sentence():
         ld.decompose(U, LABELS, loss="cross_entropy", tau=1).nested(["a", "a", "b"])
     for loss in ("paper", "brier"):
         other = ld.decompose(U, LABELS, loss=loss)
-        for question in (other.nested, other.tradeoff, other.limits):
+        for question in (other.nested, other.tradeoff, other.bounds):
             with pytest.raises(ld.InputError, match="decompose with"):
                 question()
     c = ld.contributions(llama(), [[1, 2]], [7, 9])

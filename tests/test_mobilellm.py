@@ -111,8 +111,8 @@ def test_logits_are_those_of_a_plain_pass(tmp_path, shared_layers, shared_embedd
         assert c.identity_gap <= 1e-6
         expected = [plain(folder, ids)[OPTIONS] for ids in PROMPTS]
         np.testing.assert_allclose(c.model_logits, expected, atol=1e-4)
-    uses = ("@1", "@2") if shared_layers else ("",)
-    labels = [f"L{layer}{use}.{kind}" for layer in range(3) for use in uses for kind in ("attn", "mlp")]
+    repeats = ("@1", "@2") if shared_layers else ("",)
+    labels = [f"L{layer}{repeat}.{kind}" for layer in range(3) for repeat in repeats for kind in ("attn", "mlp")]
     c = ld.contributions(model, PROMPTS, OPTIONS)
     assert [x.label for x in c.components] == ["embed", *labels]
     assert component_count(folder) == len(labels) + 1
@@ -130,8 +130,8 @@ def test_an_unrolled_copy_gives_the_same_numbers(tmp_path):
             unrolled[name] = tensor
             continue
         layer, _, tail = rest.partition(".")
-        for use in range(2):
-            unrolled[f"{head}model.layers.{2 * int(layer) + use}.{tail}"] = tensor.clone()
+        for repeat in range(2):
+            unrolled[f"{head}model.layers.{2 * int(layer) + repeat}.{tail}"] = tensor.clone()
     save_file(unrolled, folder / "model.safetensors", metadata={"format": "pt"})
     said = json.loads((folder / "config.json").read_text()) | {"layer_sharing": False, "num_hidden_layers": 6}
     (folder / "config.json").write_text(json.dumps(said))
@@ -142,7 +142,7 @@ def test_an_unrolled_copy_gives_the_same_numbers(tmp_path):
         labels = [[0, 1], [0, 1]]
         one, other = (ld.decompose(x, labels[0]).by_component() for x in (a, b))
         np.testing.assert_array_equal(one["diversity"], other["diversity"])
-        assert one["use"].notna().sum() == len(one) - 1
+        assert one["repeat"].notna().sum() == len(one) - 1
     p, q = (ld.profile(model, [1, 2, 3, 4, 5]) for model in (shared, ld.load_model(folder)))
     np.testing.assert_allclose(p.diversity, q.diversity, rtol=1e-12)
 

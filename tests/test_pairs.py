@@ -15,7 +15,7 @@ from layerdiv_tl.views.page import Page
 from layerdiv_tl.views.report import _reuse, findings, study_page
 from layerdiv_tl.views.reuse_table import reuse_findings, reuse_table
 
-TERMS = {("squared", "accuracy"): 100, ("paper", "loss"): 100, ("paper", "bias"): 100, ("paper", "silent_bias"): 100}
+TERMS = {("squared", "accuracy"): 100, ("paper", "loss"): 100, ("paper", "bias"): 100, ("paper", "zero_bias"): 100}
 TERMS |= {("squared", f"diversity{kind}"): 1 for kind in ("", "_centered", "_logit", "_logit_centered")}
 DIVERSITIES = ("diversity", "diversity_centered", "diversity_logit", "diversity_logit_centered")
 # Parameters, members, and whether layers run twice; as in the zoo.
@@ -35,8 +35,8 @@ def made(models, tasks=8, seed=0):
                 row = {"loss": loss, "table": "totals", "term": term, "mean": rng.uniform(0.1, 1), "members": members}
                 rows.append({**about, "task": task, **row})
             if reuses:
-                rows.append({**about, "task": task, "table": "components", "use": 2})
-    columns = ["model", "task", "unit", "loss", "table", "module", "use", "partial", "term", "members", "mean"]
+                rows.append({**about, "task": task, "table": "components", "repeat": 2})
+    columns = ["model", "task", "unit", "loss", "table", "module", "repeat", "partial", "term", "members", "mean"]
     return Study(pd.DataFrame(rows).reindex(columns=columns), tuple(cells), (), ())
 
 
@@ -49,7 +49,7 @@ def value(study, model, task, loss, term):
 def test_every_number_is_that_of_the_tasks():
     """Means over tasks, and the geometric mean of ratios with an interval no shorter than that of scipy's t test."""
     study = made({"d4": D4, "shared": SHARED, "d8": D8})
-    frame = study.reuse()
+    frame = study.layer_sharing()
     assert frame[["model", "plain", "held"]].values.tolist() == [
         ["shared", "d4", "same parameters"],
         ["shared", "d8", "same depth"],
@@ -85,20 +85,20 @@ def zoo(seeds=3):
 def test_partners_are_of_the_same_seed():
     """In the reuse table and in claim 8; of another seed, or of none, where there is no such partner."""
     study = zoo()
-    pairs = study.reuse().query("over == 'tasks'")
+    pairs = study.layer_sharing().query("over == 'tasks'")
     assert len(pairs) == 6
     for row in pairs.to_dict("records"):
         assert ld.zoo.seeds([row["model"]])[row["model"]][1] == ld.zoo.seeds([row["plain"]])[row["plain"]][1]
-    because = study.claims(draws=20).query("number == 8")["because"]
+    because = study.claims(n_resamples=20).query("number == 8")["because"]
     for end in ("", "-seed1", "-seed2"):
         assert because.str.contains(f"zoo/d8-shared{end} over zoo/d4{end}[,;]").all()
-    found = made({"zoo/d4-seed1": D4, "zoo/d8-seed1": D8, "zoo/d8-shared": SHARED}).reuse()
+    found = made({"zoo/d4-seed1": D4, "zoo/d8-seed1": D8, "zoo/d8-shared": SHARED}).layer_sharing()
     assert found[["plain", "held"]].values.tolist() == [["zoo/d4-seed1", "same parameters"]]
 
 
 def test_pairs_over_seeds():
     """Their ratio is the geometric mean of the seeds', with Student's interval over these; they stand first."""
-    frame = zoo().reuse()
+    frame = zoo().layer_sharing()
     over, pairs = frame[:2], frame[2:]
     assert over[["model", "plain", "held", "over", "n", "tasks"]].values.tolist() == [
         ["d8-shared", "d4", "same parameters", "seeds", 3, 8],
@@ -113,11 +113,11 @@ def test_pairs_over_seeds():
             assert row[f"{name}_ratio"] == pytest.approx(np.exp(logs.mean()))
             assert row[f"{name}_ratio_low"] == pytest.approx(np.exp(ends.low))
             assert row[f"{name}_ratio_high"] == pytest.approx(np.exp(ends.high))
-    two = zoo(seeds=2).reuse().query("over == 'seeds'")
+    two = zoo(seeds=2).layer_sharing().query("over == 'seeds'")
     assert two["n"].tolist() == [2, 2]
     assert two["diversity_ratio"].notna().all()
     assert two["diversity_ratio_low"].isna().all()
-    assert set(zoo(seeds=1).reuse()["over"]) == {"tasks"}
+    assert set(zoo(seeds=1).layer_sharing()["over"]) == {"tasks"}
 
 
 def test_seeds_can_be_told():
@@ -134,12 +134,12 @@ def test_seeds_can_be_told():
                 if c["settings"]["model"] == shape
             ]
     study = replace(one, metrics=pd.concat(frames, ignore_index=True), cells=tuple(cells))
-    row = study.reuse(seeds=seeds).iloc[0]
+    row = study.layer_sharing(seeds=seeds).iloc[0]
     assert (row["model"], row["plain"], row["over"], row["n"]) == ("shared", "plain", "seeds", 3)
     np.testing.assert_allclose(row["diversity_ratio_low"], row["diversity_ratio_high"], rtol=1e-12)
-    assert row["diversity_ratio"] == pytest.approx(one.reuse()["diversity_ratio"].item())
+    assert row["diversity_ratio"] == pytest.approx(one.layer_sharing()["diversity_ratio"].item())
     with pytest.raises(ld.InputError, match="seeds names 'nobody'"):
-        study.reuse(seeds={"nobody": ("shape", 0)})
+        study.layer_sharing(seeds={"nobody": ("shape", 0)})
 
 
 def test_the_order_of_models_changes_nothing():
@@ -149,36 +149,38 @@ def test_the_order_of_models_changes_nothing():
     order = np.random.default_rng(0).permutation(len(parts))
     other = replace(study, metrics=pd.concat([parts[at] for at in order], ignore_index=True), cells=study.cells[::-1])
     columns = ["model", "plain", "held"]
-    straight, shuffled = (frame.sort_values(columns, ignore_index=True) for frame in (study.reuse(), other.reuse()))
+    straight, shuffled = (
+        frame.sort_values(columns, ignore_index=True) for frame in (study.layer_sharing(), other.layer_sharing())
+    )
     pd.testing.assert_frame_equal(straight, shuffled)
-    assert study.reuse()["over"].tolist() == other.reuse()["over"].tolist()
+    assert study.layer_sharing()["over"].tolist() == other.layer_sharing()["over"].tolist()
 
 
 def test_a_pair_turned_round_has_the_inverse_ratio():
     """Named pairs are taken as they are named, and held says what is the same about them."""
     study = made({"d2": D2, "d4": D4, "shared": SHARED})
-    there, back = (study.reuse(pairs=pair).iloc[0] for pair in ({"shared": "d4"}, {"d4": "shared"}))
+    there, back = (study.layer_sharing(pairs=pair).iloc[0] for pair in ({"shared": "d4"}, {"d4": "shared"}))
     assert there["diversity_ratio"] * back["diversity_ratio"] == pytest.approx(1)
     assert there["diversity_ratio_low"] * back["diversity_ratio_high"] == pytest.approx(1)
     assert there["held"] == back["held"] == "same parameters"
-    assert study.reuse(pairs={"shared": "d2"})["held"].item() == "as given"
+    assert study.layer_sharing(pairs={"shared": "d2"})["held"].item() == "as given"
 
 
 def test_a_wider_or_narrower_model_of_the_same_depth_is_no_partner():
     """What unrolling could not give: fewer parameters than the model itself, or more than each use its own."""
     others = {"narrow": (100, 17, False), "wide": (400, 17, False), "shared": SHARED}
-    found = made(others | {"d8": D8}).reuse()
+    found = made(others | {"d8": D8}).layer_sharing()
     assert found[["plain", "held"]].values.tolist() == [["d8", "same depth"]]
     for name in ("narrow", "wide"):
         with pytest.raises(ld.InputError, match="no model here reuses its layers beside one"):
-            made({name: others[name], "shared": SHARED}).reuse()
+            made({name: others[name], "shared": SHARED}).layer_sharing()
 
 
 def test_tasks_that_one_model_lacks_are_left_out():
     """The row is that of the tasks both have; without any, or without a pair, one is told so."""
     study = made({"d4": D4, "shared": SHARED}, tasks=4)
     one = (study.metrics["model"] == "d4") & study.metrics["task"].isin(["t0", "t1"])
-    row = replace(study, metrics=study.metrics[~one]).reuse().iloc[0]
+    row = replace(study, metrics=study.metrics[~one]).layer_sharing().iloc[0]
     assert (row["tasks"], row["over"], row["n"]) == (2, "tasks", 2)
     assert np.isnan(row["diversity_ratio_low"])
     own = [value(study, "shared", t, "squared", "accuracy") for t in ("t2", "t3")]
@@ -187,18 +189,18 @@ def test_tasks_that_one_model_lacks_are_left_out():
         (study.metrics["model"] == "shared") & study.metrics["task"].isin(["t2", "t3"])
     )
     with pytest.raises(ld.InputError, match="has a task in common with its pair"):
-        replace(study, metrics=study.metrics[~apart]).reuse()
+        replace(study, metrics=study.metrics[~apart]).layer_sharing()
     with pytest.raises(ld.InputError, match="no model here reuses its layers beside one"):
-        made({"d4": D4, "d8": D8}).reuse()
+        made({"d4": D4, "d8": D8}).layer_sharing()
     for pairs, message in (
         ({"shared": "d9"}, "pairs names 'd9'"),
         ({"d4": "d4"}, "against itself"),
         (["d4"], "must be"),
     ):
         with pytest.raises(ld.InputError, match=message):
-            study.reuse(pairs=pairs)
+            study.layer_sharing(pairs=pairs)
     with pytest.raises(ld.InputError, match="unit='head'"):
-        study.reuse(unit="head")
+        study.layer_sharing(unit="head")
 
 
 @pytest.fixture(scope="module")
@@ -218,7 +220,7 @@ def test_models_of_the_zoo(real):
             u = u - u.mean(2, keepdims=True)
         return ((u - u.mean(1, keepdims=True)) ** 2).mean(), u.shape[1]
 
-    frame = real.reuse().set_index("plain")
+    frame = real.layer_sharing().set_index("plain")
     assert frame["held"].to_dict() == {"zoo/d2": "same parameters", "zoo/d4": "same depth"}
     for plain in ("zoo/d2", "zoo/d4"):
         for centered in (False, True):
@@ -236,7 +238,7 @@ def test_models_of_the_zoo(real):
 
 def test_the_report_shows_pairs(real):
     """The table and its two sentences hold the frame's numbers, and are left out where nothing is reused."""
-    frame = real.reuse()
+    frame = real.layer_sharing()
     shown = reuse_table(frame)
     for (_, row), text in zip(frame.iterrows(), shown.to_dict("records"), strict=True):
         assert text["reuses layers"] == f"{row['model']}\nagainst {row['plain']}"
@@ -260,7 +262,7 @@ def test_the_report_shows_pairs(real):
 
 def test_sentences_on_several_pairs():
     """Over seeds where there are seeds; of several pairs their geometric mean, and from where to where."""
-    frame = zoo().reuse()
+    frame = zoo().layer_sharing()
     first = next(reuse_findings(frame))
     assert first.startswith("d8-shared, which reuses layers, has ")
     assert "of d4, with as many parameters" in first

@@ -114,7 +114,7 @@ def test_information_of_drawn_rows_covers_the_law(name, shape):
     """Of 4000 rows drawn from the law, every term's interval holds what it is of the law."""
     p, (_, members) = planted(name, shape), taken_apart(name, shape, "sublayer")
     rows = np.random.default_rng(0).integers(len(p.labels), size=4000)
-    i = ld.information(members.values[rows], p.labels[rows], estimator="vote", null=0, draws=100)
+    i = ld.information(members.values[rows], p.labels[rows], estimator="vote", null=0, n_resamples=100)
     for term in ("relevancy", "redundancy", "conditional_redundancy", "joint"):
         low, high = i.intervals[term]
         assert low - CLOSE <= p.expected[term] <= high + CLOSE, term
@@ -292,7 +292,7 @@ def test_planted_models_are_models():
         assert (model.name, model.provenance["dtype"]) == ("planted-together", "float64")
         assert model.tokenizer.decode(model.tokenizer(p.prompts[0])["input_ids"]) == p.prompts[0]
     assert ld.load_model("zoo/planted-together-gpt2").provenance["architecture"] == "GPT2LMHeadModel"
-    assert ld.load_model(p).anatomy.root is p.model
+    assert ld.load_model(p).architecture.root is p.model
     assert ld.load_model("zoo/planted-together").provenance["source"] == "zoo/planted-together"
     assert "redundancy log2 3" in p.closed_form
     assert p.frame().set_index("quantity").loc["loss", "expected"] == p.expected["loss"]

@@ -83,10 +83,10 @@ def test_a_copy_is_another_model(make):
     """copy=True works on weights of its own: changing them leaves the user's model alone."""
     model = make()
     copied = ld.load_model(model, copy=True)
-    assert copied.anatomy.root is not model
+    assert copied.architecture.root is not model
     before = ld.contributions(model, PROMPTS, OPTIONS).values
     with torch.no_grad():
-        for parameter in copied.anatomy.root.parameters():
+        for parameter in copied.architecture.root.parameters():
             parameter.zero_()
     np.testing.assert_array_equal(ld.contributions(model, PROMPTS, OPTIONS).values, before)
 

@@ -27,7 +27,7 @@ def logits_form(model, ids, unit="sublayer"):
     """What the Gram form replaces: every component's logits over the vocabulary, `[component, position, id]`."""
     model = ld.load_model(model)
     places = list(range(len(ids)))
-    c = ld.contributions(model, [list(ids)] * len(ids), list(range(model.anatomy.outputs)), unit, position=places)
+    c = ld.contributions(model, [list(ids)] * len(ids), list(range(model.architecture.outputs)), unit, position=places)
     return c, c.values.transpose(1, 0, 2)
 
 
@@ -103,13 +103,13 @@ def center(x):
 def test_equals_the_logits_form_on_smollm2(smol, unit):
     """49152 ids: bias, diversity and net to 1e-5, from the same pass, logits formed in float64."""
     from layerdiv_tl.attribution.full_vocab import table_of
-    from layerdiv_tl.model.capture import pad, quiet, run_whole
+    from layerdiv_tl.model.capture import inference_mode_for, pad, run_whole
 
     ids = smol.tokenizer("The capital of France is Paris, and the capital of Italy is")["input_ids"]
     p = ld.profile(smol, ids, unit)
-    root, at = smol.anatomy.root, [3, len(ids) - 2]
-    with quiet(smol.anatomy):
-        done = run_whole(smol.anatomy, *pad([ids]), unit)
+    root, at = smol.architecture.root, [3, len(ids) - 2]
+    with inference_mode_for(smol.architecture):
+        done = run_whole(smol.architecture, *pad([ids]), unit)
         table = table_of(smol.kept[unit, "float32"], done.streams(torch.tensor(at)))
         count = len(p.components)
         chosen = list(range(0, count, 1 if unit != "neuron" else 97))

@@ -34,7 +34,7 @@ def case(request):
     """(model, its Hugging Face model, the ids of the texts); of the default model one text, for it has 30 layers."""
     model = request.getfixturevalue(request.param)
     ids = [model.tokenizer(text)["input_ids"] for text in TEXTS]
-    return model, model.anatomy.root, ids if request.param == "stories" else [ids[0][:14]]
+    return model, model.architecture.root, ids if request.param == "stories" else [ids[0][:14]]
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def asked_ids(model):
 
 def test_sizes(case):
     model, root, ids = case
-    found = ld.depth.sizes(model, ids)
+    found = ld.depth.residual_norms(model, ids)
     rules = [published.residual_norms(root, row) for row in ids]
     io = 1 - found.influence
     for part, name in PARTS.items():
@@ -133,7 +133,7 @@ def test_local_effects(case, cut):
 def test_lens(case):
     """Of every junction; those that the released code reads out are the streams that enter the layers."""
     model, root, ids = case
-    found = ld.depth.lens(model, ids)
+    found = ld.depth.logit_lens(model, ids)
     here = [0, *(i for i, c in enumerate(found.components) if c.kind == "mlp")][:-1]
     rules = [published.logit_lens(root, row) for row in ids]
     for name in ("kl", "overlap"):
@@ -191,7 +191,7 @@ def test_linear_maps(stories):
     found = ld.depth.map_layers(stories, stories, ids, ridge=0.0)
     order = np.random.default_rng(0).permutation(12)
     fitted, held = ([ids[i] for i in sorted(some)] for some in (order[3:], order[:3]))
-    rule = published.linear_maps(stories.anatomy.root, stories.anatomy.root, fitted, held)["relative"][1:, 1:]
+    rule = published.linear_maps(stories.architecture.root, stories.architecture.root, fitted, held)["relative"][1:, 1:]
     error = found.frame()["error"].to_numpy().reshape(rule.shape)
     assert np.abs(error - rule).max() <= 1e-3 * rule.max()  # the sums of squares here are of float32 products
 

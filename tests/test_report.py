@@ -43,7 +43,7 @@ def test_sentences_hold_the_frames_numbers(study):
     assert accuracy == pytest.approx(100 * summary["accuracy"].mean(), abs=0.06)
     assert chance == 50
     by = totals.set_index(["loss", "term", "model", "task"])["mean"]
-    off = (by["paper", "loss"] - by["paper", "silent_bias"]).abs() * 100
+    off = (by["paper", "loss"] - by["paper", "zero_bias"]).abs() * 100
     median, largest = [n for s in said if "Eq. 14" in s for n in numbers(s)][1:3]
     assert (median, largest) == (pytest.approx(off.median(), rel=0.06), pytest.approx(off.max(), rel=0.06))
     shift = 1 - by["squared", "diversity_centered"] / by["squared", "diversity"]
@@ -54,7 +54,7 @@ def test_sentences_hold_the_frames_numbers(study):
 
 
 def test_the_claims_stand_in_the_page(study):
-    claims = study.claims(draws=50)
+    claims = study.claims(n_resamples=50)
     table = claims_table(claims)
     assert table["verdict"].tolist() == claims["verdict"].tolist()
     for shown, row in zip(table["claim"], claims.to_dict("records"), strict=True):
@@ -160,7 +160,7 @@ def test_what_a_study_lacks_is_said(study, tmp_path):
     page = study_page(one).html()
     assert "m9: could not be loaded" in page
     assert "left out, because a curve needs points at two different x" in page
-    assert set(claims_table(one.claims(draws=20))["verdict"]) == {"not tested"}
+    assert set(claims_table(one.claims(n_resamples=20))["verdict"]) == {"not tested"}
 
 
 def test_names_stay_text(study):

@@ -18,7 +18,7 @@ from test_mobilellm import checkpoint
 import layerdiv_tl as ld
 from layerdiv_tl.ensemble.theorems import nested_squared
 from layerdiv_tl.model.attention import attention_patterns
-from layerdiv_tl.model.capture import quiet
+from layerdiv_tl.model.capture import inference_mode_for
 from layerdiv_tl.model.patched_forward import Replay
 from layerdiv_tl.views.explorer.data import packed
 
@@ -60,16 +60,16 @@ def rounds(model, ids, skipped=None):
 
     def block(number, layer):
         def forward(hidden, **kwargs):
-            use = len(entered)
+            repeat = len(entered)
             entered.append(hidden[0])
             attended = layer.input_layernorm_2(layer.self_attn(layer.input_layernorm(hidden), **kwargs)[0])
             middle = hidden + attended
             computed = layer.post_attention_layernorm_2(layer.mlp(layer.post_attention_layernorm(middle)))
-            if use == skipped:
+            if repeat == skipped:
                 attended, computed = attended * 0, computed * 0
             carried.extend([attended[0], computed[0]])
             left.append((hidden + attended + computed)[0])
-            if number == len(model.model.layers) - 1 and use + 1 < model.config.total_ut_steps * (number + 1):
+            if number == len(model.model.layers) - 1 and repeat + 1 < model.config.total_ut_steps * (number + 1):
                 matrix = norm.weight / (left[-1].square().mean(-1, keepdim=True) + norm.variance_epsilon).sqrt()
                 carried[:] = [x * matrix for x in carried]
             return (hidden + attended + computed).clone()
@@ -88,8 +88,8 @@ def test_a_loop_by_hand():
     """At their own statistics the norms between rounds are matrices: components are the writes times all of them."""
     c = ld.contributions(ouro(), PROMPTS, OPTIONS)
     assert c.identity_gap <= 1e-6
-    uses = [f"L{layer}@{use}.{kind}" for use in (1, 2, 3) for layer in (0, 1) for kind in ("attn", "mlp")]
-    assert [x.label for x in c.components] == ["embed", *uses]
+    repeats = [f"L{layer}@{repeat}.{kind}" for repeat in (1, 2, 3) for layer in (0, 1) for kind in ("attn", "mlp")]
+    assert [x.label for x in c.components] == ["embed", *repeats]
     for row, ids in enumerate(PROMPTS):
         _, _, parts, logits = rounds(ouro(), ids)
         expected = torch.stack([part[-1, OPTIONS] for part in parts])
@@ -143,7 +143,7 @@ def test_a_loop_through_a_bridge():
         np.testing.assert_allclose(bridged.values, plain.values, atol=1e-5)
         np.testing.assert_allclose(bridged.junction_scale, plain.junction_scale, rtol=1e-5)
     tokens = torch.tensor(PROMPTS[:1])
-    _, cache = bridge.anatomy.root.run_with_cache(tokens)
+    _, cache = bridge.architecture.root.run_with_cache(tokens)
     with pytest.raises(ld.InputError, match="a cache keeps the last use only"):
         ld.contributions(bridge, cache=cache, tokens=tokens, options=OPTIONS)
 
@@ -192,9 +192,9 @@ def test_components_of_a_mobilellm(tmp_path):
     """The same of a checkpoint that shares its layers, and of its unrolled self without uses."""
     model = ld.load_model(checkpoint(tmp_path, True, True))
     assert model.components() == ld.contributions(model, PROMPTS[:2], OPTIONS).components
-    plain = ld.load_model(unrolled(model.anatomy.root)).components()
+    plain = ld.load_model(unrolled(model.architecture.root)).components()
     assert len(plain) == len(model.components())
-    assert not any(component.use for component in plain)
+    assert not any(component.repeat for component in plain)
 
 
 @pytest.mark.parametrize("order", [(0, 0, 1, 1), (0, 1, 0, 1)])
@@ -208,7 +208,7 @@ def test_an_unrolled_copy_gives_the_same_numbers(order):
         p, q = (ld.profile(model, PROMPTS[0], unit=unit) for model in (one, other))
         np.testing.assert_array_equal(p.diversity, q.diversity)
         np.testing.assert_array_equal(p.bias, q.bias)
-    names = [f"L{layer}@{use}.layer" for use in (1, 2) for layer in (0, 1)]
+    names = [f"L{layer}@{repeat}.layer" for repeat in (1, 2) for layer in (0, 1)]
     names = names if order == (0, 1, 0, 1) else sorted(names)
     for part in ("layer", "attn"):
         for mode in ("current", "future", "local"):
@@ -217,12 +217,12 @@ def test_an_unrolled_copy_gives_the_same_numbers(order):
                 np.testing.assert_array_equal(getattr(s, field), getattr(t, field))
             assert [c.label for c in s.layers] == names
             assert [c.label for c in t.layers] == [f"L{i}.layer" for i in range(4)]
-    for analysis in (ld.depth.sizes, ld.depth.lens, ld.depth.erase):
+    for analysis in (ld.depth.residual_norms, ld.depth.logit_lens, ld.depth.erase):
         s, t = (analysis(model, PROMPTS).frame() for model in (one, other))
         numbers = s.select_dtypes("float").columns.drop("layer", errors="ignore")
         np.testing.assert_array_equal(s[numbers], t[numbers])
-        assert s["use"].notna().sum() >= 4
-        assert t["use"].isna().all()
+        assert s["repeat"].notna().sum() >= 4
+        assert t["repeat"].isna().all()
 
 
 @pytest.mark.parametrize("bridged", [False, True])
@@ -231,7 +231,7 @@ def test_depth_of_a_loop_by_hand(bridged):
     model, ids = ld.load_model(boot(ouro()) if bridged else ouro()), PROMPTS[0]
     entered, left, parts, logits = rounds(ouro(), ids)
     wrote = [after - before for before, after in zip(entered, left, strict=True)]
-    sizes = ld.depth.sizes(model, [ids])
+    sizes = ld.depth.residual_norms(model, [ids])
     layers = [i for i, c in enumerate(sizes.components) if c.kind == "layer"]
     relative = torch.stack([w.norm(dim=-1) / e.norm(dim=-1) for w, e in zip(wrote, entered, strict=True)], 1)
     np.testing.assert_allclose(sizes.relative[:, layers], relative, rtol=1e-5)
@@ -246,7 +246,7 @@ def test_depth_of_a_loop_by_hand(bridged):
             off = (after[later] - before[later] - wrote[later]).norm(dim=-1) / wrote[later].norm(dim=-1)
             np.testing.assert_allclose(skip.later[0, number, later], off.mean(), rtol=1e-4)
 
-    with quiet(model.anatomy):
+    with inference_mode_for(model.architecture):
         assert Replay(model, [ids]).resumes != bridged
     # A layer that is skipped at some tokens is not run again, except in whole passes.
     kept = [ld.depth.skip(m, [ids]) for m in (model, ouro())]
@@ -254,14 +254,14 @@ def test_depth_of_a_loop_by_hand(bridged):
     assert np.abs(kept[0].output - skip.output).max() > 0
 
     # Behind each round the lens says what the model would, were it to stop there.
-    lens = ld.depth.lens(model, [ids])
+    lens = ld.depth.logit_lens(model, [ids])
     for stop in (1, 2):
         with torch.no_grad():
             early = ouro(total_ut_steps=stop)(torch.tensor([ids])).logits[0].double().log_softmax(-1)
         kl = (early.exp() * (early - logits.log_softmax(-1))).sum(-1)
         at = [c.label for c in lens.components].index(f"L1@{stop}.mlp")
         np.testing.assert_allclose(lens.kl[:, at], kl, rtol=1e-4, atol=1e-6)
-    frozen = ld.depth.lens(model, [ids], "frozen")
+    frozen = ld.depth.logit_lens(model, [ids], "frozen")
     sums = torch.stack(parts).cumsum(0)
     for at, so_far in enumerate(sums):
         here = so_far.log_softmax(-1)
@@ -280,7 +280,7 @@ def test_what_a_use_writes_directly_passes_the_norms_behind_it():
     sigma = (left[-1].square().mean(-1, keepdim=True) + eps).sqrt()
     read = model.lm_head.weight.detach() * weight
     for number, component in enumerate(local.components):
-        mine = [i for i, x in enumerate(c.components) if (x.layer, x.use) == (component.layer, component.use)]
+        mine = [i for i, x in enumerate(c.components) if (x.layer, x.repeat) == (component.layer, component.repeat)]
         said = torch.as_tensor(c.values[:, mine].sum(1)) * sigma
         stream = left[-1] - said @ torch.linalg.pinv(read.T)
         without = (stream / (stream.square().mean(-1, keepdim=True) + eps).sqrt()) @ read.T
@@ -315,7 +315,7 @@ def test_uses_that_say_the_same_have_no_diversity():
     """A copy of a block used twice: nothing lies between its uses, and its cosine is 1."""
     u, labels, gold = three()
     u[:, 5] = u[:, 2]
-    frame = ld.decompose(u, gold, components=labels).by_use().set_index("component")
+    frame = ld.decompose(u, gold, components=labels).by_repeat().set_index("component")
     for name in ("diversity", "within", "share"):
         for part in ("", "_centered", "_shift"):
             assert frame.loc["L0.mlp", name + part] == pytest.approx(0, abs=1e-30)
@@ -327,8 +327,8 @@ def test_uses_by_hand():
     """Within and between are those of the nested cut, diversity that of the uses alone, cosines those of pairs."""
     u, labels, gold = three()
     d = ld.decompose(u, gold, components=labels)
-    frame = d.by_use().set_index("component")
-    assert frame["uses"].to_dict() == {"L0.attn": 3, "L0.mlp": 2}
+    frame = d.by_repeat().set_index("component")
+    assert frame["repeats"].to_dict() == {"L0.attn": 3, "L0.mlp": 2}
     group = np.array([0, 1, 2, 3, 1, 2, 1])
     for part, values in (("", u), ("_centered", u - u.mean(2, keepdims=True))):
         target = np.eye(3)[gold] - (1 / 3 if part else 0)
@@ -341,7 +341,7 @@ def test_uses_by_hand():
             assert frame.loc[name, "within" + part] == pytest.approx(mine.shape[1] ** 2 * alone)
             assert frame.loc[name, "between" + part] == pytest.approx(between[:, row].mean())
             assert frame.loc[name, "share" + part] == pytest.approx(within[:, row].mean() / whole)
-        attrs = d.by_use().attrs
+        attrs = d.by_repeat().attrs
         assert attrs["share" + part] == pytest.approx(within.sum(1).mean() / whole)
         assert attrs["share" + part] == pytest.approx(frame["share" + part].sum())
         assert attrs["loss" + part] == pytest.approx(
@@ -364,7 +364,7 @@ def test_uses_in_nats():
     u, labels, gold = three()
     d = ld.decompose(u, gold, loss="cross_entropy", components=labels)
     blocks = [label.replace("@1", "").replace("@2", "").replace("@3", "") for label in labels]
-    frame, nested = d.by_use(), d.nested(groups=blocks).set_index("group")
+    frame, nested = d.by_repeat(), d.nested(groups=blocks).set_index("group")
     for name in ("within", "between", "within_low"):
         np.testing.assert_allclose(frame[name], nested.loc[frame["component"], name])
     assert frame.attrs["units"]["within"] == "nats"
@@ -374,20 +374,20 @@ def test_uses_in_nats():
 def test_uses_of_heads():
     """At unit head every head has its uses; they are those of the same block and number."""
     c = ld.contributions(tied(0, 0, 1), PROMPTS, OPTIONS, unit="head")
-    frame = ld.decompose(c, [0, 1, 2]).by_use()
+    frame = ld.decompose(c, [0, 1, 2]).by_repeat()
     assert frame["component"].tolist() == [*(f"L0.H{i}" for i in range(4)), "L0.mlp"]
-    assert frame["uses"].eq(2).all()
+    assert frame["repeats"].eq(2).all()
 
 
 def test_where_no_layer_is_used_twice_there_are_no_uses():
     """Refused in words, by the frame and by the figure; so are losses without a nested cut."""
     d = ld.decompose(ld.contributions(llama(), PROMPTS, OPTIONS), [0, 1, 2])
-    for ask in (d.by_use, lambda: d.plot(kind="uses")):
+    for ask in (d.by_repeat, lambda: d.plot(kind="repeats")):
         with pytest.raises(ld.InputError, match="no layer is used twice here"):
             ask()
     u, labels, gold = three()
     with pytest.raises(ld.InputError, match="exact for loss='squared'"):
-        ld.decompose(u, gold, loss="brier", components=labels).by_use()
+        ld.decompose(u, gold, loss="brier", components=labels).by_repeat()
 
 
 def test_the_depth_of_a_loop_follows_its_rounds():
@@ -420,7 +420,7 @@ def test_what_heads_of_reused_layers_look_at():
     with torch.no_grad():
         model(torch.tensor(PROMPTS[:1]))
     looped = attention_patterns(boot(ouro()), PROMPTS[0])
-    assert [c.label for c in looped.components[::4]] == [f"L{i}@{use}.H0" for use in (1, 2, 3) for i in (0, 1)]
+    assert [c.label for c in looped.components[::4]] == [f"L{i}@{repeat}.H0" for repeat in (1, 2, 3) for i in (0, 1)]
     np.testing.assert_allclose(looped.patterns, torch.cat(seen), atol=1e-6)
     with pytest.raises(ld.InputError, match="does not show what its heads look at"):
         attention_patterns(ouro(), PROMPTS[0])
@@ -431,7 +431,7 @@ def test_the_explorer_of_a_reused_layer():
     for model in (tied(0, 0, 1), ouro()):
         explorer = ld.explore(model, PROMPTS[0])
         explorer.selection = {"component": "L0@2.H1"}
-        assert (explorer.selection.layer, explorer.selection.use) == (0, 2)
+        assert (explorer.selection.layer, explorer.selection.repeat) == (0, 2)
         packed_header = zlib.decompress(packed(explorer.texts[0])).replace(b" ", b"")
         for row in (b"L0@1", b"L0@2"):
             assert packed_header.count(b'"row":"%s"' % row) == 6  # attention, MLP and four heads

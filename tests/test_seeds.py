@@ -25,7 +25,7 @@ def alone(seed, models=5, **options):
     def totals(model, task, members):
         level, z = 0.2 + 0.1 * np.log(members), noise[model, task]
         found = {("squared", "accuracy"): level + 0.002 * z, ("paper", "loss"): 1 - level + 0.002 * z}
-        found |= {("paper", "bias"): 0.2 + 0.01 * z, ("paper", "silent_bias"): 0.25}
+        found |= {("paper", "bias"): 0.2 + 0.01 * z, ("paper", "zero_bias"): 0.25}
         reuses = 0.6 if model == f"m{models - 1}" else 1.0
         terms = (f"diversity{kind}" for kind in ("", "_centered", "_logit", "_logit_centered"))
         return found | {("squared", term): reuses * np.exp(0.1 * z + 0.1 * at) for at, term in enumerate(terms)}
@@ -68,7 +68,7 @@ def test_the_estimate_is_the_mean_of_what_every_seed_says_alone():
     """Each claim, from a study of one seed only, averaged; its interval is that of scipy's t test."""
     studies = {seed: alone(seed) for seed in range(4)}
     found = over_seeds(*together(studies))
-    each = [study.claims(draws=20).set_index(KEYS)["estimate"] for study in studies.values()]
+    each = [study.claims(n_resamples=20).set_index(KEYS)["estimate"] for study in studies.values()]
     for key, row in found.query("number <= 8").iterrows():
         there, back = {1: (np.arctanh, np.tanh), 8: (np.log, np.exp)}.get(key[0], (float, float))
         values = [there(one[key]) for one in each]
@@ -92,7 +92,7 @@ def test_seeds_that_are_copies_leave_no_doubt():
     found = over_seeds(*together({seed: one for seed in "abc"})).query("number <= 8")
     np.testing.assert_allclose(found["low"], found["high"], rtol=1e-12)
     np.testing.assert_allclose(
-        found["estimate"], one.claims(draws=20).set_index(KEYS)["estimate"][found.index], rtol=1e-9
+        found["estimate"], one.claims(n_resamples=20).set_index(KEYS)["estimate"][found.index], rtol=1e-9
     )
 
 
@@ -124,7 +124,7 @@ def test_what_a_seed_lacks_is_left_out_and_named():
         m = one.metrics
         return replace(one, metrics=m[(m["model"] != "m1") & ~((m["model"] == "m3") & (m["task"] == "t2"))])
 
-    each = [without(one).claims(draws=20).set_index(KEYS)["estimate"][6, "Eq. 14"] for one in studies.values()]
+    each = [without(one).claims(n_resamples=20).set_index(KEYS)["estimate"][6, "Eq. 14"] for one in studies.values()]
     assert found["estimate"][6, "Eq. 14"] == pytest.approx(np.mean(each), rel=1e-12)
 
 

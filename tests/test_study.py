@@ -88,7 +88,7 @@ def test_metrics_are_those_of_the_rows(folder, tmp_path):
                         np.testing.assert_allclose(found["low"], frame["accuracy_low"], atol=1e-3)
             totals = metrics[(metrics["loss"] == loss) & (metrics["table"] == "totals")].set_index("term")
             assert totals["mean"]["loss"] == pytest.approx(d.loss, rel=1e-4)
-            assert totals["mean"]["silent_bias"] == pytest.approx(d.silent_bias)
+            assert totals["mean"]["zero_bias"] == pytest.approx(d.zero_bias)
             assert totals["examples"]["loss"] == 300
     assert metrics[metrics["term"] == "identity_gap"]["mean"].item() <= 1e-6
     stored = study.contributions("tiny-0", "words", "head")
@@ -433,7 +433,7 @@ def test_the_papers_analyses_of_a_study(grid):
     """Figures 3, 4, 6 and the trade-off from the stored numbers, against their own functions."""
     from scipy.stats import pearsonr
 
-    table = grid.correlations(draws=50)
+    table = grid.correlations(n_resamples=50)
     row = table.query("reading == 'per_model' and task == 'words-0' and metric == 'mse' and coefficient == 'pearson'")
     curves = grid.curves().query("task == 'words-0'")
     own = [pearsonr(curve.accuracy, -curve.mse).statistic for _, curve in curves.groupby("model")]
@@ -454,7 +454,7 @@ def test_the_papers_analyses_of_a_study(grid):
     fit = grid.scaling()
     assert sorted(fit.x.tolist()) == [7, 11]
     assert fit.y.tolist() == grid.table()["accuracy", "Avg."].tolist()
-    assert grid.tradeoff(draws=50).counts.sum() == 2 * (6 + 10)
+    assert grid.tradeoff_signs(n_resamples=50).counts.sum() == 2 * (6 + 10)
     found = grid.reweight("deep", "words-0", train=40)
     stored = grid.contributions("deep", "words-0")
     assert len(found.weights) == len(stored.components)

@@ -121,7 +121,7 @@ def test_a_tables_buttons_put_the_figure_of_their_quantity(gappy):
 @pytest.mark.parametrize("reading", READINGS)
 def test_bars_of_correlations_are_the_frames(study, reading):
     """Height r, whiskers the interval; full where p < 0.05, hollow where not, hatched where there is no p."""
-    table = study.correlations(draws=50)
+    table = study.correlations(n_resamples=50)
     first = correlation_bars(table)
     button = first.layout.updatemenus[0].buttons[READINGS.index(reading)]
     metrics = ["mse", "bias", "bias_centered", "diversity", "diversity_centered", "cross_entropy"]
@@ -151,7 +151,7 @@ def test_bars_of_correlations_are_the_frames(study, reading):
 
 def test_correlations_of_other_metrics(study):
     """Metrics in the order asked for; unknown ones are refused."""
-    table = study.correlations(draws=20)
+    table = study.correlations(n_resamples=20)
     figure = correlation_bars(table, metrics=["entropy", "mse"])
     assert [t.legendgroup for t in figure.data if t.type == "bar"] == ["entropy", "mse"] * 2
     with pytest.raises(ld.InputError, match="'color'"):
@@ -298,7 +298,7 @@ def test_two_points_have_no_band():
 
 def test_steps_are_shares_of_the_counts(study):
     """Heights are together / (together + apart), with the number of such steps beneath."""
-    result = study.tradeoff(draws=50)
+    result = study.tradeoff_signs(n_resamples=50)
     figure = tradeoff_steps(result)
     together, apart, _ = result.counts.T
     with np.errstate(invalid="ignore"):
@@ -313,7 +313,7 @@ def test_steps_are_shares_of_the_counts(study):
     for value in (result.difference, *known):
         assert style.number(value) in said
     assert "nan" not in said
-    still = study.plot(kind="tradeoff", still=1.0, draws=20)
+    still = study.plot(kind="tradeoff", still=1.0, n_resamples=20)
     assert still.layout.xaxis.ticktext[0] == "rises<br>0 steps"
     assert np.isnan(still.data[0].y[0])
 

@@ -137,7 +137,7 @@ def test_running_a_model_makes_it_no_other_one(model):
     """Nor does asking Transformers for its hidden states, which leaves Transformers' hooks in it."""
     before = identify(model)
     ld.contributions(model, ["yes no w1", "w2"], [1, 2])
-    model.anatomy.root(input_ids=torch.tensor([[1, 2, 3]]), output_hidden_states=True, output_attentions=True)
+    model.architecture.root(input_ids=torch.tensor([[1, 2, 3]]), output_hidden_states=True, output_attentions=True)
     assert identify(model) == before
 
 
@@ -254,8 +254,8 @@ def test_what_is_kept_refuses_hooks(model, tmp_path, how):
     task = rows(8)
     run_study({"m": model}, task, out=tmp_path)
     if how == "patched inside":
-        del model.anatomy.root.model.layers[1].mlp.act_fn
-    hooked(model.anatomy.root, how)
+        del model.architecture.root.model.layers[1].mlp.act_fn
+    hooked(model.architecture.root, how)
     place = "the model itself" if how == "on the model" else "model.layers.1.mlp"
     for run in (
         lambda: run_study({"m": model}, task, out=tmp_path),
@@ -274,7 +274,7 @@ def test_hooks_of_all_modules_and_of_a_class_are_refused(model, monkeypatch):
     finally:
         handle.remove()
     identify(model)
-    monkeypatch.setattr(type(model.anatomy.root.model.layers[0].mlp), "forward", lambda self, x: x * 0)
+    monkeypatch.setattr(type(model.architecture.root.model.layers[0].mlp), "forward", lambda self, x: x * 0)
     with pytest.raises(ld.InputError, match="LlamaMLP"):
         identify(model)
 
@@ -300,7 +300,7 @@ def test_hooks_of_transformer_lens_are_refused(words):  # noqa: F811
 
 def test_contributions_take_hooked_models_as_before(model):
     """Nothing is kept on disk there: an MLP that is hooked to zero writes zeros."""
-    model.anatomy.root.model.layers[1].mlp.down_proj.register_forward_hook(lambda module, args, output: output * 0)
+    model.architecture.root.model.layers[1].mlp.down_proj.register_forward_hook(lambda module, args, output: output * 0)
     c = ld.contributions(model, ["yes no w1"], [1, 2])
     at = [component.label for component in c.components].index("L1.mlp")
     np.testing.assert_array_equal(c.values[0, at], 0)
@@ -477,7 +477,7 @@ def _says(asked, run=run_study):
 def test_of_the_default_model_every_number_counts(smol, tmp_path):
     """Zeroed wherever one number in 576 of a matrix is missed, it is another model; untouched, the same."""
     before = fingerprint(smol)
-    net = copy.deepcopy(smol.anatomy.root)
+    net = copy.deepcopy(smol.architecture.root)
     assert fingerprint(ld.load_model(net)) == before
     unsampled_columns(net)
     assert fingerprint(ld.load_model(net)) != before

@@ -138,16 +138,16 @@ def test_paired_shares_are_bonett_and_prices():
     assert low == -high < 0
 
 
-@pytest.mark.parametrize("draws", [1, 2, 7, 400, 1000])
-def test_percentiles_are_numpys(draws):
+@pytest.mark.parametrize("n_resamples", [1, 2, 7, 400, 1000])
+def test_percentiles_are_numpys(n_resamples):
     """The second source: numpy's quantile, ties and missing draws included."""
-    drawn = np.random.default_rng(draws).normal(size=(draws, 9)).round(1)
+    drawn = np.random.default_rng(n_resamples).normal(size=(n_resamples, 9)).round(1)
     before = drawn.copy()
     for level in (0.5, 0.9, 0.95):
         expected = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2], axis=0)
         np.testing.assert_allclose(interval(drawn, level), expected, atol=1e-12)
     np.testing.assert_array_equal(drawn, before)
-    if draws > 1:
+    if n_resamples > 1:
         drawn[0, 3] = np.nan
     np.testing.assert_allclose(interval(drawn), np.nanquantile(drawn, [0.025, 0.975], axis=0), atol=1e-12)
 

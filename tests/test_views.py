@@ -47,7 +47,7 @@ def test_bars_show_the_frame_in_every_part(decomposition):
             for (axis, place), height in bar_heights(figure, button.args[0]["y"]).items():
                 assert height == pytest.approx(frame[axes[axis] + suffix][place])
             half = decomposition if label == "raw" else getattr(decomposition, label)
-            assert button.args[1]["shapes[0].y0"] == pytest.approx(half.silent_bias)
+            assert button.args[1]["shapes[0].y0"] == pytest.approx(half.zero_bias)
             if label == shown:
                 assert bar_heights(figure) == pytest.approx(bar_heights(figure, button.args[0]["y"]))
     assert figure.layout.annotations[3].text == "a component that writes nothing"
@@ -99,7 +99,7 @@ def test_every_loss_has_bars_in_its_units(contributions, loss):
             assert [heights[axis, i] for i in range(len(frame))] == pytest.approx(frame[term].tolist())
     assert figure.layout.yaxis.title.text == frame.attrs["units"]["bias"]
     assert figure.layout.yaxis2.title.text == frame.attrs["units"]["diversity"]
-    assert figure.layout.shapes[0].y0 == pytest.approx(d.silent_bias)
+    assert figure.layout.shapes[0].y0 == pytest.approx(d.zero_bias)
     assert not figure.layout.updatemenus
 
 

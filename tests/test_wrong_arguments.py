@@ -49,15 +49,15 @@ def public_cases(folder: Path) -> list[Case]:
     fitted = log_fit(np.array([1.0, 2, 4, 8]), np.array([0.1, 0.2, 0.3, 0.5]))
     weighted = reweight(c, labels, train=6)
     explorer = ld.explore(model, text)
-    information = ld.information(c, labels, "vote", null=5, draws=5)
-    curve = information.gain_curve(null=3, draws=3, orders=2)
+    information = ld.information(c, labels, "vote", null=5, n_resamples=5)
+    curve = information.gain_curve(null=3, n_resamples=3, orders=2)
 
     cases = [
         case("contributions", ld.contributions, **rows),
         case("decompose", ld.decompose, ensemble=c, labels=labels),
         case("decompose[array]", ld.decompose, ensemble=c.values, labels=labels, loss="brier"),
         case("decompose[target]", ld.decompose, ensemble=c.values, target=c.logits),
-        case("information", ld.information, ensemble=c, labels=labels, estimator="vote", null=5, draws=5),
+        case("information", ld.information, ensemble=c, labels=labels, estimator="vote", null=5, n_resamples=5),
         case("profile", ld.profile, model=model, text_or_ids=text),
         case("profile[cross_entropy]", ld.profile, model=model, text_or_ids=text, loss="cross_entropy"),
         case("corpus_profile", ld.corpus_profile, model=model, texts=prompts[:2]),
@@ -76,11 +76,11 @@ def public_cases(folder: Path) -> list[Case]:
         case("zoo.planted", ld.zoo.planted, name="copied"),
         case("zoo.source", ld.zoo.source, name="zoo/d1"),
         case("reweight", reweight, ensemble=c, labels=labels, train=6),
-        case("correlations", correlations, frame=curves, draws=9),
-        case("curve_correlations", curve_correlations, frame=curves, metric="bias", draws=9),
-        case("log_fit", log_fit, x=np.array([1.0, 2, 4, 8]), y=np.array([0.1, 0.2, 0.3, 0.5]), draws=9),
+        case("correlations", correlations, frame=curves, n_resamples=9),
+        case("curve_correlations", curve_correlations, frame=curves, metric="bias", n_resamples=9),
+        case("log_fit", log_fit, x=np.array([1.0, 2, 4, 8]), y=np.array([0.1, 0.2, 0.3, 0.5]), n_resamples=9),
         case("module_shares", module_shares, frame=modules),
-        case("tradeoff_signs", tradeoff_signs, frame=grown, draws=9),
+        case("tradeoff_signs", tradeoff_signs, frame=grown, n_resamples=9),
         case("bag_of_words", bag_of_words, task=ld.task("sample/sentiment"), repeats=1),
         case("Component.parse", ld.Component.parse, label="L0.mlp"),
         case("Explorer.show", explorer.show, text=text),
@@ -101,7 +101,7 @@ def public_cases(folder: Path) -> list[Case]:
             for name in ("part", "term", "color")
         ),
     ]
-    conditions = dict.fromkeys(("kind", "layer", "index", "use", "module", "label"), "Any")
+    conditions = dict.fromkeys(("kind", "layer", "index", "repeat", "module", "label"), "Any")
     cases.append(Case("Profile.frame", profile.frame, {}, conditions))
     path = {"save": {"path": saved}, "load": {"path": c.save(saved)}}
     results = {
@@ -130,7 +130,7 @@ def public_cases(folder: Path) -> list[Case]:
         if name == "LogFit":
             given["predict"] = {"x": 3.0}
         if name == "Information":
-            given["gain_curve"] = {"null": 3, "draws": 3, "orders": 2}
+            given["gain_curve"] = {"null": 3, "n_resamples": 3, "orders": 2}
         if name == "Task":
             given |= {"resolve": {"tokenizer": model}, "fit": {"tokenizer": model, "context": 200}}
             given |= {"as_chat": {"tokenizer": model}, "from_frame": {}}
@@ -144,9 +144,9 @@ def public_cases(folder: Path) -> list[Case]:
         contributions=named,
         reweight=named | {"train": 4},
         report={"path": out / "report.html"},
-        claims={"draws": 9},
-        correlations={"draws": 9},
-        tradeoff={"draws": 9},
+        claims={"n_resamples": 9},
+        correlations={"n_resamples": 9},
+        tradeoff={"n_resamples": 9},
         plot={"modules": named},
     )
     return cases
@@ -161,13 +161,13 @@ def depth_cases(folder: Path) -> list[Case]:
     questions = ld.depth.questions("synthetic/k_hop", limit=4)
     given = {"model": model, "texts": texts}
     calls = {
-        "sizes": (ld.depth.sizes, given),
+        "sizes": (ld.depth.residual_norms, given),
         "skip": (ld.depth.skip, given),
-        "lens": (ld.depth.lens, given),
+        "lens": (ld.depth.logit_lens, given),
         "erase": (ld.depth.erase, given),
         "integrated_gradients": (ld.depth.integrated_gradients, given | {"steps": 4}),
         "map_layers": (ld.depth.map_layers, {"source": model, "target": other, "texts": texts}),
-        "depth_score": (ld.depth.depth_score, {"model": model, "questions": questions, "draws": 9}),
+        "depth_score": (ld.depth.depth_score, {"model": model, "questions": questions, "n_resamples": 9}),
         "agreement": (ld.depth.agreement, {"model": model, "rows": task}),
         "drop_plan": (ld.depth.drop_plan, {"model": model, "rows": task, "budget": 1, "random": 2}),
         "questions": (ld.depth.questions, {"source": "synthetic/k_hop", "limit": 4}),
@@ -261,9 +261,9 @@ def test_junctions_as_texts_have_no_order():
     frame = pd.DataFrame(
         {"model": "m", "task": "t", "junction": range(12), "accuracy": np.arange(12.0), "bias": range(12)}
     )
-    assert len(correlations(frame, {"bias": 1}, draws=9))
+    assert len(correlations(frame, {"bias": 1}, n_resamples=9))
     with pytest.raises(InputError, match="junction"):
-        correlations(frame.astype({"junction": str}), {"bias": 1}, draws=9)
+        correlations(frame.astype({"junction": str}), {"bias": 1}, n_resamples=9)
 
 
 def test_messages_are_short_whatever_is_shown():

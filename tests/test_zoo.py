@@ -35,16 +35,16 @@ def test_every_model_is_what_its_name_says(model):
     loaded = ld.load_model(model.name)
     assert (loaded.name, loaded.provenance["source"]) == (model.short, model.name)
     assert loaded.provenance["dtype"] == "float32"
-    assert loaded.anatomy.root.config.hidden_size == model.width
+    assert loaded.architecture.root.config.hidden_size == model.width
     components = loaded.components()
     assert len(components) == model.members == component_count(model.folder)
-    uses = [(c.layer, c.use) for c in components if c.kind == "mlp"]
-    blocks = {id(block) for block in loaded.anatomy.root.model.layers}
+    repeats = [(c.layer, c.repeat) for c in components if c.kind == "mlp"]
+    blocks = {id(block) for block in loaded.architecture.root.model.layers}
     if model.shared:
-        assert uses == [(layer, use) for layer in range(model.depth // 2) for use in (1, 2)]
+        assert repeats == [(layer, repeat) for layer in range(model.depth // 2) for repeat in (1, 2)]
         assert len(blocks) == model.depth // 2
     else:
-        assert uses == [(layer, None) for layer in range(model.depth)]
+        assert repeats == [(layer, None) for layer in range(model.depth)]
         assert len(blocks) == model.depth
     row = ld.zoo.models().set_index("name").loc[model.name]
     assert row["parameters"] == loaded.provenance["parameters"]

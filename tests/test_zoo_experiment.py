@@ -20,7 +20,7 @@ from layerdiv_tl.views.page import Page
 
 MODELS = ["zoo/d1", "zoo/d2", "zoo/d4-shared"]
 TASKS = ["synthetic/recall", "synthetic/modular:largest=19"]
-QUICK = {"null": 8, "draws": 8}
+QUICK = {"null": 8, "n_resamples": 8}
 
 
 @pytest.fixture(scope="module")
@@ -109,14 +109,14 @@ def test_what_is_no_choice_of_information_is_refused(study):
     ):
         with pytest.raises(ld.InputError, match=message):
             study.information(**({"estimator": "vote"} | wrong))
-    one = study.information(["vote", "vote"], models="zoo/d1", tasks=TASKS[0], null=np.int64(8), draws=8)
+    one = study.information(["vote", "vote"], models="zoo/d1", tasks=TASKS[0], null=np.int64(8), n_resamples=8)
     several = study.information("vote", models=["zoo/d1"], tasks=TASKS[:1], **QUICK)
     pd.testing.assert_frame_equal(one, several)
 
 
 def test_a_file_that_was_cut_off_is_computed_again(study):
     """Half a file of information is no traceback, neither in the report's frame nor where it is asked for."""
-    asked = {"models": "zoo/d1", "tasks": TASKS[0], "null": 8, "draws": 9}
+    asked = {"models": "zoo/d1", "tasks": TASKS[0], "null": 8, "n_resamples": 9}
     study.information("vote", **(asked | {"models": "zoo/d2"}))
     before = {cell["folder"]: set(Path(cell["folder"]).glob(PATTERN)) for cell in study.cells}
     first = study.information("vote", **asked)
@@ -136,7 +136,7 @@ def test_a_folder_that_may_only_be_read_keeps_nothing(study, monkeypatch):
 
     monkeypatch.setattr(pd.DataFrame, "to_parquet", refuse)
     monkeypatch.setattr(Path, "unlink", refuse)
-    assert len(study.information("vote", models="zoo/d1", tasks=TASKS[0], null=8, draws=10)) == 5
+    assert len(study.information("vote", models="zoo/d1", tasks=TASKS[0], null=8, n_resamples=10)) == 5
 
 
 def test_the_report_keeps_estimates_of_other_settings_apart(study):
@@ -144,13 +144,13 @@ def test_the_report_keeps_estimates_of_other_settings_apart(study):
     cells = tuple(cell for cell in study.cells if cell["settings"]["model"] == "zoo/d1")
     several = replace(study, metrics=study.metrics.query("model == 'zoo/d1'"), cells=cells)
     for contrasts in (1, 2):
-        several.information("gaussian", tasks=TASKS[0], contrasts=contrasts, null=8, draws=11)
+        several.information("gaussian", tasks=TASKS[0], contrasts=contrasts, null=8, n_resamples=11)
     frame = kept(several)
     assert frame.groupby(["model", "task", "term", "estimator", "settings"]).size().max() == 1
     page = Page("information")
     report._informed(page, several)
     assert "contrasts=2" in page.html()
-    one = several.information("gaussian", tasks=TASKS[0], contrasts=1, null=8, draws=11)
+    one = several.information("gaussian", tasks=TASKS[0], contrasts=1, null=8, n_resamples=11)
     with pytest.raises(ld.InputError, match="no estimate of these models"):
         information_panels(one, study.models().query("model == 'zoo/d2'"))
 

@@ -15,7 +15,7 @@ from ..components import positions as component_positions
 from ..errors import InputError
 from ..model import tokenization as reading
 from ..model.load import load_model
-from ..model.reconstruction import Closure, check_closure, stream_break
+from ..model.reconstruction import ReconstructionError, check_reconstruction, locate_mismatch
 from ..results import Result
 from .passes import Source, open_source
 from .unembedding import Readout
@@ -97,7 +97,7 @@ class Contributions(Result):
         kind: str | Iterable[str] | None = None,
         layer: int | Iterable[int] | None = None,
         index: int | Iterable[int] | None = None,
-        use: int | Iterable[int] | None = None,
+        repeat: int | Iterable[int] | None = None,
         module: str | Iterable[str] | None = None,
         label: str | Iterable[str] | None = None,
     ) -> Contributions:
@@ -106,7 +106,7 @@ class Contributions(Result):
         Raises InputError where nothing is left. `c.select(kind="mlp", layer=range(4))`.
         """
         keep = component_positions(
-            self.components, kind=kind, layer=layer, index=index, use=use, module=module, label=label
+            self.components, kind=kind, layer=layer, index=index, repeat=repeat, module=module, label=label
         )
         return self._keep(keep)
 
@@ -135,7 +135,7 @@ class Contributions(Result):
                 "kind": per_component("kind"),
                 "layer": pd.array(per_component("layer").tolist(), dtype="Int64"),
                 "index": pd.array(per_component("index").tolist(), dtype="Int64"),
-                "use": pd.array(per_component("use").tolist(), dtype="Int64"),
+                "repeat": pd.array(per_component("repeat").tolist(), dtype="Int64"),
                 "option": texts,
                 "contribution": self.values.reshape(-1),
             }
@@ -226,8 +226,8 @@ def contributions(
         raise InputError("top and components cannot be combined: both say which rows to keep.")
     source = open_source(model, prompts, position, unit, batch_tokens, cache, tokens, attention_mask)
     option_ids, option_texts = reading.options(model, options, len(source.ids))
-    keep = _wanted(components, model.anatomy.components(unit))
-    readout = Readout(model.anatomy, option_ids)
+    keep = _wanted(components, model.architecture.components(unit))
+    readout = Readout(model.architecture, option_ids)
     if top is not None:
         keep = _largest(top, source, readout, option_ids)
 
@@ -255,16 +255,16 @@ def contributions(
     unexplained = max(float(part.unexplained.max()) for part in parts) / max(size, np.finfo(float).tiny)
     stream_gap = collect("stream_gap")
     split_gap, dtypes = max(part.split_gap for part in parts), (parts[0].dtype, parts[0].answer_dtype)
-    closure = Closure(split_gap, float(stream_gap.max()), relative, unexplained, *dtypes)
+    closure = ReconstructionError(split_gap, float(stream_gap.max()), relative, unexplained, *dtypes)
     worst = int(stream_gap.argmax())
-    check_closure(
+    check_reconstruction(
         model.name,
         unit,
         closure,
         lambda: (
             "the cached writes do not add up to the cached stream"
             if source.cached is not None
-            else stream_break(model, source.ids[worst][: source.at[worst] + 1])
+            else locate_mismatch(model, source.ids[worst][: source.at[worst] + 1])
         ),
     )
     return Contributions(
@@ -282,7 +282,7 @@ def contributions(
         identity_gap=relative,
         absolute_gap=absolute,
         complete=len(names) == parts[0].members,
-        soft_cap=model.anatomy.soft_cap,
+        soft_cap=model.architecture.soft_cap,
         model=model.name,
         unit=unit,
     )
@@ -309,6 +309,6 @@ def _wanted(components: Any, known: tuple[Component, ...]) -> set[Component] | N
     given = list(components) if isinstance(components, Set) else components
     wanted = {Component.parse(label) for label in labels_of("components", given)}
     # A reused layer's uses are known only after a run, so only layer and kind are looked up here.
-    if unknown := [c for c in wanted if replace(c, use=None) not in known]:
+    if unknown := [c for c in wanted if replace(c, repeat=None) not in known]:
         raise InputError(f"components asks for {unknown[0].label}, which this model does not have at this unit.")
     return wanted

@@ -16,8 +16,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..components import Component, Unit
-from ..model.architecture import HALF, Anatomy, Split
-from ..model.capture import Firing, Pass, upcast
+from ..model.architecture import HALF, Architecture, OutputMap
+from ..model.capture import Activations, SublayerOutput, upcast
 from .vocab_gram import Cut, Vocabulary, cut_of, sizes_of, through
 
 # Numbers of one table (positions × rows × width, or positions × vocabulary) that are held at a time.
@@ -28,35 +28,35 @@ class Reader:
     """A model's read-out to the whole vocabulary, worked out once for a unit and a precision."""
 
     def __init__(self, vocabulary: Vocabulary, unit: Unit, wide: torch.dtype) -> None:
-        self.anatomy, self.unit, self.wide = vocabulary.anatomy, unit, wide
+        self.architecture, self.unit, self.wide = vocabulary.architecture, unit, wide
         self.vocabulary = vocabulary
         self.cuts: dict[int, Cut] = {}
         self.names: dict[tuple[int, int | None], list[Component]] = {}
 
-    def cut(self, split: Split) -> Cut:
+    def cut(self, split: OutputMap) -> Cut:
         """The cut of one write, made when it is first met."""
         if id(split) not in self.cuts:
             self.cuts[id(split)] = cut_of(split, self.vocabulary, self.wide)
         return self.cuts[id(split)]
 
-    def components(self, firing: Firing, use: int | None) -> list[Component]:
+    def components(self, firing: SublayerOutput, repeat: int | None) -> list[Component]:
         """The names of a firing's columns; an MLP has thousands."""
-        key = (id(firing.write), use)
+        key = (id(firing.write), repeat)
         if key not in self.names:
-            self.names[key] = firing.write.components(self.unit, use)
+            self.names[key] = firing.write.components(self.unit, repeat)
         return self.names[key]
 
     @cached_property
     def width(self) -> int:
         """How many components there are, every listed block used once: a pass tells more, and costs one."""
-        blocks = [id(tap.module) for tap in self.anatomy.blocks]
-        return len(self.anatomy.components(self.unit)) * len(blocks) // len(set(blocks))
+        blocks = [id(tap.module) for tap in self.architecture.blocks]
+        return len(self.architecture.components(self.unit)) * len(blocks) // len(set(blocks))
 
     @property
     def step(self) -> int:
         """How many positions are worked on together."""
-        streams = (len(self.anatomy.writes) + 2) * self.anatomy.norm.gain.numel()
-        return max(1, NUMBERS // max(streams, self.anatomy.outputs, self.width))
+        streams = (len(self.architecture.writes) + 2) * self.architecture.norm.gain.numel()
+        return max(1, NUMBERS // max(streams, self.architecture.outputs, self.width))
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,14 +73,14 @@ class Piece:
 
     z: Tensor | None = None
     columns: tuple[int, ...] = ()
-    firing: Firing | None = None
+    firing: SublayerOutput | None = None
     start: int = 0
     stop: int = 0
     rest: int | None = None
     scale: Tensor | None = None
 
     @property
-    def split(self) -> Split:
+    def split(self) -> OutputMap:
         """How the write is cut."""
         assert self.firing is not None
         assert self.firing.write.split is not None
@@ -220,10 +220,10 @@ class Table:
         return self.sigma if piece.scale is None else self.sigma * piece.scale
 
 
-def table_of(reader: Reader, done: Pass) -> Table:
+def table_of(reader: Reader, done: Activations) -> Table:
     """The components of a pass (some of its positions), by name."""
-    anatomy, wide = reader.anatomy, reader.wide
-    done = done.carried(anatomy)
+    architecture, wide = reader.architecture, reader.wide
+    done = done.carried(architecture)
     components: list[Component] = []
     whole: list[Tensor] = []
     columns: list[int] = []
@@ -237,8 +237,8 @@ def table_of(reader: Reader, done: Pass) -> Table:
     add(Component("embed"), done.embed)
     if done.pos_embed is not None:
         add(Component("pos_embed"), done.pos_embed)
-    for firing, use in zip(done.firings, done.uses, strict=True):
-        rows = reader.components(firing, use)
+    for firing, repeat in zip(done.firings, done.repeats, strict=True):
+        rows = reader.components(firing, repeat)
         if firing.values is None:
             add(rows[0], firing.wrote)
             continue
@@ -252,7 +252,7 @@ def table_of(reader: Reader, done: Pass) -> Table:
         if rest is not None:
             add(rows[-1], _rest(split, scale, firing.wrote))
     constant = None
-    if anatomy.constant:
+    if architecture.constant:
         constant = len(components)
         components.append(Component("constant"))
     final = done.final.double()
@@ -271,12 +271,12 @@ def table_of(reader: Reader, done: Pass) -> Table:
             parts += _together(piece.firing, piece.scale)
         add(Component("rounding"), final - parts)
     z = torch.stack([x.to(wide) for x in whole], 1)
-    sigma = anatomy.norm.statistic(final)
+    sigma = architecture.norm.statistic(final)
     # Scattered columns last: parts fill a new table side by side, and the first touch is what costs.
     return Table(reader, tuple(components), (*pieces, Piece(z, tuple(columns))), sigma, final, constant, missing)
 
 
-def _statistic(firing: Firing) -> Tensor | None:
+def _statistic(firing: SublayerOutput) -> Tensor | None:
     """What the norm behind a sublayer divides by, `[position]`."""
     split = firing.write.split
     if split is None or split.post is None:
@@ -285,7 +285,7 @@ def _statistic(firing: Firing) -> Tensor | None:
     return split.post.divisor(firing.post)
 
 
-def _rest(split: Split, scale: Tensor | None, like: Tensor) -> Tensor:
+def _rest(split: OutputMap, scale: Tensor | None, like: Tensor) -> Tensor:
     """The stream vector that no part wrote: the output map's bias, and that of the norm behind it."""
     _, bias = split.projection()
     rest = torch.zeros_like(like, dtype=torch.float64)
@@ -296,7 +296,7 @@ def _rest(split: Split, scale: Tensor | None, like: Tensor) -> Tensor:
     return rest
 
 
-def _behind(split: Split, x: Tensor, scale: Tensor | None) -> Tensor:
+def _behind(split: OutputMap, x: Tensor, scale: Tensor | None) -> Tensor:
     """What the norm behind an output map makes of a summand of its input, without its bias."""
     x = x * split.scale
     if split.post is None:
@@ -307,7 +307,7 @@ def _behind(split: Split, x: Tensor, scale: Tensor | None) -> Tensor:
     return x * split.post.gain.to(x.device) / scale[:, None]
 
 
-def _together(firing: Firing, scale: Tensor | None) -> Float[Tensor, "position d"]:
+def _together(firing: SublayerOutput, scale: Tensor | None) -> Float[Tensor, "position d"]:
     """The stream vector of all parts of a write together; float64."""
     split = firing.write.split
     assert split is not None
@@ -325,11 +325,11 @@ def _spread(piece: Piece, which: list[int] | slice = slice(None)) -> Float[Tenso
     return _behind(piece.split, torch.bmm(values, maps), piece.scale).transpose(0, 1)
 
 
-def answers(anatomy: Anatomy, final: Float[Tensor, "position d"]) -> tuple[Tensor, Tensor]:
+def answers(architecture: Architecture, final: Float[Tensor, "position d"]) -> tuple[Tensor, Tensor]:
     """(what the unembedding returns, the logits) for some final streams, by the model's own modules.
 
     Called past their hooks, which are the user's and have seen the pass already.
     """
-    normed = anatomy.norm_module.forward(final.to(anatomy.dtype)[:, None])
-    said = anatomy.unembed.forward(normed)
-    return upcast(said[:, 0]).to(final.device), upcast(anatomy.transform(said)[:, 0]).to(final.device)
+    normed = architecture.norm_module.forward(final.to(architecture.dtype)[:, None])
+    said = architecture.unembed.forward(normed)
+    return upcast(said[:, 0]).to(final.device), upcast(architecture.transform(said)[:, 0]).to(final.device)

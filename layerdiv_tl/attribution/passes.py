@@ -14,9 +14,9 @@ from ..components import Component, Unit
 from ..errors import InputError
 from ..model import activation_cache as caching
 from ..model import tokenization as reading
-from ..model.capture import Pass, batches, pad, quiet, run
+from ..model.capture import Activations, batches, inference_mode_for, pad, run
 from ..model.load import Model
-from .unembedding import Part, Readout, take_apart
+from .unembedding import Part, Readout, read_out
 
 # Behind a pass, rows are worked on together until they make this many numbers (4 MiB in float64):
 # it bounds what short prompts with many components and options would otherwise need.
@@ -32,17 +32,17 @@ class Source:
     ids: list[tuple[int, ...]]
     at: Int[np.ndarray, " example"]
     batch_tokens: int
-    cached: Pass | None
+    cached: Activations | None
 
-    def passes(self) -> Iterator[tuple[list[int], Pass]]:
+    def passes(self) -> Iterator[tuple[list[int], Activations]]:
         """Row numbers and their pass, batch after batch."""
         if self.cached is not None:
             yield list(range(len(self.ids))), self.cached
             return
         lengths = [len(row) for row in self.ids]
-        for rows in batches(lengths, self.batch_tokens, self.model.anatomy.length_switch):
+        for rows in batches(lengths, self.batch_tokens, self.model.architecture.length_switch):
             tokens, mask = pad([self.ids[row] for row in rows])
-            yield rows, run(self.model.anatomy, tokens, mask, torch.as_tensor(self.at[rows]), self.unit)
+            yield rows, run(self.model.architecture, tokens, mask, torch.as_tensor(self.at[rows]), self.unit)
 
     def parts(
         self, readout: Readout, option_ids: Int[np.ndarray, "example option"], keep: Set[Component] | None
@@ -50,18 +50,19 @@ class Source:
         """The passes taken apart, some rows at a time; `keep` None keeps all components."""
         from tqdm.auto import tqdm
 
-        anatomy = self.model.anatomy
+        architecture = self.model.architecture
         numbers = (
-            option_ids.shape[1] * len(anatomy.components(self.unit)) + len(anatomy.writes) * anatomy.norm.gain.numel()
+            option_ids.shape[1] * len(architecture.components(self.unit))
+            + len(architecture.writes) * architecture.norm.gain.numel()
         )
         step = max(1, NUMBERS // numbers)
         progress = tqdm(total=len(self.ids), desc=self.model.name, unit="prompt", delay=2, leave=False)
-        with quiet(anatomy), progress:
+        with inference_mode_for(architecture), progress:
             for rows, done in self.passes():
                 for start in range(0, len(rows), step):
                     some = slice(start, start + step)
                     chosen = np.array(rows[some])
-                    yield take_apart(anatomy, readout, done.rows(some), chosen, option_ids, self.unit, keep)
+                    yield read_out(architecture, readout, done.rows(some), chosen, option_ids, self.unit, keep)
                 del done  # or it would lie beside the next pass
                 progress.update(len(rows))
 

@@ -18,9 +18,9 @@ from ..ensemble.intervals import RunningMean
 from ..ensemble.validation import LARGEST, factor, numbers
 from ..errors import InputError
 from ..model import tokenization as reading
-from ..model.capture import Pass, batches, pad, quiet, run_whole
+from ..model.capture import Activations, batches, inference_mode_for, pad, run_whole
 from ..model.load import Model, load_model
-from ..model.reconstruction import TOLERANCE, Closure, check_closure, stream_break
+from ..model.reconstruction import TOLERANCE, ReconstructionError, check_reconstruction, locate_mismatch
 from .full_vocab import Reader, Table, answers, table_of
 from .profiles import CorpusProfile, CrossEntropyProfile, Profile, SquaredProfile
 from .unembedding import NOTICED, check_finite
@@ -205,7 +205,7 @@ def corpus_profile(
         stride=job.stride,
         model=job.model.name,
         unit=unit,
-        soft_cap=job.model.anatomy.soft_cap,
+        soft_cap=job.model.architecture.soft_cap,
     )
 
 
@@ -235,7 +235,7 @@ class _Job:
             stride=self.stride,
             model=self.model.name,
             unit=self.unit,
-            soft_cap=self.model.anatomy.soft_cap,
+            soft_cap=self.model.architecture.soft_cap,
             **fields,
         )
 
@@ -268,7 +268,10 @@ def _job(
 
 def _reader(model: Model, unit: Unit, precision: str) -> Reader:
     """What was worked out from these very weights before, or now."""
-    wide, roots = PRECISIONS[precision], [model.anatomy.root, getattr(model.anatomy.root, "original_model", None)]
+    wide, roots = (
+        PRECISIONS[precision],
+        [model.architecture.root, getattr(model.architecture.root, "original_model", None)],
+    )
     weights = tuple(
         (parameter.data_ptr(), 0 if parameter.is_inference() else parameter._version)
         for root in roots
@@ -280,10 +283,10 @@ def _reader(model: Model, unit: Unit, precision: str) -> Reader:
         model.kept["weights"] = weights
     key = (unit, precision)
     if key not in model.kept:
-        model.anatomy.components(unit)  # refuses a unit that this model does not have
-        with quiet(model.anatomy):
+        model.architecture.components(unit)  # refuses a unit that this model does not have
+        with inference_mode_for(model.architecture):
             if precision not in model.kept:
-                model.kept[precision] = vocabulary_of(model.anatomy, wide)
+                model.kept[precision] = vocabulary_of(model.architecture, wide)
             model.kept[key] = Reader(model.kept[precision], unit, wide)
     return model.kept[key]
 
@@ -447,15 +450,15 @@ def _blocks(
     """
     from tqdm.auto import tqdm
 
-    anatomy, reader = job.model.anatomy, job.reader
+    architecture, reader = job.model.architecture, job.reader
     total = None if sheet is None else sheet.count
     progress = tqdm(total=total, desc=job.model.name, unit="token", delay=2, leave=False, disable=total is None)
     lengths = [w.stop - w.start for w in windows]
-    with quiet(anatomy), progress:
-        for rows in batches(lengths, job.batch_tokens, anatomy.length_switch):
+    with inference_mode_for(architecture), progress:
+        for rows in batches(lengths, job.batch_tokens, architecture.length_switch):
             chosen = [windows[row] for row in rows]
             tokens, mask = pad([ids[w.document][w.start : w.stop] for w in chosen])
-            done = run_whole(anatomy, tokens, mask, job.unit)
+            done = run_whole(architecture, tokens, mask, job.unit)
             _check_answers(job, done, mask, gaps)
             documents = np.concatenate([np.full(w.stop - w.start, w.document) for w in chosen])
             positions = np.concatenate([np.arange(w.start, w.stop) for w in chosen])
@@ -490,18 +493,26 @@ def _next(row: Sequence[int], position: int) -> int:
 
 
 def _measure(
-    job: _Job, part: Pass, following: np.ndarray, dense: np.ndarray | None, gaps: _Gaps, room: Callable[..., Tensor]
+    job: _Job,
+    part: Activations,
+    following: np.ndarray,
+    dense: np.ndarray | None,
+    gaps: _Gaps,
+    room: Callable[..., Tensor],
 ) -> tuple[Component, ...]:
     """Fill the tables and columns of some positions; NaN where there is no next token. The components' names."""
-    anatomy, reader = job.model.anatomy, job.reader
+    architecture, reader = job.model.architecture, job.reader
     vocabulary, device = reader.vocabulary, part.final.device
-    said, logits = answers(anatomy, part.final)
+    said, logits = answers(architecture, part.final)
     partition = _log_sum_exp(logits)
     spoken_mean, spoken_power = _mean_and_power(said)
     if not (part.final.isfinite().all() and partition.isfinite().all()):
         written = torch.stack([part.embed, *(firing.wrote for firing in part.firings)], 1)
-        written_by = zip(part.firings, part.uses, strict=True)
-        names = [Component("embed"), *(Component(f.write.kind, f.write.layer, use=use) for f, use in written_by)]
+        written_by = zip(part.firings, part.repeats, strict=True)
+        names = [
+            Component("embed"),
+            *(Component(f.write.kind, f.write.layer, repeat=repeat) for f, repeat in written_by),
+        ]
         check_finite(names, written, part.final, logits)
     table = table_of(reader, part)
     members, constant = len(table.components), table.constant
@@ -523,7 +534,7 @@ def _measure(
     seen = streams @ vocabulary.gram
     power = (streams * seen).sum(1) + 2 * cross + vocabulary.constant_power
     middle = streams @ vocabulary.mean + vocabulary.constant_mean
-    factor_of_logits = anatomy.logit_multiplier
+    factor_of_logits = architecture.logit_multiplier
     gaps.note("sums", (power - spoken_power * factor_of_logits**2).abs() / power.clamp_min(1e-300))
     width_of_logits = (power / vocabulary.size).sqrt() + middle.abs()
     gaps.note("sums", (middle - spoken_mean * factor_of_logits).abs() / width_of_logits.clamp_min(1e-300))
@@ -640,27 +651,29 @@ def _note(
     gaps.note("stream", table.missing)
 
 
-def _check_answers(job: _Job, done: Pass, mask: Tensor, gaps: _Gaps) -> None:
+def _check_answers(job: _Job, done: Activations, mask: Tensor, gaps: _Gaps) -> None:
     """The model's own answers at the last tokens against those that its norm and unembedding give."""
     ends = (mask.sum(1).cumsum(0) - 1).to(done.final.device)
-    _, logits = answers(job.model.anatomy, done.final[ends])
+    _, logits = answers(job.model.architecture, done.final[ends])
     gaps.note("unexplained", (logits - done.logits).abs())
 
 
-def _refuse(job: _Job, done: Pass, gaps: _Gaps, ids: Sequence[Sequence[int]], windows: Sequence[_Window]) -> None:
+def _refuse(
+    job: _Job, done: Activations, gaps: _Gaps, ids: Sequence[Sequence[int]], windows: Sequence[_Window]
+) -> None:
     dtypes = (done.dtype, done.answer_dtype)
-    closure = Closure(gaps.split, gaps.stream, gaps.relative, gaps.unexplained / gaps.size, *dtypes)
+    closure = ReconstructionError(gaps.split, gaps.stream, gaps.relative, gaps.unexplained / gaps.size, *dtypes)
     window = windows[0]
-    check_closure(
+    check_reconstruction(
         job.model.name,
         job.unit,
         closure,
-        lambda: stream_break(job.model, ids[window.document][window.start : window.stop]),
+        lambda: locate_mismatch(job.model, ids[window.document][window.start : window.stop]),
     )
     _check_sums(job, done, gaps)
 
 
-def _check_sums(job: _Job, done: Pass, gaps: _Gaps) -> None:
+def _check_sums(job: _Job, done: Activations, gaps: _Gaps) -> None:
     """The vocabulary's sums must be those of the model's own logits, at every position."""
     tolerance = max(TOLERANCE.get(done.dtype, 1e-4), TOLERANCE.get(done.answer_dtype, 1e-4), 2e-4)
     if not gaps.sums <= tolerance:
@@ -685,7 +698,7 @@ class _Look:
         import pandas as pd
 
         job, row = self.job, self.ids[document]
-        anatomy, reader = job.model.anatomy, job.reader
+        architecture, reader = job.model.architecture, job.reader
         if len(components) * reader.vocabulary.size > LARGEST_LOOK:
             raise InputError(
                 f"{len(components)} components × {reader.vocabulary.size} ids are too many logits to look at: name "
@@ -693,11 +706,11 @@ class _Look:
             )
         window = next(w for w in _windows(job, 0, len(row)) if w.first <= position < w.stop)
         # A model that reads long texts in another way must see the text as long as it was.
-        stop = position + 1 if anatomy.length_switch is None else window.stop
+        stop = position + 1 if architecture.length_switch is None else window.stop
         at = position - window.start
-        with quiet(anatomy):
+        with inference_mode_for(architecture):
             tokens, mask = pad([row[window.start : stop]])
-            done = run_whole(anatomy, tokens, mask, job.unit)
+            done = run_whole(architecture, tokens, mask, job.unit)
             table = table_of(reader, done.streams(slice(at, at + 1)))
             z = table.vectors(columns)[0].to(done.final.device)
             pieces = list(reader.vocabulary.chunks(reader.wide))

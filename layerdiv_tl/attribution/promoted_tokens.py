@@ -14,7 +14,7 @@ from torch import Tensor
 from ..components import Component, Unit, positions
 from ..errors import InputError
 from ..model import tokenization as reading
-from ..model.capture import pad, quiet, run_whole
+from ..model.capture import inference_mode_for, pad, run_whole
 from ..model.load import Model, load_model
 from .full_vocab import NUMBERS, Reader, Table, table_of
 from .profile import _reader
@@ -75,7 +75,7 @@ def promotions(
         raise InputError(f"k={k!r} must be a whole number from 1 to {reader.vocabulary.size}.")
     names: list[Component] = []
     found: list[tuple[Tensor, Tensor]] = []
-    with quiet(model.anatomy), torch.inference_mode():
+    with inference_mode_for(model.architecture), torch.inference_mode():
         for _, table in _tables(reader, model, ids, unit, places):
             columns = list(range(len(table.components)))
             if components is not None:
@@ -106,7 +106,7 @@ def cosines(
     reader = _reader(model, unit, "float32")
     vocabulary, total = reader.vocabulary, torch.zeros(())
     names: tuple[Component, ...] = ()
-    with quiet(model.anatomy), torch.inference_mode():
+    with inference_mode_for(model.architecture), torch.inference_mode():
         for _, table in _tables(reader, model, ids, unit, tuple(range(len(ids)))):
             names = table.components
             z = table.vectors(range(len(names))).to(vocabulary.gram.device, reader.wide)
@@ -136,8 +136,8 @@ def _tables(
 ) -> Iterator[tuple[tuple[int, ...], Table]]:
     """The components at some positions, a few positions at a time; the model runs once."""
     tokens, mask = pad([ids])
-    done = run_whole(model.anatomy, tokens, mask, unit)
-    step = max(1, HELD // (reader.width * model.anatomy.norm.gain.numel()))
+    done = run_whole(model.architecture, tokens, mask, unit)
+    step = max(1, HELD // (reader.width * model.architecture.norm.gain.numel()))
     for start in range(0, len(places), step):
         some = places[start : start + step]
         yield some, table_of(reader, done.streams(torch.as_tensor(some, device=done.final.device)))

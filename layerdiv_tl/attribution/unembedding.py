@@ -13,8 +13,8 @@ from torch import Tensor
 
 from ..components import Component, Unit
 from ..errors import InputError
-from ..model.architecture import HALF, Anatomy
-from ..model.capture import Firing, Pass
+from ..model.architecture import HALF, Architecture
+from ..model.capture import Activations, SublayerOutput
 
 # Parts are compared with their own size, but with no less than this share of everybody's.
 NOTICED = 0.01
@@ -28,21 +28,21 @@ class Readout:
     change between batches while the directions stay the same ones.
     """
 
-    def __init__(self, anatomy: Anatomy, option_ids: Int[np.ndarray, "example option"]) -> None:
+    def __init__(self, architecture: Architecture, option_ids: Int[np.ndarray, "example option"]) -> None:
         distinct, index = np.unique(option_ids, return_inverse=True)
-        rows, bias = anatomy.unembed_rows(torch.as_tensor(distinct))
-        rows = rows.double().cpu() * anatomy.logit_multiplier
+        rows, bias = architecture.unembed_rows(torch.as_tensor(distinct))
+        rows = rows.double().cpu() * architecture.logit_multiplier
         self.index = torch.as_tensor(index.reshape(option_ids.shape))
-        self.directions: Float[Tensor, "token d"] = anatomy.norm.fold(rows)
+        self.directions: Float[Tensor, "token d"] = architecture.norm.fold(rows)
         self.through: dict[int, Float[Tensor, "token part width"]] = {}
         self.names: dict[tuple[int, int | None], list[Component]] = {}
         self.constant: Float[Tensor, " token"] | None = None
-        if anatomy.constant:
+        if architecture.constant:
             self.constant = torch.zeros(len(rows), dtype=torch.float64)
-            if anatomy.norm.bias is not None:
-                self.constant += rows @ anatomy.norm.bias
+            if architecture.norm.bias is not None:
+                self.constant += rows @ architecture.norm.bias
             if bias is not None:
-                self.constant += bias.double().cpu() * anatomy.logit_multiplier
+                self.constant += bias.double().cpu() * architecture.logit_multiplier
 
     def of(self, rows: Int[Tensor, " row"]) -> Readout:
         """The read-out of some examples only, with no direction that they do not need."""
@@ -56,18 +56,18 @@ class Readout:
             part.index = self.index[rows]
         return part
 
-    def components(self, firing: Firing, unit: Unit, use: int | None) -> list[Component]:
+    def components(self, firing: SublayerOutput, unit: Unit, repeat: int | None) -> list[Component]:
         """The names of a firing's rows; an MLP has thousands."""
-        key = (id(firing.write), use)
+        key = (id(firing.write), repeat)
         if key not in self.names:
-            self.names[key] = firing.write.components(unit, use)
+            self.names[key] = firing.write.components(unit, repeat)
         return self.names[key]
 
     def __call__(self, x: Float[Tensor, "row part d"]) -> Float[Tensor, "row part option"]:
         """`x @ direction` for each row's own options; the division by σ is the caller's."""
         return self._own(x @ self.directions.T)
 
-    def parts(self, firing: Firing) -> Float[Tensor, "row part option"]:
+    def parts(self, firing: SublayerOutput) -> Float[Tensor, "row part option"]:
         """The same for the heads or neurons of one write, and last for their bias where there is one."""
         split = firing.write.split
         assert split is not None
@@ -136,36 +136,36 @@ class Part:
     answer_dtype: torch.dtype
 
 
-def take_apart(
-    anatomy: Anatomy,
+def read_out(
+    architecture: Architecture,
     readout: Readout,
-    done: Pass,
+    done: Activations,
     rows: Int[np.ndarray, " row"],
     option_ids: Int[np.ndarray, "example option"],
     unit: Unit,
     keep: Set[Component] | None,
 ) -> Part:
     """Contributions of some rows of a pass, in float64 on the CPU; `keep` None keeps all components."""
-    done = done.carried(anatomy)
+    done = done.carried(architecture)
     readout = readout.of(torch.as_tensor(rows))
     options = torch.as_tensor(option_ids[rows]).to(done.logits.device)
     said = done.unembedded.gather(1, options).double().cpu()
     logits = done.logits.gather(1, options).double().cpu()
 
-    junctions, uses = [Component("embed")], done.uses
+    junctions, repeats = [Component("embed")], done.repeats
     written = [done.embed]
     if done.pos_embed is not None:
         junctions.append(Component("pos_embed"))
         written.append(done.pos_embed)
     first = len(written)
-    for firing, use in zip(done.firings, uses, strict=True):
-        junctions.append(Component(firing.write.kind, firing.write.layer, use=use))
+    for firing, repeat in zip(done.firings, repeats, strict=True):
+        junctions.append(Component(firing.write.kind, firing.write.layer, repeat=repeat))
         written.append(firing.wrote)
 
     stream = torch.stack(written, 1).double().cpu()
     final = done.final.double().cpu()
     check_finite(junctions, stream, final, logits)
-    sigma = anatomy.norm.statistic(final)[:, None, None]
+    sigma = architecture.norm.statistic(final)[:, None, None]
     whole = readout(stream) / sigma
 
     names: list[Component] = []
@@ -186,13 +186,13 @@ def take_apart(
         values.append(u if len(chosen) == len(components) else u[:, chosen])
 
     add(junctions[:first], whole[:, :first])
-    for row, (firing, use) in enumerate(zip(done.firings, uses, strict=True), start=first):
+    for row, (firing, repeat) in enumerate(zip(done.firings, repeats, strict=True), start=first):
         u = whole[:, row : row + 1]
         if firing.values is not None:
             u = readout.parts(firing) / sigma
             off = (u.sum(1) - whole[:, row]).abs() / u.abs().sum(1).clamp_min(least)
             split_gap = max(split_gap, float(off.max()))
-        add(readout.components(firing, unit, use), u)
+        add(readout.components(firing, unit, repeat), u)
     # What half precision lost at every addition, so that the parts still sum to the whole.
     lost = (readout(final[:, None]) / sigma)[:, 0] - total
     if readout.constant is not None:
@@ -200,7 +200,7 @@ def take_apart(
     if done.dtype in HALF:
         add([Component("rounding")], lost[:, None])
 
-    statistics = anatomy.norm.statistic(stream.cumsum(1))
+    statistics = architecture.norm.statistic(stream.cumsum(1))
     return Part(
         rows=rows,
         members=members,
@@ -208,12 +208,12 @@ def take_apart(
         values=torch.cat(values, 1).numpy(),
         total=total.numpy(),
         size=size.numpy(),
-        unembedded=(said * anatomy.logit_multiplier).numpy(),
+        unembedded=(said * architecture.logit_multiplier).numpy(),
         logits=logits.numpy(),
-        unexplained=(anatomy.transform(said) - logits).abs().numpy(),
+        unexplained=(architecture.transform(said) - logits).abs().numpy(),
         junction_scale=(statistics / statistics[:, -1:]).numpy(),
         junctions=tuple(junctions),
-        partial_junctions=_partial(junctions, anatomy.parallel),
+        partial_junctions=_partial(junctions, architecture.parallel),
         split_gap=split_gap,
         dtype=done.dtype,
         answer_dtype=done.answer_dtype,

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..model.architecture import Anatomy, Split
+from ..model.architecture import Architecture, OutputMap
 
 # Rows of the unembedding that are worked on together.
 CHUNK = 4096
@@ -39,7 +39,7 @@ class Vocabulary:
         h · z = Σ_v (c − c̄)(u − ū); None, 0 where there is none.
     """
 
-    anatomy: Anatomy
+    architecture: Architecture
     size: int
     mean: Float[Tensor, " d"]
     gram: Float[Tensor, "d d"]
@@ -55,7 +55,7 @@ class Vocabulary:
     def rows(self, ids: Int[Tensor, " position"]) -> tuple[Float[Tensor, "position d"], Float[Tensor, " position"]]:
         """Every position's own stream direction and what the read-out adds to its id, less the means; float64."""
         distinct, index = ids.unique(return_inverse=True)
-        rows, constant = _rows(self.anatomy, distinct, torch.float64)
+        rows, constant = _rows(self.architecture, distinct, torch.float64)
         return (rows - self.mean)[index], (constant - self.constant_mean)[index]
 
     def chunks(self, wide: torch.dtype) -> Iterator[tuple[slice, Float[Tensor, "id d"], Float[Tensor, " id"]]]:
@@ -64,45 +64,45 @@ class Vocabulary:
         What all ids have in common is most of a row, and would take the digits of what tells them apart.
         """
         mean = self.mean.to(wide)
-        for ids, rows, constant in _chunks(self.anatomy, wide):
+        for ids, rows, constant in _chunks(self.architecture, wide):
             yield ids, rows - mean, constant - self.constant_mean
 
 
-def vocabulary_of(anatomy: Anatomy, wide: torch.dtype) -> Vocabulary:
+def vocabulary_of(architecture: Architecture, wide: torch.dtype) -> Vocabulary:
     """Go through the unembedding twice, a few thousand rows at a time; `wide` is the precision of products."""
-    size, width = anatomy.outputs, anatomy.norm.gain.numel()
-    device = anatomy.device
+    size, width = architecture.outputs, architecture.norm.gain.numel()
+    device = architecture.device
     mean = torch.zeros(width, dtype=torch.float64, device=device)
     constant_mean = 0.0
-    for _, rows, constant in _chunks(anatomy, wide):
+    for _, rows, constant in _chunks(architecture, wide):
         mean += rows.double().sum(0) / size
         constant_mean += float(constant.double().sum()) / size
     gram = torch.zeros(width, width, dtype=torch.float64, device=device)
     product, power = torch.zeros_like(mean), 0.0
-    for _, rows, constant in _chunks(anatomy, wide):
+    for _, rows, constant in _chunks(architecture, wide):
         rows = rows - mean.to(wide)
         constant = constant - constant_mean
         gram += (rows.T @ rows).double()
         product += (constant @ rows).double()
         power += float(constant.double().square().sum())
-    return Vocabulary(anatomy, size, mean, gram, constant_mean, power, product)
+    return Vocabulary(architecture, size, mean, gram, constant_mean, power, product)
 
 
-def _chunks(anatomy: Anatomy, wide: torch.dtype) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    for start in range(0, anatomy.outputs, CHUNK):
-        stop = min(start + CHUNK, anatomy.outputs)
-        yield slice(start, stop), *_rows(anatomy, torch.arange(start, stop), wide)
+def _chunks(architecture: Architecture, wide: torch.dtype) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    for start in range(0, architecture.outputs, CHUNK):
+        stop = min(start + CHUNK, architecture.outputs)
+        yield slice(start, stop), *_rows(architecture, torch.arange(start, stop), wide)
 
 
-def _rows(anatomy: Anatomy, ids: Tensor, wide: torch.dtype) -> tuple[Tensor, Tensor]:
-    norm, device = anatomy.norm, anatomy.device
-    rows, bias = anatomy.unembed_rows(ids)
-    rows = rows.to(device, wide) * anatomy.logit_multiplier
+def _rows(architecture: Architecture, ids: Tensor, wide: torch.dtype) -> tuple[Tensor, Tensor]:
+    norm, device = architecture.norm, architecture.device
+    rows, bias = architecture.unembed_rows(ids)
+    rows = rows.to(device, wide) * architecture.logit_multiplier
     constant = torch.zeros(len(ids), dtype=wide, device=device)
     if norm.bias is not None:
         constant += rows @ norm.bias.to(device, wide)
     if bias is not None:
-        constant += bias.to(device, wide) * anatomy.logit_multiplier
+        constant += bias.to(device, wide) * architecture.logit_multiplier
     folded = rows * norm.gain.to(device, wide)
     return folded - folded.mean(1, keepdim=True) if norm.centered else folded, constant
 
@@ -139,7 +139,7 @@ class Cut:
     means: Float[Tensor, " _"]
 
 
-def cut_of(split: Split, vocabulary: Vocabulary, wide: torch.dtype) -> Cut:
+def cut_of(split: OutputMap, vocabulary: Vocabulary, wide: torch.dtype) -> Cut:
     """Take the root and the mean of the vocabulary back through an output map, once."""
     weight, _ = split.projection()
     single = len(weight) == split.count
@@ -149,7 +149,7 @@ def cut_of(split: Split, vocabulary: Vocabulary, wide: torch.dtype) -> Cut:
     return Cut(roots.to(wide), through(split, vocabulary.mean[None], weight)[0])
 
 
-def through(split: Split, queries: Float[Tensor, "n d"], weight: Tensor) -> Float[Tensor, "n _"]:
+def through(split: OutputMap, queries: Float[Tensor, "n d"], weight: Tensor) -> Float[Tensor, "n _"]:
     """Stream directions as directions of the values before an output map, norm and scale behind it folded in."""
     queries = queries * split.scale
     if split.post is not None:

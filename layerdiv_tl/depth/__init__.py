@@ -1,8 +1,8 @@
 """Does a model use its depth? Interventions on its layers, one analysis a file.
 
-    ld.depth.sizes(model, texts)                  how large each layer's writes are beside the stream
+    ld.depth.residual_norms(model, texts)                  how large each layer's writes are beside the stream
     ld.depth.skip(model, texts)                   what a layer that writes nothing changes behind it
-    ld.depth.lens(model, texts)                   how far each junction's answer is from the last one
+    ld.depth.logit_lens(model, texts)                   how far each junction's answer is from the last one
     ld.depth.erase(model, texts)                  what a token's stream still carries at each layer
     ld.depth.integrated_gradients(model, texts)   what the answer's probability owes to each layer
     ld.depth.map_layers(model, other, texts)      which layer of another model says the same
@@ -10,7 +10,7 @@
     ld.depth.drop_plan(model, task, budget)       which layers could go, and what that costs
     ld.depth.depth_score(model, questions)        whether answers of more hops rest on deeper layers
 
-Sizes, skips, lens, erasure, gradients and score are those of *Do Language Models Use Their Depth Efficiently?* (arXiv
+Sizes, skips, logit_lens, erasure, gradients and score are those of *Do Language Models Use Their Depth Efficiently?* (arXiv
 2505.13898): the defaults are the rules of its released code, above all that the first token of a text, on which heads
 rest whatever it is, is left alone; other choices are options with names. Texts are a text, a list of
 texts, a list of lists of token ids, or a `Task`, whose prompts are read; questions come from
@@ -25,9 +25,9 @@ from .depth_score import DepthScore, depth_score
 from .erasure import Erasure, erase
 from .integrated_gradients import IntegratedGradients, integrated_gradients
 from .layer_maps import LayerMaps, map_layers
-from .logit_lens import Lens, lens
+from .logit_lens import LogitLens, logit_lens
 from .pruning import DropPlan, drop_plan
-from .residual_norms import Sizes, sizes
+from .residual_norms import ResidualNorms, residual_norms
 from .skipping import Skip, skip
 
 __all__ = [
@@ -38,9 +38,9 @@ __all__ = [
     "Erasure",
     "IntegratedGradients",
     "LayerMaps",
-    "Lens",
+    "LogitLens",
     "Questions",
-    "Sizes",
+    "ResidualNorms",
     "Skip",
     "Slope",
     "agreement",
@@ -48,9 +48,9 @@ __all__ = [
     "drop_plan",
     "erase",
     "integrated_gradients",
-    "lens",
+    "logit_lens",
     "map_layers",
     "questions",
-    "sizes",
+    "residual_norms",
     "skip",
 ]

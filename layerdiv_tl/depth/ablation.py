@@ -18,7 +18,7 @@ from ..components import Component
 from ..ensemble.validation import gold_options
 from ..errors import InputError
 from ..model import tokenization as reading
-from ..model.capture import batches, quiet, upcast
+from ..model.capture import batches, inference_mode_for, upcast
 from ..model.load import Model
 from ..model.patched_forward import Replay
 from .inputs import Ids, read_texts
@@ -104,7 +104,7 @@ def writers(model: Model, ids: Ids, cut: Cut) -> tuple[Component, ...]:
     Raises InputError where there are none.
     """
     choice("part", cut, _KINDS)
-    with quiet(model.anatomy):
+    with inference_mode_for(model.architecture):
         replay = Replay(model, [ids])
     found = tuple(
         replay.component(kind, block)
@@ -127,8 +127,11 @@ def scores(model: Model, rows: Rows, sets: Sequence[Collection[Component]], batc
     loss, right = (np.zeros((len(rows), len(sets) + 1)) for _ in range(2))
     count = np.zeros(len(rows))
     lengths = [len(row) for row in rows.ids]
-    with quiet(model.anatomy), tqdm(total=len(rows), desc=model.name, unit="row", delay=2, leave=False) as progress:
-        for some in batches(lengths, model.at_once(batch_tokens), model.anatomy.length_switch):
+    with (
+        inference_mode_for(model.architecture),
+        tqdm(total=len(rows), desc=model.name, unit="row", delay=2, leave=False) as progress,
+    ):
+        for some in batches(lengths, model.at_once(batch_tokens), model.architecture.length_switch):
             replay = Replay(model, [rows.ids[row] for row in some])
             batch = _Batch(replay, rows, some)
             count[some] = batch.counts

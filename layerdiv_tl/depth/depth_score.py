@@ -65,7 +65,7 @@ class DepthScore(Result):
     effect: str
     part: str
     model: str
-    draws: int = 1000
+    n_resamples: int = 1000
     seed: int = 0
     first_token: str = "kept"
 
@@ -83,13 +83,13 @@ class DepthScore(Result):
     @property
     def slope(self) -> Slope:
         """By how many layers the groups' score is deeper for each further hop; questions of all lengths alike."""
-        return slope(self.groups, self.scores, None, self.draws, self.seed, self.effects.sum(1))
+        return slope(self.groups, self.scores, None, self.n_resamples, self.seed, self.effects.sum(1))
 
     @property
     def slope_at_length(self) -> Slope:
         """The same between questions of equal length: more hops take more words, which alone may move the score."""
         beside = self.lengths.astype(float)
-        return slope(self.groups, self.scores, beside, self.draws, self.seed, self.effects.sum(1))
+        return slope(self.groups, self.scores, beside, self.n_resamples, self.seed, self.effects.sum(1))
 
     @property
     def right(self) -> DepthScore:
@@ -183,7 +183,7 @@ def depth_score(
     part: Part = "layer",
     first_token: FirstToken = "kept",
     by: Any = None,
-    draws: int = 1000,
+    n_resamples: int = 1000,
     seed: int = 0,
     batch_tokens: int | None = None,
 ) -> DepthScore:
@@ -236,7 +236,7 @@ def depth_score(
         raise InputError(f"effect='published' keeps the first token: leave first_token={first_token!r} out.")
     if effect == "erase" and part != "layer":
         raise InputError(f"effect='erase' erases the stream that enters a layer: leave part={part!r} out.")
-    resampling(draws, seed)
+    resampling(n_resamples, seed)
     texts, answers, groups, names, label = _read(questions, by)
     model = load_model(model)
     ids, behind = read_answers(model, texts, answers)
@@ -263,7 +263,7 @@ def depth_score(
         effect=effect,
         part=part,
         model=model.name,
-        draws=int(draws),
+        n_resamples=int(n_resamples),
         seed=int(seed),
         first_token=first_token,
     )

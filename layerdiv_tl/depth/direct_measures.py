@@ -15,7 +15,7 @@ from ..components import Component
 from ..ensemble.decomposition import SquaredError, decompose
 from ..ensemble.information.features import prepare
 from ..ensemble.information.source import Source, normal_scores, one_thread
-from ..model.capture import quiet, upcast
+from ..model.capture import inference_mode_for, upcast
 from ..model.load import Model
 from ..model.patched_forward import Replay
 from .ablation import Rows
@@ -103,12 +103,12 @@ def _of_texts(
 
 def _answers(model: Model, ids: Sequence[int]) -> Float[np.ndarray, "position vocabulary"]:
     """The model's distributions, before a soft-cap where there is one."""
-    anatomy = model.anatomy
-    with quiet(anatomy):
+    architecture = model.architecture
+    with inference_mode_for(architecture):
         replay = Replay(model, [ids])
-        said = upcast(anatomy.unembed(replay.normed(replay.streams[-1][0])[:, None])[:, 0])
+        said = upcast(architecture.unembed(replay.normed(replay.streams[-1][0])[:, None])[:, 0])
         # A long text's are large, so there is no wider copy of them.
-        return (said * anatomy.logit_multiplier).softmax(-1).cpu().numpy()
+        return (said * architecture.logit_multiplier).softmax(-1).cpu().numpy()
 
 
 def _members(components: Sequence[Component], names: Sequence[Component]) -> list[list[int]]:
@@ -117,7 +117,7 @@ def _members(components: Sequence[Component], names: Sequence[Component]) -> lis
         [
             i
             for i, c in enumerate(components)
-            if c == name or (name.kind == "layer" and (c.layer, c.use) == (name.layer, name.use))
+            if c == name or (name.kind == "layer" and (c.layer, c.repeat) == (name.layer, name.repeat))
         ]
         for name in names
     ]

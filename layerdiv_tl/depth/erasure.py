@@ -14,7 +14,7 @@ from torch import Tensor
 from .._checks import choice, shown
 from ..components import Component
 from ..errors import InputError
-from ..model.capture import batches, quiet
+from ..model.capture import batches, inference_mode_for
 from ..model.load import Model, load_model
 from ..model.patched_forward import Replay
 from ..results import Result
@@ -139,7 +139,10 @@ def erase(
     from tqdm.auto import tqdm
 
     effects: list[np.ndarray] = []
-    with quiet(model.anatomy), tqdm(total=len(ids), desc=model.name, unit="text", delay=2, leave=False) as progress:
+    with (
+        inference_mode_for(model.architecture),
+        tqdm(total=len(ids), desc=model.name, unit="text", delay=2, leave=False) as progress,
+    ):
         means = _means(model, ids if reference is None else read_texts(model, reference), batch_tokens)
         wanted = read_layers(layers, len(means))
         for row, length in zip(ids, lengths, strict=True):
@@ -165,7 +168,7 @@ def erase(
 def _means(model: Model, ids: list[Ids], batch_tokens: int) -> list[Float[Tensor, " d"]]:
     """The mean stream entering every block, over all tokens."""
     sums: list[Tensor] = []
-    for rows in batches([len(r) for r in ids], batch_tokens, model.anatomy.length_switch):
+    for rows in batches([len(r) for r in ids], batch_tokens, model.architecture.length_switch):
         replay = Replay(model, [ids[row] for row in rows])
         here = [stream[replay.tokens.to(stream.device)].double().sum(0) for stream in replay.streams[:-1]]
         sums = [a + b for a, b in zip(sums, here, strict=True)] if sums else here

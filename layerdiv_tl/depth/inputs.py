@@ -96,7 +96,7 @@ def describe(components: Sequence[Component]) -> dict[str, Any]:
         "component": [c.label for c in components],
         "kind": [c.kind for c in components],
         "layer": [c.layer for c in components],
-        "use": pd.array([c.use for c in components], dtype="Int64"),
+        "repeat": pd.array([c.repeat for c in components], dtype="Int64"),
     }
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from .._checks import MOST_REPEATS, choice, whole_number
 from ..components import Component
 from ..errors import InputError
-from ..model.capture import quiet
+from ..model.capture import inference_mode_for
 from ..model.load import Model, load_model
 from ..model.patched_forward import Replay
 from ..results import Result
@@ -159,7 +159,10 @@ def integrated_gradients(
     from tqdm.auto import tqdm
 
     found: list[_Text] = []
-    with quiet(model.anatomy), tqdm(total=len(ids), desc=model.name, unit="text", delay=2, leave=False) as progress:
+    with (
+        inference_mode_for(model.architecture),
+        tqdm(total=len(ids), desc=model.name, unit="text", delay=2, leave=False) as progress,
+    ):
         # What was made in inference mode cannot take part in a gradient.
         for row, length in zip(ids, lengths, strict=True):
             with torch.inference_mode(False), torch.no_grad():

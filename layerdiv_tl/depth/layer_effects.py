@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..components import Component
 from ..errors import InputError
-from ..model.capture import batches, quiet
+from ..model.capture import batches, inference_mode_for
 from ..model.load import Model
 from ..model.patched_forward import Replay
 from .distributions import softmax, softmax_change
@@ -51,8 +51,11 @@ class Measured:
         self.components: tuple[Component, ...] = ()
         self.effects = np.empty((len(ids), 0))
         self.probability, self.rank = np.empty(len(ids)), np.empty(len(ids), dtype=np.int64)
-        cut = batches([len(row) for row in ids], batch_tokens, model.anatomy.length_switch)
-        with quiet(model.anatomy), tqdm(total=len(ids), desc=model.name, unit="question", delay=2, leave=False) as bar:
+        cut = batches([len(row) for row in ids], batch_tokens, model.architecture.length_switch)
+        with (
+            inference_mode_for(model.architecture),
+            tqdm(total=len(ids), desc=model.name, unit="question", delay=2, leave=False) as bar,
+        ):
             means = _means(model, ids, cut) if effect == "erase" else []
             for rows in cut:
                 replay = Replay(model, [ids[row] for row in rows])

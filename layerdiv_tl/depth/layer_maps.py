@@ -17,7 +17,7 @@ from ..components import Component
 from ..ensemble.intervals import LEAST, cluster_means, interval, interval_note, resamples
 from ..errors import InputError
 from ..model import tokenization as reading
-from ..model.capture import batches, quiet, upcast
+from ..model.capture import batches, inference_mode_for, upcast
 from ..model.load import Model, load_model
 from ..model.patched_forward import Replay
 from ..results import Result
@@ -169,9 +169,9 @@ def map_layers(
     judges = max(1, min(len(pairs) - 1, round(len(pairs) * held_out)))
     held, fitting = sorted(order[:judges].tolist()), sorted(order[judges:].tolist())
     limit = min(model.at_once(batch_tokens) for model in models)
-    with quiet(models[0].anatomy), quiet(models[1].anatomy):
+    with inference_mode_for(models[0].architecture), inference_mode_for(models[1].architecture):
         names = _names(models[0], rows[0][0]), _names(models[1], rows[1][0])
-        width, wide = (model.anatomy.norm.gain.numel() for model in models)
+        width, wide = (model.architecture.norm.gain.numel() for model in models)
         size = max(1, SUMS // ((width + 1) * (width + 1 + wide * len(names[1]))))
         error, largest = (np.empty((len(held), len(names[0]), len(names[1]))) for _ in range(2))
         for start in range(0, len(names[0]), size):
@@ -206,7 +206,7 @@ def _streams(
 ) -> Iterator[tuple[int, Float[Tensor, "layer pair d"], Float[Tensor, "layer pair e"]]]:
     """(text, both models' streams behind every layer where their tokens meet), text by text."""
     lengths = [max(len(rows[0][text]), len(rows[1][text])) for text in chosen]
-    for some in batches(lengths, limit, models[0].anatomy.length_switch):
+    for some in batches(lengths, limit, models[0].architecture.length_switch):
         texts = [chosen[i] for i in some]
         both = [Replay(model, [own[text] for text in texts]) for model, own in zip(models, rows, strict=True)]
         device = both[0].ids.device

@@ -15,8 +15,8 @@ from torch import Tensor
 from .._checks import choice, whole_number
 from ..components import Component
 from ..errors import InputError
-from ..model.architecture import Anatomy
-from ..model.capture import Pass, batches, pad, quiet, run_whole
+from ..model.architecture import Architecture
+from ..model.capture import Activations, batches, inference_mode_for, pad, run_whole
 from ..model.load import load_model
 from ..model.patched_forward import LOGITS, logits_of
 from ..results import Result
@@ -28,7 +28,7 @@ NormAt = Literal["frozen", "recomputed"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Lens(Result):
+class LogitLens(Result):
     """How far the answer of every junction is from the last one's, at every token.
 
     components
@@ -70,7 +70,9 @@ class Lens(Result):
         return frame
 
 
-def lens(model: Any, texts: Any, norm: NormAt = "recomputed", *, k: int = 5, batch_tokens: int | None = None) -> Lens:
+def logit_lens(
+    model: Any, texts: Any, norm: NormAt = "recomputed", *, k: int = 5, batch_tokens: int | None = None
+) -> LogitLens:
     """Read every junction out as if it were the last, and compare with what the model says.
 
     KL(junction ‖ last) and top-k overlap of Csordás et al. (arXiv 2505.13898), whose released code reads out the
@@ -93,81 +95,87 @@ def lens(model: Any, texts: Any, norm: NormAt = "recomputed", *, k: int = 5, bat
     >>> import layerdiv_tl as ld
     >>> from transformers import GPT2Config, GPT2LMHeadModel
     >>> tiny = GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=16, n_positions=32))
-    >>> frame = ld.depth.lens(tiny, [[1, 2, 3], [4, 5]]).frame()
+    >>> frame = ld.depth.logit_lens(tiny, [[1, 2, 3], [4, 5]]).frame()
     >>> frame.component.tolist(), float(frame.kl.iloc[-1]), float(frame.overlap.iloc[-1])
     (['pos_embed', 'L0.attn', 'L0.mlp'], 0.0, 1.0)
     """
     choice("norm", norm, get_args(NormAt))
     model = load_model(model)
-    anatomy = model.anatomy
-    k = whole_number("k", k, 1, anatomy.outputs)
+    architecture = model.architecture
+    k = whole_number("k", k, 1, architecture.outputs)
     ids = read_texts(model, texts)
     from tqdm.auto import tqdm
 
     names: tuple[Component, ...] = ()
     tables: list[np.ndarray] = []
     owners: list[np.ndarray] = []
-    with quiet(anatomy), tqdm(total=len(ids), desc=model.name, unit="text", delay=2, leave=False) as progress:
-        for rows in batches([len(r) for r in ids], model.at_once(batch_tokens), anatomy.length_switch):
-            done = run_whole(anatomy, *pad([ids[row] for row in rows]))
-            done = done.carried(anatomy) if norm == "frozen" else done
-            here = tuple(name for name, _ in _junctions(anatomy, done))
+    with (
+        inference_mode_for(architecture),
+        tqdm(total=len(ids), desc=model.name, unit="text", delay=2, leave=False) as progress,
+    ):
+        for rows in batches([len(r) for r in ids], model.at_once(batch_tokens), architecture.length_switch):
+            done = run_whole(architecture, *pad([ids[row] for row in rows]))
+            done = done.carried(architecture) if norm == "frozen" else done
+            here = tuple(name for name, _ in _junctions(architecture, done))
             if names and here != names:
                 raise InputError(f"{model.name} ran its layers a different number of times for different texts.")
             names = here
-            tables.append(_compare(anatomy, done, norm, k, len(names)))
+            tables.append(_compare(architecture, done, norm, k, len(names)))
             owners.append(np.repeat(rows, [len(ids[row]) for row in rows]))
             progress.update(len(rows))
     text = np.concatenate(owners)
     order = np.argsort(text, kind="stable")
     kl, overlap = np.concatenate(tables, 1)[:, order]
-    return Lens(names, kl, overlap, text[order], k, norm, model.name)
+    return LogitLens(names, kl, overlap, text[order], k, norm, model.name)
 
 
-def _junctions(anatomy: Anatomy, done: Pass) -> Iterator[tuple[Component, Float[Tensor, "token d"]]]:
+def _junctions(architecture: Architecture, done: Activations) -> Iterator[tuple[Component, Float[Tensor, "token d"]]]:
     """Every point that the stream passes; between attention and MLP only where one follows the other."""
     stream, last = done.embed, len(done.firings) - 1
     name = Component("embed")
     if done.pos_embed is not None:
         stream, name = stream + done.pos_embed, Component("pos_embed")
     yield name, stream
-    for number, (firing, use) in enumerate(zip(done.firings, done.uses, strict=True)):
-        stream = done.onward(stream, number, anatomy) + firing.wrote
+    for number, (firing, repeat) in enumerate(zip(done.firings, done.repeats, strict=True)):
+        stream = done.onward(stream, number, architecture) + firing.wrote
         follows = done.firings[number + 1].write if number < last else None
         beside = follows is not None and follows.layer == firing.write.layer and firing.write.kind == "attn"
-        if not (anatomy.parallel and beside and follows is not None and follows.kind == "mlp"):
+        if not (architecture.parallel and beside and follows is not None and follows.kind == "mlp"):
             # The sum rounds in another order than the model did; the last junction is the model's own.
-            yield Component(firing.write.kind, firing.write.layer, use=use), done.final if follows is None else stream
+            yield (
+                Component(firing.write.kind, firing.write.layer, repeat=repeat),
+                done.final if follows is None else stream,
+            )
 
 
-def _compare(anatomy: Anatomy, done: Pass, norm: NormAt, k: int, count: int) -> np.ndarray:
+def _compare(architecture: Architecture, done: Activations, norm: NormAt, k: int, count: int) -> np.ndarray:
     """`[kl and overlap, token, junction]` of one pass."""
     tokens = len(done.final)
     table = torch.empty(2, tokens, count, dtype=torch.float64)
-    step = max(1, LOGITS // anatomy.outputs)
-    frozen = anatomy.norm.statistic(done.final) if norm == "frozen" else None
+    step = max(1, LOGITS // architecture.outputs)
+    frozen = architecture.norm.statistic(done.final) if norm == "frozen" else None
     for start in range(0, tokens, step):
         some = slice(start, start + step)
         part = done.streams(some)
         statistic = None if frozen is None else frozen[some]
-        final = _read_out(anatomy, part.final, statistic)
+        final = _read_out(architecture, part.final, statistic)
         last, best = log_softmax(final), final.topk(k).indices
         likely = torch.zeros_like(final, dtype=torch.bool).scatter_(1, best, True)
-        for junction, (_, stream) in enumerate(_junctions(anatomy, part)):
-            here = _read_out(anatomy, stream, statistic)
+        for junction, (_, stream) in enumerate(_junctions(architecture, part)):
+            here = _read_out(architecture, stream, statistic)
             table[0, some, junction] = divergence(here, last).cpu()
             table[1, some, junction] = likely.gather(1, here.topk(k).indices).double().mean(1).cpu()
     return table.numpy()
 
 
 def _read_out(
-    anatomy: Anatomy, stream: Float[Tensor, "n d"], statistic: Float[Tensor, " n"] | None
+    architecture: Architecture, stream: Float[Tensor, "n d"], statistic: Float[Tensor, " n"] | None
 ) -> Float[Tensor, "n v"]:
     """The answers to stream vectors, normed by a given statistic or by their own."""
-    norm = anatomy.norm
+    norm = architecture.norm
     divisor = norm.statistic(stream) if statistic is None else statistic
     centered = stream - stream.mean(-1, keepdim=True) if norm.centered else stream
     normed = centered / divisor[:, None] * norm.gain.to(stream)
     if norm.bias is not None:
         normed = normed + norm.bias.to(stream)
-    return logits_of(anatomy, normed.to(anatomy.dtype))
+    return logits_of(architecture, normed.to(architecture.dtype))

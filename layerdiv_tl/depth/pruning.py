@@ -159,7 +159,7 @@ class DropPlan(Result):
         Raises InputError for a model that uses a layer more than once: its layers' numbers say no use, and behind
         a reused layer no place in the model either.
         """
-        if any(c.use is not None for c in self.candidates):
+        if any(c.repeat is not None for c in self.candidates):
             raise InputError(
                 f"{self.model} uses a layer more than once, and lists of layers cannot say which use goes: write the "
                 "plan as .csv."

@@ -14,8 +14,8 @@ from torch import Tensor
 from .._checks import choice
 from ..components import Component
 from ..errors import InputError
-from ..model.architecture import Anatomy
-from ..model.capture import Pass, batches, pad, quiet, run_whole
+from ..model.architecture import Architecture
+from ..model.capture import Activations, batches, inference_mode_for, pad, run_whole
 from ..model.load import load_model
 from ..results import Result
 from .change_point import ChangePoint, change_point
@@ -29,7 +29,7 @@ SMALLEST = 1e-6
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Sizes(Result):
+class ResidualNorms(Result):
     """Norms and directions of what attentions, MLPs and whole layers write, at every token.
 
     With h the stream that enters a layer, a and m what its attention and its MLP write:
@@ -96,7 +96,7 @@ class Sizes(Result):
         return change_point(f"{quantity} of {part}", *resampled(getattr(self, quantity)[:, here], self.text))
 
 
-def sizes(model: Any, texts: Any, *, batch_tokens: int | None = None) -> Sizes:
+def residual_norms(model: Any, texts: Any, *, batch_tokens: int | None = None) -> ResidualNorms:
     """Relative norms and cosines of what attentions, MLPs and whole layers write, over all tokens.
 
     model
@@ -112,7 +112,7 @@ def sizes(model: Any, texts: Any, *, batch_tokens: int | None = None) -> Sizes:
     >>> import layerdiv_tl as ld
     >>> from transformers import GPT2Config, GPT2LMHeadModel
     >>> tiny = GPT2LMHeadModel(GPT2Config(n_layer=2, n_head=2, n_embd=8, vocab_size=16, n_positions=32))
-    >>> found = ld.depth.sizes(tiny, [[1, 2, 3], [4, 5]])
+    >>> found = ld.depth.residual_norms(tiny, [[1, 2, 3], [4, 5]])
     >>> found.relative.shape, [c.label for c in found.components[:3]]
     ((5, 6), ['L0.attn', 'L0.mlp', 'L0.layer'])
     """
@@ -121,10 +121,10 @@ def sizes(model: Any, texts: Any, *, batch_tokens: int | None = None) -> Sizes:
     tables: list[np.ndarray] = []
     owners: list[np.ndarray] = []
     names: tuple[Component, ...] = ()
-    with quiet(model.anatomy):
-        for rows in batches([len(r) for r in ids], model.at_once(batch_tokens), model.anatomy.length_switch):
-            done = run_whole(model.anatomy, *pad([ids[row] for row in rows]))
-            here, table = _measure(done, model.anatomy)
+    with inference_mode_for(model.architecture):
+        for rows in batches([len(r) for r in ids], model.at_once(batch_tokens), model.architecture.length_switch):
+            done = run_whole(model.architecture, *pad([ids[row] for row in rows]))
+            here, table = _measure(done, model.architecture)
             if names and here != names:
                 raise InputError(f"{model.name} ran its layers a different number of times for different texts.")
             names = here
@@ -133,25 +133,25 @@ def sizes(model: Any, texts: Any, *, batch_tokens: int | None = None) -> Sizes:
     text = np.concatenate(owners)
     order = np.argsort(text, kind="stable")
     relative, cosine, norm = np.moveaxis(np.concatenate(tables, 1)[:, order], 0, 0)
-    return Sizes(names, relative, cosine, norm, text[order], model.name)
+    return ResidualNorms(names, relative, cosine, norm, text[order], model.name)
 
 
-def _measure(done: Pass, anatomy: Anatomy) -> tuple[tuple[Component, ...], np.ndarray]:
+def _measure(done: Activations, architecture: Architecture) -> tuple[tuple[Component, ...], np.ndarray]:
     """Names, and `[quantity, token, component]` of one pass."""
     stream = done.embed if done.pos_embed is None else done.embed + done.pos_embed
     names: list[Component] = []
     columns: list[Tensor] = []
-    firings = list(zip(done.firings, done.uses, strict=True))
+    firings = list(zip(done.firings, done.repeats, strict=True))
     while firings:
-        layer, use = firings[0][0].write.layer, firings[0][1]
-        stream = done.onward(stream, len(done.firings) - len(firings), anatomy)
+        layer, repeat = firings[0][0].write.layer, firings[0][1]
+        stream = done.onward(stream, len(done.firings) - len(firings), architecture)
         entered, whole = stream, torch.zeros_like(stream)
-        while firings and (firings[0][0].write.layer, firings[0][1]) == (layer, use):
+        while firings and (firings[0][0].write.layer, firings[0][1]) == (layer, repeat):
             firing, _ = firings.pop(0)
-            names.append(Component(firing.write.kind, layer, use=use))
-            columns.append(_against(firing.wrote, entered if anatomy.parallel else stream))
+            names.append(Component(firing.write.kind, layer, repeat=repeat))
+            columns.append(_against(firing.wrote, entered if architecture.parallel else stream))
             stream, whole = stream + firing.wrote, whole + firing.wrote
-        names.append(Component("layer", layer, use=use))
+        names.append(Component("layer", layer, repeat=repeat))
         columns.append(_against(whole, entered))
     return tuple(names), torch.stack(columns, -1).float().cpu().numpy()
 

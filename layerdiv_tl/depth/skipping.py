@@ -17,7 +17,7 @@ from .._checks import choice, listed, number
 from ..components import Component
 from ..ensemble.intervals import cluster_means
 from ..errors import InputError
-from ..model.capture import batches, quiet, upcast
+from ..model.capture import batches, inference_mode_for, upcast
 from ..model.load import load_model
 from ..model.patched_forward import Replay
 from ..results import Result
@@ -183,8 +183,11 @@ def skip(
     from tqdm.auto import tqdm
 
     found: list[_Batch] = []
-    with quiet(model.anatomy), tqdm(total=len(ids), desc=model.name, unit="text", delay=2, leave=False) as progress:
-        for rows in batches([len(r) for r in ids], model.at_once(batch_tokens), model.anatomy.length_switch):
+    with (
+        inference_mode_for(model.architecture),
+        tqdm(total=len(ids), desc=model.name, unit="text", delay=2, leave=False) as progress,
+    ):
+        for rows in batches([len(r) for r in ids], model.at_once(batch_tokens), model.architecture.length_switch):
             keep = mode.endswith("local") and part != "layer"
             replay = Replay(model, [ids[row] for row in rows], keep_writes=keep)
             wanted = [b for b in read_layers(layers, len(replay.layers)) if replay.silence(part, b)]

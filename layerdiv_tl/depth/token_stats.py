@@ -11,14 +11,16 @@ QUANTILES = {"q10": 0.1, "median": 0.5, "q90": 0.9}
 
 
 def resampled(
-    values: Float[np.ndarray, "token row"], text: Int[np.ndarray, " token"], draws: int = 1000, seed: int = 0
+    values: Float[np.ndarray, "token row"], text: Int[np.ndarray, " token"], n_resamples: int = 1000, seed: int = 0
 ) -> tuple[Float[np.ndarray, " row"], Float[np.ndarray, "draw row"]]:
     """(mean over tokens, the same of every resample of whole texts), for what is not smooth in the mean.
 
     Tokens without a value (NaN) are left out. Too few texts for an interval: the resamples are NaN.
     """
     sums, counts = per_text(values, text)
-    weights = resamples(len(sums), draws, seed) if len(sums) >= LEAST else np.full((draws, len(sums)), np.nan)
+    weights = (
+        resamples(len(sums), n_resamples, seed) if len(sums) >= LEAST else np.full((n_resamples, len(sums)), np.nan)
+    )
     with np.errstate(invalid="ignore", divide="ignore"):
         return sums.sum(0) / counts.sum(0), (weights @ sums) / (weights @ counts)
 

@@ -18,7 +18,7 @@ from ..components import Component
 from ..errors import InputError
 from ..results import Result
 from . import losses
-from . import repeated_layers as uses
+from . import repeated_layers as repeats
 from . import theorems as relations
 from .frames import PerExample, accuracy_term, clustered, coherence_of, mean_of, means, naming, pair_columns, ratio
 from .intervals import interval_note, jackknife, leave_one_out, mean_interval, wilson
@@ -32,7 +32,7 @@ Part = Literal["raw", "centered", "shift"]
 NormAt = Literal["frozen", "recomputed"]
 Table = Literal["totals", "components", "modules", "depth", "depth_recomputed"]
 TERMS = ("bias", "diversity", "net")
-_MEASURED = ("bias", "diversity", "net", "loss", "silent_bias", "within", "between", "entropy")
+_MEASURED = ("bias", "diversity", "net", "loss", "zero_bias", "within", "between", "entropy")
 # Kinds that no sublayer writes: the first is in every prefix, the second in the last.
 _NO_WRITES = ("constant", "rounding")
 # A table of all pairs of more members is neither read nor drawn.
@@ -144,7 +144,7 @@ class Decomposition(Result):
         return float(self.diversities.mean())
 
     @property
-    def silent_bias(self) -> float:
+    def zero_bias(self) -> float:
         """The bias of a member that says nothing (u = 0): the baseline of all biases."""
         return float(self.terms.silences.mean())
 
@@ -344,7 +344,7 @@ class Decomposition(Result):
         """Diversity within and between groups. Only for the squared error and the cross-entropy."""
         raise InputError(_NO_NESTED)
 
-    def by_use(self) -> pd.DataFrame:
+    def by_repeat(self) -> pd.DataFrame:
         """One row per sublayer, head or neuron that runs several times in a pass: do its uses do different things?
 
         The nested cut (MATHS 8) with blocks for groups and their uses for leaves, so that what the leaves differ
@@ -359,29 +359,29 @@ class Decomposition(Result):
         >>> from layerdiv_tl import decompose
         >>> two = np.array([[[0.0, 0.0], [3.0, 1.0], [1.0, 3.0]]])
         >>> d = decompose(two, labels=[0], components=["embed", "L0@1.mlp", "L0@2.mlp"])
-        >>> d.by_use()[["component", "uses", "diversity", "within", "share", "cosine_centered"]].values.tolist()
+        >>> d.by_repeat()[["component", "repeats", "diversity", "within", "share", "cosine_centered"]].values.tolist()
         [['L0.mlp', 2, 1.0, 4.0, 0.3333333333333333, -1.0]]
         """
         import pandas as pd
 
-        names, group = relations.group_numbers(uses.blocks_of(self.components))
+        names, group = relations.group_numbers(repeats.blocks_of(self.components))
         errors, blocks = self._nested_blocks(group)
         table = self._nested_frame(names, group, errors, blocks)
         again = np.flatnonzero(np.bincount(group) > 1)
         columns: dict[str, Any] = naming([names[i] for i in again])
-        del columns["use"]
-        columns["uses"] = table["members"].to_numpy()[again]
+        del columns["repeat"]
+        columns["repeats"] = table["members"].to_numpy()[again]
         attrs = table.attrs
         for suffix, _ in self._parts():
             for name, plain in (("plain_within", "diversity"), ("within", "within"), ("between", "between")):
                 for end in ("", "_low", "_high"):
                     if f"{name}{suffix}{end}" in table:
                         columns[f"{plain}{suffix}{end}"] = table[f"{name}{suffix}{end}"].to_numpy()[again]
-            each, every = uses.shares(blocks[f"within{suffix}"], blocks[f"between{suffix}"])
+            each, every = repeats.shares(blocks[f"within{suffix}"], blocks[f"between{suffix}"])
             for end, values, total in zip(("", "_low", "_high"), each, every, strict=True):
                 columns[f"share{suffix}{end}"] = values[again]
                 attrs[f"share{suffix}{end}"] = total
-        cosine = uses.cosines(self.values, group, again.tolist())
+        cosine = repeats.cosines(self.values, group, again.tolist())
         columns |= {f"cosine_centered{end}": x for end, x in zip(("", "_low", "_high"), cosine, strict=True)}
         frame = self._finish(pd.DataFrame(columns))
         frame.attrs |= {name: value for name, value in attrs.items() if name not in frame.attrs}
@@ -395,7 +395,7 @@ class Decomposition(Result):
         """Theorem 3. Only for the squared error."""
         raise InputError("Theorem 3 is about the squared error: decompose with loss='squared'.")
 
-    def limits(self) -> pd.DataFrame:
+    def bounds(self) -> pd.DataFrame:
         """Theorem 2. Only for the squared error."""
         raise InputError("Theorem 2 is about the squared error: decompose with loss='squared'.")
 
@@ -406,7 +406,7 @@ class Decomposition(Result):
         rows = []
         for suffix, part in self._parts():
             terms = {name: values[:, None] for name, values in part._total_terms().items()}
-            terms["silent_bias"] = part.terms.silences[:, None]
+            terms["zero_bias"] = part.terms.silences[:, None]
             names = {"part": [suffix.removeprefix("_") or "raw"], "members": [len(self.components)]}
             row = part._frame_of(PerExample(names, terms | accuracy_term(part.ensemble_correct)))
             rows.append(row.iloc[0].to_dict() | part._notes())
@@ -436,7 +436,9 @@ class Decomposition(Result):
         sublayers = all(isinstance(name, Component) for name in names)
         rows: dict[str, Any] = {"group": [str(name) for name in names]}
         if sublayers:
-            rows |= {column: values for column, values in naming(names).items() if column in ("kind", "layer", "use")}
+            rows |= {
+                column: values for column, values in naming(names).items() if column in ("kind", "layer", "repeat")
+            }
         rows |= {"members": np.bincount(group)} | means(blocks)
         frame = self._finish(pd.DataFrame(rows))
         for suffix, error in errors.items():
@@ -645,7 +647,7 @@ class SquaredError(Decomposition):
         frame.attrs["form"] = "as printed in Eq. 11" if paper else "exact"
         return frame
 
-    def limits(self) -> pd.DataFrame:
+    def bounds(self) -> pd.DataFrame:
         """Theorem 2, exactly: where diversity can be, given bias and loss (MATHS 6).
 
         One row for the ensemble and one per module, with undivided means. (√bias − √MSE)² ≤ diversity ≤
@@ -655,7 +657,7 @@ class SquaredError(Decomposition):
 
         >>> from layerdiv_tl import decompose
         >>> d = decompose(np.array([[[4.0, 4.0], [1.0, 0.0]]]), labels=[0], components=["embed", "L0.mlp"])
-        >>> d.limits()[["module", "bias", "diversity"]].values.tolist()
+        >>> d.bounds()[["module", "bias", "diversity"]].values.tolist()
         [['all', 6.25, 3.125], ['embedding', 12.5, 3.125], ['mlp', 0.0, 3.125]]
         >>> d.loss
         3.125
@@ -727,7 +729,7 @@ class PaperForm(Decomposition):
     """Eq. 14, as the paper's numbers were made: loss and bias between probabilities, diversity between logits.
 
     The units do not agree, so there is no identity: `gap` is None and `mismatch` says by how much it
-    fails. softmax(ū) is nearly uniform, so loss and bias have to be read beside `silent_bias`, the
+    fails. softmax(ū) is nearly uniform, so loss and bias have to be read beside `zero_bias`, the
     uniform predictor's loss (0.25, 0.2222, 0.1875 for 2, 3, 4 options). Tables of the paper show loss and
     bias × 100.
     """
@@ -781,7 +783,7 @@ class PaperForm(Decomposition):
     def _equation(self) -> str:
         return (
             f"loss {100 * self.loss:.4g} and bias {100 * self.bias:.4g} in 100 × probability², "
-            f"uniform {100 * self.silent_bias:.4g}; diversity {self.diversity:.4g} in logits²; "
+            f"uniform {100 * self.zero_bias:.4g}; diversity {self.diversity:.4g} in logits²; "
             f"two units, so bias − diversity is not the loss: mismatch {self.mismatch:.4g}"
         )
 

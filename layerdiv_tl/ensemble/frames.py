@@ -32,7 +32,7 @@ def naming(components: Sequence[Component]) -> dict[str, Any]:
         "kind": [c.kind for c in components],
         "layer": pd.array([c.layer for c in components], dtype="Int64"),
         "index": pd.array([c.index for c in components], dtype="Int64"),
-        "use": pd.array([c.use for c in components], dtype="Int64"),
+        "repeat": pd.array([c.repeat for c in components], dtype="Int64"),
     }
 
 

@@ -138,14 +138,14 @@ def _untransformed(y: np.ndarray, skew: np.ndarray) -> np.ndarray:
 
 
 @lru_cache(maxsize=4)
-def resamples(n: int, draws: int = 1000, seed: int = 0) -> Float[np.ndarray, "draw example"]:
+def resamples(n: int, n_resamples: int = 1000, seed: int = 0) -> Float[np.ndarray, "draw example"]:
     """Weights of resamples with replacement: `weights @ values` is the mean of every resample.
 
     One example cannot be resampled: its weights are NaN, and so is every interval made of them.
     """
     if n == 1:
-        return np.full((draws, 1), np.nan)
-    weights = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=draws) / n
+        return np.full((n_resamples, 1), np.nan)
+    weights = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=n_resamples) / n
     weights.flags.writeable = False  # it is remembered
     return weights
 

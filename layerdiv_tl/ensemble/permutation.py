@@ -39,7 +39,7 @@ def cluster_numbers(models: Sequence[str], clusters: Mapping[str, Hashable] | No
 
 
 def model_permutations(
-    strata: Sequence[Hashable], draws: int = 1000, seed: Any = 0
+    strata: Sequence[Hashable], n_resamples: int = 1000, seed: Any = 0
 ) -> Int[np.ndarray, "permutation model"]:
     """Permutations of models within strata; the first changes nothing. None where a p could not reach 0.05.
 
@@ -55,7 +55,7 @@ def model_permutations(
     if total < LEAST_PERMUTATIONS:
         return np.empty((0, len(strata)), dtype=np.int64)
     straight = np.arange(len(strata))
-    if total <= draws:
+    if total <= n_resamples:
         ways = np.tile(straight, (total, 1))
         every = itertools.product(*(itertools.permutations(members) for members in of.values()))
         for way, orders in zip(ways, every, strict=True):
@@ -63,9 +63,9 @@ def model_permutations(
                 way[members] = order
         return ways
     random = np.random.default_rng(seed)
-    ways = np.tile(straight, (draws + 1, 1))
+    ways = np.tile(straight, (n_resamples + 1, 1))
     for members in of.values():
-        shuffled = np.argsort(random.random((draws, len(members))), axis=1)
+        shuffled = np.argsort(random.random((n_resamples, len(members))), axis=1)
         ways[1:, members] = np.array(members)[shuffled]
     return ways
 

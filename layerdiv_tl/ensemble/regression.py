@@ -40,7 +40,7 @@ def slope(
     x: Float[np.ndarray, " example"],
     y: Float[np.ndarray, " example"],
     beside: Float[np.ndarray, " example"] | None = None,
-    draws: int = 1000,
+    n_resamples: int = 1000,
     seed: int = 0,
     weights: Float[np.ndarray, " example"] | None = None,
 ) -> Slope:
@@ -72,11 +72,11 @@ def slope(
     low, high = jackknife(value, left_out) if np.isfinite(left_out).all() else (np.nan, np.nan)
     spread = (even[0] * other) @ other
     rest = y - other * ((even[0] * other) @ y / spread) if spread > 0 else y
-    order = np.random.default_rng([seed, 1]).permuted(np.tile(np.arange(count), (draws, 1)), axis=1)
+    order = np.random.default_rng([seed, 1]).permuted(np.tile(np.arange(count), (n_resamples, 1)), axis=1)
     shuffled, even = rest[order], even[0][order]
     chance = np.abs(_slopes(even, x, shuffled, other))
     # Rounding must not tell a permutation from one that is the same.
-    p = (1 + np.sum(chance >= abs(value) * (1 - 1e-9) - 1e-12)) / (1 + draws)
+    p = (1 + np.sum(chance >= abs(value) * (1 - 1e-9) - 1e-12)) / (1 + n_resamples)
     return Slope(float(value), float(low), float(high), float(p), count)
 
 

@@ -25,7 +25,7 @@ Column = Float[np.ndarray, " group"]
 
 def blocks_of(components: Sequence[Component]) -> list[Component]:
     """What each member is a use of: `L3.attn` of `L3@2.attn`. Raises InputError where no layer is used twice."""
-    blocks = [replace(c, use=None) for c in components]
+    blocks = [replace(c, repeat=None) for c in components]
     if len(set(blocks)) == len(blocks):
         raise InputError(
             "no layer is used twice here, so there are no uses to compare: this is about models that run a block "
@@ -58,12 +58,12 @@ def cosines(u: Members, group: Int[np.ndarray, " member"], wanted: Sequence[int]
         alike = [place for place, number in enumerate(wanted) if len(members[number]) == count]
         for start in range(0, len(alike), _AT_ONCE):
             some = alike[start : start + _AT_ONCE]
-            uses = [centered[:, [members[wanted[place]][use] for place in some]] for use in range(count)]
-            power = [(x**2).sum(2) for x in uses]
+            repeats = [centered[:, [members[wanted[place]][repeat] for place in some]] for repeat in range(count)]
+            power = [(x**2).sum(2) for x in repeats]
             found, left_out = np.zeros(len(some)), np.zeros((len(u), len(some)))
             pairs = list(combinations(range(count), 2))
             for one, other in pairs:
-                product = (uses[one] * uses[other]).sum(2)
+                product = (repeats[one] * repeats[other]).sum(2)
                 size = np.sqrt(power[one].mean(0) * power[other].mean(0))
                 sizes = np.sqrt(leave_one_out(power[one]) * leave_one_out(power[other]))
                 with np.errstate(invalid="ignore", divide="ignore"):

@@ -32,7 +32,7 @@ class LogFit(Result):
 
     x: Float[np.ndarray, " point"]
     y: Float[np.ndarray, " point"]
-    draws: int
+    n_resamples: int
     seed: int
     level: float
 
@@ -103,7 +103,7 @@ class LogFit(Result):
         aic_drawn = self._aic_difference(_fits(straight, self.y, self._weights)[1], line_drawn[1])
         rows.append(self._row("aic_difference", aic[0], np.nan, 0, aic_drawn))
         frame = pd.DataFrame(rows)
-        frame.attrs |= {"points": len(self.x), "draws": self.draws, "seed": self.seed, "level": self.level}
+        frame.attrs |= {"points": len(self.x), "n_resamples": self.n_resamples, "seed": self.seed, "level": self.level}
         return frame
 
     def __repr__(self) -> str:
@@ -116,7 +116,7 @@ class LogFit(Result):
 
     @cached_property
     def _weights(self) -> Float[np.ndarray, "draw point"]:
-        return resamples(len(self.x), self.draws, self.seed) * len(self.x)
+        return resamples(len(self.x), self.n_resamples, self.seed) * len(self.x)
 
     @cached_property
     def _fit(self) -> tuple[Float[np.ndarray, " 2"], float]:
@@ -173,7 +173,7 @@ def log_fit(
     x: Float[np.ndarray, " point"],
     y: Float[np.ndarray, " point"],
     *,
-    draws: int = 1000,
+    n_resamples: int = 1000,
     seed: int = 0,
     level: float = LEVEL,
 ) -> LogFit:
@@ -192,7 +192,7 @@ def log_fit(
     >>> bool(fit.frame().set_index("term").loc["curvature", "estimate"] < 0)
     True
     """
-    resampling(draws, seed, level)
+    resampling(n_resamples, seed, level)
     x, y = numbers(x, "x", "[point]"), numbers(y, "y", "[point]")
     if x.ndim != 1 or x.shape != y.shape:
         raise InputError(f"x and y have the shapes {x.shape} and {y.shape}, but must be lists of one length.")
@@ -201,7 +201,7 @@ def log_fit(
     _refuse_unless_above_0(x)
     if len(np.unique(x)) < 2:
         raise InputError("a curve needs points at two different x at least.")
-    return LogFit(x, y, draws, seed, level)
+    return LogFit(x, y, n_resamples, seed, level)
 
 
 def _refuse_unless_above_0(x: np.ndarray) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..components import Unit
 from ..errors import InputError
-from .capture import Pass, Watched, assemble, upcast
+from .capture import Activations, RawCapture, assemble, upcast
 from .load import Model
 
 
@@ -39,14 +39,14 @@ def tokens_and_mask(tokens: Any, attention_mask: Any) -> tuple[Int[Tensor, "row 
     return ids, mask
 
 
-def read(model: Model, cache: Any, ids: Tensor, column: Int[Tensor, " row"], unit: Unit) -> Pass:
+def read(model: Model, cache: Any, ids: Tensor, column: Int[Tensor, " row"], unit: Unit) -> Activations:
     """The `Pass` a cache holds, at one column of each row; the read-out runs the model's own modules.
 
     Raises InputError for names the cache lacks, for the wrong shapes, and for reused layers.
     """
-    anatomy = model.anatomy
-    taps = anatomy.taps(unit)
-    if any(use is not None for _, use in model.order):
+    architecture = model.architecture
+    taps = architecture.taps(unit)
+    if any(repeat is not None for _, repeat in model.order):
         raise InputError(
             "this model uses some layers more than once, and a cache keeps the last use only: give prompts instead."
         )
@@ -61,19 +61,19 @@ def read(model: Model, cache: Any, ids: Tensor, column: Int[Tensor, " row"], uni
     for tap in taps:
         x = cache[tap.name]
         x = x[None] if x.shape[0] == ids.shape[1] and len(ids) == 1 and x.shape[:2] != ids.shape else x
-        if tap is anatomy.pos_embed and len(x) == 1:  # learned positions may be one row for all
+        if tap is architecture.pos_embed and len(x) == 1:  # learned positions may be one row for all
             x = x.expand(len(ids), *x.shape[1:])
         if x.shape[:2] != ids.shape:
             raise InputError(
                 f"the cache's {tap.name} has the shape {tuple(x.shape)}, which does not fit tokens of the shape "
                 f"{tuple(ids.shape)}: give the tokens the cache was taken with."
             )
-        seen[id(tap)] = [upcast(x[row.to(x.device), column.to(x.device)].flatten(1)).to(anatomy.device)]
+        seen[id(tap)] = [upcast(x[row.to(x.device), column.to(x.device)].flatten(1)).to(architecture.device)]
     with torch.no_grad():
-        final = seen[id(anatomy.stream_out)][0].to(anatomy.dtype)[:, None]
-        unembedded = anatomy.unembed(anatomy.norm_module(final))
-        logits = anatomy.transform(unembedded)
-    order = [id(write.tap) for write in anatomy.writes]
+        final = seen[id(architecture.stream_out)][0].to(architecture.dtype)[:, None]
+        unembedded = architecture.unembed(architecture.norm_module(final))
+        logits = architecture.transform(unembedded)
+    order = [id(write.tap) for write in architecture.writes]
     answers = (upcast(unembedded[:, 0]), upcast(logits[:, 0]))
-    dtype = cache[anatomy.stream_out.name].dtype
-    return assemble(anatomy, Watched(seen, order, *answers, dtype, unembedded.dtype), unit)
+    dtype = cache[architecture.stream_out.name].dtype
+    return assemble(architecture, RawCapture(seen, order, *answers, dtype, unembedded.dtype), unit)

@@ -29,7 +29,7 @@ HALF = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True, eq=False)
-class Tap:
+class HookPoint:
     """A place in the running model: what `module` is given ("in") or what it returns ("out").
 
     `name` is TransformerLens' hook name of the same values, to find them in a cache.
@@ -41,7 +41,7 @@ class Tap:
 
 
 @dataclass(frozen=True, eq=False)
-class Split:
+class OutputMap:
     """How one write is the sum of smaller ones: an attention of its heads, an MLP of its neurons.
 
     count, tap
@@ -59,16 +59,16 @@ class Split:
     """
 
     count: int
-    tap: Tap
+    tap: HookPoint
     projection: Callable[[], tuple[Tensor, Tensor | None]]
     bias: bool
     scale: float = 1.0
     post: Norm | None = None
-    post_tap: Tap | None = None
+    post_tap: HookPoint | None = None
 
 
 @dataclass(frozen=True, eq=False)
-class Write:
+class Sublayer:
     """One sublayer, and the place where what it adds to the stream can be read (times `scale`).
 
     `split` is None where the write cannot be cut finer, and `whole` then says why.
@@ -76,19 +76,19 @@ class Write:
 
     kind: Literal["attn", "mlp"]
     layer: int
-    tap: Tap
+    tap: HookPoint
     scale: float = 1.0
-    split: Split | None = None
+    split: OutputMap | None = None
     whole: str = ""
 
     def is_cut(self, unit: Unit) -> bool:
         """Whether this write is cut into parts at a unit: attentions into heads, MLPs into neurons."""
         return (unit, self.kind) in (("head", "attn"), ("neuron", "mlp"))
 
-    def components(self, unit: Unit, use: int | None = None) -> list[Component]:
+    def components(self, unit: Unit, repeat: int | None = None) -> list[Component]:
         """The names of the rows it gives at a unit. Raises InputError where it cannot be cut."""
         if not self.is_cut(unit):
-            return [Component(self.kind, self.layer, use=use)]
+            return [Component(self.kind, self.layer, repeat=repeat)]
         if self.split is None:
             raise InputError(
                 f"the {'attention' if self.kind == 'attn' else 'MLP'} of layer {self.layer} has no rows at "
@@ -96,12 +96,12 @@ class Write:
             )
         part: Kind = "head" if self.kind == "attn" else "neuron"
         rest: Kind = "attn_bias" if self.kind == "attn" else "mlp_bias"
-        rows = [Component(part, self.layer, index, use) for index in range(self.split.count)]
-        return rows + ([Component(rest, self.layer, use=use)] if self.split.bias else [])
+        rows = [Component(part, self.layer, index, repeat) for index in range(self.split.count)]
+        return rows + ([Component(rest, self.layer, repeat=repeat)] if self.split.bias else [])
 
 
 @dataclass(frozen=True, eq=False)
-class Anatomy:
+class Architecture:
     """All the places of one model. `writes` stand in stream order.
 
     stream_in, stream_out
@@ -130,11 +130,11 @@ class Anatomy:
     """
 
     root: nn.Module
-    stream_in: Tap
-    pos_embed: Tap | None
-    writes: tuple[Write, ...]
-    stream_out: Tap
-    blocks: tuple[Tap, ...]
+    stream_in: HookPoint
+    pos_embed: HookPoint | None
+    writes: tuple[Sublayer, ...]
+    stream_out: HookPoint
+    blocks: tuple[HookPoint, ...]
     norm: Norm
     norm_module: nn.Module
     unembed: nn.Module
@@ -151,24 +151,24 @@ class Anatomy:
     constant: bool
     logit_multiplier: float
     soft_cap: float | None
-    _carried: dict[tuple[int, int], Write] = field(default_factory=dict, repr=False)
+    _carried: dict[tuple[int, int], Sublayer] = field(default_factory=dict, repr=False)
 
     def components(
-        self, unit: Unit = "sublayer", order: Sequence[tuple[Write, int | None]] | None = None
+        self, unit: Unit = "sublayer", order: Sequence[tuple[Sublayer, int | None]] | None = None
     ) -> tuple[Component, ...]:
         """The components of one pass in stream order; every layer used once, or as `order` says (write, use)."""
         rows = [Component("embed")]
         if self.pos_embed is not None:
             rows.append(Component("pos_embed"))
-        for write, use in [(write, None) for write in self.writes] if order is None else order:
-            rows += write.components(unit, use)
+        for write, repeat in [(write, None) for write in self.writes] if order is None else order:
+            rows += write.components(unit, repeat)
         if self.constant:
             rows.append(Component("constant"))
         if self.dtype in HALF:
             rows.append(Component("rounding"))
         return tuple(rows)
 
-    def behind(self, write: Write, times: int) -> Write:
+    def behind(self, write: Sublayer, times: int) -> Sublayer:
         """A write that is cut as it stands in a stream which has passed the final norm `times` times since.
 
         Raises InputError where a bias would have passed it, too, in parts that cannot be told from one another.
@@ -188,7 +188,7 @@ class Anatomy:
             self._carried[key] = replace(write, split=replace(split, post=post))
         return self._carried[key]
 
-    def taps(self, unit: Unit = "sublayer") -> list[Tap]:
+    def taps(self, unit: Unit = "sublayer") -> list[HookPoint]:
         """Every place that has to be read at a unit."""
         taps = [self.stream_in, self.stream_out, *(write.tap for write in self.writes)]
         if self.pos_embed is not None:

@@ -16,8 +16,8 @@ from ..components import Component, labels_of, positions
 from ..errors import InputError
 from ..results import Result
 from . import tokenization as reading
-from .architecture import HALF, Anatomy, Tap
-from .capture import pad, quiet, upcast
+from .architecture import HALF, Architecture, HookPoint
+from .capture import inference_mode_for, pad, upcast
 from .load import Model, load_model
 from .transformer_lens import is_transformer_lens
 
@@ -97,17 +97,17 @@ def attention_patterns(
     rows = reading.encode(model, text_or_ids)
     if len(rows) != 1:
         raise InputError(f"attention patterns are of one text, but {len(rows)} were given: ask for one after another.")
-    model.anatomy.components("head")  # refuses, with the reason, attention that has no heads to name
-    uses = list(dict.fromkeys((write.layer, use) for write, use in model.order))
-    places = _places(model, uses)
+    model.architecture.components("head")  # refuses, with the reason, attention that has no heads to name
+    repeats = list(dict.fromkeys((write.layer, repeat) for write, repeat in model.order))
+    places = _places(model, repeats)
     chosen = list(places)
     if heads is not None:
         chosen = [chosen[positions(chosen, label=label)[0]] for label in labels_of("heads", heads)]
     _check_room(len(places), len(rows[0]))
-    ids, mask = (x.to(model.anatomy.device) for x in pad(rows))
-    with quiet(model.anatomy):
-        shown = _hooked if is_transformer_lens(model.anatomy.root) else _asked
-        found = shown(model, ids, mask, uses, [places[component] for component in chosen])
+    ids, mask = (x.to(model.architecture.device) for x in pad(rows))
+    with inference_mode_for(model.architecture):
+        shown = _hooked if is_transformer_lens(model.architecture.root) else _asked
+        found = shown(model, ids, mask, repeats, [places[component] for component in chosen])
     return AttentionPatterns(
         components=tuple(chosen),
         token_ids=np.array(rows[0]),
@@ -117,14 +117,14 @@ def attention_patterns(
     )
 
 
-def _places(model: Model, uses: Sequence[tuple[int, int | None]]) -> dict[Component, tuple[int, int]]:
+def _places(model: Model, repeats: Sequence[tuple[int, int | None]]) -> dict[Component, tuple[int, int]]:
     """Every head of every use of every layer -> (block in order of use, head)."""
-    splits = {write.layer: write.split for write in model.anatomy.writes if write.kind == "attn"}
+    splits = {write.layer: write.split for write in model.architecture.writes if write.kind == "attn"}
     places = {}
-    for block, (layer, use) in enumerate(uses):
+    for block, (layer, repeat) in enumerate(repeats):
         split = splits.get(layer)
         for head in range(0 if split is None else split.count):
-            places[Component("head", layer, head, use)] = (block, head)
+            places[Component("head", layer, head, repeat)] = (block, head)
     return places
 
 
@@ -143,60 +143,62 @@ def _asked(
     model: Model,
     ids: Tensor,
     mask: Tensor,
-    uses: Sequence[tuple[int, int | None]],
+    repeats: Sequence[tuple[int, int | None]],
     places: Sequence[tuple[int, int]],
 ) -> Float[Tensor, "head query key"]:
     """From a Hugging Face model, asked for its attentions."""
-    anatomy = model.anatomy
-    with _last_answer_only(anatomy):
-        plain = anatomy.logits(ids, mask)
-        with _eager(anatomy.root):
-            out = anatomy.root(
+    architecture = model.architecture
+    with _last_answer_only(architecture):
+        plain = architecture.logits(ids, mask)
+        with _eager(architecture.root):
+            out = architecture.root(
                 input_ids=ids, attention_mask=mask, use_cache=False, output_attentions=True, return_dict=True
             )
     found = getattr(out, "attentions", None)
-    if not found or len(found) != len(uses) or any(layer is None for layer in found):
+    if not found or len(found) != len(repeats) or any(layer is None for layer in found):
         raise InputError(_hidden(model))
     # A model may say nothing at all at this token.
     gap = float((out.logits - plain).abs().max() / plain.abs().max().clamp_min(1e-6))
-    if not gap <= (5e-2 if anatomy.dtype in HALF else 1e-3):
+    if not gap <= (5e-2 if architecture.dtype in HALF else 1e-3):
         raise InputError(
             f"{model.name} answers differently (by {gap:.1e} of its logits) when it shows its attention patterns, so "
             "they would not be those of the model that is measured: give one loaded with attn_implementation='eager'."
         )
-    return torch.stack([upcast(found[block][0, head]).to(anatomy.device) for block, head in places])
+    return torch.stack([upcast(found[block][0, head]).to(architecture.device) for block, head in places])
 
 
 def _hooked(
     model: Model,
     ids: Tensor,
     mask: Tensor,
-    uses: Sequence[tuple[int, int | None]],
+    repeats: Sequence[tuple[int, int | None]],
     places: Sequence[tuple[int, int]],
 ) -> Float[Tensor, "head query key"]:
     """From a TransformerLens model, at its own hook points."""
-    anatomy = model.anatomy
-    hooks: Any = anatomy.root.hook_dict
-    layers = {uses[block][0] for block, _ in places}
-    wanted = {layer: Tap(hooks[name]) for layer in layers if (name := f"blocks.{layer}.attn.hook_pattern") in hooks}
+    architecture = model.architecture
+    hooks: Any = architecture.root.hook_dict
+    layers = {repeats[block][0] for block, _ in places}
+    wanted = {
+        layer: HookPoint(hooks[name]) for layer in layers if (name := f"blocks.{layer}.attn.hook_pattern") in hooks
+    }
     seen: dict[int, list[Tensor]] = {layer: [] for layer in layers}  # a loop comes by several times
 
     def keep(layer: int) -> Any:
         def store(module: Any, args: Any, output: Tensor) -> None:
-            seen[layer].append(upcast(output[0]).to(anatomy.device))
+            seen[layer].append(upcast(output[0]).to(architecture.device))
 
         return store
 
-    with ExitStack() as stack, _last_answer_only(anatomy):
+    with ExitStack() as stack, _last_answer_only(architecture):
         for layer, tap in wanted.items():
             stack.callback(tap.module.register_forward_hook(keep(layer)).remove)
-        anatomy.logits(ids, mask)
+        architecture.logits(ids, mask)
     shown = []
     for block, head in places:
-        layer, use = uses[block]
-        if len(seen[layer]) < (use or 1):
+        layer, repeat = repeats[block]
+        if len(seen[layer]) < (repeat or 1):
             raise InputError(_hidden(model))
-        shown.append(seen[layer][(use or 1) - 1][head])
+        shown.append(seen[layer][(repeat or 1) - 1][head])
     return torch.stack(shown)
 
 
@@ -232,9 +234,9 @@ def _eager(root: Any) -> Iterator[None]:
 
 
 @contextmanager
-def _last_answer_only(anatomy: Anatomy) -> Iterator[None]:
+def _last_answer_only(architecture: Architecture) -> Iterator[None]:
     """The unembedding sees the last position only: logits of all would be larger than the patterns."""
-    handle = anatomy.unembed.register_forward_pre_hook(lambda module, args: (args[0][:, -1:], *args[1:]))
+    handle = architecture.unembed.register_forward_pre_hook(lambda module, args: (args[0][:, -1:], *args[1:]))
     try:
         yield
     finally:

@@ -20,7 +20,7 @@ import xxhash
 from torch import Tensor, nn
 
 from ..errors import InputError
-from .capture import quiet
+from .capture import inference_mode_for
 from .foreign import OWN, is_code, refuse_foreign_code, roots, words
 from .load import Model
 
@@ -65,7 +65,7 @@ class Identity:
 
 def identify(model: Model) -> Identity:
     """What results of a model can be kept under. Raises InputError for a model with somebody's hooks in it."""
-    with quiet(model.anatomy):  # waits for another thread's pass, whose hooks are the package's own
+    with inference_mode_for(model.architecture):  # waits for another thread's pass, whose hooks are the package's own
         refuse_foreign_code(model)
         return Identity(fingerprint(model), tokenizer_fingerprint(model.tokenizer), run_settings(model))
 

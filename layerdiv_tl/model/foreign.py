@@ -133,5 +133,5 @@ def _unwrapped(code: Any) -> Any:
 
 def roots(model: Model) -> list[Any]:
     """The model, and the one it wraps: a bridge keeps that outside its own modules."""
-    root = model.anatomy.root
+    root = model.architecture.root
     return [root, *filter(None, [getattr(root, "original_model", None)])]

@@ -11,11 +11,11 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from .architecture import Tap
+from .architecture import HookPoint
 
 
 @contextmanager
-def on(tap: Tap, do: Callable[[Any, Any, Tensor], Tensor | None]) -> Iterator[None]:
+def on(tap: HookPoint, do: Callable[[Any, Any, Tensor], Tensor | None]) -> Iterator[None]:
     """Call `do(args, kwargs, value)` where a tap is passed; what it returns, if anything, goes on instead."""
     thread = threading.get_ident()  # somebody else's pass through the same model is none of ours
 
@@ -45,7 +45,7 @@ def on(tap: Tap, do: Callable[[Any, Any, Tensor], Tensor | None]) -> Iterator[No
 def only_at(unembed: nn.Module, at: Int[Tensor, " row"]) -> AbstractContextManager[None]:
     """The unembedding sees one token of each row."""
     rows = torch.arange(len(at), device=at.device)
-    return on(Tap(unembed, "in"), lambda a, k, x: x[rows.to(x.device), at.to(x.device)][:, None])
+    return on(HookPoint(unembed, "in"), lambda a, k, x: x[rows.to(x.device), at.to(x.device)][:, None])
 
 
 def first(value: Any) -> Tensor:

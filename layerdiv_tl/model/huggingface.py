@@ -16,11 +16,21 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import InputError
-from .architecture import HIDDEN, MIXTURE, WRAPPED, Anatomy, Split, Tap, Write, logit_transform, refuse_unreadable
+from .architecture import (
+    HIDDEN,
+    MIXTURE,
+    WRAPPED,
+    Architecture,
+    HookPoint,
+    OutputMap,
+    Sublayer,
+    logit_transform,
+    refuse_unreadable,
+)
 from .norm import Norm, probe
 
 
-def of_huggingface(model: Any) -> Anatomy:
+def of_huggingface(model: Any) -> Architecture:
     """The anatomy of a Hugging Face causal LM. Nothing in the model changes.
 
     Raises InputError for what cannot be decomposed.
@@ -45,7 +55,7 @@ def of_huggingface(model: Any) -> Anatomy:
     finder = _Finder(find, mapping["blocks"], _width(unembed), model.dtype, device)
 
     seen: set[int] = set()
-    writes: list[Write] = []
+    writes: list[Sublayer] = []
     for position, block in enumerate(blocks):
         if id(block) not in seen:  # a tied block that is listed again fires again
             writes += finder.writes(position, len(seen), adapter.cfg.n_heads)
@@ -55,13 +65,13 @@ def of_huggingface(model: Any) -> Anatomy:
     multiplier, soft_cap = logit_transform(adapter.apply_output_logits_transform)
     norm = finder.norm(final)
     last = f"blocks.{len(blocks) - 1}.hook_resid_post"
-    return Anatomy(
+    return Architecture(
         root=model,
-        stream_in=Tap(blocks[0], "in", "blocks.0.hook_resid_pre"),
-        pos_embed=None if pos_embed is None else Tap(pos_embed, name="hook_pos_embed"),
+        stream_in=HookPoint(blocks[0], "in", "blocks.0.hook_resid_pre"),
+        pos_embed=None if pos_embed is None else HookPoint(pos_embed, name="hook_pos_embed"),
         writes=tuple(writes),
-        stream_out=Tap(final, "in", last),
-        blocks=tuple(Tap(block, "in") for block in blocks),
+        stream_out=HookPoint(final, "in", last),
+        blocks=tuple(HookPoint(block, "in") for block in blocks),
         norm=norm,
         norm_module=final,
         unembed=unembed,
@@ -93,7 +103,7 @@ class _Finder:
         # A nameless MLP is spread over its block: looked up, it would be the block itself.
         self.has_mlp = getattr(blocks.submodules.get("mlp"), "name", None) is not None
 
-    def writes(self, position: int, layer: int, heads: int) -> list[Write]:
+    def writes(self, position: int, layer: int, heads: int) -> list[Sublayer]:
         found = [
             self.write("attn", position, layer, heads, self.find(f"blocks.{position}.attn")),
             self.write("mlp", position, layer, None, self.find(f"blocks.{position}.mlp") if self.has_mlp else None),
@@ -102,7 +112,7 @@ class _Finder:
 
     def write(
         self, kind: Literal["attn", "mlp"], position: int, layer: int, count: int | None, sublayer: Any
-    ) -> Write | None:
+    ) -> Sublayer | None:
         """One sublayer's write; `count` parts, or as many as its output projection has inputs."""
         block, inner, hook = f"blocks.{position}", "o" if kind == "attn" else "out", f"hook_{kind}_out"
         projection = self.find(f"{block}.{kind}.{inner}")
@@ -115,23 +125,23 @@ class _Finder:
         place = next((m for m in (post, projection, sublayer) if m is not None), None)
         if place is None:
             return None
-        tap = Tap(place, name=f"{block}.{hook}" if self.scale == 1.0 else f"{block}.{kind}.hook_out")
+        tap = HookPoint(place, name=f"{block}.{hook}" if self.scale == 1.0 else f"{block}.{kind}.hook_out")
         if projection is None:
-            return Write(kind, layer, tap, self.scale, whole=HIDDEN if kind == "attn" else MIXTURE)
+            return Sublayer(kind, layer, tap, self.scale, whole=HIDDEN if kind == "attn" else MIXTURE)
         if not _is_plain(projection, self.width):
-            return Write(kind, layer, tap, self.scale, whole=WRAPPED)
+            return Sublayer(kind, layer, tap, self.scale, whole=WRAPPED)
         norm = None if post is None else self.norm(post)
         values = f"{block}.attn.hook_z" if kind == "attn" else f"{block}.mlp.hook_post"
-        split = Split(
+        split = OutputMap(
             count=count or _inputs(projection),
-            tap=Tap(projection, "in", values),
+            tap=HookPoint(projection, "in", values),
             projection=partial(linear_map, projection),
             bias=_is_present(getattr(projection, "bias", None)) or (norm is not None and norm.bias is not None),
             scale=self.scale,
             post=norm,
-            post_tap=None if post is None else Tap(post, "in", f"{block}.{post_name}.hook_scale"),
+            post_tap=None if post is None else HookPoint(post, "in", f"{block}.{post_name}.hook_scale"),
         )
-        return Write(kind, layer, tap, self.scale, split)
+        return Sublayer(kind, layer, tap, self.scale, split)
 
     def norm(self, module: nn.Module) -> Norm:
         return probe(module, self.width, self.dtype, _device(module, self.device))

@@ -15,8 +15,8 @@ import torch
 from .._checks import shown, whole_number
 from ..components import Component, Unit
 from ..errors import InputError
-from .architecture import Anatomy, Write
-from .capture import order_of_use
+from .architecture import Architecture, Sublayer
+from .capture import order_of_repeats
 from .huggingface import of_huggingface
 from .pretrained import from_source, named_tokenizer
 from .transformer_lens import is_transformer_lens, of_transformer_lens
@@ -41,19 +41,19 @@ class Model:
     name: str
     tokenizer: Any
     provenance: dict[str, Any]
-    anatomy: Anatomy
+    architecture: Architecture
     # What was worked out from the weights and is the same for every text.
     kept: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     @property
     def vocabulary(self) -> int:
         """How many token ids the model takes."""
-        return self.anatomy.vocabulary
+        return self.architecture.vocabulary
 
     @property
     def context(self) -> int | None:
         """The longest text it was built for, in tokens; None where there is no limit."""
-        return self.anatomy.context
+        return self.architecture.context
 
     @property
     def batch_tokens(self) -> int:
@@ -61,7 +61,7 @@ class Model:
 
         On a CPU larger batches leave its caches and take a third longer.
         """
-        return 1024 if self.anatomy.device.type == "cpu" else 4096
+        return 1024 if self.architecture.device.type == "cpu" else 4096
 
     def at_once(self, batch_tokens: Any) -> int:
         """How many padded tokens go into one pass: as asked for, or for None what is fast. InputError below 1."""
@@ -70,20 +70,20 @@ class Model:
         return whole_number("batch_tokens", batch_tokens, 1)
 
     @cached_property
-    def order(self) -> list[tuple[Write, int | None]]:
+    def order(self) -> list[tuple[Sublayer, int | None]]:
         """The writes to the stream as they happen, each with the how-manieth use of its layer; None where it has one.
 
         Seen in a pass of one token, which is run when this is first asked for: no configuration tells it.
         """
-        return order_of_use(self.anatomy)
+        return order_of_repeats(self.architecture)
 
     def components(self, unit: Unit = "sublayer") -> tuple[Component, ...]:
         """The components of one pass, in stream order: the rows of `contributions`, a reused layer's for every use."""
-        return self.anatomy.components(unit, self.order)
+        return self.architecture.components(unit, self.order)
 
     def hook_names(self, unit: Unit = "sublayer") -> tuple[str, ...]:
         """TransformerLens' hook names of all that is needed: a `names_filter` for `run_with_cache`."""
-        return tuple(tap.name for tap in self.anatomy.taps(unit))
+        return tuple(tap.name for tap in self.architecture.taps(unit))
 
     def __repr__(self) -> str:
         p = self.provenance
@@ -226,9 +226,9 @@ def _wrap(model: Any, tokenizer: Any, source: str, name: str) -> Model:
     _check_model(model)
     if is_transformer_lens(model):
         inner, how = getattr(model, "original_model", model), type(model).__name__
-        anatomy = of_transformer_lens(model)
+        architecture = of_transformer_lens(model)
     else:
-        anatomy, inner, how = of_huggingface(model), model, "Hugging Face"
+        architecture, inner, how = of_huggingface(model), model, "Hugging Face"
     from importlib.metadata import version
 
     first = next(model.parameters())
@@ -239,10 +239,10 @@ def _wrap(model: Any, tokenizer: Any, source: str, name: str) -> Model:
         "architecture": type(inner).__name__,
         "parameters": sum(p.numel() for p in inner.parameters()),
         "dtype": str(first.dtype).removeprefix("torch."),
-        "device": str(anatomy.device),
+        "device": str(architecture.device),
         **{package: version(package) for package in ("torch", "transformers", "transformer_lens")},
     }
-    return Model(name, tokenizer, provenance, anatomy)
+    return Model(name, tokenizer, provenance, architecture)
 
 
 def _name(x: Any) -> str:

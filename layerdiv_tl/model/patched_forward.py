@@ -23,11 +23,11 @@ from torch import Tensor, nn
 
 from ..components import Component, Kind
 from ..errors import InputError
-from .architecture import HALF, Anatomy, Tap, Write
+from .architecture import HALF, Architecture, HookPoint, Sublayer
 from .capture import UNNAMED, pad, upcast
 from .hooks import first, on, only_at
 from .load import Model
-from .reconstruction import Closure, check_closure, stream_break
+from .reconstruction import ReconstructionError, check_reconstruction, locate_mismatch
 
 # Logits that are formed at once: 32 MiB, beside 64 MiB of clean probabilities in float64.
 LOGITS = 1 << 23
@@ -73,8 +73,8 @@ class Replay:
     """
 
     def __init__(self, model: Model, rows: Sequence[Sequence[int]], keep_writes: bool = False) -> None:
-        self.model, self.anatomy = model, model.anatomy
-        self.ids, self.mask = (x.to(self.anatomy.device) for x in pad(rows))
+        self.model, self.architecture = model, model.architecture
+        self.ids, self.mask = (x.to(self.architecture.device) for x in pad(rows))
         self.streams: list[Tensor] = []
         self.left: list[Tensor] = []
         self.writes: dict[tuple[int, str], Tensor] = {}
@@ -91,8 +91,8 @@ class Replay:
 
     def component(self, kind: Kind, block: int) -> Component:
         """The name of a block's sublayer, or of the block itself (`kind="layer"`)."""
-        layer, use = self.layers[block]
-        return Component(kind, layer, use=use)
+        layer, repeat = self.layers[block]
+        return Component(kind, layer, repeat=repeat)
 
     def silence(self, kind: str, block: int, where: Bool[Tensor, "row token"] | None = None) -> Instead:
         """A sublayer of a block, or all of them (`kind="layer"`), write nothing, at all tokens or only at some."""
@@ -132,7 +132,7 @@ class Replay:
             if see is not None:
                 see(block, before, stream)
             if block in self._normed:
-                stream = self.anatomy.norm_module(stream)
+                stream = self.architecture.norm_module(stream)
         return stream if edit is None else edit(last, stream)
 
     def onward(self, write: Tensor, start: int, stop: int) -> Tensor:
@@ -140,21 +140,21 @@ class Replay:
         for block in range(start, stop):
             if block in self._normed:
                 left = upcast(self.left[block])
-                factor = self.anatomy.norm.gain.to(left) / self.anatomy.norm.statistic(left)[..., None]
+                factor = self.architecture.norm.gain.to(left) / self.architecture.norm.statistic(left)[..., None]
                 write = (upcast(write).to(left.device) * factor).to(write.dtype)
         return write
 
     def normed(self, stream: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
         """The model's final norm of stream vectors."""
-        return self.anatomy.norm_module(stream[:, None])[:, 0]
+        return self.architecture.norm_module(stream[:, None])[:, 0]
 
     def logits(self, stream: Float[Tensor, "n d"]) -> Float[Tensor, "n v"]:
         """The model's answers to stream vectors, in float32 or wider."""
-        return logits_of(self.anatomy, self.normed(stream))
+        return logits_of(self.architecture, self.normed(stream))
 
     def chunks(self, count: int) -> Iterator[slice]:
         """`count` tokens cut into as many at once as logits may be formed."""
-        step = max(1, LOGITS // self.anatomy.outputs)
+        step = max(1, LOGITS // self.architecture.outputs)
         return (slice(start, min(start + step, count)) for start in range(0, count, step))
 
     def targets(self) -> Int[Tensor, " n"]:
@@ -180,18 +180,18 @@ class Replay:
             return first(module(stream, *args, **kwargs))
 
     def _clean(self, keep_writes: bool) -> None:
-        taps = {id(tap.module): tap for tap in self.anatomy.blocks}
+        taps = {id(tap.module): tap for tap in self.architecture.blocks}
         order, kept = [], keep_writes
         sums: list[Tensor] = []  # of one block's writes
 
-        def enter(tap: Tap, args: Any, kwargs: Any, value: Tensor) -> None:
+        def enter(tap: HookPoint, args: Any, kwargs: Any, value: Tensor) -> None:
             order.append(id(tap.module))
             self.streams.append(value.clone())
             others = {name: x for name, x in kwargs.items() if name != "hidden_states"}
             self._calls.append((tap.module, args[1:] if args else None, others))
             sums.append(torch.zeros_like(value))
 
-        def wrote(place: Write, args: Any, kwargs: Any, value: Tensor) -> None:
+        def wrote(place: Sublayer, args: Any, kwargs: Any, value: Tensor) -> None:
             write = value.reshape(self.streams[-1].shape) * place.scale
             sums[-1] += write
             self.scales[len(sums) - 1, place.kind] = place.scale
@@ -205,15 +205,15 @@ class Replay:
             for tap in taps.values():
                 stack.enter_context(on(tap, partial(enter, tap)))
                 if tap.side == "in":
-                    leave = Tap(tap.module)
+                    leave = HookPoint(tap.module)
                     stack.enter_context(on(leave, lambda a, k, x: self._outputs.append(x)))
-            for write in self.anatomy.writes:
+            for write in self.architecture.writes:
                 stack.enter_context(on(write.tap, partial(wrote, write)))
-            final = self.anatomy.stream_out
+            final = self.architecture.stream_out
             stack.enter_context(on(final, lambda a, k, x: ends.append((len(order) - 1, x.clone()))))
-            stack.enter_context(only_at(self.anatomy.unembed, at))
-            stack.enter_context(on(Tap(self.anatomy.unembed), lambda a, k, x: said.append(x[:, 0])))
-            logits = upcast(self.anatomy.logits(self.ids, self.mask)[:, 0])
+            stack.enter_context(only_at(self.architecture.unembed, at))
+            stack.enter_context(on(HookPoint(self.architecture.unembed), lambda a, k, x: said.append(x[:, 0])))
+            logits = upcast(self.architecture.logits(self.ids, self.mask)[:, 0])
         if not order or not ends or not said:
             raise InputError(
                 "this model's blocks, final norm or unembedding were not reached in its forward pass (replaced since "
@@ -232,7 +232,7 @@ class Replay:
             seen[module] += 1
             self.layers.append((number[module], seen[module] if often[module] > 1 else None))
         self._kinds: dict[int, list[str]] = {layer: [] for layer in number.values()}
-        for write in self.anatomy.writes:
+        for write in self.architecture.writes:
             self._kinds[write.layer].append(write.kind)
         self._check(sums, said[-1], logits)
         self.resumes = self._can_resume()
@@ -251,13 +251,13 @@ class Replay:
             raise InputError(f"the blocks of {self.model.name} cannot be skipped: {UNNAMED}.")
         last = self.mask.sum(1) - 1
         final = self.streams[-1][torch.arange(len(last), device=last.device), last]
-        ours = upcast(self.anatomy.unembed(self.normed(final)[:, None])[:, 0])
+        ours = upcast(self.architecture.unembed(self.normed(final)[:, None])[:, 0])
         said, logits = upcast(said), logits.to(said.device)
         readout = float((ours.to(said.device) - said).abs().max() / said.abs().max().clamp_min(1e-30))
-        unexplained = (self.anatomy.transform(said) - logits).abs().max() / logits.abs().max().clamp_min(1e-30)
-        closure = Closure(0.0, gap, readout, float(unexplained), self.streams[0].dtype, said.dtype)
+        unexplained = (self.architecture.transform(said) - logits).abs().max() / logits.abs().max().clamp_min(1e-30)
+        closure = ReconstructionError(0.0, gap, readout, float(unexplained), self.streams[0].dtype, said.dtype)
         row = self.ids[0, self.tokens[0]].tolist()
-        check_closure(self.model.name, "sublayer", closure, lambda: stream_break(self.model, row))
+        check_reconstruction(self.model.name, "sublayer", closure, lambda: locate_mismatch(self.model, row))
 
     def _passed(self, block: int, left: Tensor) -> bool:
         """Whether the stream went on as the final norm returned it behind a block: the model may only have asked."""
@@ -265,17 +265,17 @@ class Replay:
             return False
         left, then = (upcast(s[self.tokens.to(s.device)]) for s in (left, self.streams[block + 1]))
         then = then.to(left.device)
-        return bool((self.anatomy.norm(left) - then).norm() < (left - then).norm())
+        return bool((self.architecture.norm(left) - then).norm() < (left - then).norm())
 
     def _can_resume(self) -> bool:
         """Whether each block hands its output to the next alone, and answers the same when it is called again."""
-        if any(tap.side != "in" for tap in self.anatomy.blocks):
+        if any(tap.side != "in" for tap in self.architecture.blocks):
             return False
         for block, (output, (_, args, kwargs)) in enumerate(zip(self._outputs, self._calls, strict=True)):
             others = [*(args or ()), *kwargs.values()]
             stream = self.streams[block]
             alike = any(isinstance(x, Tensor) and x.is_floating_point() and x.shape == stream.shape for x in others)
-            onward = self.anatomy.norm_module(output) if block in self._normed else output
+            onward = self.architecture.norm_module(output) if block in self._normed else output
             if alike or not torch.equal(onward.to(stream.device), self.streams[block + 1].to(stream.device)):
                 return False
         last = len(self._calls) - 1
@@ -308,12 +308,12 @@ class Replay:
 
         rows = torch.arange(len(self.ids), device=self.ids.device) * 0
         with ExitStack() as stack:
-            for tap in {id(tap.module): tap for tap in self.anatomy.blocks}.values():
+            for tap in {id(tap.module): tap for tap in self.architecture.blocks}.values():
                 stack.enter_context(on(tap, lambda a, k, x: enter(x, False)))
-            stack.enter_context(on(self.anatomy.stream_out, lambda a, k, x: enter(x, True)))
-            stack.enter_context(only_at(self.anatomy.unembed, rows))
+            stack.enter_context(on(self.architecture.stream_out, lambda a, k, x: enter(x, True)))
+            stack.enter_context(only_at(self.architecture.unembed, rows))
             stack.enter_context(self._replaced(lambda: now[0], instead))
-            self.anatomy.logits(self.ids, self.mask)
+            self.architecture.logits(self.ids, self.mask)
         return final[-1]
 
     @contextmanager
@@ -328,12 +328,12 @@ class Replay:
 
         wanted = {(self.layers[block][0], kind) for block, kind in instead}
         with ExitStack() as stack:
-            for write in self.anatomy.writes:
+            for write in self.architecture.writes:
                 if (write.layer, write.kind) in wanted:
                     stack.enter_context(on(write.tap, partial(change, write.kind)))
             yield
 
 
-def logits_of(anatomy: Anatomy, normed: Float[Tensor, "n d"]) -> Float[Tensor, "n v"]:
+def logits_of(architecture: Architecture, normed: Float[Tensor, "n d"]) -> Float[Tensor, "n v"]:
     """The model's answers to vectors behind its final norm, in float32 or wider."""
-    return upcast(anatomy.transform(anatomy.unembed(normed[:, None])[:, 0]))
+    return upcast(architecture.transform(architecture.unembed(normed[:, None])[:, 0]))

@@ -9,7 +9,7 @@ import torch
 
 from ..components import Unit
 from ..errors import InputError
-from .capture import UNNAMED, first_break, quiet
+from .capture import UNNAMED, first_break, inference_mode_for
 from .load import Model
 
 # Relative to max Σ|u_i|. float32 models measure 1e-7 to 1e-6, half-precision ones up to 2e-2.
@@ -17,7 +17,7 @@ TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 5e-2, torc
 
 
 @dataclass(frozen=True)
-class Closure:
+class ReconstructionError:
     """How far the parts are from the whole, each relative to Σ|u_i|.
 
     split_gap, stream_gap, readout_gap
@@ -37,7 +37,9 @@ class Closure:
     answer_dtype: torch.dtype
 
 
-def check_closure(name: str, unit: Unit, closure: Closure, stream_break: Callable[[], str]) -> None:
+def check_reconstruction(
+    name: str, unit: Unit, closure: ReconstructionError, locate_mismatch: Callable[[], str]
+) -> None:
     """The parts must sum to the whole: refuse with the place where the sum breaks.
 
     `stream_break` finds, when asked, why the writes of a pass do not make up its stream.
@@ -52,7 +54,7 @@ def check_closure(name: str, unit: Unit, closure: Closure, stream_break: Callabl
         )
     elif not closure.stream_gap <= stream_tolerance:
         off, tolerance = closure.stream_gap, stream_tolerance
-        where = stream_break()
+        where = locate_mismatch()
     elif not closure.readout_gap <= answer_tolerance:
         off, tolerance = closure.readout_gap, answer_tolerance
         where = "its final norm and unembedding do not give its logits (as where it may exit early)"
@@ -66,10 +68,10 @@ def check_closure(name: str, unit: Unit, closure: Closure, stream_break: Callabl
     )
 
 
-def stream_break(model: Model, ids: Sequence[int]) -> str:
+def locate_mismatch(model: Model, ids: Sequence[int]) -> str:
     """Why the writes at the last token of a prompt do not make up its stream, found by running it once more."""
-    with quiet(model.anatomy):
-        place = first_break(model.anatomy, ids)
+    with inference_mode_for(model.architecture):
+        place = first_break(model.architecture, ids)
     if place is not None:
         return f"{UNNAMED} {place}"
     return "its sublayers do not add up to its residual stream"

@@ -133,7 +133,7 @@ def _option_ids(model: Model, row: Sequence[Any], where: str) -> list[int]:
     if all(isinstance(option, str) for option in row):
         ids = [_single_token(model, option, row) for option in row]
     else:
-        _check_ids(row, model.anatomy.outputs, where)
+        _check_ids(row, model.architecture.outputs, where)
         ids = [int(i) for i in row]
     first: dict[int, int] = {}
     for later, i in enumerate(ids):
@@ -155,7 +155,7 @@ def _single_token(model: Model, option: str, row: Sequence[str]) -> int:
     ids = ids_after_text(model.tokenizer, option)
     if len(ids) == 1:
         if model.vocabulary is not None:
-            check_vocabulary(model.tokenizer, ids, model.anatomy.outputs, f"option {shown(option)}", model.name)
+            check_vocabulary(model.tokenizer, ids, model.architecture.outputs, f"option {shown(option)}", model.name)
         return ids[0]
     pieces = model.tokenizer.convert_ids_to_tokens(ids)
     message = f"option {shown(option)} is {len(ids)} tokens {pieces} but must be a single one"

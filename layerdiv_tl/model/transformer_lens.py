@@ -15,7 +15,16 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import InputError
-from .architecture import HIDDEN, MIXTURE, Anatomy, Split, Tap, Write, logit_transform, refuse_unreadable
+from .architecture import (
+    HIDDEN,
+    MIXTURE,
+    Architecture,
+    HookPoint,
+    OutputMap,
+    Sublayer,
+    logit_transform,
+    refuse_unreadable,
+)
 from .huggingface import length_switch_of, linear_map
 from .norm import Norm, probe
 
@@ -29,7 +38,7 @@ def is_transformer_lens(x: Any) -> bool:
     return bool(names & {"TransformerBridge", "HookedTransformer"}) and hasattr(x, "hook_dict")
 
 
-def of_transformer_lens(model: Any) -> Anatomy:
+def of_transformer_lens(model: Any) -> Architecture:
     """The anatomy of a TransformerBridge or a HookedTransformer. Raises InputError for what cannot be decomposed."""
     cfg, hooks = model.cfg, model.hook_dict
     adapter = getattr(model, "adapter", None)
@@ -63,7 +72,7 @@ def of_transformer_lens(model: Any) -> Anatomy:
         norm = probe(model.ln_final, cfg.d_model, dtype, device)
     unembed_bias = getattr(model, "b_U", None)
     biased = unembed_bias is not None and bool(unembed_bias.detach().abs().max() > 0)
-    return Anatomy(
+    return Architecture(
         root=model,
         stream_in=_tap(hooks, "blocks.0.hook_resid_pre"),
         pos_embed=_tap(hooks, "hook_pos_embed") if has_positions else None,
@@ -91,7 +100,7 @@ def of_transformer_lens(model: Any) -> Anatomy:
 
 def _write(
     model: Any, kind: Literal["attn", "mlp"], layer: int, scale: float, dtype: torch.dtype, device: torch.device
-) -> Write | None:
+) -> Sublayer | None:
     hooks, block, at = model.hook_dict, model.blocks[layer], f"blocks.{layer}"
     written = f"{at}.hook_{kind}_out" if scale == 1.0 else f"{at}.{kind}.hook_out"
     if written not in hooks or getattr(block, kind, None) is None:
@@ -101,14 +110,14 @@ def _write(
     values = f"{at}.attn.hook_z" if kind == "attn" else f"{at}.mlp.hook_post"
     output_map = _output_map(sublayer, kind)
     if output_map is None or values not in hooks:
-        return Write(kind, layer, tap, scale, whole=HIDDEN if kind == "attn" else MIXTURE)
+        return Sublayer(kind, layer, tap, scale, whole=HIDDEN if kind == "attn" else MIXTURE)
     post: Norm | None = None
     post_tap = None
     post_name = _post_norm(model, block, kind)
     if post_name is not None:
         post = probe(getattr(block, post_name), model.cfg.d_model, dtype, device)
         post_tap = _tap(hooks, f"{at}.{post_name}.hook_scale")
-    split = Split(
+    split = OutputMap(
         count=model.cfg.n_heads if kind == "attn" else output_map[0].shape[0],
         tap=_tap(hooks, values),
         projection=lambda: output_map,
@@ -117,7 +126,7 @@ def _write(
         post=post,
         post_tap=post_tap,
     )
-    return Write(kind, layer, tap, scale, split)
+    return Sublayer(kind, layer, tap, scale, split)
 
 
 def _post_norm(model: Any, block: Any, kind: str) -> str | None:
@@ -150,8 +159,8 @@ def _output_map(sublayer: Any, kind: str) -> tuple[Tensor, Tensor | None] | None
     return weight, bias if bias is not None and bool(bias.abs().max() > 0) else None
 
 
-def _tap(hooks: Any, name: str) -> Tap:
-    return Tap(hooks[name], name=name)
+def _tap(hooks: Any, name: str) -> HookPoint:
+    return HookPoint(hooks[name], name=name)
 
 
 def _rows(model: Any, biased: bool, ids: Tensor) -> tuple[Tensor, Tensor | None]:

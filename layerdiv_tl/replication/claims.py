@@ -39,11 +39,11 @@ UNRANKED = (
 )
 
 
-def claims_of(study: Study, unit: Unit, pairs: Mapping[str, str] | None, draws: int, seed: int) -> pd.DataFrame:
+def claims_of(study: Study, unit: Unit, pairs: Mapping[str, str] | None, n_resamples: int, seed: int) -> pd.DataFrame:
     """The table that `Study.claims` gives."""
-    held = Held(study, unit, pairs, draws, seed)
+    held = Held(study, unit, pairs, n_resamples, seed)
     frame = table_of([*readings(held), *depth_readings(study.depth)])
-    frame.attrs |= {"draws": draws, "seed": seed, "component unit": unit}
+    frame.attrs |= {"n_resamples": n_resamples, "seed": seed, "component unit": unit}
     return frame
 
 
@@ -56,8 +56,8 @@ def readings(held: Held) -> Iterator[Reading]:
 class Held:
     """What a study holds at one unit, in the forms the claims need."""
 
-    def __init__(self, study: Study, unit: Unit, pairs: Mapping[str, str] | None, draws: int, seed: int) -> None:
-        self.study, self.unit, self.pairs, self.draws, self.seed = study, unit, pairs, draws, seed
+    def __init__(self, study: Study, unit: Unit, pairs: Mapping[str, str] | None, n_resamples: int, seed: int) -> None:
+        self.study, self.unit, self.pairs, self.n_resamples, self.seed = study, unit, pairs, n_resamples, seed
         self.metrics = study.metrics[study.metrics["unit"] == unit]
         # {model: shape}: training seeds of one shape are not independent of one another.
         self.shapes = study._shapes(unit)
@@ -104,7 +104,9 @@ def _tracks(held: Held) -> Iterator[Reading]:
                 number, text, "per model", Estimate(), 0.0, 1, "correlation", "this study has no depth tables"
             )
         return
-    found, p = curve_correlations(curves, "mse", SIGNS["mse"], clusters=held.shapes, draws=held.draws, seed=held.seed)
+    found, p = curve_correlations(
+        curves, "mse", SIGNS["mse"], clusters=held.shapes, n_resamples=held.n_resamples, seed=held.seed
+    )
     found = found.set_index(["model", "task"])
     fisher = np.arctanh(found["pearson"].clip(-1 + 1e-12, 1 - 1e-12))
     e = scaled(mean_of(fisher, held.shapes, p, tasks=False), np.tanh)
@@ -151,7 +153,7 @@ def _trades(held: Held) -> Iterator[Reading]:
     ):
         e, because = Estimate(over="nothing"), "this study has no depth tables"
         if curves is not None:
-            options: dict[str, Any] = {"clusters": held.shapes, "draws": held.draws, "seed": held.seed}
+            options: dict[str, Any] = {"clusters": held.shapes, "n_resamples": held.n_resamples, "seed": held.seed}
             r = tradeoff_signs(curves, bias=bias, diversity=diversity, **options)
             over = "models" if np.isfinite(r.low) else "nothing"
             e = Estimate(r.difference, r.low, r.high, over, r.models, r.p)
@@ -171,7 +173,7 @@ def _trades(held: Held) -> Iterator[Reading]:
 
 
 def _stays_away(held: Held) -> Iterator[Reading]:
-    ratio = held.totals("paper", "bias") / held.totals("paper", "silent_bias")
+    ratio = held.totals("paper", "bias") / held.totals("paper", "zero_bias")
     e = held.mean(ratio)
     what = (
         f"Eq. 14's bias over that of a uniform prediction, at least {ratio.min():.2f}; above {HALF} is away from 0, "
@@ -196,7 +198,12 @@ def returns(held: Held) -> Iterator[tuple[str, str, int, LogFit]]:
             continue
         for quantity, rising in (("accuracy", 1), ("MSE", -1)):
             means = table[quantity]["Avg."][names].groupby(shapes).mean().to_numpy(dtype=float)
-            yield quantity, which, rising, log_fit(members, rising * means, draws=held.draws, seed=held.seed)
+            yield (
+                quantity,
+                which,
+                rising,
+                log_fit(members, rising * means, n_resamples=held.n_resamples, seed=held.seed),
+            )
 
 
 def _diminishes(held: Held) -> Iterator[Reading]:

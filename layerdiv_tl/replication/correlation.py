@@ -90,7 +90,7 @@ def correlations(
     signs: Mapping[str, int] | None = None,
     *,
     clusters: Mapping[str, Hashable] | None = None,
-    draws: int = 1000,
+    n_resamples: int = 1000,
     seed: int = 0,
     level: float = LEVEL,
 ) -> pd.DataFrame:
@@ -143,7 +143,7 @@ def correlations(
     """
     import pandas as pd
 
-    resampling(draws, seed, level)
+    resampling(n_resamples, seed, level)
     signs = _signs(frame, signs)
     frame = checked(frame, ("model", "task", "junction"), ("accuracy", *signs))
     tasks, models = list(dict.fromkeys(frame["task"])), list(dict.fromkeys(frame["model"]))
@@ -159,7 +159,7 @@ def correlations(
         }
         for metric, sign in signs.items():
             paired = {m: (c["accuracy"].to_numpy(float), sign * c[metric].to_numpy(float)) for m, c in curves.items()}
-            for reading, coefficient, estimate in _estimates(paired, models, number, draws, [seed, at], level):
+            for reading, coefficient, estimate in _estimates(paired, models, number, n_resamples, [seed, at], level):
                 found.setdefault((reading, metric, coefficient), []).append(estimate)
                 rows.append(_key(reading, task, metric, sign, coefficient) | estimate.row())
     for (name, metric, kind), estimates in found.items():
@@ -169,7 +169,7 @@ def correlations(
         table[column] = pd.Categorical(table[column], order, ordered=True)
     table = table.sort_values(["reading", "task", "metric"], kind="stable", ignore_index=True)
     table = table.astype({"reading": object, "task": object, "metric": object})
-    table.attrs |= {"draws": draws, "seed": seed, "level": level}
+    table.attrs |= {"n_resamples": n_resamples, "seed": seed, "level": level}
     return table
 
 
@@ -179,7 +179,7 @@ def curve_correlations(
     sign: int = 1,
     *,
     clusters: Mapping[str, Hashable] | None = None,
-    draws: int = 1000,
+    n_resamples: int = 1000,
     seed: int = 0,
 ) -> tuple[pd.DataFrame, float]:
     """Correlation of sign × metric with accuracy over the junctions of every model and task, and a test of their mean.
@@ -199,7 +199,7 @@ def curve_correlations(
     """
     import pandas as pd
 
-    resampling(draws, seed)
+    resampling(n_resamples, seed)
     sign = _signs(frame, {metric: sign} if isinstance(metric, str) else {})[metric]
     frame = checked(frame, ("model", "task", "junction"), ("accuracy", metric))
     tasks, models = list(dict.fromkeys(frame["task"])), list(dict.fromkeys(frame["model"]))
@@ -216,7 +216,7 @@ def curve_correlations(
             rows.append(row)
     products = np.stack([_products(own[task], len(models)) for task in tasks], 2)
     lengths = frame.groupby("model", sort=False)["junction"].nunique().to_numpy()
-    p = _permuted(products, lengths, cluster_numbers(models, clusters), draws, seed)
+    p = _permuted(products, lengths, cluster_numbers(models, clusters), n_resamples, seed)
     return pd.DataFrame(rows), p
 
 
@@ -302,7 +302,7 @@ def _estimates(
     paired: Mapping[int, tuple[np.ndarray, np.ndarray]],
     models: Sequence[str],
     cluster: Int[np.ndarray, " model"],
-    draws: int,
+    n_resamples: int,
     seed: list[int],
     level: float,
 ) -> Iterator[tuple[Reading, Coefficient, _Estimate]]:
@@ -315,12 +315,12 @@ def _estimates(
     for coefficient in COEFFICIENTS:
         of_depth, of_last = (_Curves(curves, cluster, coefficient == "spearman") for curves in (kept, last))
         for reading in ("pooled", "per_model"):
-            yield reading, coefficient, _along_depth(reading, of_depth, draws, seed, level, left)
+            yield reading, coefficient, _along_depth(reading, of_depth, n_resamples, seed, level, left)
         yield "final", coefficient, _at_the_end(of_last, level)
 
 
 def _along_depth(
-    reading: Literal["pooled", "per_model"], curves: _Curves, draws: int, seed: list[int], level: float, left: str
+    reading: Literal["pooled", "per_model"], curves: _Curves, n_resamples: int, seed: list[int], level: float, left: str
 ) -> _Estimate:
     if not curves.kept:
         return _Estimate(note=_sentence("no model has two curves that vary", left))
@@ -329,7 +329,7 @@ def _along_depth(
     found = dict(zip(curves.kept, pairs.curves(), strict=True))
     count = max(found) + 1
     lengths = np.array([len(found[m][0]) if m in found else 0 for m in range(count)])
-    p = _permuted(_products(found, count)[:, :, None], lengths, curves.cluster[:count], draws, seed)
+    p = _permuted(_products(found, count)[:, :, None], lengths, curves.cluster[:count], n_resamples, seed)
     few = "" if np.isfinite(p) else "too few models of one depth to permute"
     if reading == "pooled":
         n, p_student = len(pairs.a), student_p(_bounded(np.tanh(z)), len(pairs.a))
@@ -405,7 +405,7 @@ def _permuted(
     products: Float[np.ndarray, "model model task"],
     lengths: Int[np.ndarray, " model"],
     cluster: Int[np.ndarray, " model"],
-    draws: int,
+    n_resamples: int,
     seed: Any,
 ) -> float:
     """p of the mean over models of what a model's curves have in common, tasks averaged first."""
@@ -416,7 +416,7 @@ def _permuted(
     kept = np.flatnonzero(np.isfinite(np.diag(between)))
     between = between[np.ix_(kept, kept)]
     of = [tuple(np.unique(lengths[cluster == c])) for c in np.unique(cluster)[kept]]
-    return permutation_p(permuted_sums(between, model_permutations(strata_of(of, between), draws, seed)))
+    return permutation_p(permuted_sums(between, model_permutations(strata_of(of, between), n_resamples, seed)))
 
 
 def _signs(frame: pd.DataFrame, signs: Mapping[str, int] | None) -> dict[str, int]:

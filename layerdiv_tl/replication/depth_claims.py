@@ -44,7 +44,7 @@ def _contributes(depth: DepthStudy) -> Iterator[Reading]:
     readings: dict[str, Callable[..., np.ndarray]] = {"mean of layers": np.mean, "median of layers": np.median}
     for reading, middle in readings.items():
         found = {}
-        for model, sizes in depth.newest("sizes").items():
+        for model, sizes in depth.newest("residual_norms").items():
             layers = [i for i, c in enumerate(sizes.components) if c.kind == "layer"]
             means = _without_each(sizes.relative[:, layers], sizes.text)
             found[model] = _ratio(means, _late(len(layers)), middle)
@@ -83,13 +83,13 @@ def _of_pairs(skip: Skip, equal: bool) -> Own:
     distance = np.arange(count)[None] - np.arange(count)[:, None]
     halves = []
     for half in (late, ~late):
-        use = behind & half[:, None]
+        repeat = behind & half[:, None]
         if equal:
             apart = range(1, int(late.sum()))
-            levels = [both[:, use & (distance == d)].mean(1) for d in apart if (use & (distance == d)).any()]
+            levels = [both[:, repeat & (distance == d)].mean(1) for d in apart if (repeat & (distance == d)).any()]
             halves.append(np.mean(levels, 0) if levels else np.full(len(both), np.nan))
         else:
-            halves.append(both[:, use].mean(1) if use.any() else np.full(len(both), np.nan))
+            halves.append(both[:, repeat].mean(1) if repeat.any() else np.full(len(both), np.nan))
     return _with_interval(halves[0] / halves[1])
 
 

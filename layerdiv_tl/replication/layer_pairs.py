@@ -56,7 +56,7 @@ def same_parameters(models: pd.DataFrame, seeds: Mapping[str, Hashable]) -> dict
     return found
 
 
-def same_depth(models: pd.DataFrame, seeds: Mapping[str, Hashable], uses: Mapping[Any, int]) -> dict[str, str]:
+def same_depth(models: pd.DataFrame, seeds: Mapping[str, Hashable], repeats: Mapping[Any, int]) -> dict[str, str]:
     """{reuses: plain} of as many members and the same seed: what the model would be, had every use its own layers.
 
     Such a model has more parameters than the one that reuses, and at most as many times more as a layer is
@@ -73,7 +73,7 @@ def same_depth(models: pd.DataFrame, seeds: Mapping[str, Hashable], uses: Mappin
     for name in models.loc[models["reuses"], "model"]:
         size = table["parameters"][~table["reuses"] & (table["members"] == table["members"][name])]
         own = table["parameters"][name]
-        size = size[(size > own) & (size <= uses[name] * own)]
+        size = size[(size > own) & (size <= repeats[name] * own)]
         size = size[[seeds.get(other) == seeds.get(name) for other in size.index]]
         if len(size):
             found[str(name)] = str(size.idxmax())

@@ -62,8 +62,8 @@ def _pairs(
 ) -> list[tuple[str, str, str]]:
     """(reuses, plain, what is the same about them)"""
     if pairs is None:
-        uses = study.metrics[study.metrics["unit"] == unit].groupby("model")["use"].max().to_dict()
-        both = {PARAMETERS: same_parameters(models, seeds), DEPTH: same_depth(models, seeds, uses)}
+        repeats = study.metrics[study.metrics["unit"] == unit].groupby("model")["repeat"].max().to_dict()
+        both = {PARAMETERS: same_parameters(models, seeds), DEPTH: same_depth(models, seeds, repeats)}
         return [(reused, plain, held) for held, of in both.items() for reused, plain in of.items()]
     about, found = models.set_index("model"), []
     for reused, plain in given(models, pairs).items():

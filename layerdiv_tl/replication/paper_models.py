@@ -192,8 +192,8 @@ def component_count(config: Any, unit: Unit = "sublayer") -> int:
     if unit == "head":
         attention = _first(said, _HEADS) + bool(said.get(setting, default))
     # MobileLLM's layer sharing runs every block twice in a row; each use writes to the stream.
-    uses = 2 if said.get("layer_sharing") else 1
-    return 1 + outside + uses * _first(said, _LAYERS) * (attention + 1)
+    repeats = 2 if said.get("layer_sharing") else 1
+    return 1 + outside + repeats * _first(said, _LAYERS) * (attention + 1)
 
 
 def task_records() -> list[dict[str, Any]]:

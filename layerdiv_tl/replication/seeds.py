@@ -156,7 +156,7 @@ def claims_over_seeds(study: Study, unit: Unit, pairs: Mapping[str, str] | None,
                     )
             of_shapes[seeds[both[0]][0]] = seeds[both[1]][0]
     # Of what a seed says the estimate alone is used, which no draw changes.
-    held = [Held(one, unit, of_shapes, draws=1, seed=0) for one in cut.studies.values()]
+    held = [Held(one, unit, of_shapes, n_resamples=1, seed=0) for one in cut.studies.values()]
     found = [{(r.number, r.reading): r for r in readings(one)} for one in held]
     slopes = [{f"{quantity}, {which}": fit.slope for quantity, which, _, fit in returns(one)} for one in held]
     rows = []

@@ -92,7 +92,7 @@ def tradeoff_signs(
     diversity: str = "diversity",
     still: float = 0.0,
     clusters: Mapping[str, Hashable] | None = None,
-    draws: int = 1000,
+    n_resamples: int = 1000,
     seed: int = 0,
     level: float = LEVEL,
 ) -> TradeOff:
@@ -117,7 +117,7 @@ def tradeoff_signs(
     >>> result.difference
     1.0
     """
-    resampling(draws, seed, level)
+    resampling(n_resamples, seed, level)
     still = number("still", still, least=0, most=1)
     frame = checked(frame, ("model", "task", "junction"), ("accuracy", bias, diversity))
     models = list(dict.fromkeys(frame["model"]))
@@ -144,7 +144,7 @@ def tradeoff_signs(
     lengths = frame.groupby("model", sort=False)["junction"].nunique()[[models[at] for at in kept]].to_numpy()
     between = by_cluster(counts, cluster)
     of = [tuple(np.unique(lengths[cluster == c])) for c in np.unique(cluster)]
-    ways = model_permutations(strata_of(of, between[:, :, 0, 0]), draws, seed)
+    ways = model_permutations(strata_of(of, between[:, :, 0, 0]), n_resamples, seed)
     drawn = _difference(between[np.arange(len(between)), ways].sum(1))
     null_low, null_high = map(float, interval(drawn[1:], level))
     return TradeOff(

@@ -18,9 +18,9 @@ from ..depth.ablation import Cut, writers
 from ..depth.agreement import Agreement
 from ..depth.depth_score import DepthScore
 from ..depth.layer_maps import LayerMaps
-from ..depth.logit_lens import Lens
+from ..depth.logit_lens import LogitLens
 from ..depth.pruning import SCORES, DropPlan
-from ..depth.residual_norms import Sizes
+from ..depth.residual_norms import ResidualNorms
 from ..depth.skipping import Skip
 from ..errors import InputError
 from ..model.fingerprint import Identity, identify
@@ -52,10 +52,10 @@ TEXTS = 16
 Kind = TypeVar("Kind", bound=Result)
 # The standard set, in order. A file names its class, which is known where it has been imported only.
 ANALYZES: Mapping[str, type[Result]] = {
-    "sizes": Sizes,
+    "residual_norms": ResidualNorms,
     "skip": Skip,
     "skip_future": Skip,
-    "lens": Lens,
+    "logit_lens": LogitLens,
     "depth_score": DepthScore,
     "agreement": Agreement,
     "drop_plan": DropPlan,
@@ -333,10 +333,10 @@ def _standard(model: Model, before: tuple[Model, Identity] | None, asked: _Asked
     on = f"{len(texts)} texts"
     read = {"texts": digest, **size}
     jobs: list[Job] = [
-        ("sizes", on, read, lambda: depth.sizes(model, texts, **size)),
+        ("residual_norms", on, read, lambda: depth.residual_norms(model, texts, **size)),
         ("skip", on, read, lambda: depth.skip(model, texts, **size)),
         ("skip_future", on, read, lambda: depth.skip(model, texts, mode="future", **size)),
-        ("lens", on, read, lambda: depth.lens(model, texts, **size)),
+        ("logit_lens", on, read, lambda: depth.logit_lens(model, texts, **size)),
     ]
     if (some := asked.questions) is not None:
 

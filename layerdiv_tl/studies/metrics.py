@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 NUMBERS = 4_000_000
 # With more members than this, and with neurons, a prefix ensemble for every junction costs more than the passes did.
 MOST_WITH_DEPTH = 3000
-_NAMES = ("component", "kind", "layer", "index", "use", "module", "partial")
+_NAMES = ("component", "kind", "layer", "index", "repeat", "module", "partial")
 
 
 def metrics_of(shards: Iterable[Shard]) -> pd.DataFrame:
     """All tables of a cell in one long frame: loss, table, the row's names, term, mean, low, high.
 
     A mean's interval is over examples (none for fewer than 8), an accuracy's Wilson's. `share` is n_g/|L| for a module.
-    Among the totals every loss has the `silent_bias`, and the loss "none" has the gaps; its table "answers" has
+    Among the totals every loss has the `zero_bias`, and the loss "none" has the gaps; its table "answers" has
     the share of rows that the model answers with each option. At unit neuron, and above 3000 members, there is no
     depth table.
     """
@@ -50,7 +50,7 @@ def metrics_of(shards: Iterable[Shard]) -> pd.DataFrame:
                     for term, values in found.terms.items():
                         terms.setdefault(term, RunningMean()).add_examples(values)
                 silent = running.setdefault((loss, "totals"), ({}, {}))[1]
-                silent.setdefault("silent_bias", RunningMean()).add_examples(d.terms.silences[:, None])
+                silent.setdefault("zero_bias", RunningMean()).add_examples(d.terms.silences[:, None])
     if not running:
         raise InputError("there are no rows to measure.")
     blocks = [

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 QUANTITIES: Mapping[str, tuple[str, str, float]] = {
     "accuracy": ("squared", "accuracy", 100),
     "MSE": ("paper", "loss", 100),
-    "uniform": ("paper", "silent_bias", 100),
+    "uniform": ("paper", "zero_bias", 100),
     "bias": ("paper", "bias", 100),
     "diversity": ("squared", "diversity", 1),
     "diversity centered": ("squared", "diversity_centered", 1),
@@ -217,7 +217,7 @@ class Study(Result):
         Values are a component's own, undivided, with intervals in `<term>_low`, `<term>_high`; `loss` is that of
         `decompose`. Raises InputError for a unit or loss that the study does not have.
         """
-        return self._wide("components", unit, loss, ["component", "kind", "layer", "index", "use"])
+        return self._wide("components", unit, loss, ["component", "kind", "layer", "index", "repeat"])
 
     def modules(self, unit: Unit = "sublayer", loss: str = "squared") -> pd.DataFrame:
         """The same per module (Eq. 9-10), weighted so that they add up to the ensemble's; `share` is n_g/|L|."""
@@ -254,7 +254,7 @@ class Study(Result):
                     "model": model,
                     "parameters": found["parameters"],
                     "members": int(whole["members"].iloc[0]),
-                    "reuses": bool(m["use"].notna().any()),
+                    "reuses": bool(m["repeat"].notna().any()),
                     "architecture": found["architecture"],
                     "dtype": found["dtype"],
                     "source": found["source"],
@@ -336,15 +336,17 @@ class Study(Result):
             frame[list(CURVES)] = curves.transform(lambda curve: z_scores(curve.to_numpy(dtype=float)))
         return frame
 
-    def correlations(self, unit: Unit = "sublayer", draws: int = 1000, seed: int = 0) -> pd.DataFrame:
+    def correlations(self, unit: Unit = "sublayer", n_resamples: int = 1000, seed: int = 0) -> pd.DataFrame:
         """How MSE, bias, diversity and more go with accuracy along depth (Fig. 3); see `correlations`.
 
         Three readings, the paper's p-values and ones that hold, per task and on average. Training seeds of one
         shape that the zoo knows count as one model.
         """
-        return correlations(self.curves(unit), clusters=self._shapes(unit), draws=draws, seed=seed)
+        return correlations(self.curves(unit), clusters=self._shapes(unit), n_resamples=n_resamples, seed=seed)
 
-    def tradeoff(self, unit: Unit = "sublayer", still: float = 0.0, draws: int = 1000, seed: int = 0) -> TradeOff:
+    def tradeoff_signs(
+        self, unit: Unit = "sublayer", still: float = 0.0, n_resamples: int = 1000, seed: int = 0
+    ) -> TradeOff:
         """Do centered bias and diversity trade off only where accuracy stands still (5.4)? See `tradeoff_signs`.
 
         Training seeds of one shape that the zoo knows count as one model.
@@ -355,7 +357,7 @@ class Study(Result):
             diversity="diversity_centered",
             still=still,
             clusters=self._shapes(unit),
-            draws=draws,
+            n_resamples=n_resamples,
             seed=seed,
         )
 
@@ -408,7 +410,7 @@ class Study(Result):
         self,
         unit: Unit = "sublayer",
         pairs: Mapping[str, str] | None = None,
-        draws: int = 1000,
+        n_resamples: int = 1000,
         seed: int = 0,
         seeds: Seeds | None = None,
     ) -> pd.DataFrame:
@@ -459,7 +461,7 @@ class Study(Result):
         self._unit(unit)
         if seeds is not None:
             return claims_over_seeds(self, unit, pairs, seeds)
-        return claims_of(self, unit, pairs, draws, seed)
+        return claims_of(self, unit, pairs, n_resamples, seed)
 
     def information(
         self,
@@ -471,7 +473,7 @@ class Study(Result):
         groups: int | None = None,
         contrasts: int | None = 1,
         null: int = 50,
-        draws: int = 50,
+        n_resamples: int = 50,
         seed: int = 0,
     ) -> pd.DataFrame:
         """Information-theoretic diversity (Eq. 13) of every cell: what its components tell about the label, in bits.
@@ -490,10 +492,10 @@ class Study(Result):
         `attrs["left_out"]`; where there are no others, and for a model, task or unit that the study does not have:
         InputError.
         """
-        options = {"groups": groups, "contrasts": contrasts, "null": null, "draws": draws, "seed": seed}
+        options = {"groups": groups, "contrasts": contrasts, "null": null, "n_resamples": n_resamples, "seed": seed}
         return told(self, unit, estimator, models, tasks, options)
 
-    def reuse(
+    def layer_sharing(
         self, unit: Unit = "sublayer", pairs: Mapping[str, str] | None = None, seeds: Seeds | None = None
     ) -> pd.DataFrame:
         """Models that reuse layers beside ones that do not, as in the paper's Table 1 (5.6): a row for each pair.
@@ -521,7 +523,7 @@ class Study(Result):
 
         >>> from layerdiv_tl import run_study
         >>> study = run_study(["zoo/d2", "zoo/d4", "zoo/d4-shared"], "synthetic/recall", limit=8)
-        >>> study.reuse()[["model", "plain", "held", "members", "members_plain"]].values.tolist()
+        >>> study.layer_sharing()[["model", "plain", "held", "members", "members_plain"]].values.tolist()
         [['zoo/d4-shared', 'zoo/d2', 'same parameters', 9, 5], ['zoo/d4-shared', 'zoo/d4', 'same depth', 9, 9]]
         """
         return reuse_of(self, self._unit(unit), pairs, seeds)

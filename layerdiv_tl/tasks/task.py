@@ -146,8 +146,8 @@ class Task(Result):
         flag("multi_token", multi_token)
         found = _tokenizer(tokenizer)
         start, ids, scored = tokens.option_ids(found, self.options, multi_token)
-        if (anatomy := getattr(tokenizer, "anatomy", None)) is not None:
-            reading.check_vocabulary(found, ids, anatomy.outputs, "options", tokenizer.name)
+        if (architecture := getattr(tokenizer, "anatomy", None)) is not None:
+            reading.check_vocabulary(found, ids, architecture.outputs, "options", tokenizer.name)
         joined = tokens.joined(found, self.prompts, self.options)
         return replace(
             self,

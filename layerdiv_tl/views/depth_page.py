@@ -11,7 +11,7 @@ from ..depth.agreement import Agreement
 from ..depth.depth_score import DepthScore
 from ..depth.layer_maps import LayerMaps
 from ..depth.pruning import INFLUENCE, OWN, RANDOM, DropPlan
-from ..depth.residual_norms import Sizes
+from ..depth.residual_norms import ResidualNorms
 from ..ensemble.intervals import LEAST
 from ..errors import InputError
 from ..studies.depth_study import DepthStudy
@@ -31,11 +31,11 @@ _MEASURE = {
     "influence": "block influence",
 }
 _CAPTION = {
-    "sizes": "What each attention, MLP and layer writes beside the stream it is added to.",
+    "residual_norms": "What each attention, MLP and layer writes beside the stream it is added to.",
     "skip": "What changes when one layer writes nothing at any token but the first.",
     "skip_future": "The same where the layer is silent at the tokens before a cut and the tokens from the cut on are "
     "measured: what later tokens need of it.",
-    "lens": "What the model would answer at every junction of the stream.",
+    "logit_lens": "What the model would answer at every junction of the stream.",
     "depth_score": "How deep the layers lie that an answer rests on, by the number of hops of the question.",
     "agreement": "Does a direct measure, from one clean pass, rank the sublayers as their removal does?",
     "drop_plan": "What the model is without the layers that a plan drops, on rows that did not choose them.",
@@ -118,7 +118,7 @@ def add_depth(page: Page, depth: DepthStudy) -> None:
 
 def depth_findings(depth: DepthStudy) -> Iterator[str]:
     """Sentences on what the analyses show, each with its number and what it is to be held against."""
-    for model, sizes in depth.of(Sizes):
+    for model, sizes in depth.of(ResidualNorms):
         try:
             change = sizes.change_point()
         except InputError:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..attribution.profile import profile as take_apart
+from ..attribution.profile import profile as read_out
 from ..attribution.profiles import SquaredProfile
 from ..components import Component
 from ..errors import InputError
@@ -69,7 +69,7 @@ def hardest_tokens(profile: SquaredProfile, count: int = HARDEST, k: int = 4) ->
 
 def largest_heads(profile: SquaredProfile, model: Model, count: int = HEADS) -> list[Component]:
     """The heads with the largest mean |net|, centered, in stream order; raises InputError where there are none."""
-    cut = profile if profile.unit == "head" else take_apart(model, profile.token_ids.tolist(), "head")
+    cut = profile if profile.unit == "head" else read_out(model, profile.token_ids.tolist(), "head")
     assert isinstance(cut, SquaredProfile)
     assert cut.centered is not None
     means = np.nanmean(np.abs(cut.centered.net), axis=1)

@@ -33,7 +33,7 @@ CAPTION = (
 def reuse_of(study: Study, unit: Unit) -> pd.DataFrame | None:
     """The frame of `Study.reuse`; None where there is no pair."""
     try:
-        return study.reuse(unit)
+        return study.layer_sharing(unit)
     except InputError:
         return None
 

@@ -135,7 +135,7 @@ def load(name: str) -> Loadable:
 
     model = find(name, SHIPPED)
     loaded = load_model(model.folder, tokenizer=str(FOLDER), dtype="float32", device="cpu")
-    net: Any = loaded.anatomy.root
+    net: Any = loaded.architecture.root
     net.config._name_or_path = model.short
     return Loadable(net, loaded.tokenizer)
 

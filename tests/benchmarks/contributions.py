@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 import layerdiv_tl as ld
-from layerdiv_tl.model.capture import batches, pad, quiet
+from layerdiv_tl.model.capture import batches, inference_mode_for, pad
 
 OPTIONS = [" Negative", " Positive"]
 
@@ -29,10 +29,10 @@ def texts(rows: int, tokens: int) -> list[list[int]]:
 
 
 def plain(model: ld.Model, prompts: list[list[int]]) -> None:
-    with quiet(model.anatomy):
+    with inference_mode_for(model.architecture):
         for rows in batches([len(p) for p in prompts], 4096):
             ids, mask = pad([prompts[row] for row in rows])
-            model.anatomy.root(input_ids=ids, attention_mask=mask, logits_to_keep=1, use_cache=False)
+            model.architecture.root(input_ids=ids, attention_mask=mask, logits_to_keep=1, use_cache=False)
 
 
 def full_cache(bridge: object, prompts: list[list[int]], options: torch.Tensor) -> None:
@@ -104,7 +104,7 @@ def main() -> None:
 
     other = ld.load_model()
     bridge = TransformerBridge.boot_transformers(
-        "a-label", hf_model=other.anatomy.root, tokenizer=other.tokenizer, device="cpu"
+        "a-label", hf_model=other.architecture.root, tokenizer=other.tokenizer, device="cpu"
     )
     options = torch.tensor([3, 5])
     for rows, tokens in ((16, 64), (1, 1024)):

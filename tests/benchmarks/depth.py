@@ -25,7 +25,7 @@ def main() -> None:
     given = parser.parse_args()
     model = ld.load_model()
     ids = np.random.default_rng(0).integers(1000, 40_000, (given.rows, given.tokens)).tolist()
-    layers = len(model.anatomy.blocks)
+    layers = len(model.architecture.blocks)
 
     def full() -> float:
         """Seconds of as many full passes as there are layers, in the same batches."""
@@ -35,7 +35,7 @@ def main() -> None:
             for _ in range(layers):
                 for first in range(0, given.rows, size):
                     batch = torch.tensor(ids[first : first + size])
-                    model.anatomy.root(input_ids=batch, attention_mask=torch.ones_like(batch), use_cache=False)
+                    model.architecture.root(input_ids=batch, attention_mask=torch.ones_like(batch), use_cache=False)
         return time.perf_counter() - start
 
     def skips() -> float:

@@ -22,7 +22,7 @@ PROMPTS = [f"The answer to question {number} is" for number in range(8)]
 
 def sha256(model: ld.Model) -> str:
     digest = hashlib.sha256()
-    for parameter in model.anatomy.root.parameters():
+    for parameter in model.architecture.root.parameters():
         digest.update(parameter.detach().contiguous().view(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
@@ -47,7 +47,7 @@ def main() -> None:
             start = time.process_time()
             way()
             best[name] = min(best.get(name, float("inf")), time.process_time() - start)
-    size = sum(p.numel() * p.element_size() for p in model.anatomy.root.parameters()) / 1e6
+    size = sum(p.numel() * p.element_size() for p in model.architecture.root.parameters()) / 1e6
     print(f"{model.name}, {size:.0f} MB; CPU time, best of {arguments.repeats}")
     for name, seconds in best.items():
         print(f"{name:32} {1000 * seconds:8.1f} ms  {seconds / best['fingerprint']:6.2f}× the fingerprint's")

@@ -40,7 +40,7 @@ def bounds(name: str, i: ld.Information) -> dict[str, str]:
     b = i.bounds()
     frame = b.frame().set_index("name")
     shown = {n: f"{r.error:.2f} [{r.low:.2f}, {r.high:.2f}]" for n, r in frame.iterrows()}
-    curve = i.gain_curve(null=20, draws=20, orders=5)
+    curve = i.gain_curve(null=20, n_resamples=20, orders=5)
     share = curve.diminishing().iloc[0]
     fit = curve.log_fit().frame().set_index("term").loc["slope"]
     deep = curve.frame()

@@ -41,7 +41,7 @@ def classify(model: ld.Model, tasks: Sequence[ld.Task], by_length: bool, keep: d
                 mask[at, width - len(rows[i]) :] = 1
             with torch.inference_mode():
                 places = (mask.cumsum(1) - 1).clamp(min=0)
-                out = model.anatomy.root(
+                out = model.architecture.root(
                     input_ids=ids, attention_mask=mask, position_ids=places, use_cache=False, **keep
                 )
             logits = out.logits[:, -1]

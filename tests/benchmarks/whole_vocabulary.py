@@ -20,16 +20,16 @@ from torch import nn
 import layerdiv_tl as ld
 from layerdiv_tl.attribution.full_vocab import table_of
 from layerdiv_tl.attribution.vocab_gram import vocabulary_of
-from layerdiv_tl.model.capture import pad, quiet, run_whole
+from layerdiv_tl.model.capture import inference_mode_for, pad, run_whole
 
 
 def logits_form(model: ld.Model, ids: list[int]) -> None:
     """The same sums by forming every component's logits, a few thousand ids at a time."""
-    anatomy = model.anatomy
-    with quiet(anatomy):
+    architecture = model.architecture
+    with inference_mode_for(architecture):
         reader = model.kept["sublayer", "float32"]
         tokens, mask = pad([ids])
-        done = run_whole(anatomy, tokens, mask)
+        done = run_whole(architecture, tokens, mask)
         for start in range(0, len(ids), 64):
             table = table_of(reader, done.streams(slice(start, start + 64)))
             z = table.pieces[-1].z / table.sigma[:, None, None].float()
@@ -46,7 +46,7 @@ def smaller(model: ld.Model, share: int) -> ld.Model:
     """The same model with only the first ids of its vocabulary."""
     import copy
 
-    root = copy.deepcopy(model.anatomy.root)
+    root = copy.deepcopy(model.architecture.root)
     keep = root.config.vocab_size // share
     for holder, name in ((root.model, "embed_tokens"), (root, "lm_head")):
         getattr(holder, name).weight = nn.Parameter(getattr(holder, name).weight[:keep].clone(), requires_grad=False)
@@ -64,11 +64,11 @@ def main() -> None:
 
     def plain(of: ld.Model = model) -> None:
         with torch.inference_mode():
-            of.anatomy.root(input_ids=torch.tensor([ids]), use_cache=False)
+            of.architecture.root(input_ids=torch.tensor([ids]), use_cache=False)
 
     start = time.perf_counter()
-    with quiet(model.anatomy):
-        vocabulary = vocabulary_of(model.anatomy, torch.float32)
+    with inference_mode_for(model.architecture):
+        vocabulary = vocabulary_of(model.architecture, torch.float32)
         vocabulary.root  # noqa: B018  # made when first needed
     once = time.perf_counter() - start
     for unit in ("sublayer", "head", "neuron"):
@@ -80,9 +80,9 @@ def main() -> None:
     logits_form(model, ids)
     formed = time.perf_counter() - start
     start = time.perf_counter()
-    with quiet(model.anatomy):
+    with inference_mode_for(model.architecture):
         tokens, mask = pad([ids])
-        done = run_whole(model.anatomy, tokens, mask)
+        done = run_whole(model.architecture, tokens, mask)
     passed = time.perf_counter() - start
     start = time.perf_counter()
     ld.profile(model, ids)
@@ -97,16 +97,16 @@ def main() -> None:
     ld.profile(quarter, ids)
     for name, other in (("whole", model), ("quarter", quarter)):
         sums = sums_alone(other, ids)
-        print(f"sums over the {name} vocabulary ({other.anatomy.outputs} ids): {sums:.3f} s")
+        print(f"sums over the {name} vocabulary ({other.architecture.outputs} ids): {sums:.3f} s")
 
 
 def sums_alone(model: ld.Model, ids: list[int]) -> float:
     """Seconds for means, sizes and inner products of all components, the best of five."""
-    anatomy, times = model.anatomy, []
-    with quiet(anatomy):
+    architecture, times = model.architecture, []
+    with inference_mode_for(architecture):
         reader = model.kept["sublayer", "float32"]
         tokens, mask = pad([ids])
-        done = run_whole(anatomy, tokens, mask)
+        done = run_whole(architecture, tokens, mask)
         for _ in range(5):
             start = time.perf_counter()
             table = table_of(reader, done)

@@ -163,7 +163,7 @@ def test_slopes():
         for _ in range(600):
             length = rng.normal(size=len(x)) + 0.8 * x
             y = 0.5 * x + 0.3 * length + (rng.lognormal(size=len(x)) - np.exp(0.5)) * np.sqrt(x)
-            s = slope(x, y, length, draws=1)
+            s = slope(x, y, length, n_resamples=1)
             found.append((s.low, s.high))
         rates.append(held(np.array(found).T, 0.5))
     assert 0.92 <= min(rates) <= max(rates) <= 0.995

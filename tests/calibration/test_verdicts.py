@@ -94,7 +94,7 @@ def held(curves, tasks=2):
         for t in range(tasks)
     ]
     frame = pd.concat(parts, ignore_index=True)
-    return SimpleNamespace(curves=lambda: frame, shapes={}, clustered=False, draws=199, seed=0)
+    return SimpleNamespace(curves=lambda: frame, shapes={}, clustered=False, n_resamples=199, seed=0)
 
 
 def standard(x):
@@ -270,7 +270,7 @@ def test_a_straight_line_does_not_bend(noise, count):
         curved = np.stack([np.ones(count), s, s**2], 1)
         curvature, half = np.linalg.lstsq(curved, y)[0][2], quantile * _robust_error(curved, y, 2)
         if not time:  # the fit's own frame, which takes longer to make
-            row = log_fit(x, y, draws=2).frame().set_index("term").loc["curvature", ["robust_low", "robust_high"]]
+            row = log_fit(x, y, n_resamples=2).frame().set_index("term").loc["curvature", ["robust_low", "robust_high"]]
             assert row.tolist() == pytest.approx([curvature - half, curvature + half])
         bent.append(abs(curvature) > half)
     print(f"claim 7, {noise}, {count}: {np.mean(bent):.3f}")
@@ -310,7 +310,7 @@ def test_slopes_over_questions(by_length):
         hops = rng.integers(1, 5, 20)
         scores = 0.3 * hops + hops * 0.3 * rng.normal(size=20)
         lengths = hops * 5 + rng.integers(0, 8, 20)
-        found = slope(hops, scores, lengths if by_length else None, draws=1)
+        found = slope(hops, scores, lengths if by_length else None, n_resamples=1)
         missed.append(not found.low <= 0.3 <= found.high)
     print(f"claim 11, {by_length}: {np.mean(missed):.3f}")
     assert np.mean(missed) <= 0.05 + 2.5 * np.sqrt(0.05 * 0.95 / 150)

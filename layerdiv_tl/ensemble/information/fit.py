@@ -42,13 +42,13 @@ class GaussianFit(Result):
     p_all_rows: float
     p_within_classes: float
     rank_error: float
-    draws: int
+    n_resamples: int
 
     def frame(self) -> pd.DataFrame:
         """One row: `p`, `p_all_rows`, `p_within_classes`, `rank_error` (bits), `draws`."""
         import pandas as pd
 
-        names = ("p", "p_all_rows", "p_within_classes", "rank_error", "draws")
+        names = ("p", "p_all_rows", "p_within_classes", "rank_error", "n_resamples")
         frame = pd.DataFrame([{name: getattr(self, name) for name in names}])
         frame.attrs["units"] = {"rank_error": "bits"}
         return frame

@@ -169,12 +169,12 @@ def gain_curve_of(
     level: float,
     order: str,
     null: int,
-    draws: int,
+    n_resamples: int,
     orders: int,
 ) -> GainCurve:
     """As `Information.gain_curve` says."""
     choice("order", order, get_args(Order))
-    null, draws = whole_number("null", null, 0, MAX_DRAWS), whole_number("draws", draws, 0, MAX_DRAWS)
+    null, n_resamples = whole_number("null", null, 0, MAX_DRAWS), whole_number("n_resamples", n_resamples, 0, MAX_DRAWS)
     orders = whole_number("orders", orders, 1, MAX_DRAWS)
     members = source.members
     if order == "greedy" and source.method != "gaussian" and members > MOST_SEARCHED:
@@ -190,7 +190,7 @@ def gain_curve_of(
     terms = _mean_chain(whole, chosen)
     least = int(np.bincount(source.owner).sum()) + 2 if source.method == "gaussian" else 5
     drawn: dict[str, list[np.ndarray]] = {name: [] for name in (*TERMS, "gain")}
-    for rows in subsamples(source.labels, least, draws, source.seed):
+    for rows in subsamples(source.labels, least, n_resamples, source.seed):
         with suppress(np.linalg.LinAlgError):
             some = _mean_chain(source.on(rows), chosen)
             for name, values in (some | {"gain": np.diff(some["joint"], prepend=0.0)}).items():

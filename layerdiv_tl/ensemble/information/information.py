@@ -34,7 +34,7 @@ def information(
     labels: Sequence[int] | Sequence[str] | np.ndarray,
     estimator: Kind | None = None,
     null: int = 200,
-    draws: int = 200,
+    n_resamples: int = 200,
     seed: int = 0,
     *,
     groups: int | None = None,
@@ -80,14 +80,14 @@ def information(
     twice as many rows as dimensions.
 
     >>> votes = np.array([[0, 0], [0, 1], [1, 0], [1, 1]] * 500)
-    >>> i = information(votes, votes[:, 0] ^ votes[:, 1], null=0, draws=0)
+    >>> i = information(votes, votes[:, 0] ^ votes[:, 1], null=0, n_resamples=0)
     >>> [f"{x:.2g}" for x in (i.conditional_redundancy, i.joint, i.diversity)], abs(i.relevancy + i.redundancy) < 0.01
     (['1', '1', '1'], True)
     """
     if estimator is None:
         estimator = "vote" if not isinstance(ensemble, Ensemble) and are_votes(ensemble) else "gaussian"
     choice("estimator", estimator, get_args(Kind))
-    null, draws = whole_number("null", null, 0, MAX_DRAWS), whole_number("draws", draws, 0, MAX_DRAWS)
+    null, n_resamples = whole_number("null", null, 0, MAX_DRAWS), whole_number("n_resamples", n_resamples, 0, MAX_DRAWS)
     seed = whole_number("seed", seed, 0, MAX_SEED)
     if isinstance(level, bool) or not isinstance(level, int | float | np.number) or not 0 < level < 1:
         raise InputError(f"level={level!r:.40} must be a number between 0 and 1.")
@@ -106,7 +106,7 @@ def information(
         _refuse_small_classes(given)
         refuse_singular(cast(Gaussian, source.on()), given.spans, given.owner, given.classes)
     with one_thread():
-        found = _measured(source, null, draws, level)
+        found = _measured(source, null, n_resamples, level)
         found |= checks(source, given, found, level) if check else {"fit": None, "lower_bound": None, "doubts": ()}
     result = Information(
         features=features,
@@ -127,7 +127,7 @@ def information(
     return replace(result, warnings=warnings_of(result, given.notes))
 
 
-def _measured(source: Source, null: int, draws: int, level: float) -> dict[str, Any]:
+def _measured(source: Source, null: int, n_resamples: int, level: float) -> dict[str, Any]:
     """Terms, intervals and nulls."""
     estimate, y = source.on(), source.labels
     z = NormalDist().inv_cdf(0.5 + level / 2)
@@ -137,10 +137,10 @@ def _measured(source: Source, null: int, draws: int, level: float) -> dict[str, 
         # Rows that the classifiers have not seen are independent of one another.
         rows = {"": np.stack(list(estimate.rows().values())), "member": estimate.single_rows}
         errors = {key: x.std(1, ddof=1) / np.sqrt(len(y)) for key, x in rows.items()}
-    elif draws > 1:
+    elif n_resamples > 1:
         least = len(source.owner) + 2 if source.method == "gaussian" else 5
         drawn: dict[str, list[np.ndarray]] = {"": [], "member": []}
-        for rows_kept in subsamples(y, least, draws, source.seed):
+        for rows_kept in subsamples(y, least, n_resamples, source.seed):
             with suppress(np.linalg.LinAlgError):
                 some = source.on(rows_kept)
                 drawn[""].append(np.array(list(some.totals().values())))

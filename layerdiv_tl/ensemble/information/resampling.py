@@ -11,7 +11,9 @@ from jaxtyping import Float, Int
 KEPT = 0.8
 
 
-def subsamples(y: Int[np.ndarray, " example"], least: int, draws: int, seed: int) -> Iterator[Int[np.ndarray, " kept"]]:
+def subsamples(
+    y: Int[np.ndarray, " example"], least: int, n_resamples: int, seed: int
+) -> Iterator[Int[np.ndarray, " kept"]]:
     """Four fifths of the rows without replacement, `draws` times, each class keeping at least `least` rows.
 
     Rows drawn twice would break every bias correction (MATHS 11). A draw that leaves a class too few rows is
@@ -19,7 +21,7 @@ def subsamples(y: Int[np.ndarray, " example"], least: int, draws: int, seed: int
     """
     rng = np.random.default_rng([seed, 2])
     count = round(KEPT * len(y))
-    for _ in range(draws):
+    for _ in range(n_resamples):
         for _ in range(100):
             rows = np.sort(rng.permutation(len(y))[:count])
             if np.bincount(y[rows], minlength=y.max() + 1).min() >= least:
@@ -38,24 +40,26 @@ def deviation(drawn: Float[np.ndarray, "draw value"]) -> Float[np.ndarray, " val
     return drawn.std(0, ddof=1) if len(drawn) > 1 else np.full(drawn.shape[1], np.nan)
 
 
-def shuffled_labels(y: Int[np.ndarray, " example"], draws: int, seed: int) -> Iterator[Int[np.ndarray, " example"]]:
+def shuffled_labels(
+    y: Int[np.ndarray, " example"], n_resamples: int, seed: int
+) -> Iterator[Int[np.ndarray, " example"]]:
     """Labels that owe nothing to the members."""
     rng = np.random.default_rng([seed, 3])
-    return (rng.permutation(y) for _ in range(draws))
+    return (rng.permutation(y) for _ in range(n_resamples))
 
 
 def shuffled_members(
     x: Float[np.ndarray, "example column"],
     owner: Int[np.ndarray, " column"],
     y: Int[np.ndarray, " example"],
-    draws: int,
+    n_resamples: int,
     seed: int,
 ) -> Iterator[np.ndarray]:
     """Each member's rows shuffled within every class by itself: independent given the label, else as they were."""
     rng = np.random.default_rng([seed, 4])
     classes = [np.flatnonzero(y == c) for c in range(y.max() + 1)]
     members = owner.max() + 1
-    for _ in range(draws):
+    for _ in range(n_resamples):
         drawn = np.empty_like(x)
         for rows in classes:
             order = rng.permuted(np.repeat(rows[:, None], members, 1), axis=0)

@@ -182,7 +182,9 @@ class Information(Result):
         """Eq. 12's bounds of the error beside the errors observed, from a variational estimate of I. See `Bounds`."""
         return bounds_of(self._source.classifier, self.label_entropy, self.options, self.correct, self.level)
 
-    def gain_curve(self, order: Order = "depth", *, null: int = 50, draws: int = 50, orders: int = 10) -> GainCurve:
+    def gain_curve(
+        self, order: Order = "depth", *, null: int = 50, n_resamples: int = 50, orders: int = 10
+    ) -> GainCurve:
         """Every term as members are added one by one (Theorems 5-8, Fig. 2 and 6), with what noise would give.
 
         order
@@ -197,7 +199,7 @@ class Information(Result):
         """
         about = (self.components, self.spans, self.label_entropy, self.level)
         with one_thread():
-            return replace(gain_curve_of(self._source, *about, order, null, draws, orders), doubts=self.doubts)
+            return replace(gain_curve_of(self._source, *about, order, null, n_resamples, orders), doubts=self.doubts)
 
     def __repr__(self) -> str:
         told = ", ".join(f"{term} {self.terms[term]:.3g}" for term in TERMS)

@@ -255,7 +255,7 @@ def _most(findings: Findings) -> int:
 def lookable(model: Model, findings: Findings, chosen: Sequence[int]) -> list[int]:
     """The positions that a page looks tokens up at: all, or the chosen ones where all would take too long."""
     count = len(findings.sublayers.tokens)
-    work = count * len(findings.shown) * findings.sublayers.vocabulary * model.anatomy.norm.gain.numel()
+    work = count * len(findings.shown) * findings.sublayers.vocabulary * model.architecture.norm.gain.numel()
     return list(range(count)) if work <= _WORK else sorted(set(chosen))
 
 

@@ -48,9 +48,9 @@ class Selection:
         return Component.parse(self.component).layer
 
     @property
-    def use(self) -> int | None:
+    def repeat(self) -> int | None:
         """Which use of its layer, from 1; None for a layer that is used once."""
-        return Component.parse(self.component).use
+        return Component.parse(self.component).repeat
 
     def changed(self, given: Selection | Mapping[str, Any]) -> Selection:
         """Another selection, or this one with some fields exchanged. Raises InputError for what is no field.

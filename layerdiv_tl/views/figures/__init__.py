@@ -16,9 +16,9 @@ from ...depth.depth_score import DepthScore
 from ...depth.erasure import Erasure
 from ...depth.integrated_gradients import IntegratedGradients
 from ...depth.layer_maps import LayerMaps
-from ...depth.logit_lens import Lens
+from ...depth.logit_lens import LogitLens
 from ...depth.pruning import DropPlan
-from ...depth.residual_norms import Sizes
+from ...depth.residual_norms import ResidualNorms
 from ...depth.skipping import Skip
 from ...ensemble.decomposition import Decomposition
 from ...ensemble.information import Bounds, GainCurve, GaussianFit, Information, LowerBound
@@ -64,7 +64,7 @@ from .paper_figures import scaling_curve, share_bars, tradeoff_steps
 from .prefix_curves import depth_curves
 from .profiles import profile_depth, profile_map
 from .pruning import drop_components, drop_curve
-from .repeated_layers import use_bars
+from .repeated_layers import repeat_bars
 from .reweighting import reweighting_bars
 from .scatter import bias_diversity_scatter
 from .studies import STUDY_KINDS, study_table_map
@@ -134,7 +134,7 @@ KINDS: dict[type[Result], dict[str, Callable[..., go.Figure]]] = {
         "heads": head_grid,
         "pairwise": pairwise_map,
         "tradeoff": tradeoff_bars,
-        "uses": use_bars,
+        "repeats": repeat_bars,
     },
     CorpusProfile: {"bars": component_bars, "scatter": bias_diversity_scatter},
     Profile: {"map": profile_map, "depth": profile_depth, "scatter": bias_diversity_scatter, "loss": loss_curve},
@@ -153,10 +153,10 @@ KINDS: dict[type[Result], dict[str, Callable[..., go.Figure]]] = {
     Task: {"labels": label_bars},
     Votes: {"members": vote_bars},
     DepthStudy: {"depth": depth_use_lines},
-    Sizes: {"bars": size_bars},
+    ResidualNorms: {"bars": size_bars},
     Skip: {"map": skip_map, "bars": skip_bars},
     ChangePoint: {"bars": change_bars},
-    Lens: {"bars": lens_bars},
+    LogitLens: {"bars": lens_bars},
     LayerMaps: {"map": layer_map},
     Erasure: {"map": erasure_map, "bars": erasure_bars},
     Agreement: {

@@ -16,7 +16,7 @@ def component_axis(components: Sequence[Component], most: int = 16) -> dict[str,
         if component.layer is None:
             name = component.label
         else:
-            name = f"L{component.layer}" + (f"@{component.use}" if component.use else "")
+            name = f"L{component.layer}" + (f"@{component.repeat}" if component.repeat else "")
         starts.setdefault(name, place)
     # A label needs a fraction of the axis; whatever would touch the one before is left out.
     apart = len(components) / (1.5 * most)

@@ -130,7 +130,7 @@ def _silence(measured: Measured, part: Part, before: int) -> dict[str, float]:
         return {}
     half: Decomposition = measured if part == "raw" else getattr(measured, part)
     return {
-        "shapes[0].y0": half.silent_bias,
-        "shapes[0].y1": half.silent_bias,
-        f"annotations[{before}].y": half.silent_bias,
+        "shapes[0].y0": half.zero_bias,
+        "shapes[0].y1": half.zero_bias,
+        f"annotations[{before}].y": half.zero_bias,
     }

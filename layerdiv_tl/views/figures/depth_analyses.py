@@ -16,8 +16,8 @@ from ...depth.change_point import ChangePoint
 from ...depth.erasure import Erasure
 from ...depth.integrated_gradients import IntegratedGradients
 from ...depth.layer_maps import LayerMaps
-from ...depth.logit_lens import Lens
-from ...depth.residual_norms import Sizes
+from ...depth.logit_lens import LogitLens
+from ...depth.residual_norms import ResidualNorms
 from ...depth.skipping import Skip
 from .. import style
 from ..html import quoted
@@ -70,7 +70,7 @@ class Measured(Protocol):
         """The numbers."""
 
 
-def size_bars(sizes: Sizes, title: str | None = None) -> go.Figure:
+def size_bars(sizes: ResidualNorms, title: str | None = None) -> go.Figure:
     """Relative norm and cosine of what every attention, MLP and layer writes, and where the norms fall.
 
     The line stands where the layers' relative norms fall to a lower level (`Sizes.change_point`), with the 95 %
@@ -81,7 +81,7 @@ def size_bars(sizes: Sizes, title: str | None = None) -> go.Figure:
     said = ""
     if change is not None:
         where = f"layer {change.layer} {between(change.low, change.high)}"
-        if any(component.use for component in layers):
+        if any(component.repeat for component in layers):
             where += f" in order of use ({layers[change.layer].label.rpartition('.')[0]})"
         said = f" Vertical: where layers begin to write less, {where}, p = {style.number(change.p)}."
     panels = {"relative": "‖write‖ / ‖stream it is added to‖", "cosine": "Cosine of the write and that stream"}
@@ -115,7 +115,7 @@ def skip_bars(skip: Skip, title: str | None = None) -> go.Figure:
     return _bars(skip, panels, title, f"Each {_PART[skip.part]} in turn: {_mode(skip)}. {_BARS}")
 
 
-def lens_bars(lens: Lens, title: str | None = None) -> go.Figure:
+def lens_bars(lens: LogitLens, title: str | None = None) -> go.Figure:
     """KL divergence and top-k overlap of every junction's answer and the last one."""
     panels = {"kl": "KL(junction ‖ last)", "overlap": f"Overlap of the {lens.k} likeliest tokens"}
     norm = "each junction's own norm" if lens.norm == "recomputed" else "the last stream's norm"
@@ -324,4 +324,4 @@ def _prefix(erasure: Erasure) -> str:
 
 
 def _place(component: Component) -> tuple[int | None, int | None]:
-    return component.layer, component.use
+    return component.layer, component.repeat

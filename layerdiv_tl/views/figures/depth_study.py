@@ -16,10 +16,10 @@ from .layout import arrange, name
 Along = Literal["relative", "layer"]
 # Analysis, column of its frame -> heading.
 _PANELS = {
-    ("sizes", "relative_median"): "‖write‖ / ‖stream‖ of every layer, median over tokens",
+    ("residual_norms", "relative_median"): "‖write‖ / ‖stream‖ of every layer, median over tokens",
     ("skip_future", "output"): "Change of later answers without the layer at earlier tokens, ‖Δ softmax‖₂",
     ("skip", "loss"): "Growth of the loss without the layer, nats",
-    ("lens", "kl"): "KL(answer behind the layer ‖ last answer), nats",
+    ("logit_lens", "kl"): "KL(answer behind the layer ‖ last answer), nats",
 }
 _LOGARITHMIC = ("relative_median", "kl")
 
@@ -47,7 +47,7 @@ def depth_use_lines(depth: DepthStudy, along: Along = "relative", title: str | N
                 continue
             frame = found.frame()
             # Of the lens what lies behind a whole layer: the last junction of each.
-            frame = frame[frame["kind"] == "layer"] if analysis == "sizes" else frame
+            frame = frame[frame["kind"] == "layer"] if analysis == "residual_norms" else frame
             frame = frame[frame["layer"].notna()]
             labels = frame["component"].str.replace(r"\..*", "", regex=True)
             frame = frame[(labels != labels.shift(-1)).to_numpy()]

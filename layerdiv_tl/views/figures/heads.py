@@ -56,8 +56,8 @@ def head_grid(
     most = float(np.nanquantile(np.abs(shown), 0.99)) or 1.0
     signed = bool((shown < 0).any())
     beside = [i for i, c in enumerate(components) if c.kind == "mlp"]
-    by_layer = {(c.layer, c.use): number for c, number in row.items()}
-    beside = [i for i in beside if (components[i].layer, components[i].use) in by_layer]
+    by_layer = {(c.layer, c.repeat): number for c, number in row.items()}
+    beside = [i for i in beside if (components[i].layer, components[i].repeat) in by_layer]
     unit = frame.attrs["units"][at]
     figure = make_subplots(
         rows=1,
@@ -85,7 +85,7 @@ def head_grid(
     if beside:
         figure.add_bar(
             x=frame[at].iloc[beside],
-            y=[by_layer[components[i].layer, components[i].use] for i in beside],
+            y=[by_layer[components[i].layer, components[i].repeat] for i in beside],
             orientation="h",
             width=0.8,
             marker={"color": style.MODULE["mlp"], "line": {"width": 0}},

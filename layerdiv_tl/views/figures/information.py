@@ -302,7 +302,7 @@ def fit_marks(fit: GaussianFit, title: str | None = None) -> go.Figure:
     arrange(
         figure,
         title or "Are the members jointly Gaussian?",
-        f"p of third and fourth moments of pairs against {fit.draws} Gaussian data sets. Dotted: 0.05.",
+        f"p of third and fourth moments of pairs against {fit.n_resamples} Gaussian data sets. Dotted: 0.05.",
         plot=170,
         below=60,
     )

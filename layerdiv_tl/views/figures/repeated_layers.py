@@ -21,10 +21,10 @@ _PANEL = 190
 _WHISKERS = 150
 
 
-def use_bars(
+def repeat_bars(
     decomposition: Decomposition, part: Part = "centered", most: int = 1500, title: str | None = None
 ) -> go.Figure:
-    """Diversity, cosine and share of the whole diversity between the uses of every block (`by_use`).
+    """Diversity, cosine and share of the whole diversity between the uses of every block (`by_repeat`).
 
     part
         Which part of diversity is shown first; for the squared error a menu changes between raw, centered and shift.
@@ -36,7 +36,7 @@ def use_bars(
     nested cut, and for an unknown part.
     """
     checked(part)
-    frame = decomposition.by_use()
+    frame = decomposition.by_repeat()
     # The cross-entropy has no diversity of the uses alone: there it is that beside the block's own distribution.
     term = "diversity" if "diversity" in frame else "within"
     parts = parts_in(frame, term)
@@ -64,11 +64,11 @@ def use_bars(
     def bars(here: np.ndarray, term: str, part: Part) -> dict[str, object]:
         at = "cosine_centered" if term == "cosine" else column(frame, term, part)
         lines = hover_lines(frame[here], {at.replace("_", ", "): at})
-        uses = frame["uses"][here]
+        repeats = frame["repeats"][here]
         seen = whiskers(frame[here], at) | {"visible": True} if len(frame) <= _WHISKERS else {"visible": False}
         return {
             "y": frame[at].to_numpy()[here],
-            "hovertext": [f"{line}<br>{n} uses" for line, n in zip(lines, uses, strict=True)],
+            "hovertext": [f"{line}<br>{n} uses" for line, n in zip(lines, repeats, strict=True)],
             "error_y": seen,
         }
 

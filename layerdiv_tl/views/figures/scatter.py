@@ -161,7 +161,7 @@ def _silent_bias(measured: Measured, part: Part) -> float | None:
     """The bias of a component that writes nothing; None where the result does not tell."""
     if not isinstance(measured, Decomposition):
         return None
-    return (measured if part == "raw" else getattr(measured, part)).silent_bias
+    return (measured if part == "raw" else getattr(measured, part)).zero_bias
 
 
 def _extremes(

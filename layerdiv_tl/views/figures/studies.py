@@ -128,9 +128,11 @@ def _draw(function: Callable[..., go.Figure], numbers: Any, options: dict[str, A
     return function(numbers, **options)
 
 
-def _correlations(study: Study, unit: Unit = "sublayer", draws: int = 1000, seed: int = 0, **options: Any) -> go.Figure:
+def _correlations(
+    study: Study, unit: Unit = "sublayer", n_resamples: int = 1000, seed: int = 0, **options: Any
+) -> go.Figure:
     """`correlation_bars` of a study."""
-    return _draw(correlation_bars, study.correlations(unit, draws, seed), options)
+    return _draw(correlation_bars, study.correlations(unit, n_resamples, seed), options)
 
 
 def _curves(study: Study, unit: Unit = "sublayer", norm: NormAt = "frozen", **options: Any) -> go.Figure:
@@ -164,10 +166,10 @@ def _scaling(
 
 
 def _tradeoff(
-    study: Study, unit: Unit = "sublayer", still: float = 0.0, draws: int = 1000, seed: int = 0, **options: Any
+    study: Study, unit: Unit = "sublayer", still: float = 0.0, n_resamples: int = 1000, seed: int = 0, **options: Any
 ) -> go.Figure:
     """`tradeoff_steps` of a study."""
-    return _draw(tradeoff_steps, study.tradeoff(unit, still, draws, seed), options)
+    return _draw(tradeoff_steps, study.tradeoff_signs(unit, still, n_resamples, seed), options)
 
 
 def _information(
