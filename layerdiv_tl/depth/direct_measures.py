@@ -19,7 +19,7 @@ from ..model.capture import inference_mode_for, upcast
 from ..model.load import Model
 from ..model.patched_forward import Replay
 from .ablation import Rows
-from .residual_norms import sizes
+from .residual_norms import residual_norms
 
 Direct = Literal["diversity", "diversity_centered", "net", "relevancy", "relative", "influence"]
 # A member's relevancy is measured where every class has this many rows.
@@ -40,7 +40,7 @@ def measures(
     if {"diversity", "diversity_centered", "net", "relevancy"} & set(wanted):
         found = (_of_texts if rows.options is None else _of_task)(model, rows, names, wanted, batch_tokens)
     if {"relative", "influence"} & set(wanted):
-        size = sizes(model, [list(ids) for ids in rows.ids], batch_tokens=batch_tokens)
+        size = residual_norms(model, [list(ids) for ids in rows.ids], batch_tokens=batch_tokens)
         at = [size.components.index(name) for name in names]
         counts = np.bincount(size.text).astype(float)
         for name, values in (("relative", size.relative), ("influence", size.influence)):
