@@ -87,7 +87,7 @@ def smol():
 @pytest.fixture(scope="session")
 def browser():
     """Opens pages in a real Chromium (see browser.py); tests that use it are skipped where there is none."""
-    from browser import Browser
+    from tests.oracles.browser import Browser
 
     opened = Browser()
     yield opened

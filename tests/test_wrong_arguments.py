@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from fuzz import ODD, Case, Tally, case, methods, sweep
 
 import layerdiv_tl as ld
 from layerdiv_tl._checks import keywords, shown
@@ -18,6 +17,7 @@ from layerdiv_tl.replication.correlation import correlations, curve_correlations
 from layerdiv_tl.replication.module_shares import module_shares
 from layerdiv_tl.replication.tradeoff import tradeoff_signs
 from layerdiv_tl.tasks.baselines import bag_of_words
+from tests.oracles.fuzz import ODD, Case, Tally, case, methods, sweep
 
 
 def public_cases(folder: Path) -> list[Case]:
@@ -271,7 +271,7 @@ def test_messages_are_short_whatever_is_shown():
         assert len(shown(make())) <= 80
 
 
-if __name__ == "__main__":  # python tests/test_wrong_arguments.py [depth.] [parts of names]: all findings, and counts
+if __name__ == "__main__":  # python -m tests.test_wrong_arguments [depth.] [parts of names]: all findings, and counts
     import sys
     import tempfile
 

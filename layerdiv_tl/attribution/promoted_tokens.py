@@ -91,7 +91,7 @@ def cosines(
 ) -> tuple[tuple[Component, ...], Float[np.ndarray, "component component"]]:
     """The cosine between what every two components wrote to the logits, over a whole text: who duplicates whom.
 
-    Of the centered contributions u(position, id), all positions and the whole vocabulary as one long vector: exact, from
+    Of the centered contributions u(position, id), all positions and the whole vocabulary as one vector: exact, from
     products with the Gram matrix of the unembedding (MATHS 9). NaN where a component writes nothing a softmax sees.
     Returns the components and `[component, component]`; arguments as in `promotions`.
 

@@ -10,7 +10,7 @@
     ld.depth.drop_plan(model, task, budget)       which layers could go, and what that costs
     ld.depth.depth_score(model, questions)        whether answers of more hops rest on deeper layers
 
-Sizes, skips, logit_lens, erasure, gradients and score are those of *Do Language Models Use Their Depth Efficiently?* (arXiv
+Norms, skips, lens, erasure, gradients and score are those of *Do Language Models Use Their Depth Efficiently?* (arXiv
 2505.13898): the defaults are the rules of its released code, above all that the first token of a text, on which heads
 rest whatever it is, is left alone; other choices are options with names. Texts are a text, a list of
 texts, a list of lists of token ids, or a `Task`, whose prompts are read; questions come from

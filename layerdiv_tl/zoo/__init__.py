@@ -6,7 +6,7 @@
     ld.zoo.planted("copied")       weights written by hand, whose every measure is known in closed form
     ld.zoo.PLANTED                 their names, and what each shows
 
-How the trained ones came about stands in `MODEL_CARD.md`; `python -m layerdiv_tl.zoo.training.train` does it again. Names
+How the trained ones were made is in `MODEL_CARD.md`; `python -m layerdiv_tl.zoo.training.train` does it again. Names
 are loaded when they are first used.
 """
 

@@ -1,0 +1,347 @@
+"""Contributions: the parts sum to the whole, however the whole is asked for."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+import layerdiv_tl as ld
+from tests.conftest import TEXTS, gpt2, llama
+from tests.oracles.brute_force import reference
+
+MODELS = {
+    "llama": llama,
+    "llama with biases": lambda: llama(attention_bias=True, mlp_bias=True),
+    "llama tied": lambda: llama(tie_word_embeddings=True),
+    "gpt2": gpt2,
+}
+PROMPTS = [[5, 1, 4, 1, 5, 9, 2, 6], [3], [17, 11, 60, 0], [2, 7, 1, 8, 2, 8, 1]]
+OPTIONS = [7, 30, 2]
+
+
+@pytest.fixture(scope="module", params=MODELS, ids=list(MODELS))
+def model(request):
+    return MODELS[request.param]()
+
+
+@pytest.mark.parametrize("unit", ["sublayer", "head"])
+def test_equals_the_brute_force_reference(model, unit):
+    """Labels, values, logits and junction scales are those of an independent one-prompt-at-a-time reference."""
+    c = ld.contributions(model, PROMPTS, OPTIONS, unit=unit)
+    for row, prompt in enumerate(PROMPTS):
+        expected = reference(model, prompt, OPTIONS, unit=unit)
+        assert [component.label for component in c.components] == expected.labels
+        np.testing.assert_allclose(c.values[row], expected.values, atol=1e-5 * np.abs(expected.values).sum(0).max())
+        np.testing.assert_allclose(c.model_logits[row], expected.model_logits, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(c.junction_scale[row], expected.junction_scale, rtol=1e-5)
+
+
+@pytest.mark.parametrize("unit", ["sublayer", "head"])
+def test_components_sum_to_the_logits(model, unit):
+    """Σ u_i is the model's own answer, to rounding."""
+    c = ld.contributions(model, PROMPTS, OPTIONS, unit=unit)
+    with torch.no_grad():
+        ids = torch.tensor([PROMPTS[0]])
+        plain = model(ids).logits[0, -1, OPTIONS].double().numpy()
+    assert c.identity_gap <= 1e-6
+    np.testing.assert_allclose(c.logits[0], plain, atol=1e-5)
+    np.testing.assert_allclose(c.model_logits[0], plain, atol=1e-5)
+
+
+def test_heads_sum_to_their_attention(model):
+    """The heads of a layer, with the bias where there is one, add up to its attention."""
+    whole = ld.contributions(model, PROMPTS, OPTIONS)
+    cut = ld.contributions(model, PROMPTS, OPTIONS, unit="head")
+    for layer in range(3):
+        heads = cut.select(module="attention", layer=layer)
+        assert len(heads.components) >= 4
+        np.testing.assert_allclose(heads.logits, whole.select(label=f"L{layer}.attn").logits, atol=2e-6)
+
+
+def test_neurons_sum_to_their_mlp(model):
+    """The neurons of a layer, with the bias where there is one, add up to its MLP, and are what they should be."""
+    whole = ld.contributions(model, PROMPTS, OPTIONS)
+    cut = ld.contributions(model, PROMPTS, OPTIONS, unit="neuron")
+    assert cut.identity_gap <= 1e-6
+    for layer in range(3):
+        neurons = cut.select(module="mlp", layer=layer)
+        assert len(neurons.select(kind="neuron").components) == (48 if hasattr(model, "model") else 128)
+        np.testing.assert_allclose(neurons.logits, whole.select(label=f"L{layer}.mlp").logits, atol=5e-6)
+    for label in ("embed", "L1.attn"):
+        np.testing.assert_allclose(cut.select(label=label).values, whole.select(label=label).values, atol=1e-6)
+
+
+def test_one_neuron_by_hand():
+    """A neuron's contribution is its activation times its output weights, through the frozen read-out."""
+    model = llama()
+    block, held = model.model.layers[1], {}
+    hooks = [
+        block.mlp.down_proj.register_forward_pre_hook(lambda m, a: held.update(values=a[0][0, -1])),
+        model.model.norm.register_forward_pre_hook(lambda m, a: held.update(final=a[0][0, -1])),
+    ]
+    with torch.no_grad():
+        model(torch.tensor(PROMPTS[:1]))
+    for hook in hooks:
+        hook.remove()
+    sigma = (held["final"].double().square().mean() + model.config.rms_norm_eps).sqrt()
+    wrote = held["values"][7].double() * block.mlp.down_proj.weight[:, 7].double() * model.model.norm.weight.double()
+    expected = (model.lm_head.weight[OPTIONS].double() @ wrote / sigma).detach().numpy()
+    c = ld.contributions(model, PROMPTS[:1], OPTIONS, unit="neuron", components=["L1.N7"])
+    np.testing.assert_allclose(c.values[0, 0], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("unit", ["sublayer", "head", "neuron"])
+def test_top_keeps_the_largest(model, unit):
+    """top=k is the k components that are largest, centered, on average over all examples; the gap is of all."""
+    whole = ld.contributions(model, PROMPTS, OPTIONS, unit=unit)
+    best = ld.contributions(model, PROMPTS, OPTIONS, unit=unit, top=4, batch_tokens=9)
+    centered = whole.values - whole.values.mean(2, keepdims=True)
+    expected = np.sort(np.argsort(-np.abs(centered).mean((0, 2)))[:4])
+    assert best.components == tuple(whole.components[i] for i in expected)
+    np.testing.assert_allclose(best.values, whole.values[:, expected], atol=1e-5)
+    assert best.identity_gap <= 1e-6
+    assert not best.complete
+    one = ld.contributions(model, PROMPTS, OPTIONS[:1], unit=unit)
+    largest = one.components[np.abs(one.values).mean((0, 2)).argmax()]
+    assert ld.contributions(model, PROMPTS, OPTIONS[:1], unit=unit, top=1).components == (largest,)
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 8, 9, 20, 10_000])
+def test_batches_change_nothing(model, batch_tokens):
+    """Ragged prompts in a batch of any size give what one prompt at a time gives."""
+    together = ld.contributions(model, PROMPTS, OPTIONS, batch_tokens=batch_tokens)
+    for row, prompt in enumerate(PROMPTS):
+        alone = ld.contributions(model, [prompt], OPTIONS)
+        np.testing.assert_allclose(together.values[row], alone.values[0], atol=1e-5)
+        np.testing.assert_allclose(together.junction_scale[row], alone.junction_scale[0], rtol=1e-5)
+        assert together.tokens[row] == tuple(prompt)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_the_tokenizers_padding_side_does_not_matter(stories_folder, side):
+    """Text in a ragged batch gives what each text alone gives, whichever side its tokenizer pads."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(stories_folder, padding_side=side)
+    model = ld.load_model(stories_folder, tokenizer=tokenizer)
+    together = ld.contributions(model, TEXTS, [300, 301])
+    assert len(set(together.lengths)) > 1
+    for row, text in enumerate(TEXTS):
+        np.testing.assert_allclose(
+            ld.contributions(model, [text], [300, 301]).values[0], together.values[row], atol=1e-5
+        )
+
+
+def test_a_position_is_counted_in_the_prompts_own_tokens(model):
+    """Reading position p of a prompt gives what the prompt cut after p gives: the model is causal."""
+    at = [3, 0, -2, 5]
+    c = ld.contributions(model, PROMPTS, OPTIONS, position=at)
+    for row, (prompt, p) in enumerate(zip(PROMPTS, at, strict=True)):
+        cut = prompt[: p % len(prompt) + 1]
+        np.testing.assert_allclose(c.values[row], ld.contributions(model, [cut], OPTIONS).values[0], atol=1e-5)
+    first = ld.contributions(model, PROMPTS, OPTIONS, position=0)
+    assert first.positions.tolist() == [0, 0, 0, 0]
+
+
+def test_options_of_each_prompt(model):
+    """One list of options per prompt gives what each prompt with its own list gives, at both units."""
+    lists = [[1, 2], [2, 1], [40, 3], [1, 60]]
+    for unit in ("sublayer", "head"):
+        c = ld.contributions(model, PROMPTS, lists, unit=unit)
+        assert c.option_ids.tolist() == lists
+        for row, (prompt, options) in enumerate(zip(PROMPTS, lists, strict=True)):
+            alone = ld.contributions(model, [prompt], options, unit=unit)
+            np.testing.assert_allclose(c.values[row], alone.values[0], atol=1e-5)
+
+
+def test_components_keeps_the_named_rows(model):
+    """components= gives the rows select() gives, and says that they are no whole."""
+    whole = ld.contributions(model, PROMPTS, OPTIONS)
+    part = ld.contributions(model, PROMPTS, OPTIONS, components=["L1.mlp", ld.Component("embed")])
+    assert [c.label for c in part.components] == ["embed", "L1.mlp"]
+    assert not part.complete
+    assert whole.complete
+    np.testing.assert_array_equal(part.values, whole.select(label=["embed", "L1.mlp"]).values)
+    assert whole.select(kind=["embed", "pos_embed", "attn", "mlp", "constant"]).complete
+
+
+def test_a_reused_layer_has_a_row_for_every_use():
+    """A block listed twice writes twice: one row per use, and the sum is still the logits."""
+    model = llama()
+    blocks = model.model.layers
+    model.model.layers = torch.nn.ModuleList([blocks[0], blocks[0], blocks[1], blocks[1]])
+    model.config.num_hidden_layers = 4
+    for unit, rows in (("sublayer", "attn"), ("head", "H0")):
+        c = ld.contributions(model, PROMPTS, OPTIONS, unit=unit)
+        labels = [component.label for component in c.components]
+        repeats = ["L0@1", "L0@2", "L1@1", "L1@2"]
+        assert [label for label in labels if label.endswith(f".{rows}")] == [f"{repeat}.{rows}" for repeat in repeats]
+        assert [j.label for j in c.junctions] == [
+            "embed",
+            *(f"{repeat}.{s}" for repeat in repeats for s in ("attn", "mlp")),
+        ]
+        assert c.identity_gap <= 1e-6
+    np.testing.assert_allclose(c.junction_scale[:, -1], 1, rtol=1e-6)
+
+
+def test_only_the_reused_layer_counts_its_uses():
+    """A layer that runs once keeps its plain name beside one that runs twice."""
+    model = llama()
+    first, second, third = model.model.layers
+    model.model.layers = torch.nn.ModuleList([first, second, second, third])
+    model.config.num_hidden_layers = 4
+    c = ld.contributions(model, PROMPTS, OPTIONS)
+    sublayers = [f"{layer}.{s}" for layer in ("L0", "L1@1", "L1@2", "L2") for s in ("attn", "mlp")]
+    assert [x.label for x in c.components] == ["embed", *sublayers]
+    assert c.identity_gap <= 1e-6
+    assert ld.contributions(model, PROMPTS, OPTIONS, components=["L1@2.mlp"]).values.shape[1] == 1
+
+
+def test_no_hook_of_the_users_sees_a_question_of_ours():
+    """Loading asks norms what they do; hooks on them see the user's own passes only."""
+    model, seen = llama(), []
+    for module in model.modules():
+        module.register_forward_hook(lambda module, args, output: seen.append(module))
+    ld.load_model(model)
+    assert not seen
+
+
+def test_parallel_blocks():
+    """Where attention and MLP read the same stream (GPT-J) the parts still sum to the logits."""
+    from transformers import GPTJConfig, GPTJForCausalLM
+
+    torch.manual_seed(0)
+    shape = GPTJConfig(vocab_size=61, n_embd=32, n_layer=2, n_head=4, rotary_dim=4, n_positions=64)
+    c = ld.contributions(GPTJForCausalLM(shape).eval(), PROMPTS, OPTIONS, unit="head")
+    assert c.identity_gap <= 1e-6
+
+
+def test_the_users_model_and_tokenizer_stay_as_they_are(stories_folder):
+    """Hooks, modes, weights, configuration and tokenizer are the same after a run as before."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(stories_folder).train()
+    model.model.layers[1].eval()
+    tokenizer = AutoTokenizer.from_pretrained(stories_folder)
+
+    def state():
+        return (
+            [
+                (name, type(m), m.training, len(m._forward_hooks), len(m._forward_pre_hooks))
+                for name, m in model.named_modules()
+            ],
+            {name: value.clone() for name, value in model.state_dict().items()},
+            model.config.to_dict(),
+            (tokenizer.pad_token, tokenizer.padding_side, tokenizer.backend_tokenizer.to_str()),
+            model.config._attn_implementation,
+        )
+
+    before = state()
+    ld.contributions(ld.load_model(model, tokenizer=tokenizer), TEXTS, [300, 301], unit="head")
+    after = state()
+    assert all(torch.equal(before[1][name], after[1][name]) for name in before[1])
+    assert (before[0], *before[2:]) == (after[0], *after[2:])
+
+
+def test_hooks_are_gone_after_a_failure():
+    """A forward pass that dies leaves no hook behind."""
+    model = llama()
+    loaded = ld.load_model(model)
+    handle = model.model.layers[2].register_forward_hook(lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        ld.contributions(loaded, PROMPTS, OPTIONS)
+    handle.remove()
+    assert all(not m._forward_hooks and not m._forward_pre_hooks for m in model.modules())
+
+
+def test_a_model_in_train_mode_answers_as_in_eval_mode():
+    """Dropout never reaches a number."""
+    model = gpt2()
+    inference_mode_for = ld.contributions(model, PROMPTS, OPTIONS).values
+    np.testing.assert_array_equal(ld.contributions(model.train(), PROMPTS, OPTIONS).values, inference_mode_for)
+
+
+def test_saved_and_loaded_it_is_the_same(model, tmp_path):
+    """load(save(c)) equals c, field by field."""
+    c = ld.contributions(model, PROMPTS, [[1, 2], [2, 1], [40, 3], [1, 60]], unit="head")
+    again = ld.Contributions.load(c.save(tmp_path / "c.safetensors"))
+    for field in dataclasses.fields(c):
+        old, new = getattr(c, field.name), getattr(again, field.name)
+        assert np.array_equal(old, new) if isinstance(old, np.ndarray) else old == new, field.name
+    assert again.tokens == c.tokens
+    assert [p.name for p in tmp_path.iterdir()] == ["c.safetensors"]
+
+
+def test_the_frame_holds_every_number_under_its_names(model):
+    """frame() is values in long form."""
+    c = ld.contributions(model, PROMPTS, OPTIONS, unit="head")
+    frame = c.frame()
+    assert len(frame) == c.values.size
+    assert frame.attrs["units"] == {"contribution": "logits"}
+    row = frame[(frame.example == 2) & (frame.component == "L1.H3")]
+    np.testing.assert_array_equal(row.contribution, c.select(label="L1.H3").values[2, 0])
+    assert row.option.tolist() == list(c.options)
+    assert (row["layer"] == 1).all()
+    assert (row["index"] == 3).all()
+
+
+def test_text_and_ids_are_the_same_prompt(stories):
+    """Text goes through the tokenizer's own rules, ids are taken as they are; BOS is not doubled."""
+    ids = [stories.tokenizer(text)["input_ids"] for text in TEXTS]
+    text = ld.contributions(stories, TEXTS, [300, 301])
+    np.testing.assert_array_equal(text.values, ld.contributions(stories, ids, [300, 301]).values)
+    twice = ld.contributions(stories, [stories.tokenizer.bos_token + TEXTS[0]], [300, 301])
+    assert list(twice.tokens[0][:2]) != [stories.tokenizer.bos_token_id] * 2
+    np.testing.assert_array_equal(
+        ld.contributions(stories, torch.tensor(ids[:1]), [300, 301]).values,
+        ld.contributions(stories, TEXTS[0], [300, 301]).values,
+    )
+
+
+def test_an_option_is_the_token_it_is_behind_text(stories):
+    """A single-token option is the token that continues a text, not the one that begins it."""
+    tokenizer = stories.tokenizer
+    c = ld.contributions(stories, TEXTS, [" the", " and"])
+    for text, option in zip(c.shared_options, c.option_ids[0], strict=True):
+        assert tokenizer("a" + text)["input_ids"] == [*tokenizer("a")["input_ids"], option]
+
+
+def test_two_threads_on_one_model():
+    """Each thread gets its own numbers, and a plain pass beside them is not touched."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    model = llama()
+    loaded = ld.load_model(model)
+    expected = ld.contributions(loaded, PROMPTS, OPTIONS, unit="head").values
+    ids = torch.tensor([[5, 1, 4, 1, 5, 9]] * 4)
+    with torch.no_grad():
+        plain = model(ids).logits
+
+    def ours(_):
+        return ld.contributions(loaded, PROMPTS, OPTIONS, unit="head").values
+
+    def theirs(_):
+        with torch.no_grad():
+            return model(ids).logits
+
+    with ThreadPoolExecutor(3) as pool:
+        results, passes = pool.map(ours, range(30)), pool.map(theirs, range(60))
+        for values in results:
+            np.testing.assert_array_equal(values, expected)
+        for logits in passes:
+            assert torch.equal(logits, plain)
+
+
+@pytest.mark.parametrize("as_what", [torch.tensor, np.array])
+def test_tensors_and_arrays_everywhere(as_what):
+    """Ids, options and positions may be tensors or arrays, alone or in lists."""
+    model, prompts = llama(), [[5, 1, 4], [9, 2, 6]]
+    expected = ld.contributions(model, prompts, [7, 9], position=[1, 2]).values
+    for given in (as_what(prompts), [as_what(p) for p in prompts], [[as_what(i) for i in p] for p in prompts]):
+        for options in (as_what([7, 9]), [as_what(7), as_what(9)], as_what([[7, 9]] * 2), [as_what([7, 9])] * 2):
+            c = ld.contributions(model, given, options, position=as_what([1, 2]))
+            np.testing.assert_array_equal(c.values, expected)
+    assert ld.contributions(model, prompts, [7, 9], position=as_what(0)).positions.tolist() == [0, 0]
+    d = ld.decompose(torch.tensor(expected, dtype=torch.bfloat16, requires_grad=True), labels=as_what([0, 1]))
+    assert d.gap < 1e-9

@@ -1,0 +1,610 @@
+"""The whole vocabulary without its logits, against the logits."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import layerdiv_tl as ld
+from layerdiv_tl.ensemble.intervals import RunningMean
+from tests.conftest import TEXTS, gpt2, llama
+from tests.model.test_bridge import boot
+from tests.model.test_families import NO_HEADS, NO_NEURONS
+from tests.oracles import brute_force_ensemble as brute
+from tests.oracles.families import FAMILIES
+
+IDS = [5, 1, 4, 1, 5, 9, 2, 6, 8, 30, 11]
+MODEL = ld.load_model(llama())
+HALVES = {"raw": lambda p: p, "centered": lambda p: p.centered, "shift": lambda p: p.shift}
+
+
+def logits_form(model, ids, unit="sublayer"):
+    """What the Gram form replaces: every component's logits over the vocabulary, `[component, position, id]`."""
+    model = ld.load_model(model)
+    places = list(range(len(ids)))
+    c = ld.contributions(model, [list(ids)] * len(ids), list(range(model.architecture.outputs)), unit, position=places)
+    return c, c.values.transpose(1, 0, 2)
+
+
+def agree(p, truth, tolerance):
+    """Every number of a squared profile, each half, NaN where there is no target."""
+    for name, half in HALVES.items():
+        expected, found = getattr(truth, name), half(p)
+        for term in ("bias", "diversity", "net"):
+            close(getattr(found, term), getattr(expected, term), tolerance)
+        close(found.mse, expected.loss, tolerance)
+    close(p.target_logit, truth.target_logit, tolerance)
+
+
+def close(found, expected, tolerance):
+    """Equal to a tolerance relative to the largest number of each component, or of the column."""
+    found, expected = np.asarray(found), np.asarray(expected)
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
+    known = ~np.isnan(expected).all(-1)
+    scale = np.nanmax(np.abs(expected[known] if expected.ndim > 1 else expected), axis=-1, keepdims=True)
+    off = np.abs(found - expected)[known] if expected.ndim > 1 else np.abs(found - expected)
+    assert np.nanmax(off / np.where(scale > 0, scale, 1.0), initial=0.0) <= tolerance
+
+
+@pytest.mark.parametrize("unit", ["sublayer", "head", "neuron"])
+@pytest.mark.parametrize("make", [llama, gpt2, lambda: llama(attention_bias=True, mlp_bias=True)])
+def test_equals_the_logits_form(make, unit):
+    """Bias, diversity, net, raw and in halves: to 1e-9 in float64, with LayerNorm, biases and a constant too."""
+    model = ld.load_model(make().double())
+    _, u = logits_form(model, IDS, unit)
+    truth = brute.whole_vocabulary(u, [*IDS[1:], None])
+    p = ld.profile(model, IDS, unit, precision="float64")
+    agree(p, truth, 1e-9)
+    close(p.loss, truth.cross_entropy, 1e-6)  # some norms compute in float32 whatever the model is
+    assert p.identity_gap < 1e-7
+
+
+@pytest.mark.parametrize("unit", ["sublayer", "head", "neuron"])
+def test_equals_the_logits_form_on_a_trained_model(stories_folder, unit):
+    """stories260K, the same streams: products in float64 to 1e-9, in float32 to 1e-5."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    hf = AutoModelForCausalLM.from_pretrained(stories_folder)
+    ids = AutoTokenizer.from_pretrained(stories_folder)(TEXTS[1])["input_ids"]
+    model = ld.load_model(hf.double())
+    _, u = logits_form(model, ids, unit)
+    z = u.astype(np.float64)
+    target = np.eye(z.shape[2])[[*ids[1:], 0]]
+    mean = z.mean(0)
+    expected = {
+        "raw": ((target - z) ** 2, (mean - z) ** 2),
+        "centered": (center(target - z) ** 2, center(mean - z) ** 2),
+    }
+    for p, tolerance in (
+        (ld.profile(model, ids, unit, precision="float64"), 1e-9),
+        (ld.profile(model, ids, unit), 1e-5),
+    ):
+        for name, (bias, diversity) in expected.items():
+            half = HALVES[name](p)
+            close(half.bias[:, :-1], bias.mean(2)[:, :-1], tolerance)
+            close(half.diversity, diversity.mean(2), tolerance)
+            # Entry by entry too, against what is subtracted: a component near the mean of all cancels.
+            gauge = center if name == "centered" else (lambda x: x)
+            terms = (gauge(z) ** 2).mean(2) + (gauge(mean) ** 2).mean(1)
+            assert (np.abs(half.diversity - diversity.mean(2)) <= tolerance * terms).all()
+
+
+def center(x):
+    return x - x.mean(-1, keepdims=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("unit", ["sublayer", "head", "neuron"])
+def test_equals_the_logits_form_on_smollm2(smol, unit):
+    """49152 ids: bias, diversity and net to 1e-5, from the same pass, logits formed in float64."""
+    from layerdiv_tl.attribution.full_vocab import table_of
+    from layerdiv_tl.model.capture import inference_mode_for, pad, run_whole
+
+    ids = smol.tokenizer("The capital of France is Paris, and the capital of Italy is")["input_ids"]
+    p = ld.profile(smol, ids, unit)
+    root, at = smol.architecture.root, [3, len(ids) - 2]
+    with inference_mode_for(smol.architecture):
+        done = run_whole(smol.architecture, *pad([ids]), unit)
+        table = table_of(smol.kept[unit, "float32"], done.streams(torch.tensor(at)))
+        count = len(p.components)
+        chosen = list(range(0, count, 1 if unit != "neuron" else 97))
+        z = table.vectors(chosen)
+        matrix = (root.lm_head.weight * root.model.norm.weight).double()
+        x = done.final[at].double()
+        sigma = (x.square().mean(1, keepdim=True) + root.config.rms_norm_eps).sqrt()
+        mean = ((x / sigma) @ matrix.T / count).numpy()
+    for row, position in enumerate(at):
+        target = np.eye(p.vocabulary)[ids[position + 1]]
+        for start in range(0, len(chosen), 32):
+            some = chosen[start : start + 32]
+            u = (z[row, start : start + 32] @ matrix.T).numpy()
+            for name, half in HALVES.items():
+                gauge = {"raw": lambda x: x, "centered": center, "shift": lambda x: x.mean(-1, keepdims=True)}[name]
+                bias, diversity = (gauge(target - u) ** 2).mean(1), (gauge(mean[row] - u) ** 2).mean(1)
+                # Component by component, against what is subtracted.
+                terms = (gauge(u) ** 2).mean(1) + (gauge(mean[row]) ** 2).mean() + (gauge(target) ** 2).mean()
+                shown = half(p)
+                for found, expected in (
+                    (shown.bias, bias),
+                    (shown.diversity, diversity),
+                    (shown.net, bias - diversity),
+                ):
+                    assert (np.abs(found[some, position] - expected) <= 1e-5 * terms).all()
+
+
+@pytest.mark.parametrize("unit", ["sublayer", "head"])
+@pytest.mark.parametrize("make", [llama, gpt2])
+@pytest.mark.parametrize("tau", [None, 1.0])
+def test_cross_entropy_equals_the_logits_form(make, unit, tau):
+    """CE and KL of every component by streaming; the net adds up to the model's own loss."""
+    model = ld.load_model(make().double())
+    _, u = logits_form(model, IDS, unit)
+    p = ld.profile(model, IDS, unit, loss="cross_entropy", tau=tau, precision="float64")
+    one_hot = np.eye(u.shape[2])[IDS[1:]]
+    truth = ld.decompose(u.transpose(1, 0, 2)[:-1], target=one_hot, loss="cross_entropy", tau=tau)
+    close(p.bias[:, :-1], truth.biases.T, 1e-9)
+    close(p.diversity[:, :-1], truth.diversities.T, 1e-9)
+    close(p.net_linear[:, :-1], truth.net_linear.T, 1e-9)
+    close(p.entropies[:-1], truth.entropies, 1e-9)
+    close(p.cross_entropy[:-1], truth.losses, 1e-9)
+    close((p.bias - p.diversity).mean(0)[:-1], p.cross_entropy[:-1], 1e-9)
+    if tau is None:
+        close(p.cross_entropy, p.loss, 1e-6)
+    assert p.centered is p
+
+
+def test_streaming_is_the_same_in_any_pieces(monkeypatch):
+    """Vocabulary chunks, position blocks and batches change nothing but speed."""
+    from layerdiv_tl.attribution import full_vocab as whole
+    from layerdiv_tl.attribution import vocab_gram as vocabulary
+
+    texts = [IDS, IDS[3:], [7], IDS[:4]]
+    before = [ld.profile(gpt2(), texts, loss=loss) for loss in ("squared", "cross_entropy")]
+    monkeypatch.setattr(vocabulary, "CHUNK", 7)
+    monkeypatch.setattr(vocabulary, "BAND", 5)
+    monkeypatch.setattr(whole, "NUMBERS", 500)
+    after = [ld.profile(gpt2(), texts, loss=loss, batch_tokens=12) for loss in ("squared", "cross_entropy")]
+    for one, other in zip(before, after, strict=True):
+        for name in ("bias", "diversity", "net", "target_logit", "loss"):
+            np.testing.assert_allclose(getattr(one, name), getattr(other, name), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_family(name):
+    """Norms behind sublayers, multipliers, caps, biases, experts: the logits form again, at every unit."""
+    model = ld.load_model(FAMILIES[name]())
+    for unit in ["sublayer"] + ["head"] * (name not in NO_HEADS) + ["neuron"] * (name not in NO_NEURONS):
+        c, u = logits_form(model, IDS, unit)
+        p = ld.profile(model, IDS, unit)
+        assert p.components == c.components
+        assert p.identity_gap <= 1e-6
+        mean = u.mean(0)
+        close(p.diversity, ((mean - u) ** 2).mean(2), 1e-4)
+        close(p.centered.diversity, (center(mean - u) ** 2).mean(2), 1e-4)
+        target = np.eye(u.shape[2])[IDS[1:]]
+        close(p.centered.bias[:, :-1], (center(target - u[:, :-1]) ** 2).mean(2), 1e-4)
+        close(p.target_logit[:, :-1], np.take_along_axis(u, np.array([*IDS[1:], 0])[None, :, None], 2)[:, :-1, 0], 1e-4)
+        log_p = torch.log_softmax(torch.as_tensor(c.model_logits), 1).numpy()
+        close(p.loss[:-1], -log_p[np.arange(len(IDS) - 1), IDS[1:]], 1e-4)
+    if name not in NO_HEADS:
+        nats = ld.profile(model, IDS, "head", loss="cross_entropy")
+        c, u = logits_form(model, IDS, "head")
+        one_hot = np.eye(u.shape[2])[IDS[1:]]
+        truth = ld.decompose(u.transpose(1, 0, 2)[:-1], target=one_hot, loss="cross_entropy")
+        close(nats.bias[:, :-1], truth.biases.T, 1e-4)
+        close(nats.net_linear[:, :-1], truth.net_linear.T, 1e-4)
+
+
+@pytest.mark.parametrize("unit", ["sublayer", "head", "neuron"])
+def test_half_precision_names_its_rounding(unit):
+    """A bfloat16 model: the rounding is a component, and the sum is the logit."""
+    p = ld.profile(gpt2().bfloat16(), IDS, unit)
+    assert p.components[-1].kind == "rounding"
+    assert p.identity_gap < 2e-2
+    total = p.target_logit.sum(0)[:-1]
+    c = ld.contributions(
+        gpt2().bfloat16(), [IDS] * 10, [[i, (i + 1) % 61] for i in IDS[1:]], unit, position=list(range(10))
+    )
+    np.testing.assert_allclose(total, c.logits[:, 0], atol=0.1)
+
+
+def test_loss_is_the_models_own():
+    """The second source: Hugging Face's own cross-entropy, also behind a soft-cap."""
+    for model in (llama(), gpt2(), FAMILIES["gemma2"]()):
+        with torch.no_grad():
+            expected = model(torch.tensor([IDS]), labels=torch.tensor([IDS])).loss
+        p = ld.profile(model, IDS)
+        assert np.nanmean(p.loss) == pytest.approx(float(expected), rel=1e-5)
+        assert np.isnan(p.loss[-1])
+
+
+def test_centring_the_unembedding_moves_raw_numbers_only():
+    """center_unembed takes a shift out of every component; centered numbers and nets do not see it."""
+    bridge = boot(gpt2())
+    before = ld.profile(bridge, IDS)
+    nats = ld.profile(bridge, IDS, loss="cross_entropy")
+    logging.disable(logging.WARNING)
+    bridge.enable_compatibility_mode(center_writing_weights=False, fold_value_biases=False)
+    logging.disable(logging.NOTSET)
+    after = ld.profile(bridge, IDS)
+    assert after.components == before.components
+    for term in ("bias", "diversity", "net"):
+        close(getattr(after.centered, term), getattr(before.centered, term), 1e-5)
+    close(ld.profile(bridge, IDS, loss="cross_entropy").net_linear, nats.net_linear, 1e-5)
+    assert np.abs(after.shift.diversity).max() < 1e-3 * np.abs(before.shift.diversity).max()
+
+
+@pytest.mark.parametrize("unit", ["sublayer", "head", "neuron"])
+def test_a_bridge_gives_what_the_modules_give(unit):
+    plain, bridged = ld.profile(gpt2(), IDS, unit), ld.profile(boot(gpt2()), IDS, unit)
+    assert plain.components == bridged.components
+    for name in ("bias", "diversity", "net", "target_logit", "loss"):
+        close(getattr(bridged, name), getattr(plain, name), 1e-5)
+
+
+def test_a_reused_layer_has_a_row_for_every_use():
+    model = llama()
+    model.model.layers[1] = model.model.layers[0]
+    p = ld.profile(model, IDS, "head")
+    _, u = logits_form(model, IDS, "head")
+    assert "L0@2.H1" in [c.label for c in p.components]
+    close(p.diversity, ((u.mean(0) - u) ** 2).mean(2), 1e-4)
+
+
+def test_several_texts_stand_side_by_side():
+    """Each text as if alone, whatever batch it was in; NaN at the end of each."""
+    texts = [IDS, [3, 4], [9], IDS[2:7]]
+    p = ld.profile(gpt2(), texts)
+    start = 0
+    for number, text in enumerate(texts):
+        alone, columns = ld.profile(gpt2(), text), slice(start, start + len(text))
+        assert set(p.documents[columns]) == {number}
+        np.testing.assert_array_equal(p.contexts[columns], np.arange(1, len(text) + 1))
+        for name in ("bias", "diversity", "net", "target_logit"):
+            np.testing.assert_allclose(getattr(p, name)[:, columns], getattr(alone, name), rtol=1e-4, atol=1e-5)
+        assert np.isnan(p.loss[columns][-1])
+        start += len(text)
+    assert p.next_tokens[len(IDS) - 1] is None
+    assert p.next_tokens[0] == p.tokens[1]
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(1, 14), min_size=1, max_size=7), st.integers(1, 40), st.integers(2, 14), st.data())
+def test_every_number_stands_at_its_token(lengths, batch_tokens, window, data):
+    """Whatever the lengths, batches and windows: each text's columns are those of the text alone."""
+    stride = data.draw(st.integers(1, window))
+    rng, model = np.random.default_rng(sum(lengths)), MODEL
+    texts = [rng.integers(0, 61, length).tolist() for length in lengths]
+    how = {"window": window, "stride": stride}
+    p = ld.profile(model, texts, batch_tokens=batch_tokens, **how)
+    alone = [ld.profile(model, text, **how) for text in texts]
+    for name in ("bias", "net", "target_logit", "loss", "contexts"):
+        expected = np.concatenate([getattr(one, name) for one in alone], -1)
+        np.testing.assert_allclose(getattr(p, name), expected, rtol=1e-3, atol=1e-4)
+
+
+def test_long_texts_are_read_in_windows():
+    """Each token once, where at least window − stride of what comes before is in view."""
+    model, rng = llama(), np.random.default_rng(0)
+    ids = rng.integers(0, 61, 50).tolist()
+    p = ld.profile(model, ids, window=16, stride=6)
+    assert (p.window, p.stride) == (16, 6)
+    assert p.contexts[:16].tolist() == list(range(1, 17))
+    assert (p.contexts[16:] > 10).all()
+    assert (p.contexts <= 16).all()
+    for t in (5, 15, 16, 21, 22, 40, 48):
+        start = t + 1 - int(p.contexts[t])
+        alone = ld.profile(model, ids[start : t + 2])
+        at = int(p.contexts[t]) - 1
+        np.testing.assert_allclose(p.bias[:, t], alone.bias[:, at], rtol=1e-4)
+        assert p.loss[t] == pytest.approx(alone.loss[at], rel=1e-4)
+    assert "read 16 at a time, moving on by 6" in repr(p)
+    assert "at a time" not in repr(ld.profile(model, ids))
+    # Beyond the context (64 here) the default is half a window.
+    long = ld.profile(model, rng.integers(0, 61, 100).tolist())
+    assert (long.window, long.stride) == (64, 32)
+    assert np.isfinite(long.loss[:-1]).all()
+
+
+def test_a_dense_target():
+    """Another model's logits over the vocabulary, in loops."""
+    u = logits_form(llama().double(), IDS)[1]
+    teacher = np.random.default_rng(0).normal(size=(len(IDS), 61))
+    p = ld.profile(llama().double(), IDS, target=teacher, precision="float64")
+    assert np.isfinite(p.bias).all()
+    close(p.bias, ((teacher - u) ** 2).mean(2), 1e-9)
+    close(p.centered.bias, (center(teacher - u) ** 2).mean(2), 1e-9)
+    close(p.mse, ((teacher - u.mean(0)) ** 2).mean(1), 1e-9)
+    close(p.net, ((teacher - u) ** 2 - (u.mean(0) - u) ** 2).mean(2), 1e-9)
+
+
+def test_theorem_1_holds_at_every_token():
+    for unit in ("sublayer", "head", "neuron"):
+        p = ld.profile(gpt2(), IDS, unit)
+        for half in (p, p.centered, p.shift):
+            np.testing.assert_allclose((half.bias - half.diversity).mean(0), half.mse, rtol=1e-3, atol=1e-5)
+            np.testing.assert_allclose(half.net.mean(0), half.mse, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("unit", ["sublayer", "head", "neuron"])
+def test_top_tokens_are_the_largest_logits(unit):
+    """The tokens a component promotes and suppresses, against its logits."""
+    model = ld.load_model(gpt2())
+    p = ld.profile(model, [IDS, IDS[2:6]], unit)
+    c, u = logits_form(model, IDS, unit)
+    labels = [p.components[i].label for i in (0, 2, len(p.components) // 2, len(p.components) - 1)]
+    frame = p.top_tokens(labels, 6, k=4)
+    assert frame["component"].drop_duplicates().tolist() == labels
+    for label in labels:
+        logits = u[[x.label for x in c.components].index(label), 6]
+        for effect, order in (("promotes", np.argsort(-logits)), ("suppresses", np.argsort(logits))):
+            rows = frame[(frame.component == label) & (frame.effect == effect)]
+            np.testing.assert_allclose(rows.contribution, logits[order[:4]], rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(
+                rows.contribution_centered, logits[order[:4]] - logits.mean(), rtol=1e-4, atol=1e-5
+            )
+    last = p.top_tokens("L0.mlp" if unit != "neuron" else "L0.N3", -1, k=1)
+    alone = ld.profile(model, IDS[2:6], unit).top_tokens(last["component"][0], 3, k=1)
+    assert last["token_id"].tolist() == alone["token_id"].tolist()
+    if unit == "sublayer":
+        everything = p.top_tokens(position=2, k=1)
+        assert len(everything) == 2 * len(p.components)
+
+
+def test_a_corpus_keeps_running_sums():
+    """The means over all tokens of a generator of texts, with intervals over texts."""
+    rng = np.random.default_rng(0)
+    texts = [rng.integers(0, 61, int(n)).tolist() for n in rng.integers(2, 20, 30)] + [[5]]
+    for loss, unit in (("squared", "sublayer"), ("squared", "neuron"), ("cross_entropy", "head")):
+        corpus = ld.corpus_profile(llama(), iter(texts), unit, loss=loss, batch_tokens=32)
+        p = ld.profile(llama(), texts, unit, loss=loss)
+        seen = p.has_target
+        assert (corpus.texts, corpus.positions) == (31, int(seen.sum()))
+        frame = corpus.frame()
+        for name in ("bias", "diversity", "net", "target_logit"):
+            np.testing.assert_allclose(frame[name], getattr(p, name)[:, seen].mean(1), rtol=1e-4, atol=1e-5)
+            assert (frame[f"{name}_low"] <= frame[name]).all()
+        assert corpus.loss == pytest.approx(p.loss[seen].mean(), rel=1e-5)
+        assert corpus.losses[1] < corpus.loss < corpus.losses[2]
+        if loss == "squared":
+            np.testing.assert_allclose(frame["bias_centered"], p.centered.bias[:, seen].mean(1), rtol=1e-4, atol=1e-5)
+
+
+def test_running_means_cover_the_truth():
+    """The interval over texts covers the mean of tokens that resemble their text's others."""
+    rng, covered = np.random.default_rng(0), 0
+    for _ in range(300):
+        mean = RunningMean()
+        for _ in range(25):
+            values = rng.normal() + rng.normal(size=rng.integers(1, 30))
+            mean.add(values.sum(), len(values))
+        low, high = mean.interval()
+        covered += bool(low <= 0 <= high)
+    assert 0.9 <= covered / 300 <= 0.98
+    alone = RunningMean()
+    alone.add(np.ones(2), 3)
+    assert np.isnan(alone.interval()).all()
+
+
+def test_by_component_and_frame():
+    p = ld.profile(gpt2(), [IDS * 3, IDS])
+    table, seen = p.by_component(), p.has_target
+    np.testing.assert_allclose(table["bias_centered"], p.centered.bias[:, seen].mean(1))
+    np.testing.assert_allclose(table["diversity"], p.diversity[:, seen].mean(1))
+    assert table[["net_low", "net_high"]].isna().all(axis=None)
+    assert table.attrs["intervals"].startswith("no intervals: 2 texts")
+    assert table.attrs["units"]["bias_low"] == "logits²"
+    frame = p.frame(kind="mlp", layer=[0, 2])
+    assert frame["component"].unique().tolist() == ["L0.mlp", "L2.mlp"]
+    row = frame[(frame.position == 4) & (frame.component == "L2.mlp")].iloc[0]
+    place = [c.label for c in p.components].index("L2.mlp")
+    assert row["net_shift"] == pytest.approx(p.shift.net[place, 4])
+    assert (row["token"], row["next_token"]) == (p.tokens[4], p.tokens[5])
+    assert frame["loss"].isna().sum() == 4
+    assert len(p.frame()) == len(p.components) * len(p.tokens)
+    assert set(p.centered.by_component()) >= {"bias", "diversity", "net", "net_low"}
+
+
+@pytest.mark.parametrize("loss", ["squared", "cross_entropy"])
+def test_saved_and_loaded(loss, tmp_path):
+    """Everything comes back but the model, and that is said."""
+    p = ld.profile(gpt2(), [IDS, IDS[:3]], loss=loss)
+    again = ld.Profile.load(p.save(tmp_path / "p.safetensors"))
+    assert type(again) is type(p)
+    np.testing.assert_array_equal(again.bias, p.bias)
+    assert again.by_component().equals(p.by_component())
+    assert repr(again) == repr(p)
+    with pytest.raises(ld.InputError, match="was loaded from a file"):
+        again.top_tokens("embed", 0)
+    corpus = ld.corpus_profile(gpt2(), [IDS, IDS[:3]], loss=loss)
+    assert ld.CorpusProfile.load(corpus.save(tmp_path / "c")).frame().equals(corpus.frame())
+
+
+def test_a_write_that_is_no_component_is_refused():
+    """The sum is checked at every token, not only at the last one."""
+    model = llama()
+
+    def leak(module, args, output):
+        changed = output.clone()
+        changed[:, 2:3] += 1.0
+        return changed
+
+    model.model.layers[1].register_forward_hook(leak)
+    assert ld.contributions(model, [IDS[:2]], [1, 2]).identity_gap < 1e-6
+    with pytest.raises(ld.InputError, match="cannot be decomposed"):
+        ld.profile(model, IDS)
+
+
+def test_changed_weights_are_noticed():
+    """What a Model keeps belongs to its weights: after an edit the numbers are those of a fresh one."""
+    for edit in ("lm_head", "down_proj"):
+        hf = llama()
+        model = ld.load_model(hf)
+        for unit in ("sublayer", "neuron"):
+            ld.profile(model, IDS, unit)
+        weight = hf.lm_head.weight if edit == "lm_head" else hf.model.layers[0].mlp.down_proj.weight
+        with torch.no_grad():
+            weight.mul_(2)
+        for unit in ("sublayer", "neuron"):
+            close(ld.profile(model, IDS, unit).diversity, ld.profile(hf, IDS, unit).diversity, 1e-6)
+    ld.profile(model, IDS)
+    hf.lm_head.weight.data.mul_(2)  # which torch itself does not count as a change
+    with pytest.raises(ld.InputError, match="changed in a way that leaves no trace"):
+        ld.profile(model, IDS)
+
+
+def test_autocast_changes_nothing():
+    """A user's autocast neither lowers the precision of a profile nor of what is kept for the next one."""
+    model = ld.load_model(llama())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        within = ld.profile(model, IDS)
+        c = ld.contributions(model, [IDS], [1, 2])
+    close(within.diversity, ld.profile(llama(), IDS).diversity, 1e-6)
+    close(ld.profile(model, IDS).diversity, within.diversity, 1e-6)
+    np.testing.assert_allclose(c.values, ld.contributions(llama(), [IDS], [1, 2]).values, atol=1e-6)
+
+
+def test_an_answer_that_is_changed_behind_the_unembedding_is_refused():
+    model = llama()
+    model.lm_head.register_forward_hook(lambda *args: args[2].index_fill(-1, torch.arange(40, 61), -1e4))
+    for loss in ("squared", "cross_entropy"):
+        with pytest.raises(ld.InputError, match="cannot be decomposed"):
+            ld.profile(model, IDS, loss=loss)
+
+
+def test_the_users_hooks_see_one_pass():
+    """Norm and unembedding are asked again for other positions, past the user's hooks."""
+    model, seen = llama(), []
+    for module in (model.model.norm, model.lm_head):
+        module.register_forward_hook(lambda module, args, output: seen.append(type(module).__name__))
+    ld.profile(model, IDS)
+    assert seen == ["LlamaRMSNorm", "Linear"]
+
+
+def test_top_tokens_of_a_model_that_reads_long_texts_in_another_way():
+    """LongRoPE: a token is looked at in the text it stood in, not in a shorter one."""
+    from transformers import Phi3Config, Phi3ForCausalLM
+
+    torch.manual_seed(0)
+    rope = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [1.0, 4.0, 9.0, 16.0]}
+    shape = {"vocab_size": 61, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "pad_token_id": 0}
+    length = {"max_position_embeddings": 64, "original_max_position_embeddings": 16}
+    config = Phi3Config(**shape, **length, num_attention_heads=4, rope_scaling=rope)
+    model = Phi3ForCausalLM(config).eval()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "norm" not in name:
+                weight.normal_(std=0.5)
+    ids = np.random.default_rng(1).integers(3, 61, 30).tolist()
+    p = ld.profile(model, ids)
+    frame = p.top_tokens("L1.mlp", 5, 61)
+    own = frame[(frame.effect == "promotes") & (frame.token_id == ids[6])].contribution.item()
+    assert own == pytest.approx(p.target_logit[-1, 5], rel=1e-4)
+
+
+def test_one_token_has_nothing_to_be_compared_with():
+    """Columns of NaN where there is no next token; all numbers where there is another target."""
+    table = ld.profile(llama(), [7]).by_component()
+    assert table[["bias", "diversity_centered", "net", "net_low"]].isna().all().all()
+    teacher = np.random.default_rng(0).normal(size=(len(IDS), 61))
+    p = ld.profile(llama(), IDS, target=teacher)
+    np.testing.assert_allclose(p.by_component()["bias"], p.bias.mean(1))
+    one = ld.profile(llama(), [7], target=teacher[:1])
+    np.testing.assert_allclose(one.by_component()["bias"], one.bias[:, 0])
+
+
+def test_many_texts_are_the_independent_pieces():
+    """From eight texts on a profile's intervals are those of the corpus; fewer have none, and neither says nan."""
+    rng = np.random.default_rng(0)
+    texts = [rng.integers(0, 61, 12).tolist() for _ in range(8)]
+    few = ld.corpus_profile(llama(), texts[:7])
+    assert few.frame()["net_low"].isna().all()
+    assert few.frame().attrs["intervals"] == ld.profile(llama(), texts[:7]).by_component().attrs["intervals"]
+    assert "nan" not in repr(few)
+    table, frame = ld.profile(llama(), texts).by_component(), ld.corpus_profile(llama(), texts).frame()
+    for column in ("bias_low", "net_centered_high", "diversity_low"):
+        np.testing.assert_allclose(table[column], frame[column], rtol=1e-4, atol=1e-6)
+
+
+def test_tables_that_do_not_fit_are_refused_before_the_run(monkeypatch):
+    import psutil
+
+    from layerdiv_tl.attribution import profile as module
+
+    free = type("Memory", (), {"available": 1000})()
+    with monkeypatch.context() as patch:
+        patch.setattr(psutil, "virtual_memory", lambda: free)
+        with pytest.raises(ld.InputError, match="more than is free here"):
+            ld.profile(llama(), IDS, "neuron")
+    p = ld.profile(llama(), IDS)
+    monkeypatch.setattr(module, "LARGEST_LOOK", 100)
+    with pytest.raises(ld.InputError, match="name fewer components"):
+        p.top_tokens(position=0)
+
+
+def test_broken_weights_are_refused_by_name():
+    model = llama()
+    with torch.no_grad():
+        model.model.layers[1].mlp.down_proj.weight[0, 0] = float("nan")
+    with pytest.raises(ld.InputError, match=r"not finite, first in L1\.mlp"):
+        ld.profile(model, IDS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"text_or_ids": [[]]}, "prompt 0 is empty"),
+        ({"text_or_ids": []}, "there are no prompts"),
+        ({"text_or_ids": "a text"}, "loaded without a tokenizer"),
+        ({"text_or_ids": [1, 99]}, "vocabulary has ids 0 to 60"),
+        ({"unit": "layer"}, "unit='layer' is unknown"),
+        ({"loss": "paper"}, "loss='paper'"),
+        ({"loss": "cross_entropy", "unit": "neuron"}, "too many"),
+        ({"tau": 1.0}, "tau=1.0 belongs to loss='cross_entropy'"),
+        ({"loss": "cross_entropy", "tau": 0}, "tau=0 must be"),
+        ({"precision": "half"}, "precision='half' is unknown"),
+        ({"window": 0}, "window=0 must be"),
+        ({"window": 65}, "window=65 .* 64"),
+        ({"window": 8, "stride": 9}, "stride=9 .* 8"),
+        ({"stride": True}, "stride=True must be"),
+        ({"batch_tokens": 0}, "batch_tokens=0 must be"),
+        ({"target": np.zeros((3, 60))}, "target has the shape"),
+        ({"target": np.full((3, 61), np.inf)}, "not finite"),
+        ({"target": np.zeros((3, 61)), "loss": "cross_entropy"}, "a dense target is for loss='squared'"),
+    ],
+)
+def test_bad_input_is_a_sentence(arguments, message):
+    with pytest.raises(ld.InputError, match=message):
+        ld.profile(**{"model": llama(), "text_or_ids": [1, 2, 3], **arguments})
+
+
+def test_bad_questions_are_answered_in_a_sentence():
+    p = ld.profile(llama(), IDS)
+    for arguments, message in (
+        (("L9.mlp", 0), "there is no label 'L9.mlp' here"),
+        (("embed", 11), "position=11"),
+        (("embed", "last"), "must be a whole number"),
+        (("embed", 0, 0), "k=0 must be"),
+        (("embed", 0, 62), "k=62 must be a whole number from 1 to 61"),
+    ):
+        with pytest.raises(ld.InputError, match=message):
+            p.top_tokens(*arguments)
+    with pytest.raises(ld.InputError, match="no component is left"):
+        p.frame(layer=99)
+    with pytest.raises(ld.InputError, match="for one text use profile"):
+        ld.corpus_profile(llama(), "a text")
+    with pytest.raises(ld.InputError, match="for one list of token ids use profile"):
+        ld.corpus_profile(llama(), [5, 6, 7])
+    with pytest.raises(ld.InputError, match="none of the 2 texts has a second token"):
+        ld.corpus_profile(llama(), [[5], [6]])
+    with pytest.raises(ld.InputError, match="component=5"):
+        p.top_tokens(5, 0)
+    with pytest.raises(ld.InputError, match="there are no texts"):
+        ld.corpus_profile(llama(), [])
+    with pytest.raises(ld.InputError, match="text 1 of the corpus"):
+        ld.corpus_profile(llama(), [[1, 2], []])

@@ -1,0 +1,713 @@
+"""Depth use: every analysis against one intervention at a time on the plain Hugging Face modules."""
+
+import inspect
+
+import numpy as np
+import pytest
+import torch
+
+import layerdiv_tl as ld
+from layerdiv_tl.depth.change_point import change_point
+from layerdiv_tl.depth.layer_maps import _aligned, _fit
+from layerdiv_tl.model.capture import inference_mode_for
+from layerdiv_tl.model.patched_forward import Replay
+from tests.conftest import TEXTS, gpt2, llama
+from tests.oracles.families import FAMILIES
+
+IDS = [[5, 1, 4, 1, 5, 9, 2, 6, 8, 30, 11], [3, 14, 15], [17, 11, 60, 0, 7]]
+# Where each family keeps its blocks, and which modules of one give exactly what is added to the stream.
+PLACES = {
+    "gpt2": ("transformer.h", "attn", "mlp"),
+    "neox_parallel": ("gpt_neox.layers", "attention", "mlp"),
+    "gemma2": ("model.layers", "post_attention_layernorm", "post_feedforward_layernorm"),
+    "qwen3": ("model.layers", "self_attn", "mlp"),
+    "stories": ("model.layers", "self_attn", "mlp"),
+}
+
+
+@pytest.fixture(scope="module", params=list(PLACES))
+def case(request):
+    """(model, its Hugging Face model by hand, texts as ids)."""
+    if request.param == "stories":
+        model = request.getfixturevalue("stories")
+        ids = [model.tokenizer(text)["input_ids"] for text in [*TEXTS[:2], "One day there"]]
+    else:
+        model, ids = ld.load_model(FAMILIES[request.param]()), IDS
+    return model, Plain(model.architecture.root, *PLACES[request.param]), ids
+
+
+def first(x):
+    return x[0] if isinstance(x, tuple) else x
+
+
+class Plain:
+    """A Hugging Face model of which one place is changed at a time."""
+
+    def __init__(self, root, blocks, attn, mlp):
+        self.root, self.blocks = root, root.get_submodule(blocks)
+        self.parts = {"attn": attn, "mlp": mlp}
+        self.final = next(
+            getattr(root.base_model, n) for n in ("ln_f", "final_layer_norm", "norm") if hasattr(root.base_model, n)
+        )
+
+    def part(self, kind, layer):
+        return self.blocks[layer] if kind == "layer" else self.blocks[layer].get_submodule(self.parts[kind])
+
+    @torch.no_grad()
+    def run(self, ids, outputs=(), inputs=()):
+        """(streams entering every block and the norm, logits); `outputs`, `inputs`: [(module, function)]."""
+        streams, handles = [], []
+        for module, change in outputs:
+
+            def out(module, args, kwargs, output, change=change):
+                stream = args[0] if args else kwargs["hidden_states"]
+                new = change(stream, first(output))
+                return (new, *output[1:]) if isinstance(output, tuple) else new
+
+            handles.append(module.register_forward_hook(out, with_kwargs=True))
+        for module, change in inputs:
+
+            def into(module, args, kwargs, change=change):
+                if args:
+                    return (change(args[0]), *args[1:]), kwargs
+                return args, {**kwargs, "hidden_states": change(kwargs["hidden_states"])}
+
+            handles.append(module.register_forward_pre_hook(into, with_kwargs=True))
+        for module in [*self.blocks, self.final]:
+
+            def see(module, args, kwargs):
+                streams.append((args[0] if args else kwargs["hidden_states"])[0].clone())
+
+            handles.append(module.register_forward_pre_hook(see, with_kwargs=True))
+        logits = self.root(input_ids=torch.tensor([ids]), use_cache=False).logits[0]
+        for handle in handles:
+            handle.remove()
+        return streams, logits
+
+    def writes(self, ids):
+        """What every attention and MLP of every layer writes."""
+        seen = {}
+        taps = [
+            (self.part(kind, layer), lambda _, y, key=(kind, layer): seen.setdefault(key, y[0].clone())[None])
+            for layer in range(len(self.blocks))
+            for kind in ("attn", "mlp")
+        ]
+        streams, logits = self.run(ids, taps)
+        return seen, streams, logits
+
+    def skip(self, ids, kind, layer, where):
+        """One pass in which one part of one layer writes nothing at the tokens `where`."""
+
+        def nothing(stream, output):
+            return torch.where(where[None, :, None], stream if kind == "layer" else 0.0, output)
+
+        return self.run(ids, [(self.part(kind, layer), nothing)])
+
+
+def effects(clean, changed, layer, measured):
+    """(later effects by layer, ‖Δ softmax‖₂, growth of the loss without its targets) at some tokens."""
+    (streams, logits), (others, answers) = clean, changed
+    later = {}
+    for behind in range(layer + 1, len(streams) - 1):
+        delta, other = streams[behind + 1] - streams[behind], others[behind + 1] - others[behind]
+        later[behind] = ((delta - other).norm(dim=-1) / delta.norm(dim=-1))[measured]
+    return later, (logits.softmax(-1) - answers.softmax(-1)).norm(dim=-1)[measured]
+
+
+def losses(logits, ids):
+    rows = -logits.log_softmax(-1)[torch.arange(len(ids) - 1), torch.tensor(ids[1:])]
+    return torch.cat([rows, torch.tensor([torch.nan])])
+
+
+def close(a, b, tolerance=1e-5):
+    np.testing.assert_allclose(np.asarray(a, dtype=float), np.asarray(b, dtype=float), rtol=tolerance, atol=tolerance)
+
+
+def test_sizes_are_those_of_the_modules_themselves(case):
+    """Relative norms and cosines are those of what the modules return beside what they were added to."""
+    model, plain, ids = case
+    found = ld.depth.residual_norms(model, ids)
+    expected = []
+    for row in ids:
+        seen, streams, _ = plain.writes(row)
+        columns = []
+        for layer in range(len(plain.blocks)):
+            a, m, h = seen["attn", layer], seen["mlp", layer], streams[layer]
+            behind = h if model.architecture.parallel else h + a
+            columns += [(a, h), (m, behind), (a + m, h)]
+        expected.append(
+            [
+                (x.norm(dim=-1) / s.norm(dim=-1), torch.cosine_similarity(x, s, dim=-1), x.norm(dim=-1))
+                for x, s in columns
+            ]
+        )
+    for number, name in enumerate(("relative", "cosine", "norm")):
+        table = np.concatenate([np.stack([column[number] for column in text], 1) for text in expected])
+        close(getattr(found, name), table)
+        frame = found.frame()
+        close(frame[name], table.mean(0))
+        close(frame[f"{name}_max"], table.max(0))
+        close(frame[f"{name}_median"], np.median(table, 0))
+    assert [c.label for c in found.components[:3]] == ["L0.attn", "L0.mlp", "L0.layer"]
+
+
+@pytest.mark.parametrize("first_token", ["kept", "changed"])
+@pytest.mark.parametrize("part", ["layer", "attn", "mlp"])
+def test_skips_are_single_patched_passes(case, part, first_token):
+    """A current skip equals a pass in which that module alone is patched, text by text."""
+    model, plain, ids = case
+    found = ld.depth.skip(model, ids, part, first_token=first_token)
+    for number in range(len(plain.blocks)):
+        for text, row in enumerate(ids):
+            everywhere = torch.ones(len(row), dtype=torch.bool)
+            where = torch.arange(len(row)) >= (first_token == "kept")
+            clean, changed = plain.run(row), plain.skip(row, part, number, where)
+            later, output = effects(clean, changed, number, everywhere)
+            here = found.text == text
+            close(found.output[here, number], output)
+            close(found.loss[here, number], losses(changed[1], row) - losses(clean[1], row))
+            for behind in range(len(plain.blocks)):
+                wanted = later.get(behind)
+                close(found.later[text, number, behind], np.nan if wanted is None else wanted.mean())
+                close(found.later_max[text, number, behind], np.nan if wanted is None else wanted.max())
+
+
+def test_future_skips_change_earlier_tokens_only(case):
+    """A future skip patches the tokens from the second up to the cut, and measures those from the cut on."""
+    model, plain, ids = case
+    for part, first_token in (("layer", "kept"), ("attn", "changed"), ("mlp", "kept"), ("layer", "changed")):
+        begin = int(first_token == "kept")
+        found = ld.depth.skip(model, ids, part, "future", cuts=[0.3, 0.8], first_token=first_token)
+        for text, row in enumerate(ids):
+            cuts = [min(max(1 + begin, round(len(row) * share)), len(row) - 1) for share in (0.3, 0.8)]
+            for number in range(len(plain.blocks)):
+                outputs, laters = [], []
+                for cut in cuts:
+                    place = torch.arange(len(row))
+                    changed = plain.skip(row, part, number, (place >= begin) & (place < cut))
+                    later, output = effects(plain.run(row), changed, number, place >= cut)
+                    outputs.append(output)
+                    laters.append(later)
+                close(found.output[found.text == text, number], torch.cat(outputs))
+                for behind in laters[0]:
+                    together = torch.cat([later[behind] for later in laters])
+                    close(found.later[text, number, behind], together.mean())
+                    close(found.later_max[text, number, behind], together.max())
+
+
+def test_local_effects_do_not_propagate(case):
+    """Every later block sees its own clean stream less the skipped write, whatever the others did."""
+    model, plain, ids = case
+    for part, first_token in (("layer", "kept"), ("attn", "kept"), ("mlp", "changed")):
+        found = ld.depth.skip(model, ids, part, "local", first_token=first_token)
+        for text, row in enumerate(ids):
+            seen, streams, logits = plain.writes(row)
+            for number in range(len(plain.blocks)):
+                wrote = seen["attn", number] + seen["mlp", number] if part == "layer" else seen[part, number].clone()
+                wrote[: int(first_token == "kept")] = 0.0
+                for behind in range(number + 1, len(plain.blocks)):
+                    # One block at a time: what leaves it is what the next one is given.
+                    less = (plain.blocks[behind], lambda x, h=streams[behind] - wrote: h[None])
+                    left = []
+                    plain.run(
+                        row, [(plain.blocks[behind], lambda _, y, left=left: left.append(y[0].clone()) or y)], [less]
+                    )
+                    delta = streams[behind + 1] - streams[behind]
+                    effect = (delta - (left[0] - (streams[behind] - wrote))).norm(dim=-1) / delta.norm(dim=-1)
+                    close(found.later[text, number, behind], effect.mean())
+                _, answers = plain.run(row, inputs=[(plain.final, lambda x, h=streams[-1] - wrote: h[None])])
+                off = (answers.softmax(-1) - logits.softmax(-1)).norm(dim=-1)
+                close(found.output[found.text == text, number], off)
+
+
+def test_the_lens_reads_out_every_junction(case):
+    """KL and overlap are those of the model's own norm and unembedding, shown each junction's stream."""
+    model, plain, ids = case
+    for norm in ("recomputed", "frozen"):
+        found = ld.depth.logit_lens(model, ids, norm, k=3)
+        labels = [c.label for c in found.components]
+        assert labels[-1] == f"L{len(plain.blocks) - 1}.mlp"
+        for text, row in enumerate(ids):
+            seen, streams, logits = plain.writes(row)
+            here = found.text == text
+            for layer in range(len(plain.blocks)):
+                junctions = {
+                    f"L{layer}.mlp": streams[layer + 1],
+                    f"L{layer}.attn": streams[layer] + seen["attn", layer],
+                }
+                if layer == 0:
+                    junctions[labels[0]] = streams[0]
+                for label, stream in junctions.items():
+                    if label not in labels:
+                        assert label.endswith(".attn")
+                        assert model.architecture.parallel
+                        continue
+                    with torch.no_grad():
+                        normed = plain.final(stream[None])
+                        if norm == "frozen":  # the same direction, on the scale of the last stream
+                            bias = getattr(plain.final, "bias", None)
+                            bias = 0.0 if bias is None else bias
+                            normed = (normed - bias) * scale(plain.final, stream) / scale(
+                                plain.final, streams[-1]
+                            ) + bias
+                        raw = plain.root.get_output_embeddings()(normed)[0]
+                        cap = getattr(plain.root.config, "final_logit_softcapping", None)
+                        answer = raw if cap is None else cap * torch.tanh(raw / cap)
+                    p, last = answer.log_softmax(-1), logits.log_softmax(-1)
+                    place = labels.index(label)
+                    close(found.kl[here, place], (p.exp() * (p - last)).sum(-1))
+                    same = [
+                        len(set(a.topk(3).indices.tolist()) & set(b.topk(3).indices.tolist()))
+                        for a, b in zip(p, last, strict=True)
+                    ]
+                    close(found.overlap[here, place], np.array(same) / 3)
+
+
+def scale(norm, stream):
+    x = stream - stream.mean(-1, keepdim=True) if isinstance(norm, torch.nn.LayerNorm) else stream
+    eps = next(getattr(norm, name) for name in ("eps", "variance_epsilon") if hasattr(norm, name))
+    return (x.square().mean(-1, keepdim=True) + eps).sqrt()
+
+
+@pytest.mark.parametrize("span", ["position", "prefix"])
+def test_erasure_puts_the_mean_stream_in_a_tokens_place(case, span):
+    """Erasing equals a pass whose stream is overwritten where it enters the layer."""
+    model, plain, ids = case
+    first_token = {"position": "kept", "prefix": "changed"}[span]
+    answers = [row[:2] for row in ids]
+    found = ld.depth.erase(model, ids, span, measured="answer", answers=answers, first_token=first_token)
+    whole = [[*row, *row[:2]] for row in ids]
+    means = [
+        np.mean(np.concatenate([plain.run(row)[0][layer] for row in whole]), 0) for layer in range(len(plain.blocks))
+    ]
+    table = {(t, p): n for n, (t, p) in enumerate(zip(found.text, found.position, strict=True))}
+    assert len(table) == sum(map(len, whole)) - len(whole)
+    for text, row in enumerate(whole):
+        _, logits = plain.run(row)
+        predict = slice(len(row) - 3, len(row) - 1)
+        for place in range(len(row) - 1):
+            for layer in range(len(plain.blocks)):
+
+                def gone(x, place=place, layer=layer):
+                    x = x.clone()
+                    x[:, slice(place if span == "position" else 0, place + 1)] = torch.tensor(means[layer])
+                    return x
+
+                _, answers = plain.run(row, inputs=[(plain.blocks[layer], gone)])
+                off = (answers.softmax(-1) - logits.softmax(-1)).norm(dim=-1)[predict]
+                close(found.effect[table[text, place], layer], off.mean())
+                close(found.effect_max[table[text, place], layer], off.max())
+
+
+@pytest.mark.parametrize(("part", "baseline"), [("layer", "dimension_mean"), ("attn", "zero"), ("mlp", "token_mean")])
+def test_integrated_gradients_are_the_path_integral(case, part, baseline):
+    """Attributions equal a plain loop over the same path, and sum to the change of the answer's probability."""
+    model, plain, ids = case
+    row, options = ids[0], {"baseline": baseline, "path": "graded"}
+    found = ld.depth.integrated_gradients(model, [row], part, answers=2, steps=5, **options)
+    for number in range(len(plain.blocks)):
+        total = 0.0
+        for step in range(5):
+            u = (step + 0.5) / 5
+            kept = {}
+
+            def along(_, output, alpha=u**4, kept=kept):
+                base = {
+                    "token_mean": output.mean(1, keepdim=True),
+                    "dimension_mean": output.mean(-1, keepdim=True),
+                    "zero": torch.zeros_like(output),
+                }[baseline]
+                kept["way"] = (output - base).detach()
+                kept["x"] = (base + alpha * (output - base)).detach().requires_grad_()
+                return kept["x"].clone()
+
+            with torch.enable_grad():
+                logits = inspect.unwrap(plain.run).__get__(plain)(row, [(plain.part(part, number), along)])[1]
+                p = logits.softmax(-1)[torch.arange(len(row) - 3, len(row) - 1), torch.tensor(row[-2:])].sum()
+                (gradient,) = torch.autograd.grad(p, kept["x"])
+            total = total + (gradient * kept["way"]).sum((0, 2)) * 4 * u**3 / 5
+        close(found.attribution[:, number], total[:-1].detach())
+    assert ld.depth.integrated_gradients(model, ids, part, **options).gap <= 0.01
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "llama",
+        "gpt_neo",
+        "gptj",
+        "opt",
+        "bloom",
+        "mpt",
+        "falcon_alibi",
+        "granite",
+        "gemma3",
+        "mixtral",
+        "gpt_oss",
+        "nanochat",
+        "llama4",
+    ],
+)
+def test_resuming_is_the_same_as_whole_passes(name):
+    """Where blocks cannot be called again, whole passes give the same numbers."""
+    model = ld.load_model(FAMILIES[name]())
+    with inference_mode_for(model.architecture):
+        replay = Replay(model, IDS)
+        assert replay.resumes
+        for part in ("layer", "attn", "mlp"):
+            for block in range(len(replay.layers)):
+                for where in (None, replay.tokens & (torch.arange(11) % 2 == 1)):
+                    instead = replay.silence(part, block, where)
+                    found = []
+                    for replay.resumes in (True, False):
+                        seen = []
+                        final = replay.resume(
+                            block, replay.streams[block], instead, see=lambda n, a, b, seen=seen: seen.append((n, b))
+                        )
+                        found.append([final, *(x for n, x in seen if n > block)])
+                    for a, b in zip(*found, strict=True):
+                        # Beside muted tokens experts read others in other groups, which round otherwise.
+                        grouped = where is not None and name in ("mixtral", "gpt_oss", "llama4")
+                        assert torch.allclose(a, b, rtol=1e-5, atol=1e-6) if grouped else torch.equal(a, b)
+
+
+def test_a_reused_layer_is_skipped_use_by_use():
+    """A block that is listed twice has two rows, and skipping one use leaves the other alone."""
+    root = llama()
+    root.model.layers[2] = root.model.layers[0]
+    found = ld.depth.skip(root, IDS, first_token="changed")
+    assert [c.label for c in found.components] == ["L0@1.layer", "L1.layer", "L0@2.layer"]
+    first_use, second_use = (Uses(root.model.layers[0], n) for n in (1, 2))
+    for number, repeat in ((0, first_use), (2, second_use)):
+        for text, row in enumerate(IDS):
+            clean = root(input_ids=torch.tensor([row]), use_cache=False).logits[0]
+            with repeat:
+                changed = root(input_ids=torch.tensor([row]), use_cache=False).logits[0]
+            off = (clean.softmax(-1) - changed.softmax(-1)).norm(dim=-1)
+            close(found.output[found.text == text, number], off.detach())
+
+
+class Uses:
+    """Makes the n-th use of a block hand on what it was given."""
+
+    def __init__(self, block, n):
+        self.block, self.n = block, n
+
+    def __enter__(self):
+        self.count = 0
+
+        def skip(module, args, output):
+            self.count += 1
+            return args[0] if self.count == self.n else output
+
+        self.handle = self.block.register_forward_hook(skip)
+
+    def __exit__(self, *_):
+        self.handle.remove()
+
+
+def test_a_layer_that_writes_nothing_can_go():
+    """Skipping a layer whose output projections are zero changes nothing anywhere."""
+    root = llama()
+    with torch.no_grad():
+        root.model.layers[1].self_attn.o_proj.weight.zero_()
+        root.model.layers[1].mlp.down_proj.weight.zero_()
+    for mode in ("current", "future", "local"):
+        found = ld.depth.skip(root, IDS, mode=mode)
+        assert np.abs(found.output[:, 1]).max() < 1e-7
+        assert np.nanmax(np.abs(found.loss[:, 1])) < 1e-6
+        assert found.later[:, 1, 2].max() < 1e-7
+        assert found.output[:, 0].max() > 1e-3
+
+
+def test_the_last_layer_has_no_future():
+    """Nothing behind the last layer reads earlier tokens, so skipping it there changes nothing."""
+    found = ld.depth.skip(llama(), IDS, mode="future")
+    assert found.output[:, -1].max() < 1e-7
+    assert found.output[:, 0].max() > 1e-3
+
+
+@pytest.mark.parametrize("options", [{}, {"measured": "later"}, {"span": "prefix"}])
+def test_texts_may_be_longer_than_the_vocabulary(options):
+    """No position is read as an id: texts of byte-level models have more tokens than there are ids."""
+    row = [token % 7 for token in range(40)]
+    found = ld.depth.erase(llama(vocab_size=7), [row], **options)
+    assert np.isfinite(found.effect[1:-1]).all()
+
+
+def test_batches_do_not_matter(stories):
+    """One text at a time gives what all together give."""
+    for one, all_ in (
+        (ld.depth.skip(stories, TEXTS, batch_tokens=1), ld.depth.skip(stories, TEXTS)),
+        (ld.depth.logit_lens(stories, TEXTS, batch_tokens=1), ld.depth.logit_lens(stories, TEXTS)),
+        (ld.depth.residual_norms(stories, TEXTS, batch_tokens=1), ld.depth.residual_norms(stories, TEXTS)),
+        (ld.depth.erase(stories, TEXTS, batch_tokens=1), ld.depth.erase(stories, TEXTS)),
+    ):
+        a, b = one.frame().drop(columns="repeat"), all_.frame().drop(columns="repeat")
+        assert a.component.tolist() == b.component.tolist()
+        close(a.select_dtypes("number"), b.select_dtypes("number"))
+
+
+def test_a_bridge_gives_the_same_numbers():
+    """Through TransformerLens' hooks every analysis gives what it gives on the plain model."""
+    from tests.model.test_bridge import boot
+
+    root = gpt2()
+    plain = ld.load_model(root)
+    first_numbers = [analysis(plain) for analysis in ANALYZES]
+    bridge = ld.load_model(boot(gpt2()))
+    for analysis, expected in zip(ANALYZES, first_numbers, strict=True):
+        close(analysis(bridge), expected, 1e-4)
+
+
+ANALYZES = [
+    lambda m: ld.depth.residual_norms(m, IDS).relative,
+    lambda m: ld.depth.skip(m, IDS, "attn").output,
+    lambda m: ld.depth.skip(m, IDS, "mlp", "local").later,
+    lambda m: ld.depth.skip(m, IDS, "layer", "future").output,
+    lambda m: ld.depth.logit_lens(m, IDS).kl,
+    lambda m: ld.depth.erase(m, IDS).effect,
+    lambda m: ld.depth.integrated_gradients(m, IDS[:1], "mlp", steps=8).attribution,
+    lambda m: ld.depth.map_layers(m, m, IDS).error,
+]
+
+
+def test_the_users_model_is_left_as_it_was():
+    """No hook, no gradient, no changed mode or weight is left behind."""
+    root = llama().train()
+    root.model.layers[1].eval()
+    before = {name: p.clone() for name, p in root.named_parameters()}
+    modes = {name: m.training for name, m in root.named_modules()}
+    for analysis in ANALYZES:
+        analysis(root)
+    assert {name: m.training for name, m in root.named_modules()} == modes
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in root.modules())
+    assert all(p.grad is None and p.requires_grad for p in root.parameters())
+    assert all(torch.equal(p, before[name]) for name, p in root.named_parameters())
+    assert root.config._attn_implementation == "sdpa"
+
+
+def test_results_survive_the_disk(tmp_path):
+    """What is loaded is what was saved."""
+    results = [
+        ld.depth.residual_norms(llama(), IDS),
+        ld.depth.skip(llama(), IDS),
+        ld.depth.logit_lens(llama(), IDS),
+        ld.depth.erase(llama(), IDS),
+        ld.depth.integrated_gradients(llama(), IDS, steps=4),
+        ld.depth.map_layers(llama(), llama(seed=1), IDS),
+    ]
+    for number, result in enumerate(results):
+        loaded = type(result).load(result.save(tmp_path / f"{number}.safetensors"))
+        assert loaded.components == result.components
+        assert loaded.frame().equals(result.frame())
+
+
+def test_intervals_hold_the_mean_and_widen_with_fewer_texts():
+    """A mean lies in its interval; seven texts have none, and it is said."""
+    rng = np.random.default_rng(0)
+    many = [rng.integers(0, 61, 8).tolist() for _ in range(24)]
+    frames = [ld.depth.skip(llama(), texts).frame() for texts in (many, many[:8])]
+    for frame in frames:
+        assert ((frame.output_low <= frame.output) & (frame.output <= frame.output_high)).all()
+        assert (frame.output_q10 <= frame.output_q90).all()
+        assert (frame.output_max >= frame.output_q90).all()
+    assert (frames[1].output_high - frames[1].output_low).sum() > (frames[0].output_high - frames[0].output_low).sum()
+    few = ld.depth.skip(llama(), many[:7])
+    for frame in (few.frame(), few.by_pair()):
+        assert frame.filter(regex="_(low|high)$").isna().all(axis=None)
+        assert frame.attrs["intervals"].startswith("no intervals: 7 texts")
+    assert "No intervals: 7 texts" in few.plot(kind="bars").layout.title.subtitle.text.replace("<br>", " ")
+
+
+def test_pairs_are_the_means_of_their_texts():
+    """by_pair weighs texts by their tokens, and has a row for every layer behind a skipped one."""
+    found = ld.depth.skip(llama(), IDS)
+    pairs = found.by_pair()
+    assert list(zip(pairs.component, pairs.later, strict=True)) == [
+        ("L0.layer", "L1.layer"),
+        ("L0.layer", "L2.layer"),
+        ("L1.layer", "L2.layer"),
+    ]
+    close(pairs.effect.iloc[1], np.average(found.later[:, 0, 2], weights=[len(row) for row in IDS]))
+    close(pairs.effect_max.iloc[1], found.later_max[:, 0, 2].max())
+    close(found.frame().later.iloc[0], pairs.effect.iloc[:2].mean())
+
+
+def test_maps_are_ridge_regressions(stories):
+    """Errors are those of the closed form in double precision, fitted on the other texts."""
+    rng = np.random.default_rng(0)
+    texts = [rng.integers(3, 500, 40).tolist() for _ in range(12)]
+    other = ld.load_model(llama(vocab_size=512))
+    found = ld.depth.map_layers(stories, other, texts, ridge=0.01, held_out=0.25, seed=3)
+    order = np.random.default_rng(3).permutation(12)
+    held, fitting = sorted(order[:3]), sorted(order[3:])
+    x, y = ([Plain(m.architecture.root, *PLACES["stories"]).run(row)[0][1:] for row in texts] for m in (stories, other))
+    for s in range(5):
+        for t in range(3):
+            together = [
+                np.concatenate([np.asarray(z[i][k][1:], dtype=float) for i in fitting]) for z, k in ((x, s), (y, t))
+            ]
+            ones = np.c_[together[0], np.ones(len(together[0]))]
+            size = np.square(together[0]).mean() * len(ones)
+            penalty = np.diag([*[0.01 * size] * together[0].shape[1], 0.0])
+            weights = np.linalg.solve(ones.T @ ones + penalty, ones.T @ together[1])
+            for number, i in enumerate(held):
+                wanted = np.asarray(y[i][t][1:], dtype=float)
+                off = np.c_[np.asarray(x[i][s][1:], dtype=float), np.ones(39)] @ weights - wanted
+                close(
+                    found.error[number, s, t],
+                    (np.linalg.norm(off, axis=1) / np.linalg.norm(wanted, axis=1)).mean(),
+                    1e-4,
+                )
+    assert found.fitted == 9 * 39
+    frame = found.frame()
+    assert frame[["error_low", "error_high"]].isna().all(axis=None)
+    assert frame.attrs["intervals"].startswith("no intervals: 3 texts")
+
+
+def test_a_model_maps_best_onto_itself(stories):
+    """From a model to itself the error is nothing on the diagonal, and the best target is one's own layer."""
+    rng = np.random.default_rng(0)
+    texts = [rng.integers(3, 500, 60).tolist() for _ in range(16)]
+    found = ld.depth.map_layers(stories, stories, texts, ridge=1e-6, held_out=0.5)
+    error = found.error.mean(0)
+    assert (error.argmin(1) == np.arange(5)).all()
+    assert error.diagonal().max() < 0.01 < (error + np.eye(5)).min()
+    row = found.diagonal().iloc[0]
+    assert (row.distance, row.distance_low, row.distance_high) == (0, 0, 0)
+    frame = found.frame()
+    assert ((frame.error_low <= frame.error) & (frame.error <= frame.error_high)).all()
+    assert row.chance > 0.3
+    assert np.isclose(row.rank_correlation, 1)
+
+
+def test_a_planted_linear_relation_is_recovered():
+    """Streams that are a linear map of others, with a constant, are foretold without error."""
+    rng = torch.Generator().manual_seed(0)
+    planted, constant = torch.randn(6, 2 * 4, generator=rng), torch.randn(8, generator=rng)
+    streams = []
+    for text in range(5):
+        x = torch.randn(1, 20, 6, generator=rng)
+        streams.append((text, x, (x[0] @ planted + constant).view(20, 2, 4).transpose(0, 1)))
+    (weights,) = _fit(iter(streams), slice(0, 1), 0.0)
+    close(weights, torch.cat([planted, constant[None]]))
+
+
+def test_other_tokenizers_meet_where_tokens_of_both_end(stories):
+    """Tokens are compared where both texts so far are the same characters."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    text = "Lily and Ben went to the park"
+    vocabulary = {word: n for n, word in enumerate(["?", *text.split()])}
+    words = Tokenizer(models.WordLevel(vocabulary, unk_token="?"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    other = ld.load_model(llama(), tokenizer=PreTrainedTokenizerFast(tokenizer_object=words, unk_token="?"))
+    (here, there), [(one, two)] = _aligned((stories, other), [text], 0)
+    assert two.tolist() == list(range(7))
+    ends = stories.tokenizer(text, return_offsets_mapping=True)["offset_mapping"]
+    assert [ends[i][1] for i in one] == [4, 8, 12, 17, 20, 24, 29]
+    assert len(here[0]) > len(there[0]) == 7
+    found = ld.depth.map_layers(stories, other, [text, text + " to the park", "Ben went to Lily"])
+    assert np.isfinite(found.error).all()
+
+
+def test_a_change_point_is_found_where_it_was_planted():
+    """A fall at layer 7 of 12 is found there, through noise and an outlying first layer; a flat series has none."""
+    rng = np.random.default_rng(0)
+    level = np.where(np.arange(12) < 7, 1.0, 0.4)
+    level[0] = 30.0
+    found = change_point("x", level, level + 0.05 * rng.normal(size=(500, 12)))
+    assert found.layer == 7
+    assert 5 <= found.low <= 7 == found.high
+    assert found.p < 0.05 < change_point("x", rng.normal(size=12), rng.normal(size=(50, 12))).p
+    by_hand = [sum(np.sign(level[i] - level[j]) for i in range(k) for j in range(k, 12)) for k in range(1, 12)]
+    assert np.isclose(found.p, np.exp(-6 * max(by_hand) ** 2 / (12**3 + 12**2)), rtol=0.3)
+
+
+def test_a_task_brings_its_prompts_and_answers(stories):
+    """A task's prompts are read, and its gold options are the answers."""
+    import pandas as pd
+
+    rows = pd.DataFrame({"word": ["hot", "big"], "opposite": ["a", "the"]})
+    task = ld.Task.from_frame(rows, template="One {word} day Lily saw", options=["a", "the"], label="opposite")
+    by_hand = ld.depth.erase(stories, list(task.prompts), answers=[" a", " the"])
+    close(ld.depth.erase(stories, task).effect, by_hand.effect)
+    assert ld.depth.residual_norms(stories, task).text.max() == 1
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda m: ld.depth.skip(m, IDS, layers=3), "layers=3 .* 0 to 2"),
+        (lambda m: ld.depth.skip(m, IDS, layers=[-1]), "layers=-1"),
+        (lambda m: ld.depth.erase(m, IDS, layers="x"), "layers=.x."),
+        (lambda m: ld.depth.skip(m, IDS, layers=[]), "layers is empty"),
+        (lambda m: ld.depth.skip(m, [[1, 2], [3]]), "text 1 has one token"),
+        (lambda m: ld.depth.skip(m, [[1, 2]], mode="future"), "text 0 has 2 tokens"),
+        (lambda m: ld.depth.erase(m, [[1]]), "text 0 has 1 tokens|leaves nothing to answer"),
+        (lambda m: ld.depth.integrated_gradients(m, [[1, 2]], answers=2), "an answer of 2 leaves nothing"),
+        (lambda m: ld.depth.integrated_gradients(m, IDS, answers=[[1]]), "does not fit 3 texts"),
+        (lambda m: ld.depth.integrated_gradients(m, IDS, steps=0), "steps=0"),
+        (lambda m: ld.depth.skip(m, IDS, part="head"), "part='head' is unknown"),
+        (lambda m: ld.depth.skip(m, IDS, mode="past"), "mode='past' is unknown"),
+        (lambda m: ld.depth.skip(m, IDS, mode="future", cuts=[1.5]), "cuts=1.5"),
+        (lambda m: ld.depth.skip(m, IDS, mode="future", cuts="all"), "cuts='all' is unknown"),
+        (lambda m: ld.depth.skip(m, IDS, mode="future", cuts="published"), "texts of at least 13"),
+        (lambda m: ld.depth.skip(m, IDS, first_token="skipped"), "first_token='skipped' is unknown"),
+        (lambda m: ld.depth.erase(m, IDS, measured="all"), "measured='all' is unknown"),
+        (lambda m: ld.depth.erase(m, IDS, "prefix", answers=1), "leave answers=1 out"),
+        (lambda m: ld.depth.erase(m, [[1, 2, 3]], "prefix"), "texts of at least 4"),
+        (lambda m: ld.depth.integrated_gradients(m, IDS, baseline="mean"), "baseline='mean' is unknown"),
+        (lambda m: ld.depth.integrated_gradients(m, IDS, path="even"), "path='even' is unknown"),
+        (lambda m: ld.depth.integrated_gradients(m, IDS, baseline="zero"), "use path='graded'"),
+        (lambda m: ld.depth.logit_lens(m, IDS, "none"), "norm='none' is unknown"),
+        (lambda m: ld.depth.logit_lens(m, IDS, k=62), "k=62"),
+        (lambda m: ld.depth.residual_norms(m, []), "there are no prompts"),
+        (lambda m: ld.depth.residual_norms(m, "text"), "without a tokenizer"),
+        (lambda m: ld.depth.erase(m, IDS, answers=["a", "b", "c"]), "without a tokenizer"),
+        (lambda m: ld.depth.erase(m, IDS, span="suffix"), "span='suffix'"),
+        (lambda m: ld.depth.residual_norms(m, IDS).change_point("head"), "part='head'"),
+        (lambda m: ld.depth.map_layers(m, llama(vocab_size=99), IDS), "has 61 token ids and LlamaForCausalLM 99"),
+        (lambda m: ld.depth.map_layers(m, m, IDS[:1]), "at least two texts"),
+        (lambda m: ld.depth.map_layers(m, m, [[1], [2, 3]]), "text 0 has one token"),
+        (lambda m: ld.depth.map_layers(m, m, IDS, ridge=-1), "ridge=-1"),
+        (lambda m: ld.depth.map_layers(m, m, IDS, held_out=1), "held_out=1"),
+    ],
+)
+def test_bad_input_is_refused_in_a_sentence(call, says):
+    """What cannot be used is refused by saying so."""
+    with pytest.raises(ld.InputError, match=says):
+        call(ld.load_model(llama()))
+
+
+@pytest.mark.parametrize("wrong", [0, -1, True, 1.5, "many"])
+@pytest.mark.parametrize(
+    "name", ["residual_norms", "skip", "logit_lens", "erase", "integrated_gradients", "agreement", "map_layers"]
+)
+def test_a_pass_of_no_tokens_is_refused(name, wrong):
+    """0 is not "what is fast"."""
+    m = ld.load_model(llama())
+    given = (m, m, IDS) if name == "map_layers" else (m, IDS)
+    with pytest.raises(ld.InputError, match=f"batch_tokens={wrong!r} must be a whole number of at least 1"):
+        getattr(ld.depth, name)(*given, batch_tokens=wrong)
+
+
+def test_a_stream_that_something_else_writes_to_is_refused():
+    """A hook that adds to the stream would make every skip a lie."""
+    root = llama()
+    model = ld.load_model(root)
+    root.model.layers[1].register_forward_hook(lambda module, args, output: first(output) + 1.0)
+    with pytest.raises(ld.InputError, match="no component"):
+        ld.depth.skip(model, IDS)
+
+
+def test_a_result_tells_itself_in_a_line():
+    """In a notebook a result is its name and the shapes of what it holds, not its numbers."""
+    sizes = ld.depth.residual_norms(llama(), [[1, 2, 3, 4]])
+    told = repr(sizes)
+    assert told.startswith("Sizes(components=")
+    assert f"relative={sizes.relative.dtype}{list(sizes.relative.shape)}" in told
+    assert len(told) < 500
+    assert "\n" not in told

@@ -1,0 +1,378 @@
+"""The depth score: its effects against single patched passes, its formulas against closed forms."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+import layerdiv_tl as ld
+from layerdiv_tl.components import Component
+from layerdiv_tl.ensemble.regression import slope
+from layerdiv_tl.views import style
+from tests.conftest import llama
+from tests.depth.test_depth import PLACES, Plain, close
+from tests.oracles.families import FAMILIES
+
+ROWS = [
+    ([5, 1, 4, 1, 5, 9, 2, 6], [8, 30, 11], 3),
+    ([3, 14, 15, 9], [26], 1),
+    ([17, 11, 60, 7], [5, 35], 1),
+    ([2, 7, 18, 28, 18], [28], 2),
+]
+TEXTS = [
+    ("Once upon a time there was a", " little girl", 1),
+    ("Lily and Ben went to the park to play with a big red", " ball", 2),
+    ("One day a cat saw", " a bird", 2),
+]
+
+
+@pytest.fixture(scope="module", params=list(PLACES))
+def case(request):
+    """(model, its Hugging Face model by hand, questions)."""
+    model = request.getfixturevalue("stories") if request.param == "stories" else FAMILIES[request.param]()
+    model = ld.load_model(model)
+    return model, Plain(model.architecture.root, *PLACES[request.param]), TEXTS if request.param == "stories" else ROWS
+
+
+def whole(model, text, answer):
+    """Ids of a question with its answer behind it, and where the answer begins."""
+    if not isinstance(text, str):
+        return [*text, *answer], len(text)
+    ids = model.tokenizer(text)["input_ids"]
+    together = model.tokenizer(text + answer)["input_ids"]
+    assert together[: len(ids)] == ids
+    return together, len(ids)
+
+
+def by_hand(model, plain, questions, change):
+    """‖Δ softmax‖₂ where the answers are predicted, and the clean answers, `change(ids, start, layer)` a pass."""
+    effects, probabilities, ranks = [], [], []
+    for text, answer, _ in questions:
+        ids, start = whole(model, text, answer)
+        at = slice(start - 1, len(ids) - 1)
+        p = plain.run(ids)[1].softmax(-1)[at]
+        effects.append(
+            [
+                (change(ids, start, layer)[1].softmax(-1)[at] - p).norm(dim=-1).mean()
+                for layer in range(len(plain.blocks))
+            ]
+        )
+        gold = p[torch.arange(len(p)), torch.tensor(ids[start:])]
+        probabilities.append(gold.prod())
+        ranks.append((p >= gold[:, None]).sum(1).max())
+    return np.array(effects), np.array(probabilities), np.array(ranks)
+
+
+@pytest.mark.parametrize("part", ["layer", "attn", "mlp"])
+@pytest.mark.parametrize(("effect", "first_token"), [("skip", "kept"), ("skip", "changed"), ("skip_before", "kept")])
+def test_skips_are_single_patched_passes(case, effect, first_token, part):
+    """Effects equal those of plain passes in which one module alone writes nothing, question by question."""
+    model, plain, questions = case
+
+    def change(ids, start, layer):
+        place = torch.arange(len(ids))
+        where = (place >= (first_token == "kept")) & ((place < start - 1) | (effect == "skip"))
+        return plain.skip(ids, part, layer, where)
+
+    effects, probability, rank = by_hand(model, plain, questions, change)
+    found = ld.depth.depth_score(model, questions, effect=effect, part=part, first_token=first_token)
+    close(found.effects, effects)
+    close(found.probability, probability)
+    assert found.rank.tolist() == rank.tolist()
+    close(found.scores, effects @ np.arange(len(plain.blocks)) / effects.sum(1), 1e-4)
+    assert [c.label for c in found.components] == [f"L{i}.{part}" for i in range(len(plain.blocks))]
+
+
+def test_erasing_puts_the_mean_stream_in_the_earlier_tokens_place(case):
+    """Erasing equals a pass whose stream, at the tokens before the last but the first, is the mean one."""
+    model, plain, questions = case
+    rows = [whole(model, *question[:2])[0] for question in questions]
+    means = [
+        np.concatenate([plain.run(ids)[0][layer][1:] for ids in rows]).mean(0) for layer in range(len(plain.blocks))
+    ]
+
+    def change(ids, start, layer):
+        def gone(x):
+            x = x.clone()
+            x[:, 1 : start - 1] = torch.tensor(means[layer])
+            return x
+
+        return plain.run(ids, inputs=[(plain.blocks[layer], gone)])
+
+    effects, *_ = by_hand(model, plain, questions, change)
+    close(ld.depth.depth_score(model, questions, effect="erase").effects, effects)
+
+
+def test_batches_change_nothing():
+    """Batches of any size give the same effects, in the order of the questions."""
+    model = ld.load_model(llama())
+    for effect in ("published", "skip", "skip_before", "erase"):
+        one = ld.depth.depth_score(model, ROWS, effect=effect, batch_tokens=1)
+        all_at_once = ld.depth.depth_score(model, ROWS, effect=effect)
+        close(one.effects, all_at_once.effects)
+        close(one.probability, all_at_once.probability)
+        assert one.lengths.tolist() == all_at_once.lengths.tolist() == [8, 4, 4, 5]
+        assert one.answer_lengths.tolist() == [3, 1, 2, 1]
+
+
+def made(effects, groups, lengths=None, rank=None, n_resamples=1000):
+    """A result with these effects."""
+    effects = np.asarray(effects, dtype=float)
+    count, layers = effects.shape
+    return ld.depth.DepthScore(
+        components=tuple(Component("layer", layer) for layer in range(layers)),
+        effects=effects,
+        groups=np.asarray(groups, dtype=float),
+        lengths=np.full(count, 7) if lengths is None else np.asarray(lengths),
+        answer_lengths=np.ones(count, dtype=np.int64),
+        probability=np.full(count, 0.5),
+        rank=np.ones(count, dtype=np.int64) if rank is None else np.asarray(rank),
+        ids=tuple(map(str, range(count))),
+        by="hops",
+        effect="skip",
+        part="layer",
+        model="made",
+        n_resamples=n_resamples,
+    )
+
+
+def test_the_score_is_the_mean_place_of_the_effects():
+    """All effect at one layer scores that layer, even effects the middle, none NaN; a group, its mean effects."""
+    found = made([[0.6, 0, 0, 0, 0], [0.2] * 5, [0.3, 0, 0, 0, 0.1], [0] * 5], [1, 1, 2, 2])
+    np.testing.assert_allclose(found.scores, [0, 2, 1, np.nan])
+    frame = found.frame()
+    assert frame["n"].tolist() == [2, 1]
+    np.testing.assert_allclose(frame["score"], [1.25, 1])
+    np.testing.assert_allclose(frame["relative"], [1.25 / 4, 0.25])
+    layers = found.by_layer()
+    for group, score in zip(frame["group"], frame["score"], strict=True):
+        mine = layers[layers["group"] == group]
+        assert np.isclose((mine["share"] * mine["layer"]).sum(), score)
+    np.testing.assert_allclose(layers["effect"], [0.4, 0.1, 0.1, 0.1, 0.1, 0.15, 0, 0, 0, 0.05])
+    assert found.questions["id"].tolist() == ["0", "1", "2", "3"]
+
+
+def pointed(places, layers=24):
+    """Effects whose scores are these places: two neighboring layers share them."""
+    places = np.asarray(places, dtype=float)
+    low = np.floor(places).astype(int)
+    effects = np.zeros((len(places), layers))
+    effects[np.arange(len(places)), low] = 1 - (places - low)
+    effects[np.arange(len(places)), low + 1] = places - low
+    return effects
+
+
+def test_the_slope_finds_what_was_planted():
+    """Scores that rise 1.5 layers a hop give that slope and a small p; the same scores, shuffled, neither."""
+    rng = np.random.default_rng(0)
+    hops = np.repeat([1, 2, 3, 4], 40)
+    places = 4 + 1.5 * hops + rng.normal(size=160)
+    found = made(pointed(places), hops)
+    np.testing.assert_allclose(found.scores, places)
+    planted = found.slope
+    assert np.isclose(planted.value, np.polyfit(hops, places, 1)[0])
+    assert planted.low < 1.5 < planted.high
+    assert planted.p == 1 / 1001
+    none = made(pointed(rng.permuted(places)), hops).slope
+    assert none.low < 0 < none.high
+    assert none.p > 0.05
+
+
+def test_the_slope_is_that_of_the_groups_scores():
+    """Questions of large effects count for more, as in the scores of the groups; p is even where nothing is there."""
+    rng = np.random.default_rng(3)
+    hops = np.repeat([1, 2, 3], 30)
+    effects = pointed(4 + hops + rng.normal(size=90)) * rng.gamma(1, size=(90, 1))
+    found = made(effects, hops)
+    heavy = [effects[hops == group].sum() for group in (1, 2, 3)]
+    line = np.polyfit([1, 2, 3], found.frame()["score"], 1, w=np.sqrt(heavy))
+    assert np.isclose(found.slope.value, line[0])
+    chance = [
+        made(
+            pointed(5 + rng.normal(size=60)) * rng.gamma(1, size=(60, 1)), np.repeat([1, 2], 30), n_resamples=200
+        ).slope.p
+        for _ in range(200)
+    ]
+    assert 0.01 <= np.mean(np.array(chance) <= 0.05) <= 0.10
+
+
+def test_length_alone_is_no_slope_at_equal_length():
+    """Where the score follows the length, hops that go with it have a slope, but none at equal length."""
+    rng = np.random.default_rng(1)
+    hops = np.repeat([1, 2, 3], 60)
+    length = 5 * hops + rng.integers(0, 12, size=180)
+    places = 3 + 0.4 * length + 0.5 * rng.normal(size=180)
+    found = made(pointed(places), hops, length)
+    assert found.slope.p < 0.01
+    assert found.slope.low > 1
+    beside = found.slope_at_length
+    design = np.stack([np.ones(180), hops, length], 1)
+    assert np.isclose(beside.value, np.linalg.lstsq(design, places, rcond=None)[0][1])
+    assert beside.low < 0 < beside.high
+    assert beside.p > 0.05
+    assert np.isclose(made(pointed(places), hops).slope_at_length.value, found.slope.value)  # all equally long
+    # A little of its own beside the length is found: what the length explains is no noise to the permutations.
+    own = made(pointed(places + 0.3 * hops), hops, length).slope_at_length
+    assert own.low < 0.3 < own.high
+    assert own.p < 0.01
+
+
+def test_slopes_that_do_not_exist_say_why():
+    """One group, or lengths that go with the groups, give NaN and a reason, never a number."""
+    one = made(pointed([3, 4, 5]), [2, 2, 2]).slope
+    assert np.isnan([one.value, one.low, one.high, one.p]).all()
+    assert "of one group" in one.reason
+    alike = made(pointed([3, 4, 5, 6]), [1, 1, 2, 2], [5, 5, 10, 10])
+    assert alike.slope.reason == ""
+    assert "cannot be told apart" in alike.slope_at_length.reason
+    assert np.isnan(alike.slope_at_length.value)
+    assert made(np.zeros((2, 4)), [1, 2]).slope.n == 0
+
+
+def test_the_intervals_cover():
+    """Of 200 samples from a known law, about 95 % of the intervals of slope and score hold the truth, and p is even."""
+    rng = np.random.default_rng(2)
+    hops = np.repeat([1, 2, 3], 40)
+    slopes, scores, even = [], [], []
+    for seed in range(200):
+        places = 5 + 0.5 * hops + rng.uniform(-2, 2, size=120)
+        found = made(pointed(places), hops, n_resamples=300)
+        frame = found.frame()
+        slopes.append(found.slope.low <= 0.5 <= found.slope.high)
+        scores.append(
+            (frame["score_low"] <= 5 + 0.5 * frame["group"]) & (5.0 + 0.5 * frame["group"] <= frame["score_high"])
+        )
+        even.append(slope(hops.astype(float), rng.normal(size=120), n_resamples=200, seed=seed).p)
+    assert 0.90 <= np.mean(slopes) <= 0.99
+    assert 0.90 <= np.mean(scores) <= 0.98
+    assert 0.01 <= np.mean(np.array(even) <= 0.05) <= 0.10
+
+
+def test_only_those_answered_rightly():
+    """`right` keeps the questions whose answer the model itself writes, and nothing else changes."""
+    found = made(pointed([3, 4, 5, 6]), [1, 1, 2, 2], rank=[1, 2, 1, 40])
+    assert found.frame()["accuracy"].tolist() == [0.5, 0.5]
+    right = found.right
+    assert right.ids == ("0", "2")
+    np.testing.assert_allclose(right.scores, [3, 5])
+    assert right.questions["right"].all()
+    with pytest.raises(ld.InputError, match="answers none of these"):
+        made(pointed([3.0]), [1], rank=[2]).right  # noqa: B018
+
+
+def test_right_is_what_the_model_writes(stories):
+    """A rank of 1 is where greedy decoding gives the answer."""
+    asked = [*TEXTS, ("Once upon", " a time", 1), ("Once upon a time there was a little girl named", " Lily", 2)]
+    found = ld.depth.depth_score(stories, asked)
+    for row, (text, answer, _) in zip(found.questions.itertuples(), asked, strict=True):
+        ids, start = whole(stories, text, answer)
+        given = torch.tensor([ids[:start]])
+        written = stories.architecture.root.generate(
+            given, max_new_tokens=len(ids) - start, do_sample=False, attention_mask=torch.ones_like(given)
+        )
+        assert row.right == (written[0, start:].tolist() == ids[start:])
+    assert 0 < found.questions["right"].sum() < len(asked)
+
+
+def test_a_result_comes_back_from_disk(tmp_path):
+    """What is loaded is what was saved."""
+    found = ld.depth.depth_score(llama(), [*ROWS, *ROWS], part="mlp", n_resamples=50, seed=3)
+    assert np.isfinite(found.slope.low)
+    again = ld.depth.DepthScore.load(found.save(tmp_path / "score.safetensors"))
+    assert again.frame().equals(found.frame())
+    assert again.by_layer().equals(found.by_layer())
+    assert again.slope == found.slope
+    assert (again.by, again.part, again.n_resamples, again.seed) == ("hops", "mlp", 50, 3)
+
+
+def test_tasks_and_other_groups():
+    """`by` groups questions by numbers of the user's; a task needs it."""
+    model = llama()
+    found = ld.depth.depth_score(model, ROWS, by=np.array([1, 1, 1, 5]))
+    assert found.frame()["n"].tolist() == [3, 1]
+    assert found.by == "group"
+
+    class Asked:
+        prompts, options, labels = [[1, 2, 3], [4, 5, 6, 7]], [[8], [9]], [1, 0]
+
+    task = ld.depth.depth_score(model, Asked, by=[1, 2])
+    plain = ld.depth.depth_score(model, [([1, 2, 3], [9], 1), ([4, 5, 6, 7], [8], 2)])
+    np.testing.assert_array_equal(task.effects, plain.effects)
+    with pytest.raises(ld.InputError, match="give by="):
+        ld.depth.depth_score(model, Asked)
+
+
+@pytest.mark.parametrize(
+    ("questions", "options", "says"),
+    [
+        ([], {}, "there are no questions"),
+        ("sample/hops", {}, "questions="),
+        (7, {}, "questions="),
+        ([([1, 2], [3])], {}, "question 0 is .* give it as"),
+        ([([1, 2], [3], "two")], {}, "question 0.*'two'"),
+        ([([1, 2], [3], float("nan"))], {}, "question 0.*nan"),
+        ([([1, 2], [3], True)], {}, "question 0.*True"),
+        ([([1, 2], [], 1)], {}, "answer 0 is empty|prompt 0 is empty"),
+        ([([], [3], 1)], {}, "prompt 0 is empty"),
+        ([([1], [99], 1)], {}, "token id 99"),
+        ([([1] * 60, [2] * 9, 1)], {}, "reads at most 64"),
+        ([([1], [3], 1)], {"effect": "erase"}, "question 0 has 1 token, but"),
+        ([([1, 2], [3], 1)], {"effect": "skip_before"}, "question 0 has 2 tokens, but"),
+        ([([1], [3], 1)], {}, "question 0 has 1 token, but"),
+        (ROWS, {"effect": "drop"}, "effect='drop' is unknown"),
+        (ROWS, {"first_token": "skipped"}, "first_token='skipped' is unknown"),
+        (ROWS, {"first_token": "changed"}, "leave first_token='changed' out"),
+        (ROWS, {"part": "head"}, "part='head' is unknown"),
+        (ROWS, {"effect": "erase", "part": "mlp"}, "leave part='mlp' out"),
+        (ROWS, {"by": [1, 2]}, "by="),
+        (ROWS, {"by": "hops"}, "by="),
+        (ROWS, {"by": np.array(3)}, "by="),
+        (ROWS, {"by": [1, 2, None, 4]}, "question 2.*None"),
+        (ROWS, {"n_resamples": 0}, "draws=0"),
+        (ROWS, {"seed": -1}, "seed=-1"),
+        ([("text", " answer", 1)], {}, "without a tokenizer"),
+    ],
+)
+def test_bad_input_is_refused_in_a_sentence(questions, options, says):
+    """What cannot be used is an InputError that says what it was; a question of one token can be skipped in."""
+    with pytest.raises(ld.InputError, match=says):
+        ld.depth.depth_score(llama(), questions, **options)
+    one = ld.depth.depth_score(llama(), [([1], [2], 1)], effect="skip", first_token="changed")
+    assert np.isfinite(one.scores).all()
+
+
+def test_an_answer_without_tokens_is_refused(stories):
+    """Text that the tokenizer makes nothing of is no answer."""
+    with pytest.raises(ld.InputError, match="answer 1 is empty"):
+        ld.depth.depth_score(stories, [("Once upon", " a", 1), ("Once upon", "", 2)])
+
+
+def test_bars_and_lines_are_the_frames():
+    """Bars are the groups' scores with their intervals; every line is one group's shares; slopes are said."""
+    found = ld.depth.depth_score(llama(), ROWS)
+    frame, layers, figure = found.frame(), found.by_layer(), found.plot()
+    bars, *lines = figure.data
+    np.testing.assert_array_equal(bars.y, frame["score"])
+    np.testing.assert_array_equal(bars.error_y.array, frame["score_high"] - frame["score"])
+    assert len(lines) == len(frame)
+    for group, line, color in zip(frame["group"], lines, bars.marker.color, strict=True):
+        np.testing.assert_array_equal(line.y, layers[layers["group"] == group]["share"])
+        assert line.line.color == color
+        assert line.name == f"hops {group:g}"
+    said = figure.layout.title.subtitle.text.replace("<br>", " ")
+    assert f"{found.slope.value:+.2g} layers" in said
+    assert style.number(found.slope.p) in said
+    hostile = "</script><img src=x>"
+    text = str(dataclasses.replace(found, model=hostile, by=hostile).plot().to_dict())
+    assert "<img" not in text
+    assert "&lt;" in text
+
+
+def test_a_figure_of_many_groups_draws_those_with_most_questions():
+    """There are as many lines as colors, and bars of all groups."""
+    groups = [*range(12), *range(4, 12)]
+    figure = made(pointed(np.linspace(2, 9, 20)), groups).plot()
+    assert len(figure.data[0].y) == 12
+    assert [line.name for line in figure.data[1:]] == [f"hops {group}" for group in range(4, 12)]
+    assert "no slope" in made(pointed([3, 4]), [1, 1]).plot().layout.title.subtitle.text

@@ -1,0 +1,878 @@
+"""What removing a sublayer does, and plans of what to drop: against plain forward passes with one hook a removal."""
+
+import json
+from contextlib import ExitStack
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy.stats import spearmanr
+from torch.nn.functional import cosine_similarity, cross_entropy
+
+import layerdiv_tl as ld
+from layerdiv_tl.ensemble.intervals import jackknife
+from tests.conftest import llama
+from tests.oracles.families import FAMILIES
+
+VOCAB = 61
+# Where each family keeps its blocks and final norm, and which modules of a block give exactly what is added.
+PLACES = {
+    "gpt2": ("transformer.h", "transformer.ln_f", "attn", "mlp"),
+    "neox_parallel": ("gpt_neox.layers", "gpt_neox.final_layer_norm", "attention", "mlp"),
+    "gemma2": ("model.layers", "model.norm", "post_attention_layernorm", "post_feedforward_layernorm"),
+    "qwen3": ("model.layers", "model.norm", "self_attn", "mlp"),
+    "llama": ("model.layers", "model.norm", "self_attn", "mlp"),
+    "stories": ("model.layers", "model.norm", "self_attn", "mlp"),
+}
+PARTS = {"sublayer": ("attn", "mlp"), "layer": ("layer",), "attn": ("attn",), "mlp": ("mlp",)}
+DIRECT = ("diversity", "diversity_centered", "net", "relative", "influence")
+EFFECTS = ("loss", "accuracy")
+
+
+def close(a, b, tolerance=1e-5):
+    np.testing.assert_allclose(np.asarray(a, dtype=float), np.asarray(b, dtype=float), rtol=tolerance, atol=tolerance)
+
+
+def words(size=VOCAB):
+    """A tokenizer of the words w0, w1, …, each its own number."""
+    from tokenizers import Tokenizer, pre_tokenizers
+    from tokenizers.models import WordLevel
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(WordLevel({f"w{i}": i for i in range(size)}, unk_token="w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="w0")
+
+
+def texts(count, longest=9, seed=0, vocabulary=VOCAB):
+    """Texts of three or more tokens, of every length in turn."""
+    rng = np.random.default_rng(seed)
+    return [rng.integers(3, vocabulary, 3 + i % (longest - 2)).tolist() for i in range(count)]
+
+
+def asked(rows, options, labels, name="made"):
+    """A task whose prompts are these token ids, written as words."""
+    prompts = tuple(" ".join(f"w{i}" for i in row) for row in rows)
+    return ld.Task(
+        name=name,
+        prompts=prompts,
+        options=tuple(f" w{i}" for i in options),
+        labels=np.asarray(labels),
+        texts=prompts,
+        template="{text}",
+        source="made here",
+        license="CC0-1.0",
+    )
+
+
+class Plain:
+    """A Hugging Face model whose named parts can be taken away, one hook each; knows nothing of the package."""
+
+    def __init__(self, root, family):
+        self.root = root
+        blocks, norm, self.attn, self.mlp = PLACES[family]
+        self.blocks, self.norm = root.get_submodule(blocks), root.get_submodule(norm)
+        self.parallel = family == "neox_parallel"
+
+    def names(self, part):
+        return [f"L{i}.{kind}" for i in range(len(self.blocks)) for kind in PARTS[part]]
+
+    def _hook(self, label):
+        layer, kind = label.split(".")
+        block = self.blocks[int(layer[1:])]
+
+        def given_back(module, args, kwargs, output):
+            stream = args[0] if args else kwargs["hidden_states"]
+            return (stream, *output[1:]) if isinstance(output, tuple) else stream
+
+        def nothing(module, args, kwargs, output):
+            if isinstance(output, tuple):
+                return (torch.zeros_like(output[0]), *output[1:])
+            return torch.zeros_like(output)
+
+        module = block if kind == "layer" else block.get_submodule(getattr(self, kind))
+        return module.register_forward_hook(given_back if kind == "layer" else nothing, with_kwargs=True)
+
+    @torch.no_grad()
+    def logits(self, row, gone=()):
+        handles = [self._hook(label) for label in gone]
+        try:
+            return self.root(input_ids=torch.tensor([row]), use_cache=False).logits[0].double()
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def answers(self, rows, task, gone=()):
+        """`[row]` each: sum of cross-entropies, of right answers, and number of answers."""
+        loss, right, count = [], [], []
+        for number, row in enumerate(rows):
+            logits = self.logits(row, gone)
+            if task is None:
+                logits, target = logits[:-1], torch.tensor(row[1:])
+            else:
+                options = [int(option.strip()[1:]) for option in task.options]
+                logits, target = logits[-1:, options], torch.tensor([int(task.labels[number])])
+            loss.append(cross_entropy(logits, target, reduction="sum").item())
+            right.append((logits.argmax(-1) == target).sum().item())
+            count.append(len(target))
+        return np.array(loss), np.array(right, dtype=float), np.array(count, dtype=float)
+
+    def effects(self, rows, task, part):
+        """{quantity: what each removal costs per answer}, one removal at a time."""
+        clean, clean_right, count = self.answers(rows, task)
+        found = {"loss": [], "accuracy": []}
+        for label in self.names(part):
+            loss, right, _ = self.answers(rows, task, [label])
+            found["loss"].append((loss - clean).sum() / count.sum())
+            found["accuracy"].append((clean_right - right).sum() / count.sum())
+        return found
+
+    @torch.no_grad()
+    def sizes(self, row, part):
+        """{quantity: [token, component]} from the hidden states and what the modules write."""
+        writes, last = {}, []
+        with ExitStack() as stack:
+            for number, block in enumerate(self.blocks):
+                for kind in ("attn", "mlp"):
+
+                    def keep(module, args, output, key=(number, kind)):
+                        writes[key] = (output[0] if isinstance(output, tuple) else output)[0].double()
+
+                    handle = block.get_submodule(getattr(self, kind)).register_forward_hook(keep)
+                    stack.callback(handle.remove)
+            handle = self.norm.register_forward_pre_hook(lambda module, args: last.append(args[0][0].double()))
+            stack.callback(handle.remove)
+            out = self.root(input_ids=torch.tensor([row]), use_cache=False, output_hidden_states=True)
+        streams = [h[0].double() for h in out.hidden_states[: len(self.blocks)]] + last
+        relative, influence = [], []
+        for number, (before, after) in enumerate(pairwise(streams)):
+            a, m = writes[number, "attn"], writes[number, "mlp"]
+            pairs = {"attn": (before, before + a), "layer": (before, after)}
+            pairs["mlp"] = (before, before + m) if self.parallel else (before + a, before + a + m)
+            for kind in PARTS[part]:
+                h, new = pairs[kind]
+                relative.append((new - h).norm(dim=-1) / h.norm(dim=-1))
+                influence.append(1 - cosine_similarity(h, new, dim=-1))
+        return {"relative": torch.stack(relative, -1).numpy(), "influence": torch.stack(influence, -1).numpy()}
+
+
+def direct(plain, model, rows, task, part):
+    """{quantity: [component]}: diversity and net by Theorem 1 in loops, sizes from the hidden states."""
+    sums = {name: 0.0 for name in DIRECT}
+    answers, tokens, whole = 0, 0, np.zeros(2)
+    labels = plain.names(part)
+    for number, row in enumerate(rows):
+        for name, value in plain.sizes(row, part).items():
+            sums[name] = sums[name] + value.sum(0)
+        tokens += len(row)
+        if task is None:
+            prompts, options, gold = [row[: i + 1] for i in range(len(row) - 1)], list(range(VOCAB)), row[1:]
+        else:
+            prompts, gold = [row], [int(task.labels[number])]
+            options = [int(option.strip()[1:]) for option in task.options]
+        c = ld.contributions(model, prompts, options)
+        where = [
+            [
+                i
+                for i, o in enumerate(c.components)
+                if f"L{o.layer}.{o.kind if part == 'sublayer' else 'layer'}" == label
+            ]
+            for label in labels
+        ]
+        for u, t in zip(c.values, gold, strict=True):  # u [member, option]
+            mean, n = u.mean(0), len(u)
+            logits = u.sum(0)
+            p = np.exp(logits - logits.max()) / np.exp(logits - logits.max()).sum()
+            raw, centered, net = np.zeros(n), np.zeros(n), np.zeros(n)
+            for i in range(n):
+                off = mean - u[i]
+                for k in range(len(off)):
+                    raw[i] += off[k] ** 2 / len(off) / n
+                    centered[i] += (off[k] - off.mean()) ** 2 / len(off) / n
+                    net[i] += p[k] * u[i, k]
+                net[i] -= u[i, t]
+            whole += raw.sum(), centered.sum()
+            for name, value in zip(DIRECT, (raw, centered, net), strict=False):
+                sums[name] = sums[name] + np.array([value[at].sum() for at in where])
+            answers += 1
+    by = dict(zip(DIRECT, (*whole, answers, tokens, tokens), strict=True))
+    return {name: value / by[name] for name, value in sums.items()}
+
+
+@pytest.fixture(scope="module", params=["gpt2", "neox_parallel", "gemma2", "qwen3"])
+def case(request):
+    """(model, plain model, rows as ids, task of the same rows)."""
+    model = ld.load_model(FAMILIES[request.param](), tokenizer=words())
+    rows = texts(10)
+    task = asked(rows, [7, 11, 30], np.arange(10) % 3)
+    return model, Plain(model.architecture.root, request.param), rows, task
+
+
+@pytest.mark.parametrize("part", ["sublayer", "layer"])
+@pytest.mark.parametrize("of", ["texts", "task"])
+def test_effects_are_those_of_single_patched_passes(case, part, of):
+    """What a removal costs is what one plain pass without that module costs, of texts and of a task's options."""
+    model, plain, rows, task = case
+    check_effects(model, plain, rows, task if of == "task" else None, part)
+
+
+@pytest.mark.parametrize("part", ["sublayer", "layer"])
+def test_effects_in_a_trained_model_are_those_of_single_patched_passes(stories, part):
+    """The same law where layers do something."""
+    check_effects(stories, Plain(stories.architecture.root, "stories"), texts(5, vocabulary=500), None, part)
+
+
+def check_effects(model, plain, rows, task, part):
+    found = ld.depth.agreement(model, rows if task is None else task, part)
+    frame = found.frame()
+    assert frame.component.tolist() == [c.label for c in found.components]
+    assert sorted(frame.component) == sorted(plain.names(part))
+    frame = frame.set_index("component").loc[plain.names(part)]
+    for name, wanted in plain.effects(rows, task, part).items():
+        close(frame[name], wanted)
+    loss, right, count = plain.answers(rows, task)
+    close(found.loss, loss.sum() / count.sum())
+    close(found.accuracy, right.sum() / count.sum())
+
+
+@pytest.mark.parametrize("part", ["sublayer", "layer"])
+@pytest.mark.parametrize("of", ["texts", "task"])
+def test_direct_measures_are_theorem_1_and_the_hidden_states(case, part, of):
+    """Shares of diversity and net by loops over members and options; sizes from the streams before and behind."""
+    model, plain, rows, _ = case
+    rows, task = rows[:4], asked(rows[:4], [7, 11, 30], [0, 1, 2, 0]) if of == "task" else None
+    frame = ld.depth.agreement(model, rows if task is None else task, part).frame()
+    frame = frame.set_index("component").loc[plain.names(part)]
+    for name, wanted in direct(plain, model, rows, task, part).items():
+        close(frame[name], wanted, 2e-5)
+
+
+def test_a_layer_is_the_sum_of_its_sublayers():
+    """Shares of diversity and net add from sublayers to layers, row by row; removals do not."""
+    model = ld.load_model(FAMILIES["gpt2"]())
+    fine, coarse = (ld.depth.agreement(model, texts(6), part) for part in ("sublayer", "layer"))
+    for name in ("diversity", "diversity_centered", "net"):
+        a, b = (found.sums[:, found.quantities.index(name)] for found in (fine, coarse))
+        close(a.reshape(len(a), -1, 2).sum(2), b, 1e-9)
+    a, b = (found.sums[:, found.quantities.index("loss")] for found in (fine, coarse))
+    assert not np.allclose(a.reshape(len(a), -1, 2).sum(2), b, atol=1e-3)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "neox_parallel", "gemma2"])
+def test_block_influence_is_one_minus_the_cosine_of_hidden_states(family):
+    """1 − cos of the streams before and behind every layer, attention and MLP, at every token."""
+    root = FAMILIES[family]()
+    plain, rows = Plain(root, family), texts(4)
+    sizes = ld.depth.residual_norms(ld.load_model(root), rows)
+    for part in ("attn", "mlp", "layer"):
+        here = [i for i, c in enumerate(sizes.components) if c.kind == part]
+        wanted = np.concatenate([plain.sizes(row, part)["influence"] for row in rows])
+        close(sizes.influence[:, here], wanted)
+        close(sizes.relative[:, here], np.concatenate([plain.sizes(row, part)["relative"] for row in rows]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_small_influences_keep_their_digits(dtype):
+    """A layer of which the writes are a hundred-thousandth of the stream has an influence of 1e-10, not 0 or noise."""
+    root = llama()
+    with torch.no_grad():
+        for module in (root.model.layers[1].self_attn.o_proj, root.model.layers[1].mlp.down_proj):
+            module.weight *= 1e-4
+    plain = Plain(root.to(dtype).double(), "llama")
+    wanted = np.concatenate([plain.sizes(row, "attn")["influence"] for row in texts(4)])[:, 1]
+    sizes = ld.depth.residual_norms(ld.load_model(root.to(dtype)), texts(4))
+    here = [c.label for c in sizes.components].index("L1.attn")
+    assert wanted.max() < 1e-6
+    np.testing.assert_allclose(sizes.influence[:, here], wanted, rtol=1e-3 if dtype is torch.float32 else 0.2)
+
+
+def test_influence_of_a_write_that_turns_the_stream_round_is_two():
+    """1 − cos is 0 for a write along the stream, 1 at a right angle, 2 against it; never below or beyond."""
+    names = (ld.Component("attn", 0),)
+    text = np.zeros(5, dtype=int)
+    relative = np.array([[0.5], [2.0], [2.0], [1.0], [0.5]], dtype=np.float32)
+    cosine = np.array([[1.0], [-1.0], [-0.5], [0.0], [-1.0]], dtype=np.float32)
+    sizes = ld.depth.ResidualNorms(names, relative, cosine, relative, text, "made")
+    close(sizes.influence[:, 0], [0, 2, 1, 1 - 2**-0.5, 0], 1e-7)
+
+
+def knowing(seed=0, classes=3, per_class=20):
+    """(model, task): the last token gives the label away, only L0.mlp and what follows can tell, L1 writes nothing."""
+    root = llama(seed)
+    with torch.no_grad():
+        root.model.layers[0].self_attn.o_proj.weight.zero_()
+        for module in (root.model.layers[1].self_attn.o_proj, root.model.layers[1].mlp.down_proj):
+            module.weight.zero_()
+    rng = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(classes), per_class)
+    rows = [[*rng.integers(10, VOCAB, 4).tolist(), 3 + int(label)] for label in labels]
+    return ld.load_model(root, tokenizer=words()), asked(rows, [40, 41, 42], labels)
+
+
+def test_relevancy_is_nothing_for_the_useless_and_at_most_the_labels_entropy():
+    """A component that writes nothing tells nothing; one that reads the label tells some of H(Y), and no more."""
+    model, task = knowing()
+    frame = ld.depth.agreement(model, task).frame().set_index("component")
+    close(frame.relevancy[["L0.attn", "L1.attn", "L1.mlp"]], 0, 1e-9)
+    assert 1 < frame.relevancy["L0.mlp"] <= np.log2(3)
+    assert (frame.relevancy <= np.log2(3) + 1e-9).all()
+    close(frame.loc[["L1.attn", "L1.mlp"], ["loss", "accuracy", "influence"]], 0, 1e-9)
+
+
+def test_relevancy_of_noise_is_no_information():
+    """Labels that nothing in the prompt tells give no component a clear share of H(Y)."""
+    model, task = knowing()
+    mixed = asked(
+        [[int(w[1:]) for w in p.split()] for p in task.prompts],
+        [40, 41, 42],
+        np.random.default_rng(1).permutation(task.labels),
+    )
+    assert (ld.depth.agreement(model, mixed).frame().relevancy < 0.2).all()
+
+
+def test_relevancy_needs_eight_rows_of_every_class():
+    """With fewer there is no such quantity, in place of a number that means nothing; texts never have one."""
+    model, task = knowing(per_class=8)
+    assert "relevancy" in ld.depth.agreement(model, task).quantities
+    few = asked([[int(w[1:]) for w in p.split()] for p in task.prompts][:-1], [40, 41, 42], task.labels[:-1])
+    assert "relevancy" not in ld.depth.agreement(model, few).quantities
+    assert "relevancy" not in ld.depth.agreement(model, texts(6)).quantities
+
+
+@pytest.fixture(scope="module")
+def found():
+    """An agreement over 16 texts and eight sublayers."""
+    return ld.depth.agreement(ld.load_model(llama(num_hidden_layers=4)), texts(16))
+
+
+def needed(frame, name):
+    """What is most needed is largest: net helps below 0, everything else above."""
+    return -frame[name] if name == "net" else frame[name]
+
+
+def test_values_are_ratios_of_sums(found):
+    """The frame's number is Σ sums / Σ counts over rows, its interval low ≤ high, its ranks 1 to n."""
+    frame = found.frame()
+    for number, name in enumerate(found.quantities):
+        close(frame[name], found.sums[:, number].sum(0) / found.counts[:, number].sum(), 1e-12)
+        assert (frame[f"{name}_low"] <= frame[f"{name}_high"]).all()
+        assert (frame[f"{name}_rank_low"] <= frame[f"{name}_rank_high"]).all()
+        assert frame[f"{name}_rank"].sum() == len(frame) * (len(frame) + 1) / 2
+        close(frame[f"{name}_rank"], needed(frame, name).rank(ascending=False), 1e-12)
+    assert sorted(frame.net_rank) == list(range(1, len(frame) + 1))
+    assert found.quantities == (*DIRECT, *EFFECTS)
+
+
+def test_intervals_are_the_jackknifes_by_hand(found):
+    """The interval of a ratio over rows leaves each row out in turn; few rows have none, but for shares of answers."""
+    number = found.quantities.index("loss")
+    sums, counts = found.sums[:, number], found.counts[:, number]
+    rest = np.array([np.delete(sums, i, 0).sum(0) / np.delete(counts, i).sum() for i in range(len(sums))])
+    frame = found.frame()
+    low, high = jackknife(frame["loss"].to_numpy(), rest)
+    close(frame["loss_low"], low, 1e-9)
+    close(frame["loss_high"], high, 1e-9)
+    assert ((frame.loss_low <= frame.loss) & (frame.loss <= frame.loss_high)).all()
+    few = replace(found, sums=found.sums[:7], counts=found.counts[:7]).frame()
+    assert few[["loss_low", "net_high", "loss_rank_low", "accuracy_rank_high"]].isna().all(axis=None)
+    assert few[["accuracy_low", "accuracy_high"]].notna().all(axis=None)
+    assert "no intervals" in few.attrs["intervals"]
+
+
+def test_correlations_are_spearmans_of_the_frame(found):
+    """Every correlation is scipy's of the frame's columns, oriented to be positive where the measure tells."""
+    frame, rows = found.frame(), found.correlations()
+    assert set(rows.kind) == {"all", "attn", "mlp"}
+    assert len(rows) == len(DIRECT) * len(EFFECTS) * 3
+    for _, row in rows.iterrows():
+        some = frame if row.kind == "all" else frame[frame.kind == row.kind]
+        by = spearmanr(needed(some, row.measure), needed(some, row.effect)).statistic
+        base = spearmanr(some.influence, some[row.effect]).statistic
+        np.testing.assert_allclose(row.correlation, by, atol=1e-9)
+        if row.measure != "influence":
+            np.testing.assert_allclose(row.better, by - base, atol=1e-9)
+        for low, high in (
+            ("spread_low", "spread_high"),
+            ("low_components", "high_components"),
+            ("better_low", "better_high"),
+        ):
+            assert np.isnan(row[low]) or row[low] <= row[high]
+        assert np.isnan(row.spread_low) or (row.spread_low >= -1 and row.spread_high <= 1)
+        assert np.isnan(row.corrected) or abs(row.correlation) - 1e-12 <= abs(row.corrected) <= 1
+    layers = ld.depth.agreement(ld.load_model(llama()), texts(6), "layer")
+    assert set(layers.correlations().kind) <= {"all", "layer"}
+
+
+def test_a_measure_that_tells_is_found():
+    """Planted sums: net that ranks as the losses do (upside down) correlates 1, diversity that is reversed −1."""
+    names = tuple(ld.Component(kind, layer) for layer in range(4) for kind in ("attn", "mlp"))
+    truth = np.arange(8.0)
+    quantities = (*DIRECT, *EFFECTS)
+    noise = np.random.default_rng(0).normal(0, 1e-3, (12, 7, 8))
+    signs = {"net": -1, "diversity": -1}
+    sums = np.stack([signs.get(name, 1) * truth for name in quantities])[None] + noise
+    made = ld.depth.Agreement(names, quantities, sums, np.ones((12, 7)), 1.0, 0.5, "made", "12 texts", 0)
+    rows = made.correlations().query("kind == 'all' and effect == 'loss'").set_index("measure")
+    close(rows.correlation[["net", "diversity", "influence"]], [1, -1, 1], 1e-12)
+    close(rows.better[["net", "diversity"]], [0, -2], 1e-12)
+    assert rows.better_high["diversity"] < 0 <= rows.better_high["net"]
+    frame = made.frame().set_index("component")
+    assert frame.net_rank["L3.mlp"] == frame.loss_rank["L3.mlp"] == 1
+    assert frame.diversity_rank["L3.mlp"] == 8
+
+
+def test_seeds_repeat_and_differ(found):
+    """The same seed gives the same; another seed other draws, around the same estimates, whose intervals draw none."""
+    again, other = replace(found), replace(found, seed=1)
+    for name in ("frame", "correlations", "stability"):
+        a, b, c = (getattr(x, name)() for x in (found, again, other))
+        pd.testing.assert_frame_equal(a, b)
+        assert name == "frame" or not a.equals(c)
+    close(found.frame()[list(found.quantities)], other.frame()[list(found.quantities)], 1e-12)
+    close(found.correlations().correlation, other.correlations().correlation, 1e-12)
+
+
+def test_stability_is_a_split_and_spearman_brown(found):
+    """`rows_needed` is n·0.9(1 − r)/(0.1 r) from the largest size, and identical rows need one."""
+    rows = found.stability(50)
+    assert rows.rows.max() == len(found.sums) // 2
+    for _, some in rows.groupby("quantity"):
+        last = some.sort_values("rows").iloc[-1]
+        r = last.correlation
+        want = max(1, last.rows * 0.9 * (1 - r) / (0.1 * r)) if r > 0 else np.inf
+        assert some.rows_needed.nunique() == 1
+        if np.isfinite(want):
+            assert want - 1e-9 <= last.rows_needed < want + 1
+        else:
+            assert last.rows_needed == np.inf
+        known = some.correlation.notna()
+        assert (some.low <= some.high).eq(known).all()  # no interval where most pairs are all ties
+    alike = np.tile(found.sums[:1], (8, 1, 1))
+    alike[:, 6] = np.arange(8)
+    same = ld.depth.Agreement(
+        found.components, found.quantities, alike, np.ones((8, 7)), 1.0, 0.5, "made", "8 texts", 0
+    ).stability()
+    close(same.correlation, 1, 1e-12)
+    assert (same.rows_needed == 1).all()
+
+
+def test_the_rank_of_what_never_varies_needs_no_number_of_rows():
+    """Where no removal changes accuracy there is no rank to be stable, and no number of rows gives one."""
+    names = tuple(ld.Component(kind, layer) for layer in range(3) for kind in ("attn", "mlp"))
+    sums = np.random.default_rng(0).normal(size=(8, 7, 6))
+    sums[:, 6] = 0
+    made = ld.depth.Agreement(names, (*DIRECT, *EFFECTS), sums, np.ones((8, 7)), 1.0, 0.5, "made", "8 texts", 0)
+    rows = made.stability(20).query("quantity == 'accuracy'")
+    assert rows[["correlation", "low", "high", "rows_needed"]].isna().all(axis=None)
+
+
+def test_ties_stay_ties_in_resamples():
+    """Two components that lose as many answers share a rank in every resample, as whole numbers say."""
+    from layerdiv_tl.depth.agreement import _ranks
+
+    names = tuple(ld.Component(kind, layer) for layer in range(6) for kind in ("attn", "mlp"))
+    sums = np.random.default_rng(0).integers(0, 2, (200, 7, 12)).astype(float)
+    made = ld.depth.Agreement(names, (*DIRECT, *EFFECTS), sums, np.ones((200, 7)), 1.0, 0.5, "made", "200 texts", 0)
+    counts = np.random.default_rng(0).multinomial(200, np.full(200, 1 / 200), size=1000)
+    whole = counts @ sums[:, 6].astype(int)
+    assert (np.sort(whole, axis=1)[:, 1:] == np.sort(whole, axis=1)[:, :-1]).any(1).mean() > 0.5
+    np.testing.assert_array_equal(_ranks("accuracy", made._drawn[:, 6]), pd.DataFrame(-whole).rank(axis=1))
+
+
+def test_ranks_of_two_layers_correlate_with_nothing():
+    """Two components always correlate ±1, so there are no rows of them, in a frame with its columns."""
+    found = ld.depth.agreement(ld.load_model(llama(num_hidden_layers=2)), texts(6), "layer")
+    assert len(found.frame()) == 2
+    assert found.correlations().empty
+    sublayers = ld.depth.agreement(ld.load_model(llama(num_hidden_layers=2)), texts(6)).correlations()
+    assert set(sublayers.kind) == {"all"}
+    assert found.correlations().columns.equals(sublayers.columns)
+
+
+def test_agreement_survives_the_disk(found, tmp_path):
+    """What is loaded has the same fields and the same frames."""
+    loaded = ld.depth.Agreement.load(found.save(tmp_path / "a.safetensors"))
+    assert loaded.components == found.components
+    assert loaded.quantities == found.quantities
+    assert (loaded.sums == found.sums).all()
+    assert (loaded.counts == found.counts).all()
+    for name in ("frame", "correlations", "stability"):
+        pd.testing.assert_frame_equal(getattr(loaded, name)(), getattr(found, name)())
+
+
+LENGTHS = [np.random.default_rng(7 + n).integers(3, VOCAB, n).tolist() for n in range(3, 19)]
+
+
+def halves(plan, rows):
+    """(scoring rows, measured rows): texts of different lengths are known by how many answers they gave."""
+    measured = [next(i for i, row in enumerate(rows) if len(row) - 1 == count) for count in plan.count]
+    return [i for i in range(len(rows)) if i not in measured], measured
+
+
+@pytest.mark.parametrize("part", ["layer", "attn", "mlp", "sublayer"])
+@pytest.mark.parametrize("family", ["llama", "neox_parallel"])
+def test_a_plan_scores_on_some_rows_and_measures_on_others(family, part):
+    """Scores by brute force on the rows that were not measured; every column a pass without so many at once."""
+    root = llama(2, num_hidden_layers=4) if family == "llama" else FAMILIES[family]()
+    plain = Plain(root, family)
+    plan = ld.depth.drop_plan(ld.load_model(root), LENGTHS, 2, part=part, scoring=0.4, random=3, seed=5)
+    scored, measured = halves(plan, LENGTHS)
+    assert len(set(measured)) == len(plan.count) == plan.provenance["rows"]["measured"]
+    assert len(scored) == plan.provenance["rows"]["scored"] == round(0.4 * len(LENGTHS))
+    labels = [c.label for c in plan.candidates]
+    scores = dict(zip(plain.names(part), plain.effects([LENGTHS[i] for i in scored], None, part)["loss"], strict=True))
+    every = dict(zip(plain.names(part), plain.effects(LENGTHS, None, part)["loss"], strict=True))
+    assert set(labels) == set(scores)
+    close(plan.values, [scores[label] for label in labels])
+    assert not np.allclose(plan.values, [every[label] for label in labels], atol=1e-4)
+    assert [c.label for c in plan.dropped] == sorted(labels, key=scores.__getitem__)[:2]
+    bent = np.concatenate([plain.sizes(LENGTHS[i], part)["influence"] for i in scored]).mean(0)
+    bent = dict(zip(plain.names(part), bent, strict=True))
+    assert [c.label for c in plan.influence_dropped] == sorted(labels, key=bent.__getitem__)[:2]
+    assert plan.loss.shape == plan.right.shape == (len(measured), 1 + 2 + 2 + 3)
+    sets = [(), *(p[:k] for p in (plan.dropped, plan.influence_dropped) for k in (1, 2)), *plan.random_dropped]
+    for column, gone in enumerate(sets):
+        loss, right, count = plain.answers([LENGTHS[i] for i in measured], None, [c.label for c in gone])
+        close(plan.loss[:, column], loss, 2e-5)
+        close(plan.right[:, column], right)
+        close(plan.count, count)
+    for gone in plan.random_dropped:
+        assert len(set(gone)) == 2
+        assert set(gone) <= set(plan.candidates)
+
+
+def test_a_plan_is_not_chosen_by_the_rows_that_measure_it():
+    """Where the two halves of a task prefer different plans, the plan is the scoring half's."""
+    root = llama(num_hidden_layers=4)
+    plain, model = Plain(root, "llama"), ld.load_model(root, tokenizer=words())
+    disagreed = 0
+    for seed in range(8):
+        rows = texts(12, seed=seed)
+        task = asked(rows, [7, 11, 30], np.arange(12) % 3)
+        plan = ld.depth.drop_plan(model, task, 1, random=1, seed=seed)
+        loss, _, _ = plain.answers(rows, task)
+        measured = [int(np.abs(loss - mine).argmin()) for mine in plan.loss[:, 0]]
+        close(loss[measured], plan.loss[:, 0])
+        best = []
+        for some in ([i for i in range(12) if i not in measured], measured):
+            half = asked([rows[i] for i in some], [7, 11, 30], task.labels[some])
+            costs = plain.effects([rows[i] for i in some], half, "layer")["loss"]
+            best.append(plain.names("layer")[int(np.argmin(costs))])
+        assert plan.dropped[0].label == best[0]
+        disagreed += best[0] != best[1]
+    assert disagreed
+
+
+@pytest.fixture(scope="module")
+def plan():
+    return ld.depth.drop_plan(ld.load_model(llama(2, num_hidden_layers=4)), LENGTHS, 2, random=5)
+
+
+def test_frames_of_a_plan_are_those_of_its_arrays(plan):
+    """Means per answer of every plan and size, growth against none on the same rows; random plans pooled."""
+    frame = plan.frame()
+    assert frame.plan.tolist() == ["none", "plan", "plan", "influence", "influence", "random"]
+    assert frame.dropped.tolist() == [0, 1, 2, 1, 2, 2]
+    loss, right = plan.loss.sum(0) / plan.count.sum(), plan.right.sum(0) / plan.count.sum()
+    pooled = [*loss[:5], loss[5:].mean()]
+    close(frame.loss, pooled, 1e-12)
+    close(frame.loss_growth, np.array(pooled) - loss[0], 1e-12)
+    close(frame.accuracy, [*right[:5], right[5:].mean()], 1e-12)
+    close(frame.accuracy_lost, right[0] - np.array([*right[:5], right[5:].mean()]), 1e-12)
+    close(frame[["loss_low", "loss_high"]].iloc[-1], np.quantile(loss[5:], [0.025, 0.975]), 1e-9)
+    for name in ("loss", "accuracy", "loss_growth", "accuracy_lost"):
+        assert (frame[f"{name}_low"] <= frame[f"{name}_high"]).all()
+    close(frame.loc[0, ["loss_growth", "loss_growth_low", "loss_growth_high"]].astype(float), 0, 1e-12)
+
+
+def test_against_is_the_difference_on_the_same_rows(plan):
+    """This plan's loss and accuracy less the others', and the share of random plans that lose more."""
+    rows = plan.against().set_index("other")
+    loss, right = plan.loss.sum(0) / plan.count.sum(), plan.right.sum(0) / plan.count.sum()
+    close(rows.loss["influence"], loss[2] - loss[4], 1e-12)
+    close(rows.loss["random"], loss[2] - loss[5:].mean(), 1e-12)
+    close(rows.accuracy["influence"], right[2] - right[4], 1e-12)
+    close(rows.accuracy["random"], right[2] - right[5:].mean(), 1e-12)
+    close(rows.beaten["random"], (loss[5:] > loss[2]).mean(), 1e-12)
+    assert (rows.loss_low <= rows.loss).all()
+    assert (rows.loss <= rows.loss_high).all()
+    diff = plan.loss[:, 2] - plan.loss[:, 4]
+    left_out = [np.delete(diff, i).sum() / np.delete(plan.count, i).sum() for i in range(len(diff))]
+    by_hand = jackknife(diff.sum() / plan.count.sum(), np.array(left_out))
+    close(rows.loc["influence", ["loss_low", "loss_high"]].astype(float), by_hand, 1e-9)
+    # Rows on which both are as right are no proof that others are: accuracies differ by up to what one row may.
+    assert (rows.accuracy_low < rows.accuracy).all()
+    assert (rows.accuracy < rows.accuracy_high).all()
+
+
+def test_a_plan_does_not_beat_itself(plan):
+    """Random plans that happen to be the plan lose exactly as much, whatever the order of a sum."""
+    from dataclasses import replace
+
+    for seed in range(20):
+        lost = np.random.default_rng(seed).exponential(size=(157, 1)).repeat(10, 1)
+        same = replace(plan, loss=lost, right=np.zeros_like(lost), count=np.ones(157))
+        assert (same.against().beaten == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("part", "scores", "attn", "mlp"),
+    [
+        ("layer", {"L0.layer": 0.2, "L1.layer": 0.1, "L2.layer": 0.3}, [1, 0], [1, 0]),
+        ("attn", {"L0.attn": 3, "L1.attn": 2, "L2.attn": 1}, [2, 1], []),
+        ("mlp", {"L0.mlp": -1, "L1.mlp": 0, "L2.mlp": -2}, [], [2, 0]),
+        (
+            "sublayer",
+            {f"L{i}.{k}": 9 for i in range(3) for k in ("attn", "mlp")} | {"L2.mlp": 1, "L1.attn": 0},
+            [1],
+            [2],
+        ),
+    ],
+)
+def test_lists_for_llm_drop(part, scores, attn, mlp, tmp_path):
+    """Layers are in both lists, a sublayer in its own, first to go first; files hold them and where they are from."""
+    plan = ld.depth.drop_plan(ld.load_model(llama()), LENGTHS, 2, scores, part, random=1)
+    assert plan.score == "given"
+    assert plan.llm_drop() == {"drop_attn_list": attn, "drop_mlp_list": mlp}
+    assert dict(zip([c.label for c in plan.candidates], plan.values, strict=True)) == pytest.approx(scores)
+    written = json.loads(plan.export(tmp_path / "plan.json").read_text(encoding="utf-8"))
+    assert (written["drop_attn_list"], written["drop_mlp_list"]) == (attn, mlp)
+    assert plan.provenance["rows"]["sha256"] in json.dumps(written)
+    assert plan.provenance["weights"] in json.dumps(written)
+    frame = plan.components()
+    read = pd.read_csv(plan.export(tmp_path / "plan.csv"))
+    assert read.component.tolist() == frame.component.tolist()
+    close(read.score, plan.values, 0)
+    assert read.place.tolist() == frame.place.tolist()
+    gone = read[read.place > 0].sort_values("place").component.tolist()
+    assert gone == [c.label for c in plan.dropped]
+    assert set(read.rows_sha256) == {plan.provenance["rows"]["sha256"]}
+    for path in (tmp_path / "plan.yaml", tmp_path / "plan", None, 3, tmp_path / "plan.csv" / "inside.csv"):
+        with pytest.raises(ld.InputError):
+            plan.export(path)
+
+
+def test_own_scores_go_by_components_too():
+    """Scores may be given under components, or under labels; the smallest goes first, of equal ones the first."""
+    model = ld.load_model(llama())
+    scores = {ld.Component("layer", i): 1.0 for i in range(3)}
+    assert [c.label for c in ld.depth.drop_plan(model, LENGTHS, 2, scores, random=1).dropped] == [
+        "L0.layer",
+        "L1.layer",
+    ]
+
+
+@pytest.mark.parametrize("score", ["accuracy", "diversity", "diversity_centered", "net", "relative", "influence"])
+def test_every_quantity_can_score(score):
+    """What is least needed by a quantity goes first, as `agreement` on the scoring rows ranks it."""
+    model = ld.load_model(llama(num_hidden_layers=4))
+    plan = ld.depth.drop_plan(model, LENGTHS, 2, score, "sublayer", random=1)
+    scored, _ = halves(plan, LENGTHS)
+    frame = ld.depth.agreement(model, [LENGTHS[i] for i in scored]).frame()
+    close(plan.components().score.abs(), frame[score].abs(), 1e-6)
+    order = needed(frame, score).argsort(kind="stable")
+    assert [c.label for c in plan.dropped] == frame.component[order].tolist()[:2]
+
+
+def test_rows_that_are_drawn_follow_the_seed(plan):
+    """The same seed gives the same plan, another seed other rows or other random plans."""
+    model = ld.load_model(llama(2, num_hidden_layers=4))
+    again, other = (ld.depth.drop_plan(model, LENGTHS, 2, random=5, seed=seed) for seed in (0, 1))
+    assert again.random_dropped == plan.random_dropped
+    assert (again.loss == plan.loss).all()
+    assert set(other.count) != set(plan.count)
+    assert other.random_dropped != plan.random_dropped
+    assert other.provenance["rows"]["sha256"] == plan.provenance["rows"]["sha256"]
+
+
+def test_a_plan_survives_the_disk(plan, tmp_path):
+    """What is loaded has the same fields, frames and files."""
+    loaded = ld.depth.DropPlan.load(plan.save(tmp_path / "p.safetensors"))
+    assert loaded.dropped == plan.dropped
+    assert loaded.random_dropped == plan.random_dropped
+    assert loaded.provenance == plan.provenance
+    for name in ("frame", "against", "components"):
+        pd.testing.assert_frame_equal(getattr(loaded, name)(), getattr(plan, name)())
+    assert loaded.export(tmp_path / "a.json").read_bytes() == plan.export(tmp_path / "b.json").read_bytes()
+    assert loaded.export(tmp_path / "a.csv").read_bytes() == plan.export(tmp_path / "b.csv").read_bytes()
+
+
+def test_uses_of_a_reused_layer_go_one_by_one(tmp_path):
+    """A block listed twice: its uses are removed apart; a list of layers cannot say so, a table can."""
+    root = llama()
+    root.model.layers[2] = root.model.layers[0]
+    model = ld.load_model(root)
+    scores = {"L0@1.layer": 3, "L1.layer": 2, "L0@2.layer": 1}
+    plan = ld.depth.drop_plan(model, LENGTHS, 1, scores, random=1)
+    assert [c.label for c in plan.dropped] == ["L0@2.layer"]
+    _, measured = halves(plan, LENGTHS)
+    for number, row in enumerate(measured):
+        calls = []
+
+        def second(module, args, output, calls=calls):
+            calls.append(None)
+            return args[0] if len(calls) == 2 else output
+
+        handle = root.model.layers[0].register_forward_hook(second)
+        with torch.no_grad():
+            logits = root(input_ids=torch.tensor([LENGTHS[row]]), use_cache=False).logits[0, :-1].double()
+        handle.remove()
+        wanted = cross_entropy(logits, torch.tensor(LENGTHS[row][1:]), reduction="sum").item()
+        close(plan.loss[number, 1], wanted)
+    for call in (plan.llm_drop, lambda: plan.export(tmp_path / "p.json")):
+        with pytest.raises(ld.InputError, match="repeat"):
+            call()
+    assert not (tmp_path / "p.json").exists()
+    read = pd.read_csv(plan.export(tmp_path / "p.csv"))
+    assert read.component.tolist() == ["L0@1.layer", "L1.layer", "L0@2.layer"]
+    # A number of a layer is not a place in the list of blocks here, whatever goes.
+    root.model.layers[1], root.model.layers[2] = root.model.layers[0], root.model.layers[1]
+    again = ld.depth.drop_plan(root, LENGTHS, 1, {"L0@1.layer": 3, "L0@2.layer": 2, "L1.layer": 1}, random=1)
+    with pytest.raises(ld.InputError, match="repeat"):
+        again.llm_drop()
+    frame = ld.depth.agreement(root, LENGTHS).frame()
+    assert frame.component.tolist() == ["L0@1.attn", "L0@1.mlp", "L0@2.attn", "L0@2.mlp", "L1.attn", "L1.mlp"]
+
+
+def test_batches_do_not_matter():
+    """The same numbers for any size of batch."""
+    model = ld.load_model(FAMILIES["gemma2"](), tokenizer=words())
+    for rows in (LENGTHS, asked(LENGTHS, [7, 11, 30], np.arange(len(LENGTHS)) % 3)):
+        one, all_ = (ld.depth.agreement(model, rows, batch_tokens=tokens) for tokens in (1, 10_000))
+        close(one.sums, all_.sums, 1e-4)
+        close(one.counts, all_.counts)
+
+
+def test_the_users_model_is_left_as_it_was():
+    """No hook, mode or weight changes."""
+    root = llama().train()
+    before = {name: tensor.clone() for name, tensor in root.state_dict().items()}
+    ld.depth.agreement(root, LENGTHS)
+    ld.depth.drop_plan(root, LENGTHS, 1, random=1)
+    assert root.training
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in root.modules())
+    assert all(torch.equal(before[name], tensor) for name, tensor in root.state_dict().items())
+
+
+def test_half_precision_agrees_with_itself_in_plain_passes():
+    """In bfloat16 the effects are those of the bfloat16 model, up to its own rounding."""
+    root = llama().bfloat16()
+    plain = Plain(root, "llama")
+    frame = ld.depth.agreement(ld.load_model(root), LENGTHS).frame().set_index("component")
+    wanted = plain.effects(LENGTHS, None, "sublayer")
+    close(frame.loc[plain.names("sublayer"), "loss"], wanted["loss"], 0.03)
+
+
+FULL = {"L0.layer": 0.3, "L1.layer": 0.1, "L2.layer": 0.2}
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda m: ld.depth.agreement(m, [[1, 2], [3]]),
+        lambda m: ld.depth.agreement(m, []),
+        lambda m: ld.depth.agreement(m, LENGTHS, "head"),
+        lambda m: ld.depth.agreement(m, LENGTHS, "attn"),
+        lambda m: ld.depth.agreement(m, LENGTHS, None),
+        lambda m: ld.depth.agreement(m, LENGTHS, ["layer"]),
+        lambda m: ld.depth.agreement(m, LENGTHS, seed="x"),
+        lambda m: ld.depth.agreement(m, LENGTHS, seed=-1),
+        lambda m: ld.depth.agreement(m, LENGTHS, batch_tokens=0),
+        lambda m: ld.depth.agreement(m, asked(LENGTHS, [7, 11], np.zeros(len(LENGTHS), int))),
+        lambda m: ld.depth.agreement(m, LENGTHS[:3]).stability(),
+        lambda m: ld.depth.agreement(m, LENGTHS).stability(0),
+        lambda m: ld.depth.agreement(m, LENGTHS).stability(1.5),
+        lambda m: ld.depth.agreement(m, LENGTHS).stability(True),
+        *[lambda m, b=b: ld.depth.drop_plan(m, LENGTHS, b) for b in (0, 3, 99, -1, True, 1.0, "1", None)],
+        lambda m: ld.depth.drop_plan(m, LENGTHS, 6, part="sublayer"),
+        lambda m: ld.depth.drop_plan(m, LENGTHS, 1, "size"),
+        lambda m: ld.depth.drop_plan(m, LENGTHS, 1, "relevancy"),
+        lambda m: ld.depth.drop_plan(m, LENGTHS, 1, None),
+        lambda m: ld.depth.drop_plan(m, LENGTHS, 1, 3),
+        lambda m: ld.depth.drop_plan(m, LENGTHS, 1, part="head"),
+        lambda m: ld.depth.drop_plan(m, LENGTHS, 1, part=["layer"]),
+        *[lambda m, r=r: ld.depth.drop_plan(m, LENGTHS, 1, random=r) for r in (-1, 1.5, "x", True, None)],
+        *[
+            lambda m, s=s: ld.depth.drop_plan(m, LENGTHS, 1, scoring=s)
+            for s in (0, 1, 1.5, -0.1, "x", np.nan, None, True)
+        ],
+        *[lambda m, s=s: ld.depth.drop_plan(m, LENGTHS, 1, seed=s) for s in (-1, "x", 1.5, None)],
+        lambda m: ld.depth.drop_plan(m, LENGTHS[:1], 1),
+        lambda m: ld.depth.drop_plan(m, LENGTHS, 1, batch_tokens=0),
+        lambda m: ld.depth.drop_plan(m, [[1, 2], [3]], 1),
+        lambda m: ld.depth.drop_plan(m, LENGTHS, 1, {}),
+        lambda m: ld.depth.drop_plan(m, LENGTHS, 1, {"L0.layer": 0.3, "L1.layer": 0.1}),
+        lambda m: ld.depth.drop_plan(m, LENGTHS, 1, FULL | {"L3.layer": 0.1}),
+        lambda m: ld.depth.drop_plan(m, LENGTHS, 1, FULL | {"L0.attn": 0.1}),
+        lambda m: ld.depth.drop_plan(m, LENGTHS, 1, FULL | {"nonsense": 0.1}),
+        lambda m: ld.depth.drop_plan(m, LENGTHS, 1, FULL | {7: 0.1}),
+        *[
+            lambda m, v=v: ld.depth.drop_plan(m, LENGTHS, 1, FULL | {"L1.layer": v})
+            for v in (np.nan, np.inf, "a", None, [1])
+        ],
+        lambda m: ld.depth.drop_plan(m, LENGTHS, 1, FULL | {ld.Component("layer", 0): 0.7}),
+        lambda m: ld.depth.drop_plan(m, LENGTHS, 1, FULL | {"L1.layer": True}),
+        lambda m: ld.depth.drop_plan(m, LENGTHS, 1, FULL | {"L1.layer": 10**400}),
+        lambda m: ld.depth.drop_plan(m, LENGTHS, 1, FULL | {"L1.layer": np.complex128(1)}),
+        lambda m: ld.depth.drop_plan(m, LENGTHS, 1, pd.Series(FULL)),
+        lambda m: ld.depth.drop_plan(m, LENGTHS, 1, np.arange(3.0)),
+    ],
+)
+def test_bad_input_is_refused_in_a_sentence(call):
+    """What cannot be used is refused in words that say what to do, and gives no number."""
+    with pytest.raises(ld.InputError) as refused:
+        call(ld.load_model(llama()))
+    says = str(refused.value)
+    assert says.endswith(".")
+    assert len(says.split()) > 5
+    assert "\n" not in says
+
+
+def test_options_must_be_single_tokens():
+    """A task whose options are several tokens of this model is refused; so are options that are the same token."""
+    model = ld.load_model(llama(), tokenizer=words())
+    task = asked(LENGTHS, [7, 11], np.arange(len(LENGTHS)) % 2)
+    from dataclasses import replace
+
+    for options in ((" w7 w8", " w9 w10"), (" w7", " w7"), (" unheard", " of")):
+        for call in (
+            lambda t: ld.depth.agreement(model, t),
+            lambda t: ld.depth.drop_plan(model, t, 1),
+        ):
+            with pytest.raises(ld.InputError):
+                call(replace(task, options=options))
+
+
+def test_one_row_has_effects_but_no_interval_of_rows():
+    """One text has effects, and one measured row a loss; their intervals are NaN, their stability is refused."""
+    found = ld.depth.agreement(ld.load_model(llama()), LENGTHS[:1])
+    plain = Plain(llama(), "llama")
+    close(found.frame().loss, plain.effects(LENGTHS[:1], None, "sublayer")["loss"])
+    bounds = ["loss_low", "loss_high", "net_rank_low", "influence_high"]
+    assert found.frame()[bounds].isna().all(axis=None)
+    assert found.correlations()[["corrected", "spread_low", "spread_high", "better_low"]].isna().all(axis=None)
+    with pytest.raises(ld.InputError, match="at least 4 rows"):
+        found.stability()
+    plan = ld.depth.drop_plan(ld.load_model(llama()), LENGTHS[:2], 1, random=3)
+    assert len(plan.count) == 1
+    assert np.isfinite(plan.frame().loss).all()
+    assert plan.frame().loss_low[:3].isna().all()
+    assert plan.against()[["loss_low", "loss_high"]].isna().all(axis=None)
+
+
+def test_labels_that_name_no_option_are_refused():
+    """A test split whose labels are −1 has no right answers to count."""
+    for label in (-1, 2):
+        with pytest.raises(ld.InputError, match="labels"):
+            asked(LENGTHS, [7, 11], [label, *[0] * (len(LENGTHS) - 1)])
+
+
+def test_a_plan_leaves_something():
+    """A model of one layer has no plan of layers, and one of sublayers."""
+    model = ld.load_model(llama(num_hidden_layers=1))
+    with pytest.raises(ld.InputError, match="choose another part"):
+        ld.depth.drop_plan(model, LENGTHS, 1)
+    assert len(ld.depth.drop_plan(model, LENGTHS, 1, part="sublayer", random=1).candidates) == 2

@@ -1,0 +1,197 @@
+"""Theorem 1 and its halves, as laws on random ensembles and against loops."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+import layerdiv_tl as ld
+from tests.conftest import llama
+
+numbers = st.floats(-50, 50, allow_nan=False, width=64)
+
+
+@st.composite
+def ensembles(draw):
+    """Members, a one-hot or a dense target, as arguments of decompose."""
+    n, members, k = draw(st.integers(1, 4)), draw(st.integers(1, 6)), draw(st.integers(2, 5))
+    u = draw(arrays(np.float64, (n, members, k), elements=numbers))
+    if draw(st.booleans()):
+        return u, {"labels": draw(st.lists(st.integers(0, k - 1), min_size=n, max_size=n))}
+    return u, {"target": draw(arrays(np.float64, (n, k), elements=numbers))}
+
+
+def brute(u, gold=None, target=None):
+    """Eq. 7-8 written out in loops: loss, bias, diversity."""
+    n, members, k = u.shape
+    loss = bias = diversity = 0.0
+    for e in range(n):
+        for j in range(k):
+            t = target[e][j] if target is not None else float(gold[e] == j)
+            mean = sum(u[e][i][j] for i in range(members)) / members
+            loss += (t - mean) ** 2 / n / k
+            for i in range(members):
+                bias += (t - u[e][i][j]) ** 2 / n / k / members
+                diversity += (mean - u[e][i][j]) ** 2 / n / k / members
+    return loss, bias, diversity
+
+
+@settings(max_examples=60, deadline=None)
+@given(ensembles())
+def test_theorem_1_holds_in_raw_centered_and_shift(case):
+    """loss = bias − diversity, three times, and raw is centered + shift."""
+    u, truth = case
+    d = ld.decompose(u, **truth)
+    for part in (d, d.centered, d.shift):
+        assert part.loss == pytest.approx(part.bias - part.diversity, rel=1e-9, abs=1e-9)
+        assert part.gap < 1e-9
+    for term in ("loss", "bias", "diversity", "zero_bias"):
+        assert getattr(d, term) == pytest.approx(
+            getattr(d.centered, term) + getattr(d.shift, term), rel=1e-12, abs=1e-12
+        )
+
+
+@settings(max_examples=40, deadline=None)
+@given(ensembles())
+def test_equals_the_formula_in_loops(case):
+    """The arrays say what Eq. 7-8 say."""
+    u, truth = case
+    d = ld.decompose(u, **truth)
+    loss, bias, diversity = brute(u, truth.get("labels"), truth.get("target"))
+    assert (d.loss, d.bias, d.diversity) == pytest.approx((loss, bias, diversity), rel=1e-9, abs=1e-9)
+
+
+@settings(max_examples=40, deadline=None)
+@given(ensembles(), st.integers(0, 2**31))
+def test_a_shift_of_a_member_is_invisible_when_centered(case, seed):
+    """A constant added to all options of a component moves the shift half only."""
+    u, truth = case
+    moved = u + np.random.default_rng(seed).normal(size=(*u.shape[:2], 1))
+    before, after = ld.decompose(u, **truth), ld.decompose(moved, **truth)
+    for term in ("loss", "bias", "diversity"):
+        assert getattr(after.centered, term) == pytest.approx(getattr(before.centered, term), rel=1e-7, abs=1e-7)
+    if u.shape[1] > 1:
+        assert after.shift.biases != pytest.approx(before.shift.biases, rel=1e-9, abs=1e-12)
+
+
+@settings(max_examples=40, deadline=None)
+@given(ensembles())
+def test_cutting_members_in_halves_leaves_the_size_fair_number(case):
+    """diversity_logit does not move when every member is halved; diversity itself falls to a quarter."""
+    u, truth = case
+    whole, halves = ld.decompose(u, **truth), ld.decompose(np.repeat(u / 2, 2, axis=1), **truth)
+    assert halves.diversity_logit == pytest.approx(whole.diversity_logit, rel=1e-9, abs=1e-9)
+    assert halves.diversity * 4 == pytest.approx(whole.diversity, rel=1e-9, abs=1e-12)
+
+
+@settings(max_examples=40, deadline=None)
+@given(ensembles())
+def test_module_parts_add_up(case):
+    """Eq. 9-10: the modules' parts sum to the ensemble's terms."""
+    u, truth = case
+    parts = ld.decompose(u, **truth)
+    names = [c.label for c in parts.components]
+    assert names == [f"M{i}" for i in range(u.shape[1])]
+    modules = parts.by_module()
+    for term in ("bias", "diversity", "bias_centered", "diversity_shift"):
+        base, _, half = term.partition("_")
+        whole = getattr(getattr(parts, half) if half else parts, base)
+        assert modules[term].sum() == pytest.approx(whole, rel=1e-9, abs=1e-12)
+
+
+def test_coherence_is_known_at_its_corners():
+    """1 for orthogonal members, |L| for identical ones, 0 for two that cancel."""
+    orthogonal = np.eye(3)[None]
+    identical = np.ones((1, 3, 3))
+    cancelling = np.array([[[1.0, 2.0], [-1.0, -2.0]]])
+    assert ld.decompose(orthogonal, [0]).coherence == pytest.approx(1)
+    assert ld.decompose(identical, [0]).coherence == pytest.approx(3)
+    assert ld.decompose(cancelling, [0]).coherence == 0
+    assert np.isnan(ld.decompose(np.zeros((1, 2, 2)), [0]).coherence)
+
+
+def test_real_contributions_by_module_and_component():
+    """On a model: modules are the paper's, shares sum to 1, a label may be an option's text."""
+    c = ld.contributions(llama(), [[1, 2, 3], [4, 5], [6]], [7, 30], unit="head")
+    by_index, by_text = ld.decompose(c, [0, 1, 0]), ld.decompose(c, ["token 7", "token 30", "token 7"])
+    assert by_index.loss == by_text.loss
+    modules = by_index.by_module()
+    assert modules.module.tolist() == ["embedding", "attention", "mlp"]
+    assert modules.members.tolist() == [1, 12, 3]
+    assert modules.count_share.sum() == pytest.approx(1)
+    assert modules.diversity_share_centered.sum() == pytest.approx(1)
+    frame = by_index.by_component()
+    assert frame.component.tolist() == [x.label for x in c.components]
+    assert frame.net.to_numpy() == pytest.approx((frame.bias - frame.diversity).to_numpy())
+    assert frame.attrs["units"]["bias"] == "logits²"
+    assert by_index.identity_gap == c.identity_gap
+    own = (c.values.argmax(2) == np.array([0, 1, 0])[:, None]).mean(0)
+    np.testing.assert_array_equal(frame.accuracy, own)
+    assert by_index.accuracy == (c.logits.argmax(1) == [0, 1, 0]).mean()
+
+
+def test_a_tie_is_a_share_of_an_answer():
+    """A member that says nothing is right once in K, whatever the label."""
+    for gold in (0, 1, 2):
+        frame = ld.decompose(np.array([[[0.0, 0, 0], [1, 1, 0]]]), [gold]).by_component()
+        assert frame.accuracy.tolist() == pytest.approx([1 / 3, 0.5 if gold < 2 else 0])
+
+
+def test_a_text_that_names_two_options_is_refused():
+    """Two tokens may read alike; then a label must be an index."""
+    import dataclasses
+
+    c = ld.contributions(llama(), [[1, 2]], [7, 9])
+    twins = dataclasses.replace(c, options=("the", "the"))
+    with pytest.raises(ld.InputError, match="is more than one of its options"):
+        ld.decompose(twins, ["the"])
+
+
+def test_saved_and_loaded_with_its_halves(tmp_path):
+    """A decomposition comes back whole, halves included."""
+    d = ld.decompose(np.random.default_rng(0).normal(size=(3, 4, 2)), [0, 1, 1])
+    again = ld.Decomposition.load(d.save(tmp_path / "d"))
+    assert again.components == d.components
+    np.testing.assert_array_equal(again.centered.diversities, d.centered.diversities)
+    assert again.frame().equals(d.frame())
+
+
+U = np.zeros((2, 3, 2))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"labels": [0]}, "1 labels for 2 examples"),
+        ({"labels": 0}, "must be a list with one gold option"),
+        ({"labels": [0, 2]}, "must be an option's index, 0 to 1"),
+        ({"labels": [0, -1]}, "must be an option's index"),
+        ({"labels": [0, True]}, "must be an option's index"),
+        ({"labels": [0, 0.5]}, "must be an option's index"),
+        ({"labels": ["a", "b"]}, "is none of its options"),
+        ({}, "exactly one of labels"),
+        ({"labels": [0, 1], "target": np.zeros((2, 2))}, "exactly one of labels"),
+        ({"target": np.zeros((2, 3))}, "target has the shape"),
+        ({"target": np.full((2, 2), np.nan)}, "not finite"),
+        ({"labels": [0, 1], "loss": "hinge"}, "loss='hinge' is unknown"),
+        ({"ensemble": np.zeros((2, 3)), "labels": [0, 1]}, "must be \\[example, member, option\\]"),
+        ({"ensemble": np.zeros((2, 3, 1)), "labels": [0, 0]}, "one option only"),
+        ({"ensemble": np.zeros((2, 0, 2)), "labels": [0, 0]}, "nothing to decompose"),
+        ({"ensemble": np.zeros((0, 3, 2)), "labels": []}, "nothing to decompose"),
+        ({"ensemble": np.full((2, 3, 2), np.nan), "labels": [0, 0]}, "not finite"),
+        ({"ensemble": np.zeros((2, 3, 2), complex), "labels": [0, 0]}, "complex numbers"),
+        ({"ensemble": [[[1.0, 2.0]], [[1.0]]], "labels": [0, 0]}, "array of numbers"),
+        ({"target": "x"}, "target is not an array of numbers"),
+    ],
+)
+def test_bad_input_is_a_sentence(arguments, message):
+    with pytest.raises(ld.InputError, match=message):
+        ld.decompose(**{"ensemble": U, **arguments})
+
+
+def test_a_dense_target_has_no_accuracy():
+    d = ld.decompose(U, target=np.zeros((2, 2)))
+    with pytest.raises(ld.InputError, match="no accuracy"):
+        _ = d.accuracy
+    assert "accuracy" not in d.by_component()

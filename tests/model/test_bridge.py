@@ -1,0 +1,166 @@
+"""A TransformerBridge, through TransformerLens' hook names, gives what the Hugging Face modules give."""
+
+import numpy as np
+import pytest
+import torch
+
+import layerdiv_tl as ld
+from tests.conftest import TEXTS, gpt2, llama
+
+PROMPTS = [[5, 1, 4, 1, 5, 9, 2, 6], [3], [17, 11, 60, 0]]
+
+
+def boot(model, tokenizer=None):
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from transformer_lens.model_bridge import TransformerBridge
+    from transformers import PreTrainedTokenizerFast
+
+    if tokenizer is None:  # with None the bridge would ask the hub
+        words = Tokenizer(WordLevel({f"w{i}": i for i in range(61)}, unk_token="w0"))
+        tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="w2", pad_token="w2")
+    return TransformerBridge.boot_transformers("a-label", hf_model=model, tokenizer=tokenizer, device="cpu")
+
+
+@pytest.mark.parametrize("make", [llama, gpt2, lambda: llama(attention_bias=True)], ids=["llama", "gpt2", "biased"])
+@pytest.mark.parametrize("unit", ["sublayer", "head"])
+def test_both_ways_give_the_same_numbers(make, unit):
+    """Hook points and modules see the same writes."""
+    plain = ld.contributions(make(), PROMPTS, [7, 30], unit=unit)
+    bridged = ld.contributions(boot(make()), PROMPTS, [7, 30], unit=unit)
+    assert bridged.components == plain.components
+    assert bridged.identity_gap <= 1e-6
+    np.testing.assert_allclose(bridged.values, plain.values, atol=1e-5)
+    np.testing.assert_allclose(bridged.junction_scale, plain.junction_scale, rtol=1e-5)
+
+
+def test_stories_through_a_bridge(stories_folder, stories):
+    """The same on a trained model, with text and the bridge's own tokenizer."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    bridge = boot(AutoModelForCausalLM.from_pretrained(stories_folder), AutoTokenizer.from_pretrained(stories_folder))
+    for unit in ("sublayer", "head"):
+        c = ld.contributions(bridge, TEXTS, [300, 301], unit=unit)
+        assert c.identity_gap <= 1e-6
+        np.testing.assert_allclose(c.values, ld.contributions(stories, TEXTS, [300, 301], unit=unit).values, atol=1e-5)
+
+
+@pytest.mark.parametrize("unit", ["sublayer", "head", "neuron"])
+@pytest.mark.parametrize("make", [llama, gpt2], ids=["llama", "gpt2"])
+def test_from_a_cache(make, unit):
+    """A cache of hook_names(unit) gives the numbers of a pass, whichever side is padded."""
+    bridge = boot(make())
+    model = ld.load_model(bridge)
+    names = model.hook_names(unit)
+    assert names == ld.load_model(make()).hook_names(unit)
+    expected = ld.contributions(model, PROMPTS, [7, 30], unit=unit)
+    longest = max(map(len, PROMPTS))
+    for left in (False, True):
+        if left and make is gpt2:
+            continue  # a left-padded GPT-2 needs position ids, which a cache by hand does not show
+        gaps = [[0] * (longest - len(p)) for p in PROMPTS]
+        tokens = torch.tensor([g + p if left else p + g for p, g in zip(PROMPTS, gaps, strict=True)])
+        real = [[1] * len(p) for p in PROMPTS]
+        mask = torch.tensor([g + r if left else r + g for r, g in zip(real, gaps, strict=True)])
+        _, cache = bridge.run_with_cache(tokens, attention_mask=mask, names_filter=list(names))
+        c = ld.contributions(model, cache=cache, tokens=tokens, attention_mask=mask, options=[7, 30], unit=unit)
+        assert c.components == expected.components
+        assert c.tokens == tuple(map(tuple, PROMPTS))
+        assert c.identity_gap <= 1e-6
+        np.testing.assert_allclose(c.values, expected.values, atol=1e-5)
+        np.testing.assert_allclose(c.model_logits, expected.model_logits, atol=1e-5)
+        np.testing.assert_allclose(c.junction_scale, expected.junction_scale, rtol=1e-5)
+        first = ld.contributions(
+            model, cache=cache, tokens=tokens, attention_mask=mask, options=[7, 30], unit=unit, position=0
+        )
+        np.testing.assert_allclose(
+            first.values, ld.contributions(model, PROMPTS, [7, 30], unit=unit, position=0).values, atol=1e-5
+        )
+
+
+def test_a_cache_of_one_prompt_with_or_without_its_batch_axis():
+    """tokens [token] and a cache without batch axis are the same prompt."""
+    bridge = boot(llama())
+    model = ld.load_model(bridge)
+    tokens = torch.tensor(PROMPTS[0])
+    _, cache = bridge.run_with_cache(tokens[None])
+    whole = ld.contributions(model, cache=cache, tokens=tokens, options=[7, 30])
+    cache.remove_batch_dim()
+    np.testing.assert_array_equal(
+        ld.contributions(model, cache=cache, tokens=tokens, options=[7, 30]).values, whole.values
+    )
+
+
+def test_what_a_cache_cannot_give():
+    bridge = boot(llama())
+    model = ld.load_model(bridge)
+    tokens = torch.tensor(PROMPTS[:1])
+    _, cache = bridge.run_with_cache(tokens, names_filter=list(model.hook_names()))
+    good = {"cache": cache, "tokens": tokens, "options": [7, 30]}
+    for change, message in [
+        ({"tokens": None}, "needs tokens="),
+        ({"tokens": torch.tensor(PROMPTS[2:])}, "does not fit tokens of the shape"),
+        ({"tokens": tokens.expand(4, -1)}, "does not fit tokens of the shape"),
+        ({"tokens": PROMPTS}, "every row of one length"),
+        ({"tokens": tokens.double()}, "must be token ids"),
+        ({"tokens": torch.zeros(1, 0, dtype=torch.long)}, "must be token ids"),
+        ({"unit": "head"}, r"the cache lacks blocks\.0\.attn\.hook_z"),
+        ({"attention_mask": torch.ones(1, 3)}, "attention_mask has the shape"),
+        ({"attention_mask": torch.tensor([[1, 1, 0, 1, 1, 1, 1, 1]])}, "one run of tokens"),
+        ({"attention_mask": torch.zeros(1, 8)}, "one run of tokens"),
+        ({"prompts": PROMPTS}, "either prompts or a cache"),
+        ({"cache": None}, "belong to a cache"),
+        ({"cache": None, "tokens": None}, "there are no prompts"),
+    ]:
+        with pytest.raises(ld.InputError, match=message):
+            ld.contributions(model, **{**good, **change})
+
+
+def test_a_cache_of_a_reused_layer_is_refused():
+    """A cache keeps the last use of a layer only, so its parts could not sum."""
+    model = llama()
+    model.model.layers = torch.nn.ModuleList([model.model.layers[i] for i in (0, 0, 1, 1)])
+    with pytest.raises(ld.InputError, match="keeps the last use only"):
+        ld.contributions(model, cache={}, tokens=torch.tensor(PROMPTS[:1]), options=[7, 30])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("make", [llama, gpt2], ids=["llama", "gpt2"])
+def test_half_precision_through_a_bridge(make, dtype):
+    """The same rounding row, at every unit."""
+    bridge = boot(make().to(dtype))
+    for unit in ("sublayer", "head", "neuron"):
+        c = ld.contributions(bridge, PROMPTS, [7, 30], unit=unit)
+        assert c.components[-1].label == "rounding"
+        assert c.identity_gap <= 2e-2
+
+
+def test_a_bridge_in_train_mode_is_put_back():
+    """Also the modules of the wrapped model that no bridge component stands for (GPT-2's dropout)."""
+    bridge = boot(gpt2())
+    bridge.train()
+    before = [(name, module.training) for name, module in bridge.original_model.named_modules()]
+    assert any(training for _, training in before)
+    ld.contributions(bridge, PROMPTS, [7, 30])
+    assert [(name, module.training) for name, module in bridge.original_model.named_modules()] == before
+
+
+def test_a_copy_of_a_bridge_is_another_model():
+    bridge = boot(llama())
+    copied = ld.load_model(bridge, copy=True)
+    assert copied.architecture.root is not bridge
+    np.testing.assert_allclose(
+        ld.contributions(copied, PROMPTS, [7, 30]).values, ld.contributions(bridge, PROMPTS, [7, 30]).values, atol=1e-6
+    )
+
+
+def test_compatibility_mode_is_taken_as_it_is():
+    """center_unembed shifts all logits of a position; the parts follow, and centered they do not move."""
+    plain = ld.contributions(llama(), PROMPTS, [7, 30], unit="head")
+    bridge = boot(llama())
+    bridge.enable_compatibility_mode()
+    folded = ld.contributions(bridge, PROMPTS, [7, 30], unit="head")
+    assert folded.identity_gap <= 1e-6
+    centered = [c.values - c.values.mean(2, keepdims=True) for c in (plain, folded)]
+    np.testing.assert_allclose(centered[1], centered[0], atol=1e-5)
+    assert np.abs(folded.values - plain.values).max() > 1e-3

@@ -1,0 +1,177 @@
+"""Does it work on my model? Every family, every unit, against the Hugging Face logits.
+
+The table that these tests print at the end of the run is the README's list of supported families.
+"""
+
+import logging
+import re
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import layerdiv_tl as ld
+from tests.conftest import randomized
+from tests.model.test_bridge import boot
+from tests.oracles.families import FAMILIES, REFUSED
+
+PROMPTS = [[5, 1, 4, 1, 5, 9, 2, 6, 8, 30, 11], [3], [17, 11, 60, 0]]
+OPTIONS = [7, 30, 2]
+# What cannot be cut: experts have no fixed neurons; JetMoE's attention is a mixture of experts itself.
+NO_NEURONS = {
+    *("mixtral", "granite_moe", "glm4_moe", "qwen2_moe", "qwen3_moe", "olmoe", "gpt_oss", "llama4", "jetmoe"),
+    *("deepseek_v2", "deepseek_v3"),
+}
+NO_HEADS = {"jetmoe"}
+# TransformerLens itself cannot boot it (two key-value heads), or answers differently from Hugging Face (ALiBi).
+NO_BRIDGE = {"falcon_new_decoder", "falcon_alibi"}
+if version("transformer_lens") < "4":  # the same, in 3.9 only
+    NO_BRIDGE |= {"cohere", "cohere2", "deepseek_v2", "deepseek_v3", "hunyuan"}
+NATIVE = {
+    "native_ln": {"normalization_type": "LN"},
+    "native_rms": {"normalization_type": "RMS", "gated_mlp": True, "act_fn": "silu"},
+    "native_attention_only": {"normalization_type": "LN", "attn_only": True},
+    "native_no_norm": {"normalization_type": None},
+}
+ROWS: dict[str, tuple[str, str, str]] = {}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def table(request):
+    """Print what was measured, in a form that can go into the README."""
+    yield
+    capture = request.config.pluginmanager.getplugin("capturemanager")
+    with capture.global_and_fixture_disabled():
+        print(f"\n\n{len(ROWS)} families, identity gap at each unit (relative to Σ|u|):\n")
+        print("\n".join(render(ROWS)))
+
+
+def render(rows):
+    lines = ["| family | sublayer | head | neuron |", "| --- | --- | --- | --- |"]
+    return lines + [f"| {name} | {' | '.join(gaps)} |" for name, gaps in rows.items()]
+
+
+def gap(model, unit, refused):
+    """The gap at one unit as text; the parts of every layer must make up their sublayer."""
+    if refused:
+        with pytest.raises(ld.InputError, match="use unit='sublayer'"):
+            ld.contributions(model, PROMPTS, OPTIONS, unit=unit)
+        return "–"
+    c = ld.contributions(model, PROMPTS, OPTIONS, unit=unit)
+    assert c.identity_gap <= 1e-6
+    if unit != "sublayer":
+        whole = ld.contributions(model, PROMPTS, OPTIONS)
+        module = {"head": "attention", "neuron": "mlp"}[unit]
+        for layer in {x.layer for x in whole.components if x.module == module}:
+            parts, sublayer = (x.select(module=module, layer=layer) for x in (c, whole))
+            size = np.abs(sublayer.values).max()
+            assert np.abs(parts.logits - sublayer.logits).max() <= 1e-5 * max(1, size)
+    return f"{c.identity_gap:.0e}"
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_family(name):
+    """Gap ≤ 1e-6 at every unit, heads and neurons within 1e-5 of their sublayer, logits those of Hugging Face."""
+    model = ld.load_model(FAMILIES[name]())
+    c = ld.contributions(model, PROMPTS, OPTIONS)
+    for row, prompt in enumerate(PROMPTS):
+        with torch.no_grad():
+            plain = model.architecture.root(torch.tensor([prompt])).logits[0, -1, OPTIONS].double().numpy()
+        np.testing.assert_allclose(c.model_logits[row], plain, atol=2e-5)
+        if c.soft_cap is None:
+            np.testing.assert_allclose(c.logits[row], plain, atol=2e-5)
+        else:  # the parts sum to the logits before the cap
+            capped = c.soft_cap * np.tanh(c.logits[row] / c.soft_cap)
+            np.testing.assert_allclose(capped, plain, atol=2e-5)
+    ROWS[name] = (
+        f"{c.identity_gap:.0e}",
+        gap(model, "head", name in NO_HEADS),
+        gap(model, "neuron", name in NO_NEURONS),
+    )
+    assert model.components("sublayer") == c.components
+
+
+@pytest.mark.parametrize("name", NATIVE)
+def test_a_native_toy(name):
+    """TransformerLens' own toys, which no Hugging Face model stands behind, are exact at every unit."""
+    from transformer_lens.config import TransformerBridgeConfig
+    from transformer_lens.model_bridge import TransformerBridge
+
+    torch.manual_seed(0)
+    shape = {"n_layers": 3, "d_model": 32, "n_ctx": 64, "d_head": 8, "n_heads": 4, "d_mlp": 56, "d_vocab": 61}
+    config = TransformerBridgeConfig(**{**shape, "act_fn": "gelu", "seed": 0, **NATIVE[name]})
+    bridge = randomized(TransformerBridge.boot_native(config))
+    c = ld.contributions(bridge, PROMPTS, OPTIONS)
+    with torch.no_grad():
+        plain = bridge(torch.tensor(PROMPTS[:1]))[0, -1, OPTIONS].double().numpy()
+    np.testing.assert_allclose(c.logits[0], plain, atol=1e-5 * np.abs(c.values).sum(1).max())
+    ROWS[name] = tuple(gap(bridge, unit, False) for unit in ("sublayer", "head", "neuron"))
+
+
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name not in NO_BRIDGE])
+def test_a_family_through_a_bridge(name):
+    """TransformerLens' hook points give what the modules give."""
+    units = ["sublayer"] + ["head"] * (name not in NO_HEADS) + ["neuron"] * (name not in NO_NEURONS)
+    model, bridge = ld.load_model(FAMILIES[name]()), ld.load_model(boot(FAMILIES[name]()))
+    for unit in units:
+        plain, bridged = (ld.contributions(m, PROMPTS, OPTIONS, unit=unit) for m in (model, bridge))
+        assert bridged.identity_gap <= 1e-6
+        assert bridged.components == plain.components
+        np.testing.assert_allclose(bridged.values, plain.values, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama_biased", "gemma2", "qwen3", "stablelm_parallel", "granite"])
+def test_a_family_in_compatibility_mode(name):
+    """Folded weights are taken as they are: exact at every unit."""
+    logging.disable(logging.WARNING)
+    bridge = boot(FAMILIES[name]())
+    bridge.enable_compatibility_mode()
+    logging.disable(logging.NOTSET)
+    model = ld.load_model(bridge)
+    for unit in ("sublayer", "head", "neuron"):
+        assert float(gap(model, unit, False)) <= 1e-6
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_stream_half_way_through_a_parallel_block_is_said_to_be_partial(name):
+    """Asked of the model: does a block's MLP see what its attention wrote?"""
+    from layerdiv_tl.model.capture import inference_mode_for, pad, run
+
+    model = ld.load_model(FAMILIES[name]())
+    attention, mlp = model.architecture.writes[:2]
+    ids, mask = pad(PROMPTS[:1])
+
+    def wrote():
+        with inference_mode_for(model.architecture):
+            return run(model.architecture, ids, mask, torch.tensor([ids.shape[1] - 1])).firings[1].wrote
+
+    def nudge(module, args, output):
+        first = output[0] if isinstance(output, tuple) else output
+        changed = first + torch.linspace(-1, 1, first.shape[-1])
+        return (changed, *output[1:]) if isinstance(output, tuple) else changed
+
+    before = wrote()
+    with attention.tap.module.register_forward_hook(nudge):
+        blind = bool((wrote() - before).abs().max() < 1e-7)
+    assert (attention.kind, mlp.kind) == ("attn", "mlp")
+    c = ld.contributions(model, PROMPTS, OPTIONS)
+    said = dict(zip([j.label for j in c.junctions], c.partial_junctions.tolist(), strict=True))
+    assert said["L0.attn"] == blind
+    assert not said["L0.mlp"]
+    assert said["embed"] == ("pos_embed" in said)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_no_sum_is_refused_with_the_reason(name):
+    """Post-norm stacks, extra read-outs, encoders and recurrent mixers get a sentence, never a number."""
+    with pytest.raises(ld.InputError, match="cannot be decomposed"):
+        ld.contributions(REFUSED[name](), PROMPTS, OPTIONS)
+
+
+def test_the_readme_lists_exactly_these_families():
+    """The README's list is the families tested here."""
+    readme = Path(__file__).parents[2].joinpath("README.md").read_text(encoding="utf-8")
+    section = readme[readme.index("## Supported families") :].split("\n## ")[0]
+    assert re.findall(r"^\| (\w+) \| [\d–]", section, flags=re.M) == [*FAMILIES, *NATIVE]

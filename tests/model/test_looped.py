@@ -1,0 +1,437 @@
+"""Layers that run several times in a pass: tied blocks, MobileLLM's sharing, loops with a norm in between."""
+
+from __future__ import annotations
+
+import copy
+import zlib
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+
+import layerdiv_tl as ld
+from layerdiv_tl.ensemble.theorems import nested_squared
+from layerdiv_tl.model.attention import attention_patterns
+from layerdiv_tl.model.capture import inference_mode_for
+from layerdiv_tl.model.patched_forward import Replay
+from layerdiv_tl.views.explorer.data import packed
+from tests.conftest import llama, tied
+from tests.model.test_bridge import boot
+from tests.model.test_mobilellm import checkpoint
+from tests.oracles.families import FAMILIES
+from tests.oracles.loops import ouro, raven
+
+PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6], [5, 3, 5], [17, 11, 60, 4, 7]]
+OPTIONS = [7, 8, 9]
+
+
+def unrolled(model):
+    """The same weights in blocks of their own."""
+    model = copy.deepcopy(model)
+    model.model.layers = torch.nn.ModuleList([copy.deepcopy(block) for block in model.model.layers])
+    for number, block in enumerate(model.model.layers):
+        block.self_attn.layer_idx = number
+    return model
+
+
+SHARED = {
+    "pairs": lambda: tied(0, 0, 1, 1),
+    "cycle": lambda: tied(0, 1, 0, 1),
+    "some": lambda: tied(0, 1, 1, 2),
+    "ouro": ouro,
+}
+
+
+@pytest.fixture(params=list(SHARED))
+def shared(request):
+    return SHARED[request.param]()
+
+
+@torch.no_grad()
+def rounds(model, ids, skipped=None):
+    """An Ouro by hand, float64: (stream entering, stream leaving) of every block, writes in the last stream, logits.
+
+    `skipped`: the number of a block, in order of use, that hands on what it is given.
+    """
+    model = copy.deepcopy(model).double()
+    norm, read = model.model.norm, model.lm_head.weight
+    entered, left, carried = [], [], []
+
+    def block(number, layer):
+        def forward(hidden, **kwargs):
+            repeat = len(entered)
+            entered.append(hidden[0])
+            attended = layer.input_layernorm_2(layer.self_attn(layer.input_layernorm(hidden), **kwargs)[0])
+            middle = hidden + attended
+            computed = layer.post_attention_layernorm_2(layer.mlp(layer.post_attention_layernorm(middle)))
+            if repeat == skipped:
+                attended, computed = attended * 0, computed * 0
+            carried.extend([attended[0], computed[0]])
+            left.append((hidden + attended + computed)[0])
+            if number == len(model.model.layers) - 1 and repeat + 1 < model.config.total_ut_steps * (number + 1):
+                matrix = norm.weight / (left[-1].square().mean(-1, keepdim=True) + norm.variance_epsilon).sqrt()
+                carried[:] = [x * matrix for x in carried]
+            return (hidden + attended + computed).clone()
+
+        return forward
+
+    for number, layer in enumerate(model.model.layers):
+        layer.forward = block(number, layer)
+    carried.append(model.model.embed_tokens(torch.tensor(ids)))
+    logits = model(torch.tensor([ids])).logits[0]
+    last = norm.weight / (left[-1].square().mean(-1, keepdim=True) + norm.variance_epsilon).sqrt()
+    return entered, left, [(x * last) @ read.T for x in carried], logits
+
+
+def test_a_loop_by_hand():
+    """At their own statistics the norms between rounds are matrices: components are the writes times all of them."""
+    c = ld.contributions(ouro(), PROMPTS, OPTIONS)
+    assert c.identity_gap <= 1e-6
+    repeats = [f"L{layer}@{repeat}.{kind}" for repeat in (1, 2, 3) for layer in (0, 1) for kind in ("attn", "mlp")]
+    assert [x.label for x in c.components] == ["embed", *repeats]
+    for row, ids in enumerate(PROMPTS):
+        _, _, parts, logits = rounds(ouro(), ids)
+        expected = torch.stack([part[-1, OPTIONS] for part in parts])
+        np.testing.assert_allclose(c.values[row], expected, atol=1e-6)
+        np.testing.assert_allclose(c.model_logits[row], logits[-1, OPTIONS], atol=1e-6)
+
+
+@pytest.mark.parametrize("unit", ["head", "neuron"])
+def test_the_parts_of_a_loop_add_up_to_its_sublayers(unit):
+    """Heads and neurons pass the norms between rounds like the sublayer that they make up."""
+    whole, c = (ld.contributions(ouro(), PROMPTS, OPTIONS, unit=u) for u in ("sublayer", unit))
+    assert c.identity_gap <= 1e-6
+    for number, component in enumerate(whole.components):
+        parts = [i for i, x in enumerate(c.components) if x.sublayer == component]
+        np.testing.assert_allclose(c.values[:, parts].sum(1), whole.values[:, number], atol=1e-6)
+    profiles = [ld.profile(ouro(), PROMPTS[0], unit=u, precision="float64") for u in ("sublayer", unit)]
+    assert max(p.identity_gap for p in profiles) <= 1e-6
+    here = [i for i, x in enumerate(profiles[1].components) if x.label.startswith("L0@1.") and x.module == "attention"]
+    np.testing.assert_allclose(profiles[1].target_logit[here].sum(0), profiles[0].target_logit[1], atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_other_precisions(dtype):
+    """In half precision what the norms between rounds round is `rounding`, too; in double nothing is left."""
+    for make in (ouro, FAMILIES["nanochat"]):
+        c = ld.contributions(make().to(dtype), PROMPTS, OPTIONS)
+        assert c.identity_gap <= (1e-6 if dtype == torch.float64 else 5e-2)
+        assert ("rounding" in {x.kind for x in c.components}) == (dtype == torch.bfloat16)
+
+
+def test_a_norm_that_is_only_asked_carries_nothing():
+    """A model may read its stream out on the way and go on with it as it was."""
+    model = tied(0, 0, 1)
+    expected = ld.contributions(model, PROMPTS, OPTIONS)
+
+    def ask(module, args):
+        asked.append(model.model.norm(args[0]))
+
+    asked = []
+    model.model.layers[2].register_forward_pre_hook(ask)
+    np.testing.assert_array_equal(ld.contributions(model, PROMPTS, OPTIONS).values, expected.values)
+    assert asked
+
+
+def test_a_loop_through_a_bridge():
+    """TransformerLens' hooks fire once a round: the same numbers. Its cache has the last round only: refused."""
+    bridge = ld.load_model(boot(ouro()))
+    for unit in ("sublayer", "head"):
+        plain, bridged = (ld.contributions(model, PROMPTS, OPTIONS, unit=unit) for model in (ouro(), bridge))
+        assert bridged.components == plain.components == bridge.components(unit)
+        np.testing.assert_allclose(bridged.values, plain.values, atol=1e-5)
+        np.testing.assert_allclose(bridged.junction_scale, plain.junction_scale, rtol=1e-5)
+    tokens = torch.tensor(PROMPTS[:1])
+    _, cache = bridge.architecture.root.run_with_cache(tokens)
+    with pytest.raises(ld.InputError, match="a cache keeps the last use only"):
+        ld.contributions(bridge, cache=cache, tokens=tokens, options=OPTIONS)
+
+
+def test_what_cannot_be_decomposed_says_why():
+    """A random state with norms on the stream itself, and an answer from another round than the last."""
+    with pytest.raises(ld.InputError, match="starts its loop from random numbers"):
+        ld.load_model(raven())
+    with pytest.raises(ld.InputError, match="exit early"):
+        ld.contributions(ouro(early_exit_threshold=0.1), PROMPTS, OPTIONS)
+
+
+def test_norms_whose_biases_nobody_wrote():
+    """A LayerNorm between rounds; and one with a bias behind a sublayer, whose heads then cannot be told apart."""
+    model = ouro()
+    model.model.norm = torch.nn.LayerNorm(32)
+    with pytest.raises(ld.InputError, match="passes a LayerNorm on its way"):
+        ld.contributions(model, PROMPTS, OPTIONS)
+    model = ouro()
+    for layer in model.model.layers:
+        layer.input_layernorm_2 = torch.nn.LayerNorm(32)
+        torch.nn.init.normal_(layer.input_layernorm_2.bias)
+    for unit in ("sublayer", "neuron"):
+        assert ld.contributions(model, PROMPTS, OPTIONS, unit=unit).identity_gap <= 1e-6
+    with pytest.raises(ld.InputError, match="its heads or neurons cannot be told apart: use unit='sublayer'"):
+        ld.contributions(model, PROMPTS, OPTIONS, unit="head")
+
+
+def test_another_change_between_rounds_is_no_norm():
+    """What neither adds a write nor is the final norm is found, with its place."""
+    model = ouro()
+    model.model.layers[-1].register_forward_hook(lambda module, args, output: 2 * output)
+    with pytest.raises(ld.InputError, match="between the input of block 1 and the final norm"):
+        ld.contributions(model, PROMPTS, OPTIONS)
+
+
+@pytest.mark.parametrize("unit", ["sublayer", "head", "neuron"])
+def test_components_lists_every_use(shared, unit):
+    """What a model says it has is what a pass gives."""
+    model = ld.load_model(shared)
+    assert model.components(unit) == ld.contributions(model, PROMPTS, OPTIONS, unit=unit).components
+    assert model.components(unit) == ld.profile(model, PROMPTS[0], unit=unit).components
+
+
+def test_components_of_a_mobilellm(tmp_path):
+    """The same of a checkpoint that shares its layers, and of its unrolled self without uses."""
+    model = ld.load_model(checkpoint(tmp_path, True, True))
+    assert model.components() == ld.contributions(model, PROMPTS[:2], OPTIONS).components
+    plain = ld.load_model(unrolled(model.architecture.root)).components()
+    assert len(plain) == len(model.components())
+    assert not any(component.repeat for component in plain)
+
+
+@pytest.mark.parametrize("order", [(0, 0, 1, 1), (0, 1, 0, 1)])
+def test_an_unrolled_copy_gives_the_same_numbers(order):
+    """The same weights in separate blocks: other names, equal numbers everywhere."""
+    one, other = tied(*order), unrolled(tied(*order))
+    for unit in ("sublayer", "head"):
+        a, b = (ld.contributions(model, PROMPTS, OPTIONS, unit=unit) for model in (one, other))
+        np.testing.assert_array_equal(a.values, b.values)
+        np.testing.assert_array_equal(a.junction_scale, b.junction_scale)
+        p, q = (ld.profile(model, PROMPTS[0], unit=unit) for model in (one, other))
+        np.testing.assert_array_equal(p.diversity, q.diversity)
+        np.testing.assert_array_equal(p.bias, q.bias)
+    names = [f"L{layer}@{repeat}.layer" for repeat in (1, 2) for layer in (0, 1)]
+    names = names if order == (0, 1, 0, 1) else sorted(names)
+    for part in ("layer", "attn"):
+        for mode in ("current", "future", "local"):
+            s, t = (ld.depth.skip(model, PROMPTS, part, mode) for model in (one, other))
+            for field in ("later", "later_max", "output", "loss"):
+                np.testing.assert_array_equal(getattr(s, field), getattr(t, field))
+            assert [c.label for c in s.layers] == names
+            assert [c.label for c in t.layers] == [f"L{i}.layer" for i in range(4)]
+    for analysis in (ld.depth.residual_norms, ld.depth.logit_lens, ld.depth.erase):
+        s, t = (analysis(model, PROMPTS).frame() for model in (one, other))
+        numbers = s.select_dtypes("float").columns.drop("layer", errors="ignore")
+        np.testing.assert_array_equal(s[numbers], t[numbers])
+        assert s["repeat"].notna().sum() >= 4
+        assert t["repeat"].isna().all()
+
+
+@pytest.mark.parametrize("bridged", [False, True])
+def test_depth_of_a_loop_by_hand(bridged):
+    """Sizes, skips and lens of a looped model are those of a pass by hand, norms between rounds included."""
+    model, ids = ld.load_model(boot(ouro()) if bridged else ouro()), PROMPTS[0]
+    entered, left, parts, logits = rounds(ouro(), ids)
+    wrote = [after - before for before, after in zip(entered, left, strict=True)]
+    sizes = ld.depth.residual_norms(model, [ids])
+    layers = [i for i, c in enumerate(sizes.components) if c.kind == "layer"]
+    relative = torch.stack([w.norm(dim=-1) / e.norm(dim=-1) for w, e in zip(wrote, entered, strict=True)], 1)
+    np.testing.assert_allclose(sizes.relative[:, layers], relative, rtol=1e-5)
+
+    skip = ld.depth.skip(model, [ids], first_token="changed")
+    for number in range(6):
+        before, after, _, answers = rounds(ouro(), ids, number)
+        np.testing.assert_allclose(
+            skip.output[:, number], (answers.softmax(-1) - logits.softmax(-1)).norm(dim=-1), atol=1e-6
+        )
+        for later in range(number + 1, 6):
+            off = (after[later] - before[later] - wrote[later]).norm(dim=-1) / wrote[later].norm(dim=-1)
+            np.testing.assert_allclose(skip.later[0, number, later], off.mean(), rtol=1e-4)
+
+    with inference_mode_for(model.architecture):
+        assert Replay(model, [ids]).resumes != bridged
+    # A layer that is skipped at some tokens is not run again, except in whole passes.
+    kept = [ld.depth.skip(m, [ids]) for m in (model, ouro())]
+    np.testing.assert_allclose(kept[0].output, kept[1].output, atol=1e-6)
+    assert np.abs(kept[0].output - skip.output).max() > 0
+
+    # Behind each round the lens says what the model would, were it to stop there.
+    lens = ld.depth.logit_lens(model, [ids])
+    for stop in (1, 2):
+        with torch.no_grad():
+            early = ouro(total_ut_steps=stop)(torch.tensor([ids])).logits[0].double().log_softmax(-1)
+        kl = (early.exp() * (early - logits.log_softmax(-1))).sum(-1)
+        at = [c.label for c in lens.components].index(f"L1@{stop}.mlp")
+        np.testing.assert_allclose(lens.kl[:, at], kl, rtol=1e-4, atol=1e-6)
+    frozen = ld.depth.logit_lens(model, [ids], "frozen")
+    sums = torch.stack(parts).cumsum(0)
+    for at, so_far in enumerate(sums):
+        here = so_far.log_softmax(-1)
+        kl = (here.exp() * (here - logits.log_softmax(-1))).sum(-1)
+        np.testing.assert_allclose(frozen.kl[:, at], kl, rtol=1e-4, atol=1e-5)
+
+
+def test_what_a_use_writes_directly_passes_the_norms_behind_it():
+    """A local skip takes out of the last stream what contributions say that the layer put there."""
+    ids = PROMPTS[0]
+    local = ld.depth.skip(ouro(), [ids], mode="local", first_token="changed")
+    _, left, _, logits = rounds(ouro(), ids)
+    model = ouro().double()
+    c = ld.contributions(model, [ids] * len(ids), list(range(61)), position=list(range(len(ids))))
+    weight, eps = model.model.norm.weight.detach(), model.model.norm.variance_epsilon
+    sigma = (left[-1].square().mean(-1, keepdim=True) + eps).sqrt()
+    read = model.lm_head.weight.detach() * weight
+    for number, component in enumerate(local.components):
+        mine = [i for i, x in enumerate(c.components) if (x.layer, x.repeat) == (component.layer, component.repeat)]
+        said = torch.as_tensor(c.values[:, mine].sum(1)) * sigma
+        stream = left[-1] - said @ torch.linalg.pinv(read.T)
+        without = (stream / (stream.square().mean(-1, keepdim=True) + eps).sqrt()) @ read.T
+        expected = (without.softmax(-1) - logits.softmax(-1)).norm(dim=-1)
+        np.testing.assert_allclose(local.output[:, number], expected, atol=1e-5)
+
+
+def test_gradients_of_a_loop_are_complete():
+    """They sum to the change of the answer, over layers and over writes."""
+    for part in ("layer", "mlp"):
+        found = ld.depth.integrated_gradients(ouro(), PROMPTS[:2], part, steps=128)
+        assert found.gap <= 0.01
+        assert found.components[-1].label == f"L1@3.{part}"
+
+
+def test_layers_of_a_loop_are_foretold_by_those_of_its_unrolled_self():
+    """A layer map between equal models: every use is foretold by itself without error."""
+    rng = np.random.default_rng(0)
+    texts = [rng.integers(3, 61, 20).tolist() for _ in range(12)]
+    maps = ld.depth.map_layers(ouro(), ouro(), texts, ridge=0.0)
+    assert np.abs(np.diagonal(maps.error.mean(0))).max() < 1e-3
+
+
+def three(n=40, seed=0):
+    """Members of which two blocks have uses, and one has none."""
+    labels = ["embed", "L0@1.attn", "L0@1.mlp", "L1.mlp", "L0@2.attn", "L0@2.mlp", "L0@3.attn"]
+    u = np.random.default_rng(seed).normal(size=(n, len(labels), 3))
+    return u, labels, np.arange(n) % 3
+
+
+def test_uses_that_say_the_same_have_no_diversity():
+    """A copy of a block used twice: nothing lies between its uses, and its cosine is 1."""
+    u, labels, gold = three()
+    u[:, 5] = u[:, 2]
+    frame = ld.decompose(u, gold, components=labels).by_repeat().set_index("component")
+    for name in ("diversity", "within", "share"):
+        for part in ("", "_centered", "_shift"):
+            assert frame.loc["L0.mlp", name + part] == pytest.approx(0, abs=1e-30)
+            assert frame.loc["L0.attn", name + part] > 0
+    assert frame.loc["L0.mlp", "cosine_centered"] == pytest.approx(1)
+
+
+def test_uses_by_hand():
+    """Within and between are those of the nested cut, diversity that of the uses alone, cosines those of pairs."""
+    u, labels, gold = three()
+    d = ld.decompose(u, gold, components=labels)
+    frame = d.by_repeat().set_index("component")
+    assert frame["repeats"].to_dict() == {"L0.attn": 3, "L0.mlp": 2}
+    group = np.array([0, 1, 2, 3, 1, 2, 1])
+    for part, values in (("", u), ("_centered", u - u.mean(2, keepdims=True))):
+        target = np.eye(3)[gold] - (1 / 3 if part else 0)
+        loss, _, within, between = nested_squared(values, target, group)
+        whole = (within + between).sum(1).mean()
+        for row, name in ((1, "L0.attn"), (2, "L0.mlp")):
+            mine = values[:, group == row]
+            alone = ((mine - mine.mean(1, keepdims=True)) ** 2).mean()
+            assert frame.loc[name, "diversity" + part] == pytest.approx(alone)
+            assert frame.loc[name, "within" + part] == pytest.approx(mine.shape[1] ** 2 * alone)
+            assert frame.loc[name, "between" + part] == pytest.approx(between[:, row].mean())
+            assert frame.loc[name, "share" + part] == pytest.approx(within[:, row].mean() / whole)
+        attrs = d.by_repeat().attrs
+        assert attrs["share" + part] == pytest.approx(within.sum(1).mean() / whole)
+        assert attrs["share" + part] == pytest.approx(frame["share" + part].sum())
+        assert attrs["loss" + part] == pytest.approx(
+            attrs["bias" + part] - attrs["within" + part] - attrs["between" + part]
+        )
+        assert attrs["loss" + part] == pytest.approx(loss.mean())
+        low, high = attrs[f"share{part}_low"], attrs[f"share{part}_high"]
+        assert low < attrs["share" + part] < high
+    x = (u - u.mean(2, keepdims=True))[:, group == 1].transpose(1, 0, 2).reshape(3, -1)
+    expected = np.mean([np.corrcoef(x[i], x[j])[0, 1] for i, j in ((0, 1), (0, 2), (1, 2))])
+    assert frame.loc["L0.attn", "cosine_centered"] == pytest.approx(expected, abs=0.02)
+    exact = np.mean([x[i] @ x[j] / np.linalg.norm(x[i]) / np.linalg.norm(x[j]) for i, j in ((0, 1), (0, 2), (1, 2))])
+    assert frame.loc["L0.attn", "cosine_centered"] == pytest.approx(exact)
+    assert (frame["cosine_centered_low"] < frame["cosine_centered"]).all()
+    assert (frame["cosine_centered"] < frame["cosine_centered_high"]).all()
+
+
+def test_uses_in_nats():
+    """For the cross-entropy the cut is that of `nested` with the same groups."""
+    u, labels, gold = three()
+    d = ld.decompose(u, gold, loss="cross_entropy", components=labels)
+    blocks = [label.replace("@1", "").replace("@2", "").replace("@3", "") for label in labels]
+    frame, nested = d.by_repeat(), d.nested(groups=blocks).set_index("group")
+    for name in ("within", "between", "within_low"):
+        np.testing.assert_allclose(frame[name], nested.loc[frame["component"], name])
+    assert frame.attrs["units"]["within"] == "nats"
+    assert "diversity" not in frame
+
+
+def test_uses_of_heads():
+    """At unit head every head has its uses; they are those of the same block and number."""
+    c = ld.contributions(tied(0, 0, 1), PROMPTS, OPTIONS, unit="head")
+    frame = ld.decompose(c, [0, 1, 2]).by_repeat()
+    assert frame["component"].tolist() == [*(f"L0.H{i}" for i in range(4)), "L0.mlp"]
+    assert frame["repeats"].eq(2).all()
+
+
+def test_where_no_layer_is_used_twice_there_are_no_uses():
+    """Refused in words, by the frame and by the figure; so are losses without a nested cut."""
+    d = ld.decompose(ld.contributions(llama(), PROMPTS, OPTIONS), [0, 1, 2])
+    for ask in (d.by_repeat, lambda: d.plot(kind="repeats")):
+        with pytest.raises(ld.InputError, match="no layer is used twice here"):
+            ask()
+    u, labels, gold = three()
+    with pytest.raises(ld.InputError, match="exact for loss='squared'"):
+        ld.decompose(u, gold, loss="brier", components=labels).by_repeat()
+
+
+def test_the_depth_of_a_loop_follows_its_rounds():
+    """Junctions stand in the order of use: every prefix is the one before and what was written next."""
+    c = ld.contributions(ouro(), PROMPTS, OPTIONS)
+    frame = ld.decompose(c, [0, 1, 2]).by_depth("recomputed")
+    assert frame["component"].tolist() == [x.label for x in c.components]
+    assert all(a < b for a, b in pairwise(frame["members"]))
+    # A prefix read with its own statistic is the sum of its components as the final norm would see it.
+    for row, ids in enumerate(PROMPTS):
+        _, left, parts, _ = rounds(ouro(), ids)
+        model = ouro().double()
+        read = model.lm_head.weight.detach() * model.model.norm.weight.detach()
+        sigma = (left[-1][-1].square().mean() + model.model.norm.variance_epsilon).sqrt()
+        sums = torch.stack([part[-1] for part in parts]).cumsum(0) * sigma
+        streams = sums @ torch.linalg.pinv(read.T)
+        scale = (streams.square().mean(-1) + model.model.norm.variance_epsilon).sqrt() / sigma
+        np.testing.assert_allclose(c.junction_scale[row], scale, rtol=1e-5)
+
+
+def test_what_heads_of_reused_layers_look_at():
+    """Every use has its own patterns: those of an unrolled copy, and of every round of a loop by hand."""
+    shared, plain = (attention_patterns(make, PROMPTS[0]) for make in (tied(0, 1, 0), unrolled(tied(0, 1, 0))))
+    assert [c.label for c in shared.components[::4]] == ["L0@1.H0", "L1.H0", "L0@2.H0"]
+    np.testing.assert_array_equal(shared.patterns, plain.patterns)
+    model, seen = ouro(), []
+    model.set_attn_implementation("eager")
+    for layer in model.model.layers:
+        layer.self_attn.register_forward_hook(lambda module, args, output: seen.append(output[1][0]))
+    with torch.no_grad():
+        model(torch.tensor(PROMPTS[:1]))
+    looped = attention_patterns(boot(ouro()), PROMPTS[0])
+    assert [c.label for c in looped.components[::4]] == [f"L{i}@{repeat}.H0" for repeat in (1, 2, 3) for i in (0, 1)]
+    np.testing.assert_allclose(looped.patterns, torch.cat(seen), atol=1e-6)
+    with pytest.raises(ld.InputError, match="does not show what its heads look at"):
+        attention_patterns(ouro(), PROMPTS[0])
+
+
+def test_the_explorer_of_a_reused_layer():
+    """Heads stand in the rows of their uses, and the choice says which use it is."""
+    for model in (tied(0, 0, 1), ouro()):
+        explorer = ld.explore(model, PROMPTS[0])
+        explorer.selection = {"component": "L0@2.H1"}
+        assert (explorer.selection.layer, explorer.selection.repeat) == (0, 2)
+        packed_header = zlib.decompress(packed(explorer.texts[0])).replace(b" ", b"")
+        for row in (b"L0@1", b"L0@2"):
+            assert packed_header.count(b'"row":"%s"' % row) == 6  # attention, MLP and four heads

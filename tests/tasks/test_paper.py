@@ -1,0 +1,199 @@
+"""The paper's tasks: Table 3 word for word, the labels of the Hugging Face data sets, on the real rows."""
+
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+
+import layerdiv_tl as ld
+from layerdiv_tl.tasks.paper import EIGHT, PAPER
+from tests.conftest import SHARED
+
+DATA = SHARED / "data" / "tasks"
+BOOLQ_PASSAGE = "All biomass goes through at least some of these steps"
+
+# The first row of each task put into Table 3 by hand (BoolQ: its beginning and end).
+EXPECTED = {
+    "ag_news": (
+        "What label best describes this news article?\nFears for T N pension after talks Unions representing workers "
+        "at Turner   Newall say they are 'disappointed' after talks with stricken parent firm Federal Mogul."
+    ),
+    "arc": (
+        "Pick the most correct option to answer the following question.\n\nWhich technology was developed most "
+        "recently? \n\nA: cellular telephone\nB: television\nC: refrigerator\nD: airplane"
+    ),
+    "mnli": (
+        'Suppose it\'s true that The new rights are nice enough Then, is "Everyone really likes the newest benefits " '
+        "Always, Sometimes, or Never true?"
+    ),
+    "qqp": (
+        "I'm an administrator on the website Quora. There are two posts, one that asks \"What are the best franchises "
+        'in India?" and another that asks "What are the best franchise in India?" I can merge questions if they are '
+        "asking the same thing. Can I merge these two questions?"
+    ),
+    "rte": (
+        "Dana Reeve, the widow of the actor Christopher Reeve, has died of lung cancer at age 44, according to the "
+        "Christopher Reeve Foundation. Using only the above description and what you know about the world, is "
+        "Christopher Reeve had an accident. definitely correct? Yes or No?"
+    ),
+    "sst2": (
+        "it 's a charming and often affecting journey . \nQuestion: Was that sentence positive or negative? Answer:"
+    ),
+    "wic": (
+        'Does the word "class" have the same meaning in these two sentences? Yes, No?\n An emerging professional class.'
+        "\n Apologizing for losing your temper, even though you were badly provoked, showed real class."
+    ),
+}
+OPTIONS = {
+    "ag_news": (" World", " Sports", " Business", " Science"),
+    "arc": (" A", " B", " C", " D"),
+    "boolq": (" False", " True"),
+    "mnli": (" Always", " Sometimes", " Never"),
+    "qqp": (" no", " yes"),
+    "rte": (" Yes", " No"),
+    "sst2": (" negative", " positive"),
+    "wic": (" No", " Yes"),
+}
+FIRST_ANSWERS = {
+    "ag_news": " Business",
+    "arc": " A",
+    "boolq": " False",
+    "mnli": " Sometimes",
+    "qqp": " yes",
+    "rte": " No",
+    "sst2": " positive",
+    "wic": " No",
+}
+
+
+@pytest.fixture(params=EIGHT)
+def name(request):
+    if not DATA.is_dir():
+        pytest.skip(f"no {DATA}: the shared material is not here")
+    return request.param
+
+
+def raw(name):
+    return [json.loads(line) for line in (DATA / f"{name}.jsonl").read_text(encoding="utf-8").split("\n") if line]
+
+
+def test_the_first_prompt_is_table_3_filled_in_by_hand(name):
+    t = ld.task(name, data=DATA)
+    assert t.options == OPTIONS[name]
+    assert t.options[t.labels[0]] == FIRST_ANSWERS[name]
+    if name == "boolq":
+        assert t.prompts[0].startswith(BOOLQ_PASSAGE)
+        assert t.prompts[0].endswith(
+            "than producing gasoline.\n\nAfter reading this passage, I have a question: does ethanol take more energy "
+            "make that produces True or False?"
+        )
+    else:
+        assert t.prompts[0] == EXPECTED[name]
+
+
+def test_labels_are_those_of_the_rows(name):
+    """Class counts equal a count of the raw file's own labels, and every row is used."""
+    t = ld.task(name, data=DATA)
+    key = PAPER[name].label
+    counts = Counter(row[key] for row in raw(name))
+    order = "ABCD" if name == "arc" else range(len(t.options))
+    assert np.bincount(t.labels).tolist() == [counts[label] for label in order]
+    assert len(t) == sum(counts.values())
+    assert t.dropped == 0
+    assert str(DATA / f"{name}.jsonl") == t.source
+    assert t.license
+
+
+def test_the_space_before_the_answer_belongs_to_the_options(name):
+    for template in PAPER[name].templates:
+        t = ld.task(name, data=DATA, template=template)
+        assert all(option.startswith(" ") for option in t.options)
+        # What a text ends in is the text's: a prompt ends in a blank only where its row's text does.
+        assert all(text.endswith(" ") for text, prompt in zip(t.texts, t.prompts, strict=True) if prompt.endswith(" "))
+
+
+def test_templates_differ_in_words_alone(name):
+    """Another template changes prompts and hash; options, labels and the rows' own text stay."""
+    tasks = [ld.task(name, data=DATA, limit=20, template=template) for template in PAPER[name].templates]
+    assert len({t.prompt_hash for t in tasks}) == len(tasks) >= 2
+    assert len({(t.options, t.labels.tobytes(), t.texts) for t in tasks}) == 1
+
+
+def test_a_first_part_is_the_beginning_of_the_whole(name):
+    whole, part = ld.task(name, data=DATA), ld.task(name, data=DATA, limit=7)
+    assert part.prompts == whole.prompts[:7]
+    assert part.prompt_hash != whole.prompt_hash
+
+
+def test_the_printed_template_is_the_default(name):
+    t = ld.task(name, data=DATA, limit=3)
+    assert t.prompt_hash == ld.task(name, data=DATA, limit=3, template="table3").prompt_hash
+    assert t.prompt_hash == ld.task(name, data=DATA, limit=3, template=t.template).prompt_hash
+
+
+ARC = [
+    {"question": "Which?", "choices": {"text": list("wxyz"), "label": list("1234")}, "answerKey": "3"},
+    {"question": "Three?", "choices": {"text": list("xyz"), "label": list("ABC")}, "answerKey": "A"},
+    {"question": "What?", "choices": {"text": list("stuv"), "label": list("ABCD")}, "answerKey": "D"},
+    {"question": "Five?", "choices": {"text": list("vwxyz"), "label": list("ABCDE")}, "answerKey": "E"},
+]
+
+
+@pytest.fixture
+def arc(tmp_path):
+    """Folders with the same ARC rows in every format."""
+    import pandas as pd
+
+    lines = "\n".join(map(json.dumps, ARC))
+    (tmp_path / "arc_easy.jsonl").write_text(lines)
+    (tmp_path / "arc_challenge.json").write_text(json.dumps(ARC))
+    pd.DataFrame(ARC).to_parquet(tmp_path / "arc.parquet")
+    flat = pd.DataFrame(ARC)
+    flat["choices"] = flat["choices"].map(json.dumps)
+    flat.to_csv(tmp_path / "arc.csv", index=False)
+    return tmp_path
+
+
+@pytest.mark.parametrize("file", ["arc_easy.jsonl", "arc_challenge.json", "arc.parquet", "arc.csv"])
+def test_arc_renames_digits_drops_odd_rows_and_reads_every_format(arc, file):
+    t = ld.task("arc", arc / file)
+    assert t.labels.tolist() == [2, 3]
+    assert t.dropped == 2
+    assert t.texts[0] == "Which?\nA: w\nB: x\nC: y\nD: z"
+    bulleted = ld.task("arc", arc / file, template="promptsource").prompts[1]
+    assert bulleted.endswith("question.\n\nWhat?\n\nOptions:\n- A: s\n- B: t\n- C: u\n- D: v")
+
+
+def test_dropped_rows_are_those_in_front_of_the_last_one_used(arc):
+    assert ld.task("arc", arc / "arc.csv", limit=1).dropped == 0
+    assert ld.task("arc", arc / "arc.csv", limit=2).dropped == 1
+
+
+def test_arc_and_arc_challenge_are_two_tasks(arc):
+    """In a folder each finds its own file; without `arc.*`, arc reads `arc_easy.*`."""
+    (arc / "arc.csv").unlink()
+    (arc / "arc.parquet").unlink()
+    assert ld.task("arc", arc).source.endswith("arc_easy.jsonl")
+    assert ld.task("arc_challenge", arc).source.endswith("arc_challenge.json")
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({**ARC[0], "answerKey": "E"}, "answerKey 'E' is none of its labels"),
+        ({**ARC[0], "choices": "{'text': ['w']}"}, "in a CSV file write it as JSON"),
+        ({**ARC[0], "choices": {"text": ["a"], "label": []}}, "1 choices and 0 labels"),
+        ({"question": "Q", "answerKey": "A"}, "has no column 'choices' \\(its columns: question, answerKey\\)"),
+        (ARC[1], "none of the 1 rows of .* fits arc"),
+    ],
+)
+def test_bad_arc_rows(tmp_path, row, message):
+    (tmp_path / "arc.jsonl").write_text(json.dumps(row))
+    with pytest.raises(ld.InputError, match=message):
+        ld.task("arc", tmp_path)
+
+
+def test_the_eight_are_the_papers(name):
+    assert set(OPTIONS) == set(EIGHT)
+    assert PAPER[name].limit == 2000

@@ -1,0 +1,253 @@
+"""The report: what it says is what the frames say; it stands alone, whatever names and gaps a study has."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import layerdiv_tl as ld
+from layerdiv_tl.cli import main
+from layerdiv_tl.studies.runner import run_study
+from layerdiv_tl.views import style
+from layerdiv_tl.views.report import claims_table, command_of, findings, module_table, study_page
+from tests.conftest import llama
+from tests.studies.test_study import rows, words  # noqa: F401  (words is a fixture)
+
+HOSTILE = "</script><img src=x onerror=alert(1)>"
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory, words):  # noqa: F811
+    """Three tiny models on three tasks at two units."""
+    models = {f"m{i}": ld.load_model(llama(seed=i, num_hidden_layers=2 + i), tokenizer=words) for i in range(3)}
+    tasks = []
+    for i in range(3):
+        frame = pd.DataFrame({"text": rows(24, seed=i).prompts, "label": rows(24, seed=i).labels})
+        frame["text"] = frame["text"].str.replace(" {answer}", "")
+        tasks.append(ld.Task.from_frame(frame, template="{text} {answer}", options=["yes", "no"], name=f"t{i}"))
+    return run_study(models, tasks, units=("sublayer", "head"), out=tmp_path_factory.mktemp("study"))
+
+
+def numbers(text):
+    return [float(x) for x in re.findall(r"-?\d+(?:\.\d+)?(?:e-?\d+)?", text.replace("−", "-"))]
+
+
+def test_sentences_hold_the_frames_numbers(study):
+    """Each figure in a sentence, computed a second time."""
+    said = list(findings(study))
+    summary, totals = study.summary(), study.totals().query("unit == 'sublayer'")
+    accuracy, chance = numbers(said[0])[:2]
+    assert accuracy == pytest.approx(100 * summary["accuracy"].mean(), abs=0.06)
+    assert chance == 50
+    by = totals.set_index(["loss", "term", "model", "task"])["mean"]
+    off = (by["paper", "loss"] - by["paper", "zero_bias"]).abs() * 100
+    median, largest = [n for s in said if "Eq. 14" in s for n in numbers(s)][1:3]
+    assert (median, largest) == (pytest.approx(off.median(), rel=0.06), pytest.approx(off.max(), rel=0.06))
+    shift = 1 - by["squared", "diversity_centered"] / by["squared", "diversity"]
+    assert numbers(next(s for s in said if "shift" in s))[0] == pytest.approx(100 * shift.median(), abs=0.06)
+    nats = numbers(next(s for s in said if "nats" in s))
+    assert nats[0] == pytest.approx(by["cross_entropy", "loss"].mean(), rel=0.01)
+    assert nats[1] == pytest.approx(np.log(2), rel=0.01)
+
+
+def test_the_claims_stand_in_the_page(study):
+    claims = study.claims(n_resamples=50)
+    table = claims_table(claims)
+    assert table["verdict"].tolist() == claims["verdict"].tolist()
+    for shown, row in zip(table["claim"], claims.to_dict("records"), strict=True):
+        reading = f" ({row['reading']})" if row["reading"] else ""
+        assert shown == f"{row['number']}. {row['claim']}{reading}\n{row['because']}"
+
+
+def test_modules_add_up(study):
+    """The last row is the ensemble's: bias and diversity of the summary."""
+    table = module_table(study, "m1", "t2")
+    row = study.summary().query("model == 'm1' and task == 't2'").iloc[0]
+    assert table["module"].iloc[-1] == "all"
+    assert float(table["bias"].iloc[-1]) == pytest.approx(row["bias"], rel=0.01)
+    assert float(table["diversity, centered"].iloc[-1]) == pytest.approx(row["diversity_centered"], rel=0.01)
+
+
+def test_components_are_those_of_decompose(study):
+    """The wide frames of a study are by_component and by_module of its stored contributions."""
+    for unit in ("sublayer", "head"):
+        shard = study.contributions("m0", "t0", unit)
+        d = ld.decompose(shard, shard.labels)
+        mine = study.components(unit).query("model == 'm0' and task == 't0'")
+        theirs = d.by_component()
+        assert mine["component"].tolist() == theirs["component"].tolist()
+        assert set(mine) - {"model", "task"} <= set(theirs)
+        for term in ("bias", "diversity_centered", "net", "accuracy"):
+            np.testing.assert_allclose(mine[term], theirs[term], rtol=1e-6)
+        modules = study.modules(unit).query("model == 'm0' and task == 't0'").set_index("module")
+        np.testing.assert_allclose(modules["bias"], d.by_module().set_index("module")["bias"][modules.index], rtol=1e-6)
+    nats = study.components(loss="cross_entropy").query("model == 'm0' and task == 't0'")
+    shard = study.contributions("m0", "t0")
+    expected = ld.decompose(shard, shard.labels, loss="cross_entropy").by_component()["bias"]
+    np.testing.assert_allclose(nats["bias"], expected, rtol=1e-6)
+    with pytest.raises(ld.InputError, match="loss='nothing'"):
+        study.components(loss="nothing")
+    with pytest.raises(ld.InputError, match="unit='neuron'"):
+        study.summary("neuron")
+
+
+def test_answers_and_baselines(study, words):  # noqa: F811
+    """Shares of answers add up to one and are the model's; guessing is 1/K."""
+    for row in study.summary().to_dict("records"):
+        logits = study.contributions(row["model"], row["task"]).model_logits
+        assert row["answers"][" yes"] == pytest.approx((logits.argmax(1) == 0).mean())
+        assert sum(row["answers"].values()) == pytest.approx(1)
+        assert row["chance"] == 0.5
+        assert row["bag_of_words_low"] <= row["bag_of_words"] <= row["bag_of_words_high"]
+    few = run_study({"m": ld.load_model(llama(), tokenizer=words)}, rows(6))
+    assert np.isnan(few.summary()["bag_of_words"]).all()
+    assert "word counts" not in next(findings(few))
+
+
+def test_a_reason_is_given_only_where_it_holds(study):
+    """MSE that is far from the uniform prediction's is not called nearly uniform."""
+    assert "nearly uniform" not in " ".join(findings(far(study, 0.05)))
+    assert "nearly uniform" in " ".join(findings(far(study, 0.249)))
+
+
+def far(study, mse):
+    at = (study.metrics["loss"] == "paper") & (study.metrics["term"] == "loss")
+    return ld.Study(study.metrics.assign(mean=study.metrics["mean"].mask(at, mse)), study.cells, (), study.folders)
+
+
+def test_the_report_is_one_page(study, tmp_path, capsys):
+    """From Python and from the shell; every section, all cells' components, no other host."""
+    page = study.report(tmp_path / "report.html").read_text(encoding="utf-8")
+    for heading in (
+        "What the numbers say",
+        "What the paper claims",
+        "Tables",
+        "Methods",
+        "Where the numbers come from",
+    ):
+        assert f">{heading}</h2>" in page
+    assert page.count("<details") == 2 * 18
+    assert page.count("class=chart") == 18 + 6 + 2  # sizes at both units
+    assert "Left out" not in page
+    own = page[page.index("</script>") :]
+    assert not re.findall(r"(?:src|href|url)\s*[=(]\s*['\"]?https?:", own)
+    assert main(["report", study.folders[0], "-o", str(tmp_path / "again.html")]) == 0
+    assert capsys.readouterr().out.strip() == str(tmp_path / "again.html")
+    assert (tmp_path / "again.html").stat().st_size == pytest.approx(len(page.encode()), rel=0.01)
+    with pytest.raises(ld.InputError, match="cannot be written"):
+        study.report(tmp_path / "report.html" / "below.html")
+    assert main(["report", str(tmp_path / "nothing")]) == 1
+    assert "there is no folder" in capsys.readouterr().err
+
+
+def test_what_a_study_lacks_is_said(study, tmp_path):
+    """Without contributions, of one model on one task: a page that names what is left out."""
+    saved = ld.Study.load(study.save(tmp_path / "saved"))
+    assert "saved without its contributions" in study_page(saved).html()
+    cells = [study.cells[0] | {"folder": str(tmp_path)}, *study.cells[1:]]  # one without, the others with
+    page = study_page(ld.Study(study.metrics, tuple(cells), (), study.folders)).html()
+    assert "1 cell left out: this study was saved without its contributions" in page
+    assert page.count("<details") == 2 * 17
+    one = ld.Study(
+        study.metrics.query("model == 'm0' and task == 't0'"),
+        tuple(c for c in study.cells if c["settings"]["model"] == "m0" and c["settings"]["task"] == "t0"),
+        ("m9: could not be loaded",),
+        study.folders,
+    )
+    page = study_page(one).html()
+    assert "m9: could not be loaded" in page
+    assert "left out, because a curve needs points at two different x" in page
+    assert set(claims_table(one.claims(n_resamples=20))["verdict"]) == {"not tested"}
+
+
+def test_names_stay_text(study):
+    """A model called like HTML."""
+    metrics = study.metrics.replace({"model": {"m0": HOSTILE}, "task": {"t0": HOSTILE}})
+    cells = []
+    for cell in study.cells:
+        names = {"m0": HOSTILE, "t0": HOSTILE}
+        settings = cell["settings"]
+        settings = settings | {name: names.get(settings[name], settings[name]) for name in ("model", "task")}
+        cells.append(cell | {"settings": settings, "source": HOSTILE, "license": HOSTILE})
+    page = study_page(ld.Study(metrics, tuple(cells), (HOSTILE,), (HOSTILE,)), HOSTILE).html()
+    assert "<img src=x" not in page
+    assert page.count("</script>") == page.count("<script")
+    # plotly reads HTML in titles and hovers: there, too, it must have been escaped before it became JSON.
+    drawn = "".join(re.findall(r"<script type='application/json'>(.*?)</script>", page, flags=re.S))
+    assert drawn.count("img src=x") > 18
+    assert "\\u003cimg" not in drawn
+
+
+def test_the_command_measures_the_same(study, tmp_path, capsys):
+    """What the page prints finds every number done already; models or tasks in memory have no command."""
+    import shlex
+
+    llama(vocab_size=300).save_pretrained(tmp_path / "tiny")
+    bytes_tokenizer().save_pretrained(tmp_path / "tiny")
+    arguments = ["--task", "sample/sentiment", "--limit", "12", "--chat", "--multi-token", "--unit", "head"]
+    arguments += ["--dtype", "bfloat16", "--batch-tokens", "512"]
+    assert command_of(study) is None
+    assert main(["run", "--model", str(tmp_path / "tiny"), *arguments, "--out", str(tmp_path / "study")]) == 0
+    before = {file: file.stat().st_mtime_ns for file in (tmp_path / "study").rglob("*.*")}
+    command = shlex.split(command_of(ld.Study.load(tmp_path / "study")))
+    assert command[0] == "layerdiv"
+    assert main([*command[1:-1], str(tmp_path / "study")]) == 0
+    assert {file: file.stat().st_mtime_ns for file in (tmp_path / "study").rglob("*.*")} == before
+    mine = ld.task("sample/sentiment", limit=12, template="{text} {answer}")
+    assert command_of(run_study(tmp_path / "tiny", mine, multi_token=True)) is None
+    rows = pd.DataFrame({"text": mine.texts, "label": mine.labels})
+    data = rows.rename(columns={"text": "sentence"})
+    assert command_of(run_study(tmp_path / "tiny", "sst2", data=data, multi_token=True)) is None
+
+
+def bytes_tokenizer():
+    """A tokenizer that takes any text, with a chat template."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    made = PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+    made.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+    return made
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(900, "dark"), (1600, "light")])
+def test_the_report_in_a_browser(study, tmp_path, browser, width, scheme):
+    """Offline: no request, no complaint; every figure is drawn, in the reader's colors; nothing is wider than it."""
+    page = study.report(tmp_path / "report.html")
+    with browser.open(page, width, scheme) as opened:
+        opened.page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+        opened.scroll()
+        opened.page.wait_for_function("[...document.querySelectorAll('.chart')].every((c) => c.data)", timeout=60_000)
+        grounds = opened.page.evaluate(
+            "[...document.querySelectorAll('.chart')].map((c) => c._fullLayout.paper_bgcolor)"
+        )
+        assert set(grounds) == {(style.DARK if scheme == "dark" else style.LIGHT).paper}
+        assert opened.wider_than_window() <= 0
+        assert not opened.requests
+        assert not [c for c in opened.complaints if "GPU" not in c and "WebGL" not in c]
+
+
+def test_a_switch_changes_what_is_drawn(study, tmp_path, browser):
+    """A click on another quantity puts its numbers into the map of all cells."""
+    with browser.open(study.report(tmp_path / "report.html"), 1200) as opened:
+        opened.scroll()
+        chart = "document.querySelector('.chart')"
+        opened.page.wait_for_function(f"{chart}.data")
+
+        def shown():
+            # The map's numbers as JavaScript has them, whatever typed arrays they lie in.
+            return np.array(opened.page.evaluate(f"{chart}._fullData[0].text.map((row) => Array.from(row))"))
+
+        table = study.table()["accuracy"].to_numpy()
+        np.testing.assert_allclose(shown().astype(float)[:, : table.shape[1]], table, rtol=0.01)
+        opened.page.locator("css=.chart >> nth=0 >> text=cross-entropy").first.click(force=True)
+        opened.page.wait_for_timeout(300)
+        table = study.table()["cross-entropy"].to_numpy()
+        np.testing.assert_allclose(shown().astype(float)[:, : table.shape[1]], table, rtol=0.02)

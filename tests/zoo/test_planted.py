@@ -1,0 +1,332 @@
+"""Planted models: what the tool measures is what was planted, to the last digits."""
+
+from functools import cache
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+
+import layerdiv_tl as ld
+from layerdiv_tl.tasks.synthetic import Votes
+
+SHAPES = ("llama", "gpt2")
+NAMES = tuple(ld.zoo.PLANTED)
+MODELS = [pytest.param(name, shape, id=f"{name}-{shape}") for name in NAMES for shape in SHAPES]
+CLOSE = 1e-9
+
+
+@cache
+def planted(name, shape="llama"):
+    return ld.zoo.planted(name, shape)
+
+
+@cache
+def taken_apart(name, shape, unit):
+    """(all components, the members alone)."""
+    p = planted(name, shape)
+    c = ld.contributions(p, p.prompts, p.options, unit=unit)
+    return c, c.select(label=p.members(unit))
+
+
+def entropy(rows):
+    """Of the rows' own distribution, in bits."""
+    counts = np.unique(rows, axis=0, return_counts=True)[1] / len(rows)
+    return -(counts * np.log2(counts)).sum()
+
+
+def given(entropy_of, rows, labels):
+    return sum((labels == y).mean() * entropy_of(rows[labels == y]) for y in np.unique(labels))
+
+
+@pytest.mark.parametrize(("name", "shape"), MODELS)
+def test_the_model_says_what_the_words_say(name, shape):
+    """A plain forward pass gives, over the whole vocabulary, the sum of what the members must write."""
+    p = planted(name, shape)
+    ids = torch.tensor(p.tokenizer(list(p.prompts[:128]))["input_ids"])
+    with torch.no_grad():
+        logits = p.model(ids).logits[:, -1]
+    assert logits.dtype == torch.float64
+    np.testing.assert_allclose(logits.numpy(), p.over_vocabulary[:128].sum(1), atol=CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "unit"),
+    # The voters' rows are many, and with one head a layer their heads are their sublayers.
+    [(n, s, u) for n, s, u in product(NAMES, SHAPES, ("sublayer", "head")) if (n, u) != ("votes", "head")],
+)
+def test_members_contribute_what_was_planted_and_all_others_nothing(name, shape, unit):
+    """Contributions are the closed form, exactly, and so is every norm's statistic: the same at every junction."""
+    p, (c, members) = planted(name, shape), taken_apart(name, shape, unit)
+    assert [x.label for x in members.components] == list(p.members(unit))
+    np.testing.assert_allclose(members.values, p.values, atol=CLOSE)
+    others = c.select(label=[x.label for x in c.components if x.label not in p.members(unit)])
+    assert np.abs(others.values).max() <= CLOSE
+    assert c.identity_gap <= CLOSE
+    np.testing.assert_allclose(c.junction_scale, 1, atol=CLOSE)
+
+
+@pytest.mark.parametrize(("name", "shape"), MODELS)
+def test_measures_are_the_closed_forms(name, shape):
+    """Bias, diversity, their halves, net, coherence, cosine and accuracy of the members, to 1e-9."""
+    p, (_, members) = planted(name, shape), taken_apart(name, shape, "sublayer")
+    d = ld.decompose(members, p.labels)
+    for term in ("bias", "diversity", "loss"):
+        for suffix, part in (("", d), ("_centered", d.centered), ("_shift", d.shift)):
+            assert getattr(part, term) == pytest.approx(p.expected[term + suffix], abs=CLOSE), term + suffix
+    for term in ("diversity_logit", "coherence", "accuracy"):
+        assert getattr(d, term) == pytest.approx(p.expected[term], abs=CLOSE), term
+    table, known = d.by_component(), p.by_component()
+    assert table["accuracy"].mean() == pytest.approx(p.expected["member_accuracy"], abs=CLOSE)
+    for column in known.columns.drop("component"):
+        np.testing.assert_allclose(table[column], known[column], atol=CLOSE, err_msg=column)
+    pairs = d.pairwise()
+    pair = pairs[pairs[["component", "other"]].isin(p.members()[:2]).all(axis=1)]
+    for column in ("cosine", "cosine_centered"):
+        assert pair[column].item() == pytest.approx(p.expected[column], abs=CLOSE, nan_ok=True), column
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_closed_forms_are_those_of_all_cases(name):
+    """Second source: the same numbers counted over the rows, in which every case stands as often as it is likely."""
+    p = planted(name)
+    u, t = p.values, np.eye(len(p.options))[p.labels]
+    mean = u.mean(1, keepdims=True)
+    bias, diversity = ((t[:, None] - u) ** 2).mean((0, 2)), ((mean - u) ** 2).mean((0, 2))
+    np.testing.assert_allclose(p.per_member["bias"], bias, atol=1e-12)
+    np.testing.assert_allclose(p.per_member["diversity"], diversity, atol=1e-12)
+    assert p.expected["loss"] == pytest.approx(((t - mean[:, 0]) ** 2).mean(), abs=1e-12)
+    votes = u.argmax(2)
+    apart, apart_given = (
+        sum(of(votes[:, [m]]) for m in range(votes.shape[1]))
+        for of in (entropy, lambda column: given(entropy, column, p.labels))
+    )
+    whole, whole_given = entropy(votes), given(entropy, votes, p.labels)
+    assert p.expected["relevancy"] == pytest.approx(apart - apart_given, abs=1e-9)
+    assert p.expected["redundancy"] == pytest.approx(apart - whole, abs=1e-9)
+    assert p.expected["conditional_redundancy"] == pytest.approx(apart_given - whole_given, abs=1e-9)
+    assert p.expected["joint"] == pytest.approx(whole - whole_given, abs=1e-9)
+    assert p.expected["information_diversity"] == pytest.approx(p.expected["joint"] - p.expected["relevancy"])
+
+
+@pytest.mark.parametrize(("name", "shape"), [(name, "llama") for name in NAMES] + [("votes", "gpt2")])
+def test_information_of_drawn_rows_covers_the_law(name, shape):
+    """Of 4000 rows drawn from the law, every term's interval holds what it is of the law."""
+    p, (_, members) = planted(name, shape), taken_apart(name, shape, "sublayer")
+    rows = np.random.default_rng(0).integers(len(p.labels), size=4000)
+    i = ld.information(members.values[rows], p.labels[rows], estimator="vote", null=0, n_resamples=100)
+    for term in ("relevancy", "redundancy", "conditional_redundancy", "joint"):
+        low, high = i.intervals[term]
+        assert low - CLOSE <= p.expected[term] <= high + CLOSE, term
+
+
+def test_pairs_of_equal_members_differ_in_what_they_are_together():
+    """Independent, copied, complementary: the same bias, the same accuracy alone; not the same together."""
+    pairs = [planted(name).expected for name in ("independent", "copied", "complementary")]
+    for term in ("bias", "member_accuracy"):
+        assert len({pair[term] for pair in pairs}) == 1
+    assert [pair["diversity"] for pair in pairs] == [1 / 8, 0, 1 / 8]
+    assert [pair["cosine"] for pair in pairs] == [1 / 2, 1, 0]
+    assert [pair["accuracy"] for pair in pairs] == [3 / 4, 3 / 4, 1]
+    assert [round(pair["joint"], 3) for pair in pairs] == [0.5, 0.189, 1]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_voters_are_the_votes_of_the_synthetic_task(shape):
+    """On rows that `synthetic/votes` draws, which were never planted, contributions are `Votes.values`."""
+    p, asked = planted("votes", shape), ld.task("synthetic/votes:members=5,right=0.6", limit=40)
+    c = ld.contributions(p, asked.prompts, asked.options).select(label=p.members())
+    said = np.array([[asked.options.index(f" {w}") for w in text.split(", ")] for text in _votes_in(asked)])
+    law = Votes(asked.labels, said, options=2, right=0.6, shared=0.0)
+    np.testing.assert_allclose(c.values, law.values, atol=CLOSE)
+    assert p.options == asked.options
+
+
+def _votes_in(asked):
+    return [prompt.split(": ")[1].split(".")[0] for prompt in asked.prompts]
+
+
+@pytest.mark.parametrize("unit", ["sublayer", "head"])
+@pytest.mark.parametrize(("name", "shape"), MODELS)
+def test_profile_is_the_closed_form_over_the_vocabulary(name, shape, unit):
+    """At a prompt's last token: Theorem 1 over all ids, of what the words make the members write."""
+    p, rows = planted(name, shape), 16
+    texts = [prompt + p.options[y] for prompt, y in zip(p.prompts[:rows], p.labels[:rows], strict=True)]
+    found = ld.profile(p, texts, unit=unit, precision="float64")
+    at = np.flatnonzero(np.isnan(found.losses)) - 1
+    labels = [c.label for c in found.components]
+    u = np.zeros((rows, len(labels), found.vocabulary))
+    u[:, [labels.index(label) for label in p.members(unit)]] = p.over_vocabulary[:rows]
+    gold = np.array([p.tokenizer.convert_tokens_to_ids(p.options[y]) for y in p.labels[:rows]])
+    t, mean = np.eye(found.vocabulary)[gold], u.mean(1, keepdims=True)
+    np.testing.assert_allclose(found.bias[:, at].T, ((t[:, None] - u) ** 2).mean(2), atol=CLOSE)
+    np.testing.assert_allclose(found.diversity[:, at].T, ((mean - u) ** 2).mean(2), atol=CLOSE)
+    np.testing.assert_allclose(found.shift.diversity[:, at].T, (mean - u).mean(2) ** 2, atol=CLOSE)
+    np.testing.assert_allclose(found.target_logit[:, at].T, u[np.arange(rows), :, gold], atol=CLOSE)
+    logits = u.sum(1)
+    loss = np.log(np.exp(logits).sum(1)) - logits[np.arange(rows), gold]
+    np.testing.assert_allclose(found.losses[at], loss, atol=CLOSE)
+
+
+@pytest.mark.parametrize(("name", "shape"), MODELS)
+def test_skipping_a_layer_takes_out_what_it_wrote(name, shape):
+    """The answers move as the closed form says; what undoes a head that is skipped writes nothing, either."""
+    p, rows = planted(name, shape), 16
+    found = ld.depth.skip(p, list(p.prompts[:rows]))
+    last = found.position == found.position.max()
+    z = p.over_vocabulary[:rows]
+    for layer in range(len(found.layers)):
+        gone = [c.layer == layer for c in p.components]
+        if name == "undo" and layer == 0:
+            gone[1] = True
+        less = z[:, ~np.array(gone)].sum(1)
+        moved = np.linalg.norm(softmax(z.sum(1)) - softmax(less), axis=1)
+        np.testing.assert_allclose(found.output[last][:, layer], moved, atol=1e-6)  # kept in float32
+
+
+def softmax(z):
+    e = np.exp(z - z.max(1, keepdims=True))
+    return e / e.sum(1, keepdims=True)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_shift_moves_no_probability_and_an_undone_write_none_with_its_undoing(shape):
+    """Skipping the layer of the shift, or the head and so its undoing, changes the softmax by 0; others do not."""
+    shift, undo = (ld.depth.skip(planted(n, shape), list(planted(n, shape).prompts[:4])) for n in ("shift", "undo"))
+    assert shift.output[:, 1].max() < 1e-15 < shift.output[:, 0].max()
+    assert undo.output[:, 0].max() < 1e-15 < 1e-3 < undo.output[:, 1].max()
+    # The MLP's whole write is gone where the head is: it undoes and does nothing else.
+    assert undo.frame().set_index("component").loc["L0.layer", "later_max"] == pytest.approx(1, abs=1e-6)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_direct_effect_of_an_undone_write_is_all_of_it(shape):
+    """Taken out of the final stream alone, a leaves b − a, in a stream whose mean square grew from 1 to 1 + 4/96."""
+    p, rows = planted("undo", shape), 16
+    found = ld.depth.skip(p, list(p.prompts[:rows]), mode="local")
+    a, _, b = np.moveaxis(p.over_vocabulary[:rows], 1, 0)
+    moved = np.linalg.norm(softmax(b) - softmax((b - a) / np.sqrt(1 + 4 / 96)), axis=1)
+    np.testing.assert_allclose(found.output[found.position == found.position.max()][:, 0], moved, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["copied", "together", "shift", "undo"])
+def test_what_adds_nothing_to_a_logit_is_not_held_against_its_rounding(name):
+    """Read where nothing is written, options say the same; LayerNorm's centring then leaves rounding where 0 was."""
+    p = ld.zoo.planted(name, "gpt2")
+    p.model.lm_head.weight.clamp_(min=0)
+    c = ld.contributions(p, p.prompts, p.options, unit="head").select(label=p.members("head"))
+    np.testing.assert_allclose(c.values, p.values, atol=CLOSE)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_explorer_opens_one(shape, tmp_path):
+    """A planted model has an explorer's page, and attention patterns where all its logits are 0."""
+    p = planted("copied", shape)
+    e = ld.explore(p, p.prompts[0] + p.options[0])
+    assert e.save(tmp_path / "explorer.html").stat().st_size > 10_000
+    heads = ld.attention_patterns(p, p.prompts[0] + p.options[0])  # behind which the model says nothing at all
+    assert len(heads.components) == 4
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_each_neuron_undoes_one_option(shape):
+    """At unit neuron, L1.Nk writes −1 to option k where the head voted for it, and 0 elsewhere."""
+    p = planted("undo", shape)
+    c = ld.contributions(p, p.prompts, p.options, unit="neuron")
+    votes = p.values[:, 0]
+    for k in range(2):
+        expected = -votes * (np.arange(2) == k)
+        np.testing.assert_allclose(c.select(label=f"L1.N{k}").values[:, 0], expected, atol=CLOSE)
+    assert np.abs(c.select(kind="neuron", layer=1, index=(2, 3)).values).max() <= CLOSE
+
+
+@pytest.mark.parametrize(("name", "shape"), MODELS)
+def test_every_text_leaves_the_norms_alone(name, shape):
+    """Of any words, at any token: every junction has the same statistic, and heads still write whole numbers."""
+    p, rng = planted(name, shape), np.random.default_rng(1)
+    texts = [rng.integers(len(p.tokenizer), size=length).tolist() for length in (1, 2, 7, 19, 31, 32)]
+    for place in (0, -1):
+        c = ld.contributions(p, texts, p.options, unit="head", position=place)
+        np.testing.assert_allclose(c.junction_scale, 1, atol=CLOSE)
+        np.testing.assert_allclose(c.values, c.values.round(), atol=CLOSE)
+        assert c.identity_gap <= CLOSE
+
+
+@pytest.mark.parametrize(("name", "shape"), MODELS)
+def test_attention_is_one_hot_in_float32_too(name, shape):
+    """Eager attention, which computes its softmax in float32, gives the same, and every head one token's weight."""
+    p = ld.zoo.planted(name, shape)
+    p.model.set_attn_implementation("eager")
+    ids = torch.tensor(p.tokenizer(list(p.prompts[:8]))["input_ids"])
+    with torch.no_grad():
+        out = p.model(ids, output_attentions=True)
+    np.testing.assert_allclose(out.logits[:, -1].numpy(), p.over_vocabulary[:8].sum(1), atol=CLOSE)
+    for component in p.components:
+        if component.kind == "head":
+            weights = out.attentions[component.layer][:, component.index].numpy()
+            np.testing.assert_array_equal(weights.max(-1), 1)
+            np.testing.assert_array_equal(np.sort(weights, -1)[..., :-1], 0)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", ["copied", "undo"])
+def test_in_float32_and_through_a_bridge(name, shape):
+    """The same contributions from float32 weights, and from TransformerLens' own hook points."""
+    from tests.model.test_bridge import boot
+
+    p, zoo_name = planted(name, shape), f"zoo/planted-{name}" + "-gpt2" * (shape == "gpt2")
+    ids = p.tokenizer(list(p.prompts))["input_ids"]
+    options = p.tokenizer.convert_tokens_to_ids(list(p.options))
+    single = ld.load_model(zoo_name, dtype="float32")
+    bridged = boot(ld.zoo.planted(name, shape).model, p.tokenizer)
+    for model in (single, bridged):
+        c = ld.contributions(model, ids, options, unit="head").select(label=p.members("head"))
+        np.testing.assert_allclose(c.values, p.values, atol=1e-6)
+
+
+def test_planted_models_are_models():
+    """`load_model` takes one as it is, or by its zoo name, with its tokenizer; text comes back as it was."""
+    p = planted("together")
+    for x in (p, "zoo/planted-together"):
+        model = ld.load_model(x)
+        assert (model.name, model.provenance["dtype"]) == ("planted-together", "float64")
+        assert model.tokenizer.decode(model.tokenizer(p.prompts[0])["input_ids"]) == p.prompts[0]
+    assert ld.load_model("zoo/planted-together-gpt2").provenance["architecture"] == "GPT2LMHeadModel"
+    assert ld.load_model(p).architecture.root is p.model
+    assert ld.load_model("zoo/planted-together").provenance["source"] == "zoo/planted-together"
+    assert "redundancy log2 3" in p.closed_form
+    assert p.frame().set_index("quantity").loc["loss", "expected"] == p.expected["loss"]
+
+
+def test_a_study_of_planted_models():
+    """A grid of planted models runs on their tasks, and its table holds the closed form."""
+    p = planted("copied")
+    frame = ld.run_study({"copied": p}, [p.task]).frame()
+    totals = frame[(frame["table"] == "totals") & (frame["term"] == "accuracy") & (frame["loss"] == "squared")]
+    assert totals["mean"].unique().tolist() == [p.expected["accuracy"]]
+
+
+def test_every_name_is_described_and_different():
+    """PLANTED names what `planted` makes, and no two are the same model."""
+    forms = {name: planted(name).over_vocabulary for name in NAMES}
+    for one, other in product(NAMES, NAMES):
+        if one < other:
+            assert forms[one].shape != forms[other].shape or np.abs(forms[one] - forms[other]).max() > 0.5
+    assert all(repr(planted(name)).startswith(f"Planted({name}, llama: {ld.zoo.PLANTED[name]}") for name in NAMES)
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda: ld.zoo.planted("copy"), "there is no planted model 'copy': choose among independent, copied"),
+        (lambda: ld.zoo.planted(["copied"]), "there is no planted model"),
+        (lambda: ld.zoo.planted("copied", "bert"), "shape='bert' is unknown: use 'llama' or 'gpt2'"),
+        (lambda: ld.load_model("zoo/planted-copy"), "there is no 'zoo/planted-copy' in the zoo: choose among zoo/"),
+        (lambda: ld.load_model("zoo/"), "there is no 'zoo/' in the zoo"),
+        (lambda: planted("copied").members("neuron"), "unit='neuron'"),
+    ],
+)
+def test_wrong_names_are_answered_with_a_sentence(ask, message):
+    """What does not exist is said, with what does."""
+    with pytest.raises(ld.InputError, match=message):
+        ask()
