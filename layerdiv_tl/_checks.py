@@ -103,7 +103,7 @@ def number(
     >>> number("level", 95, above=0, below=1)
     Traceback (most recent call last):
     ...
-    layerdiv_tl.errors.InputError: level=95 must be a number above 0 and below 1.
+    layerdiv_tl.errors.InputError: confidence_level=95 must be a number above 0 and below 1.
     """
     try:
         given = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan

@@ -21,7 +21,16 @@ from ._signals import Terminated, terminable
 from .errors import InputError
 
 # What `drop_plan` takes; written out, for importing it would load torch.
-_SCORES = ("loss", "accuracy", "diversity", "diversity_centered", "net", "relevancy", "relative", "influence")
+_SCORES = (
+    "loss",
+    "accuracy",
+    "diversity",
+    "diversity_centered",
+    "net",
+    "relevancy",
+    "relative_norm",
+    "block_influence",
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -305,7 +314,7 @@ def _depth(options: argparse.Namespace) -> int:
     )
     for a in study.analyses:
         place = out / "depth" / safe_name(a.model)
-        name = safe_name(f"{a.name}-{a.on}")
+        name = safe_name(f"{a.name}-{a.dataset}")
         a.result.frame().to_csv(place / f"{name}.csv", index=False)
         if isinstance(a.result, DropPlan):
             a.result.export(place / f"{name}-components.csv")

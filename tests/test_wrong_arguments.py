@@ -49,15 +49,17 @@ def public_cases(folder: Path) -> list[Case]:
     fitted = log_fit(np.array([1.0, 2, 4, 8]), np.array([0.1, 0.2, 0.3, 0.5]))
     weighted = reweight(c, labels, train=6)
     explorer = ld.explore(model, text)
-    information = ld.information(c, labels, "vote", null=5, n_resamples=5)
-    curve = information.gain_curve(null=3, n_resamples=3, orders=2)
+    information = ld.information(c, labels, "vote", n_permutations=5, n_resamples=5)
+    curve = information.gain_curve(n_permutations=3, n_resamples=3, orders=2)
 
     cases = [
         case("contributions", ld.contributions, **rows),
         case("decompose", ld.decompose, ensemble=c, labels=labels),
         case("decompose[array]", ld.decompose, ensemble=c.values, labels=labels, loss="brier"),
         case("decompose[target]", ld.decompose, ensemble=c.values, target=c.logits),
-        case("information", ld.information, ensemble=c, labels=labels, estimator="vote", null=5, n_resamples=5),
+        case(
+            "information", ld.information, ensemble=c, labels=labels, estimator="vote", n_permutations=5, n_resamples=5
+        ),
         case("profile", ld.profile, model=model, text_or_ids=text),
         case("profile[cross_entropy]", ld.profile, model=model, text_or_ids=text, loss="cross_entropy"),
         case("corpus_profile", ld.corpus_profile, model=model, texts=prompts[:2]),
@@ -130,7 +132,7 @@ def public_cases(folder: Path) -> list[Case]:
         if name == "LogFit":
             given["predict"] = {"x": 3.0}
         if name == "Information":
-            given["gain_curve"] = {"null": 3, "n_resamples": 3, "orders": 2}
+            given["gain_curve"] = {"n_permutations": 3, "n_resamples": 3, "orders": 2}
         if name == "Task":
             given |= {"resolve": {"tokenizer": model}, "fit": {"tokenizer": model, "context": 200}}
             given |= {"as_chat": {"tokenizer": model}, "from_frame": {}}

@@ -30,8 +30,8 @@ UNITS: Mapping[str, str] = {
     "diversity_centered": "share of the whole",
     "net": "nats",
     "relevancy": "bits",
-    "relative": "share of the stream's norm",
-    "influence": "1 − cosine",
+    "relative_norm": "share of the stream's norm",
+    "block_influence": "1 − cosine",
     "loss": "nats",
     "accuracy": "share of answers",
 }
@@ -126,7 +126,7 @@ class Agreement(Result):
         of 32, 45-65 % of 64 and 57-87 % of 128 (zoo/d12, two tasks).
 
         `low_components`, `high_components` resample components. `better` is by how much the correlation exceeds that
-        of `influence`, with `better_low`, `better_high` over resampled rows and components at once, which have the
+        of `block_influence`, with `better_low`, `better_high` over resampled rows and components at once, which have the
         same fault. `kind` "all" pools attention and MLPs. Kinds of fewer than three components, whose ranks
         always agree or not, have no rows.
         """
@@ -161,7 +161,7 @@ class Agreement(Result):
                 for name, (r, over_rows, over_components, over_both) in found.items():
                     low, high = interval(over_rows)
                     first, last = interval(over_components)
-                    less, more = interval(over_both - found["influence"][3])
+                    less, more = interval(over_both - found["block_influence"][3])
                     records.append(
                         {
                             "measure": name,
@@ -173,9 +173,9 @@ class Agreement(Result):
                             "spread_high": float(high),
                             "low_components": float(first),
                             "high_components": float(last),
-                            "better": r - found["influence"][0],
-                            "better_low": float(less) if name != "influence" else np.nan,
-                            "better_high": float(more) if name != "influence" else np.nan,
+                            "better": r - found["block_influence"][0],
+                            "better_low": float(less) if name != "block_influence" else np.nan,
+                            "better_high": float(more) if name != "block_influence" else np.nan,
                             "components": len(here),
                         }
                     )
@@ -290,7 +290,7 @@ def agreement(
     >>> found.frame().component.tolist()
     ['L0.attn', 'L0.mlp', 'L1.attn', 'L1.mlp', 'L2.attn', 'L2.mlp']
     >>> found.correlations().query("kind == 'all'").measure.unique().tolist()
-    ['diversity', 'diversity_centered', 'net', 'relative', 'influence']
+    ['diversity', 'diversity_centered', 'net', 'relative_norm', 'block_influence']
     """
     choice("part", part, ("sublayer", "layer"))
     whole_number("seed", seed, 0)

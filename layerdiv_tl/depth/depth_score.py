@@ -91,8 +91,7 @@ class DepthScore(Result):
         beside = self.lengths.astype(float)
         return slope(self.groups, self.scores, beside, self.n_resamples, self.seed, self.effects.sum(1))
 
-    @property
-    def right(self) -> DepthScore:
+    def correct_only(self) -> DepthScore:
         """The same of only the questions that the model answers rightly. Raises InputError where there is none."""
         kept = np.flatnonzero(self.rank == 1)
         if not len(kept):
@@ -151,8 +150,7 @@ class DepthScore(Result):
         frame.attrs["units"] = {"group": self.by, "effect": "‖Δ softmax‖₂", "share": "share of all layers' effects"}
         return frame
 
-    @property
-    def questions(self) -> pd.DataFrame:
+    def by_question(self) -> pd.DataFrame:
         """One row per question: what it is called, its score, and whether the model can answer it at all."""
         columns = {"id": self.ids, "group": self.groups, "score": self.scores, "probability": self.probability}
         columns |= {"rank": self.rank, "right": self.rank == 1}

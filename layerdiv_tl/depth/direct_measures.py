@@ -21,7 +21,7 @@ from ..model.patched_forward import Replay
 from .ablation import Rows
 from .residual_norms import residual_norms
 
-Direct = Literal["diversity", "diversity_centered", "net", "relevancy", "relative", "influence"]
+Direct = Literal["diversity", "diversity_centered", "net", "relevancy", "relative_norm", "block_influence"]
 # A member's relevancy is measured where every class has this many rows.
 _LEAST = 8
 
@@ -39,11 +39,11 @@ def measures(
     found: dict[str, Sums] = {}
     if {"diversity", "diversity_centered", "net", "relevancy"} & set(wanted):
         found = (_of_texts if rows.options is None else _of_task)(model, rows, names, wanted, batch_tokens)
-    if {"relative", "influence"} & set(wanted):
+    if {"relative_norm", "block_influence"} & set(wanted):
         size = residual_norms(model, [list(ids) for ids in rows.ids], batch_tokens=batch_tokens)
         at = [size.components.index(name) for name in names]
         counts = np.bincount(size.text).astype(float)
-        for name, values in (("relative", size.relative), ("influence", size.influence)):
+        for name, values in (("relative_norm", size.relative_norm), ("block_influence", size.block_influence)):
             sums = np.zeros((len(rows), len(names)))
             np.add.at(sums, size.text, values[:, at])
             found[name] = sums, counts

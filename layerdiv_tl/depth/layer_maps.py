@@ -76,7 +76,7 @@ class LayerMaps(Result):
         frame.attrs["intervals"] = interval_note(len(counts), "texts")
         return frame
 
-    def diagonal(self) -> pd.DataFrame:
+    def depth_alignment(self) -> pd.DataFrame:
         """Does the same relative depth match best? One row.
 
         `distance`: how far, as a share of depth, a source layer is from the target layer that it foretells best,
@@ -156,7 +156,7 @@ def map_layers(
     >>> from transformers import GPT2Config, GPT2LMHeadModel
     >>> tiny = GPT2LMHeadModel(GPT2Config(n_layer=3, n_head=2, n_embd=8, vocab_size=16, n_positions=32))
     >>> found = ld.depth.map_layers(tiny, tiny, [[i, (3 * i) % 16, 5, i // 2, 7] for i in range(16)])
-    >>> float(found.diagonal().distance.iloc[0])
+    >>> float(found.depth_alignment().distance.iloc[0])
     0.0
     """
     ridge, held_out = number("ridge", ridge, least=0), number("held_out", held_out, above=0, below=1)

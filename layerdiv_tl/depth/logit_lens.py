@@ -45,7 +45,7 @@ class LogitLens(Result):
 
     components: tuple[Component, ...]
     kl: Float[np.ndarray, "token junction"]
-    overlap: Float[np.ndarray, "token junction"]
+    topk_overlap: Float[np.ndarray, "token junction"]
     text: Int[np.ndarray, " token"]
     k: int
     norm: str
@@ -58,14 +58,14 @@ class LogitLens(Result):
         """
         columns: dict[str, Any] = describe(self.components)
         texts = np.unique(self.text)
-        for name in ("kl", "overlap"):
+        for name in ("kl", "topk_overlap"):
             values = getattr(self, name)
             each = np.stack([values[self.text == text].mean(0) for text in texts])
             mean = summarize(name, each, np.arange(len(texts)))
             ends = (name, f"{name}_low", f"{name}_high")
             columns |= summarize(name, values, self.text) | {end: mean[end] for end in ends}
         frame = pd.DataFrame(columns)
-        frame.attrs["units"] = {"kl": "nats", "overlap": f"share of the top {self.k}"}
+        frame.attrs["units"] = {"kl": "nats", "topk_overlap": f"share of the top {self.k}"}
         frame.attrs["intervals"] = note(self.text)
         return frame
 
@@ -96,7 +96,7 @@ def logit_lens(
     >>> from transformers import GPT2Config, GPT2LMHeadModel
     >>> tiny = GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=16, n_positions=32))
     >>> frame = ld.depth.logit_lens(tiny, [[1, 2, 3], [4, 5]]).frame()
-    >>> frame.component.tolist(), float(frame.kl.iloc[-1]), float(frame.overlap.iloc[-1])
+    >>> frame.component.tolist(), float(frame.kl.iloc[-1]), float(frame.topk_overlap.iloc[-1])
     (['pos_embed', 'L0.attn', 'L0.mlp'], 0.0, 1.0)
     """
     choice("norm", norm, get_args(NormAt))

@@ -26,7 +26,7 @@ from .agreement import FALLING, UNITS, Effect
 from .direct_measures import Direct, measures
 from .inputs import describe
 
-OWN, INFLUENCE, RANDOM = "plan", "influence", "random"
+OWN, INFLUENCE, RANDOM = "plan", "block_influence", "random"
 # What a plan can be made by.
 SCORES = (*get_args(Direct), *get_args(Effect))
 
@@ -97,11 +97,11 @@ class DropPlan(Result):
         frame.attrs["intervals"] = interval_note(len(self.count))
         return frame
 
-    def against(self) -> pd.DataFrame:
+    def compare(self) -> pd.DataFrame:
         """Is this plan better than others that drop as much? One row per other plan.
 
         `loss` and `accuracy`: this plan's less the other's, on the same rows, with 95 % intervals over rows; of the
-        random plans their mean, and `beaten`, the share of them whose loss is higher.
+        random plans their mean, and `win_rate`, the share of them whose loss is higher.
         """
         budget = len(self.dropped)
         others = {INFLUENCE: [2 * budget]}
@@ -116,10 +116,10 @@ class DropPlan(Result):
                 low, high = self._interval("accuracy_lost" if name == "accuracy" else name, off)
                 mean = off.sum() / self.count.sum()
                 record |= {name: float(mean), f"{name}_low": float(low), f"{name}_high": float(high)}
-            record["beaten"] = float((lost[at] > lost[budget]).mean())
+            record["win_rate"] = float((lost[at] > lost[budget]).mean())
             records.append(record)
         frame = pd.DataFrame(records)
-        frame.attrs["units"] = {"loss": "nats", "accuracy": "share", "beaten": "share of plans"}
+        frame.attrs["units"] = {"loss": "nats", "accuracy": "share", "win_rate": "share of plans"}
         frame.attrs["intervals"] = interval_note(len(self.count))
         return frame
 
@@ -141,11 +141,15 @@ class DropPlan(Result):
         frame.attrs["units"] = {"loss": "nats", "accuracy": "share"}
         return frame
 
-    def components(self) -> pd.DataFrame:
+    def scores(self) -> pd.DataFrame:
         """One row per candidate: score, place in the plan (from 1; 0 stays), and where the numbers come from."""
         place = {c: number for number, c in enumerate(self.dropped, start=1)}
         columns: dict[str, Any] = describe(self.candidates)
-        columns |= {"score": self.values, "scored_by": self.score, "place": [place.get(c, 0) for c in self.candidates]}
+        columns |= {
+            "score": self.values,
+            "scored_by": self.score,
+            "drop_order": [place.get(c, 0) for c in self.candidates],
+        }
         columns["drop"] = [c in place for c in self.candidates]
         columns["model"] = self.model
         columns |= {name: str(self.provenance.get(name) or "") for name in ("source", "revision", "weights", "dtype")}
@@ -182,7 +186,7 @@ class DropPlan(Result):
             about = {"model": self.provenance, "score": self.score, "part": self.part, "before": before, "after": here}
             text = json.dumps(self.llm_drop() | {"layerdiv_tl": about}, indent=1, default=float) + "\n"
         elif place.suffix == ".csv":
-            text = self.components().to_csv(index=False)
+            text = self.scores().to_csv(index=False)
         else:
             raise InputError(f"{str(path)!r} ends in neither .json (LLM-Drop's lists) nor .csv: name one of them.")
         try:
@@ -232,7 +236,7 @@ def drop_plan(
     >>> plan.llm_drop()
     {'drop_attn_list': [1], 'drop_mlp_list': [1]}
     >>> plan.frame()[["plan", "dropped"]].values.tolist()
-    [['none', 0], ['plan', 1], ['influence', 1], ['random', 1]]
+    [['none', 0], ['plan', 1], ['block_influence', 1], ['random', 1]]
     """
     model = load_model(model)
     weights = identify(model).weights  # a plan says which model it is of
@@ -252,7 +256,7 @@ def drop_plan(
     first = min(len(asked) - 1, max(1, round(scoring * len(asked))))
     choosing, measured = (asked.take(sorted(some)) for some in (order[:first].tolist(), order[first:].tolist()))
     values = _scored(model, choosing, names, str(score), batch_tokens) if own is None else own
-    influence = _scored(model, choosing, names, "influence", batch_tokens)
+    influence = _scored(model, choosing, names, "block_influence", batch_tokens)
     plan, usual = ([names[i] for i in np.argsort(v, kind="stable")[:budget]] for v in (values, influence))
     draw = np.random.default_rng([seed, 1])
     others = [[names[i] for i in sorted(draw.permutation(len(names))[:budget].tolist())] for _ in range(random)]

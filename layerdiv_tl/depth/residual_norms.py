@@ -22,7 +22,7 @@ from .change_point import ChangePoint, change_point
 from .inputs import describe, read_texts
 from .token_stats import note, resampled, summarize
 
-Quantity = Literal["relative", "cosine", "norm", "influence"]
+Quantity = Literal["relative_norm", "cosine", "norm", "block_influence"]
 Part = Literal["attn", "mlp", "layer"]
 # Streams this short are all rounding.
 SMALLEST = 1e-6
@@ -45,11 +45,11 @@ class ResidualNorms(Result):
 
     Norms, relative norms and cosines as in the released code of *Do Language Models Use Their Depth Efficiently?*
     (arXiv 2505.13898), but for an MLP that reads the same stream as its attention: there it divides by ‖h + a‖.
-    The code's cosine of a layer's input and output is 1 − `influence`.
+    The code's cosine of a layer's input and output is 1 − `block_influence`.
     """
 
     components: tuple[Component, ...]
-    relative: Float[np.ndarray, "token component"]
+    relative_norm: Float[np.ndarray, "token component"]
     cosine: Float[np.ndarray, "token component"]
     norm: Float[np.ndarray, "token component"]
     text: Int[np.ndarray, " token"]
@@ -58,16 +58,18 @@ class ResidualNorms(Result):
     @property
     def stream(self) -> Float[np.ndarray, "token component"]:
         """The norm of the stream that each is added to, such as ‖h‖; NaN where nothing is written."""
-        return np.divide(self.norm, self.relative, out=np.full_like(self.norm, np.nan), where=self.relative > 0)
+        return np.divide(
+            self.norm, self.relative_norm, out=np.full_like(self.norm, np.nan), where=self.relative_norm > 0
+        )
 
     @property
-    def influence(self) -> Float[np.ndarray, "token component"]:
+    def block_influence(self) -> Float[np.ndarray, "token component"]:
         """Block influence: 1 − cos of the stream before and behind the write (Men et al. 2024, *ShortGPT*).
 
         From the relative norm r and the cosine c: with x = 1 + rc and y² = r²(1 − c²) it is 1 − x/√(x² + y²),
         written so that small influences keep their digits.
         """
-        r, c = self.relative.astype(np.float64), np.clip(self.cosine.astype(np.float64), -1, 1)
+        r, c = self.relative_norm.astype(np.float64), np.clip(self.cosine.astype(np.float64), -1, 1)
         along, across = 1 + r * c, r**2 * (1 - c**2)
         length = np.sqrt(along**2 + across)
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -80,12 +82,12 @@ class ResidualNorms(Result):
         for name in get_args(Quantity):
             columns |= summarize(name, getattr(self, name), self.text)
         frame = pd.DataFrame(columns)
-        frame.attrs["units"] = {"relative": "share of the stream's norm", "cosine": "cosine", "norm": "norm"}
-        frame.attrs["units"]["influence"] = "1 − cosine"
+        frame.attrs["units"] = {"relative_norm": "share of the stream's norm", "cosine": "cosine", "norm": "norm"}
+        frame.attrs["units"]["block_influence"] = "1 − cosine"
         frame.attrs["intervals"] = note(self.text)
         return frame
 
-    def change_point(self, part: Part = "layer", quantity: Quantity = "relative") -> ChangePoint:
+    def change_point(self, part: Part = "layer", quantity: Quantity = "relative_norm") -> ChangePoint:
         """The layer from which on the mean over tokens is smaller than before, with its interval over texts.
 
         Raises InputError for an unknown part or quantity, and for fewer than three layers.
@@ -113,7 +115,7 @@ def residual_norms(model: Any, texts: Any, *, batch_tokens: int | None = None) -
     >>> from transformers import GPT2Config, GPT2LMHeadModel
     >>> tiny = GPT2LMHeadModel(GPT2Config(n_layer=2, n_head=2, n_embd=8, vocab_size=16, n_positions=32))
     >>> found = ld.depth.residual_norms(tiny, [[1, 2, 3], [4, 5]])
-    >>> found.relative.shape, [c.label for c in found.components[:3]]
+    >>> found.relative_norm.shape, [c.label for c in found.components[:3]]
     ((5, 6), ['L0.attn', 'L0.mlp', 'L0.layer'])
     """
     model = load_model(model)

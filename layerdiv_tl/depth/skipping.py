@@ -53,14 +53,14 @@ class Skip(Result):
         As asked for; `cuts` is "none" where there are none.
 
     The released code of *Do Language Models Use Their Depth Efficiently?* draws the maxima over tokens, cuts and
-    texts: `by_pair().effect_max` and `frame().output_max`. Its map also has a diagonal, which is 1 for a whole layer.
+    texts: `by_pair().effect_max` and `frame().output_change_max`. Its map also has a diagonal, which is 1 for a whole layer.
     """
 
     components: tuple[Component, ...]
     layers: tuple[Component, ...]
-    later: Float[np.ndarray, "text skipped layer"]
-    later_max: Float[np.ndarray, "text skipped layer"]
-    output: Float[np.ndarray, "measurement skipped"]
+    downstream_change: Float[np.ndarray, "text skipped layer"]
+    downstream_change_max: Float[np.ndarray, "text skipped layer"]
+    output_change: Float[np.ndarray, "measurement skipped"]
     loss: Float[np.ndarray, "measurement skipped"]
     text: Int[np.ndarray, " measurement"]
     position: Int[np.ndarray, " measurement"]
@@ -73,19 +73,25 @@ class Skip(Result):
     def frame(self) -> pd.DataFrame:
         """One row per skipped component.
 
-        `output` and `loss`: means over tokens, 95 % intervals over texts, quantiles and maxima over tokens.
-        `later`: the mean over the layers behind it and their tokens, and its maximum; NaN for the last layer.
+        `output_change` and `loss`: means over tokens, 95 % intervals over texts, quantiles and maxima over tokens.
+        `downstream_change`: the mean over the layers behind it and their tokens, and its maximum; NaN for the last layer.
         """
         columns: dict[str, Any] = describe(self.components)
-        columns |= summarize("output", self.output, self.text) | summarize("loss", self.loss, self.text)
-        behind = np.isfinite(self.later)
+        columns |= summarize("output_change", self.output_change, self.text) | summarize("loss", self.loss, self.text)
+        behind = np.isfinite(self.downstream_change)
         count = behind.sum(2)
         with np.errstate(invalid="ignore"):
-            mean = np.where(behind, self.later, 0.0).sum(2) / count
-        largest = np.where(behind, self.later_max, -np.inf).max((0, 2))
-        columns |= self._over_texts("later", mean) | {"later_max": np.where(count.any(0), largest, np.nan)}
+            mean = np.where(behind, self.downstream_change, 0.0).sum(2) / count
+        largest = np.where(behind, self.downstream_change_max, -np.inf).max((0, 2))
+        columns |= self._over_texts("downstream_change", mean) | {
+            "downstream_change_max": np.where(count.any(0), largest, np.nan)
+        }
         frame = pd.DataFrame(columns)
-        frame.attrs["units"] = {"output": "‖Δ softmax‖₂", "loss": "nats", "later": "share of the layer's write"}
+        frame.attrs["units"] = {
+            "output_change": "‖Δ softmax‖₂",
+            "loss": "nats",
+            "downstream_change": "share of the layer's write",
+        }
         frame.attrs["intervals"] = note(self.text)
         return frame
 
@@ -95,15 +101,15 @@ class Skip(Result):
         `effect` is the mean over tokens, with its 95 % interval over texts, quantiles over the texts' means and
         the maximum over tokens.
         """
-        at = np.argwhere(np.isfinite(self.later).all(0))
-        values = self.later[:, at[:, 0], at[:, 1]]
+        at = np.argwhere(np.isfinite(self.downstream_change).all(0))
+        values = self.downstream_change[:, at[:, 0], at[:, 1]]
         columns: dict[str, Any] = describe([self.components[s] for s, _ in at])
-        columns["later"] = [self.layers[layer].label for _, layer in at]
+        columns["downstream_layer"] = [self.layers[layer].label for _, layer in at]
         columns |= self._over_texts("effect", values)
         if len(at):
             spread = np.quantile(values, list(QUANTILES.values()), axis=0)
             columns |= {f"effect_{name}": row for name, row in zip(QUANTILES, spread, strict=True)}
-        columns["effect_max"] = self.later_max[:, at[:, 0], at[:, 1]].max(0)
+        columns["effect_max"] = self.downstream_change_max[:, at[:, 0], at[:, 1]].max(0)
         frame = pd.DataFrame(columns)
         frame.attrs |= {"units": {"effect": "share of the layer's write"}, "intervals": note(self.text)}
         return frame
@@ -159,7 +165,7 @@ def skip(
     >>> from transformers import GPT2Config, GPT2LMHeadModel
     >>> tiny = GPT2LMHeadModel(GPT2Config(n_layer=3, n_head=2, n_embd=8, vocab_size=16, n_positions=32))
     >>> found = ld.depth.skip(tiny, [[1, 2, 3], [4, 5]])
-    >>> found.frame().component.tolist(), found.by_pair().later.tolist()
+    >>> found.frame().component.tolist(), found.by_pair().downstream_layer.tolist()
     (['L0.layer', 'L1.layer', 'L2.layer'], ['L1.layer', 'L2.layer', 'L2.layer'])
     """
     known = {"part": (part, Part), "mode": (mode, Mode), "first_token": (first_token, FirstToken)}
@@ -209,9 +215,9 @@ def skip(
     return Skip(
         components=names,
         layers=watched,
-        later=later,
-        later_max=largest,
-        output=output,
+        downstream_change=later,
+        downstream_change_max=largest,
+        output_change=output,
         loss=loss,
         text=text[order],
         position=position,
@@ -270,14 +276,14 @@ class _Batch:
         self.text = np.repeat(rows, self.counts)
         self.position = measured.nonzero(as_tuple=True)[1].cpu().numpy()
         pairs = (len(rows), len(wanted), len(replay.layers))
-        self.later, self.largest = np.full(pairs, np.nan), np.full(pairs, np.nan)
+        self.downstream_change, self.largest = np.full(pairs, np.nan), np.full(pairs, np.nan)
         self.clean = [
             upcast(after) - upcast(before) for before, after in zip(replay.streams, replay.left, strict=False)
         ]
         self.sizes = [delta.norm(dim=-1).clamp_min(SMALLEST) for delta in self.clean]
         finals = [self._final(number, block) for number, block in enumerate(wanted)]
         del self.clean, self.sizes
-        self.output, self.loss = _answers(replay, finals, measured)
+        self.output_change, self.loss = _answers(replay, finals, measured)
 
     def _final(self, number: int, block: int) -> Float[Tensor, "n d"]:
         """The final streams at the measured tokens; on the way, what becomes of the layers behind."""
@@ -289,7 +295,7 @@ class _Batch:
             off = upcast(after) - upcast(before) - self.clean[layer]
             effect = (off.norm(dim=-1) / self.sizes[layer]).masked_fill(~self.measured.to(off.device), 0.0)
             mean = effect.sum(1, dtype=torch.float64).cpu().numpy() / np.maximum(self.counts, 1)
-            self.later[:, number, layer] = mean
+            self.downstream_change[:, number, layer] = mean
             self.largest[:, number, layer] = effect.amax(1).cpu().numpy()
 
         if self.mode.endswith("local"):
@@ -322,10 +328,10 @@ def _answers(replay: Replay, finals: list[Tensor], measured: Tensor) -> tuple[np
 
 
 def _collect(found: list[_Batch], texts: int, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
-    """`later` and `later_max` of every text, over all its cuts."""
+    """`downstream_change` and `later_max` of every text, over all its cuts."""
     sums, largest, counts = np.zeros((texts, *shape)), np.full((texts, *shape), -np.inf), np.zeros(texts)
     for batch in found:
-        sums[batch.rows] += batch.later * batch.counts[:, None, None]
+        sums[batch.rows] += batch.downstream_change * batch.counts[:, None, None]
         largest[batch.rows] = np.maximum(largest[batch.rows], batch.largest)
         counts[batch.rows] += batch.counts
     return sums / counts[:, None, None], largest

@@ -192,7 +192,7 @@ class Decomposition(Result):
     def by_module(self) -> pd.DataFrame:
         """One row per module (Eq. 9-10): its additive part (n_g/|L|) · mean over its members.
 
-        The columns add up to the ensemble's; `count_share` is n_g/|L|, the share a module would have if
+        The columns add up to the ensemble's; `member_share` is n_g/|L|, the share a module would have if
         its members were like all others; `_mean` is undivided.
         """
         table = self.per_example("modules")
@@ -200,7 +200,7 @@ class Decomposition(Result):
         for suffix, _ in self._parts():
             for term in ("bias", "diversity"):
                 for end in ("", "_low", "_high"):
-                    rows[f"{term}_mean{suffix}{end}"] = rows[f"{term}{suffix}{end}"] / rows["count_share"]
+                    rows[f"{term}_mean{suffix}{end}"] = rows[f"{term}{suffix}{end}"] / rows["member_share"]
         return self._finish(rows)
 
     def by_depth(self, norm: NormAt = "frozen") -> pd.DataFrame:
@@ -256,7 +256,7 @@ class Decomposition(Result):
                 # What is additive by itself is summed, what is an average over members weighted by their number.
                 terms[name + suffix] = values @ member.T / (1.0 if name in part._ADDITIVE else counts.sum())
             terms |= {name + suffix: values for name, values in part._module_terms(member).items()}
-        names = {"module": modules, "members": counts.astype(int), "count_share": counts / counts.sum()}
+        names = {"module": modules, "members": counts.astype(int), "member_share": counts / counts.sum()}
         return PerExample(names, terms)
 
     def _depth(self, norm: NormAt) -> PerExample:
@@ -373,7 +373,7 @@ class Decomposition(Result):
         columns["repeats"] = table["members"].to_numpy()[again]
         attrs = table.attrs
         for suffix, _ in self._parts():
-            for name, plain in (("plain_within", "diversity"), ("within", "within"), ("between", "between")):
+            for name, plain in (("within_unscaled", "diversity"), ("within", "within"), ("between", "between")):
                 for end in ("", "_low", "_high"):
                     if f"{name}{suffix}{end}" in table:
                         columns[f"{plain}{suffix}{end}"] = table[f"{name}{suffix}{end}"].to_numpy()[again]
@@ -592,7 +592,7 @@ class SquaredError(Decomposition):
         n_g u_h is what leaf h alone says of its group's a_g = Σ_h u_h. `bias` is the leaves' mean error,
         `within` their distance from a_g, `between` that of a_g from the mean over groups, whose mean is
         the coarser diversity: the coarser ensemble's loss = mean over rows of (bias − within − between);
-        `attrs` holds these totals and the gap. `plain_within`, `plain_between` split the diversity of the
+        `attrs` holds these totals and the gap. `within_unscaled`, `between_unscaled` split the diversity of the
         leaves as they are, with weights n_g/N. Raises InputError where no group has two members.
 
         >>> from layerdiv_tl import decompose
@@ -608,16 +608,16 @@ class SquaredError(Decomposition):
         errors: dict[str, np.ndarray] = {}
         for suffix, part in self._parts():
             errors[suffix], bias, within, between = relations.nested_squared(part.values, part.target, group)
-            plain_within, plain_between = relations.plain_split(part.values, group)
+            within_unscaled, between_unscaled = relations.plain_split(part.values, group)
             blocks |= {
                 f"bias{suffix}": bias,
                 f"within{suffix}": within,
                 f"between{suffix}": between,
-                f"plain_within{suffix}": plain_within,
-                f"plain_between{suffix}": plain_between,
+                f"within_unscaled{suffix}": within_unscaled,
+                f"between_unscaled{suffix}": between_unscaled,
             }
         if "bias_centered" in blocks:  # as everywhere: the parts first, then their sum
-            for name in ("bias", "within", "between", "plain_within", "plain_between"):
+            for name in ("bias", "within", "between", "within_unscaled", "between_unscaled"):
                 blocks[name] = blocks[f"{name}_centered"] + blocks[f"{name}_shift"]
         return errors, blocks
 
@@ -651,7 +651,7 @@ class SquaredError(Decomposition):
         """Theorem 2, exactly: where diversity can be, given bias and loss (MATHS 6).
 
         One row for the ensemble and one per module, with undivided means. (√bias − √MSE)² ≤ diversity ≤
-        (√bias + √MSE)², columns `lowest` and `highest`; for the whole ensemble also diversity ≤ bias. A
+        (√bias + √MSE)², columns `lowest` and `max_weight`; for the whole ensemble also diversity ≤ bias. A
         module's diversity vanishes with its bias only if MSE vanishes too, unlike in the printed theorem:
         here the MLP is right, so its bias is 0, and its diversity is the loss that the embedding causes.
 
@@ -676,14 +676,14 @@ class SquaredError(Decomposition):
         root = np.sqrt(frame["bias"].to_numpy())
         # Rounding may leave less than nothing where all examples but one are 0.
         roots, loss = (np.sqrt(leave_one_out(x).clip(0)) for x in (terms["bias"], self.losses[:, None]))
-        for name, sign in (("lowest", -1), ("highest", 1)):
+        for name, sign in (("lowest", -1), ("max_weight", 1)):
             bound, left_out = (root + sign * np.sqrt(self.loss)) ** 2, (roots + sign * loss) ** 2
-            if name == "highest":  # the whole ensemble is bounded by its bias
+            if name == "max_weight":  # the whole ensemble is bounded by its bias
                 bound[0], left_out[:, 0] = frame["bias"][0], roots[:, 0] ** 2
             low, high = jackknife(bound, left_out, within=(0.0, np.inf))
             frame[name], frame[f"{name}_low"], frame[f"{name}_high"] = bound, low, high
         frame = self._finish(frame)
-        bounds = [name + end for name in ("lowest", "highest") for end in ("", "_low", "_high")]
+        bounds = [name + end for name in ("lowest", "max_weight") for end in ("", "_low", "_high")]
         frame.attrs["units"] |= dict.fromkeys(bounds, self.measured_in)
         frame.attrs["loss"] = self.loss
         return frame

@@ -21,7 +21,7 @@ LEVEL = 0.95
 LEAST = 8
 
 
-def interval_note(count: int, over: str = "rows", level: float = LEVEL) -> str:
+def interval_note(count: int, over: str = "rows", confidence_level: float = LEVEL) -> str:
     """What the `_low` and `_high` of a table are, or why they are empty, for its `attrs`.
 
     >>> interval_note(3, "texts")
@@ -29,11 +29,11 @@ def interval_note(count: int, over: str = "rows", level: float = LEVEL) -> str:
     """
     if count < LEAST:
         return f"no intervals: {count} {over}, and an interval needs at least {LEAST}"
-    return f"{level:.0%} intervals over {count} {over}".replace("%", " %")
+    return f"{confidence_level:.0%} intervals over {count} {over}".replace("%", " %")
 
 
 def mean_interval(
-    values: Float[np.ndarray, example * rest], level: float = LEVEL
+    values: Float[np.ndarray, example * rest], confidence_level: float = LEVEL
 ) -> tuple[Float[np.ndarray, "*rest"], Float[np.ndarray, "*rest"]]:
     """(low, high) of the mean over examples, in the units of `values`; NaN for fewer than `LEAST` examples.
 
@@ -48,7 +48,7 @@ def mean_interval(
         raise InputError("there are no examples to average: give at least one.")
     mean = RunningMean()
     mean.add_examples(values)
-    return mean.interval(level)
+    return mean.interval(confidence_level)
 
 
 def leave_one_out(
@@ -68,7 +68,7 @@ def leave_one_out(
 def jackknife(
     estimate: Any,
     left_out: Float[np.ndarray, example * rest],
-    level: float = LEVEL,
+    confidence_level: float = LEVEL,
     within: tuple[float, float] = (-np.inf, np.inf),
 ) -> tuple[Float[np.ndarray, "*rest"], Float[np.ndarray, "*rest"]]:
     """(low, high) of a smooth function of means (a ratio, a share, a cosine); NaN for fewer than `LEAST` examples.
@@ -93,12 +93,12 @@ def jackknife(
         influence = center - left_out if every else np.where(known, center - left_out, 0.0)
         square = influence * influence
         second, third = square.sum(0) / count, (square * influence).sum(0) / count
-        low, high = _ends(estimate, count, (count - 1) ** 2 * second, (count - 1) ** 3 * third, level)
+        low, high = _ends(estimate, count, (count - 1) ** 2 * second, (count - 1) ** 3 * third, confidence_level)
     return np.clip(low, *within), np.clip(high, *within)
 
 
 def cluster_means(
-    sums: Float[np.ndarray, cluster * rest], counts: Float[np.ndarray, cluster * rest], level: float = LEVEL
+    sums: Float[np.ndarray, cluster * rest], counts: Float[np.ndarray, cluster * rest], confidence_level: float = LEVEL
 ) -> tuple[Float[np.ndarray, "*rest"], Float[np.ndarray, "*rest"], Float[np.ndarray, "*rest"]]:
     """(mean, low, high) over tokens that come in clusters, such as texts: Σ sums / Σ counts.
 
@@ -113,16 +113,16 @@ def cluster_means(
     counts = np.broadcast_to(counts, sums.shape)
     total = counts.sum(0)
     mean = np.divide(sums.sum(0), total, out=np.full(sums.shape[1:], np.nan), where=total > 0)
-    low, high = jackknife(mean, leave_one_out(sums, counts), level)
+    low, high = jackknife(mean, leave_one_out(sums, counts), confidence_level)
     return mean, np.where((sums >= 0).all(0), np.maximum(low, 0.0), low), high
 
 
-def _ends(estimate: Any, count: Any, second: Any, third: Any, level: float) -> tuple[np.ndarray, np.ndarray]:
+def _ends(estimate: Any, count: Any, second: Any, third: Any, confidence_level: float) -> tuple[np.ndarray, np.ndarray]:
     """The interval from the moments of each example's influence on the estimate, about their mean."""
     from scipy.stats import t
 
     with np.errstate(invalid="ignore", divide="ignore"):
-        quantile = np.where(count >= LEAST, t.ppf(0.5 + level / 2, count - 1), np.nan)
+        quantile = np.where(count >= LEAST, t.ppf(0.5 + confidence_level / 2, count - 1), np.nan)
         error = np.sqrt(second / (count - 1))
         # Few examples of a skewed quantity rarely hold its tail, so that their own skewness is too small: n / (n − 4).
         skew = np.where(second > 0, third / second**1.5, 0.0) * count / (count - 4) / np.sqrt(count)
@@ -151,15 +151,15 @@ def resamples(n: int, n_resamples: int = 1000, seed: int = 0) -> Float[np.ndarra
 
 
 def interval(
-    drawn: Float[np.ndarray, draw * rest], level: float = LEVEL
+    drawn: Float[np.ndarray, draw * rest], confidence_level: float = LEVEL
 ) -> tuple[Float[np.ndarray, "*rest"], Float[np.ndarray, "*rest"]]:
     """(low, high) percentiles over the draws that have a value, interpolated linearly; NaN where none has.
 
-    >>> low, high = interval(np.arange(101.0), level=0.5)
+    >>> low, high = interval(np.arange(101.0), confidence_level=0.5)
     >>> float(low), float(high)
     (25.0, 75.0)
     """
-    tail, flat = (1 - level) / 2, drawn.reshape(len(drawn), int(np.prod(drawn.shape[1:])))
+    tail, flat = (1 - confidence_level) / 2, drawn.reshape(len(drawn), int(np.prod(drawn.shape[1:])))
     low, high = np.full(flat.shape[1], np.nan), np.full(flat.shape[1], np.nan)
     known = np.isfinite(flat)
     if len(flat) and known.all():
@@ -241,7 +241,7 @@ class RunningMean:
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.asarray(self.total / self.count)
 
-    def interval(self, level: float = LEVEL) -> tuple[np.ndarray, np.ndarray]:
+    def interval(self, confidence_level: float = LEVEL) -> tuple[np.ndarray, np.ndarray]:
         """(low, high) of the mean; NaN for fewer than `LEAST` clusters.
 
         Where no cluster's sum is below 0, neither is the interval.
@@ -257,14 +257,16 @@ class RunningMean:
             leverage = s[1, 2] - 2 * ratio * s[2, 1] + ratio**2 * s[3, 0]
             second = np.maximum(second + 2 * (leverage / count - second / n), second)
             scale = n / count
-            low, high = _ends(self.mean, n, np.maximum(second, 0) * scale**2 / n, third * scale**3 / n, level)
+            low, high = _ends(
+                self.mean, n, np.maximum(second, 0) * scale**2 / n, third * scale**3 / n, confidence_level
+            )
         return np.where(self._negative, low, np.maximum(low, 0.0)), high
 
 
 def paired_interval(
     differences: Float[np.ndarray, example * rest],
     counts: Float[np.ndarray, example * rest] | None = None,
-    level: float = LEVEL,
+    confidence_level: float = LEVEL,
 ) -> tuple[Float[np.ndarray, "*rest"], Float[np.ndarray, "*rest"]]:
     """(low, high) of the difference of two shares on the same examples, such as an accuracy gained.
 
@@ -285,7 +287,7 @@ def paired_interval(
     total = (n + 2) * size
     mean = differences.sum(0) / total
     power = ((differences - mean * counts) ** 2).sum(0) + ((1 - mean) ** 2 + (1 + mean) ** 2) * size**2
-    half = t.ppf(0.5 + level / 2, n + 1) * np.sqrt(power) / total
+    half = t.ppf(0.5 + confidence_level / 2, n + 1) * np.sqrt(power) / total
     return np.clip(mean - half, -1.0, 1.0), np.clip(mean + half, -1.0, 1.0)
 
 
@@ -294,14 +296,14 @@ _POWERS = ((1, 0), (2, 0), (3, 0), (1, 1), (2, 1), (0, 2), (1, 2), (0, 3))
 
 
 @overload
-def wilson(hits: float, trials: float, level: float = LEVEL) -> tuple[float, float]: ...
+def wilson(hits: float, trials: float, confidence_level: float = LEVEL) -> tuple[float, float]: ...
 
 
 @overload
-def wilson(hits: np.ndarray, trials: Any, level: float = LEVEL) -> tuple[np.ndarray, np.ndarray]: ...
+def wilson(hits: np.ndarray, trials: Any, confidence_level: float = LEVEL) -> tuple[np.ndarray, np.ndarray]: ...
 
 
-def wilson(hits: Any, trials: Any, level: float = LEVEL) -> tuple[Any, Any]:
+def wilson(hits: Any, trials: Any, confidence_level: float = LEVEL) -> tuple[Any, Any]:
     """Wilson's score interval of a proportion; it stays inside [0, 1] and is not empty at 0 or 1.
 
     Hits need not be whole: options that share the first place share the hit. Arrays are broadcast.
@@ -316,7 +318,7 @@ def wilson(hits: Any, trials: Any, level: float = LEVEL) -> tuple[Any, Any]:
     hits, trials = np.asarray(hits, dtype=np.float64), np.asarray(trials, dtype=np.float64)
     if not ((hits >= 0) & (hits <= trials) & (trials > 0)).all():
         raise InputError(f"{hits} hits in {trials} trials is not a proportion.")
-    z = NormalDist().inv_cdf(0.5 + level / 2)
+    z = NormalDist().inv_cdf(0.5 + confidence_level / 2)
     p = hits / trials
     center = (p + z**2 / (2 * trials)) / (1 + z**2 / trials)
     half = z / (1 + z**2 / trials) * np.sqrt(p * (1 - p) / trials + z**2 / (4 * trials**2))

@@ -117,7 +117,9 @@ def by_cluster(
     return np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
 
 
-def over_models(estimate: float, left_out: Float[np.ndarray, " cluster"], level: float) -> tuple[float, float]:
+def over_models(
+    estimate: float, left_out: Float[np.ndarray, " cluster"], confidence_level: float
+) -> tuple[float, float]:
     """(low, high) by the jackknife over models with Student's t; NaN for fewer than `LEAST`.
 
     left_out
@@ -129,5 +131,7 @@ def over_models(estimate: float, left_out: Float[np.ndarray, " cluster"], level:
     count = len(left_out)
     if count < LEAST or not np.isfinite(left_out).all():
         return np.nan, np.nan
-    half = t.ppf(0.5 + level / 2, count - 1) * np.sqrt((count - 1) / count * ((left_out - left_out.mean()) ** 2).sum())
+    half = t.ppf(0.5 + confidence_level / 2, count - 1) * np.sqrt(
+        (count - 1) / count * ((left_out - left_out.mean()) ** 2).sum()
+    )
     return float(estimate - half), float(estimate + half)

@@ -37,9 +37,9 @@ class Reweighting(Result):
         `[member]`, and the members' names: the logits become Σ_i w_i u_i. 1 is the model itself, 0 silences.
     before, after
         Logits of all examples `[example, option]`, as they were and re-weighted; before a soft-cap.
-    gold, trained
+    gold, is_train
         The gold option's index `[example]`, and whether the example was learned from.
-    l1, toward, highest, seed
+    l1, prior_weight, max_weight, seed
         As given.
     gap
         The objective is at most this far above its minimum, in nats: a proof, from convexity.
@@ -52,10 +52,10 @@ class Reweighting(Result):
     before: Float[np.ndarray, "example option"]
     after: Float[np.ndarray, "example option"]
     gold: Int[np.ndarray, " example"]
-    trained: Bool[np.ndarray, " example"]
+    is_train: Bool[np.ndarray, " example"]
     l1: float
-    toward: float
-    highest: float
+    prior_weight: float
+    max_weight: float
     seed: int
     gap: float
     identity_gap: float | None
@@ -64,12 +64,12 @@ class Reweighting(Result):
     @property
     def accuracy(self) -> float:
         """Held-out accuracy after re-weighting."""
-        return float(_right(self.after, self.gold)[~self.trained].mean())
+        return float(_right(self.after, self.gold)[~self.is_train].mean())
 
     @property
     def cross_entropy(self) -> float:
         """Held-out cross-entropy after re-weighting, in nats."""
-        return float(_surprise(self.after, self.gold)[~self.trained].mean())
+        return float(_surprise(self.after, self.gold)[~self.is_train].mean())
 
     def frame(self) -> pd.DataFrame:
         """Held-out rows only, one row per predictor: accuracy, cross-entropy in nats, what is gained over the model.
@@ -81,9 +81,9 @@ class Reweighting(Result):
         """
         import pandas as pd
 
-        held = ~self.trained
+        held = ~self.is_train
         options = self.before.shape[1]
-        counts = np.bincount(self.gold[self.trained], minlength=options)
+        counts = np.bincount(self.gold[self.is_train], minlength=options)
         frequent = np.broadcast_to(np.log((counts + 1) / (counts + 1).sum()), self.before.shape)
         predictors = {
             "model": self.before,
@@ -106,8 +106,8 @@ class Reweighting(Result):
         frame.attrs["units"] = {
             column: "nats" if column.startswith("cross_entropy") else "share" for column in frame.columns[2:]
         }
-        names = ("l1", "toward", "highest", "seed", "gap", "identity_gap", "soft_cap")
-        frame.attrs |= {name: getattr(self, name) for name in names} | {"trained": int(self.trained.sum())}
+        names = ("l1", "prior_weight", "max_weight", "seed", "gap", "identity_gap", "soft_cap")
+        frame.attrs |= {name: getattr(self, name) for name in names} | {"is_train": int(self.is_train.sum())}
         frame.attrs["intervals"] = interval_note(int(held.sum()))
         return frame
 
@@ -138,10 +138,10 @@ class Reweighting(Result):
         return _combined(u, self.weights)
 
     def __repr__(self) -> str:
-        before = float(_right(self.before, self.gold)[~self.trained].mean())
+        before = float(_right(self.before, self.gold)[~self.is_train].mean())
         return (
-            f"Reweighting({len(self.weights)} components from {self.trained.sum()} rows: held-out accuracy "
-            f"{before:.3f} -> {self.accuracy:.3f} on {(~self.trained).sum()}; gap {self.gap:.0e} nats)"
+            f"Reweighting({len(self.weights)} components from {self.is_train.sum()} rows: held-out accuracy "
+            f"{before:.3f} -> {self.accuracy:.3f} on {(~self.is_train).sum()}; gap {self.gap:.0e} nats)"
         )
 
 
@@ -151,12 +151,12 @@ def reweight(
     *,
     train: int | float | Sequence[int] | np.ndarray = 24,
     l1: float = 0.01,
-    toward: float = 1.0,
-    highest: float = 1.0,
+    prior_weight: float = 1.0,
+    max_weight: float = 1.0,
     components: Sequence[str | Component] | None = None,
     seed: int = 0,
 ) -> Reweighting:
-    """Weights 0 ≤ w_i ≤ `highest` that minimize mean CE(softmax(Σ_i w_i u_i)) + l1 · Σ_i |w_i − toward|.
+    """Weights 0 ≤ w_i ≤ `max_weight` that minimize mean CE(softmax(Σ_i w_i u_i)) + l1 · Σ_i |w_i − prior_weight|.
 
     ensemble, labels, components
         As `decompose` takes them: contributions or an array `[example, member, option]` in logits.
@@ -165,18 +165,18 @@ def reweight(
         random by `seed`), or the rows' indices. All others are held out.
     l1
         Nats per unit of weight: a component moves only where the training rows save more than this.
-    toward, highest
+    prior_weight, max_weight
         What weights are drawn to, and where they are clipped. By default a component is left alone
         (w = 1) unless the rows speak against it, and can only be turned down; large l1 gives the model
-        back. Chang et al.'s code draws to 0 (`toward=0.0`) in the same clip, so that large l1 silences
-        everything, and stops early; `highest=inf` lets weights grow.
+        back. Chang et al.'s code draws to 0 (`prior_weight=0.0`) in the same clip, so that large l1 silences
+        everything, and stops early; `max_weight=inf` lets weights grow.
 
     The problem is convex. It is solved to its minimum by an interior-point method; nothing is drawn but
     the rows, and `gap` bounds what is left.
     Options, not the whole vocabulary; the softmax sees the members' differences between options only.
 
     Raises InputError for what `decompose` refuses, rows that do not exist, no row to train on or none held
-    out, and numbers outside their range; l1 = 0 needs a finite `highest`, for else separable rows have no
+    out, and numbers outside their range; l1 = 0 needs a finite `max_weight`, for else separable rows have no
     minimum.
 
     >>> u = np.zeros((40, 2, 2))
@@ -196,22 +196,22 @@ def reweight(
     if labels is None:
         raise InputError("re-weighting learns from labels: give a gold option for each example.")
     gold = gold_options(labels, u.shape, given.options if given else ())
-    l1, toward, highest = _settings(l1, toward, highest)
-    trained = np.zeros(len(u), dtype=bool)
-    trained[_rows(train, len(u), seed)] = True
-    if trained.all():
-        raise InputError(f"all {len(u)} examples are trained on, so none is left to judge by: train on fewer.")
-    weights, gap = _solve(u[trained], gold[trained], l1, toward, highest)
+    l1, prior_weight, max_weight = _settings(l1, prior_weight, max_weight)
+    is_train = np.zeros(len(u), dtype=bool)
+    is_train[_rows(train, len(u), seed)] = True
+    if is_train.all():
+        raise InputError(f"all {len(u)} examples are is_train on, so none is left to judge by: train on fewer.")
+    weights, gap = _solve(u[is_train], gold[is_train], l1, prior_weight, max_weight)
     return Reweighting(
         weights=weights,
         components=names,
         before=u.sum(1),
         after=_combined(u, weights),
         gold=gold,
-        trained=trained,
+        is_train=is_train,
         l1=l1,
-        toward=toward,
-        highest=highest,
+        prior_weight=prior_weight,
+        max_weight=max_weight,
         seed=int(seed),
         gap=gap,
         identity_gap=given.identity_gap if given else None,
@@ -223,12 +223,12 @@ def _solve(
     u: Float[np.ndarray, "example member option"],
     gold: Int[np.ndarray, " example"],
     l1: float,
-    toward: float,
-    highest: float,
+    prior_weight: float,
+    max_weight: float,
 ) -> tuple[Float[np.ndarray, " member"], float]:
     """(weights, a bound on how far the objective is above its minimum, in nats).
 
-    w = toward + up − down, 0 ≤ up ≤ highest − toward, 0 ≤ down ≤ toward, turns l1 · |w − toward| into the
+    w = prior_weight + up − down, 0 ≤ up ≤ max_weight − prior_weight, 0 ≤ down ≤ prior_weight, turns l1 · |w − prior_weight| into the
     linear l1 · (up + down). What is left is smooth with bounds: a primal-dual interior-point method (Boyd and
     Vandenberghe 2004, 11.7), which needs some dozens of Newton steps however ill-conditioned members are.
     """
@@ -237,11 +237,11 @@ def _solve(
     count, options, members = centered.shape
     target = np.eye(options)[gold]
     size = np.sqrt((centered**2).mean((0, 1)))
-    reach = np.stack([np.full(members, highest - toward), np.full(members, toward)]) * size
+    reach = np.stack([np.full(members, max_weight - prior_weight), np.full(members, prior_weight)]) * size
     side, member = np.nonzero(reach > 0)
     # One column for each variable, in units of its member's own spread: these differ by orders of magnitude.
     columns = centered[:, :, member] / size[member] * np.where(side == 0, 1.0, -1.0)
-    start, price, top = toward * centered.sum(2), l1 / size[member], reach[side, member]
+    start, price, top = prior_weight * centered.sum(2), l1 / size[member], reach[side, member]
     bounded = np.isfinite(top)
 
     def objective(z: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
@@ -252,7 +252,7 @@ def _solve(
 
     def excess(z: np.ndarray) -> float:
         # f(z*) ≥ f(z) + gradient · (z* − z): no variable saves more than its linear part does at a bound.
-        # Without a highest weight z* is near all the same: its price alone is at most the value here.
+        # Without a max_weight weight z* is near all the same: its price alone is at most the value here.
         value, gradient, _ = objective(z)
         far = np.where(bounded, top, value / np.where(bounded, 1.0, price))
         return float(np.maximum(gradient * z, gradient * (z - far)).clip(0).sum())
@@ -295,9 +295,9 @@ def _solve(
         else:
             break
         z, a, b = moved
-    w = np.full(members, float(toward))
+    w = np.full(members, float(prior_weight))
     np.add.at(w, member, np.where(side == 0, 1.0, -1.0) * best / size[member])
-    return np.clip(w, 0, highest), lowest
+    return np.clip(w, 0, max_weight), lowest
 
 
 def _newton(
@@ -329,15 +329,15 @@ def _rows(train: Any, count: int, seed: int) -> Int[np.ndarray, " row"]:
     return np.random.default_rng(seed).choice(count, wanted, replace=False)
 
 
-def _settings(l1: Any, toward: Any, highest: Any) -> tuple[float, float, float]:
+def _settings(l1: Any, prior_weight: Any, max_weight: Any) -> tuple[float, float, float]:
     """The same, checked."""
     l1 = number("l1", l1, least=0, below=LARGEST)
-    unbounded = isinstance(highest, float | np.floating) and highest == np.inf
-    highest = float(highest) if unbounded else number("highest", highest, above=0, below=LARGEST)
-    toward = number("toward", toward, least=0, most=highest)
-    if l1 == 0 and not np.isfinite(highest):
-        raise InputError("with l1=0 and no highest weight the minimum may not exist: give one of them.")
-    return l1, toward, highest
+    unbounded = isinstance(max_weight, float | np.floating) and max_weight == np.inf
+    max_weight = float(max_weight) if unbounded else number("max_weight", max_weight, above=0, below=LARGEST)
+    prior_weight = number("prior_weight", prior_weight, least=0, most=max_weight)
+    if l1 == 0 and not np.isfinite(max_weight):
+        raise InputError("with l1=0 and no max_weight weight the minimum may not exist: give one of them.")
+    return l1, prior_weight, max_weight
 
 
 def _combined(

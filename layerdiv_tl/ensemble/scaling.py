@@ -34,7 +34,7 @@ class LogFit(Result):
     y: Float[np.ndarray, " point"]
     n_resamples: int
     seed: int
-    level: float
+    confidence_level: float
 
     @property
     def intercept(self) -> float:
@@ -60,7 +60,7 @@ class LogFit(Result):
         design = _line(np.log(at))
         half = self._t * np.sqrt(self._variance * np.einsum("ij,jk,ik->i", design, self._inverse, design))
         y = design @ self._fit[0]
-        low, high = interval(self._drawn[0] @ design.T, self.level)
+        low, high = interval(self._drawn[0] @ design.T, self.confidence_level)
         return pd.DataFrame(
             {"x": at, "y": y, "low": y - half, "high": y + half, "resampled_low": low, "resampled_high": high}
         )
@@ -103,7 +103,12 @@ class LogFit(Result):
         aic_drawn = self._aic_difference(_fits(straight, self.y, self._weights)[1], line_drawn[1])
         rows.append(self._row("aic_difference", aic[0], np.nan, 0, aic_drawn))
         frame = pd.DataFrame(rows)
-        frame.attrs |= {"points": len(self.x), "n_resamples": self.n_resamples, "seed": self.seed, "level": self.level}
+        frame.attrs |= {
+            "points": len(self.x),
+            "n_resamples": self.n_resamples,
+            "seed": self.seed,
+            "level": self.confidence_level,
+        }
         return frame
 
     def __repr__(self) -> str:
@@ -140,17 +145,17 @@ class LogFit(Result):
     @property
     def _t(self) -> float:
         freedom = len(self.x) - 2
-        return float(t.ppf(0.5 + self.level / 2, freedom)) if freedom > 0 else np.nan
+        return float(t.ppf(0.5 + self.confidence_level / 2, freedom)) if freedom > 0 else np.nan
 
     def _row(
         self, term: str, estimate: float, error: float, freedom: int, drawn: np.ndarray, robust: float = np.nan
     ) -> dict[str, object]:
         half, wide, p = np.nan, np.nan, np.nan
         if freedom > 0:
-            half, wide = (float(t.ppf(0.5 + self.level / 2, freedom)) * e for e in (error, robust))
+            half, wide = (float(t.ppf(0.5 + self.confidence_level / 2, freedom)) * e for e in (error, robust))
             with np.errstate(divide="ignore", invalid="ignore"):
                 p = float(2 * t.sf(abs(np.divide(estimate, error)), freedom))
-        low, high = interval(drawn, self.level)
+        low, high = interval(drawn, self.confidence_level)
         return {
             "term": term,
             "estimate": float(estimate),
@@ -175,7 +180,7 @@ def log_fit(
     *,
     n_resamples: int = 1000,
     seed: int = 0,
-    level: float = LEVEL,
+    confidence_level: float = LEVEL,
 ) -> LogFit:
     """Fit y = a + b ln x, as a curve of diminishing returns (Fig. 6, MATHS 13.7).
 
@@ -192,7 +197,7 @@ def log_fit(
     >>> bool(fit.frame().set_index("term").loc["curvature", "estimate"] < 0)
     True
     """
-    resampling(n_resamples, seed, level)
+    resampling(n_resamples, seed, confidence_level)
     x, y = numbers(x, "x", "[point]"), numbers(y, "y", "[point]")
     if x.ndim != 1 or x.shape != y.shape:
         raise InputError(f"x and y have the shapes {x.shape} and {y.shape}, but must be lists of one length.")
@@ -201,7 +206,7 @@ def log_fit(
     _refuse_unless_above_0(x)
     if len(np.unique(x)) < 2:
         raise InputError("a curve needs points at two different x at least.")
-    return LogFit(x, y, n_resamples, seed, level)
+    return LogFit(x, y, n_resamples, seed, confidence_level)
 
 
 def _refuse_unless_above_0(x: np.ndarray) -> None:

@@ -31,7 +31,7 @@ class Estimate:
     estimate: float = np.nan
     low: float = np.nan
     high: float = np.nan
-    over: str = ""
+    interval_over: str = ""
     n: int = 0
     p: float = np.nan
 
@@ -46,12 +46,12 @@ class Reading:
 
     number: int
     claim: str
-    reading: str
+    variant: str
     found: Estimate
     null: float
     side: int
-    unit: str
-    because: str
+    measured_in: str
+    rationale: str
     tested: bool = False
 
     @property
@@ -73,17 +73,17 @@ class Reading:
         return {
             "number": self.number,
             "claim": self.claim,
-            "reading": self.reading,
+            "variant": self.variant,
             "estimate": e.estimate,
             "low": e.low,
             "high": e.high,
             "null": self.null,
-            "unit": self.unit,
+            "measured_in": self.measured_in,
             "p": e.p,
-            "over": e.over,
+            "interval_over": e.interval_over,
             "n": e.n,
             "verdict": self.verdict,
-            "because": self.because,
+            "rationale": self.rationale,
         }
 
 
@@ -97,13 +97,13 @@ def mean_of(
     """
     values = values[np.isfinite(values)]
     if values.empty:
-        return Estimate(over="nothing")
+        return Estimate(interval_over="nothing")
     means = values.groupby(level="model", sort=False).mean()
     number = cluster_numbers(means.index.tolist(), clusters)
     e = averaged(means.groupby(number, sort=False).mean().to_numpy(), "models", p)
-    if e.over == "nothing" and tasks:
+    if e.interval_over == "nothing" and tasks:
         by_task = averaged(values.groupby(level="task", sort=False).mean().to_numpy(), "tasks", p)
-        return by_task if by_task.over != "nothing" else e
+        return by_task if by_task.interval_over != "nothing" else e
     return e
 
 
@@ -111,13 +111,13 @@ def averaged(values: Float[np.ndarray, " one"], over: str, p: float = np.nan) ->
     """The mean with Hall's interval; without one where there are fewer than `LEAST`, or nothing at all.
 
     >>> e = averaged(np.arange(8.0), "models")
-    >>> bool(e.low < e.estimate < e.high), averaged(np.arange(7.0), "models").over
+    >>> bool(e.low < e.estimate < e.high), averaged(np.arange(7.0), "models").interval_over
     (True, 'nothing')
     """
     values = values[np.isfinite(values)]
     n, middle = len(values), float(values.mean()) if len(values) else np.nan
     if n < LEAST:
-        return Estimate(middle, over="nothing", n=n, p=p)
+        return Estimate(middle, interval_over="nothing", n=n, p=p)
     low, high = map(float, jackknife(middle, leave_one_out(values)))
     return Estimate(middle, low, high, over, n, p)
 
@@ -132,7 +132,7 @@ def student(values: Float[np.ndarray, " one"], over: str) -> Estimate:
     values = values[np.isfinite(values)]
     n = len(values)
     if n < LEAST_SEEDS:
-        return Estimate(float(values.mean()) if n else np.nan, over="nothing", n=n)
+        return Estimate(float(values.mean()) if n else np.nan, interval_over="nothing", n=n)
     middle, half = values.mean(), t.ppf(0.5 + LEVEL / 2, n - 1) * values.std(ddof=1) / np.sqrt(n)
     return Estimate(float(middle), float(middle - half), float(middle + half), over, n)
 
@@ -140,15 +140,15 @@ def student(values: Float[np.ndarray, " one"], over: str) -> Estimate:
 def scaled(e: Estimate, back: Callable[[float], float]) -> Estimate:
     """An estimate taken on another scale (Fisher's z, a logarithm), back on its own."""
     estimate, low, high = (float(back(x)) for x in (e.estimate, e.low, e.high))
-    return Estimate(estimate, low, high, e.over, e.n, e.p)
+    return Estimate(estimate, low, high, e.interval_over, e.n, e.p)
 
 
 def spoken(e: Estimate, what: str, clustered: bool = False, tasks: bool = True) -> str:
     """Why there is a verdict or none, as far as it depends on how much there is."""
     seeds = "; training seeds of one shape count as one model" if clustered else ""
-    if e.over == "models":
+    if e.interval_over == "models":
         return f"{what}; the interval is over {e.n} models{seeds}"
-    if e.over == "tasks":
+    if e.interval_over == "tasks":
         return f"{what}; the interval is over {e.n} tasks and speaks of these models only"
     return f"{what}; an interval needs {LEAST} models" + (f" or {LEAST} tasks" if tasks else "") + seeds
 

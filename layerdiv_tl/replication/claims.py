@@ -114,12 +114,12 @@ def _tracks(held: Held) -> Iterator[Reading]:
     left = f" ({flat} more do not vary)" if flat else ""
     what = f"Pearson's r of −MSE (Eq. 14) and accuracy over junctions, mean of {len(found) - flat} curves{left}"
     permuted = "p gives models the MSE of others of their depth" if np.isfinite(p) else UNPERMUTED
-    because = spoken(e, what, held.clustered, tasks=False) + f"; {permuted}"
-    yield Reading(1, claim, "per model", e, 0.0, 1, "correlation", because, tested=True)
+    rationale = spoken(e, what, held.clustered, tasks=False) + f"; {permuted}"
+    yield Reading(1, claim, "per model", e, 0.0, 1, "correlation", rationale, tested=True)
     e = mean_of(found["spearman"] - found["pearson"], held.shapes, tasks=False)
     what = f"Spearman's less Pearson's r of −MSE; Spearman's is {found['spearman'].mean():.2f} on average"
-    because = f"{spoken(e, what, held.clustered, tasks=False)}; {UNRANKED}"
-    yield Reading(2, below, "per model", e, np.nan, -1, "correlation", because)
+    rationale = f"{spoken(e, what, held.clustered, tasks=False)}; {UNRANKED}"
+    yield Reading(2, below, "per model", e, np.nan, -1, "correlation", rationale)
 
 
 def _follows_counts(held: Held) -> Iterator[Reading]:
@@ -137,7 +137,7 @@ def _follows_counts(held: Held) -> Iterator[Reading]:
 def _dominates(held: Held) -> Iterator[Reading]:
     for reading, term in (("raw", "diversity"), ("centered", "diversity_centered")):
         shares, counts = held.shares("squared", term)
-        e, count = Estimate(over="nothing"), 0.0
+        e, count = Estimate(interval_over="nothing"), 0.0
         if "mlp" in shares:
             e, count = held.mean(shares["mlp"]), counts["mlp"].mean()
         what = f"share of diversity that MLPs hold, more than half of it; they are {count:.0%} of the members"
@@ -151,25 +151,25 @@ def _trades(held: Held) -> Iterator[Reading]:
         ("centered", "bias_centered", "diversity_centered"),
         ("Eq. 14", "bias", "diversity"),
     ):
-        e, because = Estimate(over="nothing"), "this study has no depth tables"
+        e, rationale = Estimate(interval_over="nothing"), "this study has no depth tables"
         if curves is not None:
             options: dict[str, Any] = {"clusters": held.shapes, "n_resamples": held.n_resamples, "seed": held.seed}
             r = tradeoff_signs(curves, bias=bias, diversity=diversity, **options)
             over = "models" if np.isfinite(r.low) else "nothing"
             e = Estimate(r.difference, r.low, r.high, over, r.models, r.p)
             steps = dict(zip(("rises", "still", "falls"), r.counts.sum(1).tolist(), strict=True))
-            because = (
+            rationale = (
                 "share of steps along depth in which both move together, where accuracy stands still less where it "
                 f"moves ({steps['still']} and {steps['rises'] + steps['falls']} steps)"
             )
-            because = spoken(e, because, held.clustered, tasks=False)
+            rationale = spoken(e, rationale, held.clustered, tasks=False)
             if not np.isfinite(r.difference):
-                because += " and steps of both kinds"
+                rationale += " and steps of both kinds"
             elif np.isfinite(r.p):
-                because += "; p gives models bias and diversity of others of their depth"
+                rationale += "; p gives models bias and diversity of others of their depth"
             else:
-                because += f"; {UNPERMUTED}"
-        yield Reading(5, claim, reading, e, 0.0, 1, "share", because, tested=True)
+                rationale += f"; {UNPERMUTED}"
+        yield Reading(5, claim, reading, e, 0.0, 1, "share", rationale, tested=True)
 
 
 def _stays_away(held: Held) -> Iterator[Reading]:
@@ -216,18 +216,18 @@ def _diminishes(held: Held) -> Iterator[Reading]:
         enough = len(fit.x) >= LEAST
         low, high = (bend["robust_low"], bend["robust_high"]) if rises and enough else (np.nan, np.nan)
         e = Estimate(bend["estimate"], low, high, "models" if enough else "nothing", len(fit.x))
-        because = bent(quantity, rising, fit.slope, rises)
+        rationale = bent(quantity, rising, fit.slope, rises)
         if not enough:
-            because += f"; an interval needs {LEAST} models"
+            rationale += f"; an interval needs {LEAST} models"
         elif held.clustered:
-            because += f"; the interval is over {len(fit.x)} models; training seeds of one shape count as one model"
+            rationale += f"; the interval is over {len(fit.x)} models; training seeds of one shape count as one model"
         unit = "points" if quantity == "accuracy" else "hundredths"
-        yield Reading(7, claim, f"{quantity}, {which}", e, 0.0, -1, unit, because)
+        yield Reading(7, claim, f"{quantity}, {which}", e, 0.0, -1, unit, rationale)
     if not tested:
         whole = len(held.study.table(held.unit)["accuracy"]["Avg."].dropna())
         several = f"{whole} model{'s' * (whole != 1)}"
-        because = f"{several} with every task; a curvature needs {CURVED} different numbers of components"
-        yield Reading(7, claim, "all models", Estimate(over="nothing", n=whole), 0.0, -1, "points", because)
+        rationale = f"{several} with every task; a curvature needs {CURVED} different numbers of components"
+        yield Reading(7, claim, "all models", Estimate(interval_over="nothing", n=whole), 0.0, -1, "points", rationale)
 
 
 def bent(quantity: str, rising: int, slope: float, rises: bool) -> str:
@@ -245,8 +245,8 @@ def _reuse(held: Held) -> Iterator[Reading]:
     seeds = {name: seed for name, (_, seed) in trained.seeds(models["model"]).items()}
     pairs = same_parameters(models, seeds) if held.pairs is None else given(models, held.pairs)
     if not pairs:
-        because = "no model here reuses its layers beside one of the same size that does not"
-        yield Reading(8, claim, "raw", Estimate(over="nothing"), 1.0, -1, "ratio", because)
+        rationale = "no model here reuses its layers beside one of the same size that does not"
+        yield Reading(8, claim, "raw", Estimate(interval_over="nothing"), 1.0, -1, "ratio", rationale)
         return
     what = "diversity over that of its pair: " + ", ".join(f"{a} over {b}" for a, b in pairs.items())
     readings = {

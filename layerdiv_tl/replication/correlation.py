@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Coefficient = Literal["pearson", "spearman"]
-Reading = Literal["pooled", "per_model", "final"]
-READINGS: tuple[Reading, ...] = ("pooled", "per_model", "final")
+Aggregation = Literal["pooled", "per_model", "final"]
+AGGREGATIONS: tuple[Aggregation, ...] = ("pooled", "per_model", "final")
 COEFFICIENTS: tuple[Coefficient, ...] = ("pearson", "spearman")
 AVERAGE = "average"
 
@@ -71,7 +71,7 @@ class _Estimate:
     r: float = np.nan
     low: float = np.nan
     high: float = np.nan
-    p_student: float = np.nan
+    p_t: float = np.nan
     p_permutation: float = np.nan
     n: int = 0
     models: int = 0
@@ -81,7 +81,7 @@ class _Estimate:
     left_out: Mapping[int, float] = field(default_factory=dict)
 
     def row(self) -> dict[str, Any]:
-        names = ("r", "low", "high", "p_student", "p_permutation", "n", "models", "note")
+        names = ("r", "low", "high", "p_t", "p_permutation", "n", "models", "note")
         return {name: getattr(self, name) for name in names}
 
 
@@ -92,7 +92,7 @@ def correlations(
     clusters: Mapping[str, Hashable] | None = None,
     n_resamples: int = 1000,
     seed: int = 0,
-    level: float = LEVEL,
+    confidence_level: float = LEVEL,
 ) -> pd.DataFrame:
     """Correlation of sign × metric with accuracy along depth, per task and averaged (Fig. 3, MATHS 12).
 
@@ -109,17 +109,17 @@ def correlations(
     draws, seed
         Of permutations, where there are more.
 
-    One row per reading, task, metric and coefficient (`pearson`, `spearman`). Readings:
+    One row per aggregation, task, metric and coefficient (`pearson`, `spearman`). Readings:
 
     - `pooled` (the paper's): both z-scored over each model's junctions, all (model, junction) pairs together.
-    - `per_model`: r of each model's curve, then tanh of the mean atanh r; `p_student` is Student's t over models, of
+    - `per_model`: r of each model's curve, then tanh of the mean atanh r; `p_t` is Student's t over models, of
       8 at least.
-    - `final`: the last junction only, raw values, over models; `p_student` has n − 2 degrees of freedom.
+    - `final`: the last junction only, raw values, over models; `p_t` has n − 2 degrees of freedom.
 
     Intervals are jackknives over models of atanh r with Student's t, and need 8 models. Where two curves have
     nothing to do with each other they exclude 0 in 1-5 % of studies of 8 models (`tests/calibration`).
 
-    `p_student` of `pooled`, with n − 2 degrees of freedom, is the paper's test and wrong along depth: it takes
+    `p_t` of `pooled`, with n − 2 degrees of freedom, is the paper's test and wrong along depth: it takes
     junctions for independent, and calls independent random walks significant 60 % of the time at 5 %. That of
     `per_model` holds where models' correlations are as likely above as below 0.
 
@@ -137,19 +137,19 @@ def correlations(
     >>> import pandas as pd
     >>> depth = np.arange(4.0)
     >>> frame = pd.DataFrame({"model": "m", "task": "t", "junction": depth, "accuracy": depth, "mse": -(depth**3)})
-    >>> table = correlations(frame).query("task == 't' and reading == 'pooled'")
+    >>> table = correlations(frame).query("task == 't' and aggregation == 'pooled'")
     >>> table.set_index("coefficient")["r"].round(3).to_dict()
     {'pearson': 0.908, 'spearman': 1.0}
     """
     import pandas as pd
 
-    resampling(n_resamples, seed, level)
+    resampling(n_resamples, seed, confidence_level)
     signs = _signs(frame, signs)
     frame = checked(frame, ("model", "task", "junction"), ("accuracy", *signs))
     tasks, models = list(dict.fromkeys(frame["task"])), list(dict.fromkeys(frame["model"]))
     number = cluster_numbers(models, clusters)
     rows: list[dict[str, Any]] = []
-    found: dict[tuple[Reading, str, Coefficient], list[_Estimate]] = {}
+    found: dict[tuple[Aggregation, str, Coefficient], list[_Estimate]] = {}
     for at, task in enumerate(tasks):
         of_task = frame[frame["task"] == task]
         curves = {
@@ -159,17 +159,19 @@ def correlations(
         }
         for metric, sign in signs.items():
             paired = {m: (c["accuracy"].to_numpy(float), sign * c[metric].to_numpy(float)) for m, c in curves.items()}
-            for reading, coefficient, estimate in _estimates(paired, models, number, n_resamples, [seed, at], level):
-                found.setdefault((reading, metric, coefficient), []).append(estimate)
-                rows.append(_key(reading, task, metric, sign, coefficient) | estimate.row())
+            for aggregation, coefficient, estimate in _estimates(
+                paired, models, number, n_resamples, [seed, at], confidence_level
+            ):
+                found.setdefault((aggregation, metric, coefficient), []).append(estimate)
+                rows.append(_key(aggregation, task, metric, sign, coefficient) | estimate.row())
     for (name, metric, kind), estimates in found.items():
-        rows.append(_key(name, AVERAGE, metric, signs[metric], kind) | _average(estimates, level).row())
+        rows.append(_key(name, AVERAGE, metric, signs[metric], kind) | _average(estimates, confidence_level).row())
     table = pd.DataFrame(rows)
-    for column, order in (("reading", READINGS), ("task", (*tasks, AVERAGE)), ("metric", tuple(signs))):
+    for column, order in (("aggregation", AGGREGATIONS), ("task", (*tasks, AVERAGE)), ("metric", tuple(signs))):
         table[column] = pd.Categorical(table[column], order, ordered=True)
-    table = table.sort_values(["reading", "task", "metric"], kind="stable", ignore_index=True)
-    table = table.astype({"reading": object, "task": object, "metric": object})
-    table.attrs |= {"n_resamples": n_resamples, "seed": seed, "level": level}
+    table = table.sort_values(["aggregation", "task", "metric"], kind="stable", ignore_index=True)
+    table = table.astype({"aggregation": object, "task": object, "metric": object})
+    table.attrs |= {"n_resamples": n_resamples, "seed": seed, "level": confidence_level}
     return table
 
 
@@ -295,7 +297,7 @@ def _final(curves: _Curves) -> float:
     return float(_fisher(a @ b / len(a)))
 
 
-_ATANH: Mapping[Reading, Callable[[_Curves], float]] = {"pooled": _pooled, "per_model": _per_model, "final": _final}
+_ATANH: Mapping[Aggregation, Callable[[_Curves], float]] = {"pooled": _pooled, "per_model": _per_model, "final": _final}
 
 
 def _estimates(
@@ -304,8 +306,8 @@ def _estimates(
     cluster: Int[np.ndarray, " model"],
     n_resamples: int,
     seed: list[int],
-    level: float,
-) -> Iterator[tuple[Reading, Coefficient, _Estimate]]:
+    confidence_level: float,
+) -> Iterator[tuple[Aggregation, Coefficient, _Estimate]]:
     """One task and metric: all readings by both coefficients."""
     flat = {m: fault for m, curves in paired.items() if (fault := _fault(*curves))}
     left = "left out: " + ", ".join(f"{models[m]} ({fault})" for m, fault in flat.items()) if flat else ""
@@ -314,32 +316,41 @@ def _estimates(
     last = {m: (a, b) for m, (a, b) in last.items() if np.isfinite([a, b]).all()}
     for coefficient in COEFFICIENTS:
         of_depth, of_last = (_Curves(curves, cluster, coefficient == "spearman") for curves in (kept, last))
-        for reading in ("pooled", "per_model"):
-            yield reading, coefficient, _along_depth(reading, of_depth, n_resamples, seed, level, left)
-        yield "final", coefficient, _at_the_end(of_last, level)
+        for aggregation in ("pooled", "per_model"):
+            yield (
+                aggregation,
+                coefficient,
+                _along_depth(aggregation, of_depth, n_resamples, seed, confidence_level, left),
+            )
+        yield "final", coefficient, _at_the_end(of_last, confidence_level)
 
 
 def _along_depth(
-    reading: Literal["pooled", "per_model"], curves: _Curves, n_resamples: int, seed: list[int], level: float, left: str
+    aggregation: Literal["pooled", "per_model"],
+    curves: _Curves,
+    n_resamples: int,
+    seed: list[int],
+    confidence_level: float,
+    left: str,
 ) -> _Estimate:
     if not curves.kept:
         return _Estimate(note=_sentence("no model has two curves that vary", left))
-    z, left_out = _ATANH[reading](curves), _left_out(reading, curves)
-    pairs = curves.pooled() if reading == "pooled" else curves.each()
+    z, left_out = _ATANH[aggregation](curves), _left_out(aggregation, curves)
+    pairs = curves.pooled() if aggregation == "pooled" else curves.each()
     found = dict(zip(curves.kept, pairs.curves(), strict=True))
     count = max(found) + 1
     lengths = np.array([len(found[m][0]) if m in found else 0 for m in range(count)])
     p = _permuted(_products(found, count)[:, :, None], lengths, curves.cluster[:count], n_resamples, seed)
     few = "" if np.isfinite(p) else "too few models of one depth to permute"
-    if reading == "pooled":
-        n, p_student = len(pairs.a), student_p(_bounded(np.tanh(z)), len(pairs.a))
+    if aggregation == "pooled":
+        n, p_t = len(pairs.a), student_p(_bounded(np.tanh(z)), len(pairs.a))
     else:
-        n, p_student = len(curves.kept), _student_over(z, left_out)
+        n, p_t = len(curves.kept), _student_over(z, left_out)
     note = _sentence(_no_interval(left_out), few, left)
-    return _estimate(z, left_out, level, p_student=p_student, p_permutation=p, n=n, models=len(found), note=note)
+    return _estimate(z, left_out, confidence_level, p_t=p_t, p_permutation=p, n=n, models=len(found), note=note)
 
 
-def _at_the_end(curves: _Curves, level: float) -> _Estimate:
+def _at_the_end(curves: _Curves, confidence_level: float) -> _Estimate:
     n = len(curves.kept)
     if n < 3:
         return _Estimate(n=n, models=n, note="fewer than three models: no correlation over models")
@@ -349,10 +360,10 @@ def _at_the_end(curves: _Curves, level: float) -> _Estimate:
     z, left_out = _final(curves), _left_out("final", curves)
     note = _sentence(_no_interval(left_out), "over models there is no depth")
     p = student_p(_bounded(np.tanh(z)), len(left_out))
-    return _estimate(z, left_out, level, p_student=p, n=n, models=n, note=note)
+    return _estimate(z, left_out, confidence_level, p_t=p, n=n, models=n, note=note)
 
 
-def _average(estimates: Sequence[_Estimate], level: float) -> _Estimate:
+def _average(estimates: Sequence[_Estimate], confidence_level: float) -> _Estimate:
     """tanh(mean atanh r) over the tasks that have an r, with an interval over models."""
     there = [e for e in estimates if np.isfinite(e.r)]
     n, models = sum(e.n for e in there), max((e.models for e in there), default=0)
@@ -362,18 +373,18 @@ def _average(estimates: Sequence[_Estimate], level: float) -> _Estimate:
     # A model that a task lacks changes nothing there when it is left out.
     clusters = {c for e in there for c in e.left_out}
     left_out = {c: float(np.mean([e.left_out.get(c, e.z) for e in there])) for c in clusters}
-    return _estimate(float(np.mean([e.z for e in there])), left_out, level, n=n, models=models, note=note)
+    return _estimate(float(np.mean([e.z for e in there])), left_out, confidence_level, n=n, models=models, note=note)
 
 
-def _estimate(z: float, left_out: Mapping[int, float], level: float, **more: Any) -> _Estimate:
-    low, high = over_models(z, np.array(list(left_out.values())), level)
+def _estimate(z: float, left_out: Mapping[int, float], confidence_level: float, **more: Any) -> _Estimate:
+    low, high = over_models(z, np.array(list(left_out.values())), confidence_level)
     return _Estimate(_bounded(np.tanh(z)), float(np.tanh(low)), float(np.tanh(high)), z=z, left_out=left_out, **more)
 
 
-def _left_out(reading: Reading, curves: _Curves) -> dict[int, float]:
+def _left_out(aggregation: Aggregation, curves: _Curves) -> dict[int, float]:
     """atanh r without each cluster of models in turn; one alone cannot be left out."""
     clusters = curves.clusters
-    return {c: _ATANH[reading](curves.without(c)) if len(clusters) > 1 else np.nan for c in clusters}
+    return {c: _ATANH[aggregation](curves.without(c)) if len(clusters) > 1 else np.nan for c in clusters}
 
 
 def _no_interval(left_out: Mapping[int, float]) -> str:
@@ -431,8 +442,8 @@ def _signs(frame: pd.DataFrame, signs: Mapping[str, int] | None) -> dict[str, in
     return dict(signs)
 
 
-def _key(reading: str, task: str, metric: str, sign: int, coefficient: str) -> dict[str, Any]:
-    return {"reading": reading, "task": task, "metric": metric, "sign": sign, "coefficient": coefficient}
+def _key(aggregation: str, task: str, metric: str, sign: int, coefficient: str) -> dict[str, Any]:
+    return {"aggregation": aggregation, "task": task, "metric": metric, "sign": sign, "coefficient": coefficient}
 
 
 def _together(curves: Mapping[int, tuple[np.ndarray, np.ndarray]]) -> _Pairs:

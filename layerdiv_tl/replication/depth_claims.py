@@ -33,8 +33,8 @@ def depth_readings(depth: DepthStudy | None) -> Iterator[Reading]:
     """The rows of the claims table; all "not tested" where there are no analyses."""
     if depth is None:
         for number, claim in CLAIMS.items():
-            because = "no depth analyses lie in this folder: run layerdiv depth with the same --out"
-            yield Reading(number, claim, "", Estimate(over="nothing"), np.nan, -1, "", because)
+            rationale = "no depth analyses lie in this folder: run layerdiv depth with the same --out"
+            yield Reading(number, claim, "", Estimate(interval_over="nothing"), np.nan, -1, "", rationale)
         return
     for readings in (_contributes, _disturbs, _hops, _maps):
         yield from readings(depth)
@@ -46,7 +46,7 @@ def _contributes(depth: DepthStudy) -> Iterator[Reading]:
         found = {}
         for model, sizes in depth.newest("residual_norms").items():
             layers = [i for i, c in enumerate(sizes.components) if c.kind == "layer"]
-            means = _without_each(sizes.relative[:, layers], sizes.text)
+            means = _without_each(sizes.relative_norm[:, layers], sizes.text)
             found[model] = _ratio(means, _late(len(layers)), middle)
         what = f"‖write‖ / ‖stream‖, {reading}, {_RATIO}"
         if reading == "mean of layers":
@@ -61,7 +61,7 @@ def _disturbs(depth: DepthStudy) -> Iterator[Reading]:
     for model, skip in skips:
         # Behind the last layer nothing reads earlier tokens: its effect is 0 in every model.
         late = _late(len(skip.components))[:-1]
-        found[model] = _ratio(_without_each(skip.output[:, :-1], skip.text), late)
+        found[model] = _ratio(_without_each(skip.output_change[:, :-1], skip.text), late)
     what = f"‖Δ softmax‖₂, {where}; the last layer, whose effect must be 0, is left out; {_RATIO}"
     yield _reading(10, "answers", found, 1.0, "ratio", what)
     found = {model: _of_pairs(skip, equal=False) for model, skip in skips}
@@ -75,11 +75,11 @@ def _disturbs(depth: DepthStudy) -> Iterator[Reading]:
 def _of_pairs(skip: Skip, equal: bool) -> Own:
     count = len(skip.layers)
     late = _late(count)
-    texts = np.bincount(skip.text, minlength=len(skip.later))[:, None].astype(float)
-    sums = np.nan_to_num(skip.later.reshape(len(texts), -1) * texts)
+    texts = np.bincount(skip.text, minlength=len(skip.downstream_change))[:, None].astype(float)
+    sums = np.nan_to_num(skip.downstream_change.reshape(len(texts), -1) * texts)
     both = np.concatenate([sums.sum(0)[None] / texts.sum(), leave_one_out(sums, texts)])
-    both = both.reshape(-1, *skip.later.shape[1:])
-    behind = np.isfinite(skip.later).all(0)
+    both = both.reshape(-1, *skip.downstream_change.shape[1:])
+    behind = np.isfinite(skip.downstream_change).all(0)
     distance = np.arange(count)[None] - np.arange(count)[:, None]
     halves = []
     for half in (late, ~late):
@@ -124,7 +124,7 @@ def _maps(depth: DepthStudy) -> Iterator[Reading]:
             ends = float(low) / chance, float(high) / chance
             found[f"{maps.source} to {maps.target}"] = (distance / chance, *ends, len(maps.counts))
             pairs.append({maps.source, maps.target})
-        ranks.append(float(maps.diagonal()["rank_correlation"].iloc[0]))
+        ranks.append(float(maps.depth_alignment()["rank_correlation"].iloc[0]))
     what = "distance of the best target layer from the same relative depth, over what it is where any is as good"
     if ranks:
         what += f"; Spearman's correlation of places is {np.mean(ranks):.2f}"
@@ -137,10 +137,10 @@ def _maps(depth: DepthStudy) -> Iterator[Reading]:
             lowest, highest = jackknife(logs.mean(), np.array([logs[kept].mean() for kept in rest]))
             e = Estimate(float(logs.mean()), float(lowest), float(highest), "models", len(models))
             e = scaled(e, np.exp)
-            because = f"{what}; the interval is over {len(models)} models, in {len(pairs)} pairs"
-            yield Reading(12, CLAIMS[12], "best linear map", e, 1.0, -1, "ratio", because)
+            rationale = f"{what}; the interval is over {len(models)} models, in {len(pairs)} pairs"
+            yield Reading(12, CLAIMS[12], "best linear map", e, 1.0, -1, "ratio", rationale)
             return
-    yield _reading(12, "best linear map", found, 1.0, "ratio", what, over="")
+    yield _reading(12, "best linear map", found, 1.0, "ratio", what, interval_over="")
 
 
 def _late(count: int) -> Bool[np.ndarray, " layer"]:
@@ -176,26 +176,35 @@ def _with_interval(ratios: Float[np.ndarray, " _"]) -> Own:
 
 def _reading(
     number: int,
-    reading: str,
+    variant: str,
     found: Mapping[str, Own],
     null: float,
     unit: str,
     what: str,
-    over: str = "models",
+    interval_over: str = "models",
     asked: str = "texts",
 ) -> Reading:
     """Over models if there are enough, else over the texts of those there are, if these are enough."""
     claim = CLAIMS[number]
     known = {name: one for name, one in found.items() if np.isfinite(one[0])}
     if not known:
-        because = f"{what}: there is no such analysis here, or too few layers"
-        return Reading(number, claim, reading, Estimate(over="nothing"), null, -1, unit, because)
+        rationale = f"{what}: there is no such analysis here, or too few layers"
+        return Reading(number, claim, variant, Estimate(interval_over="nothing"), null, -1, unit, rationale)
     estimates, lows, highs, counts = np.array(list(known.values())).T
-    if over and len(known) >= LEAST:
+    if interval_over and len(known) >= LEAST:
         # Of ratios logarithms, as in claim 8: no interval reaches below 0. Where one is 0, it has none.
         logs = unit == "ratio" and (estimates > 0).all()
-        e = scaled(averaged(np.log(estimates), over), np.exp) if logs else averaged(estimates, over)
-        return Reading(number, claim, reading, e, null, -1, unit, f"{what}; the interval is over {len(known)} {over}")
+        e = scaled(averaged(np.log(estimates), interval_over), np.exp) if logs else averaged(estimates, interval_over)
+        return Reading(
+            number,
+            claim,
+            variant,
+            e,
+            null,
+            -1,
+            unit,
+            f"{what}; the interval is interval_over {len(known)} {interval_over}",
+        )
     # Two models read the same texts and may err alike: as wide as that makes the interval of their mean.
     enough = np.isfinite([lows, highs]).all()
     e = Estimate(
@@ -205,7 +214,7 @@ def _reading(
         asked if enough else "nothing",
         int(counts.min()),
     )
-    because = f"{what}; the interval is over {asked} and speaks of {' and '.join(known)} only"
+    rationale = f"{what}; the interval is over {asked} and speaks of {' and '.join(known)} only"
     if not enough:
-        because = f"{what}; an interval needs {LEAST} {asked} or {LEAST} models: {' and '.join(known)}"
-    return Reading(number, claim, reading, e, null, -1, unit, because)
+        rationale = f"{what}; an interval needs {LEAST} {asked} or {LEAST} models: {' and '.join(known)}"
+    return Reading(number, claim, variant, e, null, -1, unit, rationale)

@@ -91,8 +91,8 @@ def _row(
         return None
     over = "tasks" if len(pairs) == 1 else "seeds"
     n = int(common.sum()) if len(pairs) == 1 else len(pairs)
-    row: dict[str, Any] = dict(zip(("model", "plain", "held"), names, strict=True))
-    row |= {"over": over, "n": n, "tasks": int(common.sum())}
+    row: dict[str, Any] = dict(zip(("model", "baseline", "matched_on"), names, strict=True))
+    row |= {"interval_over": over, "n": n, "tasks": int(common.sum())}
     for count in ("parameters", "members"):
         row |= {f"{count}{end}": int(about[count][name]) for end, name in zip(_ENDS, pairs[0], strict=True)}
     for quantity, found in values.items():

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 TERMS = ("bias", "bias_centered", "diversity", "diversity_centered")
 
 
-def module_shares(frame: pd.DataFrame, *, level: float = LEVEL) -> pd.DataFrame:
+def module_shares(frame: pd.DataFrame, *, confidence_level: float = LEVEL) -> pd.DataFrame:
     """Average share of a term that a module holds, per model over its tasks (Fig. 4, MATHS 13.3-13.4).
 
     frame
@@ -24,20 +24,20 @@ def module_shares(frame: pd.DataFrame, *, level: float = LEVEL) -> pd.DataFrame:
         `diversity_centered` those that there are, additive over modules.
 
     One row per model, module, term (`bias`, `diversity`) and gauge (`raw`, `centered`): `share`, the mean
-    over tasks of part / whole, with an interval over tasks (NaN for fewer than 8); `count_share` is
-    n_g/|L|, the share of a module whose members are like all others; `excess` = share − count_share. A task
+    over tasks of part / whole, with an interval over tasks (NaN for fewer than 8); `member_share` is
+    n_g/|L|, the share of a module whose members are like all others; `excess` = share − member_share. A task
     whose whole is 0 has no shares and is left out; `tasks` counts the others. Raises InputError for missing
     columns, modules that occur twice in a task, and a model whose modules differ between tasks.
 
     >>> import pandas as pd
     >>> frame = pd.DataFrame({"model": "m", "task": "t", "module": ["attention", "mlp"], "members": [1, 3],
     ...                       "diversity": [1.0, 1.0]})
-    >>> module_shares(frame)[["module", "share", "count_share", "excess"]].values.tolist()
+    >>> module_shares(frame)[["module", "share", "member_share", "excess"]].values.tolist()
     [['attention', 0.5, 0.25, 0.25], ['mlp', 0.5, 0.75, -0.25]]
     """
     import pandas as pd
 
-    number("level", level, above=0, below=1)
+    number("level", confidence_level, above=0, below=1)
     terms = [term for term in TERMS if term in framed(frame)]
     if not terms:
         raise InputError(f"the frame has none of the columns {', '.join(TERMS)}: give that of by_module().")
@@ -48,7 +48,7 @@ def module_shares(frame: pd.DataFrame, *, level: float = LEVEL) -> pd.DataFrame:
         if members.isna().any(axis=None) or (members.nunique() > 1).any():
             raise InputError(f"the modules of {model!r} differ from task to task: give one unit at a time.")
         order = list(dict.fromkeys(of_model["module"]))
-        count_share = (members.iloc[0] / members.iloc[0].sum())[order].to_numpy()
+        member_share = (members.iloc[0] / members.iloc[0].sum())[order].to_numpy()
         for term in terms:
             values = of_model.pivot(index="task", columns="module", values=term)[order]
             shares = values.div(values.sum(axis=1), axis=0)[values.sum(axis=1) > 0].dropna().to_numpy()
@@ -56,9 +56,9 @@ def module_shares(frame: pd.DataFrame, *, level: float = LEVEL) -> pd.DataFrame:
             part = pd.DataFrame({"model": model, "module": order, "term": name, "gauge": gauge or "raw"})
             nothing = [float("nan")] * len(order)
             part["share"] = shares.mean(0) if len(shares) else nothing
-            part["low"], part["high"] = mean_interval(shares, level) if len(shares) else (nothing, nothing)
-            part["count_share"], part["excess"] = count_share, part["share"] - count_share
+            part["low"], part["high"] = mean_interval(shares, confidence_level) if len(shares) else (nothing, nothing)
+            part["member_share"], part["excess"] = member_share, part["share"] - member_share
             parts.append(part.assign(tasks=len(shares)))
     table = pd.concat(parts, ignore_index=True)
-    table.attrs["units"] = dict.fromkeys(("share", "low", "high", "count_share", "excess"), "share")
+    table.attrs["units"] = dict.fromkeys(("share", "low", "high", "member_share", "excess"), "share")
     return table

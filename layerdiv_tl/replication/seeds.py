@@ -157,16 +157,16 @@ def claims_over_seeds(study: Study, unit: Unit, pairs: Mapping[str, str] | None,
             of_shapes[seeds[both[0]][0]] = seeds[both[1]][0]
     # Of what a seed says the estimate alone is used, which no draw changes.
     held = [Held(one, unit, of_shapes, n_resamples=1, seed=0) for one in cut.studies.values()]
-    found = [{(r.number, r.reading): r for r in readings(one)} for one in held]
+    found = [{(r.number, r.variant): r for r in readings(one)} for one in held]
     slopes = [{f"{quantity}, {which}": fit.slope for quantity, which, _, fit in returns(one)} for one in held]
     rows = []
     for key, reading in {key: reading for one in found for key, reading in one.items()}.items():
         values = np.array([one[key].found.estimate if key in one else np.nan for one in found])
         if not np.isfinite(values).any():
-            because = f"{reading.because}; {cut.words}"
-            rows.append(replace(reading, found=Estimate(over="nothing"), because=because))
+            rationale = f"{reading.rationale}; {cut.words}"
+            rows.append(replace(reading, found=Estimate(interval_over="nothing"), rationale=rationale))
         elif reading.number == 7:
-            rises = np.array([one.get(reading.reading, np.nan) for one in slopes])
+            rises = np.array([one.get(reading.variant, np.nan) for one in slopes])
             rows.append(_diminishes(reading, values, rises, cut.words))
         else:
             what, (there, back) = _ESTIMATED[reading.number]
@@ -174,23 +174,23 @@ def claims_over_seeds(study: Study, unit: Unit, pairs: Mapping[str, str] | None,
                 what += ": " + ", ".join(f"{reused} over {plain}" for reused, plain in of_shapes.items())
             with np.errstate(divide="ignore", invalid="ignore"):
                 e = scaled(student(there(values), "seeds"), back)
-            because = f"{what}{_some(e, values)}{_UNTESTED.get(reading.number, '')}; {cut.words}"
+            rationale = f"{what}{_some(e, values)}{_UNTESTED.get(reading.number, '')}; {cut.words}"
             # What is tested by permuting models has no p over seeds: the same shapes have the same curves in all.
-            rows.append(replace(reading, found=e, because=because))
+            rows.append(replace(reading, found=e, rationale=rationale))
     frame = table_of([*rows, *depth_readings(study.depth)])
     frame.attrs |= {"component unit": unit, "seeds": list(cut.studies), "shapes": list(cut.shapes)}
-    frame.attrs |= {"left out": list(cut.left_out), "over": cut.words}
+    frame.attrs |= {"left out": list(cut.left_out), "interval_over": cut.words}
     return frame
 
 
 def _diminishes(reading: Reading, values: np.ndarray, slopes: np.ndarray, words: str) -> Reading:
     """Claim 7: the curvature counts only where the slope, over seeds, is clearly for the better."""
-    quantity = reading.reading.split(",")[0]
+    quantity = reading.variant.split(",")[0]
     e, slope = student(values, "seeds"), student(slopes, "seeds")
     rises = slope.low > 0
     what = bent(quantity, -1 if quantity == "MSE" else 1, slope.estimate, rises or e.n < LEAST_SEEDS)
-    e = e if rises else replace(e, low=np.nan, high=np.nan, over="nothing")
-    return replace(reading, found=e, because=f"{what}{_some(e, values)}; {words}")
+    e = e if rises else replace(e, low=np.nan, high=np.nan, interval_over="nothing")
+    return replace(reading, found=e, rationale=f"{what}{_some(e, values)}; {words}")
 
 
 def _some(e: Estimate, values: np.ndarray) -> str:

@@ -57,7 +57,7 @@ class TradeOff(Result):
     null_high: float
     p: float
     models: int
-    level: float
+    confidence_level: float
 
     def frame(self) -> pd.DataFrame:
         """One row for each thing accuracy does; `low`, `high` are Wilson's, which take steps for independent.
@@ -69,10 +69,10 @@ class TradeOff(Result):
         rows = []
         for accuracy, (together, apart, neither) in zip(ACCURACY, self.counts.tolist(), strict=True):
             moved = together + apart
-            low, high = wilson(together, moved, self.level) if moved else (np.nan, np.nan)
-            row = {"accuracy": accuracy, "steps": moved + neither, "together": together, "apart": apart}
+            low, high = wilson(together, moved, self.confidence_level) if moved else (np.nan, np.nan)
+            row = {"accuracy": accuracy, "steps": moved + neither, "same_sign": together, "opposite_sign": apart}
             share = together / moved if moved else np.nan
-            rows.append(row | {"neither": neither, "share": share, "low": low, "high": high})
+            rows.append(row | {"unchanged": neither, "share": share, "low": low, "high": high})
         frame = pd.DataFrame(rows)
         names = ("difference", "low", "high", "null_low", "null_high", "p", "models", "level")
         frame.attrs |= {name: getattr(self, name) for name in names}
@@ -94,7 +94,7 @@ def tradeoff_signs(
     clusters: Mapping[str, Hashable] | None = None,
     n_resamples: int = 1000,
     seed: int = 0,
-    level: float = LEVEL,
+    confidence_level: float = LEVEL,
 ) -> TradeOff:
     """Sign of Δbias · Δdiversity by sign of Δaccuracy, from junction to junction (MATHS 13.5).
 
@@ -112,12 +112,12 @@ def tradeoff_signs(
     >>> frame = pd.DataFrame({"model": "m", "task": "t", "junction": range(4), "accuracy": [0.5, 0.5, 0.7, 0.7],
     ...                       "bias": [3.0, 2.0, 1.0, 2.0], "diversity": [2.0, 1.0, 2.0, 3.0]})
     >>> result = tradeoff_signs(frame)
-    >>> result.frame()[["accuracy", "together", "apart"]].values.tolist()
+    >>> result.frame()[["accuracy", "same_sign", "opposite_sign"]].values.tolist()
     [['rises', 0, 1], ['still', 2, 0], ['falls', 0, 0]]
     >>> result.difference
     1.0
     """
-    resampling(n_resamples, seed, level)
+    resampling(n_resamples, seed, confidence_level)
     still = number("still", still, least=0, most=1)
     frame = checked(frame, ("model", "task", "junction"), ("accuracy", bias, diversity))
     models = list(dict.fromkeys(frame["model"]))
@@ -140,13 +140,13 @@ def tradeoff_signs(
     cluster = cluster_numbers([models[at] for at in kept], clusters)
     difference = float(_difference(own.sum(0)))
     left_out = [float(_difference(own[cluster != c].sum(0))) for c in np.unique(cluster)]
-    low, high = over_models(difference, np.array(left_out), level)
+    low, high = over_models(difference, np.array(left_out), confidence_level)
     lengths = frame.groupby("model", sort=False)["junction"].nunique()[[models[at] for at in kept]].to_numpy()
     between = by_cluster(counts, cluster)
     of = [tuple(np.unique(lengths[cluster == c])) for c in np.unique(cluster)]
     ways = model_permutations(strata_of(of, between[:, :, 0, 0]), n_resamples, seed)
     drawn = _difference(between[np.arange(len(between)), ways].sum(1))
-    null_low, null_high = map(float, interval(drawn[1:], level))
+    null_low, null_high = map(float, interval(drawn[1:], confidence_level))
     return TradeOff(
         own.sum(0).astype(np.int64),
         difference,
@@ -156,7 +156,7 @@ def tradeoff_signs(
         null_high,
         permutation_p(drawn),
         len(left_out),
-        level,
+        confidence_level,
     )
 
 

@@ -69,7 +69,7 @@ class Analysis:
 
     model: str
     name: str
-    on: str
+    dataset: str
     result: Result
     about: dict[str, Any]
 
@@ -120,7 +120,7 @@ class DepthStudy(Result):
                     if not isinstance(about, dict) or about.get("format") != FORMAT:
                         failures.append(f"{file.relative_to(place)}: {OLD}.")
                         continue
-                    key = about["model"], about["analysis"], about["on"]
+                    key = about["model"], about["analysis"], about["dataset"]
                     kind = ANALYZES.get(about["analysis"], Result)
                     one = Analysis(*key, kind.load(file.with_suffix(".safetensors")), about)
                     cards.append((str(place), card(about)))
@@ -134,7 +134,9 @@ class DepthStudy(Result):
             return None
         models = list(dict.fromkeys(model for model, _, _ in found))
         order = {name: number for number, name in enumerate(ANALYZES)}
-        analyses = sorted(found.values(), key=lambda a: (models.index(a.model), order.get(a.name, len(order)), a.on))
+        analyses = sorted(
+            found.values(), key=lambda a: (models.index(a.model), order.get(a.name, len(order)), a.dataset)
+        )
         return cls(tuple(analyses), tuple(failures), tuple(map(str, folders)))
 
     @property
@@ -169,9 +171,9 @@ class DepthStudy(Result):
                 part = wide[here].assign(quantity=quantity, value=pd.to_numeric(wide[quantity], errors="coerce"))
                 for end in ("low", "high"):
                     part[end] = wide.get(f"{quantity}_{end}", float("nan"))
-                frames.append(part.assign(model=a.model, analysis=a.name, on=a.on))
+                frames.append(part.assign(model=a.model, analysis=a.name, on=a.dataset))
         frame = pd.concat(frames, ignore_index=True)
-        first = ["model", "analysis", "on"]
+        first = ["model", "analysis", "dataset"]
         rest = [name for name in (*names, "quantity", "value", "low", "high") if name in frame]
         return frame[[*first, *rest]]
 
@@ -391,20 +393,26 @@ def _comparable(before: Model, model: Model, texts: Sequence[Any]) -> list[Any]:
 
 
 def _run(
-    place: Path, model: Model, of: Identity, name: str, on: str, settings: dict[str, Any], make: Callable[[], Result]
+    place: Path,
+    model: Model,
+    of: Identity,
+    name: str,
+    dataset: str,
+    settings: dict[str, Any],
+    make: Callable[[], Result],
 ) -> Path:
     """The analysis from the folder, or computed and written there; the file that tells about it."""
     from importlib.metadata import version
 
     # Names too: two that make one name of a file are two analyses.
-    settings = settings | {"model": model.name, "on": on, "dtype": model.provenance["dtype"]}
+    settings = settings | {"model": model.name, "dataset": dataset, "dtype": model.provenance["dtype"]}
     settings |= {"weights": of.weights, "tokenizer": of.tokenizer, **of.settings, "format": FORMAT}
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
     about: dict[str, Any] = {
         "format": FORMAT,
         "model": model.name,
         "analysis": name,
-        "on": on,
+        "dataset": dataset,
         "settings": settings,
         "digest": digest,
     }
@@ -419,7 +427,7 @@ def _run(
         "seconds": round(time.time() - start, 3),
         "finished": datetime.now(UTC).isoformat(timespec="milliseconds"),
     }
-    return _write(place, Analysis(model.name, name, on, result, about))
+    return _write(place, Analysis(model.name, name, dataset, result, about))
 
 
 def _write(place: Path, a: Analysis) -> Path:
@@ -431,5 +439,5 @@ def _write(place: Path, a: Analysis) -> Path:
 
 
 def _file(place: Path, about: Mapping[str, Any]) -> Path:
-    name = "-".join(safe_name(about[key]) for key in ("analysis", "on", "digest"))
+    name = "-".join(safe_name(about[key]) for key in ("analysis", "dataset", "digest"))
     return place / FOLDER / safe_name(about["model"]) / f"{name}.json"

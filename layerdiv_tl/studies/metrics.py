@@ -96,6 +96,6 @@ def _block(loss: str, table: str, names: dict[str, Any], term: str, mean: Runnin
         low, high = wilson(mean.total, mean.count)
     columns: dict[str, Any] = {"loss": loss, "table": table}
     columns |= {name: names[name] for name in _NAMES if name in names}
-    columns |= {"members": names.get("members"), "share": names.get("count_share"), "term": term}
+    columns |= {"members": names.get("members"), "share": names.get("member_share"), "term": term}
     columns |= {"mean": mean.mean, "low": low, "high": high, "examples": mean.count}
     return pd.DataFrame(columns, index=range(count))

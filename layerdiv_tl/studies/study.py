@@ -419,9 +419,9 @@ class Study(Result):
         `estimate` with a 95 % interval (`low`, `high`), the `null` it is held against, `unit`, and `verdict`:
         "confirmed" or "refuted" where the interval lies on one side of the null, "within noise" where it
         holds it, "not tested" where the study has too little for an interval, nothing that the claim is about, or
-        no null that holds. `over` says what the interval is over, and `n` how many: models if there are eight
+        no null that holds. `interval_over` says what the interval is over, and `n` how many: models if there are eight
         (training seeds of one shape that the zoo knows count as one), else eight tasks, which speaks of these models
-        only. `because` says it in words.
+        only. `rationale` says it in words.
 
         Claims 1 and 5 are about curves along depth, where tasks share the model's curve and all models may change at
         the same depth. They are decided over models only, and where `p` is below 0.05 too: it gives models the other
@@ -442,7 +442,7 @@ class Study(Result):
             {model: (shape, seed)}, as `ld.zoo.seeds(names)` makes it for the zoo's models, where models of one
             shape differ in their training seed only. Every estimate of claims 1-8 is then made once for each
             seed, from the shapes that all seeds have; their mean stands in the table (of logarithms for
-            ratios of claim 8, of Fisher's z for the correlation of claim 1) with Student's interval `over` seeds,
+            ratios of claim 8, of Fisher's z for the correlation of claim 1) with Student's interval `interval_over` seeds,
             which three are needed for. It says how far the same shapes trained again would differ, not other
             shapes. There is no p, `draws` and `seed` play no part, and models that are not named, or whose shape a
             seed lacks, are left out. `pairs` speak of shapes: one of one seed stands for all. `attrs` holds
@@ -455,7 +455,7 @@ class Study(Result):
         >>> from layerdiv_tl import run_study, zoo
         >>> study = run_study(["zoo/d1", "zoo/d1-seed1", "zoo/d1-seed2"], "synthetic/recall", limit=8)
         >>> claims = study.claims(seeds=zoo.seeds(study.models()["model"]))
-        >>> claims.loc[claims["number"] == 6, ["over", "n"]].values.tolist()
+        >>> claims.loc[claims["number"] == 6, ["interval_over", "n"]].values.tolist()
         [['seeds', 3]]
         """
         self._unit(unit)
@@ -470,9 +470,9 @@ class Study(Result):
         *,
         models: str | Sequence[str] | None = None,
         tasks: str | Sequence[str] | None = None,
-        groups: int | None = None,
-        contrasts: int | None = 1,
-        null: int = 50,
+        n_groups: int | None = None,
+        n_contrasts: int | None = 1,
+        n_permutations: int = 50,
         n_resamples: int = 50,
         seed: int = 0,
     ) -> pd.DataFrame:
@@ -492,7 +492,13 @@ class Study(Result):
         `attrs["left_out"]`; where there are no others, and for a model, task or unit that the study does not have:
         InputError.
         """
-        options = {"groups": groups, "contrasts": contrasts, "null": null, "n_resamples": n_resamples, "seed": seed}
+        options = {
+            "groups": n_groups,
+            "contrasts": n_contrasts,
+            "null": n_permutations,
+            "n_resamples": n_resamples,
+            "seed": seed,
+        }
         return told(self, unit, estimator, models, tasks, options)
 
     def layer_sharing(
@@ -500,14 +506,14 @@ class Study(Result):
     ) -> pd.DataFrame:
         """Models that reuse layers beside ones that do not, as in the paper's Table 1 (5.6): a row for each pair.
 
-        `held` says what is the same about the two: "same parameters" (within 5 %) or "same depth", as
+        `matched_on` says what is the same about the two: "same parameters" (within 5 %) or "same depth", as
         many members and the same training seed. Averaged over the `tasks` that both have: accuracy, `MSE` and
         `bias` of Eq. 14 in hundredths, diversity in squared logits, raw and `_centered`, and the same after the size
         correction, `diversity_logit` = |L|² × diversity. Columns that end in `_plain` are of the model that
         does not reuse; `<diversity>_ratio` is reused over plain, the geometric mean, with Student's interval
         of its logarithm in `_ratio_low` and `_ratio_high`.
 
-        Rows whose `over` is "seeds" come first: of two or more training seeds of one pair of shapes, which
+        Rows whose `interval_over` is "seeds" come first: of two or more training seeds of one pair of shapes, which
         go by the shapes' names; the interval is over these `n` seeds. That of the others is over their `n`
         tasks, and speaks of these two models only. An interval needs eight tasks, or three
         seeds.
@@ -523,7 +529,7 @@ class Study(Result):
 
         >>> from layerdiv_tl import run_study
         >>> study = run_study(["zoo/d2", "zoo/d4", "zoo/d4-shared"], "synthetic/recall", limit=8)
-        >>> study.layer_sharing()[["model", "plain", "held", "members", "members_plain"]].values.tolist()
+        >>> study.layer_sharing()[["model", "baseline", "matched_on", "members", "members_baseline"]].values.tolist()
         [['zoo/d4-shared', 'zoo/d2', 'same parameters', 9, 5], ['zoo/d4-shared', 'zoo/d4', 'same depth', 9, 9]]
         """
         return reuse_of(self, self._unit(unit), pairs, seeds)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def named(row: Mapping[Any, Any]) -> str:
     """A claim's number, the claim, and the reading of it where it has several."""
-    return f"{row['number']}. {row['claim']}" + (f" ({row['reading']})" if row["reading"] else "")
+    return f"{row['number']}. {row['claim']}" + (f" ({row['variant']})" if row["variant"] else "")
 
 
 def claims_table(claims: pd.DataFrame) -> pd.DataFrame:
@@ -28,7 +28,7 @@ def claims_table(claims: pd.DataFrame) -> pd.DataFrame:
 
     rows = [
         {
-            "claim": f"{named(row)}\n{row['because']}",
+            "claim": f"{named(row)}\n{row['rationale']}",
             "verdict": row["verdict"],
             "estimate": estimate(row),
             "null": style.number(row["null"]) if np.isfinite(row["null"]) else "–",

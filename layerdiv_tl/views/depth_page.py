@@ -27,8 +27,8 @@ _MEASURE = {
     "diversity_centered": "centered diversity",
     "net": "net",
     "relevancy": "relevancy",
-    "relative": "relative norm",
-    "influence": "block influence",
+    "relative_norm": "relative norm",
+    "block_influence": "block influence",
 }
 _CAPTION = {
     "residual_norms": "What each attention, MLP and layer writes beside the stream it is added to.",
@@ -100,7 +100,7 @@ def add_depth(page: Page, depth: DepthStudy) -> None:
     for a in depth.analyses:
         if a.name not in opened:
             page.subheading(_CAPTION.get(a.name, a.name).split(".")[0])
-        fold, first = f"{a.model}: {a.name.replace('_', ' ')}, {a.on}", a.name not in opened
+        fold, first = f"{a.model}: {a.name.replace('_', ' ')}, {a.dataset}", a.name not in opened
         opened.add(a.name)
         for number, kind in enumerate([None, *_MORE.get(a.name, [])]):
             try:
@@ -143,12 +143,12 @@ def depth_findings(depth: DepthStudy) -> Iterator[str]:
             else "by no measure clearly, at most by"
         )
         told = [f"{_MEASURE[best]} (ρ {_rho(first)})"]
-        for name in ("influence", "diversity", "diversity_centered"):
+        for name in ("block_influence", "diversity", "diversity_centered"):
             row = table.loc[name]
             if name == best or not np.isfinite(row["correlation"]):
                 continue
             beside = ""
-            if name != "influence":
+            if name != "block_influence":
                 than = (
                     "better"
                     if row["better_low"] > 0
@@ -181,7 +181,7 @@ def depth_findings(depth: DepthStudy) -> Iterator[str]:
             "first choice."
         )
     for model, maps in depth.of(LayerMaps):
-        row = maps.diagonal().iloc[0]
+        row = maps.depth_alignment().iloc[0]
         yield (
             f"{maps.source} to {model}: the best target layer is {row['distance']:.2f} of the depth away from the same "
             f"relative depth, by chance {row['chance']:.2f}."
@@ -197,7 +197,7 @@ def made(depth: DepthStudy) -> pd.DataFrame:
             {
                 "model": a.model,
                 "analysis": a.name.replace("_", " "),
-                "on": a.on,
+                "dataset": a.dataset,
                 "weights": a.about["settings"]["weights"][:10],
                 "dtype": a.about["settings"]["dtype"],
                 "layerdiv_tl": a.about["versions"]["layerdiv_tl"],

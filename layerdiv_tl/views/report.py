@@ -304,8 +304,8 @@ def _over_seeds(page: Page, study: Study, unit: Unit) -> None:
         return
     if len(claims.attrs["seeds"]) < LEAST_SEEDS:
         return
-    words = claims.attrs["over"]
-    claims = claims.assign(because=[text.removesuffix(f"; {words}") for text in claims["because"]])
+    words = claims.attrs["interval_over"]
+    claims = claims.assign(rationale=[text.removesuffix(f"; {words}") for text in claims["rationale"]])
     page.subheading("Over seeds")
     page.text(
         "The table above takes every model for one of all that there could be, and asks what another model would show; "
@@ -323,7 +323,7 @@ def _reuse(page: Page, study: Study, unit: Unit) -> None:
     if frame is None:
         return
     page.subheading("Reuse of layers, before and after the size correction")
-    seeds = frame["over"] == "seeds"
+    seeds = frame["interval_over"] == "seeds"
     if seeds.any():
         page.table(reuse_table(frame[seeds]), CAPTION)
     fold = f"{_count(int((~seeds).sum()), 'pair')} of single models" if seeds.any() else None

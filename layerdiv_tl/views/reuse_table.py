@@ -45,11 +45,13 @@ def reuse_table(frame: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for row in frame.to_dict("records"):
         shown = {
-            "reuses layers": f"{row['model']}\nagainst {row['plain']}",
-            "held": f"{row['held']}\n{row['members']} members against {row['members_plain']}",
+            "reuses layers": f"{row['model']}\nagainst {row['baseline']}",
+            "matched_on": f"{row['matched_on']}\n{row['members']} members against {row['members_baseline']}",
             "accuracy, %": f"{row['accuracy']:.1f}\nagainst {row['accuracy_plain']:.1f}",
         }
-        rows.append(shown | {heading: _ratio(row, name) for name, heading in _RATIOS.items()} | {"over": _over(row)})
+        rows.append(
+            shown | {heading: _ratio(row, name) for name, heading in _RATIOS.items()} | {"interval_over": _over(row)}
+        )
     return pd.DataFrame(rows)
 
 
@@ -58,9 +60,9 @@ def reuse_findings(frame: pd.DataFrame) -> Iterator[str]:
 
     Of seeds where there are pairs over seeds, else of all pairs.
     """
-    over = frame[frame["over"] == "seeds"]
+    over = frame[frame["interval_over"] == "seeds"]
     for held in (PARAMETERS, DEPTH):
-        rows = (over if (over["held"] == held).any() else frame).query("held == @held").to_dict("records")
+        rows = (over if (over["matched_on"] == held).any() else frame).query("matched_on == @held").to_dict("records")
         if not rows:
             continue
         points = np.mean([row["accuracy"] - row["accuracy_plain"] for row in rows])
@@ -68,7 +70,7 @@ def reuse_findings(frame: pd.DataFrame) -> Iterator[str]:
         many = "as many parameters" if held == PARAMETERS else "as many layers, each used once"
         who, whose = "Models that reuse layers have", f"models with {many}"
         if len(rows) == 1:
-            who, whose = f"{rows[0]['model']}, which reuses layers, has", f"{rows[0]['plain']}, with {many}"
+            who, whose = f"{rows[0]['model']}, which reuses layers, has", f"{rows[0]['baseline']}, with {many}"
         yield (
             f"{who} {_told(rows, 'diversity_centered')} the centered diversity of {whose}{after}, and "
             f"{abs(points):.1f} points {'less' if points < 0 else 'more'} accuracy."
@@ -94,4 +96,4 @@ def _ratio(row: dict[Any, Any], name: str) -> str:
 
 
 def _over(row: dict[Any, Any]) -> str:
-    return f"{row['n']} {row['over'] if row['n'] != 1 else row['over'].removesuffix('s')}"
+    return f"{row['n']} {row['interval_over'] if row['n'] != 1 else row['interval_over'].removesuffix('s')}"

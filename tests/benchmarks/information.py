@@ -40,7 +40,7 @@ def bounds(name: str, i: ld.Information) -> dict[str, str]:
     b = i.bounds()
     frame = b.frame().set_index("name")
     shown = {n: f"{r.error:.2f} [{r.low:.2f}, {r.high:.2f}]" for n, r in frame.iterrows()}
-    curve = i.gain_curve(null=20, n_resamples=20, orders=5)
+    curve = i.gain_curve(n_permutations=20, n_resamples=20, orders=5)
     share = curve.diminishing().iloc[0]
     fit = curve.log_fit().frame().set_index("term").loc["slope"]
     deep = curve.frame()
@@ -68,7 +68,7 @@ def speed() -> None:
     u = rng.normal(size=(2000, 129, 4)) + 0.2 * np.eye(4)[y][:, None]
     for estimator in ESTIMATORS:
         wall, cpu = time.perf_counter(), time.process_time()
-        i = ld.information(u, y, estimator, contrasts=None if estimator == "vote" else 1)
+        i = ld.information(u, y, estimator, n_contrasts=None if estimator == "vote" else 1)
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         print(f"{i.method}: {wall:.1f} s, {cpu:.1f} s of processors, peak so far {peak:.2f} GiB; {i}", flush=True)

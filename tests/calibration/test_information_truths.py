@@ -114,7 +114,7 @@ def test_an_estimate_holds_the_truth_or_doubts_itself(name):
     for estimator in estimators:
         for seed in range(3):
             x, y = law(np.random.default_rng(seed), ROWS)
-            i = ld.information(x, y, estimator, null=0, n_resamples=40, seed=seed)
+            i = ld.information(x, y, estimator, n_permutations=0, n_resamples=40, seed=seed)
             low, high = i.intervals[term]
             most = max(high, i.terms[term] + 0.05) if estimator == "variational" else high
             # Errors rarer than one in 2000 rows are in no row: 0.001 bits.
@@ -142,7 +142,7 @@ def test_the_lower_bound_finds_most_of_the_information(name):
 def test_a_perfect_member_reads_one_bit_by_the_variational_estimate():
     """Measured 0.98 (0.79 with factors of at most 1)."""
     x, y = perfect(np.random.default_rng(0), ROWS)
-    i = ld.information(x, y, "variational", null=0, check=False)
+    i = ld.information(x, y, "variational", n_permutations=0, check=False)
     assert i.joint == pytest.approx(1.0, abs=0.04)
     assert i.relevancy == pytest.approx(1.0, abs=0.04)
 
@@ -154,7 +154,9 @@ def test_what_one_contrast_loses_is_said(estimator):
     y, u = labels(rng, ROWS, 3) == 2, rng.normal(size=(ROWS, 4, 3)) * 0.5
     u[:, :, :2] += 3 * rng.normal(size=(ROWS, 4, 1)) * np.array([1, -1])
     u[:, :, 2] += 1.5 * y[:, None]
-    one, both = (ld.information(u, y.astype(int), estimator, null=0, n_resamples=20, contrasts=c) for c in (1, None))
+    one, both = (
+        ld.information(u, y.astype(int), estimator, n_permutations=0, n_resamples=20, n_contrasts=c) for c in (1, None)
+    )
     assert one.joint < 0.1
     assert any("contrasts" in doubt for doubt in one.doubts)
     assert not any("contrasts" in doubt for doubt in both.doubts)
@@ -178,7 +180,7 @@ def test_nothing_is_doubted_falsely_where_nothing_is_told(estimator, rows, repea
     doubted, above, held = 0, 0, np.zeros(2)
     for seed in range(repeats):
         x, y = independent(np.random.default_rng(seed), rows, classes)
-        i = ld.information(x, y, estimator, null=0, n_resamples=40, seed=seed)
+        i = ld.information(x, y, estimator, n_permutations=0, n_resamples=40, seed=seed)
         doubted, above = doubted + bool(i.doubts), above + (i.lower_bound.low > 0)
         held += [i.intervals[term][0] <= 0 <= i.intervals[term][1] for term in ("relevancy", "joint")]
     assert doubted <= binom.ppf(0.999, repeats, 0.05)
@@ -192,7 +194,7 @@ def test_little_information_is_not_doubted(estimator):
     truth, doubted, below, repeats = shift_truth(0.8), 0, 0, 15
     for seed in range(repeats):
         x, y = shifted(np.random.default_rng(seed), ROWS)
-        i = ld.information(x, y, estimator, null=0, n_resamples=40, seed=seed)
+        i = ld.information(x, y, estimator, n_permutations=0, n_resamples=40, seed=seed)
         doubted, below = doubted + bool(i.doubts), below + (i.lower_bound.low <= truth)
     assert doubted <= binom.ppf(0.999, repeats, 0.05)
     assert below >= binom.ppf(0.001, repeats, 0.975)
@@ -218,7 +220,7 @@ def test_the_variational_interval_limits_information_from_below(rows):
         below = 0
         for seed in range(repeats):
             x, y = shifted(np.random.default_rng(seed), rows, apart)
-            i = ld.information(x, y, "variational", null=0, seed=seed, check=False)
+            i = ld.information(x, y, "variational", n_permutations=0, seed=seed, check=False)
             below += i.intervals["joint"][0] <= truth
             assert np.isnan(i.intervals["diversity"]).all()
             assert i.intervals["joint"][0] >= 0
@@ -228,7 +230,7 @@ def test_the_variational_interval_limits_information_from_below(rows):
 def test_votes_that_tell_everything_are_not_warned_of():
     """I = H(Y) to rounding and Miller and Madow's term, by the joint table; a tree of eleven votes may exceed it."""
     y = labels(np.random.default_rng(0), ROWS, 2)
-    i = ld.information(np.stack([y, y], 1), y, null=0, n_resamples=20)
+    i = ld.information(np.stack([y, y], 1), y, n_permutations=0, n_resamples=20)
     assert i.joint == pytest.approx(1.0, abs=0.001)
     assert not i.doubts
     assert not any("exceeds" in warning for warning in i.warnings)

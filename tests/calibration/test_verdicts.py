@@ -237,7 +237,7 @@ def test_a_mean_over_models_whose_tasks_share_the_models_level():
     missed = 0
     for _ in range(TIMES):
         e = mean_of(pd.Series((rng.normal(size=(8, 1)) + 0.2 * rng.normal(size=(8, 8))).ravel(), index))
-        assert e.over == "models"
+        assert e.interval_over == "models"
         missed += not e.low <= 0 <= e.high
     print(f"tasks share: {missed / TIMES:.3f}")
     assert missed / TIMES <= MOST

@@ -141,7 +141,7 @@ def test_sizes_are_those_of_the_modules_themselves(case):
                 for x, s in columns
             ]
         )
-    for number, name in enumerate(("relative", "cosine", "norm")):
+    for number, name in enumerate(("relative_norm", "cosine", "norm")):
         table = np.concatenate([np.stack([column[number] for column in text], 1) for text in expected])
         close(getattr(found, name), table)
         frame = found.frame()
@@ -164,12 +164,12 @@ def test_skips_are_single_patched_passes(case, part, first_token):
             clean, changed = plain.run(row), plain.skip(row, part, number, where)
             later, output = effects(clean, changed, number, everywhere)
             here = found.text == text
-            close(found.output[here, number], output)
+            close(found.output_change[here, number], output)
             close(found.loss[here, number], losses(changed[1], row) - losses(clean[1], row))
             for behind in range(len(plain.blocks)):
                 wanted = later.get(behind)
-                close(found.later[text, number, behind], np.nan if wanted is None else wanted.mean())
-                close(found.later_max[text, number, behind], np.nan if wanted is None else wanted.max())
+                close(found.downstream_change[text, number, behind], np.nan if wanted is None else wanted.mean())
+                close(found.downstream_change_max[text, number, behind], np.nan if wanted is None else wanted.max())
 
 
 def test_future_skips_change_earlier_tokens_only(case):
@@ -188,11 +188,11 @@ def test_future_skips_change_earlier_tokens_only(case):
                     later, output = effects(plain.run(row), changed, number, place >= cut)
                     outputs.append(output)
                     laters.append(later)
-                close(found.output[found.text == text, number], torch.cat(outputs))
+                close(found.output_change[found.text == text, number], torch.cat(outputs))
                 for behind in laters[0]:
                     together = torch.cat([later[behind] for later in laters])
-                    close(found.later[text, number, behind], together.mean())
-                    close(found.later_max[text, number, behind], together.max())
+                    close(found.downstream_change[text, number, behind], together.mean())
+                    close(found.downstream_change_max[text, number, behind], together.max())
 
 
 def test_local_effects_do_not_propagate(case):
@@ -214,10 +214,10 @@ def test_local_effects_do_not_propagate(case):
                     )
                     delta = streams[behind + 1] - streams[behind]
                     effect = (delta - (left[0] - (streams[behind] - wrote))).norm(dim=-1) / delta.norm(dim=-1)
-                    close(found.later[text, number, behind], effect.mean())
+                    close(found.downstream_change[text, number, behind], effect.mean())
                 _, answers = plain.run(row, inputs=[(plain.final, lambda x, h=streams[-1] - wrote: h[None])])
                 off = (answers.softmax(-1) - logits.softmax(-1)).norm(dim=-1)
-                close(found.output[found.text == text, number], off)
+                close(found.output_change[found.text == text, number], off)
 
 
 def test_the_lens_reads_out_every_junction(case):
@@ -260,7 +260,7 @@ def test_the_lens_reads_out_every_junction(case):
                         len(set(a.topk(3).indices.tolist()) & set(b.topk(3).indices.tolist()))
                         for a, b in zip(p, last, strict=True)
                     ]
-                    close(found.overlap[here, place], np.array(same) / 3)
+                    close(found.topk_overlap[here, place], np.array(same) / 3)
 
 
 def scale(norm, stream):
@@ -384,7 +384,7 @@ def test_a_reused_layer_is_skipped_use_by_use():
             with repeat:
                 changed = root(input_ids=torch.tensor([row]), use_cache=False).logits[0]
             off = (clean.softmax(-1) - changed.softmax(-1)).norm(dim=-1)
-            close(found.output[found.text == text, number], off.detach())
+            close(found.output_change[found.text == text, number], off.detach())
 
 
 class Uses:
@@ -414,17 +414,17 @@ def test_a_layer_that_writes_nothing_can_go():
         root.model.layers[1].mlp.down_proj.weight.zero_()
     for mode in ("current", "future", "local"):
         found = ld.depth.skip(root, IDS, mode=mode)
-        assert np.abs(found.output[:, 1]).max() < 1e-7
+        assert np.abs(found.output_change[:, 1]).max() < 1e-7
         assert np.nanmax(np.abs(found.loss[:, 1])) < 1e-6
-        assert found.later[:, 1, 2].max() < 1e-7
-        assert found.output[:, 0].max() > 1e-3
+        assert found.downstream_change[:, 1, 2].max() < 1e-7
+        assert found.output_change[:, 0].max() > 1e-3
 
 
 def test_the_last_layer_has_no_future():
     """Nothing behind the last layer reads earlier tokens, so skipping it there changes nothing."""
     found = ld.depth.skip(llama(), IDS, mode="future")
-    assert found.output[:, -1].max() < 1e-7
-    assert found.output[:, 0].max() > 1e-3
+    assert found.output_change[:, -1].max() < 1e-7
+    assert found.output_change[:, 0].max() > 1e-3
 
 
 @pytest.mark.parametrize("options", [{}, {"measured": "later"}, {"span": "prefix"}])
@@ -509,10 +509,12 @@ def test_intervals_hold_the_mean_and_widen_with_fewer_texts():
     many = [rng.integers(0, 61, 8).tolist() for _ in range(24)]
     frames = [ld.depth.skip(llama(), texts).frame() for texts in (many, many[:8])]
     for frame in frames:
-        assert ((frame.output_low <= frame.output) & (frame.output <= frame.output_high)).all()
+        assert ((frame.output_change_low <= frame.output) & (frame.output <= frame.output_change_high)).all()
         assert (frame.output_q10 <= frame.output_q90).all()
-        assert (frame.output_max >= frame.output_q90).all()
-    assert (frames[1].output_high - frames[1].output_low).sum() > (frames[0].output_high - frames[0].output_low).sum()
+        assert (frame.output_change_max >= frame.output_q90).all()
+    assert (frames[1].output_change_high - frames[1].output_change_low).sum() > (
+        frames[0].output_change_high - frames[0].output_change_low
+    ).sum()
     few = ld.depth.skip(llama(), many[:7])
     for frame in (few.frame(), few.by_pair()):
         assert frame.filter(regex="_(low|high)$").isna().all(axis=None)
@@ -529,8 +531,8 @@ def test_pairs_are_the_means_of_their_texts():
         ("L0.layer", "L2.layer"),
         ("L1.layer", "L2.layer"),
     ]
-    close(pairs.effect.iloc[1], np.average(found.later[:, 0, 2], weights=[len(row) for row in IDS]))
-    close(pairs.effect_max.iloc[1], found.later_max[:, 0, 2].max())
+    close(pairs.effect.iloc[1], np.average(found.downstream_change[:, 0, 2], weights=[len(row) for row in IDS]))
+    close(pairs.effect_max.iloc[1], found.downstream_change_max[:, 0, 2].max())
     close(found.frame().later.iloc[0], pairs.effect.iloc[:2].mean())
 
 
@@ -574,7 +576,7 @@ def test_a_model_maps_best_onto_itself(stories):
     error = found.error.mean(0)
     assert (error.argmin(1) == np.arange(5)).all()
     assert error.diagonal().max() < 0.01 < (error + np.eye(5)).min()
-    row = found.diagonal().iloc[0]
+    row = found.depth_alignment().iloc[0]
     assert (row.distance, row.distance_low, row.distance_high) == (0, 0, 0)
     frame = found.frame()
     assert ((frame.error_low <= frame.error) & (frame.error <= frame.error_high)).all()
@@ -708,6 +710,6 @@ def test_a_result_tells_itself_in_a_line():
     sizes = ld.depth.residual_norms(llama(), [[1, 2, 3, 4]])
     told = repr(sizes)
     assert told.startswith("Sizes(components=")
-    assert f"relative={sizes.relative.dtype}{list(sizes.relative.shape)}" in told
+    assert f"relative={sizes.relative_norm.dtype}{list(sizes.relative_norm.shape)}" in told
     assert len(told) < 500
     assert "\n" not in told

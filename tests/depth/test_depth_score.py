@@ -150,7 +150,7 @@ def test_the_score_is_the_mean_place_of_the_effects():
         mine = layers[layers["group"] == group]
         assert np.isclose((mine["share"] * mine["layer"]).sum(), score)
     np.testing.assert_allclose(layers["effect"], [0.4, 0.1, 0.1, 0.1, 0.1, 0.15, 0, 0, 0, 0.05])
-    assert found.questions["id"].tolist() == ["0", "1", "2", "3"]
+    assert found.by_question()["id"].tolist() == ["0", "1", "2", "3"]
 
 
 def pointed(places, layers=24):
@@ -253,26 +253,26 @@ def test_only_those_answered_rightly():
     """`right` keeps the questions whose answer the model itself writes, and nothing else changes."""
     found = made(pointed([3, 4, 5, 6]), [1, 1, 2, 2], rank=[1, 2, 1, 40])
     assert found.frame()["accuracy"].tolist() == [0.5, 0.5]
-    right = found.right
+    right = found.correct_only()
     assert right.ids == ("0", "2")
     np.testing.assert_allclose(right.scores, [3, 5])
-    assert right.questions["right"].all()
+    assert right.by_question()["right"].all()
     with pytest.raises(ld.InputError, match="answers none of these"):
-        made(pointed([3.0]), [1], rank=[2]).right  # noqa: B018
+        made(pointed([3.0]), [1], rank=[2]).correct_only()
 
 
 def test_right_is_what_the_model_writes(stories):
     """A rank of 1 is where greedy decoding gives the answer."""
     asked = [*TEXTS, ("Once upon", " a time", 1), ("Once upon a time there was a little girl named", " Lily", 2)]
     found = ld.depth.depth_score(stories, asked)
-    for row, (text, answer, _) in zip(found.questions.itertuples(), asked, strict=True):
+    for row, (text, answer, _) in zip(found.by_question().itertuples(), asked, strict=True):
         ids, start = whole(stories, text, answer)
         given = torch.tensor([ids[:start]])
         written = stories.architecture.root.generate(
             given, max_new_tokens=len(ids) - start, do_sample=False, attention_mask=torch.ones_like(given)
         )
         assert row.right == (written[0, start:].tolist() == ids[start:])
-    assert 0 < found.questions["right"].sum() < len(asked)
+    assert 0 < found.by_question()["right"].sum() < len(asked)
 
 
 def test_a_result_comes_back_from_disk(tmp_path):

@@ -28,7 +28,7 @@ PLACES = {
     "stories": ("model.layers", "model.norm", "self_attn", "mlp"),
 }
 PARTS = {"sublayer": ("attn", "mlp"), "layer": ("layer",), "attn": ("attn",), "mlp": ("mlp",)}
-DIRECT = ("diversity", "diversity_centered", "net", "relative", "influence")
+DIRECT = ("diversity", "diversity_centered", "net", "relative_norm", "block_influence")
 EFFECTS = ("loss", "accuracy")
 
 
@@ -156,7 +156,10 @@ class Plain:
                 h, new = pairs[kind]
                 relative.append((new - h).norm(dim=-1) / h.norm(dim=-1))
                 influence.append(1 - cosine_similarity(h, new, dim=-1))
-        return {"relative": torch.stack(relative, -1).numpy(), "influence": torch.stack(influence, -1).numpy()}
+        return {
+            "relative_norm": torch.stack(relative, -1).numpy(),
+            "block_influence": torch.stack(influence, -1).numpy(),
+        }
 
 
 def direct(plain, model, rows, task, part):
@@ -269,9 +272,9 @@ def test_block_influence_is_one_minus_the_cosine_of_hidden_states(family):
     sizes = ld.depth.residual_norms(ld.load_model(root), rows)
     for part in ("attn", "mlp", "layer"):
         here = [i for i, c in enumerate(sizes.components) if c.kind == part]
-        wanted = np.concatenate([plain.sizes(row, part)["influence"] for row in rows])
-        close(sizes.influence[:, here], wanted)
-        close(sizes.relative[:, here], np.concatenate([plain.sizes(row, part)["relative"] for row in rows]))
+        wanted = np.concatenate([plain.sizes(row, part)["block_influence"] for row in rows])
+        close(sizes.block_influence[:, here], wanted)
+        close(sizes.relative_norm[:, here], np.concatenate([plain.sizes(row, part)["relative_norm"] for row in rows]))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -282,11 +285,11 @@ def test_small_influences_keep_their_digits(dtype):
         for module in (root.model.layers[1].self_attn.o_proj, root.model.layers[1].mlp.down_proj):
             module.weight *= 1e-4
     plain = Plain(root.to(dtype).double(), "llama")
-    wanted = np.concatenate([plain.sizes(row, "attn")["influence"] for row in texts(4)])[:, 1]
+    wanted = np.concatenate([plain.sizes(row, "attn")["block_influence"] for row in texts(4)])[:, 1]
     sizes = ld.depth.residual_norms(ld.load_model(root.to(dtype)), texts(4))
     here = [c.label for c in sizes.components].index("L1.attn")
     assert wanted.max() < 1e-6
-    np.testing.assert_allclose(sizes.influence[:, here], wanted, rtol=1e-3 if dtype is torch.float32 else 0.2)
+    np.testing.assert_allclose(sizes.block_influence[:, here], wanted, rtol=1e-3 if dtype is torch.float32 else 0.2)
 
 
 def test_influence_of_a_write_that_turns_the_stream_round_is_two():
@@ -296,7 +299,7 @@ def test_influence_of_a_write_that_turns_the_stream_round_is_two():
     relative = np.array([[0.5], [2.0], [2.0], [1.0], [0.5]], dtype=np.float32)
     cosine = np.array([[1.0], [-1.0], [-0.5], [0.0], [-1.0]], dtype=np.float32)
     sizes = ld.depth.ResidualNorms(names, relative, cosine, relative, text, "made")
-    close(sizes.influence[:, 0], [0, 2, 1, 1 - 2**-0.5, 0], 1e-7)
+    close(sizes.block_influence[:, 0], [0, 2, 1, 1 - 2**-0.5, 0], 1e-7)
 
 
 def knowing(seed=0, classes=3, per_class=20):
@@ -319,7 +322,7 @@ def test_relevancy_is_nothing_for_the_useless_and_at_most_the_labels_entropy():
     close(frame.relevancy[["L0.attn", "L1.attn", "L1.mlp"]], 0, 1e-9)
     assert 1 < frame.relevancy["L0.mlp"] <= np.log2(3)
     assert (frame.relevancy <= np.log2(3) + 1e-9).all()
-    close(frame.loc[["L1.attn", "L1.mlp"], ["loss", "accuracy", "influence"]], 0, 1e-9)
+    close(frame.loc[["L1.attn", "L1.mlp"], ["loss", "accuracy", "block_influence"]], 0, 1e-9)
 
 
 def test_relevancy_of_noise_is_no_information():
@@ -390,9 +393,9 @@ def test_correlations_are_spearmans_of_the_frame(found):
     for _, row in rows.iterrows():
         some = frame if row.kind == "all" else frame[frame.kind == row.kind]
         by = spearmanr(needed(some, row.measure), needed(some, row.effect)).statistic
-        base = spearmanr(some.influence, some[row.effect]).statistic
+        base = spearmanr(some.block_influence, some[row.effect]).statistic
         np.testing.assert_allclose(row.correlation, by, atol=1e-9)
-        if row.measure != "influence":
+        if row.measure != "block_influence":
             np.testing.assert_allclose(row.better, by - base, atol=1e-9)
         for low, high in (
             ("spread_low", "spread_high"),
@@ -416,7 +419,7 @@ def test_a_measure_that_tells_is_found():
     sums = np.stack([signs.get(name, 1) * truth for name in quantities])[None] + noise
     made = ld.depth.Agreement(names, quantities, sums, np.ones((12, 7)), 1.0, 0.5, "made", "12 texts", 0)
     rows = made.correlations().query("kind == 'all' and effect == 'loss'").set_index("measure")
-    close(rows.correlation[["net", "diversity", "influence"]], [1, -1, 1], 1e-12)
+    close(rows.correlation[["net", "diversity", "block_influence"]], [1, -1, 1], 1e-12)
     close(rows.better[["net", "diversity"]], [0, -2], 1e-12)
     assert rows.better_high["diversity"] < 0 <= rows.better_high["net"]
     frame = made.frame().set_index("component")
@@ -529,7 +532,7 @@ def test_a_plan_scores_on_some_rows_and_measures_on_others(family, part):
     close(plan.values, [scores[label] for label in labels])
     assert not np.allclose(plan.values, [every[label] for label in labels], atol=1e-4)
     assert [c.label for c in plan.dropped] == sorted(labels, key=scores.__getitem__)[:2]
-    bent = np.concatenate([plain.sizes(LENGTHS[i], part)["influence"] for i in scored]).mean(0)
+    bent = np.concatenate([plain.sizes(LENGTHS[i], part)["block_influence"] for i in scored]).mean(0)
     bent = dict(zip(plain.names(part), bent, strict=True))
     assert [c.label for c in plan.influence_dropped] == sorted(labels, key=bent.__getitem__)[:2]
     assert plan.loss.shape == plan.right.shape == (len(measured), 1 + 2 + 2 + 3)
@@ -574,7 +577,7 @@ def plan():
 def test_frames_of_a_plan_are_those_of_its_arrays(plan):
     """Means per answer of every plan and size, growth against none on the same rows; random plans pooled."""
     frame = plan.frame()
-    assert frame.plan.tolist() == ["none", "plan", "plan", "influence", "influence", "random"]
+    assert frame.plan.tolist() == ["none", "plan", "plan", "block_influence", "block_influence", "random"]
     assert frame.dropped.tolist() == [0, 1, 2, 1, 2, 2]
     loss, right = plan.loss.sum(0) / plan.count.sum(), plan.right.sum(0) / plan.count.sum()
     pooled = [*loss[:5], loss[5:].mean()]
@@ -590,19 +593,19 @@ def test_frames_of_a_plan_are_those_of_its_arrays(plan):
 
 def test_against_is_the_difference_on_the_same_rows(plan):
     """This plan's loss and accuracy less the others', and the share of random plans that lose more."""
-    rows = plan.against().set_index("other")
+    rows = plan.compare().set_index("other")
     loss, right = plan.loss.sum(0) / plan.count.sum(), plan.right.sum(0) / plan.count.sum()
-    close(rows.loss["influence"], loss[2] - loss[4], 1e-12)
+    close(rows.loss["block_influence"], loss[2] - loss[4], 1e-12)
     close(rows.loss["random"], loss[2] - loss[5:].mean(), 1e-12)
-    close(rows.accuracy["influence"], right[2] - right[4], 1e-12)
+    close(rows.accuracy["block_influence"], right[2] - right[4], 1e-12)
     close(rows.accuracy["random"], right[2] - right[5:].mean(), 1e-12)
-    close(rows.beaten["random"], (loss[5:] > loss[2]).mean(), 1e-12)
+    close(rows.win_rate["random"], (loss[5:] > loss[2]).mean(), 1e-12)
     assert (rows.loss_low <= rows.loss).all()
     assert (rows.loss <= rows.loss_high).all()
     diff = plan.loss[:, 2] - plan.loss[:, 4]
     left_out = [np.delete(diff, i).sum() / np.delete(plan.count, i).sum() for i in range(len(diff))]
     by_hand = jackknife(diff.sum() / plan.count.sum(), np.array(left_out))
-    close(rows.loc["influence", ["loss_low", "loss_high"]].astype(float), by_hand, 1e-9)
+    close(rows.loc["block_influence", ["loss_low", "loss_high"]].astype(float), by_hand, 1e-9)
     # Rows on which both are as right are no proof that others are: accuracies differ by up to what one row may.
     assert (rows.accuracy_low < rows.accuracy).all()
     assert (rows.accuracy < rows.accuracy_high).all()
@@ -615,7 +618,7 @@ def test_a_plan_does_not_beat_itself(plan):
     for seed in range(20):
         lost = np.random.default_rng(seed).exponential(size=(157, 1)).repeat(10, 1)
         same = replace(plan, loss=lost, right=np.zeros_like(lost), count=np.ones(157))
-        assert (same.against().beaten == 0).all()
+        assert (same.compare().win_rate == 0).all()
 
 
 @pytest.mark.parametrize(
@@ -642,12 +645,12 @@ def test_lists_for_llm_drop(part, scores, attn, mlp, tmp_path):
     assert (written["drop_attn_list"], written["drop_mlp_list"]) == (attn, mlp)
     assert plan.provenance["rows"]["sha256"] in json.dumps(written)
     assert plan.provenance["weights"] in json.dumps(written)
-    frame = plan.components()
+    frame = plan.scores()
     read = pd.read_csv(plan.export(tmp_path / "plan.csv"))
     assert read.component.tolist() == frame.component.tolist()
     close(read.score, plan.values, 0)
-    assert read.place.tolist() == frame.place.tolist()
-    gone = read[read.place > 0].sort_values("place").component.tolist()
+    assert read.drop_order.tolist() == frame.drop_order.tolist()
+    gone = read[read.drop_order > 0].sort_values("place").component.tolist()
     assert gone == [c.label for c in plan.dropped]
     assert set(read.rows_sha256) == {plan.provenance["rows"]["sha256"]}
     for path in (tmp_path / "plan.yaml", tmp_path / "plan", None, 3, tmp_path / "plan.csv" / "inside.csv"):
@@ -665,14 +668,16 @@ def test_own_scores_go_by_components_too():
     ]
 
 
-@pytest.mark.parametrize("score", ["accuracy", "diversity", "diversity_centered", "net", "relative", "influence"])
+@pytest.mark.parametrize(
+    "score", ["accuracy", "diversity", "diversity_centered", "net", "relative_norm", "block_influence"]
+)
 def test_every_quantity_can_score(score):
     """What is least needed by a quantity goes first, as `agreement` on the scoring rows ranks it."""
     model = ld.load_model(llama(num_hidden_layers=4))
     plan = ld.depth.drop_plan(model, LENGTHS, 2, score, "sublayer", random=1)
     scored, _ = halves(plan, LENGTHS)
     frame = ld.depth.agreement(model, [LENGTHS[i] for i in scored]).frame()
-    close(plan.components().score.abs(), frame[score].abs(), 1e-6)
+    close(plan.scores().score.abs(), frame[score].abs(), 1e-6)
     order = needed(frame, score).argsort(kind="stable")
     assert [c.label for c in plan.dropped] == frame.component[order].tolist()[:2]
 
@@ -851,7 +856,7 @@ def test_one_row_has_effects_but_no_interval_of_rows():
     found = ld.depth.agreement(ld.load_model(llama()), LENGTHS[:1])
     plain = Plain(llama(), "llama")
     close(found.frame().loss, plain.effects(LENGTHS[:1], None, "sublayer")["loss"])
-    bounds = ["loss_low", "loss_high", "net_rank_low", "influence_high"]
+    bounds = ["loss_low", "loss_high", "net_rank_low", "block_influence_high"]
     assert found.frame()[bounds].isna().all(axis=None)
     assert found.correlations()[["corrected", "spread_low", "spread_high", "better_low"]].isna().all(axis=None)
     with pytest.raises(ld.InputError, match="at least 4 rows"):
@@ -860,7 +865,7 @@ def test_one_row_has_effects_but_no_interval_of_rows():
     assert len(plan.count) == 1
     assert np.isfinite(plan.frame().loss).all()
     assert plan.frame().loss_low[:3].isna().all()
-    assert plan.against()[["loss_low", "loss_high"]].isna().all(axis=None)
+    assert plan.compare()[["loss_low", "loss_high"]].isna().all(axis=None)
 
 
 def test_labels_that_name_no_option_are_refused():

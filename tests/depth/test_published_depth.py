@@ -61,7 +61,7 @@ def behind(table):
 
 def maxima(found):
     """Over tokens, cuts and texts, as the released code aggregates."""
-    return found.later_max.max(0), found.frame()["output_max"]
+    return found.downstream_change_max.max(0), found.frame()["output_change_max"]
 
 
 def asked_ids(model):
@@ -75,10 +75,10 @@ def test_sizes(case):
     model, root, ids = case
     found = ld.depth.residual_norms(model, ids)
     rules = [published.residual_norms(root, row) for row in ids]
-    io = 1 - found.influence
+    io = 1 - found.block_influence
     for part, name in PARTS.items():
         here = [i for i, c in enumerate(found.components) if c.kind == part]
-        for ours, theirs in (("norm", name), ("relative", f"relative_{name}"), ("cosine", f"cosine_{name}")):
+        for ours, theirs in (("norm", name), ("relative_norm", f"relative_{name}"), ("cosine", f"cosine_{name}")):
             table = getattr(found, ours)[:, here]
             alike(table, np.concatenate([rule[theirs] for rule in rules], 1).T, 1e-4)
             for how in ("mean", "max"):
@@ -94,7 +94,7 @@ def test_current_skips(case, part):
     rule = published.published_skip_effects(root, ids, PARTS[part])
     later, output = maxima(ld.depth.skip(model, ids, part))
     alike(later, behind(rule["layers"]))
-    alike(output, rule["output"])
+    alike(output, rule["output_change"])
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -107,7 +107,7 @@ def test_future_skips(case, part):
     rule = published.published_skip_effects(root, ids, PARTS[part], cuts)
     later, output = maxima(ld.depth.skip(model, ids, part, "future", cuts="published"))
     alike(later, behind(rule["layers"]))
-    alike(output, rule["output"])
+    alike(output, rule["output_change"])
 
 
 def test_shares_of_the_length_are_cuts_too(case):
@@ -126,8 +126,8 @@ def test_local_effects(case, cut):
     found = ld.depth.skip(model, ids, **mode)
     for text, row in enumerate(ids):
         rule = published.direct_effects(root, row, None if cut is None else round(len(row) * cut))
-        alike(found.later_max[text], behind(rule.max(-1)))
-        alike(found.later[text], behind(rule.mean(-1)))
+        alike(found.downstream_change_max[text], behind(rule.max(-1)))
+        alike(found.downstream_change[text], behind(rule.mean(-1)))
 
 
 def test_lens(case):
@@ -136,7 +136,7 @@ def test_lens(case):
     found = ld.depth.logit_lens(model, ids)
     here = [0, *(i for i, c in enumerate(found.components) if c.kind == "mlp")][:-1]
     rules = [published.logit_lens(root, row) for row in ids]
-    for name in ("kl", "overlap"):
+    for name in ("kl", "topk_overlap"):
         alike(getattr(found, name)[:, here], np.concatenate([rule[name] for rule in rules], 1).T)
         alike(found.frame()[name].iloc[here], np.mean([rule[name].mean(1) for rule in rules], 0))
 
@@ -178,7 +178,7 @@ def test_depth_score(case):
     model, root, _ = case
     found = ld.depth.depth_score(model, ASKED)
     effects = [published.depth_effects(root, ids, answer) for ids, answer in asked_ids(model)]
-    alike(found.effects, [effect["output"] for effect in effects])
+    alike(found.effects, [effect["output_change"] for effect in effects])
     for group, row in enumerate(found.frame().itertuples(), start=1):
         some = [effect for effect, (*_, hops) in zip(effects, ASKED, strict=True) if hops == group]
         assert row.score == pytest.approx(published.depth_score(published.group_effect(some)), rel=2e-5)
@@ -191,7 +191,9 @@ def test_linear_maps(stories):
     found = ld.depth.map_layers(stories, stories, ids, ridge=0.0)
     order = np.random.default_rng(0).permutation(12)
     fitted, held = ([ids[i] for i in sorted(some)] for some in (order[3:], order[:3]))
-    rule = published.linear_maps(stories.architecture.root, stories.architecture.root, fitted, held)["relative"][1:, 1:]
+    rule = published.linear_maps(stories.architecture.root, stories.architecture.root, fitted, held)["relative_norm"][
+        1:, 1:
+    ]
     error = found.frame()["error"].to_numpy().reshape(rule.shape)
     assert np.abs(error - rule).max() <= 1e-3 * rule.max()  # the sums of squares here are of float32 products
 

@@ -119,7 +119,7 @@ def test_real_contributions_by_module_and_component():
     modules = by_index.by_module()
     assert modules.module.tolist() == ["embedding", "attention", "mlp"]
     assert modules.members.tolist() == [1, 12, 3]
-    assert modules.count_share.sum() == pytest.approx(1)
+    assert modules.member_share.sum() == pytest.approx(1)
     assert modules.diversity_share_centered.sum() == pytest.approx(1)
     frame = by_index.by_component()
     assert frame.component.tolist() == [x.label for x in c.components]

@@ -23,7 +23,7 @@ from layerdiv_tl.results import Result
 from layerdiv_tl.studies.shards import Shard
 from tests.conftest import gpt2, llama
 
-QUICK = {"null": 0, "n_resamples": 0, "check": False}
+QUICK = {"n_permutations": 0, "n_resamples": 0, "check": False}
 
 
 # Counting by hand: dictionaries of tuples, nothing of the package
@@ -248,7 +248,7 @@ def test_intervals_cover_the_truth(kind, members, rows):
     repeats = 50 if members < 129 else 20  # a case with 129 members takes minutes
     for seed in range(repeats):
         x, y = draw(rng, covariance, rows)
-        i = ld.information(x, y, null=0, n_resamples=60, seed=seed, check=False)
+        i = ld.information(x, y, n_permutations=0, n_resamples=60, seed=seed, check=False)
         inside.append([i.intervals[t][0] <= truth[t] <= i.intervals[t][1] for t in TERMS])
     # What 90 % covered shows at least with 98 % probability: 40 of 50, 15 of 20.
     assert np.sum(inside, 0).min() >= binom.ppf(0.02, repeats, 0.9)
@@ -261,7 +261,7 @@ def test_equicorrelated_intervals_cover_and_are_no_wider_than_they_need():
     truth, found = total_correlation(covariance), []
     for seed in range(60):
         x, y = draw(rng, covariance, 500)
-        i = ld.information(x, y, null=0, n_resamples=60, seed=seed, check=False)
+        i = ld.information(x, y, n_permutations=0, n_resamples=60, seed=seed, check=False)
         found.append([i.redundancy, *i.intervals["redundancy"]])
     estimate, low, high = np.array(found).T
     assert ((low <= truth) & (truth <= high)).mean() >= 0.87
@@ -278,7 +278,7 @@ def test_opposite_correlations_are_synergy():
     z = rng.normal(size=(4000, 2))
     sign = np.where(y == 0, 0.8, -0.8)
     x = np.stack([z[:, 0], sign * z[:, 0] + 0.6 * z[:, 1]], 1)
-    i = ld.information(x, y, null=50, n_resamples=50)
+    i = ld.information(x, y, n_permutations=50, n_resamples=50)
     assert i.conditional_redundancy == pytest.approx(-log2(1 - 0.64) / 2, abs=0.05)
     assert abs(i.redundancy) < 0.02
     assert abs(i.relevancy) < 0.01
@@ -320,7 +320,7 @@ def test_nulls_are_calibrated(estimator):
     rng, p = np.random.default_rng(10), []
     for seed in range(20 if estimator == "variational" else 40):
         u, y = rng.normal(size=(200, 4, 2)), rng.integers(0, 2, 200)
-        found = ld.information(u, y, estimator, null=19, n_resamples=0, seed=seed, check=False).frame()
+        found = ld.information(u, y, estimator, n_permutations=19, n_resamples=0, seed=seed, check=False).frame()
         p.append(found["p"].to_numpy())
     often = (np.array(p) <= 0.1).mean(0)
     known = np.isfinite(p).all(0)
@@ -334,7 +334,7 @@ def test_members_that_know_and_repeat_each_other_lie_outside_their_nulls():
     y = np.arange(600) % 2
     shared = rng.normal(size=600)
     x = 0.7 * y[:, None] + 0.7 * shared[:, None] + rng.normal(size=(600, 4))
-    i = ld.information(x, y, null=60, n_resamples=20)
+    i = ld.information(x, y, n_permutations=60, n_resamples=20)
     frame = i.frame().set_index("term")
     assert not frame.loc[["relevancy", "redundancy", "conditional_redundancy", "joint"], "inside_null"].any()
     assert not any("inside its null" in w for w in i.warnings if "Diversity" not in w)
@@ -343,7 +343,7 @@ def test_members_that_know_and_repeat_each_other_lie_outside_their_nulls():
 
 def test_nothing_but_noise_is_warned_of():
     rng = np.random.default_rng(12)
-    i = ld.information(rng.normal(size=(300, 5)), rng.integers(0, 2, 300), null=60, n_resamples=0)
+    i = ld.information(rng.normal(size=(300, 5)), rng.integers(0, 2, 300), n_permutations=60, n_resamples=0)
     assert any("Joint" in w and "inside its null" in w for w in i.warnings)
     assert i.frame().set_index("term").loc["joint", "inside_null"]
 
@@ -366,7 +366,7 @@ def test_the_identity_holds_for_every_prefix(ensemble, estimator):
     """I = relevancy + conditional redundancy − redundancy to 1e-9."""
     i = ld.information(*ensemble, estimator, **QUICK)
     assert i.joint == pytest.approx(i.relevancy + i.conditional_redundancy - i.redundancy, abs=1e-9)
-    terms = i.gain_curve(null=0, n_resamples=0).terms
+    terms = i.gain_curve(n_permutations=0, n_resamples=0).terms
     difference = terms["relevancy"] + terms["conditional_redundancy"] - terms["redundancy"]
     assert np.abs(terms["joint"] - difference).max() < 1e-9
 
@@ -377,7 +377,7 @@ def test_the_gain_curve_is_information_of_the_first_members(ensemble, estimator)
     u, y = ensemble
     options = {} if estimator == "vote" else {"contrasts": 3}
     i = ld.information(u, y, estimator, **QUICK, **options)
-    curve = i.gain_curve(null=0, n_resamples=0).frame()
+    curve = i.gain_curve(n_permutations=0, n_resamples=0).frame()
     for k in (2, 5, 6):
         alone = ld.information(u[:, :k], y, estimator, **QUICK, **options)
         if alone.method == i.method:
@@ -415,10 +415,10 @@ def test_sweeping_is_joint_information_set_by_set(ensemble):
 
 def test_greedy_begins_with_the_most_relevant_and_random_is_a_mean(ensemble):
     i = ld.information(*ensemble, **QUICK)
-    greedy = i.gain_curve("greedy", null=0, n_resamples=0)
+    greedy = i.gain_curve("greedy", n_permutations=0, n_resamples=0)
     assert greedy.orders[0, 0] == i.by_component()["relevancy"].argmax()
-    assert greedy.terms["joint"][2] >= i.gain_curve(null=0, n_resamples=0).terms["joint"][2]
-    random = i.gain_curve("random", null=0, n_resamples=0, orders=3)
+    assert greedy.terms["joint"][2] >= i.gain_curve(n_permutations=0, n_resamples=0).terms["joint"][2]
+    random = i.gain_curve("random", n_permutations=0, n_resamples=0, orders=3)
     chains = [i._source.on().chain(order)["joint"] for order in random.orders]
     np.testing.assert_allclose(random.terms["joint"], np.mean(chains, 0))
     assert "component" not in random.frame()
@@ -432,7 +432,7 @@ def test_members_independent_given_the_label_add_less_and_less():
     rng = np.random.default_rng(14)
     y = np.arange(8000) % 2
     x = 0.6 * y[:, None] + rng.normal(size=(8000, 10))
-    curve = ld.information(x, y, **QUICK).gain_curve(null=20, n_resamples=10)
+    curve = ld.information(x, y, **QUICK).gain_curve(n_permutations=20, n_resamples=10)
     row = curve.diminishing().iloc[0]
     assert row["share"] > 0.8
     assert not row["inside_null"]
@@ -443,7 +443,7 @@ def test_members_independent_given_the_label_add_less_and_less():
 def test_parity_adds_more_and_more():
     """XOR of three: the last member brings everything, so pairs that include it disobey."""
     votes, y, _ = toy("xor of three")
-    curve = ld.information(votes, y, **QUICK).gain_curve(null=0, n_resamples=0)
+    curve = ld.information(votes, y, **QUICK).gain_curve(n_permutations=0, n_resamples=0)
     np.testing.assert_allclose(curve.gains, [0, 0, 1], atol=0.01)
     assert curve.diminishing()["share"][0] < 0.5
 
@@ -452,7 +452,7 @@ def test_a_dip_of_noise_is_called_one():
     """Members that know nothing make the estimate dip, no deeper than shuffled labels do; the statement says so."""
     rng = np.random.default_rng(15)
     i = ld.information(rng.normal(size=(400, 12)), rng.integers(0, 2, 400), **QUICK)
-    curve = i.gain_curve(null=60, n_resamples=0)
+    curve = i.gain_curve(n_permutations=60, n_resamples=0)
     frame = curve.frame()
     assert frame["dip"].any()
     assert (frame["dip"] == (frame["gain"] < 0)).all()
@@ -476,7 +476,7 @@ def test_the_variational_estimate_is_a_lower_bound_near_the_truth():
     """H(Y) − the mean surprise of the true posterior is I; the estimate reaches most of it and not more."""
     x, y, logit = shifted(np.random.default_rng(16))
     truth = 1 - np.mean(np.logaddexp(0, -logit * (2 * y - 1))) / np.log(2)
-    i = ld.information(x, y, "variational", null=20, n_resamples=0)
+    i = ld.information(x, y, "variational", n_permutations=20, n_resamples=0)
     assert truth - 0.03 < i.joint < truth + 0.01
     assert i.intervals["joint"][0] < truth
     assert np.isnan([i.redundancy, i.conditional_redundancy]).all()
@@ -566,7 +566,7 @@ def test_subsamples_are_without_replacement_and_spare_small_classes():
 def test_equal_seeds_are_equal_and_others_differ():
     rng = np.random.default_rng(21)
     x, y = rng.normal(size=(100, 3)), np.arange(100) % 2
-    one, same, other = (ld.information(x, y, null=5, n_resamples=5, seed=s) for s in (1, 1, 2))
+    one, same, other = (ld.information(x, y, n_permutations=5, n_resamples=5, seed=s) for s in (1, 1, 2))
     assert one.intervals == same.intervals
     assert one.intervals != other.intervals
     np.testing.assert_array_equal(one.null["joint"], same.null["joint"])
@@ -601,7 +601,7 @@ def test_contributions_shards_and_arrays_are_taken(tmp_path):
 
 def test_groups_are_sums_of_neighbors(ensemble):
     u, y = ensemble
-    i = ld.information(u, y, groups=4, **QUICK)
+    i = ld.information(u, y, n_groups=4, **QUICK)
     summed = np.stack([u[:, :2].sum(1), u[:, 2:4].sum(1), u[:, 4], u[:, 5]], 1)
     assert i.terms == ld.information(summed, y, **QUICK).terms
     assert i.spans == ("M0 … M1", "M2 … M3", "M4", "M5")
@@ -614,7 +614,7 @@ def test_contrasts_ignore_what_all_options_share(ensemble):
     shift = np.random.default_rng(23).normal(size=(480, 6, 1)) * 100
     one, other = (ld.information(x, y, **QUICK) for x in (u, u + shift))
     assert one.terms == pytest.approx(other.terms, abs=1e-6)
-    single = ld.information(u, y, contrasts=1, **QUICK)
+    single = ld.information(u, y, n_contrasts=1, **QUICK)
     assert single.features.shape == (480, 6)
     centered = u[:, 2] - u[:, 2].mean(1, keepdims=True)
     widest = np.linalg.svd(centered - centered.mean(0))[0][:, 0]
@@ -640,8 +640,8 @@ def test_int_arrays_are_votes():
 
 @pytest.mark.parametrize("estimator", ["gaussian", "vote", "variational"])
 def test_results_are_saved_and_loaded_whole(ensemble, estimator, tmp_path):
-    i = ld.information(*ensemble, estimator, null=5, n_resamples=5)
-    for result in (i, i.bounds(), i.gain_curve(null=3, n_resamples=3)):
+    i = ld.information(*ensemble, estimator, n_permutations=5, n_resamples=5)
+    for result in (i, i.bounds(), i.gain_curve(n_permutations=3, n_resamples=3)):
         loaded = Result.load(result.save(tmp_path / "x.safetensors"))
         assert type(loaded) is type(result)
         assert loaded.frame().equals(result.frame())
@@ -652,8 +652,8 @@ def test_results_are_saved_and_loaded_whole(ensemble, estimator, tmp_path):
 
 def test_bands_are_drawn_without_their_corners(ensemble):
     """A band of few steps has no marks on its edge, which plotly would put there unasked."""
-    i = ld.information(*ensemble, null=5, n_resamples=5)
-    figures = [i.plot(kind="members"), i.gain_curve(null=3, n_resamples=3).plot()]
+    i = ld.information(*ensemble, n_permutations=5, n_resamples=5)
+    figures = [i.plot(kind="members"), i.gain_curve(n_permutations=3, n_resamples=3).plot()]
     bands = [trace for figure in figures for trace in figure.data if trace.type == "scatter" and trace.fill == "toself"]
     assert len(bands) == 3
     assert {band.mode for band in bands} == {"lines"}
@@ -684,13 +684,13 @@ BROKEN[0, 0] = np.nan
         (NORMAL, HALF, {"estimator": "vote"}, "no votes"),
         ((NORMAL > 0).astype(int), HALF, {"estimator": "gaussian"}, "no density"),
         ((NORMAL > 0).astype(int), HALF, {"groups": 2}, "cannot be summed"),
-        (NORMAL, HALF, {"null": -1}, "null=-1"),
+        (NORMAL, HALF, {"n_permutations": -1}, "n_permutations=-1"),
         (NORMAL, HALF, {"n_resamples": 1.5}, "draws=1.5"),
-        (NORMAL, HALF, {"groups": 0}, "groups=0"),
-        (NORMAL, HALF, {"level": 2}, "level=2"),
-        (NORMAL, HALF, {"level": "a"}, "level='a'"),
+        (NORMAL, HALF, {"groups": 0}, "n_groups=0"),
+        (NORMAL, HALF, {"confidence_level": 2}, "confidence_level=2"),
+        (NORMAL, HALF, {"confidence_level": "a"}, "confidence_level='a'"),
         (NORMAL, HALF, {"estimator": np.array(["vote", "gaussian"])}, "estimator="),
-        (NORMAL, HALF, {"null": 10**9}, "null=1000000000 .*10000"),
+        (NORMAL, HALF, {"n_permutations": 10**9}, "n_permutations=1000000000 .*10000"),
         (NORMAL, HALF, {"n_resamples": 10**9}, "draws=1000000000 .*10000"),
         (NORMAL, HALF, {"check": "yes"}, "check='yes'"),
         (NORMAL, HALF, {"components": ["L0.mlp"]}, "one name for each"),
@@ -719,16 +719,16 @@ def test_bad_orders_are_a_sentence():
 
 def test_one_member_is_an_ensemble_of_its_own():
     """No redundancy; the joint is the relevancy."""
-    i = ld.information(NORMAL[:, :1], HALF, null=5, n_resamples=5)
+    i = ld.information(NORMAL[:, :1], HALF, n_permutations=5, n_resamples=5)
     assert i.joint == pytest.approx(i.relevancy)
     assert i.redundancy == pytest.approx(0)
     assert i.by_component()["gain"][0] == pytest.approx(i.joint)
-    assert len(i.gain_curve(null=2, n_resamples=2).frame()) == 1
+    assert len(i.gain_curve(n_permutations=2, n_resamples=2).frame()) == 1
 
 
 def test_copies_are_no_trouble_to_votes_and_classifiers():
     votes = (NORMAL[:, [0, 0, 1]] > 0).astype(int)
-    i = ld.information(votes, HALF, null=5, n_resamples=5)
+    i = ld.information(votes, HALF, n_permutations=5, n_resamples=5)
     assert i.redundancy > 0.9
     assert np.isfinite(ld.information(COPIED, HALF, "variational", **QUICK).joint)
 
@@ -738,10 +738,10 @@ def test_a_shuffle_that_leaves_a_member_constant_is_no_draw():
     x = NORMAL.copy()
     x[:, 1] = 0.0
     x[[0, 1], 1] = 5.0, 7.0
-    i = ld.information(x, HALF, null=40, n_resamples=40)
+    i = ld.information(x, HALF, n_permutations=40, n_resamples=40)
     assert 5 < len(i.null["joint"]) < 35
     assert np.isfinite([*i.intervals["joint"], *i.frame()["null_low"]]).all()
-    assert np.isfinite(i.gain_curve(null=10, n_resamples=10).frame()["joint_null_low"]).all()
+    assert np.isfinite(i.gain_curve(n_permutations=10, n_resamples=10).frame()["joint_null_low"]).all()
 
 
 def test_gaussians_with_several_columns_per_member_are_whole_members():

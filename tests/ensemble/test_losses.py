@@ -248,12 +248,12 @@ def test_the_nested_cut_in_loops(case):
         assert frame.attrs["loss" + suffix] == near(expected.loss)
         assert frame.attrs["gap" + suffix] < 1e-9
         split = getattr(plain, gauge)
-        assert frame["plain_within" + suffix].tolist() == near(split.within)
-        assert frame["plain_between" + suffix].tolist() == near(split.distance)
+        assert frame["within_unscaled" + suffix].tolist() == near(split.within)
+        assert frame["between_unscaled" + suffix].tolist() == near(split.distance)
     between = ld.decompose(coarse, labels)
     assert frame["between"].mean() == near(between.diversity)
     weight = frame["members"] / frame["members"].sum()
-    assert (weight * (frame["plain_within"] + frame["plain_between"])).sum() == near(d.diversity)
+    assert (weight * (frame["within_unscaled"] + frame["between_unscaled"])).sum() == near(d.diversity)
 
     ce, nats = ld.decompose(u, labels, loss="cross_entropy"), brute.nested_cross_entropy(u, t, groups)
     frame = ce.nested(groups)

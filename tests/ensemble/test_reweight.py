@@ -22,10 +22,10 @@ def planted(n=120, members=6, options=3, noise=1.0, seed=0):
     return u, gold
 
 
-def cost(w, u, gold, l1, toward):
+def cost(w, u, gold, l1, prior_weight):
     """The objective, written out."""
     logits = np.einsum("nmk,m->nk", u, w)
-    return -log_softmax(logits, 1)[np.arange(len(u)), gold].mean() + l1 * np.abs(w - toward).sum()
+    return -log_softmax(logits, 1)[np.arange(len(u)), gold].mean() + l1 * np.abs(w - prior_weight).sum()
 
 
 SETTINGS = st.sampled_from(
@@ -37,40 +37,40 @@ SETTINGS = st.sampled_from(
 @given(SETTINGS, st.integers(0, 10**6), st.integers(1, 4), st.integers(2, 4), st.floats(-2, 2))
 def test_no_general_solver_finds_less(setting, seed, members, options, magnitude):
     """SLSQP on up and down parts, and random feasible weights, stay above the minimum that is claimed."""
-    l1, toward, highest = setting
+    l1, prior_weight, max_weight = setting
     rng = np.random.default_rng(seed)
     u = 10**magnitude * rng.normal(size=(12, members, options))
     gold = rng.integers(0, options, 12)
-    found = reweight(u, gold, train=range(11), l1=l1, toward=toward, highest=highest)
+    found = reweight(u, gold, train=range(11), l1=l1, prior_weight=prior_weight, max_weight=max_weight)
     assert found.gap < max(ENOUGH, 1e-6)
     u, gold = u[:11], gold[:11]
-    reached = cost(found.weights, u, gold, l1, toward)
-    bounds = [(0, highest - toward)] * members + [(0, toward)] * members
+    reached = cost(found.weights, u, gold, l1, prior_weight)
+    bounds = [(0, max_weight - prior_weight)] * members + [(0, prior_weight)] * members
 
     def split(x):
         up, down = np.split(x, 2)
-        w = toward + up - down
-        return cost(w, u, gold, 0.0, toward) + l1 * x.sum()
+        w = prior_weight + up - down
+        return cost(w, u, gold, 0.0, prior_weight) + l1 * x.sum()
 
-    rival = minimize(split, np.full(2 * members, min(toward, 0.3)), bounds=bounds, method="SLSQP")
+    rival = minimize(split, np.full(2 * members, min(prior_weight, 0.3)), bounds=bounds, method="SLSQP")
     up, down = np.split(np.clip(rival.x, 0, np.array(bounds)[:, 1]), 2)
-    assert cost(toward + up - down, u, gold, l1, toward) >= reached - found.gap - 1e-12
-    top = min(highest, 5.0)
+    assert cost(prior_weight + up - down, u, gold, l1, prior_weight) >= reached - found.gap - 1e-12
+    top = min(max_weight, 5.0)
     for w in rng.uniform(0, top, size=(50, members)):
-        assert cost(w, u, gold, l1, toward) >= reached - found.gap - 1e-12
+        assert cost(w, u, gold, l1, prior_weight) >= reached - found.gap - 1e-12
     assert (found.weights >= 0).all()
-    assert (found.weights <= highest).all()
+    assert (found.weights <= max_weight).all()
 
 
 def test_a_problem_solved_by_hand():
-    """One member, two options at distance 1, l1 = 0.1 toward 0: log(1 + e^−w) + 0.1 w is least at ln 9."""
+    """One member, two options at distance 1, l1 = 0.1 prior_weight 0: log(1 + e^−w) + 0.1 w is least at ln 9."""
     u = np.zeros((10, 1, 2))
     u[:, 0, 1] = 1.0
-    found = reweight(u, [1] * 10, train=5, l1=0.1, toward=0.0, highest=np.inf)
+    found = reweight(u, [1] * 10, train=5, l1=0.1, prior_weight=0.0, max_weight=np.inf)
     assert found.weights == pytest.approx([np.log(9)], abs=1e-4)
-    clipped = reweight(u, [1] * 10, train=5, l1=0.1, toward=0.0)
+    clipped = reweight(u, [1] * 10, train=5, l1=0.1, prior_weight=0.0)
     assert clipped.weights.tolist() == [1.0]
-    assert reweight(u, [1] * 10, train=5, l1=0.6, toward=0.0).weights.tolist() == [0.0]
+    assert reweight(u, [1] * 10, train=5, l1=0.6, prior_weight=0.0).weights.tolist() == [0.0]
 
 
 def test_many_members_of_very_different_sizes_are_solved():
@@ -78,7 +78,7 @@ def test_many_members_of_very_different_sizes_are_solved():
     rng = np.random.default_rng(0)
     scale = np.exp(2 * rng.normal(size=400))
     u = rng.normal(size=(60, 400, 4)) * scale[:, None] / 20 + 50
-    found = reweight(u, rng.integers(0, 4, 60), train=40, highest=np.inf)
+    found = reweight(u, rng.integers(0, 4, 60), train=40, max_weight=np.inf)
     assert found.gap < 1e-8
     assert np.isfinite(found.weights).all()
 
@@ -86,7 +86,7 @@ def test_many_members_of_very_different_sizes_are_solved():
 def test_a_large_price_gives_the_model_back_or_silence():
     u, gold = planted()
     assert reweight(u, gold, l1=100).weights.tolist() == [1.0] * 6
-    assert reweight(u, gold, l1=100, toward=0.0).weights.tolist() == [0.0] * 6
+    assert reweight(u, gold, l1=100, prior_weight=0.0).weights.tolist() == [0.0] * 6
 
 
 def test_the_loud_member_is_turned_down_and_the_held_out_rows_gain():
@@ -140,11 +140,11 @@ def test_shifts_common_to_all_options_change_nothing():
 def test_rows_are_drawn_by_the_seed():
     u, gold = planted()
     one, same, other = (reweight(u, gold, train=0.25, seed=seed) for seed in (1, 1, 2))
-    assert one.trained.sum() == 30
-    assert (one.trained == same.trained).all()
+    assert one.is_train.sum() == 30
+    assert (one.is_train == same.is_train).all()
     assert (one.weights == same.weights).all()
-    assert (one.trained != other.trained).any()
-    assert reweight(u, gold, train=[0, 5, 7]).trained.nonzero()[0].tolist() == [0, 5, 7]
+    assert (one.is_train != other.is_train).any()
+    assert reweight(u, gold, train=[0, 5, 7]).is_train.nonzero()[0].tolist() == [0, 5, 7]
 
 
 def test_a_saved_reweighting_is_the_same(tmp_path):
@@ -152,7 +152,7 @@ def test_a_saved_reweighting_is_the_same(tmp_path):
     found = reweight(u, gold)
     loaded = Reweighting.load(found.save(tmp_path / "r.safetensors"))
     assert loaded.frame().equals(found.frame())
-    assert loaded.trained.dtype == bool
+    assert loaded.is_train.dtype == bool
     assert "held-out accuracy" in repr(loaded)
 
 
@@ -167,9 +167,9 @@ def test_a_saved_reweighting_is_the_same(tmp_path):
         ({"train": range(120)}, "none is left"),
         ({"l1": -1}, "l1=-1"),
         ({"l1": np.nan}, "l1=nan"),
-        ({"highest": 0}, "highest=0"),
-        ({"toward": 2.0}, "toward=2.0"),
-        ({"l1": 0, "highest": np.inf}, "may not exist"),
+        ({"max_weight": 0}, "max_weight=0"),
+        ({"prior_weight": 2.0}, "prior_weight=2.0"),
+        ({"l1": 0, "max_weight": np.inf}, "may not exist"),
     ],
 )
 def test_what_cannot_be_is_refused(options, message):

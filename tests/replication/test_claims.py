@@ -64,7 +64,7 @@ def verdicts(study, **options):
     """{(number, reading): verdict}"""
     frame = study.claims(n_resamples=200, **options)
     assert (frame["low"] <= frame["estimate"]).eq(np.isfinite(frame["low"])).all()
-    return dict(zip(zip(frame["number"], frame["reading"], strict=True), frame["verdict"], strict=True))
+    return dict(zip(zip(frame["number"], frame["variant"], strict=True), frame["verdict"], strict=True))
 
 
 def curves(relation, seed=0, length=31):
@@ -89,7 +89,7 @@ def test_mse_tracks_accuracy_where_it_was_made_to(relation, verdict):
 def test_curves_of_one_model_are_not_tested():
     """However many tasks: they share the model's curve, and nothing else at the same depth to hold it against."""
     row = planted(models=1, tasks=12, curve=curves(1)).claims(n_resamples=100).iloc[0]
-    assert (row["verdict"], row["over"]) == ("not tested", "nothing")
+    assert (row["verdict"], row["interval_over"]) == ("not tested", "nothing")
     assert row["estimate"] > 0.8
     assert np.isnan([row["low"], row["p"]]).all()
 
@@ -135,10 +135,10 @@ def test_what_was_left_out_is_not_counted():
         found = curves(1)(model, task)
         return found | {"accuracy": np.full(31, 0.53)} if task == "t0" else found
 
-    claims = planted(models=3, curve=some_flat).claims(n_resamples=50).set_index(["number", "reading"])
-    assert "mean of 9 curves (3 more do not vary)" in claims["because"][1, "per model"]
-    always_moving = planted(models=3, curve=curves(1)).claims(n_resamples=50).set_index(["number", "reading"])
-    assert always_moving["because"][5, "centered"].endswith("an interval needs 8 models and steps of both kinds")
+    claims = planted(models=3, curve=some_flat).claims(n_resamples=50).set_index(["number", "variant"])
+    assert "mean of 9 curves (3 more do not vary)" in claims["rationale"][1, "per model"]
+    always_moving = planted(models=3, curve=curves(1)).claims(n_resamples=50).set_index(["number", "variant"])
+    assert always_moving["rationale"][5, "centered"].endswith("an interval needs 8 models and steps of both kinds")
 
 
 def test_spearman_below_pearson_is_estimated_and_not_tested():
@@ -171,7 +171,7 @@ def test_mlps_dominate_where_they_hold_more_than_half():
     for share, verdict in ((0.8, "confirmed"), (0.2, "refuted"), (0.5, "within noise")):
         study = planted(diversity={"embedding": 0.05, "attention": 0.95 - share, "mlp": share})
         assert verdicts(study)[4, "raw"] == verdict
-        assert study.claims(n_resamples=50).set_index(["number", "reading"])["estimate"][4, "raw"] == pytest.approx(
+        assert study.claims(n_resamples=50).set_index(["number", "variant"])["estimate"][4, "raw"] == pytest.approx(
             share, abs=0.01
         )
 
@@ -237,7 +237,7 @@ def test_what_does_not_rise_has_no_returns_to_diminish(shape):
     )
     claims = study.claims(n_resamples=50).query("number == 7")
     assert claims["verdict"].tolist() == ["not tested", "not tested"]
-    assert claims["because"].str.contains("no returns that could diminish").all()
+    assert claims["rationale"].str.contains("no returns that could diminish").all()
 
 
 def test_reuse_is_compared_with_the_model_of_its_size():
@@ -258,11 +258,11 @@ def test_reuse_is_compared_with_the_model_of_its_size():
         found[8, "before the size correction, raw"] == found[8, "before the size correction, centered"] == "confirmed"
     )
     assert found[8, "after it, raw"] == found[8, "after it, centered"] == "refuted"
-    row = study.claims(n_resamples=50).set_index(["number", "reading"]).loc[(8, "after it, raw")]
+    row = study.claims(n_resamples=50).set_index(["number", "variant"]).loc[(8, "after it, raw")]
     assert row["estimate"] == pytest.approx(2, rel=0.05)
-    assert "m3 over m1" in row["because"]
+    assert "m3 over m1" in row["rationale"]
     other = study.claims(n_resamples=50, pairs={"m3": "m0"})
-    assert other.loc[other["number"] == 8, "because"].str.contains("m3 over m0").all()
+    assert other.loc[other["number"] == 8, "rationale"].str.contains("m3 over m0").all()
     with pytest.raises(ld.InputError, match="pairs names 'm9'"):
         study.claims(pairs={"m9": "m0"})
     assert verdicts(planted())[8, "raw"] == "not tested"

@@ -27,9 +27,11 @@ def walks(rng, models=4, junctions=61, tasks=1, columns=("accuracy", "mse")):
     return pd.concat([pd.DataFrame(part) for part in parts], ignore_index=True)
 
 
-def cell(table, reading="pooled", task="t0", metric="mse", coefficient="pearson"):
+def cell(table, aggregation="pooled", task="t0", metric="mse", coefficient="pearson"):
     """One row of the table."""
-    found = table.query("reading == @reading and task == @task and metric == @metric and coefficient == @coefficient")
+    found = table.query(
+        "aggregation == @aggregation and task == @task and metric == @metric and coefficient == @coefficient"
+    )
     assert len(found) == 1
     return found.iloc[0]
 
@@ -47,9 +49,9 @@ def test_one_model_is_scipys_correlation_and_t_test():
     table = correlations(frame, n_resamples=50)
     for coefficient, scipys in (("pearson", stats.pearsonr), ("spearman", stats.spearmanr)):
         expected = scipys(frame["accuracy"], -frame["mse"])
-        for reading in ("pooled", "per_model"):
-            assert cell(table, reading, coefficient=coefficient).r == pytest.approx(expected.statistic)
-        assert cell(table, coefficient=coefficient).p_student == pytest.approx(expected.pvalue)
+        for aggregation in ("pooled", "per_model"):
+            assert cell(table, aggregation, coefficient=coefficient).r == pytest.approx(expected.statistic)
+        assert cell(table, coefficient=coefficient).p_t == pytest.approx(expected.pvalue)
         assert np.isnan(cell(table, coefficient=coefficient).low)
 
 
@@ -60,7 +62,7 @@ def test_pooled_is_scipys_correlation_of_z_scores():
     accuracy, metric = z_scored(frame, "accuracy"), -z_scored(frame, "mse")
     for coefficient, scipys in (("pearson", stats.pearsonr), ("spearman", stats.spearmanr)):
         expected, found = scipys(accuracy, metric), cell(table, coefficient=coefficient)
-        assert (found.r, found.p_student) == pytest.approx((expected.statistic, expected.pvalue))
+        assert (found.r, found.p_t) == pytest.approx((expected.statistic, expected.pvalue))
         assert (found.n, found.models) == (len(frame), 8)
         assert found.low < found.r < found.high
 
@@ -71,7 +73,7 @@ def test_per_model_is_scipys_t_test_of_fishers_z():
     z = np.arctanh([stats.pearsonr(f["accuracy"], -f["mse"]).statistic for _, f in frame.groupby("model")])
     expected = stats.ttest_1samp(z, 0)
     assert found.r == pytest.approx(np.tanh(z.mean()))
-    assert found.p_student == pytest.approx(expected.pvalue)
+    assert found.p_t == pytest.approx(expected.pvalue)
     assert (found.low, found.high) == pytest.approx(tuple(np.tanh(expected.confidence_interval())))
 
 
@@ -80,7 +82,7 @@ def test_final_is_scipys_correlation_over_models():
     table, last = correlations(frame, n_resamples=50), frame[frame["junction"] == 60]
     for coefficient, scipys in (("pearson", stats.pearsonr), ("spearman", stats.spearmanr)):
         expected, found = scipys(last["accuracy"], -last["mse"]), cell(table, "final", coefficient=coefficient)
-        assert (found.r, found.p_student) == pytest.approx((expected.statistic, expected.pvalue))
+        assert (found.r, found.p_t) == pytest.approx((expected.statistic, expected.pvalue))
         assert np.isnan(found.p_permutation)
 
 
@@ -115,10 +117,10 @@ def test_models_of_a_cluster_count_as_one():
     copies = pd.concat([frame.assign(model=frame["model"] + f"-{k}") for k in range(3)])
     clusters = {name: name[:2] for name in copies["model"].unique()}
     one, many = correlations(frame, n_resamples=800), correlations(copies, clusters=clusters, n_resamples=800)
-    for reading, p in (("pooled", "p_permutation"), ("per_model", "p_permutation"), ("final", "p_student")):
+    for aggregation, p in (("pooled", "p_permutation"), ("per_model", "p_permutation"), ("final", "p_t")):
         columns = ["r", "low", "high", p]
-        assert cell(many, reading)[columns].tolist() == pytest.approx(cell(one, reading)[columns].tolist())
-    assert cell(many, "per_model").p_student == pytest.approx(cell(one, "per_model").p_student)
+        assert cell(many, aggregation)[columns].tolist() == pytest.approx(cell(one, aggregation)[columns].tolist())
+    assert cell(many, "per_model").p_t == pytest.approx(cell(one, "per_model").p_t)
     with pytest.raises(InputError, match="clusters"):
         correlations(copies, clusters=["m0"])
 
@@ -146,12 +148,12 @@ def test_two_models_by_hand():
 def test_the_average_is_fishers_and_untested():
     frame = walks(np.random.default_rng(6), models=8, tasks=4)
     table = correlations(frame, n_resamples=100)
-    for reading in ("pooled", "per_model", "final"):
-        rs = [cell(table, reading, f"t{t}").r for t in range(4)]
-        average = cell(table, reading, "average")
+    for aggregation in ("pooled", "per_model", "final"):
+        rs = [cell(table, aggregation, f"t{t}").r for t in range(4)]
+        average = cell(table, aggregation, "average")
         assert average.r == pytest.approx(np.tanh(np.arctanh(rs).mean()))
         assert average.low < average.r < average.high
-        assert np.isnan([average.p_student, average.p_permutation]).all()
+        assert np.isnan([average.p_t, average.p_permutation]).all()
 
 
 def test_the_sign_says_what_is_expected():
@@ -175,10 +177,10 @@ def test_units_do_not_matter(seed, scale, offset):
     frame = walks(rng, models=2, junctions=12)
     other = frame.assign(mse=frame["mse"].where(frame["model"] == "m0", scale * frame["mse"] + offset))
     one, two = (correlations(f, n_resamples=20) for f in (frame, other.sample(frac=1, random_state=seed)))
-    for reading in ("pooled", "per_model"):
+    for aggregation in ("pooled", "per_model"):
         for coefficient in ("pearson", "spearman"):
-            assert cell(two, reading, coefficient=coefficient).r == pytest.approx(
-                cell(one, reading, coefficient=coefficient).r, abs=1e-9
+            assert cell(two, aggregation, coefficient=coefficient).r == pytest.approx(
+                cell(one, aggregation, coefficient=coefficient).r, abs=1e-9
             )
 
 
@@ -233,8 +235,8 @@ def test_a_real_association_is_found():
     frame["mse"] = 0.5 * frame["mse"] - frame["accuracy"]
     table = correlations(frame, n_resamples=999)
     for coefficient in ("pearson", "spearman"):
-        for reading in ("pooled", "per_model"):
-            row = cell(table, reading, coefficient=coefficient)
+        for aggregation in ("pooled", "per_model"):
+            row = cell(table, aggregation, coefficient=coefficient)
             assert row.p_permutation < 0.01
             assert row.low > 0
 
@@ -271,7 +273,7 @@ def test_constant_and_missing_curves_are_left_out_with_a_reason():
     assert row.note.endswith("left out: m0 (constant accuracy), m1 (metric is not finite)")
     assert "no interval: 1 of 8 models" in row.note
     row = cell(correlations(frame.assign(mse=1.0), n_resamples=20), "per_model")
-    assert np.isnan([row.r, row.low, row.p_student, row.p_permutation]).all()
+    assert np.isnan([row.r, row.low, row.p_t, row.p_permutation]).all()
     assert row.note.startswith("no model has two curves that vary")
     average = cell(correlations(frame.assign(mse=1.0), n_resamples=20), task="average")
     assert np.isnan(average.r)
@@ -483,7 +485,7 @@ def test_module_shares_are_those_of_by_module():
         assert found["module"].tolist() == ["embedding", "attention", "mlp"]
         expected = np.mean([f[column].to_numpy() for f in frames.values()], 0)
         assert found["share"].tolist() == pytest.approx(expected.tolist())
-        assert found["count_share"].tolist() == pytest.approx([0.2, 0.4, 0.4])
+        assert found["member_share"].tolist() == pytest.approx([0.2, 0.4, 0.4])
         assert found["excess"].sum() == pytest.approx(0)
     assert table.groupby(["term", "gauge"])["share"].sum().tolist() == pytest.approx([1.0] * 4)
     assert (table["tasks"] == 2).all()

@@ -50,11 +50,11 @@ def test_every_number_is_that_of_the_tasks():
     """Means over tasks, and the geometric mean of ratios with an interval no shorter than that of scipy's t test."""
     study = made({"d4": D4, "shared": SHARED, "d8": D8})
     frame = study.layer_sharing()
-    assert frame[["model", "plain", "held"]].values.tolist() == [
+    assert frame[["model", "baseline", "matched_on"]].values.tolist() == [
         ["shared", "d4", "same parameters"],
         ["shared", "d8", "same depth"],
     ]
-    assert frame[["parameters", "parameters_plain", "members", "members_plain"]].values.tolist() == [
+    assert frame[["parameters", "parameters_plain", "members", "members_baseline"]].values.tolist() == [
         [177, 177, 17, 9],
         [177, 341, 17, 17],
     ]
@@ -62,9 +62,9 @@ def test_every_number_is_that_of_the_tasks():
     names |= {("squared", term): term for term in DIVERSITIES}
     tasks = [f"t{i}" for i in range(8)]
     for row in frame.to_dict("records"):
-        assert (row["over"], row["n"], row["tasks"]) == ("tasks", 8, 8)
+        assert (row["interval_over"], row["n"], row["tasks"]) == ("tasks", 8, 8)
         for (loss, term), name in names.items():
-            own, plain = ([value(study, row[key], t, loss, term) for t in tasks] for key in ("model", "plain"))
+            own, plain = ([value(study, row[key], t, loss, term) for t in tasks] for key in ("model", "baseline"))
             assert row[name] == pytest.approx(TERMS[loss, term] * np.mean(own))
             assert row[f"{name}_plain"] == pytest.approx(TERMS[loss, term] * np.mean(plain))
             if name in DIVERSITIES:
@@ -85,27 +85,27 @@ def zoo(seeds=3):
 def test_partners_are_of_the_same_seed():
     """In the reuse table and in claim 8; of another seed, or of none, where there is no such partner."""
     study = zoo()
-    pairs = study.layer_sharing().query("over == 'tasks'")
+    pairs = study.layer_sharing().query("interval_over == 'tasks'")
     assert len(pairs) == 6
     for row in pairs.to_dict("records"):
-        assert ld.zoo.seeds([row["model"]])[row["model"]][1] == ld.zoo.seeds([row["plain"]])[row["plain"]][1]
-    because = study.claims(n_resamples=20).query("number == 8")["because"]
+        assert ld.zoo.seeds([row["model"]])[row["model"]][1] == ld.zoo.seeds([row["baseline"]])[row["baseline"]][1]
+    rationale = study.claims(n_resamples=20).query("number == 8")["rationale"]
     for end in ("", "-seed1", "-seed2"):
-        assert because.str.contains(f"zoo/d8-shared{end} over zoo/d4{end}[,;]").all()
+        assert rationale.str.contains(f"zoo/d8-shared{end} over zoo/d4{end}[,;]").all()
     found = made({"zoo/d4-seed1": D4, "zoo/d8-seed1": D8, "zoo/d8-shared": SHARED}).layer_sharing()
-    assert found[["plain", "held"]].values.tolist() == [["zoo/d4-seed1", "same parameters"]]
+    assert found[["baseline", "matched_on"]].values.tolist() == [["zoo/d4-seed1", "same parameters"]]
 
 
 def test_pairs_over_seeds():
     """Their ratio is the geometric mean of the seeds', with Student's interval over these; they stand first."""
     frame = zoo().layer_sharing()
     over, pairs = frame[:2], frame[2:]
-    assert over[["model", "plain", "held", "over", "n", "tasks"]].values.tolist() == [
+    assert over[["model", "baseline", "matched_on", "interval_over", "n", "tasks"]].values.tolist() == [
         ["d8-shared", "d4", "same parameters", "seeds", 3, 8],
         ["d8-shared", "d8", "same depth", "seeds", 3, 8],
     ]
     for row in over.to_dict("records"):
-        of = pairs[pairs["held"] == row["held"]]
+        of = pairs[pairs["matched_on"] == row["matched_on"]]
         assert row["accuracy"] == pytest.approx(of["accuracy"].mean())
         for name in DIVERSITIES:
             logs = np.log(of[f"{name}_ratio"])
@@ -113,19 +113,19 @@ def test_pairs_over_seeds():
             assert row[f"{name}_ratio"] == pytest.approx(np.exp(logs.mean()))
             assert row[f"{name}_ratio_low"] == pytest.approx(np.exp(ends.low))
             assert row[f"{name}_ratio_high"] == pytest.approx(np.exp(ends.high))
-    two = zoo(seeds=2).layer_sharing().query("over == 'seeds'")
+    two = zoo(seeds=2).layer_sharing().query("interval_over == 'seeds'")
     assert two["n"].tolist() == [2, 2]
     assert two["diversity_ratio"].notna().all()
     assert two["diversity_ratio_low"].isna().all()
-    assert set(zoo(seeds=1).layer_sharing()["over"]) == {"tasks"}
+    assert set(zoo(seeds=1).layer_sharing()["interval_over"]) == {"tasks"}
 
 
 def test_seeds_can_be_told():
     """Models of any name, and copies of one another leave an interval of width 0."""
-    one = made({"plain": D4, "shared": SHARED})
+    one = made({"baseline": D4, "shared": SHARED})
     frames, cells, seeds = [], [], {}
     for seed in "abc":
-        for shape in ("plain", "shared"):
+        for shape in ("baseline", "shared"):
             seeds[shape + seed] = (shape, seed)
             frames.append(one.metrics[one.metrics["model"] == shape].assign(model=shape + seed))
             cells += [
@@ -135,7 +135,7 @@ def test_seeds_can_be_told():
             ]
     study = replace(one, metrics=pd.concat(frames, ignore_index=True), cells=tuple(cells))
     row = study.layer_sharing(seeds=seeds).iloc[0]
-    assert (row["model"], row["plain"], row["over"], row["n"]) == ("shared", "plain", "seeds", 3)
+    assert (row["model"], row["baseline"], row["interval_over"], row["n"]) == ("shared", "baseline", "seeds", 3)
     np.testing.assert_allclose(row["diversity_ratio_low"], row["diversity_ratio_high"], rtol=1e-12)
     assert row["diversity_ratio"] == pytest.approx(one.layer_sharing()["diversity_ratio"].item())
     with pytest.raises(ld.InputError, match="seeds names 'nobody'"):
@@ -148,12 +148,12 @@ def test_the_order_of_models_changes_nothing():
     parts = [study.metrics[study.metrics["model"] == name] for name in study.metrics["model"].unique()]
     order = np.random.default_rng(0).permutation(len(parts))
     other = replace(study, metrics=pd.concat([parts[at] for at in order], ignore_index=True), cells=study.cells[::-1])
-    columns = ["model", "plain", "held"]
+    columns = ["model", "baseline", "matched_on"]
     straight, shuffled = (
         frame.sort_values(columns, ignore_index=True) for frame in (study.layer_sharing(), other.layer_sharing())
     )
     pd.testing.assert_frame_equal(straight, shuffled)
-    assert study.layer_sharing()["over"].tolist() == other.layer_sharing()["over"].tolist()
+    assert study.layer_sharing()["interval_over"].tolist() == other.layer_sharing()["interval_over"].tolist()
 
 
 def test_a_pair_turned_round_has_the_inverse_ratio():
@@ -162,15 +162,15 @@ def test_a_pair_turned_round_has_the_inverse_ratio():
     there, back = (study.layer_sharing(pairs=pair).iloc[0] for pair in ({"shared": "d4"}, {"d4": "shared"}))
     assert there["diversity_ratio"] * back["diversity_ratio"] == pytest.approx(1)
     assert there["diversity_ratio_low"] * back["diversity_ratio_high"] == pytest.approx(1)
-    assert there["held"] == back["held"] == "same parameters"
-    assert study.layer_sharing(pairs={"shared": "d2"})["held"].item() == "as given"
+    assert there["matched_on"] == back["matched_on"] == "same parameters"
+    assert study.layer_sharing(pairs={"shared": "d2"})["matched_on"].item() == "as given"
 
 
 def test_a_wider_or_narrower_model_of_the_same_depth_is_no_partner():
     """What unrolling could not give: fewer parameters than the model itself, or more than each use its own."""
     others = {"narrow": (100, 17, False), "wide": (400, 17, False), "shared": SHARED}
     found = made(others | {"d8": D8}).layer_sharing()
-    assert found[["plain", "held"]].values.tolist() == [["d8", "same depth"]]
+    assert found[["baseline", "matched_on"]].values.tolist() == [["d8", "same depth"]]
     for name in ("narrow", "wide"):
         with pytest.raises(ld.InputError, match="no model here reuses its layers beside one"):
             made({name: others[name], "shared": SHARED}).layer_sharing()
@@ -181,7 +181,7 @@ def test_tasks_that_one_model_lacks_are_left_out():
     study = made({"d4": D4, "shared": SHARED}, tasks=4)
     one = (study.metrics["model"] == "d4") & study.metrics["task"].isin(["t0", "t1"])
     row = replace(study, metrics=study.metrics[~one]).layer_sharing().iloc[0]
-    assert (row["tasks"], row["over"], row["n"]) == (2, "tasks", 2)
+    assert (row["tasks"], row["interval_over"], row["n"]) == (2, "tasks", 2)
     assert np.isnan(row["diversity_ratio_low"])
     own = [value(study, "shared", t, "squared", "accuracy") for t in ("t2", "t3")]
     assert row["accuracy"] == pytest.approx(100 * np.mean(own))
@@ -220,8 +220,8 @@ def test_models_of_the_zoo(real):
             u = u - u.mean(2, keepdims=True)
         return ((u - u.mean(1, keepdims=True)) ** 2).mean(), u.shape[1]
 
-    frame = real.layer_sharing().set_index("plain")
-    assert frame["held"].to_dict() == {"zoo/d2": "same parameters", "zoo/d4": "same depth"}
+    frame = real.layer_sharing().set_index("baseline")
+    assert frame["matched_on"].to_dict() == {"zoo/d2": "same parameters", "zoo/d4": "same depth"}
     for plain in ("zoo/d2", "zoo/d4"):
         for centered in (False, True):
             ratios, fair = [], []
@@ -241,7 +241,7 @@ def test_the_report_shows_pairs(real):
     frame = real.layer_sharing()
     shown = reuse_table(frame)
     for (_, row), text in zip(frame.iterrows(), shown.to_dict("records"), strict=True):
-        assert text["reuses layers"] == f"{row['model']}\nagainst {row['plain']}"
+        assert text["reuses layers"] == f"{row['model']}\nagainst {row['baseline']}"
         assert float(text["diversity, centered"].split("\n")[0]) == pytest.approx(
             row["diversity_centered_ratio"], rel=0.01
         )
@@ -249,7 +249,7 @@ def test_the_report_shows_pairs(real):
         assert bool(ends) == np.isfinite(row["diversity_logit_ratio_low"])
     said = list(reuse_findings(frame))
     assert [sentence in list(findings(real)) for sentence in said] == [True, True]
-    points = frame.set_index("held").eval("accuracy - accuracy_plain")["same depth"]
+    points = frame.set_index("matched_on").eval("accuracy - accuracy_plain")["same depth"]
     assert said[1].endswith(f"{abs(points):.1f} points {'less' if points < 0 else 'more'} accuracy.")
     page = study_page(real).html()
     assert "Reuse of layers, before and after the size correction" in page
@@ -267,11 +267,11 @@ def test_sentences_on_several_pairs():
     assert first.startswith("d8-shared, which reuses layers, has ")
     assert "of d4, with as many parameters" in first
     assert "] times the centered diversity" in first
-    pairs = frame[frame["over"] == "tasks"]
+    pairs = frame[frame["interval_over"] == "tasks"]
     several = next(reuse_findings(pairs))
-    ratio = stats.gmean(pairs.query("held == 'same parameters'")["diversity_centered_ratio"])
+    ratio = stats.gmean(pairs.query("matched_on == 'same parameters'")["diversity_centered_ratio"])
     assert float(several.split()[5]) == pytest.approx(ratio, rel=0.01)
     assert "(3 pairs: " in several
-    of = pairs.query("held == 'same parameters'")
+    of = pairs.query("matched_on == 'same parameters'")
     clear = ((of["diversity_centered_ratio_low"] > 1) | (of["diversity_centered_ratio_high"] < 1)).sum()
     assert f", {clear} clearly not 1) the centered diversity" in several

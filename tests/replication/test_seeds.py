@@ -14,7 +14,7 @@ from layerdiv_tl.views.page import Page
 from layerdiv_tl.views.report import _over_seeds, study_page
 from tests.replication.test_claims import curves, planted
 
-KEYS = ["number", "reading"]
+KEYS = ["number", "variant"]
 
 
 def alone(seed, models=5, **options):
@@ -74,14 +74,14 @@ def test_the_estimate_is_the_mean_of_what_every_seed_says_alone():
         values = [there(one[key]) for one in each]
         interval = stats.ttest_1samp(values, 0).confidence_interval(0.95)
         assert row["estimate"] == pytest.approx(back(np.mean(values)), rel=1e-9), key
-        assert (row["over"], row["n"]) == ("seeds", 4), key
+        assert (row["interval_over"], row["n"]) == ("seeds", 4), key
         if np.std(values) > 1e-9:
             assert (row["low"], row["high"]) == pytest.approx((back(interval.low), back(interval.high)), rel=1e-6), key
         else:
             assert row["low"] == pytest.approx(row["high"], rel=1e-9), key
     assert found.query("number <= 8")["p"].isna().all()
-    assert "over seeds 0, 1, 2, 3 of m0, m1, m2, m3, m4" in found["because"][6, "Eq. 14"]
-    assert "m4 over m0" in found["because"][8, "after it, raw"]
+    assert "over seeds 0, 1, 2, 3 of m0, m1, m2, m3, m4" in found["rationale"][6, "Eq. 14"]
+    assert "m4 over m0" in found["rationale"][8, "after it, raw"]
     assert found["verdict"][6, "Eq. 14"] == found["verdict"][7, "accuracy, all models"] == "confirmed"
     assert found["verdict"][8, "before the size correction, raw"] == "confirmed"
 
@@ -118,7 +118,7 @@ def test_what_a_seed_lacks_is_left_out_and_named():
     found = over_seeds(study, seeds)
     assert found.attrs["shapes"] == ["m0", "m2", "m3", "m4"]
     assert found.attrs["left out"] == ["m1.0", "m1.1", "m1.2", "m3 on t2"]
-    assert found["because"][4, "raw"].endswith("left out: m1.0, m1.1, m1.2, m3 on t2")
+    assert found["rationale"][4, "raw"].endswith("left out: m1.0, m1.1, m1.2, m3 on t2")
 
     def without(one):
         m = one.metrics
@@ -152,7 +152,7 @@ def test_returns_must_rise_to_diminish(slope, verdict):
     ]
     assert row["estimate"] == pytest.approx(np.mean(bends), rel=1e-9)
     assert row["verdict"] == verdict
-    assert ("no returns that could diminish" in row["because"]) == (verdict == "not tested")
+    assert ("no returns that could diminish" in row["rationale"]) == (verdict == "not tested")
 
 
 def test_two_seeds_have_a_mean_and_no_interval():
@@ -160,14 +160,14 @@ def test_two_seeds_have_a_mean_and_no_interval():
     assert found["estimate"].notna().all()
     assert found["low"].isna().all()
     assert set(found["verdict"]) == {"not tested"}
-    assert found["because"].str.contains("an interval needs 3 seeds").all()
+    assert found["rationale"].str.contains("an interval needs 3 seeds").all()
 
 
 def test_pairs_speak_of_shapes():
     """A pair of one seed stands for all; one that cannot is refused."""
     study, seeds = together({seed: alone(seed) for seed in range(3)})
     found = over_seeds(study, seeds, pairs={"m4.1": "m2.0"})
-    assert "m4 over m2" in found["because"][8, "after it, raw"]
+    assert "m4 over m2" in found["rationale"][8, "after it, raw"]
     assert found["n"][8, "after it, raw"] == 3
     del seeds["m2.2"]
     with pytest.raises(ld.InputError, match=r"pairs names 'm2\.0', which has no shape that all seeds have"):

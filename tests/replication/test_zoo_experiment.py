@@ -20,7 +20,7 @@ from layerdiv_tl.views.page import Page
 
 MODELS = ["zoo/d1", "zoo/d2", "zoo/d4-shared"]
 TASKS = ["synthetic/recall", "synthetic/modular:largest=19"]
-QUICK = {"null": 8, "n_resamples": 8}
+QUICK = {"n_permutations": 8, "n_resamples": 8}
 
 
 @pytest.fixture(scope="module")
@@ -65,12 +65,12 @@ def test_information_of_a_cell_is_that_of_its_contributions(study):
     frame = study.information(["gaussian", "vote"], models=["zoo/d2"], tasks=TASKS[:1], **QUICK)
     shard = study.contributions("zoo/d2", TASKS[0])
     for estimator, part in frame.groupby("estimator"):
-        i = ld.information(shard, shard.labels, estimator, contrasts=1, **QUICK)
+        i = ld.information(shard, shard.labels, estimator, n_contrasts=1, **QUICK)
         np.testing.assert_array_equal(part[["bits", "low", "high", "null"]], i.frame()[["bits", "low", "high", "null"]])
         assert set(part["label_entropy"]) == {i.label_entropy}
         assert set(part["members"]) == {len(i.components)} == {5}
         assert part["warnings"].iloc[0].splitlines() == list(i.warnings)
-    other = study.information(models=["zoo/d2"], tasks=TASKS[:1], contrasts=2, **QUICK)
+    other = study.information(models=["zoo/d2"], tasks=TASKS[:1], n_contrasts=2, **QUICK)
     assert not np.array_equal(other["bits"], frame[frame["estimator"] == "gaussian"]["bits"])
 
 
@@ -86,11 +86,11 @@ def test_information_is_kept_beside_the_metrics(study, folder, tmp_path, monkeyp
 def test_cells_with_too_few_rows_are_named(study):
     """Cells that cannot be estimated are left out with the reason; where all are, the reason is the answer."""
     # 3 models of 3, 5 and 9 members, 3 contrasts each, of 160 rows: the last needs 54 rows of every class.
-    frame = study.information(tasks=TASKS[:1], contrasts=3, **QUICK)
+    frame = study.information(tasks=TASKS[:1], n_contrasts=3, **QUICK)
     assert set(frame["model"]) == {"zoo/d1", "zoo/d2"}
     assert [told.split(" on ")[0] for told in frame.attrs["left_out"]] == ["zoo/d4-shared"]
     with pytest.raises(ld.InputError, match="zoo/d4-shared on .* needs twice as many rows"):
-        study.information(models=["zoo/d4-shared"], tasks=TASKS[:1], contrasts=3, **QUICK)
+        study.information(models=["zoo/d4-shared"], tasks=TASKS[:1], n_contrasts=3, **QUICK)
     with pytest.raises(ld.InputError, match="models=.*'zoo/d9'.*'zoo/d1', 'zoo/d2'"):
         study.information(models=["zoo/d9"])
     with pytest.raises(ld.InputError, match="unit='head' .*sublayer"):
@@ -109,14 +109,16 @@ def test_what_is_no_choice_of_information_is_refused(study):
     ):
         with pytest.raises(ld.InputError, match=message):
             study.information(**({"estimator": "vote"} | wrong))
-    one = study.information(["vote", "vote"], models="zoo/d1", tasks=TASKS[0], null=np.int64(8), n_resamples=8)
+    one = study.information(
+        ["vote", "vote"], models="zoo/d1", tasks=TASKS[0], n_permutations=np.int64(8), n_resamples=8
+    )
     several = study.information("vote", models=["zoo/d1"], tasks=TASKS[:1], **QUICK)
     pd.testing.assert_frame_equal(one, several)
 
 
 def test_a_file_that_was_cut_off_is_computed_again(study):
     """Half a file of information is no traceback, neither in the report's frame nor where it is asked for."""
-    asked = {"models": "zoo/d1", "tasks": TASKS[0], "null": 8, "n_resamples": 9}
+    asked = {"models": "zoo/d1", "tasks": TASKS[0], "n_permutations": 8, "n_resamples": 9}
     study.information("vote", **(asked | {"models": "zoo/d2"}))
     before = {cell["folder"]: set(Path(cell["folder"]).glob(PATTERN)) for cell in study.cells}
     first = study.information("vote", **asked)
@@ -136,7 +138,7 @@ def test_a_folder_that_may_only_be_read_keeps_nothing(study, monkeypatch):
 
     monkeypatch.setattr(pd.DataFrame, "to_parquet", refuse)
     monkeypatch.setattr(Path, "unlink", refuse)
-    assert len(study.information("vote", models="zoo/d1", tasks=TASKS[0], null=8, n_resamples=10)) == 5
+    assert len(study.information("vote", models="zoo/d1", tasks=TASKS[0], n_permutations=8, n_resamples=10)) == 5
 
 
 def test_the_report_keeps_estimates_of_other_settings_apart(study):
@@ -144,13 +146,13 @@ def test_the_report_keeps_estimates_of_other_settings_apart(study):
     cells = tuple(cell for cell in study.cells if cell["settings"]["model"] == "zoo/d1")
     several = replace(study, metrics=study.metrics.query("model == 'zoo/d1'"), cells=cells)
     for contrasts in (1, 2):
-        several.information("gaussian", tasks=TASKS[0], contrasts=contrasts, null=8, n_resamples=11)
+        several.information("gaussian", tasks=TASKS[0], n_contrasts=contrasts, n_permutations=8, n_resamples=11)
     frame = kept(several)
     assert frame.groupby(["model", "task", "term", "estimator", "settings"]).size().max() == 1
     page = Page("information")
     report._informed(page, several)
-    assert "contrasts=2" in page.html()
-    one = several.information("gaussian", tasks=TASKS[0], contrasts=1, null=8, n_resamples=11)
+    assert "n_contrasts=2" in page.html()
+    one = several.information("gaussian", tasks=TASKS[0], n_contrasts=1, n_permutations=8, n_resamples=11)
     with pytest.raises(ld.InputError, match="no estimate of these models"):
         information_panels(one, study.models().query("model == 'zoo/d2'"))
 
@@ -290,7 +292,7 @@ def test_the_whole_experiment_goes_on_where_it_was_stopped(tmp_path, monkeypatch
     study = ld.Study.load(tmp_path / "out")
     assert set(study.metrics["unit"]) == {"sublayer", "neuron"}
     assert {cell["settings"]["rows"] for cell in study.cells if cell["settings"]["unit"] == "neuron"} == {32}
-    assert set(study.information("vote", tasks=experiment.INFORMED, null=4)["model"]) == {"zoo/d1", "zoo/d2"}
+    assert set(study.information("vote", tasks=experiment.INFORMED, n_permutations=4)["model"]) == {"zoo/d1", "zoo/d2"}
     assert study.depth.models == ("zoo/d2",)
     page = (tmp_path / "out" / "index.html").read_text()
     for words in ("Information", "The same at unit neuron", "depth score"):

@@ -108,9 +108,9 @@ def test_the_tidy_frame_holds_every_analysis(study):
     frame = study.frame()
     assert set(frame["analysis"]) == {a.name for a in study.analyses}
     sizes = study.of(ResidualNorms)[0][1].frame().set_index("component")
-    at = frame.query("model == 'one' and analysis == 'sizes' and component == 'L1.mlp' and quantity == 'relative'")
+    at = frame.query("model == 'one' and analysis == 'sizes' and component == 'L1.mlp' and quantity == 'relative_norm'")
     assert at[["value", "low", "high"]].values[0].tolist() == pytest.approx(
-        sizes.loc["L1.mlp", ["relative", "relative_low", "relative_high"]].tolist(), nan_ok=True
+        sizes.loc["L1.mlp", ["relative_norm", "relative_norm_low", "relative_norm_high"]].tolist(), nan_ok=True
     )
 
 
@@ -146,7 +146,7 @@ def skip_of(effect, output, texts=12, seed=0):
 
 def claim(analyses, number):
     frame = DepthStudy(tuple(analyses), (), ()).claims()
-    return frame[frame["number"] == number].set_index("reading")
+    return frame[frame["number"] == number].set_index("variant")
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def claim(analyses, number):
 )
 def test_claim_9_is_the_ratio_of_the_halves(levels, verdict, ratio):
     row = claim(made(sizes_of(levels)), 9).loc["mean of layers"]
-    assert (row["verdict"], row["over"]) == (verdict, "texts")
+    assert (row["verdict"], row["interval_over"]) == (verdict, "texts")
     assert row["estimate"] == pytest.approx(ratio, rel=0.06)
 
 
@@ -173,10 +173,10 @@ def test_claim_9_over_models_is_of_logarithms():
     row = claim(analyses, 9).loc["mean of layers"]
     logs = np.log([r.relative[:, 2:].mean() / r.relative[:, :2].mean() for r in results])
     low, high = jackknife(logs.mean(), leave_one_out(logs))
-    assert (row["over"], row["n"]) == ("models", 8)
+    assert (row["interval_over"], row["n"]) == ("models", 8)
     assert row[["estimate", "low", "high"]].tolist() == pytest.approx(np.exp([logs.mean(), low, high]))
     few = claim(analyses[:3], 9).loc["mean of layers"]
-    assert (few["over"], few["n"]) == ("texts", 12)
+    assert (few["interval_over"], few["n"]) == ("texts", 12)
 
 
 @pytest.mark.parametrize("texts", [2, 7])
@@ -185,7 +185,7 @@ def test_claims_9_and_10_are_not_decided_from_few_texts(texts):
     nine = claim(made(sizes_of([1, 1, 0.1, 0.1], texts=texts)), 9)
     ten = claim(made(skip_of(lambda s, later: 2 if s < 2 else 1, [2, 2, 1, 1], texts=texts)), 10)
     assert set(nine["verdict"]) == set(ten["verdict"]) == {"not tested"}
-    assert nine["because"].str.contains("an interval needs 8 texts").all()
+    assert nine["rationale"].str.contains("an interval needs 8 texts").all()
     assert nine["estimate"].iloc[0] == pytest.approx(0.1, rel=0.2)
 
 
@@ -198,8 +198,8 @@ def test_claim_12_leaves_out_models_with_all_their_pairs():
             error = np.abs(np.arange(5)[:, None] - np.arange(5)[None]) + 1.5 * rng.random((8, 5, 5))
             maps += made(LayerMaps(names, names, error, error, np.full(8, 5), 40, 0.0, f"m{a}", f"m{b}"))
     row = claim(maps, 12).iloc[0]
-    assert (row["over"], row["n"]) == ("models", 8)
-    assert "28 pairs" in row["because"]
+    assert (row["interval_over"], row["n"]) == ("models", 8)
+    assert "28 pairs" in row["rationale"]
 
 
 def test_claim_10_tells_distance_from_depth():
@@ -219,7 +219,7 @@ def test_claim_10_tells_distance_from_depth():
 def test_claim_10_by_loops():
     """The mean over distances of the means over pairs, a second time."""
     skip = skip_of(lambda s, later: (1 + s) / later, [1] * 6)
-    mean, count = skip.later.mean(0), 6
+    mean, count = skip.downstream_change.mean(0), 6
     halves = []
     for half in (range(3, 6), range(3)):
         levels = []
@@ -260,7 +260,7 @@ def test_claim_12_names_both_models_and_keeps_every_pair():
     error = np.random.default_rng(0).random((8, 4, 4))
     pairs = [LayerMaps(names, names, error, error, np.full(8, 5), 40, 0.0, s, "t") for s in ("a", "b")]
     row = claim([a for maps in pairs for a in made(maps, model="t")], 12).iloc[0]
-    assert "a to t and b to t" in row["because"]
+    assert "a to t and b to t" in row["rationale"]
 
 
 @pytest.mark.filterwarnings("error")
@@ -346,7 +346,7 @@ def test_without_depth_analyses_the_claims_say_how_to_get_them():
     late = frame[frame["number"] >= 9]
     assert late["number"].tolist() == [9, 10, 11, 12]
     assert set(late["verdict"]) == {"not tested"}
-    assert late["because"].str.contains("layerdiv depth").all()
+    assert late["rationale"].str.contains("layerdiv depth").all()
 
 
 def test_sentences_hold_the_frames_numbers(study):
@@ -356,7 +356,7 @@ def test_sentences_hold_the_frames_numbers(study):
     grown = plan.frame().set_index(["plan", "dropped"])["loss_growth"]
     sentence = next(s for s in said if s.startswith("one on texts: without"))
     shown = [float(x) for x in re.findall(r"-?\d+\.\d+", sentence)]
-    assert shown[:3] == pytest.approx([grown["plan", 1], grown["influence", 1], grown["random", 1]], abs=0.006)
+    assert shown[:3] == pytest.approx([grown["plan", 1], grown["block_influence", 1], grown["random", 1]], abs=0.006)
     table = study.of(ld.depth.Agreement)[0][1].correlations().query("effect == 'loss' and kind == 'all'")
     best = table.loc[table["correlation"].idxmax()]
     sentence = next(s for s in said if s.startswith("one on 4 texts: what removing"))
@@ -384,7 +384,7 @@ def test_the_command_line_writes_all_of_it(tmp_path, models, capsys, words):  # 
     (tmp_path / "texts.txt").write_text("\n\n".join(TEXTS))
     out = tmp_path / "out"
     command = ["depth", "--model", str(tmp_path / "model"), "--text", str(tmp_path / "texts.txt"), "--out", str(out)]
-    command += ["--drop", "1", "--part", "sublayer", "--score", "influence", "--questions", "2"]
+    command += ["--drop", "1", "--part", "sublayer", "--score", "block_influence", "--questions", "2"]
     assert main(command) == 0
     told = capsys.readouterr().out
     assert "9. The later half of the layers contributes less" in told
@@ -423,7 +423,7 @@ def test_a_report_of_a_study_shows_the_depth_analyses_beside_it(models, tmp_path
     ld.run_depth(one, task, eight, out=tmp_path, questions=0, drop=1)
     whole = ld.Study.load(tmp_path)
     claims = whole.claims(n_resamples=20).set_index("number")
-    assert (claims.loc[9, "over"] == "texts").all()
+    assert (claims.loc[9, "interval_over"] == "texts").all()
     assert "Depth, model by model" in whole.report(tmp_path / "r.html").read_text()
 
 
@@ -461,7 +461,7 @@ def test_a_word_is_several_tasks_and_nonsense_is_refused_before_anything_runs(tm
         ld.run_depth("zoo/d1", "zoo", ask="nonsense")
     monkeypatch.undo()
     study = ld.run_depth("zoo/d1", ["zoo"], out=tmp_path, limit=8, questions=0)
-    assert [a.on for a in study.analyses if a.name == "agreement"] == sorted(ld.zoo.TASKS)
+    assert [a.dataset for a in study.analyses if a.name == "agreement"] == sorted(ld.zoo.TASKS)
 
 
 def test_claim_11_needs_right_answers():

@@ -434,7 +434,9 @@ def test_the_papers_analyses_of_a_study(grid):
     from scipy.stats import pearsonr
 
     table = grid.correlations(n_resamples=50)
-    row = table.query("reading == 'per_model' and task == 'words-0' and metric == 'mse' and coefficient == 'pearson'")
+    row = table.query(
+        "aggregation == 'per_model' and task == 'words-0' and metric == 'mse' and coefficient == 'pearson'"
+    )
     curves = grid.curves().query("task == 'words-0'")
     own = [pearsonr(curve.accuracy, -curve.mse).statistic for _, curve in curves.groupby("model")]
     assert row["r"].item() == pytest.approx(np.tanh(np.mean(np.arctanh(own))))
@@ -447,7 +449,7 @@ def test_the_papers_analyses_of_a_study(grid):
         modules = ld.decompose(stored, stored.labels).by_module().set_index("module")
         expected.append(modules["diversity_share_centered"])
     np.testing.assert_allclose(shares["share"], (sum(expected) / 2)[shares.index])
-    assert shares["count_share"]["mlp"] == pytest.approx(5 / 11)
+    assert shares["member_share"]["mlp"] == pytest.approx(5 / 11)
     paper = grid.shares(form="paper").query("term == 'bias' and gauge == 'raw'")
     np.testing.assert_allclose(paper.groupby("model")["share"].sum(), 1)
 

@@ -30,9 +30,9 @@ def results():
 @pytest.mark.parametrize(
     ("name", "columns"),
     [
-        ("sizes", ["relative", "cosine"]),
-        ("skip", ["output", "loss", "later"]),
-        ("lens", ["kl", "overlap"]),
+        ("sizes", ["relative_norm", "cosine"]),
+        ("skip", ["output_change", "loss", "later"]),
+        ("lens", ["kl", "topk_overlap"]),
         ("erase", ["effect"]),
         ("gradients", ["attribution", "size"]),
     ],

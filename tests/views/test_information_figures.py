@@ -15,7 +15,7 @@ def found():
     rng = np.random.default_rng(0)
     y = rng.integers(0, 2, 600)
     noise = np.repeat(rng.normal(size=(600, 3)), 2, axis=1) + 0.7 * rng.normal(size=(600, 6))
-    return ld.information(y[:, None] * 0.8 + noise, y, null=20, n_resamples=20)
+    return ld.information(y[:, None] * 0.8 + noise, y, n_permutations=20, n_resamples=20)
 
 
 def test_terms_stand_at_their_bits_over_their_nulls(found):
@@ -35,7 +35,9 @@ def test_terms_stand_at_their_bits_over_their_nulls(found):
 def test_terms_that_an_estimator_does_not_have_are_left_out(found):
     rng = np.random.default_rng(0)
     y = rng.integers(0, 2, 100)
-    i = ld.information(y[:, None] + rng.normal(size=(100, 3)), y, estimator="variational", null=3, n_resamples=0)
+    i = ld.information(
+        y[:, None] + rng.normal(size=(100, 3)), y, estimator="variational", n_permutations=3, n_resamples=0
+    )
     assert len(i.plot().data[1].x) == 3
     assert len(i.bounds().plot().layout.yaxis.ticktext) == len(i.bounds().frame())
 
@@ -66,7 +68,7 @@ def test_checks_are_drawn(found):
 
 
 def test_gains_are_lines_with_dips_marked(found):
-    curve = found.gain_curve(order="depth", null=10, n_resamples=10)
+    curve = found.gain_curve(order="depth", n_permutations=10, n_resamples=10)
     frame = curve.frame()
     lines = {
         trace.name: trace for trace in curve.plot(terms=("joint", "diversity")).data if trace.mode == "lines+markers"
@@ -77,7 +79,7 @@ def test_gains_are_lines_with_dips_marked(found):
     dips = [trace for trace in curve.plot().data if trace.name == "dips"]
     assert (len(dips[0].x) if dips else 0) == frame["dip"].sum()
     assert "members are added" in curve.plot().layout.title.text
-    doubted = replace(found, doubts=("what the estimate leaves out",)).gain_curve(null=0, n_resamples=0)
+    doubted = replace(found, doubts=("what the estimate leaves out",)).gain_curve(n_permutations=0, n_resamples=0)
     assert "what the estimate leaves out" in doubted.plot().layout.title.subtitle.text.replace("<br>", " ")
     assert doubted.frame().attrs["doubts"] == ["what the estimate leaves out"]
     for terms in (("bits",), "joint"):

@@ -136,7 +136,7 @@ def test_bars_are_the_correlations(agreement, effect):
         np.testing.assert_allclose(ends[1], np.fmax(rows["spread_high"], rows["correlation"]))
         for hover, row in zip(trace.hovertext, rows.itertuples(), strict=True):
             said = f"above block influence by {style.number(row.better)} "
-            assert (said in hover) == (row.measure != "influence" and np.isfinite(row.better_low))
+            assert (said in hover) == (row.measure != "block_influence" and np.isfinite(row.better_low))
             assert ("above" in hover) == (said in hover)
             assert style.number(row.low_components) in hover
     assert len({trace.marker.color for trace in figure.data}) == 3
@@ -163,7 +163,7 @@ def test_the_curve_is_the_frame(plan, quantity):
     frame, figure = plan.frame(), plan.plot(quantity=quantity)
     bands = [t for t in figure.data if t.fill == "toself"]
     lines = [t for t in figure.data if t.mode == "lines+markers"]
-    for key, band, line in zip(["plan", "influence"], bands, lines, strict=True):
+    for key, band, line in zip(["plan", "block_influence"], bands, lines, strict=True):
         rows = frame[frame["plan"].isin(["none", key])]
         np.testing.assert_array_equal(line.x, [0, 1, 2, 3])
         np.testing.assert_array_equal(line.y, rows[quantity])
@@ -180,7 +180,7 @@ def test_the_curve_is_the_frame(plan, quantity):
     assert "3 of 8 sublayers" in figure.layout.title.text
     said = figure.layout.title.subtitle.text.replace("<br>", " ")
     assert "Chosen on 6 rows of texts, measured on 6 others" in said
-    for value in plan.against()[quantity]:
+    for value in plan.compare()[quantity]:
         assert style.number(value) in said
 
 
@@ -203,14 +203,14 @@ def test_random_plans_are_what_the_model_is_without_them(model, plan):
 
 def test_bars_of_candidates_are_their_scores(plan):
     """Every candidate has its bar; what goes is solid and numbered in order, what stays is seen through."""
-    frame, figure = plan.components(), plan.plot(kind="components")
+    frame, figure = plan.scores(), plan.plot(kind="scores")
     seen = {}
     for trace in figure.data:
         for x, y, text, color in zip(trace.x, trace.y, trace.text, trace.marker.color, strict=True):
             seen[int(x)] = (y, text)
             whole = style.MODULE[plan.candidates[x].module]
             assert (color == whole) == frame["drop"][x]
-    places = [str(place) if place else "" for place in frame["place"]]
+    places = [str(place) if place else "" for place in frame["drop_order"]]
     assert [seen[i] for i in range(len(frame))] == list(zip(frame["score"], places, strict=True))
 
 

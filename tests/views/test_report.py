@@ -58,8 +58,8 @@ def test_the_claims_stand_in_the_page(study):
     table = claims_table(claims)
     assert table["verdict"].tolist() == claims["verdict"].tolist()
     for shown, row in zip(table["claim"], claims.to_dict("records"), strict=True):
-        reading = f" ({row['reading']})" if row["reading"] else ""
-        assert shown == f"{row['number']}. {row['claim']}{reading}\n{row['because']}"
+        reading = f" ({row['variant']})" if row["variant"] else ""
+        assert shown == f"{row['number']}. {row['claim']}{reading}\n{row['rationale']}"
 
 
 def test_modules_add_up(study):

@@ -12,7 +12,7 @@ import pytest
 
 import layerdiv_tl as ld
 from layerdiv_tl.ensemble.scaling import log_fit
-from layerdiv_tl.replication.correlation import READINGS
+from layerdiv_tl.replication.correlation import AGGREGATIONS
 from layerdiv_tl.studies.runner import run_study
 from layerdiv_tl.studies.study import QUANTITIES
 from layerdiv_tl.views import style
@@ -118,18 +118,18 @@ def test_a_tables_buttons_put_the_figure_of_their_quantity(gappy):
         assert after.layout.title.subtitle.text == asked.layout.title.subtitle.text
 
 
-@pytest.mark.parametrize("reading", READINGS)
-def test_bars_of_correlations_are_the_frames(study, reading):
+@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+def test_bars_of_correlations_are_the_frames(study, aggregation):
     """Height r, whiskers the interval; full where p < 0.05, hollow where not, hatched where there is no p."""
     table = study.correlations(n_resamples=50)
     first = correlation_bars(table)
-    button = first.layout.updatemenus[0].buttons[READINGS.index(reading)]
+    button = first.layout.updatemenus[0].buttons[AGGREGATIONS.index(aggregation)]
     metrics = ["mse", "bias", "bias_centered", "diversity", "diversity_centered", "cross_entropy"]
-    for figure in (pressed(first, button), correlation_bars(table, reading)):
+    for figure in (pressed(first, button), correlation_bars(table, aggregation)):
         bars = [trace for trace in figure.data if trace.type == "bar"]
         assert len(bars) == 2 * len(metrics)
         for trace, (kind, metric) in zip(bars, [(k, m) for k in ("pearson", "spearman") for m in metrics], strict=True):
-            rows = table[(table.reading == reading) & (table.coefficient == kind) & (table.metric == metric)]
+            rows = table[(table.reading == aggregation) & (table.coefficient == kind) & (table.metric == metric)]
             rows = rows.set_index("task").loc[[*TASKS, "average"]]
             np.testing.assert_allclose(trace.y, rows["r"])
             inside = (rows["low"] <= rows["r"]) & (rows["r"] <= rows["high"])
@@ -137,12 +137,12 @@ def test_bars_of_correlations_are_the_frames(study, reading):
             np.testing.assert_allclose(
                 whiskers, np.array([rows["high"] - rows["r"], rows["r"] - rows["low"]])[:, inside]
             )
-            p = rows["p_student" if reading == "final" else "p_permutation"].tolist()
+            p = rows["p_t" if reading == "final" else "p_permutation"].tolist()
             for fill, shape, value in zip(trace.marker.color, trace.marker.pattern.shape, p, strict=True):
                 assert (fill == style.CLEAR) == (value >= 0.05)
                 assert (shape == "/") == (value != value)
             assert trace.yaxis == ("y" if kind == "pearson" else "y2")
-            assert style.number(rows["p_student"].iloc[0]) in trace.hovertext[0] or np.isnan(rows["p_student"].iloc[0])
+            assert style.number(rows["p_t"].iloc[0]) in trace.hovertext[0] or np.isnan(rows["p_t"].iloc[0])
             assert html.escape(rows["note"].iloc[-1])[:40] in trace.hovertext[-1]
     legend = {t.legendgroup: t.name for t in first.data if t.showlegend is not False}
     assert legend["mse"] == "−MSE"
@@ -156,11 +156,11 @@ def test_correlations_of_other_metrics(study):
     assert [t.legendgroup for t in figure.data if t.type == "bar"] == ["entropy", "mse"] * 2
     with pytest.raises(ld.InputError, match="'color'"):
         correlation_bars(table, metrics=["color"])
-    with pytest.raises(ld.InputError, match="reading='middle' is unknown"):
+    with pytest.raises(ld.InputError, match="aggregation='middle' is unknown"):
         correlation_bars(table, "middle")
 
 
-@pytest.mark.parametrize("depth", ["relative", "junction"])
+@pytest.mark.parametrize("depth", ["relative_norm", "junction"])
 @pytest.mark.parametrize("part", ["raw", "centered"])
 def test_curves_are_the_standardized_ones(study, depth, part):
     """Whichever model and half is chosen, heights are `curves(standardized=True)`, the hover the raw values."""
@@ -176,7 +176,7 @@ def test_curves_are_the_standardized_ones(study, depth, part):
             term = {"MSE": "mse"}.get(trace.name, trace.name.replace(", ", "_"))
             rows = wanted[(wanted.model == button.label) & (wanted.task == task)]
             np.testing.assert_allclose(np.array(trace.y, dtype=float), rows[term], atol=6e-5)
-            x = np.arange(len(rows)) / (len(rows) - 1 if depth == "relative" else 1)
+            x = np.arange(len(rows)) / (len(rows) - 1 if depth == "relative_norm" else 1)
             np.testing.assert_allclose(np.array(trace.x, dtype=float), x, atol=6e-5)
             values = raw.loc[rows.index, term]
             assert [c[0] for c in trace.customdata] == [style.number(v) for v in values]

@@ -114,7 +114,7 @@ def test_information_of_drawn_rows_covers_the_law(name, shape):
     """Of 4000 rows drawn from the law, every term's interval holds what it is of the law."""
     p, (_, members) = planted(name, shape), taken_apart(name, shape, "sublayer")
     rows = np.random.default_rng(0).integers(len(p.labels), size=4000)
-    i = ld.information(members.values[rows], p.labels[rows], estimator="vote", null=0, n_resamples=100)
+    i = ld.information(members.values[rows], p.labels[rows], estimator="vote", n_permutations=0, n_resamples=100)
     for term in ("relevancy", "redundancy", "conditional_redundancy", "joint"):
         low, high = i.intervals[term]
         assert low - CLOSE <= p.expected[term] <= high + CLOSE, term

@@ -85,12 +85,12 @@ class Bounds(Result):
     high: float
     options: int
     errors: dict[str, tuple[float, float, float]]
-    level: float
+    confidence_level: float
 
     def frame(self) -> pd.DataFrame:
         """One row per bound and per observed error, as shares of rows.
 
-        `side` is lower or upper; `valid` says whether an I that is estimated from below keeps the bound
+        `bound` is lower or upper; `valid` says whether an I that is estimated from below keeps the bound
         (missing for observations); `low`, `high` carry the interval of I through, or are Wilson's.
         """
         import pandas as pd
@@ -100,7 +100,7 @@ class Bounds(Result):
             at = [bound(self._remaining(bits), self.options) for bits in (self.information, self.high, self.low)]
             rows.append((name, "bound", at[0], at[1], at[2], side, valid))
         rows += [(name, "observed", *values, "", None) for name, values in self.errors.items()]
-        frame = pd.DataFrame(rows, columns=["name", "what", "error", "low", "high", "side", "valid"])
+        frame = pd.DataFrame(rows, columns=["name", "kind", "error", "low", "high", "bound", "valid"])
         frame["valid"] = frame["valid"].astype("boolean")
         frame.attrs["units"] = dict.fromkeys(("error", "low", "high"), "share of rows")
         frame.attrs |= {name: getattr(self, name) for name in ("label_entropy", "information", "options", "level")}
@@ -110,7 +110,7 @@ class Bounds(Result):
     def statement(self) -> str:
         """The bounds in one sentence or two."""
         frame = self.frame().set_index("name")
-        upper, found = frame.loc["hellman_raviv"], frame[frame["what"] == "observed"]
+        upper, found = frame.loc["hellman_raviv"], frame[frame["kind"] == "observed"]
         said = [
             f"The members tell at least {max(self.information, 0.0):.3g} of {self.label_entropy:.3g} bits, so the best "
             f"rule errs at most {upper.error:.1%} of the time (up to {upper.high:.1%} for the interval's end)."
@@ -128,17 +128,17 @@ class Bounds(Result):
 
 
 def bounds_of(
-    classifier: Variational, label_entropy: float, options: int, correct: np.ndarray | None, level: float
+    classifier: Variational, label_entropy: float, options: int, correct: np.ndarray | None, confidence_level: float
 ) -> Bounds:
     """From the rows that a classifier has not seen."""
-    rows, z = classifier.joint_rows, NormalDist().inv_cdf(0.5 + level / 2)
+    rows, z = classifier.joint_rows, NormalDist().inv_cdf(0.5 + confidence_level / 2)
     error = z * float(rows.std(ddof=1)) / np.sqrt(len(rows))
     answers = {"ensemble": correct, "classifier": classifier.right.astype(float)}
     errors = {}
     for name, right in answers.items():
         if right is not None:
             wrong = float((1 - right).sum())
-            errors[name] = (wrong / len(right), *wilson(wrong, len(right), level))
+            errors[name] = (wrong / len(right), *wilson(wrong, len(right), confidence_level))
     mean = float(rows.mean())
     return Bounds(
         label_entropy=label_entropy,
@@ -147,5 +147,5 @@ def bounds_of(
         high=mean + error,
         options=options,
         errors=errors,
-        level=level,
+        confidence_level=confidence_level,
     )

@@ -23,16 +23,16 @@ FIT, BOUND = 0.02, NormalDist().inv_cdf(0.99)
 NEGLIGIBLE = 0.02
 
 
-def checks(source: Source, given: Members, found: dict[str, Any], level: float) -> dict[str, Any]:
+def checks(source: Source, given: Members, found: dict[str, Any], confidence_level: float) -> dict[str, Any]:
     """`fit`, `lower_bound` and `doubts` of terms and intervals `found`."""
     y, classes, seed = source.labels, source.classes, source.seed
     fit = gaussian_fit(source.features, source.owner, y, classes, seed) if source.method == "gaussian" else None
     features = one_hot(source.features)[0] if source.votes else source.features
-    bound = lower_bound(features, y, classes, seed, level) if features.shape[1] else None
-    doubts = _misfit(fit, found, level) if fit else []
-    doubts += _bound_above(source, bound, found, level) if bound else []
+    bound = lower_bound(features, y, classes, seed, confidence_level) if features.shape[1] else None
+    doubts = _misfit(fit, found, confidence_level) if fit else []
+    doubts += _bound_above(source, bound, found, confidence_level) if bound else []
     if given.all_contrasts is not None and bound:
-        whole = lower_bound(given.all_contrasts, y, classes, seed, level)
+        whole = lower_bound(given.all_contrasts, y, classes, seed, confidence_level)
         if _clearly_above(whole.rows - bound.rows):
             doubts.append(
                 f"The contrasts left out tell of the label: all contrasts tell at least {_interval(whole)}, the "
@@ -41,7 +41,7 @@ def checks(source: Source, given: Members, found: dict[str, Any], level: float) 
     return {"fit": fit, "lower_bound": bound, "doubts": tuple(doubts)}
 
 
-def _misfit(fit: GaussianFit, found: dict[str, Any], level: float) -> list[str]:
+def _misfit(fit: GaussianFit, found: dict[str, Any], confidence_level: float) -> list[str]:
     doubts = []
     if fit.p <= FIT:
         parts = {"over all rows": fit.p_all_rows, "within classes": fit.p_within_classes}
@@ -51,7 +51,7 @@ def _misfit(fit: GaussianFit, found: dict[str, Any], level: float) -> list[str]:
             "assumes: its terms and their intervals may be wrong. Compare the lower bound."
         )
     low, high = found["intervals"]["redundancy"]
-    error = (high - low) / 2 / NormalDist().inv_cdf(0.5 + level / 2)
+    error = (high - low) / 2 / NormalDist().inv_cdf(0.5 + confidence_level / 2)
     if np.isnan(error):
         error = NEGLIGIBLE
     if abs(fit.rank_error) > max(error / 2, NEGLIGIBLE):
@@ -63,7 +63,7 @@ def _misfit(fit: GaussianFit, found: dict[str, Any], level: float) -> list[str]:
     return doubts
 
 
-def _bound_above(source: Source, bound: LowerBound, found: dict[str, Any], level: float) -> list[str]:
+def _bound_above(source: Source, bound: LowerBound, found: dict[str, Any], confidence_level: float) -> list[str]:
     """Whether the bound lies above the estimate by more than both errors explain."""
     joint = found["terms"]["joint"]
     if source.method == "variational":
@@ -72,7 +72,7 @@ def _bound_above(source: Source, bound: LowerBound, found: dict[str, Any], level
     else:
         own = bound.rows.std(ddof=1) / np.sqrt(len(bound.rows))
         low, high = found["intervals"]["joint"]
-        error = (high - low) / 2 / NormalDist().inv_cdf(0.5 + level / 2)
+        error = (high - low) / 2 / NormalDist().inv_cdf(0.5 + confidence_level / 2)
         if bound.bits - joint <= BOUND * np.hypot(own, own if np.isnan(error) else error) + NEGLIGIBLE:
             return []
     name = "lower bound by a linear classifier" if source.method == "variational" else "estimate"
@@ -123,6 +123,6 @@ def warnings_of(i: Information, notes: tuple[str, ...]) -> tuple[str, ...]:
         if row.inside_null:
             said.append(
                 f"{str(row.term).replace('_', ' ').capitalize()} ({row.bits:.3g} bits) lies inside its null "
-                f"({row.shuffled}: {row.null_low:.3g} to {row.null_high:.3g})."
+                f"({row.null_model}: {row.null_low:.3g} to {row.null_high:.3g})."
             )
     return tuple(said)

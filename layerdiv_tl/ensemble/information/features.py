@@ -74,8 +74,8 @@ def prepare(
     ensemble: Any,
     labels: Any,
     estimator: str,
-    groups: int | None,
-    contrasts: int | None,
+    n_groups: int | None,
+    n_contrasts: int | None,
     components: Sequence[str | Component] | None,
 ) -> Members:
     """Checked members of an ensemble. Raises InputError as `information` says."""
@@ -96,16 +96,16 @@ def prepare(
         u, names = _without_constant(u, names, notes)
     correct = _correct(u, gold, voting)
     spans = tuple(c.label for c in names)
-    if groups is not None:
+    if n_groups is not None:
         if voting:
             raise InputError("votes cannot be summed up to groups: give the logits, or fewer members.")
-        u, names, spans = _grouped(u, names, whole_number("groups", groups, 1))
+        u, names, spans = _grouped(u, names, whole_number("groups", n_groups, 1))
     if voting or estimator == "vote":
         features, owner, everything = _votes(u, voting, estimator, spans, notes), np.arange(len(names)), None
     else:
         smallest = int(np.bincount(y).min()) if estimator == "gaussian" else None
         leading = _contrasts(u, spans)
-        features, owner = _columns(leading, contrasts, smallest, notes)
+        features, owner = _columns(leading, n_contrasts, smallest, notes)
         everything = np.concatenate(leading).T if sum(map(len, leading)) > len(owner) else None
     return Members(
         features=features,
@@ -202,10 +202,10 @@ def _classes(labels: Any, u: np.ndarray, options: tuple) -> tuple[np.ndarray, tu
 
 
 def _grouped(
-    u: np.ndarray, names: tuple[Component, ...], groups: int
+    u: np.ndarray, names: tuple[Component, ...], n_groups: int
 ) -> tuple[np.ndarray, tuple[Component, ...], tuple[str, ...]]:
     """Neighbors along the stream summed up, so that at most `groups` members are left."""
-    parts = np.array_split(np.arange(len(names)), min(groups, len(names)))
+    parts = np.array_split(np.arange(len(names)), min(n_groups, len(names)))
     spans = tuple(names[p[0]].label if len(p) == 1 else f"{names[p[0]].label} … {names[p[-1]].label}" for p in parts)
     return np.add.reduceat(u, [p[0] for p in parts], axis=1), members(len(parts)), spans
 

@@ -69,7 +69,7 @@ class GainCurve(Result):
     shares: Float[np.ndarray, " order"]
     null_shares: Float[np.ndarray, " draw"]
     label_entropy: float
-    level: float
+    confidence_level: float
     doubts: tuple[str, ...] = ()
 
     def frame(self) -> pd.DataFrame:
@@ -87,12 +87,12 @@ class GainCurve(Result):
         if len(self.orders) == 1:
             columns |= naming([self.components[m] for m in self.orders[0]])
             columns["span"] = [self.spans[m] for m in self.orders[0]]
-        z = NormalDist().inv_cdf(0.5 + self.level / 2)
+        z = NormalDist().inv_cdf(0.5 + self.confidence_level / 2)
         measured = {**{t: (self.terms[t], self.errors[t]) for t in TERMS}, "gain": (self.gains, self.gain_errors)}
         for name, (values, error) in measured.items():
             columns |= {name: values, f"{name}_low": values - z * error, f"{name}_high": values + z * error}
         for name, drawn in (("joint", self.null), ("gain", np.diff(self.null, axis=1, prepend=0.0))):
-            columns[f"{name}_null_low"], columns[f"{name}_null_high"] = interval(drawn, self.level)
+            columns[f"{name}_null_low"], columns[f"{name}_null_high"] = interval(drawn, self.confidence_level)
         frame = pd.DataFrame(columns)
         frame["dip"] = frame["gain"] < 0
         frame["inside_null"] = frame["dip"] & (self._depths(self.gains[None])[0] >= self._deepest)
@@ -113,8 +113,8 @@ class GainCurve(Result):
 
         mean = RunningMean()
         mean.add_examples(self.shares)
-        low, high = (float(x) for x in mean.interval(self.level))
-        null_low, null_high = (float(x) for x in interval(self.null_shares, self.level))
+        low, high = (float(x) for x in mean.interval(self.confidence_level))
+        null_low, null_high = (float(x) for x in interval(self.null_shares, self.confidence_level))
         share = float(self.shares.mean()) if len(self.shares) else np.nan
         row = {"share": share, "low": low, "high": high, "null_low": null_low, "null_high": null_high}
         row |= {"inside_null": bool(null_low <= share <= null_high), "orders": len(self.shares)}
@@ -125,7 +125,9 @@ class GainCurve(Result):
 
         They are not, so they are too narrow. Raises InputError for fewer members than a fit needs.
         """
-        return log_fit(np.arange(1.0, self.orders.shape[1] + 1), self.terms["joint"], level=self.level)
+        return log_fit(
+            np.arange(1.0, self.orders.shape[1] + 1), self.terms["joint"], confidence_level=self.confidence_level
+        )
 
     @property
     def statement(self) -> str:
@@ -154,7 +156,7 @@ class GainCurve(Result):
     @property
     def _deepest(self) -> float:
         lowest = self._depths(np.diff(self.null, axis=1, prepend=0.0)).min(1)
-        return float(interval(lowest, self.level)[0])
+        return float(interval(lowest, self.confidence_level)[0])
 
     def __repr__(self) -> str:
         last = self.terms["joint"][-1]
@@ -166,15 +168,18 @@ def gain_curve_of(
     components: tuple[Component, ...],
     spans: tuple[str, ...],
     label_entropy: float,
-    level: float,
+    confidence_level: float,
     order: str,
-    null: int,
+    n_permutations: int,
     n_resamples: int,
     orders: int,
 ) -> GainCurve:
     """As `Information.gain_curve` says."""
     choice("order", order, get_args(Order))
-    null, n_resamples = whole_number("null", null, 0, MAX_DRAWS), whole_number("n_resamples", n_resamples, 0, MAX_DRAWS)
+    n_permutations, n_resamples = (
+        whole_number("null", n_permutations, 0, MAX_DRAWS),
+        whole_number("n_resamples", n_resamples, 0, MAX_DRAWS),
+    )
     orders = whole_number("orders", orders, 1, MAX_DRAWS)
     members = source.members
     if order == "greedy" and source.method != "gaussian" and members > MOST_SEARCHED:
@@ -199,7 +204,7 @@ def gain_curve_of(
     triples = [_triples(rng, members, 20 if source.method == "gaussian" else 3) for _ in at_random]
     nulls: list[np.ndarray] = []
     null_shares: list[float] = []
-    for labels in shuffled_labels(source.labels, null, source.seed):
+    for labels in shuffled_labels(source.labels, n_permutations, source.seed):
         with suppress(np.linalg.LinAlgError):
             other = source.on(labels=labels)
             path = other.sweep()[0][None] if listed is None else listed
@@ -220,7 +225,7 @@ def gain_curve_of(
         shares=_shares(whole, at_random, triples) if members > 1 else np.zeros(0),
         null_shares=np.array(null_shares),
         label_entropy=label_entropy,
-        level=level,
+        confidence_level=confidence_level,
     )
 
 

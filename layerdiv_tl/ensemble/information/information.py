@@ -33,14 +33,14 @@ def information(
     ensemble: Ensemble | Float[np.ndarray, "example member option"] | np.ndarray,
     labels: Sequence[int] | Sequence[str] | np.ndarray,
     estimator: Kind | None = None,
-    null: int = 200,
+    n_permutations: int = 200,
     n_resamples: int = 200,
     seed: int = 0,
     *,
-    groups: int | None = None,
-    contrasts: int | None = None,
+    n_groups: int | None = None,
+    n_contrasts: int | None = None,
     components: Sequence[str | Component] | None = None,
-    level: float = LEVEL,
+    confidence_level: float = LEVEL,
     check: bool = True,
 ) -> Information:
     """Information-theoretic diversity (Theorem 4): I(U; Y) = relevancy + TC(U|Y) − TC(U), in bits.
@@ -80,21 +80,28 @@ def information(
     twice as many rows as dimensions.
 
     >>> votes = np.array([[0, 0], [0, 1], [1, 0], [1, 1]] * 500)
-    >>> i = information(votes, votes[:, 0] ^ votes[:, 1], null=0, n_resamples=0)
+    >>> i = information(votes, votes[:, 0] ^ votes[:, 1], n_permutations=0, n_resamples=0)
     >>> [f"{x:.2g}" for x in (i.conditional_redundancy, i.joint, i.diversity)], abs(i.relevancy + i.redundancy) < 0.01
     (['1', '1', '1'], True)
     """
     if estimator is None:
         estimator = "vote" if not isinstance(ensemble, Ensemble) and are_votes(ensemble) else "gaussian"
     choice("estimator", estimator, get_args(Kind))
-    null, n_resamples = whole_number("null", null, 0, MAX_DRAWS), whole_number("n_resamples", n_resamples, 0, MAX_DRAWS)
+    n_permutations, n_resamples = (
+        whole_number("null", n_permutations, 0, MAX_DRAWS),
+        whole_number("n_resamples", n_resamples, 0, MAX_DRAWS),
+    )
     seed = whole_number("seed", seed, 0, MAX_SEED)
-    if isinstance(level, bool) or not isinstance(level, int | float | np.number) or not 0 < level < 1:
-        raise InputError(f"level={level!r:.40} must be a number between 0 and 1.")
+    if (
+        isinstance(confidence_level, bool)
+        or not isinstance(confidence_level, int | float | np.number)
+        or not 0 < confidence_level < 1
+    ):
+        raise InputError(f"confidence_level={confidence_level!r:.40} must be a number between 0 and 1.")
     if not isinstance(check, bool | np.bool_):
         raise InputError(f"check={check!r:.40} must be True or False.")
-    level = float(level)
-    given = prepare(ensemble, labels, estimator, groups, contrasts, components)
+    confidence_level = float(confidence_level)
+    given = prepare(ensemble, labels, estimator, n_groups, n_contrasts, components)
     method: str = estimator
     if estimator == "vote":
         options = int(given.features.max()) + 1
@@ -106,8 +113,12 @@ def information(
         _refuse_small_classes(given)
         refuse_singular(cast(Gaussian, source.on()), given.spans, given.owner, given.classes)
     with one_thread():
-        found = _measured(source, null, n_resamples, level)
-        found |= checks(source, given, found, level) if check else {"fit": None, "lower_bound": None, "doubts": ()}
+        found = _measured(source, n_permutations, n_resamples, confidence_level)
+        found |= (
+            checks(source, given, found, confidence_level)
+            if check
+            else {"fit": None, "lower_bound": None, "doubts": ()}
+        )
     result = Information(
         features=features,
         owner=given.owner,
@@ -121,16 +132,16 @@ def information(
         method=method,
         warnings=given.notes,
         seed=seed,
-        level=level,
+        confidence_level=confidence_level,
         **found,
     )
     return replace(result, warnings=warnings_of(result, given.notes))
 
 
-def _measured(source: Source, null: int, n_resamples: int, level: float) -> dict[str, Any]:
+def _measured(source: Source, n_permutations: int, n_resamples: int, confidence_level: float) -> dict[str, Any]:
     """Terms, intervals and nulls."""
     estimate, y = source.on(), source.labels
-    z = NormalDist().inv_cdf(0.5 + level / 2)
+    z = NormalDist().inv_cdf(0.5 + confidence_level / 2)
     terms = estimate.totals()
     values = {"": np.array(list(terms.values())), "member": estimate.relevancies}
     if isinstance(estimate, Variational):
@@ -151,7 +162,7 @@ def _measured(source: Source, null: int, n_resamples: int, level: float) -> dict
     nulls: dict[str, list[float]] = {term: [] for term in TERMS}
     member_null: list[np.ndarray] = []
     # A shuffle may leave a member constant in a class: there is no Gaussian estimate of it, and no draw.
-    for labels in shuffled_labels(y, null, source.seed):
+    for labels in shuffled_labels(y, n_permutations, source.seed):
         with suppress(np.linalg.LinAlgError):
             other = source.on(labels=labels)
             for term, value in other.totals().items():
@@ -159,9 +170,9 @@ def _measured(source: Source, null: int, n_resamples: int, level: float) -> dict
                     nulls[term].append(value)
             member_null.append(other.relevancies)
     if source.method == "variational":
-        nulls |= {term: [np.nan] * null for term in TERMS if SHUFFLED[term] == MEMBERS}
+        nulls |= {term: [np.nan] * n_permutations for term in TERMS if SHUFFLED[term] == MEMBERS}
     else:
-        for features in shuffled_members(source.features, source.owner, y, null, source.seed):
+        for features in shuffled_members(source.features, source.owner, y, n_permutations, source.seed):
             with suppress(np.linalg.LinAlgError):
                 for term, value in source.on(features=features).totals().items():
                     if SHUFFLED[term] == MEMBERS:

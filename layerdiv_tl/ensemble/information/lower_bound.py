@@ -48,7 +48,7 @@ class LowerBound(Result):
     high: float
     rows: Float[np.ndarray, " example"]
     weights: dict[str, float]
-    level: float
+    confidence_level: float
 
     def frame(self) -> pd.DataFrame:
         """One row: `bits`, `low`, `high`, and the weights of `shares`, `discriminants` and `trees`."""
@@ -60,7 +60,11 @@ class LowerBound(Result):
 
 
 def lower_bound(
-    x: Float[np.ndarray, "example column"], y: Int[np.ndarray, " example"], classes: int, seed: int, level: float
+    x: Float[np.ndarray, "example column"],
+    y: Int[np.ndarray, " example"],
+    classes: int,
+    seed: int,
+    confidence_level: float,
 ) -> LowerBound:
     """Of any features made without labels; classes 0 … `classes` − 1, at least `FOLDS` rows of each."""
     spread = x.std(0)
@@ -79,7 +83,7 @@ def lower_bound(
         weights[f] = _likeliest(right[:, fold != f])
         rows[fold == f] = np.log2(weights[f] @ right[:, fold == f] / share[y[fold == f]])
     mean, weight, most = float(rows.mean()), weights.mean(0), float(-(share * np.log2(share)).sum())
-    half = NormalDist().inv_cdf(0.5 + level / 2) * float(rows.std(ddof=1)) / np.sqrt(len(y))
+    half = NormalDist().inv_cdf(0.5 + confidence_level / 2) * float(rows.std(ddof=1)) / np.sqrt(len(y))
     kinds = ("shares", 1), ("discriminants", len(OWN) * len(FACTORS)), ("trees", len(FACTORS))
     ends = np.cumsum([count for _, count in kinds])
     return LowerBound(
@@ -88,7 +92,7 @@ def lower_bound(
         high=min(max(0.0, mean + half), most),
         rows=rows,
         weights={name: float(weight[end - count : end].sum()) for (name, count), end in zip(kinds, ends, strict=True)},
-        level=level,
+        confidence_level=confidence_level,
     )
 
 

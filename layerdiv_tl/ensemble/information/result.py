@@ -77,7 +77,7 @@ class Information(Result):
     doubts: tuple[str, ...]
     warnings: tuple[str, ...]
     seed: int
-    level: float
+    confidence_level: float
 
     @property
     def relevancy(self) -> float:
@@ -121,8 +121,8 @@ class Information(Result):
     def frame(self) -> pd.DataFrame:
         """One row per term, in bits.
 
-        `bits` with `low`, `high`; `null` (median), `null_low`, `null_high` and `p` of the null that `shuffled`
-        names, two-sided; `inside_null`; `side`: whether it is an estimate, a lower bound, or no bound. `attrs` has
+        `bits` with `low`, `high`; `null` (median), `null_low`, `null_high` and `p` of the null that `null_model`
+        names, two-sided; `inside_null`; `bound`: whether it is an estimate, a lower bound, or no bound. `attrs` has
         the `warnings`, the test's `fit_p`, and `lower_bound`: bits, low and high.
         """
         import pandas as pd
@@ -130,7 +130,7 @@ class Information(Result):
         rows = []
         for term in TERMS:
             value, null = self.terms[term], self.null[term]
-            low, high = map(float, interval(null, self.level))
+            low, high = map(float, interval(null, self.confidence_level))
             rows.append(
                 {
                     "term": term,
@@ -142,15 +142,15 @@ class Information(Result):
                     "null_high": high,
                     "p": _two_sided(value, null),
                     "inside_null": bool(low <= value <= high),
-                    "shuffled": SHUFFLED[term],
-                    "side": _SIDE[self.method][term],
+                    "null_model": SHUFFLED[term],
+                    "bound": _SIDE[self.method][term],
                 }
             )
         frame = pd.DataFrame(rows)
         columns = ("bits", "low", "high", "null", "null_low", "null_high")
         frame.attrs["units"] = dict.fromkeys(columns, "bits")
         frame.attrs |= {"method": self.method, "rows": len(self.labels), "members": len(self.components)}
-        frame.attrs |= {"label_entropy": self.label_entropy, "level": self.level, "seed": self.seed}
+        frame.attrs |= {"label_entropy": self.label_entropy, "level": self.confidence_level, "seed": self.seed}
         frame.attrs |= {"warnings": list(self.warnings), "fit_p": self.fit.p if self.fit else None}
         if bound := self.lower_bound:
             frame.attrs["lower_bound"] = [bound.bits, bound.low, bound.high]
@@ -164,7 +164,7 @@ class Information(Result):
         """
         import pandas as pd
 
-        null_low, null_high = interval(self.member_null, self.level)
+        null_low, null_high = interval(self.member_null, self.confidence_level)
         columns = {
             "span": self.spans,
             "relevancy": self._estimate.relevancies,
@@ -180,10 +180,10 @@ class Information(Result):
 
     def bounds(self) -> Bounds:
         """Eq. 12's bounds of the error beside the errors observed, from a variational estimate of I. See `Bounds`."""
-        return bounds_of(self._source.classifier, self.label_entropy, self.options, self.correct, self.level)
+        return bounds_of(self._source.classifier, self.label_entropy, self.options, self.correct, self.confidence_level)
 
     def gain_curve(
-        self, order: Order = "depth", *, null: int = 50, n_resamples: int = 50, orders: int = 10
+        self, order: Order = "depth", *, n_permutations: int = 50, n_resamples: int = 50, orders: int = 10
     ) -> GainCurve:
         """Every term as members are added one by one (Theorems 5-8, Fig. 2 and 6), with what noise would give.
 
@@ -197,9 +197,11 @@ class Information(Result):
 
         Raises InputError for an unknown order, and for the greedy one of more than 40 members unless Gaussian.
         """
-        about = (self.components, self.spans, self.label_entropy, self.level)
+        about = (self.components, self.spans, self.label_entropy, self.confidence_level)
         with one_thread():
-            return replace(gain_curve_of(self._source, *about, order, null, n_resamples, orders), doubts=self.doubts)
+            return replace(
+                gain_curve_of(self._source, *about, order, n_permutations, n_resamples, orders), doubts=self.doubts
+            )
 
     def __repr__(self) -> str:
         told = ", ".join(f"{term} {self.terms[term]:.3g}" for term in TERMS)

@@ -26,8 +26,8 @@ NAMES = {
     "diversity_centered": "diversity, centered",
     "net": "net",
     "relevancy": "relevancy",
-    "relative": "relative norm",
-    "influence": "block influence",
+    "relative_norm": "relative norm",
+    "block_influence": "block influence",
     "loss": "growth of the loss",
     "accuracy": "right answers lost",
 }

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from ..._checks import choice, some_of
-from ...replication.correlation import AVERAGE, COEFFICIENTS, READINGS, Reading
+from ...replication.correlation import AGGREGATIONS, AVERAGE, COEFFICIENTS, Aggregation
 from .. import style
 from .layout import arrange, beneath, between, buttons, tilted, wrapped
 
@@ -26,7 +26,7 @@ _MEANING = {
     "final": "final: last junction, over models",
 }
 # The last junction has no depth that all models could share: Student's test over models is right.
-_TEST = {"pooled": "p_permutation", "per_model": "p_permutation", "final": "p_student"}
+_TEST = {"pooled": "p_permutation", "per_model": "p_permutation", "final": "p_t"}
 _LEGEND = (
     f"Full: p < {SIGNIFICANT}; hollow: p ≥ {SIGNIFICANT}; hatched: not tested. Whiskers: 95 % intervals over models. "
     "The test gives models the curves of others of their depth, for all may change at the same depth; at the last "
@@ -36,7 +36,7 @@ _LEGEND = (
 
 def correlation_bars(
     table: pd.DataFrame,
-    reading: Reading = "pooled",
+    aggregation: Aggregation = "pooled",
     metrics: Sequence[str] | None = None,
     title: str | None = None,
 ) -> go.Figure:
@@ -50,17 +50,17 @@ def correlation_bars(
         Of the table, in this order; None takes the paper's three, what softmax sees of two of them, and
         cross-entropy.
 
-    A bar is full where `p_permutation` (in the reading "final", which has no depth, `p_student`) is below 0.05,
+    A bar is full where `p_permutation` (in the reading "final", which has no depth, `p_t`) is below 0.05,
     hollow where it is not, hatched where there is no test. The hover has all that the table has. Raises
     InputError for an unknown reading and metrics that the table lacks.
     """
-    choice("reading", reading, READINGS)
+    choice("aggregation", aggregation, AGGREGATIONS)
     there = list(dict.fromkeys(table["metric"]))
     metrics = [m for m in METRICS if m in there] or there if metrics is None else some_of("metrics", metrics, there)
     tasks = list(dict.fromkeys(table["task"]))
     at = [place + 0.3 * (task == AVERAGE) for place, task in enumerate(tasks)]
     cells: dict[Any, pd.DataFrame] = {
-        key: rows.set_index("task").loc[tasks] for key, rows in table.groupby(["reading", "coefficient", "metric"])
+        key: rows.set_index("task").loc[tasks] for key, rows in table.groupby(["aggregation", "coefficient", "metric"])
     }
     figure = make_subplots(
         rows=len(COEFFICIENTS),
@@ -72,7 +72,7 @@ def correlation_bars(
     figure.update_annotations(font={"size": 13}, x=0, xanchor="left")
     traces = [(kind, metric) for kind in COEFFICIENTS for metric in metrics]
     for kind, metric in traces:
-        rows = cells[reading, kind, metric]
+        rows = cells[aggregation, kind, metric]
         figure.add_bar(
             x=at,
             legendgroup=metric,
@@ -81,7 +81,7 @@ def correlation_bars(
             hoverinfo="text",
             row=COEFFICIENTS.index(kind) + 1,
             col=1,
-            **_bars(rows, reading, kind, metric, _color(metric, metrics)),
+            **_bars(rows, aggregation, kind, metric, _color(metric, metrics)),
         )
     for metric in metrics:
         # A bar's own entry would be hollow where its first bar is.
@@ -90,13 +90,13 @@ def correlation_bars(
             y=[None],
             mode="markers",
             marker={"symbol": "square", "size": 11, "color": _color(metric, metrics)},
-            name=html.escape(_signed(metric, int(cells[reading, COEFFICIENTS[0], metric]["sign"].iloc[0]))),
+            name=html.escape(_signed(metric, int(cells[aggregation, COEFFICIENTS[0], metric]["sign"].iloc[0]))),
             legendgroup=metric,
             row=1,
             col=1,
         )
     entries = []
-    for one in READINGS:
+    for one in AGGREGATIONS:
         new = [_bars(cells[one, kind, m], one, kind, m, _color(m, metrics), flat=True) for kind, m in traces]
         update = {key: [trace[key] for trace in new] for key in new[0]}
         entries.append({"label": _MEANING[one], "method": "restyle", "args": [update, list(range(len(traces)))]})
@@ -106,7 +106,7 @@ def correlation_bars(
         _LEGEND,
         plot=560,
         below=72 + tilted(tasks),
-        menus=[buttons(entries, READINGS.index(reading))],
+        menus=[buttons(entries, AGGREGATIONS.index(aggregation))],
         headings=True,
     )
     figure.update_layout(barmode="group", bargap=0.22, bargroupgap=0.06)
@@ -114,10 +114,12 @@ def correlation_bars(
     return figure.update_yaxes(title_text="r of sign × metric", range=[-1.05, 1.05])
 
 
-def _bars(rows: pd.DataFrame, reading: str, kind: str, metric: str, color: str, flat: bool = False) -> dict[str, Any]:
+def _bars(
+    rows: pd.DataFrame, aggregation: str, kind: str, metric: str, color: str, flat: bool = False
+) -> dict[str, Any]:
     """Heights, whiskers, fillings and hovers of one trace; `flat` names nested ones as a button does."""
     r, low, high = (rows[column].to_numpy(dtype=float) for column in ("r", "low", "high"))
-    p = rows[_TEST[reading]].to_numpy(dtype=float)
+    p = rows[_TEST[aggregation]].to_numpy(dtype=float)
     fills = [style.CLEAR if value >= SIGNIFICANT else color for value in p]
     shapes = ["" if np.isfinite(value) else "/" for value in p]
     spread = {
@@ -145,7 +147,7 @@ def _bars(rows: pd.DataFrame, reading: str, kind: str, metric: str, color: str, 
 def _hover(task: str, row: pd.Series, kind: str, metric: str) -> str:
     tests = "<br>".join(
         f"{label} {style.number(row[column])}"
-        for label, column in (("p, models permuted", "p_permutation"), ("p, Student", "p_student"))
+        for label, column in (("p, models permuted", "p_permutation"), ("p, Student", "p_t"))
         if np.isfinite(row[column])
     )
     lines = [

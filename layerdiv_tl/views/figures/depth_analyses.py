@@ -84,13 +84,13 @@ def size_bars(sizes: ResidualNorms, title: str | None = None) -> go.Figure:
         if any(component.repeat for component in layers):
             where += f" in order of use ({layers[change.layer].label.rpartition('.')[0]})"
         said = f" Vertical: where layers begin to write less, {where}, p = {style.number(change.p)}."
-    panels = {"relative": "‖write‖ / ‖stream it is added to‖", "cosine": "Cosine of the write and that stream"}
+    panels = {"relative_norm": "‖write‖ / ‖stream it is added to‖", "cosine": "Cosine of the write and that stream"}
     figure = _bars(
         sizes,
         panels,
         title or f"How much each layer of {sizes.model} writes",
         _BARS.replace("Bars", "Bars and dots") + said,
-        ["relative"],
+        ["relative_norm"],
     )
     if change is not None:
         starts = [i for i, c in enumerate(sizes.components) if i == 0 or _place(sizes.components[i - 1]) != _place(c)]
@@ -107,9 +107,9 @@ def size_bars(sizes: ResidualNorms, title: str | None = None) -> go.Figure:
 def skip_bars(skip: Skip, title: str | None = None) -> go.Figure:
     """What skipping each layer does to the answer, to the loss, and to the layers behind it."""
     panels = {
-        "output": "Change of the answer",
+        "output_change": "Change of the answer",
         "loss": "Growth of the loss",
-        "later": "Change of the later layers' writes, their mean",
+        "downstream_change": "Change of the later layers' writes, their mean",
     }
     title = title or f"What {skip.model} does without each {_PART[skip.part]}"
     return _bars(skip, panels, title, f"Each {_PART[skip.part]} in turn: {_mode(skip)}. {_BARS}")
@@ -117,7 +117,7 @@ def skip_bars(skip: Skip, title: str | None = None) -> go.Figure:
 
 def lens_bars(lens: LogitLens, title: str | None = None) -> go.Figure:
     """KL divergence and top-k overlap of every junction's answer and the last one."""
-    panels = {"kl": "KL(junction ‖ last)", "overlap": f"Overlap of the {lens.k} likeliest tokens"}
+    panels = {"kl": "KL(junction ‖ last)", "topk_overlap": f"Overlap of the {lens.k} likeliest tokens"}
     norm = "each junction's own norm" if lens.norm == "recomputed" else "the last stream's norm"
     bars = _BARS.replace("means over tokens", "means over texts of their means over tokens")
     title = title or f"What {lens.model} would answer at every junction"
@@ -148,14 +148,14 @@ def skip_map(skip: Skip, title: str | None = None) -> go.Figure:
     """
     pairs = skip.by_pair()
     rows, columns = ({c.label: i for i, c in enumerate(names)} for names in (skip.components, skip.layers))
-    at = pairs["component"].map(rows).to_numpy(dtype=int), pairs["later"].map(columns).to_numpy(dtype=int)
+    at = pairs["component"].map(rows).to_numpy(dtype=int), pairs["downstream_layer"].map(columns).to_numpy(dtype=int)
     z = np.full((len(rows), len(columns)), np.nan)
     z[at] = pairs["effect"]
     hover = np.full(z.shape, "", dtype=object)
     hover[at] = [
         f"{line}<br>maximum {style.number(most)}<br>in {html.escape(later)}"
         for line, later, most in zip(
-            hover_lines(pairs, {"effect": "effect"}), pairs["later"], pairs["effect_max"], strict=True
+            hover_lines(pairs, {"effect": "effect"}), pairs["downstream_layer"], pairs["effect_max"], strict=True
         )
     ]
     title = title or f"What later layers of {skip.model} do differently without each {_PART[skip.part]}"
@@ -208,7 +208,7 @@ def layer_map(maps: LayerMaps, title: str | None = None) -> go.Figure:
     figure = _map(
         frame["error"].to_numpy().reshape(shape), np.reshape(hover, shape), maps.components, "error", signed=False
     )
-    row = maps.diagonal().iloc[0]
+    row = maps.depth_alignment().iloc[0]
     said = "‖y − ŷ‖ / ‖y‖ on texts that the maps were not made from. The best target is "
     said += f"{style.number(row.distance)} {between(row.distance_low, row.distance_high)} of the depth away; "
     said += f"by chance {style.number(row.chance)}."

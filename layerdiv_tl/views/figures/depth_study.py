@@ -17,7 +17,7 @@ Along = Literal["relative", "layer"]
 # Analysis, column of its frame -> heading.
 _PANELS = {
     ("residual_norms", "relative_median"): "‖write‖ / ‖stream‖ of every layer, median over tokens",
-    ("skip_future", "output"): "Change of later answers without the layer at earlier tokens, ‖Δ softmax‖₂",
+    ("skip_future", "output_change"): "Change of later answers without the layer at earlier tokens, ‖Δ softmax‖₂",
     ("skip", "loss"): "Growth of the loss without the layer, nats",
     ("logit_lens", "kl"): "KL(answer behind the layer ‖ last answer), nats",
 }

@@ -51,7 +51,7 @@ def term_bars(information: Information, title: str | None = None) -> go.Figure:
         width=0.66,
         name="what noise gives (95 %)",
         marker={"color": style.NEUTRAL, "opacity": 0.35, "line": {"width": 0}},
-        hovertext=[f"{row.shuffled}: {between(row.null_low, row.null_high)} bits" for row in frame.itertuples()],
+        hovertext=[f"{row.null_model}: {between(row.null_low, row.null_high)} bits" for row in frame.itertuples()],
         hoverinfo="text",
     )
     figure.add_scatter(
@@ -68,8 +68,8 @@ def term_bars(information: Information, title: str | None = None) -> go.Figure:
             "color": style.NEUTRAL,
         },
         hovertext=[
-            f"<b>{_NAMES[row.term]}</b><br>{style.number(row.bits)} {between(row.low, row.high)} bits ({row.side})<br>"
-            f"null, {row.shuffled}: {between(row.null_low, row.null_high)}, p = {style.number(row.p)}"
+            f"<b>{_NAMES[row.term]}</b><br>{style.number(row.bits)} {between(row.low, row.high)} bits ({row.bound})<br>"
+            f"null, {row.null_model}: {between(row.null_low, row.null_high)}, p = {style.number(row.p)}"
             for row in frame.itertuples()
         ],
         hoverinfo="text",
@@ -165,7 +165,7 @@ def bound_bars(bounds: Bounds, title: str | None = None) -> go.Figure:
     Hollow marks are bounds that an information estimated from below does not keep valid.
     """
     frame = bounds.frame()
-    is_bound = frame["what"] == "bound"
+    is_bound = frame["kind"] == "bound"
     hollow = is_bound & ~frame["valid"].fillna(True).astype(bool)
     figure = go.Figure(
         go.Scatter(

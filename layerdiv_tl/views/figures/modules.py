@@ -35,7 +35,7 @@ def module_shares(decomposition: Decomposition, title: str | None = None, height
             columns = [f"{term}_share{suffix}" for term in _TERMS]
             offset = (number - (len(frame) - 1) / 2) * width
             bounds = [whiskers(row, at) for at in columns]
-            count = float(row["count_share"].iloc[0])
+            count = float(row["member_share"].iloc[0])
             figure.add_bar(
                 x=np.arange(len(_TERMS)) + offset,
                 y=[float(row[at].iloc[0]) for at in columns],

@@ -107,13 +107,13 @@ def _share_hover(row: Any) -> str:
     return (
         f"<b>{html.escape(row.model)}</b><br>{style.MODULE_NAME[row.module]}, {_PANELS[row.term, row.gauge]}<br>"
         f"share {row.share:.1%}, {over}<br>"
-        f"share of the members {row.count_share:.1%}, excess {row.excess:+.1%}"
+        f"share of the members {row.member_share:.1%}, excess {row.excess:+.1%}"
     )
 
 
 def _edges(shares: pd.DataFrame, model: str, modules: Sequence[str]) -> list[float]:
     """Where modules would meet if each held its share of the members."""
-    counts = shares[shares["model"] == model].set_index("module")["count_share"]
+    counts = shares[shares["model"] == model].set_index("module")["member_share"]
     return counts[[module for module in modules if module in counts]].cumsum().tolist()[:-1]
 
 
@@ -124,7 +124,7 @@ def tradeoff_steps(tradeoff: TradeOff, title: str | None = None) -> go.Figure:
     """
     frame = tradeoff.frame()
     share, low, high = (frame[column].to_numpy(dtype=float) for column in ("share", "low", "high"))
-    moved = frame["together"] + frame["apart"]
+    moved = frame["same_sign"] + frame["opposite_sign"]
     figure = go.Figure(
         go.Bar(
             x=list(range(len(frame))),
@@ -139,7 +139,7 @@ def tradeoff_steps(tradeoff: TradeOff, title: str | None = None) -> go.Figure:
                 "width": 5,
                 "color": style.LIGHT.zero,
             },
-            hovertext=[_steps_hover(row, tradeoff.level) for row in frame.itertuples()],
+            hovertext=[_steps_hover(row, tradeoff.confidence_level) for row in frame.itertuples()],
             hoverinfo="text",
         )
     )
@@ -176,11 +176,11 @@ def tradeoff_steps(tradeoff: TradeOff, title: str | None = None) -> go.Figure:
     )
 
 
-def _steps_hover(row: Any, level: float) -> str:
+def _steps_hover(row: Any, confidence_level: float) -> str:
     return (
-        f"<b>accuracy {row.accuracy}</b><br>together {row.together}, apart {row.apart}, "
-        f"one does not move {row.neither}<br>share together {style.number(row.share)}, "
-        f"{level:.0%} {between(row.low, row.high)}"
+        f"<b>accuracy {row.accuracy}</b><br>together {row.same_sign}, apart {row.opposite_sign}, "
+        f"one does not move {row.unchanged}<br>share together {style.number(row.share)}, "
+        f"{confidence_level:.0%} {between(row.low, row.high)}"
     )
 
 
@@ -221,7 +221,7 @@ def scaling_curve(
                 line={"width": 0, "color": color},
                 fill="tonexty" if edge == "high" else None,
                 fillcolor=style.faint(color),
-                name=f"{fit.level:.0%} band of the curve",
+                name=f"{fit.confidence_level:.0%} band of the curve",
                 showlegend=edge == "high",
                 hoverinfo="skip",
             )
@@ -250,7 +250,7 @@ def scaling_curve(
     slope, bent, aic = rows["slope"], rows["curvature"], rows["aic_difference"]
     tested = f", p = {style.number(slope.p)}" if np.isfinite(slope.p) else ""
     subtitle = (
-        f"b = {style.number(slope.estimate)}, {fit.level:.0%} {between(slope.low, slope.high)}{tested}. Curvature "
+        f"b = {style.number(slope.estimate)}, {fit.confidence_level:.0%} {between(slope.low, slope.high)}{tested}. Curvature "
         f"{style.number(bent.estimate)} {between(bent.low, bent.high)}; below 0 returns diminish. AIC of a "
         f"straight line less that of the logarithm: {style.number(aic.estimate)}."
     )

@@ -108,7 +108,7 @@ def drop_curve(plan: DropPlan, quantity: Effect = "loss", title: str | None = No
 
 def drop_components(plan: DropPlan, title: str | None = None) -> go.Figure:
     """The score of every candidate in stream order, colored by module; what goes is solid and has its place."""
-    frame, figure = plan.components(), go.Figure()
+    frame, figure = plan.scores(), go.Figure()
     modules = np.array([c.module for c in plan.candidates], dtype=object)
     unit = f" {frame.attrs['units']['score']}".rstrip()
     for module in dict.fromkeys(modules):
@@ -123,14 +123,14 @@ def drop_components(plan: DropPlan, title: str | None = None) -> go.Figure:
                 "color": [color if goes else style.faint(color, _STAYS) for goes in some["drop"]],
                 "line": {"width": 0},
             },
-            text=[str(place) if place else "" for place in some["place"]],
+            text=[str(place) if place else "" for place in some["drop_order"]],
             textposition="outside",
             textangle=0,
             cliponaxis=False,
             hovertext=[
                 f"<b>{html.escape(label)}</b><br>score {style.number(score)}{unit}<br>"
                 + (f"dropped, number {place}" if place else "stays")
-                for label, score, place in zip(some["component"], some["score"], some["place"], strict=True)
+                for label, score, place in zip(some["component"], some["score"], some["drop_order"], strict=True)
             ],
             hoverinfo="text",
         )
@@ -162,7 +162,7 @@ def _curve_hover(row: Any, called: str, quantity: str, gone: Sequence[Component]
 
 def _compared(plan: DropPlan, quantity: str) -> str:
     """What the plan is beside others that drop as much, on the same rows."""
-    frame = plan.against()
+    frame = plan.compare()
     named = {INFLUENCE: "block influence's", RANDOM: "the random plans' mean"}
     ends = (frame[quantity + end] for end in ("", "_low", "_high"))
     said = [
@@ -170,6 +170,6 @@ def _compared(plan: DropPlan, quantity: str) -> str:
         for other, value, low, high in zip(frame["other"], *ends, strict=True)
     ]
     text = f"With {len(plan.dropped)} gone the plan's {quantity} is {' and '.join(said)}"
-    for beaten in frame.loc[frame["other"] == RANDOM, "beaten"]:
+    for beaten in frame.loc[frame["other"] == RANDOM, "win_rate"]:
         text += f"; {100 * beaten:.0f} % of random plans have a higher loss"
     return text + ", on the same rows."

@@ -43,7 +43,7 @@ def reweighting_bars(reweighting: Reweighting, title: str | None = None) -> go.F
         f"{int(after.rows)} rows not learned from: accuracy {_with(before, 'accuracy')} → {_with(after, 'accuracy')}, "
         f"gain {_with(after, 'accuracy_gain')}; cross-entropy {_with(before, 'cross_entropy')} → "
         f"{_with(after, 'cross_entropy')} nats, saved {_with(after, 'cross_entropy_gain')}. "
-        f"Learned from {int(reweighting.trained.sum())} rows."
+        f"Learned from {int(reweighting.is_train.sum())} rows."
     )
     arrange(figure, title or "Weights of components (1: the model itself, 0: silenced)", subtitle, plot=300, below=88)
     figure.update_layout(barmode="overlay")
