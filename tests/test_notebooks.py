@@ -106,7 +106,7 @@ def test_a_reader_on_the_web_sees_it_all(name: str) -> None:
             assert "Warning" not in output.get("text", ""), f"a warning: {cell.source}"
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("name", book.NAMES)
 def test_it_says_again_what_it_said(name: str) -> None:
     """From a fresh kernel, numbers that matter are the committed ones; exercises tell empty, wrong and right apart."""

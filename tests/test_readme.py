@@ -8,7 +8,7 @@ import pytest
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_first_examples_run(smol, tmp_path, monkeypatch):
     """The Python examples that need nothing but the default model, one after the other, as a reader would."""
     monkeypatch.chdir(tmp_path)

@@ -33,7 +33,7 @@ def interval_note(count: int, over: str = "rows", confidence_level: float = LEVE
 
 
 def mean_interval(
-    values: Float[np.ndarray, example * rest], confidence_level: float = LEVEL
+    values: Float[np.ndarray, "example *rest"], confidence_level: float = LEVEL
 ) -> tuple[Float[np.ndarray, "*rest"], Float[np.ndarray, "*rest"]]:
     """(low, high) of the mean over examples, in the units of `values`; NaN for fewer than `LEAST` examples.
 
@@ -52,8 +52,8 @@ def mean_interval(
 
 
 def leave_one_out(
-    sums: Float[np.ndarray, example * rest], counts: Float[np.ndarray, example * rest] | None = None
-) -> Float[np.ndarray, example * rest]:
+    sums: Float[np.ndarray, "example *rest"], counts: Float[np.ndarray, "example *rest"] | None = None
+) -> Float[np.ndarray, "example *rest"]:
     """The mean over all examples but one, for each example in turn: what `jackknife` makes an interval of.
 
     `counts` (broadcast against `sums`) makes it a ratio of sums, such as a mean over the tokens of texts.
@@ -67,7 +67,7 @@ def leave_one_out(
 
 def jackknife(
     estimate: Any,
-    left_out: Float[np.ndarray, example * rest],
+    left_out: Float[np.ndarray, "example *rest"],
     confidence_level: float = LEVEL,
     within: tuple[float, float] = (-np.inf, np.inf),
 ) -> tuple[Float[np.ndarray, "*rest"], Float[np.ndarray, "*rest"]]:
@@ -98,7 +98,9 @@ def jackknife(
 
 
 def cluster_means(
-    sums: Float[np.ndarray, cluster * rest], counts: Float[np.ndarray, cluster * rest], confidence_level: float = LEVEL
+    sums: Float[np.ndarray, "cluster *rest"],
+    counts: Float[np.ndarray, "cluster *rest"],
+    confidence_level: float = LEVEL,
 ) -> tuple[Float[np.ndarray, "*rest"], Float[np.ndarray, "*rest"], Float[np.ndarray, "*rest"]]:
     """(mean, low, high) over tokens that come in clusters, such as texts: Σ sums / Σ counts.
 
@@ -151,7 +153,7 @@ def resamples(n: int, n_resamples: int = 1000, seed: int = 0) -> Float[np.ndarra
 
 
 def interval(
-    drawn: Float[np.ndarray, draw * rest], confidence_level: float = LEVEL
+    drawn: Float[np.ndarray, "draw *rest"], confidence_level: float = LEVEL
 ) -> tuple[Float[np.ndarray, "*rest"], Float[np.ndarray, "*rest"]]:
     """(low, high) percentiles over the draws that have a value, interpolated linearly; NaN where none has.
 
@@ -210,7 +212,7 @@ class RunningMean:
         powers = [np.ones(()), moved, moved**2, moved**3]
         self._add(np.ones(()), sums, {(a, b): float(count) ** a * powers[b] for a, b in _POWERS}, sums < 0)
 
-    def add_examples(self, values: Float[np.ndarray, example * rest]) -> None:
+    def add_examples(self, values: Float[np.ndarray, "example *rest"]) -> None:
         """Several clusters of one value each, those without one (NaN) left out: independent examples."""
         known = np.isfinite(values)
         every = bool(known.all())
@@ -264,8 +266,8 @@ class RunningMean:
 
 
 def paired_interval(
-    differences: Float[np.ndarray, example * rest],
-    counts: Float[np.ndarray, example * rest] | None = None,
+    differences: Float[np.ndarray, "example *rest"],
+    counts: Float[np.ndarray, "example *rest"] | None = None,
     confidence_level: float = LEVEL,
 ) -> tuple[Float[np.ndarray, "*rest"], Float[np.ndarray, "*rest"]]:
     """(low, high) of the difference of two shares on the same examples, such as an accuracy gained.

@@ -20,8 +20,8 @@ class Norm:
     `eps` None is a map that divides by nothing, as where a model has no final norm: its statistic is 1.
     """
 
-    gain: Float[Tensor, d]
-    bias: Float[Tensor, d] | None
+    gain: Float[Tensor, " d"]
+    bias: Float[Tensor, " d"] | None
     centered: bool
     eps: float | None
 

@@ -203,7 +203,7 @@ def _reading(
             null,
             -1,
             unit,
-            f"{what}; the interval is interval_over {len(known)} {interval_over}",
+            f"{what}; the interval is over {len(known)} {interval_over}",
         )
     # Two models read the same texts and may err alike: as wide as that makes the interval of their mean.
     enough = np.isfinite([lows, highs]).all()

@@ -442,7 +442,7 @@ class Study(Result):
             {model: (shape, seed)}, as `ld.zoo.seeds(names)` makes it for the zoo's models, where models of one
             shape differ in their training seed only. Every estimate of claims 1-8 is then made once for each
             seed, from the shapes that all seeds have; their mean stands in the table (of logarithms for
-            ratios of claim 8, of Fisher's z for the correlation of claim 1) with Student's interval `interval_over` seeds,
+            ratios of claim 8, of Fisher's z for the correlation of claim 1) with Student's interval over seeds,
             which three are needed for. It says how far the same shapes trained again would differ, not other
             shapes. There is no p, `draws` and `seed` play no part, and models that are not named, or whose shape a
             seed lacks, are left out. `pairs` speak of shapes: one of one seed stands for all. `attrs` holds

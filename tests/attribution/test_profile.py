@@ -98,7 +98,7 @@ def center(x):
     return x - x.mean(-1, keepdims=True)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("unit", ["sublayer", "head", "neuron"])
 def test_equals_the_logits_form_on_smollm2(smol, unit):
     """49152 ids: bias, diversity and net to 1e-5, from the same pass, logits formed in float64."""

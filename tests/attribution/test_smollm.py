@@ -6,7 +6,7 @@ import pytest
 import layerdiv_tl as ld
 from tests.oracles.brute_force import reference
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.full
 
 PROMPTS = [
     "Review: The room was cold and nobody cared.\nSentiment:",

@@ -13,7 +13,7 @@ from layerdiv_tl.ensemble.information.fit import gaussian_fit
 from layerdiv_tl.ensemble.information.gaussian import normal_scores
 from layerdiv_tl.ensemble.information.lower_bound import lower_bound
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.full
 ROWS = 2000
 
 

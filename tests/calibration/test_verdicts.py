@@ -23,7 +23,7 @@ from layerdiv_tl.replication.claims import _trades
 from layerdiv_tl.replication.correlation import _along_depth, _Curves, _permuted, _products, student_p
 from layerdiv_tl.replication.depth_claims import _ratio, _without_each
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.full
 
 TIMES = 250
 # 5 % and 2.5 standard errors of a rate over so many.

@@ -111,7 +111,7 @@ def test_lists_load_no_model_library():
     assert shown.stdout.splitlines()[-1] == "[]"
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_demo(tmp_path, smol):
     """In an empty folder: tables, frames that agree with the page's numbers, a page; model above chance."""
     command = [str(Path(sys.executable).with_name("layerdiv")), "demo", "--json"]

@@ -26,7 +26,7 @@ ASKED = [
 ]
 # The names here of what the released code skips.
 PARTS = {"layer": "layer", "attn": "attention", "mlp": "mlp"}
-MODELS = ["stories", pytest.param("smol", marks=pytest.mark.slow)]
+MODELS = ["stories", pytest.param("smol", marks=pytest.mark.full)]
 
 
 @pytest.fixture(scope="module", params=MODELS)

@@ -237,7 +237,7 @@ def test_mean_error_is_small_at_129_members_and_2000_rows(kind):
     assert (np.abs(off) < 3 * np.std(numbers, 0) / 10).all()
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize(("members", "rows"), [(8, 500), (8, 5000), (61, 2000), (129, 2000), (129, 5000)])
 @pytest.mark.parametrize("kind", ["independent", "equicorrelated", "block"])
 def test_intervals_cover_the_truth(kind, members, rows):

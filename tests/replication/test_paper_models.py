@@ -73,7 +73,7 @@ def test_the_default_model_is_the_one_loaded(smol_entry):
     assert not smol_entry.papers
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_default_entry_is_the_default_model(smol, smol_entry):
     assert smol.name == smol_entry.name
     assert len(smol.components()) == smol_entry.components

@@ -282,7 +282,7 @@ def test_two_processes_share_a_folder(folder, words_json, undisturbed, tmp_path)
         assert [bool(text) for text in printed] == [True, name == "unrelated"]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_accelerate_launches_it(folder, words_json, undisturbed, tmp_path):
     """`accelerate launch -m layerdiv_tl run …` with two processes on the CPU: the same bytes."""
     launch = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2"]

@@ -473,7 +473,7 @@ def _says(asked, run=run_study):
     assert "Error:" not in told, asked
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_of_the_default_model_every_number_counts(smol, tmp_path):
     """Zeroed wherever one number in 576 of a matrix is missed, it is another model; untouched, the same."""
     before = fingerprint(smol)

@@ -162,7 +162,7 @@ def test_what_cannot_be_fitted(bpe):
         own(["yes", "no"]).resolve(None)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_papers_options_are_single_tokens_of_the_default_model(smol):
     from layerdiv_tl.tasks.paper import PAPER
 

@@ -523,7 +523,7 @@ def test_a_large_text_is_drawn_at_once(browser, tmp_path):
         assert took[2] < 250, took  # a loaded machine; 25 ms where it is not
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_page_of_the_default_model_is_small(smol, browser, tmp_path):
     """128 tokens, all 331 sublayers and heads, with what each promotes at every token: below 10 MB, and it works."""
     ids = smol.tokenizer(read("explorer.js"))["input_ids"][:128]

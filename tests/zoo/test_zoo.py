@@ -266,7 +266,7 @@ def test_the_list_holds_what_it_should():
     assert all(any(dataclasses.replace(m, shared=False) == other for other in LIST) for m in LIST if m.shared)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_training_again_goes_the_same_way(tmp_path):
     """A small model trained anew for some of its steps has learned what its log says it had at that step.
 
