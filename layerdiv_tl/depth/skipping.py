@@ -209,7 +209,7 @@ def skip(
     text = np.concatenate([batch.text for batch in found])
     order = np.argsort(text, kind="stable")
     output, loss, position = (
-        np.concatenate([getattr(b, name) for b in found])[order] for name in ("output", "loss", "position")
+        np.concatenate([getattr(b, name) for b in found])[order] for name in ("output_change", "loss", "position")
     )
     said = ("published" if isinstance(cuts, str) else ", ".join(f"{cut:g}" for cut in cuts)) if future else "none"
     return Skip(
