@@ -13,6 +13,7 @@ from layerdiv_tl.model.capture import inference_mode_for
 from layerdiv_tl.model.patched_forward import Replay
 from tests.conftest import TEXTS, gpt2, llama
 from tests.oracles.families import FAMILIES
+from tests.oracles.tokenizers import word_tokenizer
 
 IDS = [[5, 1, 4, 1, 5, 9, 2, 6, 8, 30, 11], [3, 14, 15], [17, 11, 60, 0, 7]]
 # Where each family keeps its blocks, and which modules of one give exactly what is added to the stream.
@@ -598,14 +599,8 @@ def test_a_planted_linear_relation_is_recovered():
 
 def test_other_tokenizers_meet_where_tokens_of_both_end(stories):
     """Tokens are compared where both texts so far are the same characters."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
     text = "Lily and Ben went to the park"
-    vocabulary = {word: n for n, word in enumerate(["?", *text.split()])}
-    words = Tokenizer(models.WordLevel(vocabulary, unk_token="?"))
-    words.pre_tokenizer = pre_tokenizers.Whitespace()
-    other = ld.load_model(llama(), tokenizer=PreTrainedTokenizerFast(tokenizer_object=words, unk_token="?"))
+    other = ld.load_model(llama(), tokenizer=word_tokenizer(["?", *text.split()]))
     (here, there), [(one, two)] = _aligned((stories, other), [text], 0)
     assert two.tolist() == list(range(7))
     ends = stories.tokenizer(text, return_offsets_mapping=True)["offset_mapping"]

@@ -16,6 +16,7 @@ import layerdiv_tl as ld
 from layerdiv_tl.ensemble.intervals import jackknife
 from tests.conftest import llama
 from tests.oracles.families import FAMILIES
+from tests.oracles.tokenizers import word_tokenizer
 
 VOCAB = 61
 # Where each family keeps its blocks and final norm, and which modules of a block give exactly what is added.
@@ -34,17 +35,6 @@ EFFECTS = ("loss", "accuracy")
 
 def close(a, b, tolerance=1e-5):
     np.testing.assert_allclose(np.asarray(a, dtype=float), np.asarray(b, dtype=float), rtol=tolerance, atol=tolerance)
-
-
-def words(size=VOCAB):
-    """A tokenizer of the words w0, w1, …, each its own number."""
-    from tokenizers import Tokenizer, pre_tokenizers
-    from tokenizers.models import WordLevel
-    from transformers import PreTrainedTokenizerFast
-
-    tokenizer = Tokenizer(WordLevel({f"w{i}": i for i in range(size)}, unk_token="w0"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="w0")
 
 
 def texts(count, longest=9, seed=0, vocabulary=VOCAB):
@@ -208,7 +198,7 @@ def direct(plain, model, rows, task, part):
 @pytest.fixture(scope="module", params=["gpt2", "neox_parallel", "gemma2", "qwen3"])
 def case(request):
     """(model, plain model, rows as ids, task of the same rows)."""
-    model = ld.load_model(FAMILIES[request.param](), tokenizer=words())
+    model = ld.load_model(FAMILIES[request.param](), tokenizer=word_tokenizer())
     rows = texts(10)
     task = asked(rows, [7, 11, 30], np.arange(10) % 3)
     return model, Plain(model.architecture.root, request.param), rows, task
@@ -312,7 +302,7 @@ def knowing(seed=0, classes=3, per_class=20):
     rng = np.random.default_rng(seed)
     labels = np.repeat(np.arange(classes), per_class)
     rows = [[*rng.integers(10, VOCAB, 4).tolist(), 3 + int(label)] for label in labels]
-    return ld.load_model(root, tokenizer=words()), asked(rows, [40, 41, 42], labels)
+    return ld.load_model(root, tokenizer=word_tokenizer()), asked(rows, [40, 41, 42], labels)
 
 
 def test_relevancy_is_nothing_for_the_useless_and_at_most_the_labels_entropy():
@@ -550,7 +540,7 @@ def test_a_plan_scores_on_some_rows_and_measures_on_others(family, part):
 def test_a_plan_is_not_chosen_by_the_rows_that_measure_it():
     """Where the two halves of a task prefer different plans, the plan is the scoring half's."""
     root = llama(num_hidden_layers=4)
-    plain, model = Plain(root, "llama"), ld.load_model(root, tokenizer=words())
+    plain, model = Plain(root, "llama"), ld.load_model(root, tokenizer=word_tokenizer())
     disagreed = 0
     for seed in range(8):
         rows = texts(12, seed=seed)
@@ -744,7 +734,7 @@ def test_uses_of_a_reused_layer_go_one_by_one(tmp_path):
 
 def test_batches_do_not_matter():
     """The same numbers for any size of batch."""
-    model = ld.load_model(FAMILIES["gemma2"](), tokenizer=words())
+    model = ld.load_model(FAMILIES["gemma2"](), tokenizer=word_tokenizer())
     for rows in (LENGTHS, asked(LENGTHS, [7, 11, 30], np.arange(len(LENGTHS)) % 3)):
         one, all_ = (ld.depth.agreement(model, rows, batch_tokens=tokens) for tokens in (1, 10_000))
         close(one.sums, all_.sums, 1e-4)
@@ -838,7 +828,7 @@ def test_bad_input_is_refused_in_a_sentence(call):
 
 def test_options_must_be_single_tokens():
     """A task whose options are several tokens of this model is refused; so are options that are the same token."""
-    model = ld.load_model(llama(), tokenizer=words())
+    model = ld.load_model(llama(), tokenizer=word_tokenizer())
     task = asked(LENGTHS, [7, 11], np.arange(len(LENGTHS)) % 2)
     from dataclasses import replace
 

@@ -6,19 +6,16 @@ import torch
 
 import layerdiv_tl as ld
 from tests.conftest import TEXTS, gpt2, llama
+from tests.oracles.tokenizers import word_tokenizer
 
 PROMPTS = [[5, 1, 4, 1, 5, 9, 2, 6], [3], [17, 11, 60, 0]]
 
 
 def boot(model, tokenizer=None):
-    from tokenizers import Tokenizer
-    from tokenizers.models import WordLevel
     from transformer_lens.model_bridge import TransformerBridge
-    from transformers import PreTrainedTokenizerFast
 
-    if tokenizer is None:  # with None the bridge would ask the hub
-        words = Tokenizer(WordLevel({f"w{i}": i for i in range(61)}, unk_token="w0"))
-        tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="w2", pad_token="w2")
+    # With None the bridge would look for one on the hub.
+    tokenizer = tokenizer or word_tokenizer(eos_token="w2", pad_token="w2")
     return TransformerBridge.boot_transformers("a-label", hf_model=model, tokenizer=tokenizer, device="cpu")
 
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import layerdiv_tl as ld
+from tests.oracles.tokenizers import word_tokenizer
 
 try:
     from transformer_lens import HookedTransformer, HookedTransformerConfig
@@ -130,7 +131,7 @@ def test_converted_from_hugging_face(name, tmp_path):
     plain = ld.contributions(hf, PROMPTS, OPTIONS, unit="head")
     cfg = loading.get_pretrained_model_config(str(folder), hf_cfg=hf.config.to_dict(), fold_ln=False, device="cpu")
     weights = loading.get_pretrained_state_dict(str(folder), cfg, hf)
-    model = HookedTransformer(cfg, tokenizer(), move_to_device=False)
+    model = HookedTransformer(cfg, word_tokenizer(eos_token="w2", pad_token="w2"), move_to_device=False)
     model.load_and_process_state_dict(
         weights, fold_ln=False, center_writing_weights=False, center_unembed=False, fold_value_biases=False
     )
@@ -140,12 +141,3 @@ def test_converted_from_hugging_face(name, tmp_path):
         ours, theirs = (x.select(label=label).values for x in (c, plain))
         np.testing.assert_allclose(ours, theirs, atol=2e-5)
     np.testing.assert_allclose(c.logits, plain.logits, atol=2e-5)
-
-
-def tokenizer():
-    from tokenizers import Tokenizer
-    from tokenizers.models import WordLevel
-    from transformers import PreTrainedTokenizerFast
-
-    words = Tokenizer(WordLevel({f"w{i}": i for i in range(61)}, unk_token="w0"))
-    return PreTrainedTokenizerFast(tokenizer_object=words, eos_token="w2", pad_token="w2")

@@ -23,20 +23,13 @@ from layerdiv_tl.studies.runner import run_study
 from tests.conftest import llama
 from tests.oracles.brute_force import reference
 from tests.oracles.brute_force_ensemble import brier, cross_entropy, paper_form, squared
+from tests.oracles.tokenizers import word_tokenizer
 
 
 @pytest.fixture(scope="module")
 def words():
     """A tokenizer of whole words, for tiny models."""
-    from tokenizers import Tokenizer
-    from tokenizers.models import WordLevel
-    from tokenizers.pre_tokenizers import WhitespaceSplit
-    from transformers import PreTrainedTokenizerFast
-
-    names = ["[UNK]", "yes", "no", *(f"w{i}" for i in range(58))]
-    tokenizer = Tokenizer(WordLevel({name: i for i, name in enumerate(names)}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = WhitespaceSplit()
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]")
+    return word_tokenizer(["[UNK]", "yes", "no", *(f"w{i}" for i in range(58))])
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ from layerdiv_tl.views.html import circuitsvis
 from layerdiv_tl.views.profile_numbers import hardest_tokens, largest_heads, summary
 from layerdiv_tl.views.profile_page import profile_page
 from tests.conftest import llama
+from tests.oracles.tokenizers import word_tokenizer
 
 IDS = [5, 1, 4, 1, 5, 9, 2, 6, 7, 8, 12, 13]
 WORDS = [f"w{i}" for i in range(58)] + ["</script>", "<img", "onerror=alert(1)>"]
@@ -36,15 +37,8 @@ def profile(model):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A tiny model on disk whose words include pieces of HTML."""
-    from tokenizers import Tokenizer
-    from tokenizers.models import WordLevel
-    from tokenizers.pre_tokenizers import WhitespaceSplit
-    from transformers import PreTrainedTokenizerFast
-
     place = tmp_path_factory.mktemp("tiny")
-    words = Tokenizer(WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="w0"))
-    words.pre_tokenizer = WhitespaceSplit()
-    PreTrainedTokenizerFast(tokenizer_object=words, unk_token="w0").save_pretrained(place)
+    word_tokenizer(WORDS).save_pretrained(place)
     llama().save_pretrained(place)
     return str(place)
 

@@ -20,6 +20,7 @@ from layerdiv_tl.views.figures import correlation_bars, depth_panels, scaling_cu
 from layerdiv_tl.views.figures.studies import STUDY_KINDS, study_table_map
 from layerdiv_tl.views.page import Page
 from tests.conftest import llama
+from tests.oracles.tokenizers import word_tokenizer
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 LAYERS = {"2 layers": 2, "3 layers": 3, "5 layers": 5}
@@ -29,15 +30,7 @@ TASKS = ("first", "second", "third")
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
     """Three tiny models of different depth on three tasks of random words."""
-    from tokenizers import Tokenizer
-    from tokenizers.models import WordLevel
-    from tokenizers.pre_tokenizers import WhitespaceSplit
-    from transformers import PreTrainedTokenizerFast
-
-    ids = {"[UNK]": 0, "yes": 1, "no": 2, **{f"w{i}": 3 + i for i in range(58)}}
-    tokenizer = Tokenizer(WordLevel(ids, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = WhitespaceSplit()
-    words = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]")
+    words = word_tokenizer(["[UNK]", "yes", "no", *(f"w{i}" for i in range(58))])
     models = {
         name: ld.load_model(llama(seed=layers, num_hidden_layers=layers), tokenizer=words)
         for name, layers in LAYERS.items()
