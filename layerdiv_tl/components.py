@@ -160,6 +160,23 @@ def positions(
     return chosen
 
 
+def component_columns(components: Sequence[Component], rows: Sequence[int] | Any = None) -> dict[str, Any]:
+    """The columns that name the component of a row, the same in every frame: `layer`, `index`, `repeat` are Int64.
+
+    rows
+        The number of each row's component; None for one row per component.
+
+    >>> {name: column[0] for name, column in component_columns([Component("head", 3, 5)]).items()}
+    {'component': 'L3.H5', 'kind': 'head', 'layer': 3, 'index': 5, 'repeat': <NA>}
+    """
+    import pandas as pd
+
+    columns: dict[str, Any] = {"component": [c.label for c in components], "kind": [c.kind for c in components]}
+    for name in ("layer", "index", "repeat"):
+        columns[name] = pd.array([getattr(c, name) for c in components], dtype="Int64")
+    return columns if rows is None else {name: pd.Series(column).take(rows).array for name, column in columns.items()}
+
+
 def labels_of(name: str, given: Any) -> list[str]:
     """The labels of a component, or of several, given as labels or components.
 

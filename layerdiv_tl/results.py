@@ -8,7 +8,6 @@ disk it is one safetensors file: the arrays as tensors, the rest as JSON in the 
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import json
 import os
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
+from . import _registry
 from ._checks import file_path
 from ._files import written
 from .components import Component
@@ -46,8 +46,8 @@ class Result:
 
         Raises InputError for a kind that this result does not have, with the names of those it has.
         """
-        # The one place that looks upwards, and only when asked: results must not load plotly.
-        return importlib.import_module("layerdiv_tl.views.figures").figure(self, **options)
+        figure: go.Figure = _registry.lookup("figure")(self, **options)
+        return figure
 
     def __repr__(self) -> str:
         # In a notebook: what there is and of which shape, not thousands of numbers.

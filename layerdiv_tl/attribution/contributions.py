@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from .._checks import choice, whole_number
-from ..components import Component, Unit, labels_of
+from ..components import Component, Unit, component_columns, labels_of
 from ..components import positions as component_positions
 from ..errors import InputError
 from ..model import tokenization as reading
@@ -124,21 +124,10 @@ class Contributions(Result):
         shared = self.shared_options
         texts = np.tile(np.array(shared), n) if shared else np.array(self.options).reshape(-1)
         texts = np.repeat(texts.reshape(n, 1, k), members, axis=1).reshape(-1)
-
-        def per_component(name: str) -> Any:
-            return np.tile(np.repeat([getattr(c, name) for c in self.components], k), n)
-
         frame = pd.DataFrame(
-            {
-                "example": np.repeat(np.arange(n), members * k),
-                "component": per_component("label"),
-                "kind": per_component("kind"),
-                "layer": pd.array(per_component("layer").tolist(), dtype="Int64"),
-                "index": pd.array(per_component("index").tolist(), dtype="Int64"),
-                "repeat": pd.array(per_component("repeat").tolist(), dtype="Int64"),
-                "option": texts,
-                "contribution": self.values.reshape(-1),
-            }
+            {"example": np.repeat(np.arange(n), members * k)}
+            | component_columns(self.components, np.tile(np.repeat(np.arange(members), k), n))
+            | {"option": texts, "contribution": self.values.reshape(-1)}
         )
         frame.attrs["units"] = {"contribution": "logits"}
         frame.attrs["identity_gap"] = self.identity_gap

@@ -16,10 +16,9 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from .._checks import whole_number
-from ..components import CONDITIONS, Component, labels_of
+from ..components import CONDITIONS, Component, component_columns, labels_of
 from ..components import positions as component_positions
 from ..ensemble.decomposition import Part
-from ..ensemble.frames import naming
 from ..ensemble.intervals import RunningMean, interval_note
 from ..errors import InputError
 from ..results import Result
@@ -162,7 +161,7 @@ class Profile(Result):
         """
         import pandas as pd
 
-        rows = naming(self.components)
+        rows = component_columns(self.components)
         running = {name: RunningMean() for name in self._terms(np.arange(0))}
         step = max(1, AT_ONCE // len(self.components))
         for document in np.unique(self.documents):
@@ -203,9 +202,7 @@ class Profile(Result):
             "token": np.repeat(np.array(self.tokens, dtype=object), len(kept)),
             "next_token": np.repeat(np.array(following, dtype=object), len(kept)),
         }
-        naming_columns = naming(kept)
-        index = np.tile(np.arange(len(kept)), count)
-        rows |= {name: pd.Series(values).take(index).array for name, values in naming_columns.items()}
+        rows |= component_columns(kept, np.tile(np.arange(len(kept)), count))
         for name, table in self._terms(np.arange(count), list(columns)).items():
             rows[name] = table.reshape(-1)
         rows["loss"] = np.repeat(self.losses, len(kept))
@@ -454,7 +451,7 @@ class CorpusProfile(Result):
         """One row per component: mean, `_low` and `_high` of every term."""
         import pandas as pd
 
-        rows = naming(self.components)
+        rows = component_columns(self.components)
         for name, (mean, low, high) in self.terms.items():
             rows |= {name: mean, f"{name}_low": low, f"{name}_high": high}
         frame = pd.DataFrame(rows)

@@ -13,14 +13,13 @@ from jaxtyping import Float, Int
 from scipy.stats import rankdata
 
 from .._checks import choice, whole_number
-from ..components import Component
+from ..components import Component, component_columns
 from ..ensemble.intervals import LEAST, cluster_means, interval, interval_note, paired_interval, resamples
 from ..errors import InputError
 from ..model.load import load_model
 from ..results import Result
 from .ablation import read_rows, scores, writers
 from .direct_measures import Direct, measures
-from .inputs import describe
 
 Effect = Literal["loss", "accuracy"]
 # Measures of which less means more needed.
@@ -98,7 +97,7 @@ class Agreement(Result):
         `_rank_low`, `_rank_high` are the middle 95 % of its ranks over resampled rows. Fewer than 8 rows have neither,
         but for `accuracy`, a difference of two shares.
         """
-        columns: dict[str, Any] = describe(self.components)
+        columns: dict[str, Any] = component_columns(self.components)
         values, drawn = self._values(), self._drawn
         for number, name in enumerate(self.quantities):
             sums, counts = self.sums[:, number], self.counts[:, number, None]

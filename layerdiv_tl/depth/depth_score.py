@@ -12,13 +12,13 @@ import pandas as pd
 from jaxtyping import Bool, Float, Int
 
 from .._checks import choice, listed, number, resampling, shown
-from ..components import Component
+from ..components import Component, component_columns
 from ..ensemble.intervals import jackknife, leave_one_out, mean_interval, wilson
 from ..ensemble.regression import Slope, slope
 from ..errors import InputError
 from ..model.load import load_model
 from ..results import Result
-from .inputs import describe, read_answers
+from .inputs import read_answers
 from .layer_effects import Effect, Measured
 from .residual_norms import Part
 from .skipping import FirstToken
@@ -136,7 +136,7 @@ class DepthScore(Result):
         frames = []
         for group, here in self._groups():
             columns: dict[str, Any] = {"group": group, "n": int(np.isfinite(self.scores[here]).sum())}
-            columns |= describe(self.components)
+            columns |= component_columns(self.components)
             values = self.effects[here]
             low, high = mean_interval(values)
             columns |= {"effect": values.mean(0), "effect_low": low, "effect_high": high}

@@ -12,14 +12,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from .._checks import choice, shown
-from ..components import Component
+from ..components import Component, component_columns
 from ..errors import InputError
 from ..model.capture import batches, inference_mode_for
 from ..model.load import Model, load_model
 from ..model.patched_forward import Replay
 from ..results import Result
 from .distributions import softmax, softmax_change
-from .inputs import Ids, describe, read_answers, read_layers, read_texts, spelled, token_columns
+from .inputs import Ids, read_answers, read_layers, read_texts, spelled, token_columns
 from .skipping import FirstToken
 from .token_stats import note, summarize
 
@@ -56,7 +56,7 @@ class Erasure(Result):
 
     def frame(self) -> pd.DataFrame:
         """One row per layer: mean over tokens, 95 % interval over texts, quantiles over tokens, and the maximum."""
-        frame = pd.DataFrame(describe(self.components) | summarize("effect", self.effect, self.text))
+        frame = pd.DataFrame(component_columns(self.components) | summarize("effect", self.effect, self.text))
         frame["effect_max"] = np.nanmax(self.effect_max, 0)
         frame.attrs |= {"units": {"effect": "‖Δ softmax‖₂"}, "intervals": note(self.text)}
         return frame

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .._checks import MOST_ITEMS, listed, shown, whole_number
-from ..components import Component
+from ..components import Component, component_columns
 from ..errors import InputError
 from ..model import tokenization as reading
 from ..model.load import Model
@@ -88,25 +88,13 @@ def spelled(model: Model, rows: Sequence[Ids]) -> tuple[str, ...]:
     return reading.token_texts(model, [token for row in rows for token in row])
 
 
-def describe(components: Sequence[Component]) -> dict[str, Any]:
-    """The first columns of every frame; `use` is missing for a layer that is used once."""
-    import pandas as pd
-
-    return {
-        "component": [c.label for c in components],
-        "kind": [c.kind for c in components],
-        "layer": [c.layer for c in components],
-        "repeat": pd.array([c.repeat for c in components], dtype="Int64"),
-    }
-
-
 def token_columns(
     text: np.ndarray, position: np.ndarray, tokens: tuple[str, ...], components: Sequence[Component]
 ) -> dict[str, Any]:
     """The first columns of a frame with one row per token and component."""
     columns: dict[str, Any] = {"text": text, "position": position, "token": np.array(tokens, dtype=object)}
     columns = {name: np.repeat(values, len(components)) for name, values in columns.items()}
-    return columns | describe([*components] * len(text))
+    return columns | component_columns(components, np.tile(np.arange(len(components)), len(text)))
 
 
 def _behind(model: Model, answer: Any, number: int) -> Ids:

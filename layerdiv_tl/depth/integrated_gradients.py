@@ -13,13 +13,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from .._checks import MOST_REPEATS, choice, whole_number
-from ..components import Component
+from ..components import Component, component_columns
 from ..errors import InputError
 from ..model.capture import inference_mode_for
 from ..model.load import Model, load_model
 from ..model.patched_forward import Replay
 from ..results import Result
-from .inputs import Ids, describe, read_answers, read_layers, spelled, token_columns
+from .inputs import Ids, read_answers, read_layers, spelled, token_columns
 from .residual_norms import Part
 from .token_stats import note, summarize
 
@@ -80,7 +80,9 @@ class IntegratedGradients(Result):
         np.add.at(sums, self.text, self.attribution)
         np.add.at(sizes, self.text, np.abs(self.attribution))
         text = np.arange(len(sums))
-        columns = describe(self.components) | summarize("attribution", sums, text) | summarize("size", sizes, text)
+        columns = (
+            component_columns(self.components) | summarize("attribution", sums, text) | summarize("size", sizes, text)
+        )
         columns["gap"] = np.abs(self.residual).sum(0) / np.maximum(np.abs(self.change).sum(0), 1e-30)
         frame = pd.DataFrame(columns)
         frame.attrs["units"] = {"attribution": "probability", "size": "probability", "gap": "share of the change"}

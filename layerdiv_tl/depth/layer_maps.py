@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from .._checks import MOST_ITEMS, listed, number, whole_number
-from ..components import Component
+from ..components import Component, component_columns
 from ..ensemble.intervals import LEAST, cluster_means, interval, interval_note, resamples
 from ..errors import InputError
 from ..model import tokenization as reading
@@ -21,7 +21,7 @@ from ..model.capture import batches, inference_mode_for, upcast
 from ..model.load import Model, load_model
 from ..model.patched_forward import Replay
 from ..results import Result
-from .inputs import Ids, describe, given_texts, read_texts
+from .inputs import Ids, given_texts, read_texts
 from .token_stats import QUANTILES
 
 # Numbers of the right-hand sides that are summed up at once: 512 MiB in float64.
@@ -64,7 +64,7 @@ class LayerMaps(Result):
         means and the maximum over tokens.
         """
         sources, targets = len(self.components), len(self.targets)
-        columns: dict[str, Any] = describe([c for c in self.components for _ in self.targets])
+        columns: dict[str, Any] = component_columns([c for c in self.components for _ in self.targets])
         columns["target"] = [c.label for _ in self.components for c in self.targets]
         counts = self.counts[:, None].astype(float)
         ends = cluster_means(self.error.reshape(len(counts), -1) * counts, counts)

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from .._checks import choice, whole_number
-from ..components import Component
+from ..components import Component, component_columns
 from ..errors import InputError
 from ..model.architecture import Architecture
 from ..model.capture import Activations, batches, inference_mode_for, pad, run_whole
@@ -21,7 +21,7 @@ from ..model.load import load_model
 from ..model.patched_forward import LOGITS, logits_of
 from ..results import Result
 from .distributions import divergence, log_softmax
-from .inputs import describe, read_texts
+from .inputs import read_texts
 from .token_stats import note, summarize
 
 NormAt = Literal["frozen", "recomputed"]
@@ -56,7 +56,7 @@ class LogitLens(Result):
 
         Intervals (95 %) are over texts, quantiles and maxima over tokens.
         """
-        columns: dict[str, Any] = describe(self.components)
+        columns: dict[str, Any] = component_columns(self.components)
         texts = np.unique(self.text)
         for name in ("kl", "topk_overlap"):
             values = getattr(self, name)

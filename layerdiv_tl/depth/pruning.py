@@ -15,7 +15,7 @@ from jaxtyping import Float
 
 from .._checks import file_path, number, whole_number
 from .._files import write_text
-from ..components import Component
+from ..components import Component, component_columns
 from ..ensemble.intervals import cluster_means, interval, interval_note, paired_interval, wilson
 from ..errors import InputError
 from ..model.fingerprint import identify
@@ -24,7 +24,6 @@ from ..results import Result
 from .ablation import Cut, Rows, Scores, read_rows, scores, writers
 from .agreement import FALLING, UNITS, Effect
 from .direct_measures import Direct, measures
-from .inputs import describe
 
 OWN, INFLUENCE, RANDOM = "plan", "block_influence", "random"
 # What a plan can be made by.
@@ -144,7 +143,7 @@ class DropPlan(Result):
     def scores(self) -> pd.DataFrame:
         """One row per candidate: score, place in the plan (from 1; 0 stays), and where the numbers come from."""
         place = {c: number for number, c in enumerate(self.dropped, start=1)}
-        columns: dict[str, Any] = describe(self.candidates)
+        columns: dict[str, Any] = component_columns(self.candidates)
         columns |= {
             "score": self.values,
             "scored_by": self.score,

@@ -12,14 +12,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from .._checks import choice
-from ..components import Component
+from ..components import Component, component_columns
 from ..errors import InputError
 from ..model.architecture import Architecture
 from ..model.capture import Activations, batches, inference_mode_for, pad, run_whole
 from ..model.load import load_model
 from ..results import Result
 from .change_point import ChangePoint, change_point
-from .inputs import describe, read_texts
+from .inputs import read_texts
 from .token_stats import note, resampled, summarize
 
 Quantity = Literal["relative_norm", "cosine", "norm", "block_influence"]
@@ -78,7 +78,7 @@ class ResidualNorms(Result):
 
     def frame(self) -> pd.DataFrame:
         """One row per component: means over tokens, 95 % intervals over texts, quantiles and maxima over tokens."""
-        columns: dict[str, Any] = describe(self.components)
+        columns: dict[str, Any] = component_columns(self.components)
         for name in get_args(Quantity):
             columns |= summarize(name, getattr(self, name), self.text)
         frame = pd.DataFrame(columns)

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from .._checks import choice, listed, number
-from ..components import Component
+from ..components import Component, component_columns
 from ..ensemble.intervals import cluster_means
 from ..errors import InputError
 from ..model.capture import batches, inference_mode_for, upcast
@@ -22,7 +22,7 @@ from ..model.load import load_model
 from ..model.patched_forward import Replay
 from ..results import Result
 from .distributions import softmax, softmax_change
-from .inputs import describe, read_layers, read_texts
+from .inputs import read_layers, read_texts
 from .residual_norms import SMALLEST, Part
 from .token_stats import QUANTILES, note, summarize
 
@@ -76,7 +76,7 @@ class Skip(Result):
         `output_change` and `loss`: means over tokens, 95 % intervals over texts, quantiles and maxima over tokens.
         `downstream_change`: the mean over the layers behind it and their tokens, and its maximum; NaN for the last layer.
         """
-        columns: dict[str, Any] = describe(self.components)
+        columns: dict[str, Any] = component_columns(self.components)
         columns |= summarize("output_change", self.output_change, self.text) | summarize("loss", self.loss, self.text)
         behind = np.isfinite(self.downstream_change)
         count = behind.sum(2)
@@ -103,7 +103,7 @@ class Skip(Result):
         """
         at = np.argwhere(np.isfinite(self.downstream_change).all(0))
         values = self.downstream_change[:, at[:, 0], at[:, 1]]
-        columns: dict[str, Any] = describe([self.components[s] for s, _ in at])
+        columns: dict[str, Any] = component_columns([self.components[s] for s, _ in at])
         columns["downstream_layer"] = [self.layers[layer].label for _, layer in at]
         columns |= self._over_texts("effect", values)
         if len(at):

@@ -14,13 +14,13 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from .._checks import choice, flag, listed
-from ..components import Component
+from ..components import Component, component_columns
 from ..errors import InputError
 from ..results import Result
 from . import losses
 from . import repeated_layers as repeats
 from . import theorems as relations
-from .frames import PerExample, accuracy_term, clustered, coherence_of, mean_of, means, naming, pair_columns, ratio
+from .frames import PerExample, accuracy_term, clustered, coherence_of, mean_of, means, pair_columns, ratio
 from .intervals import interval_note, jackknife, leave_one_out, mean_interval, wilson
 from .losses import Terms
 from .validation import check_members, dense_target, factor, gold_options, named, numbers
@@ -241,7 +241,7 @@ class Decomposition(Result):
                     for suffix, part in self._parts()
                     for name, values in part._member_terms().items()
                 }
-                return PerExample(naming(self.components), terms | accuracy_term(self.correct))
+                return PerExample(component_columns(self.components), terms | accuracy_term(self.correct))
             case "modules":
                 return self._modules()
         return self._depth("frozen" if table == "depth" else "recomputed")
@@ -274,7 +274,7 @@ class Decomposition(Result):
             counts += totals.names["members"]
             for name, values in totals.terms.items():
                 stacked.setdefault(name, []).append(values[:, 0])
-        names = naming([(self.junctions or self.components)[place] for place in reached])
+        names = component_columns([(self.junctions or self.components)[place] for place in reached])
         partial = [self.partial_junctions is not None and bool(self.partial_junctions[p]) for p in reached]
         terms = {name: np.stack(values, 1) for name, values in stacked.items()}
         return PerExample(names | {"partial": partial, "members": counts}, terms)
@@ -368,7 +368,7 @@ class Decomposition(Result):
         errors, blocks = self._nested_blocks(group)
         table = self._nested_frame(names, group, errors, blocks)
         again = np.flatnonzero(np.bincount(group) > 1)
-        columns: dict[str, Any] = naming([names[i] for i in again])
+        columns: dict[str, Any] = component_columns([names[i] for i in again])
         del columns["repeat"]
         columns["repeats"] = table["members"].to_numpy()[again]
         attrs = table.attrs
@@ -437,7 +437,9 @@ class Decomposition(Result):
         rows: dict[str, Any] = {"group": [str(name) for name in names]}
         if sublayers:
             rows |= {
-                column: values for column, values in naming(names).items() if column in ("kind", "layer", "repeat")
+                column: values
+                for column, values in component_columns(names).items()
+                if column in ("kind", "layer", "repeat")
             }
         rows |= {"members": np.bincount(group)} | means(blocks)
         frame = self._finish(pd.DataFrame(rows))

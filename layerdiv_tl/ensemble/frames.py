@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
-from ..components import Component
 from . import theorems as relations
 from .intervals import jackknife, leave_one_out, mean_interval, wilson
 from .losses import mean_square
@@ -21,19 +19,6 @@ class PerExample:
 
     names: dict[str, Any]
     terms: dict[str, Float[np.ndarray, "example row"]]
-
-
-def naming(components: Sequence[Component]) -> dict[str, Any]:
-    """The columns that say which component a row is."""
-    import pandas as pd
-
-    return {
-        "component": [c.label for c in components],
-        "kind": [c.kind for c in components],
-        "layer": pd.array([c.layer for c in components], dtype="Int64"),
-        "index": pd.array([c.index for c in components], dtype="Int64"),
-        "repeat": pd.array([c.repeat for c in components], dtype="Int64"),
-    }
 
 
 def means(terms: dict[str, Float[np.ndarray, "example row"]], suffix: str = "") -> dict[str, np.ndarray]:

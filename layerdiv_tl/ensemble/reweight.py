@@ -12,11 +12,10 @@ from jaxtyping import Bool, Float, Int
 from scipy.special import log_softmax
 
 from .._checks import listed, number, whole_number
-from ..components import Component
+from ..components import Component, component_columns
 from ..errors import InputError
 from ..results import Result
 from .decomposition import Ensemble, Given, Labels
-from .frames import naming
 from .intervals import interval_note, mean_interval, paired_interval, wilson
 from .validation import LARGEST, check_members, gold_options, named, numbers
 
@@ -115,7 +114,7 @@ class Reweighting(Result):
         """One row per component: its weight, and whether it was left alone (1) or silenced (0)."""
         import pandas as pd
 
-        frame = pd.DataFrame(naming(self.components) | {"weight": self.weights})
+        frame = pd.DataFrame(component_columns(self.components) | {"weight": self.weights})
         frame["kept"], frame["silenced"] = self.weights == 1, self.weights == 0
         return frame
 

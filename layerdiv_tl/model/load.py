@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy as copying
-import importlib
 import os
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,6 +11,7 @@ from typing import Any
 
 import torch
 
+from .. import _registry
 from .._checks import shown, whole_number
 from ..components import Component, Unit
 from ..errors import InputError
@@ -149,7 +149,7 @@ def load_model(
     origin = "in memory"
     if isinstance(x, str) and x.startswith(ZOO):
         # What the zoo makes is nobody else's to change.
-        origin, x = x, _zoo().source(x)
+        origin, x = x, _registry.lookup("zoo_source")(x)
         copy = device is not None or dtype is not None
     if isinstance(x, Loadable):
         x, tokenizer = x.model, x.tokenizer if tokenizer is None else tokenizer
@@ -158,7 +158,9 @@ def load_model(
         if device_map is not None:
             kwargs["device_map"] = device_map
         x = None if isinstance(x, str) and x == "default" else x
-        model, own_tokenizer, source, name = from_source(x, kwargs, tokenizer, _zoo().NAMES if x else ())
+        model, own_tokenizer, source, name = from_source(
+            x, kwargs, tokenizer, _registry.lookup("zoo_names") if x else ()
+        )
         if device_map is None:
             _move(model, device or ("cuda" if torch.cuda.is_available() else "cpu"))
         return _wrap(model, own_tokenizer, source, name)
@@ -177,11 +179,6 @@ def load_model(
     elif isinstance(tokenizer, str | os.PathLike):
         tokenizer = named_tokenizer(tokenizer, trust_remote_code)
     return _wrap(x, tokenizer, origin, _name(x))
-
-
-def _zoo() -> Any:
-    """The one place here that looks upwards, and only when asked."""
-    return importlib.import_module("layerdiv_tl.zoo")
 
 
 def _check_arguments(tokenizer: Any, device: Any, device_map: Any, copy: Any, trust_remote_code: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import os
 import time
@@ -13,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, get_args
 
+from .. import _registry
 from .._checks import choice, file_path, flag, listed, whole_number
 from ..depth.ablation import Cut, writers
 from ..depth.agreement import Agreement
@@ -190,7 +190,7 @@ class DepthStudy(Result):
 
     def report(self, path: str | os.PathLike[str]) -> Path:
         """Write everything as one offline page. Raises InputError for a file that cannot be written."""
-        page = importlib.import_module("layerdiv_tl.views.depth_page").depth_page(self)
+        page = _registry.lookup("depth_page")(self)
         try:
             return page.write(path)
         except OSError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast, get_args
 
 import numpy as np
 
+from .. import _registry
 from .._checks import choice, file_path, flag, number, one_of, shown, some_of, text, whole_number
 from .._files import written
 from ..components import Unit
@@ -544,8 +544,7 @@ class Study(Result):
 
         Raises InputError for a file that cannot be written.
         """
-        # Looks upwards only when asked, as `Result.plot` does.
-        page = importlib.import_module("layerdiv_tl.views.report").study_page(self)
+        page = _registry.lookup("study_page")(self)
         try:
             return page.write(path)
         except OSError as error:

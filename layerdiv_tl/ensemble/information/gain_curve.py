@@ -11,10 +11,9 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from ..._checks import choice, whole_number
-from ...components import Component
+from ...components import Component, component_columns
 from ...errors import InputError
 from ...results import Result
-from ..frames import naming
 from ..intervals import RunningMean, interval
 from ..scaling import LogFit, log_fit
 from .estimator import TERMS, Estimator
@@ -85,7 +84,7 @@ class GainCurve(Result):
         steps = self.orders.shape[1]
         columns: dict[str, object] = {"members": np.arange(1, steps + 1)}
         if len(self.orders) == 1:
-            columns |= naming([self.components[m] for m in self.orders[0]])
+            columns |= component_columns([self.components[m] for m in self.orders[0]])
             columns["span"] = [self.spans[m] for m in self.orders[0]]
         z = NormalDist().inv_cdf(0.5 + self.confidence_level / 2)
         measured = {**{t: (self.terms[t], self.errors[t]) for t in TERMS}, "gain": (self.gains, self.gain_errors)}

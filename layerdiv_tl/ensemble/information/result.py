@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float, Int
 
-from ...components import Component
+from ...components import Component, component_columns
 from ...results import Result
-from ..frames import naming
 from ..intervals import interval
 from .bounds import Bounds, bounds_of
 from .estimator import TERMS, Estimator
@@ -174,7 +173,7 @@ class Information(Result):
             "null_high": null_high,
             "gain": self._estimate.marginals(),
         }
-        frame = pd.DataFrame(naming(self.components) | columns)
+        frame = pd.DataFrame(component_columns(self.components) | columns)
         frame.attrs["units"] = dict.fromkeys(list(columns)[1:], "bits")
         return frame
 
