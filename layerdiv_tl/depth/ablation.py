@@ -86,7 +86,7 @@ def _rows(ids: tuple[Ids, ...], options: Any, labels: Any, where: str) -> Rows:
 class Scores:
     """Of every row: sums over what it was asked.
 
-    loss, right
+    loss, correct
         `[row, set]`: cross-entropy in nats (of the options, or of the vocabulary), and right answers. The first
         set is empty: the model as it is.
     count
@@ -94,11 +94,11 @@ class Scores:
     """
 
     loss: Float[np.ndarray, "row set"]
-    right: Float[np.ndarray, "row set"]
+    correct: Float[np.ndarray, "row set"]
     count: Float[np.ndarray, " row"]
 
 
-def writers(model: Model, ids: Ids, cut: Cut) -> tuple[Component, ...]:
+def ablatable_components(model: Model, ids: Ids, cut: Cut) -> tuple[Component, ...]:
     """The components of a kind that write to the stream, in the order in which they do.
 
     Raises InputError where there are none.
@@ -110,7 +110,7 @@ def writers(model: Model, ids: Ids, cut: Cut) -> tuple[Component, ...]:
         replay.component(kind, block)
         for block in range(len(replay.layers))
         for kind in _KINDS[cut]
-        if replay.silence(kind, block)
+        if replay.zero_ablate(kind, block)
     )
     if not found:
         raise InputError(f"{model.name} has no {cut} that writes to the stream.")
@@ -124,7 +124,7 @@ def scores(model: Model, rows: Rows, sets: Sequence[Collection[Component]], batc
     """
     from tqdm.auto import tqdm
 
-    loss, right = (np.zeros((len(rows), len(sets) + 1)) for _ in range(2))
+    loss, correct = (np.zeros((len(rows), len(sets) + 1)) for _ in range(2))
     count = np.zeros(len(rows))
     lengths = [len(row) for row in rows.ids]
     with (
@@ -135,11 +135,11 @@ def scores(model: Model, rows: Rows, sets: Sequence[Collection[Component]], batc
             replay = Replay(model, [rows.ids[row] for row in some])
             batch = _Batch(replay, rows, some)
             count[some] = batch.counts
-            batch.score(replay.streams[-1], loss, right, 0)
+            batch.score(replay.streams[-1], loss, correct, 0)
             for number, members in enumerate(sets, start=1):
-                batch.score(_without(replay, members), loss, right, number)
+                batch.score(_without(replay, members), loss, correct, number)
             progress.update(len(some))
-    return Scores(loss, right, count)
+    return Scores(loss, correct, count)
 
 
 def _without(replay: Replay, members: Collection[Component]) -> Tensor:
@@ -148,7 +148,7 @@ def _without(replay: Replay, members: Collection[Component]) -> Tensor:
     for block in range(len(replay.layers)):
         for kind in ("attn", "mlp", "layer"):
             if replay.component(kind, block) in members:
-                instead |= replay.silence(kind, block)
+                instead |= replay.zero_ablate(kind, block)
     if not instead:
         return replay.streams[-1]
     start = min(block for block, _ in instead)
@@ -177,7 +177,7 @@ class _Batch:
         self.counts = counts.cpu().numpy()
         self.owner = np.repeat(self.rows, self.counts)
 
-    def score(self, final: Tensor, loss: np.ndarray, right: np.ndarray, column: int) -> None:
+    def score(self, final: Tensor, loss: np.ndarray, correct: np.ndarray, column: int) -> None:
         """Add the sums over what each row was asked."""
         final = final[self.asked.to(final.device)]
         for chunk in self.replay.chunks(len(final)):
@@ -191,4 +191,4 @@ class _Batch:
             # Of several options that are first, each is right in its share.
             hit = (gold == largest)[:, 0] / (logits == largest).sum(1)
             np.add.at(loss[:, column], self.owner[chunk], upcast(lost).double().cpu().numpy())
-            np.add.at(right[:, column], self.owner[chunk], hit.double().cpu().numpy())
+            np.add.at(correct[:, column], self.owner[chunk], hit.double().cpu().numpy())

@@ -18,12 +18,12 @@ from ..ensemble.intervals import LEAST, cluster_means, interval, interval_note, 
 from ..errors import InputError
 from ..model.load import load_model
 from ..results import Result
-from .ablation import read_rows, scores, writers
+from .ablation import ablatable_components, read_rows, scores
 from .direct_measures import Direct, measures
 
 Effect = Literal["loss", "accuracy"]
 # Measures of which less means more needed.
-FALLING = ("net",)
+INVERTED = ("net",)
 UNITS: Mapping[str, str] = {
     "diversity": "share of the whole",
     "diversity_centered": "share of the whole",
@@ -35,7 +35,7 @@ UNITS: Mapping[str, str] = {
     "accuracy": "share of answers",
 }
 # A rank that another sample of rows gives back as well as this counts as stable.
-STABLE = 0.9
+STABLE_CORRELATION = 0.9
 # Less reliable ranks are mostly noise, and a correction for it mostly that of the reliability.
 RELIABLE = 0.5
 # Of `correlations`, which may have no rows.
@@ -295,10 +295,10 @@ def agreement(
     whole_number("seed", seed, 0)
     model = load_model(model)
     asked = read_rows(model, rows)
-    names = writers(model, asked.ids[0], part)
+    names = ablatable_components(model, asked.ids[0], part)
     direct = measures(model, asked, names, batch_tokens=batch_tokens)
     told = scores(model, asked, [[c] for c in names], batch_tokens)
-    grown = {"loss": told.loss[:, 1:] - told.loss[:, :1], "accuracy": told.right[:, :1] - told.right[:, 1:]}
+    grown = {"loss": told.loss[:, 1:] - told.loss[:, :1], "accuracy": told.correct[:, :1] - told.correct[:, 1:]}
     found = direct | {name: (sums, told.count) for name, sums in grown.items()}
     total = told.count.sum()
     return Agreement(
@@ -307,7 +307,7 @@ def agreement(
         sums=np.stack([sums for sums, _ in found.values()], 1),
         counts=np.stack([counts for _, counts in found.values()], 1),
         loss=float(told.loss[:, 0].sum() / total),
-        accuracy=float(told.right[:, 0].sum() / total),
+        accuracy=float(told.correct[:, 0].sum() / total),
         model=model.name,
         rows=f"{len(asked)} rows of {asked.where}" if asked.options is not None else f"{len(asked)} texts",
         seed=seed,
@@ -322,17 +322,17 @@ def _corrected(r: float, *reliability: float) -> float:
 
 
 def _rows_needed(alike: float, rows: int) -> float:
-    """Spearman-Brown: how many rows make a correlation from so many rows STABLE."""
+    """Spearman-Brown: how many rows make a correlation from so many rows STABLE_CORRELATION."""
     if not np.isfinite(alike):
         return np.nan
     if alike <= 0:
         return np.inf
-    return float(np.ceil(max(1.0, rows * STABLE / (1 - STABLE) * (1 - alike) / alike)))
+    return float(np.ceil(max(1.0, rows * STABLE_CORRELATION / (1 - STABLE_CORRELATION) * (1 - alike) / alike)))
 
 
 def _ranks(name: str, values: Float[np.ndarray, "*draw component"]) -> Float[np.ndarray, "*draw component"]:
     """Rank 1 is what is most needed by this measure; ties share their mean rank."""
-    ranks = rankdata(values if name in FALLING else -values, axis=-1)
+    ranks = rankdata(values if name in INVERTED else -values, axis=-1)
     return np.where(np.isfinite(values).all(-1, keepdims=True), ranks, np.nan)
 
 

@@ -213,7 +213,7 @@ class _Text:
         self.points, self.weights = _points(path, steps)
         self.predict = slice(len(row) - length - 1, len(row) - 1)
         self.answer = replay.ids[0, len(row) - length :]
-        wanted = [b for b in read_layers(layers, len(replay.layers)) if replay.silence(part, b)]
+        wanted = [b for b in read_layers(layers, len(replay.layers)) if replay.zero_ablate(part, b)]
         if not wanted:
             raise InputError(f"these layers of {model.name} have no {part} that writes to the stream.")
         self.components = tuple(replay.component(part, block) for block in wanted)

@@ -71,7 +71,7 @@ class Measured:
         names = tuple(replay.component(part, block) for block in blocks)
         if self.components and names != self.components:
             raise InputError(f"{model.name} ran its layers a different number of times for different texts.")
-        if not any(replay.silence(part, block) for block in blocks):
+        if not any(replay.zero_ablate(part, block) for block in blocks):
             raise InputError(f"the layers of {model.name} have no {part} that writes to the stream.")
         if not self.components:
             self.components, self.effects = names, np.empty((len(self.effects), len(names)))
@@ -105,7 +105,7 @@ def _finals(
             assert places.changed is not None
             stream = torch.where(places.changed[..., None].to(stream.device), means[block].to(stream), stream)
         else:
-            silent = replay.silence(part, block, places.changed)
+            silent = replay.zero_ablate(part, block, places.changed)
         final = replay.resume(block, stream, silent)
         finals.append(final[places.measured.to(final.device)])
     return finals

@@ -21,8 +21,8 @@ from ..errors import InputError
 from ..model.fingerprint import identify
 from ..model.load import Model, load_model
 from ..results import Result
-from .ablation import Cut, Rows, Scores, read_rows, scores, writers
-from .agreement import FALLING, UNITS, Effect
+from .ablation import Cut, Rows, Scores, ablatable_components, read_rows, scores
+from .agreement import INVERTED, UNITS, Effect
 from .direct_measures import Direct, measures
 
 OWN, INFLUENCE, RANDOM = "plan", "block_influence", "random"
@@ -40,7 +40,7 @@ class DropPlan(Result):
         What goes first, second, …: by the score, and by block influence.
     random_dropped
         For every random plan, what goes.
-    loss, right
+    loss, correct
         `[row, plan]`: sums over the measured rows' answers, of the model as it is, then without the first 1, 2, …
         of `dropped`, then of `influence_dropped`, then of the random plans, which all drop as many as asked for.
     count
@@ -60,7 +60,7 @@ class DropPlan(Result):
     influence_dropped: tuple[Component, ...]
     random_dropped: tuple[tuple[Component, ...], ...]
     loss: Float[np.ndarray, "row plan"]
-    right: Float[np.ndarray, "row plan"]
+    correct: Float[np.ndarray, "row plan"]
     count: Float[np.ndarray, " row"]
     score: str
     part: str
@@ -79,8 +79,8 @@ class DropPlan(Result):
         places += [(OWN, k, [k]) for k in range(1, budget + 1)]
         places += [(INFLUENCE, k, [budget + k]) for k in range(1, budget + 1)]
         places += [(RANDOM, budget, list(range(2 * budget + 1, self.loss.shape[1])))] if self.random_dropped else []
-        sums = {"loss": self.loss, "accuracy": self.right}
-        sums |= {"loss_growth": self.loss - self.loss[:, :1], "accuracy_lost": self.right[:, :1] - self.right}
+        sums = {"loss": self.loss, "accuracy": self.correct}
+        sums |= {"loss_growth": self.loss - self.loss[:, :1], "accuracy_lost": self.correct[:, :1] - self.correct}
         records = []
         for plan, dropped, at in places:
             record: dict[str, Any] = {"plan": plan, "dropped": dropped}
@@ -110,7 +110,7 @@ class DropPlan(Result):
         records = []
         for other, at in others.items():
             record: dict[str, Any] = {"other": other, "dropped": budget}
-            for name, values in (("loss", self.loss), ("accuracy", self.right)):
+            for name, values in (("loss", self.loss), ("accuracy", self.correct)):
                 off = values[:, budget] - values[:, at].mean(1)
                 low, high = self._interval("accuracy_lost" if name == "accuracy" else name, off)
                 mean = off.sum() / self.count.sum()
@@ -135,7 +135,7 @@ class DropPlan(Result):
         at = slice(2 * len(self.dropped) + 1, None)
         columns: dict[str, Any] = {"number": np.arange(1, len(self.random_dropped) + 1)}
         columns["components"] = [", ".join(c.label for c in gone) for gone in self.random_dropped]
-        sums = (("loss", self.loss), ("accuracy", self.right))
+        sums = (("loss", self.loss), ("accuracy", self.correct))
         frame = pd.DataFrame(columns | {name: values[:, at].sum(0) / self.count.sum() for name, values in sums})
         frame.attrs["units"] = {"loss": "nats", "accuracy": "share"}
         return frame
@@ -243,7 +243,7 @@ def drop_plan(
     scoring = number("scoring", scoring, above=0, below=1)
     if len(asked) < 2:
         raise InputError("some rows choose and others measure: give at least two.")
-    names = writers(model, asked.ids[0], part)
+    names = ablatable_components(model, asked.ids[0], part)
     if len(names) < 2:
         raise InputError(f"{names[0].label} is all that could go, and a plan leaves something: choose another part.")
     whole_number("budget", budget, 1, len(names) - 1)
@@ -269,7 +269,7 @@ def drop_plan(
         influence_dropped=tuple(usual),
         random_dropped=tuple(map(tuple, others)),
         loss=told.loss,
-        right=told.right,
+        correct=told.correct,
         count=told.count,
         score=score if isinstance(score, str) else "given",
         part=part,
@@ -284,7 +284,7 @@ def _measured(model: Model, rows: Rows, sets: list[list[Component]], batch_token
     once = list(dict.fromkeys(keys))
     told = scores(model, rows, [sorted(members, key=lambda c: c.label) for members in once], batch_tokens)
     at = [0, *(1 + once.index(key) for key in keys)]
-    return Scores(told.loss[:, at], told.right[:, at], told.count)
+    return Scores(told.loss[:, at], told.correct[:, at], told.count)
 
 
 def _scored(
@@ -293,7 +293,7 @@ def _scored(
     """How much each component is needed."""
     if score in get_args(Effect):
         told = scores(model, rows, [[c] for c in names], batch_tokens)
-        grown = told.loss[:, 1:] - told.loss[:, :1] if score == "loss" else told.right[:, :1] - told.right[:, 1:]
+        grown = told.loss[:, 1:] - told.loss[:, :1] if score == "loss" else told.correct[:, :1] - told.correct[:, 1:]
         return grown.sum(0) / told.count.sum()
     if score not in SCORES:
         raise InputError(
@@ -303,7 +303,7 @@ def _scored(
     if score not in found:
         raise InputError(f"score={score!r} needs a task with at least 8 scoring rows of every class: choose another.")
     sums, counts = found[score]
-    return (-1 if score in FALLING else 1) * sums.sum(0) / counts.sum()
+    return (-1 if score in INVERTED else 1) * sums.sum(0) / counts.sum()
 
 
 def _own(score: Mapping[Any, float], names: tuple[Component, ...]) -> Float[np.ndarray, " name"]:

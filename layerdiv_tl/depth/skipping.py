@@ -196,7 +196,7 @@ def skip(
         for rows in batches([len(r) for r in ids], model.at_once(batch_tokens), model.architecture.length_switch):
             keep = mode.endswith("local") and part != "layer"
             replay = Replay(model, [ids[row] for row in rows], keep_writes=keep)
-            wanted = [b for b in read_layers(layers, len(replay.layers)) if replay.silence(part, b)]
+            wanted = [b for b in read_layers(layers, len(replay.layers)) if replay.zero_ablate(part, b)]
             if not wanted:
                 raise InputError(f"these layers of {model.name} have no {part} that writes to the stream.")
             for cut in places:
@@ -308,7 +308,7 @@ class _Batch:
 
             final = replay.resume(block + 1, without(block + 1, wrote), edit=without, see=see)
         else:
-            silent = replay.silence(self.part, block, self.skipped)
+            silent = replay.zero_ablate(self.part, block, self.skipped)
             final = replay.resume(block, streams[block], silent, see=see)
         return final[self.measured.to(final.device)]
 

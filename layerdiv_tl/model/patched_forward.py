@@ -94,7 +94,7 @@ class Replay:
         layer, repeat = self.layers[block]
         return Component(kind, layer, repeat=repeat)
 
-    def silence(self, kind: str, block: int, where: Bool[Tensor, "row token"] | None = None) -> Instead:
+    def zero_ablate(self, kind: str, block: int, where: Bool[Tensor, "row token"] | None = None) -> Instead:
         """A sublayer of a block, or all of them (`kind="layer"`), write nothing, at all tokens or only at some."""
         kinds = self._kinds[self.layers[block][0]]
         return {(block, k): None if where is None else Muted(where) for k in kinds if kind in (k, "layer")}

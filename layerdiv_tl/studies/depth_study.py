@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, get_args
 
 from .. import _registry
 from .._checks import choice, file_path, flag, listed, whole_number
-from ..depth.ablation import Cut, writers
+from ..depth.ablation import Cut, ablatable_components
 from ..depth.agreement import Agreement
 from ..depth.depth_score import DepthScore
 from ..depth.layer_maps import LayerMaps
@@ -363,12 +363,12 @@ def _standard(model: Model, before: tuple[Model, Identity] | None, asked: _Asked
             return depth.agreement(model, asking(), seed=asked.seed, **size)
 
         def dropped(asking: Callable[[], Any] = asking) -> Result:
-            fifth = len(writers(model, rows[0], asked.part)) / 5
+            fifth = len(ablatable_components(model, rows[0], asked.part)) / 5
             budget = max(1, int(fifth + 0.5)) if asked.drop is None else asked.drop
             return depth.drop_plan(model, asking(), budget, asked.score, asked.part, seed=asked.seed, **size)
 
         jobs.append(("agreement", place, given, agree))
-        if asked.drop is not None or len(writers(model, rows[0], asked.part)) > 1:  # of one, none can go
+        if asked.drop is not None or len(ablatable_components(model, rows[0], asked.part)) > 1:  # of one, none can go
             jobs.append(("drop_plan", place, given | plan, dropped))
     if before is not None:
         shallow, theirs = before

@@ -6,15 +6,13 @@
     ld.zoo.planted("copied")       weights written by hand, whose every measure is known in closed form
     ld.zoo.PLANTED                 their names, and what each shows
 
-How the trained ones were made is in `MODEL_CARD.md`; `python -m layerdiv_tl.zoo.training.train` does it again. Names
-are loaded when they are first used.
+`MODEL_CARD.md` says how the trained ones were made; `zoo/training`, in the repository only, makes them again.
 """
 
 from typing import Any
 
-from . import registry as trained
-from .planted import cases as planted_answers
-from .planted.cases import PLANTED, Planted, planted
+from . import registry
+from .planted.model import PLANTED, Planted, load_planted, planted
 from .registry import NAMES, TASKS, models, seeds
 
 __all__ = ["NAMES", "PLANTED", "TASKS", "Planted", "models", "planted", "seeds", "source"]
@@ -23,5 +21,5 @@ __all__ = ["NAMES", "PLANTED", "TASKS", "Planted", "models", "planted", "seeds",
 def source(name: str) -> Any:
     """What `load_model("zoo/name")` loads. Raises InputError for a name that is not in the zoo."""
     if isinstance(name, str) and name.startswith("zoo/planted-"):
-        return planted_answers.by_zoo_name(name)
-    return trained.load(name)
+        return load_planted(name)
+    return registry.load(name)

@@ -1,4 +1,4 @@
-"""The trained models: which there are, where they lie, what they can do."""
+"""The trained models of the zoo: their names, files and measured accuracies."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ TASKS = (
 
 
 @dataclass(frozen=True)
-class Trained:
-    """A model of the list, trained or not.
+class ZooModel:
+    """One shape and training seed of the zoo, shipped or not.
 
     depth
-        How many blocks run in a pass. With `shared`, there are half as many, each of which runs twice in a row.
+        Blocks that run in a pass. With `shared` there are half as many, and each runs twice in a row.
     width
         Of the residual stream; MLPs are twice, heads half as wide.
     seed
         Of the initial weights and of the training rows.
 
-    >>> Trained(8, shared=True).name, Trained(4, width=96).name, Trained(2, seed=1).name
+    >>> ZooModel(8, shared=True).name, ZooModel(4, width=96).name, ZooModel(2, seed=1).name
     ('zoo/d8-shared', 'zoo/w96-d4', 'zoo/d2-seed1')
     """
 
@@ -49,7 +49,7 @@ class Trained:
     @property
     def short(self) -> str:
         """The name of its folder."""
-        wide = f"w{self.width}-" if self.width != Trained.width else ""
+        wide = f"w{self.width}-" if self.width != ZooModel.width else ""
         return f"{wide}d{self.depth}{'-shared' * self.shared}{f'-seed{self.seed}' * bool(self.seed)}"
 
     @property
@@ -67,44 +67,20 @@ class Trained:
         """|L| at unit sublayer: the embedding, and an attention and an MLP for every block that runs."""
         return 1 + 2 * self.depth
 
-    @property
-    def config(self) -> dict[str, Any]:
-        """Its config.json: a Llama's, or a MobileLLM's where blocks are shared."""
-        from .words import IDS
 
-        return {
-            "model_type": "mobilellm" if self.shared else "llama",
-            "architectures": ["MobileLLMForCausalLM" if self.shared else "LlamaForCausalLM"],
-            "vocab_size": len(IDS),
-            "hidden_size": self.width,
-            "intermediate_size": 2 * self.width,
-            "num_hidden_layers": self.depth // 2 if self.shared else self.depth,
-            "num_attention_heads": 2,
-            "num_key_value_heads": 2,
-            "max_position_embeddings": 64,
-            "initializer_range": 0.05,
-            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
-            "tie_word_embeddings": False,
-            "bos_token_id": 1,
-            "pad_token_id": 0,
-            "eos_token_id": None,
-            **({"layer_sharing": True, "share_embedding": False} if self.shared else {}),
-        }
-
-
-LIST = (
-    *(Trained(depth, seed=seed) for seed in range(3) for depth in (1, 2, 4, 6, 8, 12)),
-    *(Trained(depth, shared=True, seed=seed) for seed in range(3) for depth in (4, 8, 12)),
-    *(Trained(depth, width=width) for width in (32, 96) for depth in (2, 4)),
+MODELS = (
+    *(ZooModel(depth, seed=seed) for seed in range(3) for depth in (1, 2, 4, 6, 8, 12)),
+    *(ZooModel(depth, shared=True, seed=seed) for seed in range(3) for depth in (4, 8, 12)),
+    *(ZooModel(depth, width=width) for width in (32, 96) for depth in (2, 4)),
 )
-SHIPPED = tuple(model for model in LIST if (model.folder / "model.safetensors").is_file())
+SHIPPED = tuple(model for model in MODELS if (model.folder / "model.safetensors").is_file())
 NAMES = tuple(model.name for model in SHIPPED)
 
 
-def find(name: str, among: tuple[Trained, ...] = LIST) -> Trained:
+def find_model(name: str, among: tuple[ZooModel, ...] = MODELS) -> ZooModel:
     """The model of a name, with or without `zoo/`. Raises InputError for a name that is not on the list.
 
-    >>> find("zoo/d4").members
+    >>> find_model("zoo/d4").members
     9
     """
     for model in among:
@@ -115,43 +91,42 @@ def find(name: str, among: tuple[Trained, ...] = LIST) -> Trained:
 
 
 def seeds(names: str | Iterable[str] = NAMES) -> dict[str, tuple[str, int]]:
-    """{name: (shape, seed)} of those names that are models of the zoo, as `Study.claims` takes it.
+    """{name: (shape, seed)} of the zoo's models among these names, as `Study.claims` takes it.
 
-    Models of one shape differ in their training seed only. Other names are left out. Raises InputError for what is
-    no list of names.
+    Models of one shape differ in their training seed only. Raises InputError for what is not a list of names.
 
     >>> seeds(["zoo/d4", "zoo/d4-seed1", "zoo/d8-shared", "gpt2"])
     {'zoo/d4': ('d4', 0), 'zoo/d4-seed1': ('d4', 1), 'zoo/d8-shared': ('d8-shared', 0)}
     """
-    known = {model.name: (replace(model, seed=0).short, model.seed) for model in LIST}
+    known = {model.name: (replace(model, seed=0).short, model.seed) for model in MODELS}
     what = "a list of models' names, such as study.models()['model']"
-    several = [names] if isinstance(names, str) else listed("names", names, what)
-    return {name: known[name] for name in (text("names", name) for name in several) if name in known}
+    names = [names] if isinstance(names, str) else listed("names", names, what)
+    return {name: known[name] for name in (text("names", name) for name in names) if name in known}
 
 
 def load(name: str) -> Loadable:
     """A model that comes with the package, in float32, and its tokenizer."""
     from ..model.load import Loadable, load_model
 
-    model = find(name, SHIPPED)
+    model = find_model(name, SHIPPED)
     loaded = load_model(model.folder, tokenizer=str(FOLDER), dtype="float32", device="cpu")
-    net: Any = loaded.architecture.root
-    net.config._name_or_path = model.short
-    return Loadable(net, loaded.tokenizer)
+    root: Any = loaded.architecture.root
+    root.config._name_or_path = model.short
+    return Loadable(root, loaded.tokenizer)
 
 
-def log(model: Trained, folder: Path = FOLDER) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """(settings, evaluations) that its training wrote down, in order."""
+def training_log(model: ZooModel, folder: Path = FOLDER) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """(settings, evaluations in order) of a model's training log."""
     lines = (folder / "logs" / f"{model.short}.jsonl").read_text(encoding="utf-8").splitlines()
-    first, *rest = map(json.loads, lines)
-    return first, rest
+    settings, *evaluations = map(json.loads, lines)
+    return settings, evaluations
 
 
 def models() -> pd.DataFrame:
-    """One row per model that comes with the package, with its share of right answers at each task when trained.
+    """One row per model that comes with the package, with its accuracy at each task after training.
 
-    `parameters` counts shared blocks once; `members` is |L|. `attrs["rows"]` is on how many rows of every task
-    the accuracies were measured; `layerdiv_tl.zoo.training.train` says which.
+    `parameters` counts shared blocks once; `members` is |L|; `attrs["rows"]` is how many rows of each task measured
+    the accuracy.
 
     >>> frame = models()
     >>> frame.loc[frame["name"] == "zoo/d4", ["depth", "width", "shared", "members"]].values.tolist()
@@ -161,7 +136,7 @@ def models() -> pd.DataFrame:
 
     rows, count = [], None
     for model in SHIPPED:
-        settings, evaluations = log(model)
+        settings, evaluations = training_log(model)
         row = {"name": model.name, "depth": model.depth, "width": model.width, "shared": model.shared}
         row |= {"seed": model.seed, "parameters": settings["parameters"], "members": model.members}
         rows.append(row | evaluations[-1]["accuracy"])

@@ -358,7 +358,7 @@ def test_resuming_is_the_same_as_whole_passes(name):
         for part in ("layer", "attn", "mlp"):
             for block in range(len(replay.layers)):
                 for where in (None, replay.tokens & (torch.arange(11) % 2 == 1)):
-                    instead = replay.silence(part, block, where)
+                    instead = replay.zero_ablate(part, block, where)
                     found = []
                     for replay.resumes in (True, False):
                         seen = []
@@ -462,10 +462,10 @@ def test_a_bridge_gives_the_same_numbers():
 
 
 ANALYZES = [
-    lambda m: ld.depth.residual_norms(m, IDS).relative,
-    lambda m: ld.depth.skip(m, IDS, "attn").output,
-    lambda m: ld.depth.skip(m, IDS, "mlp", "local").later,
-    lambda m: ld.depth.skip(m, IDS, "layer", "future").output,
+    lambda m: ld.depth.residual_norms(m, IDS).relative_norm,
+    lambda m: ld.depth.skip(m, IDS, "attn").output_change,
+    lambda m: ld.depth.skip(m, IDS, "mlp", "local").downstream_change,
+    lambda m: ld.depth.skip(m, IDS, "layer", "future").output_change,
     lambda m: ld.depth.logit_lens(m, IDS).kl,
     lambda m: ld.depth.erase(m, IDS).effect,
     lambda m: ld.depth.integrated_gradients(m, IDS[:1], "mlp", steps=8).attribution,
@@ -510,9 +510,11 @@ def test_intervals_hold_the_mean_and_widen_with_fewer_texts():
     many = [rng.integers(0, 61, 8).tolist() for _ in range(24)]
     frames = [ld.depth.skip(llama(), texts).frame() for texts in (many, many[:8])]
     for frame in frames:
-        assert ((frame.output_change_low <= frame.output) & (frame.output <= frame.output_change_high)).all()
-        assert (frame.output_q10 <= frame.output_q90).all()
-        assert (frame.output_change_max >= frame.output_q90).all()
+        assert (
+            (frame.output_change_low <= frame.output_change) & (frame.output_change <= frame.output_change_high)
+        ).all()
+        assert (frame.output_change_q10 <= frame.output_change_q90).all()
+        assert (frame.output_change_max >= frame.output_change_q90).all()
     assert (frames[1].output_change_high - frames[1].output_change_low).sum() > (
         frames[0].output_change_high - frames[0].output_change_low
     ).sum()
@@ -527,14 +529,14 @@ def test_pairs_are_the_means_of_their_texts():
     """by_pair weighs texts by their tokens, and has a row for every layer behind a skipped one."""
     found = ld.depth.skip(llama(), IDS)
     pairs = found.by_pair()
-    assert list(zip(pairs.component, pairs.later, strict=True)) == [
+    assert list(zip(pairs.component, pairs.downstream_layer, strict=True)) == [
         ("L0.layer", "L1.layer"),
         ("L0.layer", "L2.layer"),
         ("L1.layer", "L2.layer"),
     ]
     close(pairs.effect.iloc[1], np.average(found.downstream_change[:, 0, 2], weights=[len(row) for row in IDS]))
     close(pairs.effect_max.iloc[1], found.downstream_change_max[:, 0, 2].max())
-    close(found.frame().later.iloc[0], pairs.effect.iloc[:2].mean())
+    close(found.frame().downstream_change.iloc[0], pairs.effect.iloc[:2].mean())
 
 
 def test_maps_are_ridge_regressions(stories):
@@ -704,7 +706,7 @@ def test_a_result_tells_itself_in_a_line():
     """In a notebook a result is its name and the shapes of what it holds, not its numbers."""
     sizes = ld.depth.residual_norms(llama(), [[1, 2, 3, 4]])
     told = repr(sizes)
-    assert told.startswith("Sizes(components=")
-    assert f"relative={sizes.relative_norm.dtype}{list(sizes.relative_norm.shape)}" in told
+    assert told.startswith("ResidualNorms(components=")
+    assert f"relative_norm={sizes.relative_norm.dtype}{list(sizes.relative_norm.shape)}" in told
     assert len(told) < 500
     assert "\n" not in told

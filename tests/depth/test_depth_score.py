@@ -329,7 +329,7 @@ def test_tasks_and_other_groups():
         (ROWS, {"by": "hops"}, "by="),
         (ROWS, {"by": np.array(3)}, "by="),
         (ROWS, {"by": [1, 2, None, 4]}, "question 2.*None"),
-        (ROWS, {"n_resamples": 0}, "draws=0"),
+        (ROWS, {"n_resamples": 0}, "n_resamples=0"),
         (ROWS, {"seed": -1}, "seed=-1"),
         ([("text", " answer", 1)], {}, "without a tokenizer"),
     ],

@@ -525,12 +525,12 @@ def test_a_plan_scores_on_some_rows_and_measures_on_others(family, part):
     bent = np.concatenate([plain.sizes(LENGTHS[i], part)["block_influence"] for i in scored]).mean(0)
     bent = dict(zip(plain.names(part), bent, strict=True))
     assert [c.label for c in plan.influence_dropped] == sorted(labels, key=bent.__getitem__)[:2]
-    assert plan.loss.shape == plan.right.shape == (len(measured), 1 + 2 + 2 + 3)
+    assert plan.loss.shape == plan.correct.shape == (len(measured), 1 + 2 + 2 + 3)
     sets = [(), *(p[:k] for p in (plan.dropped, plan.influence_dropped) for k in (1, 2)), *plan.random_dropped]
     for column, gone in enumerate(sets):
         loss, right, count = plain.answers([LENGTHS[i] for i in measured], None, [c.label for c in gone])
         close(plan.loss[:, column], loss, 2e-5)
-        close(plan.right[:, column], right)
+        close(plan.correct[:, column], right)
         close(plan.count, count)
     for gone in plan.random_dropped:
         assert len(set(gone)) == 2
@@ -569,7 +569,7 @@ def test_frames_of_a_plan_are_those_of_its_arrays(plan):
     frame = plan.frame()
     assert frame.plan.tolist() == ["none", "plan", "plan", "block_influence", "block_influence", "random"]
     assert frame.dropped.tolist() == [0, 1, 2, 1, 2, 2]
-    loss, right = plan.loss.sum(0) / plan.count.sum(), plan.right.sum(0) / plan.count.sum()
+    loss, right = plan.loss.sum(0) / plan.count.sum(), plan.correct.sum(0) / plan.count.sum()
     pooled = [*loss[:5], loss[5:].mean()]
     close(frame.loss, pooled, 1e-12)
     close(frame.loss_growth, np.array(pooled) - loss[0], 1e-12)
@@ -584,7 +584,7 @@ def test_frames_of_a_plan_are_those_of_its_arrays(plan):
 def test_against_is_the_difference_on_the_same_rows(plan):
     """This plan's loss and accuracy less the others', and the share of random plans that lose more."""
     rows = plan.compare().set_index("other")
-    loss, right = plan.loss.sum(0) / plan.count.sum(), plan.right.sum(0) / plan.count.sum()
+    loss, right = plan.loss.sum(0) / plan.count.sum(), plan.correct.sum(0) / plan.count.sum()
     close(rows.loss["block_influence"], loss[2] - loss[4], 1e-12)
     close(rows.loss["random"], loss[2] - loss[5:].mean(), 1e-12)
     close(rows.accuracy["block_influence"], right[2] - right[4], 1e-12)
@@ -607,7 +607,7 @@ def test_a_plan_does_not_beat_itself(plan):
 
     for seed in range(20):
         lost = np.random.default_rng(seed).exponential(size=(157, 1)).repeat(10, 1)
-        same = replace(plan, loss=lost, right=np.zeros_like(lost), count=np.ones(157))
+        same = replace(plan, loss=lost, correct=np.zeros_like(lost), count=np.ones(157))
         assert (same.compare().win_rate == 0).all()
 
 
@@ -640,7 +640,7 @@ def test_lists_for_llm_drop(part, scores, attn, mlp, tmp_path):
     assert read.component.tolist() == frame.component.tolist()
     close(read.score, plan.values, 0)
     assert read.drop_order.tolist() == frame.drop_order.tolist()
-    gone = read[read.drop_order > 0].sort_values("place").component.tolist()
+    gone = read[read.drop_order > 0].sort_values("drop_order").component.tolist()
     assert gone == [c.label for c in plan.dropped]
     assert set(read.rows_sha256) == {plan.provenance["rows"]["sha256"]}
     for path in (tmp_path / "plan.yaml", tmp_path / "plan", None, 3, tmp_path / "plan.csv" / "inside.csv"):
@@ -689,7 +689,7 @@ def test_a_plan_survives_the_disk(plan, tmp_path):
     assert loaded.dropped == plan.dropped
     assert loaded.random_dropped == plan.random_dropped
     assert loaded.provenance == plan.provenance
-    for name in ("frame", "against", "components"):
+    for name in ("frame", "compare", "scores"):
         pd.testing.assert_frame_equal(getattr(loaded, name)(), getattr(plan, name)())
     assert loaded.export(tmp_path / "a.json").read_bytes() == plan.export(tmp_path / "b.json").read_bytes()
     assert loaded.export(tmp_path / "a.csv").read_bytes() == plan.export(tmp_path / "b.csv").read_bytes()

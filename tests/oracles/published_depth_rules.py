@@ -106,7 +106,7 @@ def skip_effects(
     `cut` None is the published "current" mode: skipped to the end, measured everywhere. A `cut` is "future": skipped
     before the cut, measured at the cut and after.
     `layers` [skipped, layer, tokens measured]: relative change of h_out − h_in (the skipped layer's own included);
-    `output` [skipped, tokens measured]: Euclidean norm of the change of the softmax.
+    `output_change` [skipped, tokens measured]: Euclidean norm of the change of the softmax.
     """
     plain = trace(model, ids)
     layers, output = [], []
@@ -118,7 +118,7 @@ def skip_effects(
         changed = trace(model, ids, {(part, skipped): edit})
         layers.append(_relative_change(plain.out - plain.inputs, changed.out - changed.inputs, cut))
         output.append((changed.probabilities - plain.probabilities)[cut:].norm(dim=-1))
-    return {"layers": torch.stack(layers).numpy(), "output": torch.stack(output).numpy()}
+    return {"layers": torch.stack(layers).numpy(), "output_change": torch.stack(output).numpy()}
 
 
 def published_skip_effects(
@@ -126,13 +126,13 @@ def published_skip_effects(
 ) -> dict[str, np.ndarray]:
     """As released: the maximum over tokens, cut points and prompts. `cuts` lists each prompt's (None: "current").
 
-    `layers` [skipped, layer], `output` [skipped].
+    `layers` [skipped, layer], `output_change` [skipped].
     """
     asked = [[None]] * len(prompts) if cuts is None else cuts
     found = [skip_effects(model, ids, part, t) for ids, chosen in zip(prompts, asked, strict=True) for t in chosen]
     return {
         "layers": np.max([one["layers"].max(-1) for one in found], axis=0),
-        "output": np.max([one["output"].max(-1) for one in found], axis=0),
+        "output_change": np.max([one["output_change"].max(-1) for one in found], axis=0),
     }
 
 
@@ -168,7 +168,7 @@ def direct_effects(model: nn.Module, ids: Ids, cut: int | None = None, keep_firs
 def logit_lens(model: nn.Module, ids: Ids, k: int = 5) -> dict[str, np.ndarray]:
     """Final norm and unembedding applied to what layer l reads, l = 0..L−1 (row 0 is the embedding).
 
-    `kl` [L, T]: KL(lens ‖ output) in nats; `overlap` [L, T]: share of the lens's k likeliest tokens that are among
+    `kl` [L, T]: KL(lens ‖ output) in nats; `topk_overlap` [L, T]: share of the lens's k likeliest tokens that are among
     the output's. Released as the mean over a prompt's tokens, then over prompts.
     """
     layout, log = layout_of(model), {}
@@ -181,7 +181,7 @@ def logit_lens(model: nn.Module, ids: Ids, k: int = 5) -> dict[str, np.ndarray]:
         kl.append((lens.exp() * (lens - final)).sum(-1))
         shared = (lens.topk(k, -1).indices[:, :, None] == top[:, None, :]).any(-1)
         overlap.append(shared.double().mean(-1))
-    return {"kl": torch.stack(kl).numpy(), "overlap": torch.stack(overlap).numpy()}
+    return {"kl": torch.stack(kl).numpy(), "topk_overlap": torch.stack(overlap).numpy()}
 
 
 # --- erasure --------------------------------------------------------------------------------------------------------
@@ -284,7 +284,7 @@ def depth_effects(
 ) -> dict[str, np.ndarray]:
     """Effects of skipping a layer at tokens 1..t−1, measured at t.., t being the answer's first token (or `cuts`).
 
-    `ids` is question and answer. `output` [L]: e_l = the largest norm of the change of the softmax;
+    `ids` is question and answer. `output_change` [L]: e_l = the largest norm of the change of the softmax;
     `layers` [L, L]: the largest relative change of each layer's h_out − h_in. Both the maximum over tokens and cuts.
     """
     asked = [len(ids) - n_answer] if cuts is None else cuts
@@ -298,14 +298,16 @@ def answer_cuts(n_question: int, n_answer: int, generator: random.Random, count:
     return [n_question + t for t in cuts[:count]]
 
 
-def group_effect(questions: Sequence[dict[str, np.ndarray]], effect: str = "output", how: str = "mean") -> np.ndarray:
+def group_effect(
+    questions: Sequence[dict[str, np.ndarray]], effect: str = "output_change", how: str = "mean"
+) -> np.ndarray:
     """[L]: a group's effect by layer; `how` "mean" or "max" over its questions' `depth_effects`.
 
     `effect` "layers" sums the map over layers and divides by the number of later layers (at least 1).
     """
     together = np.stack([one[effect] for one in questions])
     together = together.mean(0) if how == "mean" else together.max(0)
-    if effect == "output":
+    if effect == "output_change":
         return together
     count = len(together)
     return together.sum(-1) / np.maximum(np.arange(count - 1, -1, -1), 1)
@@ -324,7 +326,7 @@ def linear_maps(
 ) -> dict[str, np.ndarray]:
     """Affine map from every source residual to every target residual, fitted on `train`, judged on `held_out`.
 
-    The first token of a prompt is left out of both. Both entries [L_source + 1, L_target + 1]: `relative` is the mean
+    The first token of a prompt is left out of both. Both entries [L_source + 1, L_target + 1]: `relative_norm` is the mean
     over tokens of ‖error‖/‖target‖ (what the paper draws, without row 0 and column 0), `norm` is mean ‖error‖ over
     mean ‖target‖. The map is least squares here (minimum norm where tokens are too few); the paper trains it by AdamW.
     """
@@ -348,4 +350,4 @@ def linear_maps(
         size = np.linalg.norm(y_new, axis=-1).T
         relative.append((error / np.maximum(size, np.finfo(np.float32).tiny)).mean(0))
         ratio.append(error.mean(0) / size.mean(0))
-    return {"relative": np.stack(relative), "norm": np.stack(ratio)}
+    return {"relative_norm": np.stack(relative), "norm": np.stack(ratio)}

@@ -181,7 +181,7 @@ def test_skipping_a_layer_takes_out_what_it_wrote(name, shape):
             gone[1] = True
         less = z[:, ~np.array(gone)].sum(1)
         moved = np.linalg.norm(softmax(z.sum(1)) - softmax(less), axis=1)
-        np.testing.assert_allclose(found.output[last][:, layer], moved, atol=1e-6)  # kept in float32
+        np.testing.assert_allclose(found.output_change[last][:, layer], moved, atol=1e-6)  # kept in float32
 
 
 def softmax(z):
@@ -193,8 +193,8 @@ def softmax(z):
 def test_a_shift_moves_no_probability_and_an_undone_write_none_with_its_undoing(shape):
     """Skipping the layer of the shift, or the head and so its undoing, changes the softmax by 0; others do not."""
     shift, undo = (ld.depth.skip(planted(n, shape), list(planted(n, shape).prompts[:4])) for n in ("shift", "undo"))
-    assert shift.output[:, 1].max() < 1e-15 < shift.output[:, 0].max()
-    assert undo.output[:, 0].max() < 1e-15 < 1e-3 < undo.output[:, 1].max()
+    assert shift.output_change[:, 1].max() < 1e-15 < shift.output_change[:, 0].max()
+    assert undo.output_change[:, 0].max() < 1e-15 < 1e-3 < undo.output_change[:, 1].max()
     # The MLP's whole write is gone where the head is: it undoes and does nothing else.
     assert undo.frame().set_index("component").loc["L0.layer", "later_max"] == pytest.approx(1, abs=1e-6)
 
@@ -206,7 +206,7 @@ def test_the_direct_effect_of_an_undone_write_is_all_of_it(shape):
     found = ld.depth.skip(p, list(p.prompts[:rows]), mode="local")
     a, _, b = np.moveaxis(p.over_vocabulary[:rows], 1, 0)
     moved = np.linalg.norm(softmax(b) - softmax((b - a) / np.sqrt(1 + 4 / 96)), axis=1)
-    np.testing.assert_allclose(found.output[found.position == found.position.max()][:, 0], moved, atol=1e-6)
+    np.testing.assert_allclose(found.output_change[found.position == found.position.max()][:, 0], moved, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["copied", "together", "shift", "undo"])

@@ -11,9 +11,9 @@ import torch
 
 import layerdiv_tl as ld
 from layerdiv_tl.replication.paper_models import component_count
-from layerdiv_tl.zoo import words
-from layerdiv_tl.zoo.registry import FOLDER, LIST, SHIPPED, TASKS, Trained, find, log
+from layerdiv_tl.zoo.registry import FOLDER, MODELS, SHIPPED, TASKS, ZooModel, find_model, training_log
 from layerdiv_tl.zoo.training import train as training
+from layerdiv_tl.zoo.training import words
 
 SMALL = training.Recipe(steps=6, every=3, warm=2, adding=1, longer=(1, 2, 4), tested=64, last=64)
 each = pytest.mark.parametrize("model", SHIPPED, ids=lambda model: model.short)
@@ -53,7 +53,7 @@ def test_every_model_is_what_its_name_says(model):
 @each
 def test_every_model_is_taken_apart_without_a_rest_and_answers_as_logged(model):
     """Components sum to the logits; right answers on rows of another seed agree with the log's share of them."""
-    loaded, (_, evaluations) = ld.load_model(model.name), log(model)
+    loaded, (_, evaluations) = ld.load_model(model.name), training_log(model)
     for name in TASKS:
         task = asked(name, 192, seed=7)
         found = ld.contributions(loaded, task.prompts, task.options)
@@ -99,7 +99,7 @@ def test_a_wrong_name_is_answered_with_the_names_there_are():
             ld.load_model(name)
         assert str(error.value).endswith(".")
     with pytest.raises(ld.InputError, match="zoo/d12"):
-        find("d13")
+        find_model("d13")
     with pytest.raises(SystemExit):
         training.main(["d13", "--out", "nowhere"])
 
@@ -174,7 +174,7 @@ def test_rows_of_pairs_and_sums_are_the_tasks_prompts():
 
 def test_every_question_of_a_row_is_read_as_its_prompt_alone():
     """The logits of packed questions are those of one prompt each, in a plain pass."""
-    net = training.build(Trained(2)).eval()
+    net = training.build(ZooModel(2)).eval()
     batches = training.batches(training.Recipe(), seed=0, step=5000)
     with torch.no_grad():
         for batch, packed in zip(batches, training.answers(net, batches), strict=True):
@@ -219,7 +219,7 @@ def test_training_rows_share_no_randomness_with_rows_that_are_asked(monkeypatch)
 
 def test_stopped_training_ends_with_the_same_weights(tmp_path, monkeypatch):
     """A run killed between evaluations and begun again gives, bit for bit, what an unbroken one gives."""
-    model, kept = Trained(2, shared=True, width=32), training._State.step
+    model, kept = ZooModel(2, shared=True, width=32), training._State.step
     whole = training.train(model, tmp_path / "whole", SMALL)
 
     def killed(state, made, number):
@@ -240,7 +240,7 @@ def test_stopped_training_ends_with_the_same_weights(tmp_path, monkeypatch):
     assert steps == [None, 3, 6]
 
 
-@pytest.mark.parametrize("model", [Trained(2, width=32), Trained(4, width=32, shared=True)])
+@pytest.mark.parametrize("model", [ZooModel(2, width=32), ZooModel(4, width=32, shared=True)])
 def test_what_is_saved_is_what_was_trained(model, tmp_path):
     """From disk come the logits of the model in memory, to half precision; shared blocks are stored once."""
     from safetensors.torch import load_file
@@ -260,10 +260,10 @@ def test_what_is_saved_is_what_was_trained(model, tmp_path):
 
 def test_the_list_holds_what_it_should():
     """Names are unique; depth at one width, shared partners with half the blocks, seeds and widths are all there."""
-    assert len({model.name for model in LIST}) == len(LIST)
-    assert {m.depth for m in LIST if m.width == 64 and not m.shared and m.seed == 0} == {1, 2, 4, 6, 8, 12}
-    assert {m.depth for m in LIST if m.shared} == {4, 8, 12}
-    assert all(any(dataclasses.replace(m, shared=False) == other for other in LIST) for m in LIST if m.shared)
+    assert len({model.name for model in MODELS}) == len(MODELS)
+    assert {m.depth for m in MODELS if m.width == 64 and not m.shared and m.seed == 0} == {1, 2, 4, 6, 8, 12}
+    assert {m.depth for m in MODELS if m.shared} == {4, 8, 12}
+    assert all(any(dataclasses.replace(m, shared=False) == other for other in MODELS) for m in MODELS if m.shared)
 
 
 @pytest.mark.full
@@ -272,11 +272,11 @@ def test_training_again_goes_the_same_way(tmp_path):
 
     Processors round differently, so that paths part: when the next skill comes is another step on another machine.
     """
-    model, stop = Trained(2), 1000
-    _, evaluations = log(model)
+    model, stop = ZooModel(2), 1000
+    _, evaluations = training_log(model)
     torch.set_num_threads(1)
     training.train(model, tmp_path, stop=stop)
-    _, again = log(model, tmp_path)
+    _, again = training_log(model, tmp_path)
     then = next(line for line in evaluations if line["step"] == stop)["accuracy"]
     learned = {name for name in TASKS if then[name] > 0.9}
     assert learned == {name for name in TASKS if again[-1]["accuracy"][name] > 0.8}

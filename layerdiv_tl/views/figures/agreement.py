@@ -10,7 +10,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from ...components import Component
-from ...depth.agreement import STABLE, Agreement, Effect
+from ...depth.agreement import STABLE_CORRELATION, Agreement, Effect
 from ...depth.direct_measures import Direct
 from ...errors import InputError
 from .. import style
@@ -168,7 +168,7 @@ def agreement_stability(agreement: Agreement, title: str | None = None) -> go.Fi
             marker={"size": 8, "symbol": "square" if effect else "circle"},
             hovertext=[
                 f"<b>{NAMES[quantity]}</b>, {row.rows} rows a sample<br>ρ {style.number(row.correlation)}, middle "
-                f"95 % {between(row.low, row.high)}<br>{STABLE} needs {said}"
+                f"95 % {between(row.low, row.high)}<br>{STABLE_CORRELATION} needs {said}"
                 for row in rows.itertuples()
             ],
             hoverinfo="text",
@@ -177,11 +177,11 @@ def agreement_stability(agreement: Agreement, title: str | None = None) -> go.Fi
         figure,
         title or f"How many rows until a rank holds? {agreement.model}",
         f"{agreement.rows}. Spearman's ρ between ranks from two disjoint samples of so many rows, mean of drawn pairs. "
-        f"Legend: rows until ρ = {STABLE} (dashed), by the Spearman-Brown formula. Wide: what removal does.",
+        f"Legend: rows until ρ = {STABLE_CORRELATION} (dashed), by the Spearman-Brown formula. Wide: removal.",
         plot=380,
         below=132,
     )
-    figure.add_hline(y=STABLE, line={"dash": "dash", "width": 1.5})
+    figure.add_hline(y=STABLE_CORRELATION, line={"dash": "dash", "width": 1.5})
     sizes = sorted(set(frame["rows"]))
     figure.update_xaxes(type="log", tickmode="array", tickvals=sizes, ticktext=[str(s) for s in sizes])
     figure.update_xaxes(title_text="rows in each sample (logarithmic)", showgrid=False)

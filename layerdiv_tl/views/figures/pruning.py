@@ -10,7 +10,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from ...components import Component
-from ...depth.agreement import FALLING, Effect
+from ...depth.agreement import INVERTED, Effect
 from ...depth.pruning import INFLUENCE, OWN, RANDOM, DropPlan
 from .. import style
 from .agreement import NAMES
@@ -146,7 +146,9 @@ def drop_components(plan: DropPlan, title: str | None = None) -> go.Figure:
     figure.update_layout(barmode="overlay")
     figure.update_xaxes(**component_axis(plan.candidates), title_text="component, in stream order", showgrid=False)
     figure.update_xaxes(range=[-1, len(frame)], zeroline=False)
-    return figure.update_yaxes(title_text=("−" if plan.score in FALLING else "") + _score(plan) + (unit and f",{unit}"))
+    return figure.update_yaxes(
+        title_text=("−" if plan.score in INVERTED else "") + _score(plan) + (unit and f",{unit}")
+    )
 
 
 def _score(plan: DropPlan) -> str:

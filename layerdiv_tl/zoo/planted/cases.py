@@ -1,250 +1,278 @@
-"""Planted models: real, small, and with known answers.
+"""What is planted, and in closed form what it must measure.
 
-The tool must give what is expected here to the last digits of float64, not to a standard error.
+All cases answer the prompts of `synthetic/votes`, in which witnesses name the color of a car. Each member head reads
+one witness and adds 1 logit to the color named, so it is right as often as its witness. The rows are every combination
+of words, repeated in proportion to its probability: means over rows *are* the expectations. Information terms are those
+of the members' votes (`estimator="vote"`).
+
+K options, |L| members, p the probability of a right witness, h(p) = −p log2 p − (1−p) log2 (1−p).
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, get_args
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import product
+from math import log2
 
 import numpy as np
-from jaxtyping import Float
 
-from ..._checks import choice, shown
-from ...components import Component, Unit
-from ...errors import InputError
-from ...model.load import Loadable
-from ...tasks.synthetic import COLORS
-from ...tasks.task import Task, task
-from .laws import LAWS, UNSURE, Law
-from .model import Eraser, Say, Shape, build
-from .word_tokenizer import word_tokenizer
+from ...tasks.synthetic import COLORS, Votes
+from .weights import EraserMLP, Member, VoteLogits, WitnessHead
 
-if TYPE_CHECKING:
-    import pandas as pd
+UNSURE = "unsure"
+# A witness is wrong in one of four equally likely outcomes: p = 3/4.
+OUTCOMES = (True, True, True, False)
 
-PREFIX = "planted-"
-LEAST_ROWS = 64
-PER_MEMBER = ("bias", "bias_shift", "diversity", "diversity_shift")
-BITS = ("relevancy", "redundancy", "conditional_redundancy", "joint", "information_diversity")
-
-PLANTED: Mapping[str, str] = MappingProxyType({name: about for name, (about, _) in LAWS.items()})
+# The words of every row's witnesses, and its label.
+Rows = list[tuple[tuple[str, ...], int]]
 
 
 @dataclass(frozen=True, eq=False)
-class Planted(Loadable):
-    """A model with known answers. Made by `planted`; `load_model` and every other function take it as it is.
+class Case:
+    """What is planted, and what it must measure.
 
-    name, shape, about
-        Which one it is, "llama" or "gpt2", and one line on what it shows.
-    closed_form
-        How what is expected follows from what is planted, in words and formulas.
-    model, tokenizer
-        The Hugging Face causal LM, in float64, and its tokenizer of whole words.
-    task
-        Its prompts, options and labels; also as `prompts`, `options`, `labels`.
-    components
-        The members: the components that write. All others write exactly nothing to any logit.
-    over_vocabulary
-        float64 `[example, member, id]`, what each member must write to every logit, from the words alone.
-    expected
-        What the ensemble of the members must measure, by name: squared error in logits², informations in bits.
-    per_member
-        The members' `bias`, `bias_shift`, `diversity`, `diversity_shift`, one number each, in logits².
+    bias, diversity, bias_shift, diversity_shift, accuracy
+        One number per member; empty shift terms are 0.
+    cosine, cosine_centered
+        Between the first two members.
     """
 
-    name: str
-    shape: Shape
-    about: str
-    closed_form: str
-    task: Task
-    components: tuple[Component, ...]
-    over_vocabulary: Float[np.ndarray, "example member id"]
-    expected: Mapping[str, float]
-    per_member: Mapping[str, tuple[float, ...]]
-
-    @property
-    def prompts(self) -> tuple[str, ...]:
-        """The task's prompts."""
-        return self.task.prompts
-
-    @property
-    def options(self) -> tuple[str, ...]:
-        """The task's options."""
-        return self.task.options
-
-    @property
-    def labels(self) -> np.ndarray:
-        """The index of each prompt's gold option."""
-        return self.task.labels
-
-    @cached_property
-    def values(self) -> Float[np.ndarray, "example member option"]:
-        """What each member must contribute to the options' logits, `[example, member, option]`."""
-        ids = self.tokenizer.convert_tokens_to_ids(list(self.options))
-        return self.over_vocabulary[:, :, ids]
-
-    def members(self, unit: Unit = "sublayer") -> tuple[str, ...]:
-        """The members' labels at a unit: what `Contributions.select(label=…)` keeps. One member a sublayer.
-
-        Raises InputError for units that cut a member into parts.
-        """
-        choice("unit", unit, ("sublayer", "head"))
-        return tuple((c.sublayer if unit == "sublayer" else c).label for c in self.components)
-
-    def by_component(self) -> pd.DataFrame:
-        """One row per member: bias, diversity and net, raw, centered and shift, as `Decomposition` has them."""
-        import pandas as pd
-
-        columns: dict[str, Any] = {"component": [c.label for c in self.components]}
-        known = {name: np.array(values, dtype=np.float64) for name, values in self.per_member.items()}
-        for term in ("bias", "diversity"):
-            columns |= {term: known[term], f"{term}_shift": known[f"{term}_shift"]}
-            columns[f"{term}_centered"] = known[term] - known[f"{term}_shift"]
-        for end in ("", "_centered", "_shift"):
-            columns[f"net{end}"] = columns[f"bias{end}"] - columns[f"diversity{end}"]
-        frame = pd.DataFrame(columns)
-        frame.attrs["units"] = dict.fromkeys(list(columns)[1:], "logits²")
-        return frame
-
-    def frame(self) -> pd.DataFrame:
-        """One row per quantity: its expected value and unit."""
-        import pandas as pd
-
-        rows = [(name, value, _unit(name)) for name, value in self.expected.items()]
-        return pd.DataFrame(rows, columns=["quantity", "expected", "unit"])
-
-    def __repr__(self) -> str:
-        labels = ", ".join(c.label for c in self.components)
-        return f"Planted({self.name}, {self.shape}: {self.about}; {labels}; {len(self.prompts)} prompts)"
+    members: tuple[Member, ...]
+    rows: Rows
+    bias: tuple[float, ...]
+    diversity: tuple[float, ...]
+    coherence: float
+    cosine: float
+    cosine_centered: float
+    accuracy: tuple[float, ...]
+    ensemble_accuracy: float
+    relevancy: float
+    redundancy: float
+    conditional_redundancy: float
+    bias_shift: tuple[float, ...] = ()
+    diversity_shift: tuple[float, ...] = ()
+    options: int = 2
 
 
-def planted(name: str, shape: Shape = "llama") -> Planted:
-    """A model with known answers, for tests and for teaching.
+def _voter(layer: int, index: int, witness: int) -> WitnessHead:
+    """A head that adds 1 logit to the color its witness names, of two, and nothing where it names none."""
+    return WitnessHead(layer, index, witness, {COLORS[0]: VoteLogits((1, 0)), COLORS[1]: VoteLogits((0, 1))})
 
-    name
-        One of `PLANTED`:
 
-        "independent", "copied", "complementary": two heads of equal bias, each right in 3 of 4 prompts, whose
-        votes are independent, the same, or given where the other is silent. What differs is what they are
-        together.
-        "together": two heads, each always wrong, whose sum is always right.
-        "shift": the second head writes to all options alike, which no softmax sees.
-        "undo": an MLP takes out again what a head wrote a layer before.
-        "votes": five noisy voters (`tasks.synthetic.Votes`), one a layer.
-    shape
-        "llama" (RMSNorm, rotary positions, SwiGLU) or "gpt2" (LayerNorm, learned positions, GELU).
+def _entropy(p: float) -> float:
+    """h(p) in bits."""
+    return -p * log2(p) - (1 - p) * log2(1 - p)
 
-    Raises InputError for a name or shape that does not exist.
 
-    >>> import layerdiv_tl as ld
-    >>> pair = ld.zoo.planted("copied")
-    >>> c = ld.contributions(pair, pair.prompts, pair.options, unit="head")
-    >>> heads = c.select(label=pair.members("head"))
-    >>> float(abs(heads.values - pair.values).max()) < 1e-9
-    True
-    >>> d = ld.decompose(heads, pair.labels)
-    >>> [round(x, 9) for x in (d.bias, d.diversity, pair.expected["bias"], pair.expected["diversity"])]
-    [0.25, 0.0, 0.25, 0.0]
+def _colors(*votes: int) -> tuple[str, ...]:
+    return tuple(COLORS[vote] for vote in votes)
+
+
+def _independent() -> Case:
+    """Two fair witnesses; the label is what the first says, or what the second says, by the toss of a coin.
+
+    So each is right in p = 3/4: bias 2(1−p)/K = 1/4. The two agree in c = 1/2: the mean of differing votes
+    is 1/2 off each, diversity (1−c)/4. Where votes differ, the label is a coin toss: I(U;Y) = 1 − 1/2. The votes
+    are independent, TC(U) = 0, but not given the label.
     """
-    if not isinstance(name, str) or name not in LAWS:
-        raise InputError(f"there is no planted model {shown(name)}: choose among {', '.join(LAWS)}.")
-    choice("shape", shape, get_args(Shape))
-    about, plant = LAWS[name]
-    law = plant()
-    asked = _task(name, law)
-    tokenizer = word_tokenizer([*asked.options, *asked.prompts])
-    vocabulary = {number: token.strip() for token, number in tokenizer.get_vocab().items()}
-    option_ids = tokenizer.convert_tokens_to_ids(list(asked.options))
-    words = (*COLORS[: law.options], UNSURE)
-    ids = tokenizer(asked.prompts[0])["input_ids"]
-    places = [place for place, token in enumerate(ids) if vocabulary[token] in words]
-    model = build(shape, law.members, words, option_ids, vocabulary, places, len(ids))
-    model.config._name_or_path = PREFIX + name + ("" if shape == "llama" else f"-{shape}")
-    known = {key: getattr(law, key) or (0.0,) * len(law.members) for key in PER_MEMBER}
-    return Planted(
-        model=model,
-        tokenizer=tokenizer,
-        name=name,
-        shape=shape,
-        about=about,
-        closed_form=inspect.getdoc(plant) or "",
-        task=asked,
-        components=tuple(member.component for member in law.members),
-        over_vocabulary=_written(law, len(vocabulary), option_ids),
-        expected=MappingProxyType(_totals(law, known)),
-        per_member=MappingProxyType(known),
+    rows = [(_colors(a, b), (a, b)[coin]) for a, b, coin in product(range(2), repeat=3)]
+    informed = 1 - _entropy(3 / 4)
+    return Case(
+        members=(_voter(0, 0, 0), _voter(1, 1, 1)),
+        rows=rows,
+        bias=(1 / 4, 1 / 4),
+        diversity=(1 / 8, 1 / 8),
+        coherence=3 / 2,  # 2 where they agree, 1 where they do not
+        cosine=1 / 2,
+        cosine_centered=0.0,
+        accuracy=(3 / 4, 3 / 4),
+        ensemble_accuracy=3 / 4,  # a tie is won by the first option, rightly in half of the ties
+        relevancy=2 * informed,
+        redundancy=0.0,
+        conditional_redundancy=1 / 2 - 2 * informed,
     )
 
 
-def by_zoo_name(name: str) -> Planted:
-    """The planted model that `load_model("zoo/planted-copied")` or `"zoo/planted-copied-gpt2"` means."""
-    plain = name.removeprefix("zoo/").removeprefix(PREFIX)
-    known = [f"zoo/{PREFIX}{law}" for law in LAWS]
-    shape: Shape = "gpt2" if plain.endswith("-gpt2") else "llama"
-    plain = plain.removesuffix("-gpt2")
-    if not name.startswith(f"zoo/{PREFIX}") or plain not in LAWS:
-        raise InputError(f"there is no {name!r:.60} in the zoo: choose among {', '.join(known)} (or with -gpt2).")
-    return planted(plain, shape)
+def _copied() -> Case:
+    """Both heads read the first witness, right in p = 3/4; nobody reads the second.
 
-
-def _unit(name: str) -> str:
-    if name in BITS:
-        return "bits"
-    if name.endswith("accuracy"):
-        return "share"
-    return name.split("_")[0] if name.startswith(("cosine", "coherence")) else "logits²"
-
-
-def _totals(law: Law, known: Mapping[str, tuple[float, ...]]) -> dict[str, float]:
-    means = {key: float(np.mean(values)) for key, values in known.items()}
-    for term in ("bias", "diversity"):
-        means[f"{term}_centered"] = means[term] - means[f"{term}_shift"]
-    for end in ("", "_centered", "_shift"):
-        means[f"loss{end}"] = means[f"bias{end}"] - means[f"diversity{end}"]
-    information_diversity = law.conditional_redundancy - law.redundancy
-    return means | {
-        "diversity_logit": len(law.members) ** 2 * means["diversity"],
-        "coherence": law.coherence,
-        "cosine": law.cosine,
-        "cosine_centered": law.cosine_centered,
-        "member_accuracy": float(np.mean(law.accuracy)),
-        "accuracy": law.ensemble_accuracy,
-        "relevancy": law.relevancy,
-        "redundancy": law.redundancy,
-        "conditional_redundancy": law.conditional_redundancy,
-        "joint": law.relevancy + information_diversity,
-        "information_diversity": information_diversity,
-    }
-
-
-def _task(name: str, law: Law) -> Task:
-    """The rows as prompts of `synthetic/votes`, all combinations repeated alike until there are enough."""
-    import pandas as pd
-
-    times = -(-LEAST_ROWS // len(law.rows))
-    frame = pd.DataFrame(
-        [{"votes": ", ".join(said), "members": len(said), "label": gold} for said, gold in law.rows * times]
+    Diversity 0, so the loss is the bias. One vote determines the other: TC(U) = H(u) = 1 bit,
+    TC(U|Y) = h(p), I(U;Y) = 1 − h(p) = half of the relevancy.
+    """
+    rows = [(_colors(y if right else 1 - y, other), y) for y, right, other in product(range(2), OUTCOMES, range(2))]
+    return Case(
+        members=(_voter(0, 0, 0), _voter(1, 1, 0)),
+        rows=rows,
+        bias=(1 / 4, 1 / 4),
+        diversity=(0.0, 0.0),
+        coherence=2.0,
+        cosine=1.0,
+        cosine_centered=1.0,
+        accuracy=(3 / 4, 3 / 4),
+        ensemble_accuracy=3 / 4,
+        relevancy=2 * (1 - _entropy(3 / 4)),
+        redundancy=1.0,
+        conditional_redundancy=_entropy(3 / 4),
     )
-    made = task(f"synthetic/votes:options={law.options}", data=frame)
-    return replace(made, name=f"{PREFIX}{name}", source="every combination of words, as often as its probability")
 
 
-def _written(law: Law, vocabulary: int, option_ids: Sequence[int]) -> Float[np.ndarray, "example member id"]:
-    """What members write, by what the words of each row are; no model is asked."""
-    once = np.zeros((len(law.rows), len(law.members), vocabulary))
-    for row, (said, _) in enumerate(law.rows):
-        for number, member in enumerate(law.members):
-            reader = member.of if isinstance(member, Eraser) else member
-            say = reader.says.get(said[reader.witness], Say())
-            once[row, number] += say.everywhere
-            for option, amount in zip(option_ids, say.options, strict=False):
-                once[row, number, option] += amount
-            if isinstance(member, Eraser):
-                once[row, number] *= -1
-    return np.tile(once, (-(-LEAST_ROWS // len(law.rows)), 1, 1))
+def _complementary() -> Case:
+    """One witness is sure and right, the other unsure, in turns; a head writes nothing for an unsure one.
+
+    A head without output has bias 1/K = 1/2, a right one 0: 1/4 as in the other pairs. The mean of the two is
+    half a vote, 1/2 off each: diversity 1/8, half of it in the shift, since only one head adds to all
+    options' mean. Alone each is right in 1/2 and shares the first place in 1/2; together always. As votes,
+    no output is the first option: P(vote = first) = 3/4, H(U) = 1.5, H(u|Y) = 1/2, H(U|Y) = 1/2 bit.
+    """
+    rows: Rows = []
+    for y, first in product(range(2), (True, False)):
+        rows.append(((COLORS[y], UNSURE) if first else (UNSURE, COLORS[y]), y))
+    return Case(
+        members=(_voter(0, 0, 0), _voter(1, 1, 1)),
+        rows=rows,
+        bias=(1 / 4, 1 / 4),
+        bias_shift=(1 / 8, 1 / 8),
+        diversity=(1 / 8, 1 / 8),
+        diversity_shift=(1 / 16, 1 / 16),
+        coherence=1.0,
+        cosine=0.0,
+        cosine_centered=0.0,
+        accuracy=(3 / 4, 3 / 4),
+        ensemble_accuracy=1.0,
+        relevancy=2 * (_entropy(3 / 4) - 1 / 2),
+        redundancy=2 * _entropy(3 / 4) - 3 / 2,
+        conditional_redundancy=1 / 2,
+    )
+
+
+def _together() -> Case:
+    """Of three colors the witness names the right one, c; the heads write 2 for c and 3 for a wrong one each.
+
+    One prefers c + 1, the other c + 2, so each alone is always wrong, and their sum (4, 3, 3) always right.
+    Bias (1² + 3²)/3; ū = (2, 1½, 1½), loss (1 + 2·(3/2)²)/3, diversity 2·(3/2)²/3. Centered, two unlike
+    thirds leave a cosine of (4 − 25/3)/(13 − 25/3) = −13/14. A wrong vote determines the label as a right one
+    does: relevancy 2 log2 3, redundancy log2 3.
+    """
+    first, second = (
+        {COLORS[c]: VoteLogits(tuple(2 * (k == c) + 3 * (k == (c + step) % 3) for k in range(3))) for c in range(3)}
+        for step in (1, 2)
+    )
+    return Case(
+        members=(WitnessHead(0, 0, 0, first), WitnessHead(1, 1, 0, second)),
+        rows=[(_colors(c, other), c) for c, other in product(range(3), repeat=2)],
+        options=3,
+        bias=(10 / 3, 10 / 3),
+        bias_shift=(16 / 9, 16 / 9),
+        diversity=(3 / 2, 3 / 2),
+        coherence=34 / 26,
+        cosine=4 / 13,
+        cosine_centered=-13 / 14,
+        accuracy=(0.0, 0.0),
+        ensemble_accuracy=1.0,
+        relevancy=2 * log2(3),
+        redundancy=log2(3),
+        conditional_redundancy=0.0,
+    )
+
+
+def _shift() -> Case:
+    """The first head votes by the first witness, p = 3/4; the second adds s = ±2 to all options, by the second.
+
+    Centered, the second head is 0: bias 1/4, diversity (1/2)²/4. The rest is shift: means m = 1/2 and s,
+    target 1/2, bias (s − 1/2)² = 17/4, diversity (s − 1/2)²/4. Skipping the second layer moves no
+    probability at all.
+    """
+    rows = [(_colors(y if right else 1 - y, other), y) for y, right, other in product(range(2), OUTCOMES, range(2))]
+    amount = {COLORS[0]: VoteLogits(everywhere=2), COLORS[1]: VoteLogits(everywhere=-2)}
+    return Case(
+        members=(_voter(0, 0, 0), WitnessHead(1, 1, 1, amount)),
+        rows=rows,
+        bias=(1 / 4, 17 / 4 + 1 / 4),
+        bias_shift=(0.0, 17 / 4),
+        diversity=(17 / 16 + 1 / 16,) * 2,
+        diversity_shift=(17 / 16,) * 2,
+        coherence=(13 + 5) / 2 / 9,
+        cosine=0.0,
+        cosine_centered=float("nan"),  # the second head is 0 once centered, and has no direction
+        accuracy=(3 / 4, 1 / 2),
+        ensemble_accuracy=3 / 4,
+        relevancy=1 - _entropy(3 / 4),
+        redundancy=0.0,
+        conditional_redundancy=0.0,
+    )
+
+
+def _undo() -> Case:
+    """a: a head votes by the first witness, who guesses. −a: an MLP subtracts that. b: the second witness, p = 3/4.
+
+    The logits are b alone, ū = b/3. With a·b = 1/2 on average: biases 2(1−½)/2, (4 + 2)/4 and 1/4;
+    diversities (|a|² ∓ a·b·2/3 + |b|²/9)/2 for ±a, and (4/9)/2 for b. As votes a and −a are opposite and carry no
+    information: TC(U) = TC(U|Y) = 1 bit. Without the first layer the MLP writes nothing either and no
+    probability moves; without the second the logits are a + b.
+    """
+    rows = [(_colors(a, y if right else 1 - y), y) for y, right, a in product(range(2), OUTCOMES, range(2))]
+    undone = _voter(0, 0, 0)
+    return Case(
+        members=(undone, EraserMLP(1, undone), _voter(2, 1, 1)),
+        rows=rows,
+        bias=(1 / 2, 3 / 2, 1 / 4),
+        bias_shift=(0.0, 1.0, 0.0),
+        diversity=(7 / 18, 13 / 18, 4 / 18),
+        diversity_shift=(1 / 9, 4 / 9, 1 / 9),  # means ½, −½, ½ around 1/6
+        coherence=1 / 3,
+        cosine=-1.0,
+        cosine_centered=-1.0,
+        accuracy=(1 / 2, 1 / 2, 3 / 4),
+        ensemble_accuracy=3 / 4,
+        relevancy=1 - _entropy(3 / 4),
+        redundancy=1.0,
+        conditional_redundancy=1.0,
+    )
+
+
+def _votes() -> Case:
+    """Five witnesses, right in 3/4, who in 1 of 5 rows all repeat one of them: `Votes`, whose forms these are.
+
+    Two of them agree with probability c = s + (1 − s)(p² + (1−p)²) = 0.7; cosine c, centered 2c − 1,
+    coherence 1 + 4c. `Votes` gives the rest. For each label there are 4⁵ rows of all combinations of four
+    equally likely cases, and 4⁵/4 rows of one case repeated.
+    """
+    p, shared, count = 3 / 4, 1 / 5, 5
+    rows: Rows = []
+    for y in range(2):
+        independent = list(product(OUTCOMES, repeat=count))
+        repeated = [(right,) * count for right in OUTCOMES] * (len(independent) // 16)
+        rows += [(_colors(*(y if right else 1 - y for right in row)), y) for row in independent + repeated]
+    votes = np.array([[COLORS.index(word) for word in words] for words, _ in rows])
+    law = Votes(np.array([y for _, y in rows]), votes, options=2, right=p, shared=shared)
+    agree = shared + (1 - shared) * (p**2 + (1 - p) ** 2)
+    majority = 0.0  # three or more of five independent voters are right
+    for outcome in product((True, False), repeat=count):
+        majority += (sum(outcome) >= 3) * p ** sum(outcome) * (1 - p) ** (count - sum(outcome))
+    return Case(
+        members=tuple(_voter(layer, 0, layer) for layer in range(count)),
+        rows=rows,
+        bias=(law.bias,) * count,
+        diversity=(law.diversity,) * count,
+        coherence=1 + (count - 1) * agree,
+        cosine=agree,
+        cosine_centered=2 * agree - 1,
+        accuracy=(p,) * count,
+        ensemble_accuracy=shared * p + (1 - shared) * majority,
+        relevancy=law.relevancy,
+        redundancy=law.redundancy,
+        conditional_redundancy=law.conditional_redundancy,
+    )
+
+
+# By name: one line on what it shows, and the case.
+CASES: Mapping[str, tuple[str, Callable[[], Case]]] = {
+    "independent": ("two heads that vote independently of each other", _independent),
+    "copied": ("two heads that write the same", _copied),
+    "complementary": ("two heads, each right where the other writes nothing", _complementary),
+    "together": ("two heads, each always wrong, whose sum is always right", _together),
+    "shift": ("a head that votes, and one that raises or lowers all options alike", _shift),
+    "undo": ("an MLP that undoes what an earlier head wrote", _undo),
+    "votes": ("five noisy voters, one a layer, which in a fifth of the rows all repeat one of them", _votes),
+}

@@ -1,293 +1,245 @@
-"""Weights written by hand: heads that read one word each and write what it says, in a Llama or a GPT-2.
-
-Three rules make everything such a model writes exact, whatever the text.
-
-A write only moves numbers. What it puts into one coordinate of the stream (a slot) it takes out of another
-(a coin), so the stream always holds the same numbers in another order, and they sum to 0 and have mean
-square 1. Every norm, RMSNorm or LayerNorm, therefore hands its input on unchanged, at every junction, also
-where other components are skipped; the epsilon is too small to be seen in either precision. All numbers are
-small whole ones, which float32, in which a Llama computes its norms, holds exactly.
-
-A head attends to one token. Its scores grow towards the token it reads in steps so large that all other
-tokens' exponentials are 0, in float32 too. A Llama finds the place by rotary angle (so many tokens back, on
-one slow pair of dimensions), a GPT-2 by its positions, one coordinate each.
-
-An MLP neuron is a switch. 64 times a coordinate that is 0 or 1 goes into SiLU or GELU, which there are 0
-and the identity without any rounding.
-"""
+"""Planted models: small transformers whose every measure is known in closed form, to the last digits of float64."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import cos, isqrt, sin
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, replace
+from functools import cached_property
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, get_args
 
-import torch
+import numpy as np
 from jaxtyping import Float
-from torch import Tensor
 
-from ...components import Component
+from ..._checks import choice, shown
+from ...components import Component, Unit
 from ...errors import InputError
+from ...model.load import Loadable
+from ...tasks.synthetic import COLORS
+from ...tasks.task import Task, task
+from .cases import CASES, UNSURE, Case
+from .weights import EraserMLP, Shape, VoteLogits, build
+from .word_tokenizer import word_tokenizer
 
-Shape = Literal["llama", "gpt2"]
+if TYPE_CHECKING:
+    import pandas as pd
 
-WIDTH = 96
-CONTEXT = 32  # the longest text, in tokens
-NEURONS = 4
-EPSILON = 1e-30
-# Neighboring tokens' scores differ by more than 2000, and exp(-750) is 0 in float64.
-SHARP = 2.0**26
-# One pair of dimensions turns by 1/20 a token, less than half a turn over the whole context: nearer is always higher.
-ANGLE = 1 / 20
-SWITCH = 64.0
+PREFIX = "planted-"
+LEAST_ROWS = 64
+PER_MEMBER = ("bias", "bias_shift", "diversity", "diversity_shift")
+BITS = ("relevancy", "redundancy", "conditional_redundancy", "joint", "information_diversity")
 
-
-class Say(NamedTuple):
-    """What one word makes a head write: logits of the options, and of every token of the vocabulary."""
-
-    options: tuple[int, ...] = ()
-    everywhere: int = 0
+PLANTED: Mapping[str, str] = MappingProxyType({name: about for name, (about, _) in CASES.items()})
 
 
-@dataclass(frozen=True)
-class Reader:
-    """A head that reads the word of one witness and writes what `says` has for it; nothing for other words.
+@dataclass(frozen=True, eq=False)
+class Planted(Loadable):
+    """A model with known answers. Made by `planted`; `load_model` and every other function take it as it is.
 
-    The numbers that one word makes it write must differ, and none is 0 unless nothing is written.
+    name, shape, about
+        Which one it is, "llama" or "gpt2", and one line on what it shows.
+    closed_form
+        The derivation of `expected`, in words and formulas.
+    model, tokenizer
+        The Hugging Face causal LM, in float64, and its tokenizer of whole words.
+    task
+        Its prompts, options and labels; also as `prompts`, `options`, `labels`.
+    components
+        The members. The contribution of every other component is exactly 0.
+    over_vocabulary
+        float64 `[example, member, id]`: each member's contribution to every logit, from the prompts' words alone.
+    expected
+        What the ensemble of the members must measure, by name: squared error in logits², information in bits.
+    per_member
+        The members' `bias`, `bias_shift`, `diversity`, `diversity_shift`, one number each, in logits².
     """
 
-    layer: int
-    index: int
-    witness: int
-    says: Mapping[str, Say]
+    name: str
+    shape: Shape
+    about: str
+    closed_form: str
+    task: Task
+    components: tuple[Component, ...]
+    over_vocabulary: Float[np.ndarray, "example member id"]
+    expected: Mapping[str, float]
+    per_member: Mapping[str, tuple[float, ...]]
 
     @property
-    def component(self) -> Component:
-        """The head."""
-        return Component("head", self.layer, self.index)
-
-
-@dataclass(frozen=True)
-class Eraser:
-    """An MLP that takes a head's vote (1 for one option) back out of the stream."""
-
-    layer: int
-    of: Reader
+    def prompts(self) -> tuple[str, ...]:
+        """The task's prompts."""
+        return self.task.prompts
 
     @property
-    def component(self) -> Component:
-        """The MLP."""
-        return Component("mlp", self.layer)
+    def options(self) -> tuple[str, ...]:
+        """The task's options."""
+        return self.task.options
+
+    @property
+    def labels(self) -> np.ndarray:
+        """The index of each prompt's gold option."""
+        return self.task.labels
+
+    @cached_property
+    def values(self) -> Float[np.ndarray, "example member option"]:
+        """Each member's contribution to the options' logits, `[example, member, option]`."""
+        return self.over_vocabulary[:, :, self.tokenizer.convert_tokens_to_ids(list(self.options))]
+
+    def members(self, unit: Unit = "sublayer") -> tuple[str, ...]:
+        """The members' labels at a unit: what `Contributions.select(label=…)` keeps. One member a sublayer.
+
+        Raises InputError for units that cut a member into parts.
+        """
+        choice("unit", unit, ("sublayer", "head"))
+        return tuple((c.sublayer if unit == "sublayer" else c).label for c in self.components)
+
+    def by_component(self) -> pd.DataFrame:
+        """One row per member: bias, diversity and net, raw, centered and shift, as `Decomposition` has them."""
+        import pandas as pd
+
+        columns: dict[str, Any] = {"component": [c.label for c in self.components]}
+        values = {name: np.array(numbers, dtype=np.float64) for name, numbers in self.per_member.items()}
+        for term in ("bias", "diversity"):
+            columns |= {term: values[term], f"{term}_shift": values[f"{term}_shift"]}
+            columns[f"{term}_centered"] = values[term] - values[f"{term}_shift"]
+        for end in ("", "_centered", "_shift"):
+            columns[f"net{end}"] = columns[f"bias{end}"] - columns[f"diversity{end}"]
+        frame = pd.DataFrame(columns)
+        frame.attrs["units"] = dict.fromkeys(list(columns)[1:], "logits²")
+        return frame
+
+    def frame(self) -> pd.DataFrame:
+        """One row per quantity: its expected value and unit."""
+        import pandas as pd
+
+        rows = [(name, value, _unit_of(name)) for name, value in self.expected.items()]
+        return pd.DataFrame(rows, columns=["quantity", "expected", "unit"])
+
+    def __repr__(self) -> str:
+        labels = ", ".join(c.label for c in self.components)
+        return f"Planted({self.name}, {self.shape}: {self.about}; {labels}; {len(self.prompts)} prompts)"
 
 
-Member = Reader | Eraser
+def planted(name: str, shape: Shape = "llama") -> Planted:
+    """A model with known answers, for tests and for teaching.
 
+    name
+        One of `PLANTED`:
 
-class _Stream:
-    """Which coordinate holds what, given out as they are asked for."""
+        "independent", "copied", "complementary": two heads of equal bias, each right in 3 of 4 prompts, whose
+        votes are independent, the same, or given where the other gives none.
+        "together": two heads, each always wrong, whose sum is always right.
+        "shift": the second head adds to all options alike, which no softmax sees.
+        "undo": an MLP subtracts what a head wrote a layer before.
+        "votes": five noisy voters (`tasks.synthetic.Votes`), one a layer.
+    shape
+        "llama" (RMSNorm, rotary positions, SwiGLU) or "gpt2" (LayerNorm, learned positions, GELU).
 
-    def __init__(self) -> None:
-        self._at: dict[Any, int] = {}
+    Raises InputError for a name or shape that does not exist.
 
-    def at(self, *name: Any) -> int:
-        """The coordinate of this name."""
-        return self._at.setdefault(name, len(self._at))
-
-    def move(self, member: Member, say: Say) -> Float[Tensor, " d"]:
-        """The write that brings what is said from the member's coins to its slots."""
-        write = torch.zeros(WIDTH, dtype=torch.float64)
-        for slot, amount in [*enumerate(say.options), ("everywhere", say.everywhere)]:
-            if amount:
-                write[self.at("slot", member.component, slot)] += amount
-                write[self.at("coin", member.component, amount)] -= amount
-        return write
-
-
-def build(
-    shape: Shape,
-    members: Sequence[Member],
-    words: Sequence[str],
-    option_ids: Sequence[int],
-    vocabulary: Mapping[int, str],
-    places: Sequence[int],
-    length: int,
-) -> Any:
-    """A Llama or GPT-2 in float64 whose only writes are those of `members`.
-
-    words, vocabulary
-        The words that say something, and every token's word by its id.
-    option_ids
-        The tokens of the options.
-    places, length
-        The tokens at which the witnesses' words stand, and how many tokens a prompt has.
-
-    Raises InputError for a shape that is not known.
+    >>> import layerdiv_tl as ld
+    >>> pair = ld.zoo.planted("copied")
+    >>> c = ld.contributions(pair, pair.prompts, pair.options, unit="head")
+    >>> heads = c.select(label=pair.members("head"))
+    >>> float(abs(heads.values - pair.values).max()) < 1e-9
+    True
+    >>> d = ld.decompose(heads, pair.labels)
+    >>> [round(x, 9) for x in (d.bias, d.diversity, pair.expected["bias"], pair.expected["diversity"])]
+    [0.25, 0.0, 0.25, 0.0]
     """
-    if shape not in ("llama", "gpt2"):
-        raise InputError(f"shape={shape!r} is unknown: use 'llama' or 'gpt2'.")
-    layers, heads = 1 + max(m.layer for m in members), 1 + max(m.index for m in members if isinstance(m, Reader))
-    make = _Llama if shape == "llama" else _GPT2
-    body = make(len(vocabulary), layers, heads)
-    stream = body.stream
-    embeddings = torch.zeros(len(vocabulary), WIDTH, dtype=torch.float64)
-    unembeddings = torch.zeros(len(vocabulary), WIDTH, dtype=torch.float64)
-    coins: dict[int, int] = {}
-    for member in members:
-        if isinstance(member, Eraser):
-            for slot in range(len(option_ids)):
-                vote = Say(tuple(int(option == slot) for option in range(len(option_ids))))
-                seen = stream.at("slot", member.of.component, slot)
-                body.neuron(member.layer, slot, seen, -stream.move(member.of, vote))
-            continue
-        for number, (word, say) in enumerate(member.says.items()):
-            here = body.value(member, number, stream.at("word", word))
-            body.output(member, here, stream.move(member, say))
-            for amount in filter(None, (*say.options, say.everywhere)):
-                coins[stream.at("coin", member.component, amount)] = amount
-        body.attend(member, places[member.witness], length)
-        for slot, option in enumerate(option_ids):
-            unembeddings[option, stream.at("slot", member.component, slot)] = 1.0
-        unembeddings[:, stream.at("slot", member.component, "everywhere")] = 1.0
-    # A LayerNorm takes the mean out of what reads it: there must be none, so the rest is read where nothing is.
-    unembeddings[:, stream.at("nothing")] = -unembeddings.sum(1)
-    for token, word in vocabulary.items():
-        embeddings[token, stream.at("word", word if word in words else None)] = 1.0
-    fixed = {**coins, stream.at("one"): 1, **body.positions()}
-    embeddings[:, list(fixed)] = torch.tensor(list(fixed.values()), dtype=torch.float64)
-    for number, amount in enumerate(_ballast([1, *fixed.values()])):
-        embeddings[:, stream.at("ballast", number)] = float(amount)
-    return body.finished(embeddings, unembeddings)
+    if not isinstance(name, str) or name not in CASES:
+        raise InputError(f"there is no planted model {shown(name)}: choose among {', '.join(CASES)}.")
+    choice("shape", shape, get_args(Shape))
+    about, make_case = CASES[name]
+    case = make_case()
+    task_of_case = _make_task(name, case)
+    tokenizer = word_tokenizer([*task_of_case.options, *task_of_case.prompts])
+    vocabulary = {number: token.strip() for token, number in tokenizer.get_vocab().items()}
+    option_ids = tokenizer.convert_tokens_to_ids(list(task_of_case.options))
+    words = (*COLORS[: case.options], UNSURE)
+    ids = tokenizer(task_of_case.prompts[0])["input_ids"]
+    positions = [position for position, token in enumerate(ids) if vocabulary[token] in words]
+    model = build(shape, case.members, words, option_ids, vocabulary, positions, len(ids))
+    model.config._name_or_path = PREFIX + name + ("" if shape == "llama" else f"-{shape}")
+    per_member = {key: getattr(case, key) or (0.0,) * len(case.members) for key in PER_MEMBER}
+    return Planted(
+        model=model,
+        tokenizer=tokenizer,
+        name=name,
+        shape=shape,
+        about=about,
+        closed_form=inspect.getdoc(make_case) or "",
+        task=task_of_case,
+        components=tuple(member.component for member in case.members),
+        over_vocabulary=_contributions(case, len(vocabulary), option_ids),
+        expected=MappingProxyType(_expected(case, per_member)),
+        per_member=MappingProxyType(per_member),
+    )
 
 
-def _ballast(amounts: Sequence[int]) -> list[int]:
-    """Whole numbers that, with those given, sum to 0 and have squares that sum to WIDTH."""
-    ballast = [-amount for amount in amounts]
-    rest = WIDTH // 2 - sum(amount**2 for amount in amounts)
-    while rest:
-        largest = isqrt(rest)
-        ballast += [largest, -largest]
-        rest -= largest**2
-    return ballast
+def load_planted(name: str) -> Planted:
+    """The planted model that `load_model("zoo/planted-copied")` or `"zoo/planted-copied-gpt2"` means."""
+    case = name.removeprefix("zoo/").removeprefix(PREFIX)
+    shape: Shape = "gpt2" if case.endswith("-gpt2") else "llama"
+    case = case.removesuffix("-gpt2")
+    if not name.startswith(f"zoo/{PREFIX}") or case not in CASES:
+        names = ", ".join(f"zoo/{PREFIX}{case}" for case in CASES)
+        raise InputError(f"there is no {name!r:.60} in the zoo: choose among {names} (or with -gpt2).")
+    return planted(case, shape)
 
 
-class _Body:
-    """A model of zeros, into which single weights are written."""
-
-    def __init__(self, model: Any) -> None:
-        self.model = model.to(torch.float64).eval().requires_grad_(False)
-        self.stream = _Stream()
-        for name, parameter in self.model.named_parameters():
-            is_gain = name.endswith("weight") and parameter.dim() == 1
-            parameter.fill_(1.0 if is_gain else 0.0)
-
-    def positions(self) -> dict[int, int]:
-        """What the embedding holds for the sake of positions."""
-        return {}
-
-    def finished(self, embeddings: Tensor, unembeddings: Tensor) -> Any:
-        self.model.get_input_embeddings().weight.copy_(embeddings)
-        self.model.get_output_embeddings().weight.copy_(unembeddings)
-        return self.model
+def _unit_of(quantity: str) -> str:
+    if quantity in BITS:
+        return "bits"
+    if quantity.endswith("accuracy"):
+        return "share"
+    return quantity.split("_")[0] if quantity.startswith(("cosine", "coherence")) else "logits²"
 
 
-class _Llama(_Body):
-    def __init__(self, vocabulary: int, layers: int, heads: int) -> None:
-        from transformers import LlamaConfig, LlamaForCausalLM
-
-        self.width = WIDTH // heads
-        # The pair in the middle turns by base^(-1/2) a token.
-        rope = {"rope_type": "default", "rope_theta": ANGLE**-2}
-        super().__init__(
-            LlamaForCausalLM(
-                LlamaConfig(
-                    vocab_size=vocabulary,
-                    hidden_size=WIDTH,
-                    intermediate_size=NEURONS,
-                    num_hidden_layers=layers,
-                    num_attention_heads=heads,
-                    max_position_embeddings=CONTEXT,
-                    rms_norm_eps=EPSILON,
-                    rope_parameters=rope,
-                    tie_word_embeddings=False,
-                    bos_token_id=None,
-                    eos_token_id=None,
-                )
-            )
-        )
-
-    def attend(self, reader: Reader, place: int, length: int) -> None:
-        attention, first = self.model.model.layers[reader.layer].self_attn, reader.index * self.width
-        one, half, pair = self.stream.at("one"), self.width // 2, first + self.width // 4
-        angle = ANGLE * (length - 1 - place)
-        attention.q_proj.weight[pair, one] = SHARP * cos(angle)
-        attention.q_proj.weight[pair + half, one] = -SHARP * sin(angle)
-        attention.k_proj.weight[pair, one] = 1.0
-
-    def value(self, reader: Reader, number: int, coordinate: int) -> int:
-        here = reader.index * self.width + number
-        self.model.model.layers[reader.layer].self_attn.v_proj.weight[here, coordinate] = 1.0
-        return here
-
-    def output(self, reader: Reader, here: int, write: Tensor) -> None:
-        self.model.model.layers[reader.layer].self_attn.o_proj.weight[:, here] = write
-
-    def neuron(self, layer: int, number: int, coordinate: int, write: Tensor) -> None:
-        mlp = self.model.model.layers[layer].mlp
-        mlp.gate_proj.weight[number, coordinate] = SWITCH
-        mlp.up_proj.weight[number, self.stream.at("one")] = 1.0
-        mlp.down_proj.weight[:, number] = write / SWITCH
+def _expected(case: Case, per_member: Mapping[str, tuple[float, ...]]) -> dict[str, float]:
+    means = {key: float(np.mean(values)) for key, values in per_member.items()}
+    for term in ("bias", "diversity"):
+        means[f"{term}_centered"] = means[term] - means[f"{term}_shift"]
+    for end in ("", "_centered", "_shift"):
+        means[f"loss{end}"] = means[f"bias{end}"] - means[f"diversity{end}"]
+    information_diversity = case.conditional_redundancy - case.redundancy
+    return means | {
+        "diversity_logit": len(case.members) ** 2 * means["diversity"],
+        "coherence": case.coherence,
+        "cosine": case.cosine,
+        "cosine_centered": case.cosine_centered,
+        "member_accuracy": float(np.mean(case.accuracy)),
+        "accuracy": case.ensemble_accuracy,
+        "relevancy": case.relevancy,
+        "redundancy": case.redundancy,
+        "conditional_redundancy": case.conditional_redundancy,
+        "joint": case.relevancy + information_diversity,
+        "information_diversity": information_diversity,
+    }
 
 
-class _GPT2(_Body):
-    def __init__(self, vocabulary: int, layers: int, heads: int) -> None:
-        from transformers import GPT2Config, GPT2LMHeadModel
+def _make_task(name: str, case: Case) -> Task:
+    """The rows as prompts of `synthetic/votes`, all combinations repeated alike until there are enough."""
+    import pandas as pd
 
-        self.width = WIDTH // heads
-        super().__init__(
-            GPT2LMHeadModel(
-                GPT2Config(
-                    vocab_size=vocabulary,
-                    n_positions=CONTEXT,
-                    n_embd=WIDTH,
-                    n_layer=layers,
-                    n_head=heads,
-                    n_inner=NEURONS,
-                    layer_norm_epsilon=EPSILON,
-                    tie_word_embeddings=False,
-                    bos_token_id=None,
-                    eos_token_id=None,
-                )
-            )
-        )
+    repeats = -(-LEAST_ROWS // len(case.rows))
+    frame = pd.DataFrame(
+        [{"votes": ", ".join(words), "members": len(words), "label": gold} for words, gold in case.rows * repeats]
+    )
+    votes = task(f"synthetic/votes:options={case.options}", data=frame)
+    return replace(votes, name=f"{PREFIX}{name}", source="every combination of words, as often as its probability")
 
-    def positions(self) -> dict[int, int]:
-        place = torch.zeros(CONTEXT, WIDTH, dtype=torch.float64)
-        coin = self.stream.at("coin", "place")
-        place[:, coin] = -1.0
-        for token in range(CONTEXT):
-            place[token, self.stream.at("place", token)] = 1.0
-        self.model.transformer.wpe.weight.copy_(place)
-        return {coin: 1}
 
-    def attend(self, reader: Reader, place: int, length: int) -> None:
-        joined, first = self._attention(reader).c_attn.weight, reader.index * self.width
-        joined[self.stream.at("one"), first] = SHARP
-        for token in range(CONTEXT):
-            joined[self.stream.at("place", token), WIDTH + first] = -abs(token - place)
-
-    def value(self, reader: Reader, number: int, coordinate: int) -> int:
-        here = reader.index * self.width + number
-        self._attention(reader).c_attn.weight[coordinate, 2 * WIDTH + here] = 1.0
-        return here
-
-    def output(self, reader: Reader, here: int, write: Tensor) -> None:
-        self._attention(reader).c_proj.weight[here] = write
-
-    def neuron(self, layer: int, number: int, coordinate: int, write: Tensor) -> None:
-        mlp = self.model.transformer.h[layer].mlp
-        mlp.c_fc.weight[coordinate, number] = SWITCH
-        mlp.c_proj.weight[number] = write / SWITCH
-
-    def _attention(self, reader: Reader) -> Any:
-        return self.model.transformer.h[reader.layer].attn
+def _contributions(case: Case, vocabulary: int, option_ids: Sequence[int]) -> Float[np.ndarray, "example member id"]:
+    """The members' contributions by the words of each row; no model is run."""
+    values = np.zeros((len(case.rows), len(case.members), vocabulary))
+    for row, (words, _) in enumerate(case.rows):
+        for number, member in enumerate(case.members):
+            head = member.erased if isinstance(member, EraserMLP) else member
+            logits = head.votes.get(words[head.witness], VoteLogits())
+            values[row, number] += logits.everywhere
+            for option, amount in zip(option_ids, logits.options, strict=False):
+                values[row, number, option] += amount
+            if isinstance(member, EraserMLP):
+                values[row, number] *= -1
+    return np.tile(values, (-(-LEAST_ROWS // len(case.rows)), 1, 1))

@@ -1,1 +1,1 @@
-"""How the trained models of the zoo were made; not part of the wheel."""
+"""How the trained models of the zoo were made; in the repository only, not in the wheel."""

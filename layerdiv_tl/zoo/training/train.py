@@ -29,8 +29,8 @@ from torch import nn
 from ..._files import written
 from ...errors import InputError
 from ...tasks.task import task
-from .. import words
-from ..registry import LIST, TASKS, Trained, find
+from ..registry import MODELS, TASKS, ZooModel, find_model
+from . import words
 
 STREAM = 20  # begins the seed of every training row
 
@@ -90,12 +90,34 @@ def batches(recipe: Recipe, seed: int, step: int) -> list[words.Batch]:
     return made + [words.modular(rngs[2], recipe.rows) for _ in range(recipe.sums if step >= recipe.adding else 0)]
 
 
-def build(model: Trained) -> nn.Module:
+def config_of(model: ZooModel) -> dict[str, Any]:
+    """A model's config.json: a Llama's, or a MobileLLM's where blocks are shared."""
+    return {
+        "model_type": "mobilellm" if model.shared else "llama",
+        "architectures": ["MobileLLMForCausalLM" if model.shared else "LlamaForCausalLM"],
+        "vocab_size": len(words.IDS),
+        "hidden_size": model.width,
+        "intermediate_size": 2 * model.width,
+        "num_hidden_layers": model.depth // 2 if model.shared else model.depth,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 64,
+        "initializer_range": 0.05,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+        "tie_word_embeddings": False,
+        "bos_token_id": 1,
+        "pad_token_id": 0,
+        "eos_token_id": None,
+        **({"layer_sharing": True, "share_embedding": False} if model.shared else {}),
+    }
+
+
+def build(model: ZooModel) -> nn.Module:
     """The model with its initial weights, ready to be trained; a shared block stands twice in a row."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(model.seed)
-    made = LlamaForCausalLM(LlamaConfig(**{**model.config, "model_type": "llama"}, use_cache=False))
+    made = LlamaForCausalLM(LlamaConfig(**{**config_of(model), "model_type": "llama"}, use_cache=False))
     if model.shared:
         made.model.layers = nn.ModuleList([block for block in made.model.layers for _ in range(2)])
         made.config.num_hidden_layers = model.depth
@@ -134,7 +156,7 @@ def accuracy(model: Any, rows: int) -> dict[str, float]:
     return found
 
 
-def train(model: Trained, out: Path, recipe: Recipe | None = None, stop: int | None = None) -> Path:
+def train(model: ZooModel, out: Path, recipe: Recipe | None = None, stop: int | None = None) -> Path:
     """Train one model into `out/NAME`, with its log in `out/logs`, or go on with it; its folder.
 
     `stop` ends after so many steps of the recipe, with the weights as they are then. Raises InputError where what
@@ -263,7 +285,7 @@ def orthogonal(matrices: Float[torch.Tensor, "matrix row column"]) -> Float[torc
     return x.mT if upright else x
 
 
-def _settings(model: Trained, net: nn.Module, recipe: Recipe) -> dict[str, Any]:
+def _settings(model: ZooModel, net: nn.Module, recipe: Recipe) -> dict[str, Any]:
     from importlib.metadata import version
 
     return {
@@ -277,12 +299,12 @@ def _settings(model: Trained, net: nn.Module, recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def _save(model: Trained, net: Any, folder: Path) -> None:
+def _save(model: ZooModel, net: Any, folder: Path) -> None:
     """Weights in half precision, and the config that `load_model` reads."""
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(model.config, indent=1) + "\n", encoding="utf-8")
+    (folder / "config.json").write_text(json.dumps(config_of(model), indent=1) + "\n", encoding="utf-8")
     tensors = {}
     for name, tensor in net.state_dict().items():
         # The second use of a shared block is the same tensors again; blocks are stored by their own number.
@@ -304,7 +326,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)  # the same sums in the same order everywhere; run several processes to use more cores
     try:
-        chosen = [find(name) for name in given.names] or list(LIST)
+        chosen = [find_model(name) for name in given.names] or list(MODELS)
     except InputError as error:
         parser.error(str(error))
     given.out.mkdir(parents=True, exist_ok=True)
