@@ -4,10 +4,10 @@ from . import depth as depth
 from . import zoo as zoo
 from .attribution.contributions import Contributions as Contributions
 from .attribution.contributions import contributions as contributions
-from .attribution.profile import corpus_profile as corpus_profile
+from .attribution.corpus import CorpusProfile as CorpusProfile
+from .attribution.corpus import corpus_profile as corpus_profile
 from .attribution.profile import profile as profile
-from .attribution.profiles import CorpusProfile as CorpusProfile
-from .attribution.profiles import Profile as Profile
+from .attribution.profile_results import Profile as Profile
 from .components import Component as Component
 from .ensemble.decomposition import Decomposition as Decomposition
 from .ensemble.decomposition import decompose as decompose

@@ -423,7 +423,7 @@ def _profile(options: argparse.Namespace) -> int:
         raise InputError(f"--out {options.out} cannot be made ({error.strerror}): give a file of yours.") from error
 
     from .attribution.profile import profile
-    from .attribution.profiles import SquaredProfile
+    from .attribution.profile_results import SquaredProfile
     from .model.load import load_model
     from .model.tokenization import encode
     from .views.explorer import explore

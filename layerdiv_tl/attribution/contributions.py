@@ -137,7 +137,7 @@ class Contributions(Result):
         n, members, k = self.values.shape
         part = "" if self.complete else ", a sub-ensemble"
         return (
-            f"Contributions({self.model}: {n} examples × {members} components × {k} options{part}; "
+            f"{type(self).__name__}({self.model}: {n} examples × {members} components × {k} options{part}; "
             f"identity gap {self.identity_gap:.1e}, {self.absolute_gap:.1e} logits)"
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -12,9 +12,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from .._checks import choice, ordered, shown, whole_number
+from .._checks import choice, shown, whole_number
 from ..components import Component, Unit
-from ..ensemble.intervals import RunningMean
 from ..ensemble.validation import LARGEST, factor, numbers
 from ..errors import InputError
 from ..model import tokenization as reading
@@ -22,7 +21,7 @@ from ..model.capture import Activations, batches, inference_mode_for, pad, run_w
 from ..model.load import Model, load_model
 from ..model.reconstruction import TOLERANCE, ReconstructionError, check_reconstruction, locate_mismatch
 from .full_vocab import Reader, Table, answers, table_of
-from .profiles import CorpusProfile, CrossEntropyProfile, Profile, SquaredProfile
+from .profile_results import CrossEntropyProfile, Profile, SquaredProfile
 from .unembedding import NOTICED, check_finite
 from .vocab_gram import vocabulary_of
 
@@ -115,97 +114,6 @@ def profile(
         absolute_gap=gaps.absolute,
         look=_Look(job, ids),
         **sheet.columns(),
-    )
-
-
-def corpus_profile(
-    model: Any,
-    texts: Iterable[Any],
-    unit: Unit = "sublayer",
-    *,
-    loss: Loss = "squared",
-    tau: float | None = None,
-    window: int | None = None,
-    stride: int | None = None,
-    precision: Literal["float32", "float64"] = "float32",
-    batch_tokens: int | None = None,
-) -> CorpusProfile:
-    """The same, averaged over the tokens of any number of texts, keeping running sums only.
-
-    texts
-        An iterable of texts or of lists of token ids; it is gone through once and may be longer than
-        memory. The other arguments are those of `profile`.
-
-    Intervals are over texts; fewer than 8 have none. Raises InputError for no texts, and as `profile`.
-
-    >>> import layerdiv_tl as ld
-    >>> from transformers import LlamaConfig, LlamaForCausalLM
-    >>> tiny = LlamaForCausalLM(LlamaConfig(vocab_size=32, hidden_size=16, intermediate_size=32,
-    ...     num_hidden_layers=2, num_attention_heads=2))
-    >>> c = ld.corpus_profile(tiny, ([i, i + 1, i + 2] for i in range(10)))
-    >>> c.texts, c.positions, c.frame().component.tolist()
-    (10, 20, ['embed', 'L0.attn', 'L0.mlp', 'L1.attn', 'L1.mlp'])
-    """
-    reading.refuse_tables(texts, "texts")
-    ordered("texts", texts, "an iterable of texts or of lists of token ids; for one text use profile")
-    job = _job(model, unit, loss, tau, window, stride, precision, batch_tokens)
-    running: dict[str, RunningMean] = {}
-    losses, gaps, count = RunningMean(), _Gaps(), 0
-    names: tuple[Component, ...] = ()
-    for ids in _groups(job, texts):
-        windows = [w for number, row in enumerate(ids) for w in _windows(job, number, len(row))]
-        starts = np.cumsum([0] + [len(row) for row in ids])
-        sums: dict[int, dict[str, Any]] = {}
-        waiting = {number: len(row) for number, row in enumerate(ids)}
-        for block in _blocks(job, ids, windows, None, starts, gaps, None):
-            if names and block.components != names:
-                raise InputError(f"{job.model.name} ran its layers a different number of times for different texts.")
-            names = block.components
-            part = job.form(
-                components=names,
-                token_ids=np.zeros(len(block.documents), dtype=np.int64),
-                tokens=("",) * len(block.documents),
-                documents=block.documents,
-                contexts=np.zeros(len(block.documents), dtype=np.int64),
-                identity_gap=0.0,
-                absolute_gap=0.0,
-                **block.sheet.columns(),
-            )
-            for number in map(int, np.unique(block.documents)):
-                here = block.documents == number
-                inside = np.flatnonzero(here & part.has_target)
-                into = sums.setdefault(number, {"loss": 0.0, "count": 0})
-                for name, table in part._terms(inside).items():
-                    into[name] = into.get(name, 0.0) + table.sum(0)
-                into["loss"] += part.losses[inside].sum()
-                into["count"] += len(inside)
-                waiting[number] -= int(here.sum())
-                if not waiting[number]:  # the text is done: from here on it is part of the sums
-                    found = sums.pop(number)
-                    tokens = found.pop("count")
-                    losses.add(found.pop("loss"), tokens)
-                    for name, total in found.items():
-                        running.setdefault(name, RunningMean()).add(total, tokens)
-        count += len(ids)
-    if not count:
-        raise InputError("there are no texts: give at least one text or list of token ids.")
-    if not losses.count:
-        raise InputError(f"none of the {count} texts has a second token, so there is nothing to predict.")
-    return CorpusProfile(
-        components=names,
-        terms={name: np.stack([mean.mean, *mean.interval()]) for name, mean in running.items()},
-        losses=np.stack([losses.mean, *losses.interval()]),
-        texts=count,
-        positions=int(losses.count),
-        measured_in=job.result.measured_in,
-        identity_gap=gaps.relative,
-        absolute_gap=gaps.absolute,
-        vocabulary=job.reader.vocabulary.size,
-        window=job.window,
-        stride=job.stride,
-        model=job.model.name,
-        unit=unit,
-        soft_cap=job.model.architecture.soft_cap,
     )
 
 
@@ -304,24 +212,6 @@ def _check_outputs(job: _Job, ids: Sequence[Sequence[int]]) -> None:
             f"{job.model.name} takes ids that it cannot answer with (it has {outputs} answers): as next tokens these "
             "have no logit."
         )
-
-
-def _groups(job: _Job, texts: Iterable[Any]) -> Iterator[list[tuple[int, ...]]]:
-    """Texts as they come, encoded, in groups worth a few passes."""
-    group: list[tuple[int, ...]] = []
-    for number, text in enumerate(texts):
-        if isinstance(text, int | np.integer):
-            raise InputError("a corpus holds texts, but this one holds numbers: for one list of token ids use profile.")
-        try:
-            (row,) = _texts(job, [text])
-        except InputError as error:
-            raise InputError(f"text {number} of the corpus: {error}") from error
-        group.append(row)
-        if sum(map(len, group)) >= 4 * job.batch_tokens:
-            yield group
-            group = []
-    if group:
-        yield group
 
 
 def _dense(job: _Job, target: Any, count: int) -> Float[np.ndarray, "position vocabulary"] | None:

@@ -10,7 +10,7 @@ from jaxtyping import Float
 
 from ..attribution.contributions import contributions
 from ..attribution.profile import profile
-from ..attribution.profiles import SquaredProfile
+from ..attribution.profile_results import SquaredProfile
 from ..components import Component
 from ..ensemble.decomposition import SquaredError, decompose
 from ..ensemble.information.features import prepare

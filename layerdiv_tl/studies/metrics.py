@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 import numpy as np
@@ -71,14 +70,9 @@ def metrics_of(shards: Iterable[Shard]) -> pd.DataFrame:
 
 def _forms(shard: Shard, rows: slice) -> Iterable[tuple[str, Decomposition]]:
     """The rows of a shard in every loss that can be had."""
-    part = _part(shard, rows)
+    part = shard.take(rows)
     for loss in FORMS:
         yield loss, decompose(cast(Any, part), part.labels, loss=loss)
-
-
-def _part(shard: Shard, rows: slice) -> Shard:
-    names = ("rows", "labels", "lengths", "values", "model_logits", "junction_scale")
-    return replace(shard, **{name: getattr(shard, name)[rows] for name in names})
 
 
 def _tables(d: Decomposition) -> list[Table]:

@@ -11,56 +11,54 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Int
 
 from .._files import write_text
-from ..attribution.contributions import contributions
-from ..components import Component, Unit
+from ..attribution.contributions import Contributions, contributions
+from ..components import Unit
 from ..errors import InputError
 from ..model.fingerprint import Identity
 from ..model.load import Model
-from ..results import Result
 from ..tasks.task import Task
 
 ROWS = 128
-# Of cells. 3: fingerprints are of all weights, and of the tokenizer.
-FORMAT = "layerdiv_tl.study/3"
+# Of cells. 4: shards hold all that contributions hold, less the token ids.
+FORMAT = "layerdiv_tl.study/4"
+# Fields of a shard with one entry for each example.
+PER_EXAMPLE = ("rows", "labels", "lengths", "positions", "option_ids", "values", "model_logits", "junction_scale")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Shard(Result):
-    """Some rows of a task, taken apart; an ensemble as `decompose` wants it. No text is in it.
+class Shard(Contributions):
+    """The contributions and gold options of some rows of a task. `token_ids` is empty: no text is stored.
 
-    rows, labels, lengths
-        `[example]`: each one's number in the task, its gold option, its length in tokens.
-    values, components, options, model_logits, junctions, junction_scale, partial_junctions, identity_gap,
-    absolute_gap, soft_cap
-        As in `Contributions`.
+    rows, labels
+        `[example]`: each one's number in the task, and its gold option.
     """
 
-    rows: Int[np.ndarray, " example"]
-    labels: Int[np.ndarray, " example"]
-    lengths: Int[np.ndarray, " example"]
-    values: Float[np.ndarray, "example component option"]
-    components: tuple[Component, ...]
-    options: tuple[str, ...]
-    model_logits: Float[np.ndarray, "example option"]
-    junctions: tuple[Component, ...]
-    junction_scale: Float[np.ndarray, "example junction"]
-    partial_junctions: Bool[np.ndarray, " junction"]
-    identity_gap: float
-    absolute_gap: float
-    soft_cap: float | None
+    rows: Int[np.ndarray, " example"] = field(kw_only=True)
+    labels: Int[np.ndarray, " example"] = field(kw_only=True)
 
-    @property
-    def shared_options(self) -> tuple[str, ...]:
-        """The options' texts, which all rows of a task share."""
-        return self.options
+    def take(self, examples: slice | np.ndarray) -> Shard:
+        """The shard of some of its examples."""
+        return replace(self, **{name: getattr(self, name)[examples] for name in PER_EXAMPLE})
+
+    @classmethod
+    def join(cls, shards: Sequence[Shard]) -> Shard:
+        """Shards of one task as one, in the task's order; its gaps are the largest of theirs."""
+        order = np.argsort(np.concatenate([shard.rows for shard in shards]))
+        joined: dict[str, Any] = {
+            name: np.concatenate([getattr(s, name) for s in shards])[order] for name in PER_EXAMPLE
+        }
+        gaps: dict[str, Any] = {
+            name: max(getattr(s, name) for s in shards) for name in ("identity_gap", "absolute_gap")
+        }
+        return replace(shards[0], **joined, **gaps)
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,21 +108,9 @@ class Cell:
             unit=self.unit,
             batch_tokens=batch_tokens,
         )
-        shard = Shard(
-            rows=rows,
-            labels=self.task.labels[rows],
-            lengths=c.lengths,
-            values=c.values,
-            components=c.components,
-            options=self.task.options,
-            model_logits=c.model_logits,
-            junctions=c.junctions,
-            junction_scale=c.junction_scale,
-            partial_junctions=c.partial_junctions,
-            identity_gap=c.identity_gap,
-            absolute_gap=c.absolute_gap,
-            soft_cap=c.soft_cap,
-        )
+        own = {f.name: getattr(c, f.name) for f in fields(c)}
+        own |= {"options": self.task.options, "token_ids": np.empty(0, dtype=np.int64)}
+        shard = Shard(**own, rows=rows, labels=self.task.labels[rows])
         return shard.save(self.path(number))
 
     def read(self, number: int) -> Shard:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, cast, get_args
@@ -291,15 +291,7 @@ class Study(Result):
                 f"{found[-1]['folder']!r} holds {there} of {wanted} rows: remove its metrics.parquet and run the study "
                 "again, which computes the others."
             )
-        order = np.argsort(np.concatenate([shard.rows for shard in shards]))
-
-        def joined(name: str) -> np.ndarray:
-            return np.concatenate([getattr(shard, name) for shard in shards])[order]
-
-        per_row = ("rows", "labels", "lengths", "values", "model_logits", "junction_scale")
-        new: dict[str, Any] = {name: joined(name) for name in per_row}
-        new |= {name: max(getattr(s, name) for s in shards) for name in ("identity_gap", "absolute_gap")}
-        return replace(shards[0], **new)
+        return Shard.join(shards)
 
     def curves(
         self,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..attribution.profile import profile as read_out
-from ..attribution.profiles import SquaredProfile
+from ..attribution.profile_results import SquaredProfile
 from ..components import Component
 from ..errors import InputError
 from ..model.load import Model

@@ -9,7 +9,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from .. import __version__
-from ..attribution.profiles import SquaredProfile
+from ..attribution.profile_results import SquaredProfile
 from ..ensemble.decomposition import Part
 from ..errors import InputError
 from ..model.attention import attention_patterns

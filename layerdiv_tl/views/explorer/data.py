@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ...attribution.profile import profile
-from ...attribution.profiles import SquaredProfile
+from ...attribution.profile_results import SquaredProfile
 from ...attribution.promoted_tokens import cosines, promotions
 from ...components import Component
 from ...errors import InputError

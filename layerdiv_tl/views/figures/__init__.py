@@ -9,7 +9,8 @@ import plotly.graph_objects as go
 
 from ..._checks import choice, flag, keywords, whole_number
 from ...attribution.contributions import Contributions
-from ...attribution.profiles import CorpusProfile, Profile
+from ...attribution.corpus import CorpusProfile
+from ...attribution.profile_results import Profile
 from ...depth.agreement import Agreement
 from ...depth.change_point import ChangePoint
 from ...depth.depth_score import DepthScore

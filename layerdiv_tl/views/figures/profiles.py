@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 import plotly.graph_objects as go
 
-from ...attribution.profiles import Profile, SquaredProfile
+from ...attribution.profile_results import Profile, SquaredProfile
 from ...ensemble.decomposition import Part
 from .. import style
 from ..html import quoted
