@@ -388,13 +388,13 @@ def _demo(options: argparse.Namespace) -> int:
 
     from .model.load import load_model
     from .studies.runner import run_study
-    from .tasks.task import SAMPLES
+    from .tasks.task import SAMPLE_TASKS
     from .views.report import findings, module_table
 
     _say("Loading the default model …")
     model = load_model()
-    _say(f"Taking {model.name} apart on {' and '.join(SAMPLES)} …")
-    study = run_study(model, list(SAMPLES), out=out)
+    _say(f"Taking {model.name} apart on {' and '.join(SAMPLE_TASKS)} …")
+    study = run_study(model, list(SAMPLE_TASKS), out=out)
     summary = study.summary()
     frames = {"summary": summary.drop(columns="answers"), "components": study.components(), "modules": study.modules()}
     for name, frame in frames.items():
@@ -403,7 +403,7 @@ def _demo(options: argparse.Namespace) -> int:
     if options.json:
         rows = summary.to_dict("records")
         return _print_json({"model": model.provenance, "tasks": rows, "page": str(page)})
-    for name in SAMPLES:
+    for name in SAMPLE_TASKS:
         print(f"\n{name}, {model.name}, squared logits\n{module_table(study, model.name, name).to_string(index=False)}")
     print()
     _print_findings(findings(study))

@@ -13,8 +13,10 @@ from ..attribution.profile import profile
 from ..attribution.profile_results import SquaredProfile
 from ..components import Component
 from ..ensemble.decomposition import SquaredError, decompose
+from ..ensemble.information.estimator import single_threaded_blas
 from ..ensemble.information.features import prepare
-from ..ensemble.information.source import Source, normal_scores, one_thread
+from ..ensemble.information.gaussian import normal_scores
+from ..ensemble.information.variational import Variational
 from ..model.capture import inference_mode_for, upcast
 from ..model.load import Model
 from ..model.patched_forward import Replay
@@ -73,9 +75,11 @@ def _of_task(
         bits = np.zeros((len(rows), len(names)))
         if telling.any():
             given = prepare(written[:, telling], y, "variational", None, None, None)
-            with one_thread():
-                source = Source("variational", normal_scores(given.features), given.owner, y, len(classes), 0)
-                bits[:, telling] = source.classifier.single_rows.T
+            with single_threaded_blas():
+                estimate = Variational(
+                    normal_scores(given.features), given.owner, y, len(classes), int(telling.sum()), 0
+                )
+                bits[:, telling] = estimate.single_rows.T
         found["relevancy"] = bits, one
     return found
 

@@ -205,22 +205,22 @@ def task_records() -> list[dict[str, Any]]:
     >>> record["options"], record["rows"], record["source"]
     (['Yes', 'No'], 2000, 'Hugging Face nyu-mll/glue rte validation')
     """
-    from ..tasks.task import recipes
+    from ..tasks.task import task_specs
 
     records = []
-    for recipe in recipes().values():
-        rows, source = recipe.limit, recipe.source
+    for spec in task_specs().values():
+        rows, source = spec.limit, spec.source
         if not source:  # it brings its rows
-            own = recipe.rows("test", None)
+            own = spec.load_rows("test", None)
             rows, source = len(own.rows), own.source
         records.append(
             {
-                "name": recipe.name,
-                "asks": recipe.about,
-                "options": list(recipe.options),
-                "templates": list(recipe.templates),
+                "name": spec.name,
+                "asks": spec.description,
+                "options": list(spec.options),
+                "templates": list(spec.templates),
                 "rows": rows,
-                "license": recipe.license,
+                "license": spec.license,
                 "source": source,
             }
         )

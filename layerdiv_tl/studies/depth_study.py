@@ -31,8 +31,8 @@ from ..replication.depth_claims import depth_readings
 from ..results import Result
 from ..tasks.multihop import Questions
 from ..tasks.multihop import questions as read_questions
-from ..tasks.samples import SAMPLE_HOPS
-from ..tasks.task import SAMPLES, Task, task
+from ..tasks.samples import SAMPLE_QUESTIONS
+from ..tasks.task import SAMPLE_TASKS, Task, task
 from .arguments import load_options, made_folder
 from .folder import OLD, card, claim, refuse_two_models
 from .runner import models_of, reason, tasks_of
@@ -234,7 +234,7 @@ def run_depth(
     drop: int | None = None,
     part: Cut = "layer",
     score: str = "loss",
-    ask: Any = SAMPLE_HOPS,
+    ask: Any = SAMPLE_QUESTIONS,
     questions: int = 32,
     multi_token: bool = False,
     seed: int = 0,
@@ -276,7 +276,7 @@ def run_depth(
     """
     grid, options = models_of(models), load_options(load)
     how: dict[str, Any] = {"limit": limit, "seed": seed}
-    tasks = ([] if texts is not None else list(SAMPLES)) if tasks is None else tasks
+    tasks = ([] if texts is not None else list(SAMPLE_TASKS)) if tasks is None else tasks
     given = tasks_of(tasks) if not isinstance(tasks, list | tuple) or tasks else []
     ready = [t if isinstance(t, Task) else task(t, data, **how) for t in given]
     questions, seed = whole_number("questions", questions, 0), whole_number("seed", seed, 0)

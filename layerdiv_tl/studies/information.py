@@ -14,7 +14,7 @@ import numpy as np
 from .._checks import choice, some_of, whole_number
 from .._files import written
 from ..ensemble.information import information
-from ..ensemble.information.information import Kind
+from ..ensemble.information.information import EstimatorName
 from ..errors import InputError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def told(
     import pandas as pd
 
     frames, left_out = [], []
-    estimators = list(dict.fromkeys(some_of("estimator", estimator, get_args(Kind))))
+    estimators = list(dict.fromkeys(some_of("estimator", estimator, get_args(EstimatorName))))
     options = {name: None if x is None else whole_number(name, x) for name, x in options.items()}
     choice("unit", unit, study.metrics["unit"].unique().tolist())
     cells = [settings for cell in study.cells if (settings := cell["settings"])["unit"] == unit]

@@ -23,7 +23,7 @@ from ..model.fingerprint import Identity, identify
 from ..model.load import Model, load_model
 from ..model.tokenization import encode
 from ..tasks.baselines import bag_of_words
-from ..tasks.paper import EIGHT
+from ..tasks.paper import EIGHT_TASKS
 from ..tasks.task import Task, task
 from .arguments import load_options, made_folder, ordered, units_of
 from .folder import claim, finished
@@ -315,7 +315,7 @@ def tasks_of(given: Any) -> list[str | Task]:
     if strange := [x for x in several if not isinstance(x, str | os.PathLike | Task)]:
         raise InputError(f"tasks has a {type(strange[0]).__name__}: give names, Tasks, or 'all'.")
     found: list[str | Task] = []
-    for name in _spelled(_spelled(several, "all", lambda: EIGHT), ZOO, lambda: zoo.TASKS):
+    for name in _spelled(_spelled(several, "all", lambda: EIGHT_TASKS), ZOO, lambda: zoo.TASKS):
         found += [] if isinstance(name, str) and name in found else [name]
     if not found:
         raise InputError("there are no tasks: give names, Tasks, or 'all'.")

@@ -1,4 +1,4 @@
-"""Questions that take a known number of steps, each with its answer: written here, made by rule, or the user's own."""
+"""Questions of a known number of reasoning steps, each with its answer: written, generated, or the user's own."""
 
 from __future__ import annotations
 
@@ -16,21 +16,20 @@ from jaxtyping import Float
 
 from .._checks import listed, number, shown, whole_number
 from ..errors import InputError
-from .readers import Row, Rows, open_rows
-from .samples import SAMPLE_HOPS, sample_rows
+from .readers import Row, TaskData, open_rows
+from .samples import SAMPLE_QUESTIONS, sample_rows
 from .synthetic import PREFIX
 from .task import task
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# Which parameter of a generator is the number of steps, and which numbers are asked unless the user says.
-VARIED: Mapping[str, tuple[str, tuple[int, ...]]] = {
+# Which parameter of a generator is the number of steps, and which numbers are generated unless the user says.
+STEP_PARAMETER: Mapping[str, tuple[str, tuple[int, ...]]] = {
     PREFIX + "k_hop": ("hops", (1, 2, 3, 4)),
     PREFIX + "modular": ("terms", (2, 3, 4, 5)),
 }
-GENERATED = 64  # of each number of steps, where the user gives no limit
-MEASURES = ("hops", "steps", "level", "difficulty")
+DEFAULT_GENERATED = 64  # of each number of steps, where the user gives no limit
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,13 +37,11 @@ class Questions:
     """Texts, their answers, and how many steps each takes.
 
     texts, answers
-        What a model reads, and what it should write behind it, exactly: with the space where there is one.
-    groups
-        `[question]`: the number of steps, or the difficulty.
-    by
-        What that is: "hops", "terms", "steps", "level".
+        What a model reads, and what it should continue with, exactly: with the space where there is one.
+    groups, by
+        `[question]`, the number of steps, or the difficulty; and which: "hops", "terms", "steps", "level".
     ids
-        What each question is called where it came from.
+        Each question's name in its source.
     chains
         The steps of each, as in ("Eiffel Tower → France", "France → Paris"); empty where they are not known.
     name, source, license
@@ -102,33 +99,33 @@ class _Question(NamedTuple):
     chain: tuple[str, ...] = ()
 
 
-class _Form(NamedTuple):
-    """What rows of a known form have, and how one is read; None for a row whose number of steps is not known.
+class _DatasetFormat(NamedTuple):
+    """The columns of a known data set, how one of its rows is read (None: steps not known), and what it is grouped by.
 
-    `by`: what they can be grouped by. Where there are several, all rows are by the one that the first row has.
+    Where `by` has several names, all rows are grouped by the one that the first row has.
     """
 
     name: str
     columns: tuple[str, ...]
-    read: Callable[[Row, str], _Question | None]
+    parse: Callable[[Row, str], _Question | None]
     by: tuple[str, ...]
 
 
 def questions(
-    source: Any = SAMPLE_HOPS, *, levels: float | Iterable[float] | None = None, limit: int | None = None
+    source: Any = SAMPLE_QUESTIONS, *, levels: float | Iterable[float] | None = None, limit: int | None = None
 ) -> Questions:
     r"""Questions that take different numbers of steps, for `ld.depth.depth_score`.
 
     source
         `sample/hops`: facts in natural language, of one to three hops, written for this package;
-        `synthetic/k_hop` and `synthetic/modular`, made by rule, with parameters as in `synthetic/k_hop:entities=6`;
+        `synthetic/k_hop` and `synthetic/modular`, generated, with parameters as in `synthetic/k_hop:entities=6`;
         or rows of your own: a JSONL, JSON, CSV or Parquet file, a pandas frame or a `datasets.Dataset`. They are
         known by the columns of the first row; other columns are left alone:
 
         plain    text, answer, and one of hops, steps, level, difficulty; if wanted id, and chain, a list of texts
-        GSM8K    question, answer: the reasoning, one step a line, and behind `####` the answer; grouped by steps
+        GSM8K    question, answer: the reasoning, one step a line, and after `####` the answer; grouped by steps
         MATH     problem, level ("Level 3"), solution with the answer in its last \boxed{…}; grouped by level
-        MQuAKE   questions (the first is asked), answer, single_hops (or orig with its triples); grouped by hops
+        MQuAKE   questions (the first is used), answer, single_hops (or orig with its triples); grouped by hops
 
         The last three are asked as "Question: …\nAnswer:" ("Problem: …"), and the final answer alone is the answer:
         what a model computes by depth, not in words. Rows whose number of steps is not known (a GSM8K answer without
@@ -141,124 +138,127 @@ def questions(
     Raises InputError, with the line, for rows that are missing or malformed, for an answer that is empty or not found
     in its row, and where no question is left.
 
-    >>> asked = questions("synthetic/k_hop:entities=4", levels=[1, 2], limit=3)
-    >>> asked.groups.tolist(), asked.answers[0], asked.by
+    >>> q = questions("synthetic/k_hop:entities=4", levels=[1, 2], limit=3)
+    >>> q.groups.tolist(), q.answers[0], q.by
     ([1.0, 1.0, 1.0, 2.0, 2.0, 2.0], ' A', 'hops')
     """
     limit = None if limit is None else whole_number("limit", limit, 1)
-    wanted = None if levels is None else _levels(levels)
+    wanted = None if levels is None else _check_levels(levels)
     if isinstance(source, str) and source.startswith(PREFIX):
-        return _generated(source, wanted, GENERATED if limit is None else limit)
-    if isinstance(source, str) and source == SAMPLE_HOPS:
-        return _read(sample_rows(source), source, "MIT", wanted, limit)
+        return _generated(source, wanted, DEFAULT_GENERATED if limit is None else limit)
+    if isinstance(source, str) and source == SAMPLE_QUESTIONS:
+        return _from_rows(sample_rows(source), source, "MIT", wanted, limit)
     if isinstance(source, str) and not os.path.exists(Path(source).expanduser()):
-        known = ", ".join([SAMPLE_HOPS, *VARIED])
+        known = ", ".join([SAMPLE_QUESTIONS, *STEP_PARAMETER])
         raise InputError(f"there are no questions {shown(source)}: choose among {known}, or give a file of rows.")
-    rows = open_rows(source, ("questions", "test"), "test")
+    data = open_rows(source, ("questions", "test"), "test")
     name = Path(source).stem if isinstance(source, str | os.PathLike) else "own questions"
-    return _read(rows, name, "unknown", wanted, limit)
+    return _from_rows(data, name, "unknown", wanted, limit)
 
 
 def _generated(name: str, levels: Sequence[float] | None, limit: int) -> Questions:
-    kind, _, said = name.partition(":")
-    if kind not in VARIED:
-        raise InputError(f"{kind} has no number of steps: choose among {', '.join(VARIED)}.")
-    by, usual = VARIED[kind]
-    if any(setting.partition("=")[0] == by for setting in said.split(",")):
+    generator, _, settings = name.partition(":")
+    if generator not in STEP_PARAMETER:
+        raise InputError(f"{generator} has no number of steps: choose among {', '.join(STEP_PARAMETER)}.")
+    by, usual = STEP_PARAMETER[generator]
+    if any(setting.partition("=")[0] == by for setting in settings.split(",")):
         raise InputError(f"{name!r} names one number of {by}: give them as levels=, as in levels=[1, 2].")
     found = []
     for level in usual if levels is None else levels:
         if level != int(level):
-            raise InputError(f"levels holds {shown(level)}: {kind} takes whole numbers of {by}.")
-        made = task(f"{kind}:{','.join(filter(None, [said, f'{by}={int(level)}']))}", limit=limit)
-        for row, (text, label) in enumerate(zip(made.prompts, made.labels, strict=True), start=1):
-            found.append(_Question(text, made.options[label], float(level), f"{by}={int(level)}, row {row}"))
-    return _collected(found, by, name, made.source, made.license, 0)
+            raise InputError(f"levels holds {shown(level)}: {generator} takes whole numbers of {by}.")
+        step = f"{by}={int(level)}"
+        rows = task(f"{generator}:{','.join(filter(None, [settings, step]))}", limit=limit)
+        for row, (text, label) in enumerate(zip(rows.prompts, rows.labels, strict=True), start=1):
+            found.append(_Question(text, rows.options[label], float(level), f"{step}, row {row}"))
+    return _collect(found, by, name, rows.source, rows.license, 0)
 
 
-def _read(rows: Rows, name: str, license: str, levels: Sequence[float] | None, limit: int | None) -> Questions:
-    form = next((form for form in FORMS if set(form.columns) <= set(rows.rows[0])), None)
-    if form is None:
-        have = ", ".join(map(str, rows.rows[0])) or "none"
-        forms = "; ".join(f"{form.name}: {', '.join(form.columns)}" for form in FORMS)
-        raise InputError(f"{rows.rows[0].where} has no columns of a known form (its columns: {have}): {forms}.")
-    by = next((measure for measure in form.by if len(form.by) == 1 or measure in rows.rows[0]), "")
+def _from_rows(data: TaskData, name: str, license: str, levels: Sequence[float] | None, limit: int | None) -> Questions:
+    first = data.rows[0]
+    known = next((known for known in FORMATS if set(known.columns) <= set(first)), None)
+    if known is None:
+        columns = ", ".join(map(str, first)) or "none"
+        formats = "; ".join(f"{known.name}: {', '.join(known.columns)}" for known in FORMATS)
+        raise InputError(f"{first.where} has no columns of a known form (its columns: {columns}): {formats}.")
+    by = next((measure for measure in known.by if len(known.by) == 1 or measure in first), "")
     if not by:
-        raise InputError(f"{rows.rows[0].where} has none of {', '.join(form.by)}: say how many steps it takes.")
+        raise InputError(f"{first.where} has none of {', '.join(known.by)}: say how many steps it takes.")
     found: list[_Question] = []
-    dropped, often = 0, Counter[float]()
-    for row in rows.rows:
-        question = form.read(row, by)
+    dropped, counts = 0, Counter[float]()
+    for row in data.rows:
+        question = known.parse(row, by)
         if question is None:
             dropped += 1
-        elif (levels is None or question.group in levels) and (limit is None or often[question.group] < limit):
-            often[question.group] += 1
+        elif (levels is None or question.group in levels) and (limit is None or counts[question.group] < limit):
+            counts[question.group] += 1
             found.append(question)
     if not found:
         what = f"one of the levels {', '.join(f'{level:g}' for level in levels)}" if levels else f"a number of {by}"
-        raise InputError(f"none of the {len(rows.rows)} rows of {rows.source} has {what}: give others.")
-    return _collected(found, by, name, rows.source, license, dropped)
+        raise InputError(f"none of the {len(data.rows)} rows of {data.source} has {what}: give others.")
+    return _collect(found, by, name, data.source, license, dropped)
 
 
-def _collected(found: list[_Question], by: str, name: str, source: str, license: str, dropped: int) -> Questions:
+def _collect(found: list[_Question], by: str, name: str, source: str, license: str, dropped: int) -> Questions:
     texts, answers, groups, ids, chains = zip(*found, strict=True)
     return Questions(texts, answers, np.array(groups, dtype=float), by, ids, chains, name, source, license, dropped)
 
 
-def _plain(row: Row, by: str) -> _Question:
+def _parse_plain(row: Row, by: str) -> _Question:
     chain = row.get("chain")
     links = [_text(link, f"{row.where}: a link of the chain") for link in chain] if isinstance(chain, list) else []
-    return _asked(row, _cell(row, "text"), _cell(row, "answer"), _number(row[by], row, by), tuple(links))
+    return _question(row, _cell(row, "text"), _cell(row, "answer"), _step_count(row[by], row, by), tuple(links))
 
 
-def _gsm8k(row: Row, by: str) -> _Question | None:
+def _parse_gsm8k(row: Row, by: str) -> _Question | None:
     reasoning, mark, answer = _cell(row, "answer").rpartition("####")
-    if not mark or not answer.strip():
+    answer = answer.strip()
+    if not mark or not answer:
         raise InputError(
             f"{row.where} has an answer without '#### ' and its number: end it so, or call the columns text and answer."
         )
+    if re.fullmatch(r"-?\d{1,3}(,\d{3})+(\.\d+)?", answer):
+        answer = answer.replace(",", "")
     steps = sum(bool(line.strip()) for line in reasoning.splitlines())
-    said = answer.strip()
-    number = said.replace(",", "") if re.fullmatch(r"-?\d{1,3}(,\d{3})+(\.\d+)?", said) else said
     text = f"Question: {_cell(row, 'question').strip()}\nAnswer:"
-    return _asked(row, text, number, float(steps)) if steps else None
+    return _question(row, text, answer, float(steps)) if steps else None
 
 
-def _math(row: Row, by: str) -> _Question | None:
+def _parse_math(row: Row, by: str) -> _Question | None:
     answer = boxed(_cell(row, "solution"))
     if not answer:
         raise InputError(f"{row.where} has a solution without \\boxed{{…}}: box its answer.")
-    level = str(row["level"]).strip()
+    level = str(row["level"]).strip().removeprefix("Level ").strip()
     text = f"Problem: {_cell(row, 'problem').strip()}\nAnswer:"
-    if level.removeprefix("Level ").strip() == "?":
-        return None
-    return _asked(row, text, answer, _number(level.removeprefix("Level "), row, by))
+    return None if level == "?" else _question(row, text, answer, _step_count(level, row, by))
 
 
-def _mquake(row: Row, by: str) -> _Question:
-    asked = row["questions"]
-    if isinstance(asked, str) or not isinstance(asked, Sequence | np.ndarray) or not len(asked):
-        raise InputError(f"{row.where} has questions={asked!r:.40}: give a list of at least one text.")
-    steps = row.get("single_hops")
-    if steps is None:
-        orig = row["orig"]
-        steps = orig.get("triples") if isinstance(orig, Mapping) else None
-    if isinstance(steps, str) or not isinstance(steps, Sequence | np.ndarray) or not len(steps):
+def _parse_mquake(row: Row, by: str) -> _Question:
+    def is_list(value: Any) -> bool:
+        return isinstance(value, Sequence | np.ndarray) and not isinstance(value, str) and len(value) > 0
+
+    phrasings = row["questions"]
+    if not is_list(phrasings):
+        raise InputError(f"{row.where} has questions={phrasings!r:.40}: give a list of at least one text.")
+    steps: Any = row.get("single_hops")
+    if steps is None and isinstance(row["orig"], Mapping):
+        steps = row["orig"].get("triples")
+    if not is_list(steps):
         raise InputError(f"{row.where} has no list of single_hops, or of triples in orig: it says how many hops.")
-    text = f"Question: {_text(asked[0], f'{row.where}: its first question').strip()}\nAnswer:"
-    return _asked(row, text, _cell(row, "answer"), float(len(steps)))
+    text = f"Question: {_text(phrasings[0], f'{row.where}: its first question').strip()}\nAnswer:"
+    return _question(row, text, _cell(row, "answer"), float(len(steps)))
 
 
-FORMS = (
-    _Form("MQuAKE", ("questions", "answer"), _mquake, ("hops",)),
-    _Form("MATH", ("problem", "solution", "level"), _math, ("level",)),
-    _Form("GSM8K", ("question", "answer"), _gsm8k, ("steps",)),
-    _Form("plain", ("text", "answer"), _plain, MEASURES),
+FORMATS = (
+    _DatasetFormat("MQuAKE", ("questions", "answer"), _parse_mquake, ("hops",)),
+    _DatasetFormat("MATH", ("problem", "solution", "level"), _parse_math, ("level",)),
+    _DatasetFormat("GSM8K", ("question", "answer"), _parse_gsm8k, ("steps",)),
+    _DatasetFormat("plain", ("text", "answer"), _parse_plain, ("hops", "steps", "level", "difficulty")),
 )
 
 
 def boxed(solution: str) -> str:
-    r"""What stands in the last `\boxed{…}` (or `\fbox{…}`, or behind `\boxed `); empty where there is none.
+    r"""The content of the last `\boxed{…}` (or `\fbox{…}`, or after `\boxed `); empty where there is none.
 
     >>> boxed(r"so $x = \boxed{\frac{1}{2}}$."), boxed(r"is $\boxed 7$."), boxed("none")
     ('\\frac{1}{2}', '7', '')
@@ -270,15 +270,15 @@ def boxed(solution: str) -> str:
     if not rest.startswith("{"):
         return (re.match(r"\\?[^\s$.,;]+", rest) or [""])[0]
     depth = 0
-    for place, sign in enumerate(rest):
-        escaped = place > 0 and rest[place - 1] == "\\"
-        depth += (sign == "{") - (sign == "}") if not escaped else 0
+    # Escaped braces do not nest.
+    for brace in re.finditer(r"(?<!\\)[{}]", rest):
+        depth += 1 if brace[0] == "{" else -1
         if depth == 0:
-            return rest[1:place].strip()
+            return rest[1 : brace.start()].strip()
     return ""
 
 
-def _asked(row: Row, text: str, answer: str, group: float, chain: tuple[str, ...] = ()) -> _Question:
+def _question(row: Row, text: str, answer: str, group: float, chain: tuple[str, ...] = ()) -> _Question:
     """A question as it is, with a space before its answer where the text does not end in white space."""
     space = "" if text[-1:].isspace() else " "
     name = next((row[key] for key in ("id", "case_id", "unique_id") if row.get(key) is not None), row.where)
@@ -290,26 +290,25 @@ def _cell(row: Row, column: str) -> str:
 
 
 def _text(value: Any, where: str) -> str:
-    plain = isinstance(value, str | int | np.integer) and not isinstance(value, bool)
-    if not plain or not str(value).strip():
+    is_text = isinstance(value, str | int | np.integer) and not isinstance(value, bool)
+    if not is_text or not str(value).strip():
         raise InputError(f"{where} is {value!r:.40}: it must be text, and not empty.")
     return str(value)
 
 
-def _number(value: Any, row: Row, column: str) -> float:
+def _step_count(value: Any, row: Row, column: str) -> float:
     """How many steps a cell says; tables of text say it in digits."""
     try:
-        number = float("nan") if isinstance(value, bool) else float(value)
+        count = float("nan") if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
-        number = float("nan")
-    if not abs(number) <= 1e6:
+        count = float("nan")
+    if not abs(count) <= 1e6:
         raise InputError(f"{row.where} has {column}={shown(value)}: it must be a number, at most 10⁶ in size.")
-    return number
+    return count
 
 
-def _levels(levels: Any) -> list[float]:
+def _check_levels(levels: Any) -> list[float]:
     given = [levels] if isinstance(levels, Real) else listed("levels", levels, "a list of numbers, as in [1, 2, 3]")
-    found = [number("levels", level, least=-1e6, most=1e6) for level in given]
-    if not found:
+    if not given:
         raise InputError("levels is empty: give at least one number, or None for all.")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(number("levels", level, least=-1e6, most=1e6) for level in given))

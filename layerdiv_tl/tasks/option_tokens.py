@@ -1,4 +1,4 @@
-"""What a tokenizer makes of prompts and options: ids, a chat's turns, the length of a row."""
+"""Prompts and options as a tokenizer sees them: token ids of options, chat turns, the length of a prompt."""
 
 from __future__ import annotations
 
@@ -7,26 +7,32 @@ from types import SimpleNamespace
 from typing import Any
 
 from ..errors import InputError
-from ..model import tokenization as reading
+from ..model import tokenization
+from ..model.tokenization import ids_after_text
 
 
 def option_ids(tokenizer: Any, options: Sequence[str], multi_token: bool) -> tuple[str, tuple[int, ...], str]:
-    """What all options begin with, the token that tells each from the others behind it, and how, in words.
+    """(common beginning of all options, the token after it that identifies each, a note in words).
 
     A beginning that is white space alone belongs to the prompt: ` 5` and ` 7` are two tokens each for many
-    tokenizers, of which the first is the space. Longer options are scored by the first token behind their
-    common beginning, and only if `multi_token`; the words are then not empty.
-    Raises InputError where options cannot be told apart by one token.
+    tokenizers, of which the first is the space. Longer options are scored by the first token after their
+    common beginning, and only if `multi_token`; the note is then not empty.
+    Raises InputError where no single token identifies each option.
     """
-    tokens = [reading.ids_after_text(tokenizer, option) for option in options]
+    tokens = [ids_after_text(tokenizer, option) for option in options]
     shortest = min(map(len, tokens))
     common = next((n for n in range(shortest) if len({ids[n] for ids in tokens}) > 1), max(shortest - 1, 0))
-    start = _text_of(tokenizer, options[0], tokens[0][:common])
+    start = _text_of_tokens(tokenizer, options[0], tokens[0][:common])
     if start is None or (start.strip() and not multi_token):
         start, common = "", 0
     rest = [ids[common:] for ids in tokens]
     if not multi_token and any(len(ids) != 1 for ids in rest):
-        _refuse(tokenizer, options)
+        try:  # the reader of options names the one, and shows its pieces
+            tokenization.options(_minimal_model(tokenizer), list(options), 1)
+        except InputError as error:
+            raise InputError(
+                f"{str(error).rstrip('.')}; or score options by their first distinguishing token, multi_token=True."
+            ) from error
     firsts = tuple(ids[0] for ids in rest if ids)
     if len(set(firsts)) < len(options):
         alike = [option for option, ids in zip(options, rest, strict=True) if not ids or firsts.count(ids[0]) > 1]
@@ -40,7 +46,7 @@ def option_ids(tokenizer: Any, options: Sequence[str], multi_token: bool) -> tup
     return start, firsts, f"options of several tokens are scored by their first distinguishing one: {scored}"
 
 
-def joined(tokenizer: Any, prompts: Sequence[str], options: Sequence[str]) -> str:
+def note_on_blanks(tokenizer: Any, prompts: Sequence[str], options: Sequence[str]) -> str:
     """In words, how many prompts end in a blank that the tokenizer joins with an option; empty where none does.
 
     A prompt goes in as it is, and its option is scored after it: together they are then other tokens than those of
@@ -60,76 +66,70 @@ def joined(tokenizer: Any, prompts: Sequence[str], options: Sequence[str]) -> st
     )
 
 
-def _refuse(tokenizer: Any, options: Sequence[str]) -> None:
-    """The reader of options says which are no single tokens, and shows their pieces."""
-    try:
-        reading.options(_reader(tokenizer), list(options), 1)
-    except InputError as error:
-        raise InputError(
-            f"{str(error).rstrip('.')}; or score options by their first distinguishing token, multi_token=True."
-        ) from error
+def count_tokens(tokenizer: Any, prompt: str) -> int:
+    """Tokens of a prompt as the model will read it, the beginning-of-text token included."""
+    return len(tokenization.encode(_minimal_model(tokenizer), [prompt])[0]) if prompt else 0
 
 
-def _text_of(tokenizer: Any, option: str, ids: list[int]) -> str | None:
-    """The beginning of an option that these of its tokens spell; None where they end within a character."""
-    if not ids:
-        return ""
-    beginnings = (option[:end] for end in range(1, len(option)))
-    return next((text for text in beginnings if reading.ids_after_text(tokenizer, text) == ids), None)
-
-
-def length(tokenizer: Any, prompt: str) -> int:
-    """Tokens of a prompt, the beginning-of-text token included, as the model will read it."""
-    return len(reading.encode(_reader(tokenizer), [prompt])[0]) if prompt else 0
-
-
-def _reader(tokenizer: Any) -> Any:
-    """As much of a model as reading text needs."""
-    return SimpleNamespace(tokenizer=tokenizer, name="the tokenizer", context=None, vocabulary=None)
-
-
-def chat(tokenizer: Any, prompts: Sequence[str], system: str | None, settings: dict[str, Any]) -> tuple[list[str], str]:
-    """Every prompt as a user's turn, up to where the assistant's answer begins, and what leads the answer.
+def render_chat(
+    tokenizer: Any, prompts: Sequence[str], system: str | None, settings: dict[str, Any]
+) -> tuple[list[str], str]:
+    """Every prompt as a user's turn, up to where the assistant's answer begins; and the answer's leading space.
 
     Where that is follows from the template itself: it also renders a finished conversation, and whatever
     stands there between the assistant's turn and its answer (nothing, a space, an empty line of thought)
     stands here too. A space at the very end is the option's, and is returned.
     Raises InputError for a tokenizer without a chat template, or one that refuses the turns.
     """
-    before = [] if system is None else [{"role": "system", "content": system}]
+    system_turn = [] if system is None else [{"role": "system", "content": system}]
 
-    def rendered(prompt: str, *answer: str) -> str:
-        turns = [*before, {"role": "user", "content": prompt}]
-        turns += [{"role": "assistant", "content": said} for said in answer]
+    def rendered(prompt: str, *answers: str) -> str:
+        turns = [*system_turn, {"role": "user", "content": prompt}]
+        turns += [{"role": "assistant", "content": answer} for answer in answers]
         try:
-            return tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=not answer, **settings)
+            return tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=not answers, **settings)
         except Exception as error:  # jinja's errors, transformers' ValueError, a template's own
             reason = " ".join(str(error).split())[:120]
             raise InputError(
                 f"the tokenizer cannot make a chat of this ({reason}): use the task as it is, or without system=."
             ) from error
 
-    begun, answer = rendered(prompts[0]), "layerdiv"
-    whole = rendered(prompts[0], answer)
-    between = whole[len(begun) : whole.index(answer, len(begun))] if whole.startswith(begun) else ""
-    lead = " " if (begun + between).endswith(" ") else ""
-    return [(rendered(prompt) + between).removesuffix(" ") for prompt in prompts], lead
+    unanswered, answer = rendered(prompts[0]), "layerdiv"
+    answered = rendered(prompts[0], answer)
+    between = ""
+    if answered.startswith(unanswered):
+        between = answered[len(unanswered) : answered.index(answer, len(unanswered))]
+    space = " " if (unanswered + between).endswith(" ") else ""
+    return [(rendered(prompt) + between).removesuffix(" ") for prompt in prompts], space
 
 
-def shortened(tokenizer: Any, prompt: str, passage: tuple[int, int], tokens: int) -> tuple[str, int]:
+def shorten_passage(tokenizer: Any, prompt: str, passage: tuple[int, int], max_tokens: int) -> tuple[str, int]:
     """The prompt with as little as possible cut from the left of its passage, and how many characters that is.
 
     Raises InputError where the rest alone is too long.
     """
     start, end = passage
 
-    def cut(characters: int) -> str:
-        return prompt[:start] + prompt[start + characters :]
+    def fits(cut: int) -> bool:
+        return count_tokens(tokenizer, prompt[:start] + prompt[start + cut :]) <= max_tokens
 
-    low, high = 0, end - start  # cut(high) fits, cut(low) does not
-    if length(tokenizer, cut(high)) > tokens:
-        raise InputError(f"a prompt is longer than {tokens} tokens even without its passage: use fewer shots.")
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if length(tokenizer, cut(middle)) <= tokens else (middle, high)
-    return cut(high), high
+    too_few, enough = 0, end - start
+    if not fits(enough):
+        raise InputError(f"a prompt is longer than {max_tokens} tokens even without its passage: use fewer shots.")
+    while enough - too_few > 1:
+        middle = (too_few + enough) // 2
+        too_few, enough = (too_few, middle) if fits(middle) else (middle, enough)
+    return prompt[:start] + prompt[start + enough :], enough
+
+
+def _text_of_tokens(tokenizer: Any, option: str, ids: list[int]) -> str | None:
+    """The beginning of an option that these of its tokens spell; None where they end within a character."""
+    if not ids:
+        return ""
+    beginnings = (option[:end] for end in range(1, len(option)))
+    return next((text for text in beginnings if ids_after_text(tokenizer, text) == ids), None)
+
+
+def _minimal_model(tokenizer: Any) -> Any:
+    """As much of a model as reading text needs."""
+    return SimpleNamespace(tokenizer=tokenizer, name="the tokenizer", context=None, vocabulary=None)

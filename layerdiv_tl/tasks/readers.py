@@ -1,4 +1,4 @@
-"""Rows of a task from wherever they lie: a file, a folder, a frame, Hugging Face."""
+"""Rows of a task from a file, a folder, a pandas frame, a `datasets.Dataset` or the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -21,36 +21,37 @@ SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
 
 
 class Row(dict[str, Any]):
-    """One row; a column it lacks is an InputError that names the ones it has."""
+    """One row and its place for messages; a missing column is an InputError that names the columns there are."""
 
-    def __init__(self, values: Mapping[str, Any], where: str) -> None:
+    def __init__(self, values: Any, where: str) -> None:
+        if not isinstance(values, Mapping):
+            raise InputError(f"{where} is not a JSON object ({values!r:.40}): every row must name its columns.")
         super().__init__(values)
         self.where = where
 
     def __missing__(self, column: str) -> Any:
-        have = ", ".join(map(str, self)) or "none"
-        raise InputError(f"{self.where} has no column {shown(column)} (its columns: {have}): rename one, or add it.")
+        columns = ", ".join(map(str, self)) or "none"
+        raise InputError(f"{self.where} has no column {shown(column)} (its columns: {columns}): rename one, or add it.")
 
-    def plus(self, **columns: Any) -> Row:
+    def with_columns(self, **columns: Any) -> Row:
         """The row with more columns, or others."""
         return Row({**self, **columns}, self.where)
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class TaskData:
     """Rows in their order, and in words where they came from."""
 
     rows: Sequence[Row]
     source: str
 
 
-def open_rows(data: Any, names: Sequence[str], split: str = "validation") -> Rows:
-    """Rows from what a user calls data.
+def open_rows(data: Any, names: Sequence[str], split: str = "validation") -> TaskData:
+    """Rows of a user's `data=`.
 
     data
-        A JSONL, JSON, CSV or Parquet file; a folder that holds one called like one of `names`, the first
-        that exists; a data set written by `datasets.Dataset.save_to_disk`; a pandas frame; or a
-        `datasets.Dataset`.
+        A JSONL, JSON, CSV or Parquet file; a folder with a file of one of the `names`, the first that exists; a data
+        set written by `datasets.Dataset.save_to_disk`; a pandas frame; or a `datasets.Dataset`.
     split
         Which split to take of a saved `DatasetDict`.
 
@@ -63,39 +64,37 @@ def open_rows(data: Any, names: Sequence[str], split: str = "validation") -> Row
     if getattr(data, "ndim", 2) != 2:
         raise InputError(f"data={shown(data)} has {data.ndim} dimensions: give a file, a folder or a pandas frame.")
     if hasattr(data, "iloc"):
-        return _counted(data.to_dict("records"), "row {} of the frame", "a pandas frame")
+        return _numbered(data.to_dict("records"), "the frame", "a pandas frame")
     if hasattr(data, "to_list"):
-        return _counted(data.to_list(), "row {} of the data set", "a data set in memory")
+        return _numbered(data.to_list(), "the data set", "a data set in memory")
     if not isinstance(data, str | os.PathLike):
         raise InputError(f"data is a {type(data).__name__}: give a file, a folder or a pandas frame.")
     path = file_path("data", data)
     if not path.exists():
         raise InputError(f"there is no file or folder {str(path)!r}: check data=, or leave it out.")
     if path.is_dir():
-        path = _inside(path, names)
-    if path.is_dir():
-        return _saved(path, split)
-    return Rows(read(path), str(path))
+        path = _find_in_folder(path, names)
+    return _load_saved(path, split) if path.is_dir() else _read_file(path)
 
 
-def _inside(folder: Path, names: Sequence[str]) -> Path:
-    """The file or saved data set in a folder that bears one of the names, or the folder if it is one itself."""
+def _find_in_folder(folder: Path, names: Sequence[str]) -> Path:
+    """The file or saved data set of one of the names in a folder, or the folder if it is a data set itself."""
+
+    def is_saved(path: Path) -> bool:
+        return any((path / sign).is_file() for sign in ("state.json", "dataset_dict.json"))
+
     for name in names:
         for candidate in (*(folder / f"{name}{suffix}" for suffix in SUFFIXES), folder / name):
-            if candidate.is_file() or _is_saved(candidate):
+            if candidate.is_file() or is_saved(candidate):
                 return candidate
-    if _is_saved(folder):
+    if is_saved(folder):
         return folder
     wanted = " or ".join(f"{name}{{{','.join(SUFFIXES)}}}" for name in names)
     raise InputError(f"the folder {str(folder)!r} holds no {wanted}: put the rows there, or give the file itself.")
 
 
-def _is_saved(folder: Path) -> bool:
-    return any((folder / sign).is_file() for sign in ("state.json", "dataset_dict.json"))
-
-
-def read(path: Path) -> list[Row]:
-    """The rows of one file, by its suffix. Raises InputError as `open_rows` does."""
+def _read_file(path: Path) -> TaskData:
+    """The rows of one file, by its suffix."""
     if path.suffix not in SUFFIXES:
         raise InputError(f"{str(path)!r} is none of {', '.join(SUFFIXES)}: write the rows as one of them.")
     try:
@@ -103,107 +102,82 @@ def read(path: Path) -> list[Row]:
     except OSError as error:
         raise InputError(f"{str(path)!r} cannot be read ({error.strerror}): give a file you may read.") from error
     if path.suffix == ".parquet":
-        rows = _parquet(content, path)
-    elif path.suffix == ".csv":
-        rows = _csv(content, path)
-    elif path.suffix == ".json" and content.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):
-        rows = _json_list(content, path)
-    else:
-        rows = _json_lines(content, path)
-    if not rows:
-        raise InputError(f"{str(path)!r} holds no rows: give a file with at least one.")
-    return rows
-
-
-def _json_lines(content: bytes, path: Path) -> list[Row]:
+        return _numbered(_read_parquet(content, path), path.name, str(path))
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise InputError(f"line {line} of {str(path)!r} is not UTF-8: save the file as UTF-8.") from error
+    if path.suffix == ".csv":
+        return _numbered(_read_csv(text, path), path.name, str(path))
+    if path.suffix == ".json" and text.lstrip().startswith("["):
+        return _numbered(_parse_json(text, str(path)), path.name, str(path))
     rows = []
-    # Split at \n alone: str.splitlines would also cut at U+2028, which JSON strings may hold.
-    for number, line in enumerate(_text(content, path).split("\n"), start=1):
-        if line.strip():
+    # Split at \n alone: str.splitlines would also cut at U+2028, which JSON strings may hold. pandas.read_json would
+    # name no line in its errors, and read texts that look like numbers or dates as such.
+    for number, json_line in enumerate(text.split("\n"), start=1):
+        if json_line.strip():
             where = f"line {number} of {path.name}"
-            rows.append(_mapping(_json(line, where), where))
-    return rows
+            rows.append(Row(_parse_json(json_line, where), where))
+    return _not_empty(rows, str(path))
 
 
-def _json_list(content: bytes, path: Path) -> list[Row]:
-    values = _json(_text(content, path), str(path))
-    return [_mapping(value, f"row {number} of {path.name}") for number, value in enumerate(values, start=1)]
-
-
-def _json(text: str, where: str) -> Any:
+def _parse_json(text: str, where: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{where} is not JSON ({error}): write one object a line, as in {{...}}.") from error
 
 
-def _mapping(value: Any, where: str) -> Row:
-    if not isinstance(value, Mapping):
-        raise InputError(f"{where} is no JSON object ({value!r:.40}): every row must name its columns.")
-    return Row(value, where)
-
-
-def _csv(content: bytes, path: Path) -> list[Row]:
+def _read_csv(text: str, path: Path) -> Iterator[dict[str, str]]:
     """Every cell as text: what looks like a number or a missing value may be an answer."""
-    reader = csv.DictReader(io.StringIO(_text(content, path), newline=""), strict=True)
-    rows = []
+    # pandas.read_csv takes what is refused here: it fills up short rows, and accepts text after a closing quote.
+    number = 0
     try:
-        for number, values in enumerate(reader, start=1):
-            where = f"row {number} of {path.name}"
+        for number, values in enumerate(csv.DictReader(io.StringIO(text, newline=""), strict=True), start=1):
             if None in values or None in values.values():
-                raise InputError(f"{where} has not as many cells as the header: check its quotes and commas.")
-            rows.append(Row(values, where))
+                raise InputError(
+                    f"row {number} of {path.name} has not as many cells as the header: check its quotes and commas."
+                )
+            yield values
     except csv.Error as error:
-        raise InputError(f"{str(path)!r} is not CSV in row {len(rows) + 1} ({error}): correct its quotes.") from error
-    return rows
+        raise InputError(f"{str(path)!r} is not CSV in row {number + 1} ({error}): correct its quotes.") from error
 
 
-def _parquet(content: bytes, path: Path) -> list[Row]:
+def _read_parquet(content: bytes, path: Path) -> list[dict[str, Any]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     if not content:
         raise InputError(f"{str(path)!r} is empty: give a file with at least one row.")
     try:
-        values = pq.read_table(io.BytesIO(content)).to_pylist()
+        return pq.read_table(io.BytesIO(content)).to_pylist()
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"{str(path)!r} is not a Parquet file ({reason}): write it again.") from error
-    return [Row(value, f"row {number} of {path.name}") for number, value in enumerate(values, start=1)]
 
 
-def _text(content: bytes, path: Path) -> str:
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content[: error.start].count(b"\n") + 1
-        raise InputError(f"line {line} of {str(path)!r} is not UTF-8: save the file as UTF-8.") from error
-
-
-def hub_rows(path: str, config: str | None, split: str, name: str) -> Rows:
+def load_from_hub(path: str, config: str | None, split: str, name: str) -> TaskData:
     """Rows of a data set on the Hugging Face hub, by the optional library `datasets`.
 
     Raises InputError where the library is missing or the hub cannot be reached.
     """
     instead = f"give data=, a folder with {name}{{{','.join(SUFFIXES)}}}"
+    datasets = _import_datasets(instead)
     try:
-        datasets = _datasets(instead)
-        with _only_cached(datasets) if unreachable() else contextlib.nullcontext():
+        with _cache_only(datasets) if unreachable() else contextlib.nullcontext():
             rows = datasets.load_dataset(path, config, split=split)
-    except InputError:
-        raise
     except Exception as error:  # datasets, huggingface_hub, fsspec and requests each raise their own
-        reason = " ".join(str(error).split())[:120]
-        where = f"{path} ({split})"
-        message = f"{where} cannot be had from Hugging Face ({type(error).__name__}: {reason}): go online or {instead}."
-        raise InputError(message) from error
-    source = " ".join(filter(None, ["Hugging Face", path, config, split]))
-    return _counted(rows, f"row {{}} of {path}", source)
+        reason = f"{type(error).__name__}: {_one_line(error)}"
+        raise InputError(
+            f"{path} ({split}) cannot be had from Hugging Face ({reason}): go online or {instead}."
+        ) from error
+    return _numbered(rows, path, " ".join(filter(None, ["Hugging Face", path, config, split])))
 
 
 @contextlib.contextmanager
-def _only_cached(datasets: Any) -> Iterator[None]:
-    """Let `datasets` look into its cache alone: left to itself it asks a hub that is not there for half a minute."""
+def _cache_only(datasets: Any) -> Iterator[None]:
+    """Let `datasets` look into its cache alone: left to itself it tries an unreachable hub for half a minute."""
     from huggingface_hub import constants
 
     before = datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE
@@ -214,21 +188,22 @@ def _only_cached(datasets: Any) -> Iterator[None]:
         datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE = before
 
 
-def _saved(folder: Path, split: str) -> Rows:
-    load = _datasets("write the rows as JSONL").load_from_disk
+def _load_saved(folder: Path, split: str) -> TaskData:
+    datasets = _import_datasets("write the rows as JSONL")
     try:
-        rows = load(str(folder))
+        rows = datasets.load_from_disk(str(folder))
     except Exception as error:
-        reason = " ".join(str(error).split())[:120]
-        raise InputError(f"{str(folder)!r} is no data set that can be read ({reason}): save it again.") from error
+        raise InputError(
+            f"{str(folder)!r} is not a data set that can be read ({_one_line(error)}): save it again."
+        ) from error
     if hasattr(rows, "column_names") and isinstance(rows, Mapping):
         if split not in rows:
             raise InputError(f"{str(folder)!r} has no split {split!r}, only {', '.join(rows)}: save that split.")
         rows = rows[split]
-    return _counted(rows, f"row {{}} of {folder.name}", str(folder))
+    return _numbered(rows, folder.name, str(folder))
 
 
-def _datasets(instead: str) -> Any:
+def _import_datasets(instead: str) -> Any:
     try:
         return importlib.import_module("datasets")
     except ImportError as error:
@@ -237,8 +212,15 @@ def _datasets(instead: str) -> Any:
         ) from error
 
 
-def _counted(values: Iterable[Mapping[str, Any]], where: str, source: str) -> Rows:
-    rows = [_mapping(value, where.format(number)) for number, value in enumerate(values, start=1)]
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:120]
+
+
+def _numbered(values: Iterable[Any], name: str, source: str) -> TaskData:
+    return _not_empty([Row(value, f"row {number} of {name}") for number, value in enumerate(values, start=1)], source)
+
+
+def _not_empty(rows: list[Row], source: str) -> TaskData:
     if not rows:
         raise InputError(f"{source} holds no rows: give at least one.")
-    return Rows(rows, source)
+    return TaskData(rows, source)

@@ -1,51 +1,38 @@
-"""Small balanced tasks whose rows were written for this package, for where nothing can be downloaded."""
+"""Small balanced tasks whose rows were written for this package, for use without a network."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib import resources
 
 from ..errors import InputError
-from .readers import Row, Rows
-from .templates import Recipe
+from .readers import Row, TaskData
+from .templates import TaskSpec
 
-SAMPLE_HOPS = "sample/hops"  # questions, and no task: every answer is another (see `questions`)
+SAMPLE_QUESTIONS = "sample/hops"  # questions, not a task: every answer is another (see `questions`)
 
 
-def sample_rows(name: str) -> Rows:
+def sample_rows(name: str) -> TaskData:
     """The rows of a file that is part of this package."""
-    file = resources.files("layerdiv_tl.tasks").joinpath(f"{name}.jsonl")
-    lines = file.read_text(encoding="utf-8").splitlines()
+    lines = resources.files(__package__).joinpath(f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
     rows = [Row(json.loads(line), f"line {number} of {name}") for number, line in enumerate(lines, start=1)]
-    return Rows(rows, "written for layerdiv_tl")
+    return TaskData(rows, "written for layerdiv_tl")
 
 
-def _sample(name: str, about: str, template: str, options: Sequence[str]) -> Recipe:
+def _sample(name: str, description: str, template: str, *options: str) -> TaskSpec:
     """A task whose rows are part of this package."""
 
-    def rows(split: str, count: int | None) -> Rows:
+    def load_rows(split: str, count: int | None) -> TaskData:
         if split == "train":
             raise InputError(f"{name} has no training rows: give a file of them as train=.")
         return sample_rows(name)
 
-    return Recipe(name, about, {"default": template}, tuple(options), rows, "MIT", text=("text",))
+    return TaskSpec(name, description, {"default": template}, options, load_rows, "MIT", text_fields=("text",))
 
 
-SAMPLES: Mapping[str, Recipe] = {
-    recipe.name: recipe
-    for recipe in [
-        _sample(
-            "sample/sentiment",
-            "the sentiment of a review",
-            "Review: {text}\nSentiment:",
-            ["negative", "positive"],
-        ),
-        _sample(
-            "sample/topic",
-            "the topic of a text",
-            "Text: {text}\nTopic:",
-            ["Sports", "Science", "Food", "Music"],
-        ),
-    ]
-}
+_ALL = (
+    _sample("sample/sentiment", "the sentiment of a review", "Review: {text}\nSentiment:", "negative", "positive"),
+    _sample("sample/topic", "the topic of a text", "Text: {text}\nTopic:", "Sports", "Science", "Food", "Music"),
+)
+SAMPLE_TASKS: Mapping[str, TaskSpec] = {spec.name: spec for spec in _ALL}

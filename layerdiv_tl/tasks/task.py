@@ -1,4 +1,4 @@
-"""Task: prompts with one gold option each, and where its rows came from."""
+"""Tasks: prompts with one gold option each, by name or of a user's own rows."""
 
 from __future__ import annotations
 
@@ -14,21 +14,20 @@ from jaxtyping import Int
 
 from .._checks import file_path, flag, shown, text, whole_number
 from ..errors import InputError
-from ..model import tokenization as reading
+from ..model import tokenization
 from ..results import Result
-from . import option_tokens as tokens
-from .custom import own_recipe, recipe_file
-from .paper import PAPER
-from .readers import Rows, open_rows
-from .samples import SAMPLES
+from . import option_tokens
+from .custom import custom_spec, read_spec_file
+from .paper import PAPER_TASKS
+from .readers import TaskData, open_rows
+from .samples import SAMPLE_TASKS
 from .synthetic import GENERATORS, PREFIX, synthetic
-from .templates import Recipe, demonstrations, render
+from .templates import TaskSpec, demonstrations, render
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# Of a synthetic task there is no end.
-MOST_ROWS = 1_000_000
+MAX_ROWS = 1_000_000  # a synthetic task has no end
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,16 +43,12 @@ class Task(Result):
     texts
         The rows' own text without the template, for baselines and tables.
     name, template, source, license
-        What the task is called, how rows become prompts, where rows came from and under what license.
-    dropped
-        How many rows were passed over because they do not fit the task (ARC with three or five options).
-    shots
-        How many solved examples stand in front of every prompt.
+        The task's name, how rows become prompts, where rows came from and under what license.
+    dropped, shots, truncated
+        How many rows were passed over because they do not fit the task (ARC with three or five options), how many
+        solved examples stand in front of every prompt, and how many prompts `fit` has shortened.
     passages
-        `[example, 2]`, from where to where each prompt holds its longest field, which `fit` may shorten;
-        empty where that is not known.
-    truncated
-        How many prompts `fit` has shortened.
+        `[example, 2]`, start and end of each prompt's longest field, which `fit` may shorten; empty if not known.
     option_ids, scored
         After `resolve`: the token ids that score the options, and in words how, where options have several or the
         tokenizer would join them with the blank that a prompt ends in.
@@ -75,9 +70,9 @@ class Task(Result):
     scored: str = ""
 
     def __post_init__(self) -> None:
-        for name, why in (("prompts", "label i belongs to prompt i"), ("options", reading.LABELS)):
-            reading.refuse_tables(getattr(self, name), name)
-            reading.refuse_unordered(getattr(self, name), name, why)
+        for name, why in (("prompts", "label i belongs to prompt i"), ("options", tokenization.LABELS)):
+            tokenization.refuse_tables(getattr(self, name), name)
+            tokenization.refuse_unordered(getattr(self, name), name, why)
         labels = np.asarray(self.labels)
         whole = labels.shape == (len(self.prompts),) and labels.dtype.kind in "iu"
         if not whole or not ((labels >= 0) & (labels < len(self.options))).all():
@@ -88,7 +83,7 @@ class Task(Result):
 
     @property
     def prompt_hash(self) -> str:
-        """SHA-256 of the rendered prompts: equal where two tasks put the same texts to a model.
+        """SHA-256 of the rendered prompts: equal where two tasks give a model the same texts.
 
         >>> two, again, three = (task("sample/topic", limit=limit) for limit in (2, 2, 3))
         >>> len(two.prompt_hash), two.prompt_hash == again.prompt_hash, two.prompt_hash == three.prompt_hash
@@ -114,7 +109,7 @@ class Task(Result):
         """Rows of your own: a frame, a format string over its columns, the options in order, the gold column.
 
         The gold column holds options, or their numbers from 0; the template cannot read it. Options are
-        plain words, to which the template gives its space (see `recipe.Template`); where one of them
+        plain words, to which the template gives its space (see `templates.Template`); where one of them
         begins with a space they are taken as they are. `limit`, `shots`, `seed`, `train` are those of `task`.
 
         Raises InputError as `task` does.
@@ -125,30 +120,30 @@ class Task(Result):
         >>> t.prompts[0], t.options, t.labels.tolist()
         ('The opposite of hot is', (' cold', ' small'), [0, 1])
         """
-        for given, value in (("template", template), ("label", label), ("name", name), ("license", license)):
-            text(given, value)
+        for argument, value in (("template", template), ("label", label), ("name", name), ("license", license)):
+            text(argument, value)
         _check_train(train)
-        recipe = own_recipe(name, {"default": template}, options, label, license)
-        return _build(recipe, frame, limit, None, shots, seed, train)
+        spec = custom_spec(name, {"default": template}, options, label, license)
+        return _build(spec, frame, limit, None, shots, seed, train)
 
     def resolve(self, tokenizer: Any, multi_token: bool = False) -> Task:
         """The task with the token ids that score its options for one tokenizer, in `option_ids`.
 
         White space that the tokenizer cuts off all options moves to the end of the prompts. With
-        `multi_token`, options of several tokens are scored by the first that tells them apart; what they
+        `multi_token`, options of several tokens are scored by the first in which they differ; what they
         share in front of it moves to the prompts too, and `scored` says it in words.
 
         tokenizer
             A Hugging Face tokenizer, or a model with one.
 
-        Raises InputError for options that are no single tokens, or cannot be told apart by one.
+        Raises InputError for options that are not single tokens, or do not differ in one.
         """
         flag("multi_token", multi_token)
-        found = _tokenizer(tokenizer)
-        start, ids, scored = tokens.option_ids(found, self.options, multi_token)
-        if (architecture := getattr(tokenizer, "anatomy", None)) is not None:
-            reading.check_vocabulary(found, ids, architecture.outputs, "options", tokenizer.name)
-        joined = tokens.joined(found, self.prompts, self.options)
+        own = _tokenizer(tokenizer)
+        start, ids, scored = option_tokens.option_ids(own, self.options, multi_token)
+        if (architecture := getattr(tokenizer, "architecture", None)) is not None:  # a model
+            tokenization.check_vocabulary(own, ids, architecture.outputs, "options", tokenizer.name)
+        joined = option_tokens.note_on_blanks(own, self.prompts, self.options)
         return replace(
             self,
             prompts=tuple(prompt + start for prompt in self.prompts),
@@ -160,8 +155,8 @@ class Task(Result):
     def as_chat(self, tokenizer: Any, system: str | None = None, **settings: Any) -> Task:
         """The task for a chat model: every prompt a user's turn, answered where the assistant's turn begins.
 
-        Options are written as the tokenizer's chat template itself writes an answer: behind a line break
-        (most models) without a space, behind `[/INST]` (Llama 2, Mistral) with one; a template that puts an
+        Options are written as the tokenizer's chat template itself writes an answer: after a line break
+        (most models) without a space, after `[/INST]` (Llama 2, Mistral) with one; a template that puts an
         empty thought before an answer has it here too. `settings` go to the template
         (`enable_thinking=False`, say). Demonstrations stay in the user's turn.
 
@@ -169,7 +164,7 @@ class Task(Result):
         """
         if system is not None:
             text("system", system, empty=True)
-        turns, lead = tokens.chat(_tokenizer(tokenizer), self.prompts, system, settings)
+        turns, option_prefix = option_tokens.render_chat(_tokenizer(tokenizer), self.prompts, system, settings)
         # Templates may strip a message, so its place is looked up.
         starts = [turn.rfind(prompt.strip()) for turn, prompt in zip(turns, self.prompts, strict=True)]
         stripped = [len(prompt) - len(prompt.lstrip()) for prompt in self.prompts]
@@ -177,7 +172,7 @@ class Task(Result):
         return replace(
             self,
             prompts=tuple(turns),
-            options=tuple(lead + option.strip() for option in self.options),
+            options=tuple(option_prefix + option.strip() for option in self.options),
             passages=passages if min(starts) >= 0 else self.passages[:0],
             option_ids=(),
             scored="",
@@ -191,12 +186,12 @@ class Task(Result):
         """
         tokenizer, context = _tokenizer(tokenizer), whole_number("context", context, 1)
         prompts, passages = list(self.prompts), self.passages.copy()
-        long = [row for row, prompt in enumerate(prompts) if tokens.length(tokenizer, prompt) > context]
+        long = [row for row, prompt in enumerate(prompts) if option_tokens.count_tokens(tokenizer, prompt) > context]
         if long and not len(passages):
             raise InputError(f"{len(long)} prompts are longer than {context} tokens: shorten them, or leave them out.")
         for row in long:
             span = (int(passages[row, 0]), int(passages[row, 1]))
-            prompts[row], cut = tokens.shortened(tokenizer, prompts[row], span, context)
+            prompts[row], cut = option_tokens.shorten_passage(tokenizer, prompts[row], span, context)
             passages[row, 1] -= cut
         return replace(self, prompts=tuple(prompts), passages=passages, truncated=self.truncated + len(long))
 
@@ -222,10 +217,10 @@ class Task(Result):
 
 def _tokenizer(x: Any) -> Any:
     """A model's tokenizer, or the tokenizer given."""
-    found = getattr(x, "tokenizer", x)
-    if not callable(found):
+    tokenizer = getattr(x, "tokenizer", x)
+    if not callable(tokenizer):
         raise InputError("there is no tokenizer: give one, or a model loaded with load_model(..., tokenizer=...).")
-    return found
+    return tokenizer
 
 
 def task(
@@ -251,18 +246,18 @@ def task(
         Where the rows lie: a folder that holds `<name>.jsonl` (or .json, .csv, .parquet) with the columns
         of the Hugging Face data set, such a file itself, a pandas frame, or a `datasets.Dataset`. Without
         it the paper's tasks are had from Hugging Face through the optional library `datasets`. Tasks that
-        bring their rows (sample, synthetic, a JSON file that names its data) take no notice of a folder.
+        bring their rows (sample, synthetic, a JSON file that names its data) ignore a folder.
     limit
         Use the first `limit` rows; by default 2000 of the paper's tasks, as in the paper, 256 of synthetic
-        ones and all of others. Rows of sample and synthetic tasks alternate between the classes.
+        ones and all of others. TaskData of sample and synthetic tasks alternate between the classes.
     template
         Render rows with this instead of the task's own: the name of another of its templates, or a format
-        string over its fields. `{answer}` marks where the model answers; see `recipe.Template`.
+        string over its fields. `{answer}` marks where the model answers; see `templates.Template`.
     shots, seed, train
         Put that many solved examples in front of every prompt, of all classes alike, drawn with the seed
         from training rows: `train` (like `data`; in a folder, `<name>_train.jsonl` and so on, or
         `<name>.jsonl`), or the `<name>_train` file in the folder `data`, or Hugging Face's train split, or for a
-        synthetic task rows of its own. Rows that are asked are never shown.
+        synthetic task rows of its own. TaskData that are asked are never shown.
 
     Raises InputError, in a sentence that says what to do, for an unknown name, a limit below 1, a template
     that does not fit, and rows that are missing, malformed or labeled with none of the options.
@@ -279,47 +274,47 @@ def task(
     (85 + 62) mod 7=
     """
     _check_train(train)
-    recipe, train = _recipe(name, train)
-    return _build(recipe, data, limit, template, shots, seed, train)
+    spec, own_train = _find_spec(name)
+    return _build(spec, data, limit, template, shots, seed, own_train if train is None else train)
 
 
-def recipes() -> dict[str, Recipe]:
+def task_specs() -> dict[str, TaskSpec]:
     """Every task there is by name, with its templates, options and license; synthetic ones with their defaults.
 
-    >>> recipes()["rte"].options, list(recipes()["arc"].templates)
+    >>> task_specs()["rte"].options, list(task_specs()["arc"].templates)
     (('Yes', 'No'), ['table3', 'promptsource'])
     """
-    return {**SAMPLES, **PAPER, **{name: synthetic(name) for name in GENERATORS}}
+    return {**SAMPLE_TASKS, **PAPER_TASKS, **{name: synthetic(name) for name in GENERATORS}}
+
+
+def _find_spec(name: str | os.PathLike[str]) -> tuple[TaskSpec, Any]:
+    """The task of a name or JSON file, and the training rows that the file names."""
+    if isinstance(name, os.PathLike) or (isinstance(name, str) and name.endswith(".json")):
+        return read_spec_file(file_path("name", name))
+    if isinstance(name, str) and name.startswith(PREFIX):
+        return synthetic(name), None
+    known = task_specs()
+    if not isinstance(name, str) or name not in known:
+        raise InputError(f"there is no task {shown(name)}: choose among {', '.join(known)}, or give a JSON file.")
+    return known[name], None
 
 
 def _build(
-    recipe: Recipe, data: Any, limit: int | None, template: str | None, shots: int, seed: int, train: Any
+    spec: TaskSpec, data: Any, limit: int | None, template: str | None, shots: int, seed: int, train: Any
 ) -> Task:
-    limit = recipe.limit if limit is None else whole_number("limit", limit, 1, MOST_ROWS)
-    if _is_folder(data) and not recipe.files:
+    limit = spec.limit if limit is None else whole_number("limit", limit, 1, MAX_ROWS)
+    if _is_folder(data) and not spec.file_names:
         data = None
-    rows = recipe.rows("test", limit) if data is None else open_rows(data, recipe.files, recipe.split)
-    made = render(recipe, rows, template, limit)
-    prompts, passages, source = made.prompts, made.passages, rows.source
-    shots, seed = whole_number("shots", shots, 0, MOST_ROWS), whole_number("seed", seed, 0)
+    rows = spec.load_rows("test", limit) if data is None else open_rows(data, spec.file_names, spec.split)
+    rendered, source = render(spec, rows, template, limit), rows.source
+    shots, seed = whole_number("shots", shots, 0, MAX_ROWS), whole_number("seed", seed, 0)
     if shots:
-        pool = _training_rows(recipe, data, train)
-        solved = demonstrations(render(recipe, pool, template), shots, seed, prompts)
-        prompts, passages = tuple(solved + prompt for prompt in prompts), passages + len(solved)
+        pool = _training_rows(spec, data, train)
+        solved = demonstrations(render(spec, pool, template), shots, seed, rendered.prompts)
+        prompts = tuple(solved + prompt for prompt in rendered.prompts)
+        rendered = replace(rendered, prompts=prompts, passages=rendered.passages + len(solved))
         source += f"; {shots} demonstrations of {pool.source}, seed {seed}"
-    return Task(
-        name=recipe.name,
-        prompts=prompts,
-        options=made.options,
-        labels=made.labels,
-        texts=made.texts,
-        template=made.template,
-        source=source,
-        license=recipe.license,
-        dropped=made.dropped,
-        shots=shots,
-        passages=passages,
-    )
+    return Task(name=spec.name, source=source, license=spec.license, shots=shots, **vars(rendered))
 
 
 def _check_train(train: Any) -> None:
@@ -328,29 +323,16 @@ def _check_train(train: Any) -> None:
         file_path("train", train)
 
 
-def _training_rows(recipe: Recipe, data: Any, train: Any) -> Rows:
-    names = tuple(f"{name}_train" for name in recipe.files)
+def _training_rows(spec: TaskSpec, data: Any, train: Any) -> TaskData:
+    names = tuple(f"{name}_train" for name in spec.file_names)
     if train is not None:
-        return open_rows(train, (*names, *recipe.files), "train")
+        return open_rows(train, (*names, *spec.file_names), "train")
     if data is None:
-        return recipe.rows("train", None)
+        return spec.load_rows("train", None)
     if _is_folder(data):
         return open_rows(data, names, "train")
-    raise InputError(f"{recipe.name} has no training rows to draw shots from: give a file of them as train=.")
+    raise InputError(f"{spec.name} has no training rows to draw shots from: give a file of them as train=.")
 
 
 def _is_folder(data: Any) -> bool:
     return isinstance(data, str | os.PathLike) and os.path.isdir(file_path("data", data))
-
-
-def _recipe(name: str | os.PathLike[str], train: Any) -> tuple[Recipe, Any]:
-    """The recipe of a name, and the training rows it names itself where the user gives none."""
-    if isinstance(name, os.PathLike) or (isinstance(name, str) and name.endswith(".json")):
-        recipe, own = recipe_file(file_path("name", name))
-        return recipe, own if train is None else train
-    if isinstance(name, str) and name.startswith(PREFIX):
-        return synthetic(name), train
-    known = recipes()
-    if not isinstance(name, str) or name not in known:
-        raise InputError(f"there is no task {shown(name)}: choose among {', '.join(known)}, or give a JSON file.")
-    return known[name], train

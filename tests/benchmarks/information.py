@@ -16,7 +16,7 @@ import numpy as np
 
 import layerdiv_tl as ld
 from layerdiv_tl.studies.runner import prepared
-from layerdiv_tl.tasks.paper import EIGHT
+from layerdiv_tl.tasks.paper import EIGHT_TASKS
 
 ESTIMATORS = ("gaussian", "vote", "variational")
 
@@ -89,7 +89,7 @@ def main() -> None:
         parser.error("give DATA, the folder with the tasks' rows, or --speed")
     model = ld.load_model(arguments.model)
     found, bounded, said = [], [], []
-    for name in EIGHT:
+    for name in EIGHT_TASKS:
         task = prepared(ld.task(name, arguments.data, limit=arguments.limit), model)
         c = ld.contributions(model, task.prompts, task.option_ids)
         for estimator in ESTIMATORS:

@@ -20,7 +20,7 @@ import torch
 import layerdiv_tl as ld
 from layerdiv_tl.model.tokenization import encode
 from layerdiv_tl.studies.runner import prepared
-from layerdiv_tl.tasks.paper import EIGHT
+from layerdiv_tl.tasks.paper import EIGHT_TASKS
 
 BATCH = 8
 
@@ -69,7 +69,7 @@ def main() -> None:
     parser.add_argument("data")
     parser.add_argument("--limit", type=int, default=50)
     parser.add_argument("--model")
-    parser.add_argument("--task", nargs="+", default=list(EIGHT))
+    parser.add_argument("--task", nargs="+", default=list(EIGHT_TASKS))
     parser.add_argument("--repeats", type=int, default=2)
     arguments = parser.parse_args()
     model = ld.load_model(arguments.model)

@@ -18,7 +18,7 @@ from layerdiv_tl.replication.paper_models import (
     component_count,
     task_records,
 )
-from layerdiv_tl.tasks.task import recipes
+from layerdiv_tl.tasks.task import task_specs
 from tests.conftest import llama
 from tests.oracles.families import FAMILIES
 
@@ -170,9 +170,9 @@ def test_frames_and_records():
     assert frame.name.is_unique
     assert frame.components.dtype == frame.parameters.dtype == "int64"
     records = task_records()
-    assert [record["name"] for record in records] == list(recipes())
+    assert [record["name"] for record in records] == list(task_specs())
     assert json.loads(json.dumps(records)) == records
     for record in records:
-        if not recipes()[record["name"]].files:  # the number of rows and their source are those of the task
+        if not task_specs()[record["name"]].file_names:  # the number of rows and their source are those of the task
             task = ld.task(record["name"])
             assert (len(task), task.source, task.license) == (record["rows"], record["source"], record["license"])

@@ -95,7 +95,7 @@ def test_no_task_or_model_hides_another(words, monkeypatch):
     model = ld.load_model(llama(), tokenizer=words)
     with pytest.raises(ld.InputError, match="two tasks are called 'words'"):
         run_study({"m": model}, [rows(8), rows(9, seed=1)])
-    assert running.tasks_of(["rte", "all", "rte"]) == ["rte", *(name for name in running.EIGHT if name != "rte")]
+    assert running.tasks_of(["rte", "all", "rte"]) == ["rte", *(name for name in running.EIGHT_TASKS if name != "rte")]
     monkeypatch.setattr(running, "load_model", lambda x, **options: model)
     assert run_study({"mine": "default"}, rows(8)).metrics["model"].unique().tolist() == ["mine"]
     assert run_study("default", rows(8)).metrics["model"].unique().tolist() == [model.name]

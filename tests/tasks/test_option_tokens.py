@@ -164,10 +164,10 @@ def test_what_cannot_be_fitted(bpe):
 
 @pytest.mark.full
 def test_the_papers_options_are_single_tokens_of_the_default_model(smol):
-    from layerdiv_tl.tasks.paper import PAPER
+    from layerdiv_tl.tasks.paper import PAPER_TASKS
 
-    for recipe in PAPER.values():
-        words = own(recipe.options)
+    for spec in PAPER_TASKS.values():
+        words = own(spec.options)
         assert words.resolve(smol).options == words.options
 
 

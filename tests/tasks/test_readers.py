@@ -119,15 +119,15 @@ def test_offline_says_what_to_do(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("sst2.jsonl", b"", "sst2.jsonl' holds no rows"),
+        ("sst2.jsonl", b"", "holds no rows"),
         ("sst2.json", b"[]", "holds no rows"),
         ("sst2.csv", b"sentence,label\n", "holds no rows"),
         ("sst2.parquet", b"", "is empty"),
         ("sst2.parquet", b"PAR1", "is not a Parquet file"),
         ("sst2.txt", b"a", "is none of .jsonl, .json, .csv, .parquet"),
         ("sst2.jsonl", b'{"sentence": "a", "label": 1}\n{"sentence": \n', "line 2 of sst2.jsonl is not JSON"),
-        ("sst2.jsonl", b'{"sentence": "a", "label": 1}\n[1]', r"line 2 of sst2.jsonl is no JSON object \(\[1\]\)"),
-        ("sst2.json", b"[1]", "row 1 of sst2.json is no JSON object"),
+        ("sst2.jsonl", b'{"sentence": "a", "label": 1}\n[1]', r"line 2 of sst2.jsonl is not a JSON object \(\[1\]\)"),
+        ("sst2.json", b"[1]", "row 1 of sst2.json is not a JSON object"),
         ("sst2.jsonl", b'{"sentence": "a", "label": 1}\n{"sentence": "\xff"}', "line 2 of .* is not UTF-8"),
         ("sst2.csv", b"sentence,label\nca\xe9,1\n", "line 2 of .* is not UTF-8"),
         ("sst2.csv", b"sentence,label\na\n", "row 1 of sst2.csv has not as many cells"),
@@ -193,7 +193,7 @@ def test_unknown_names_list_the_known_ones():
 
 
 @pytest.mark.parametrize(
-    ("template", "prompt", "lead"),
+    ("template", "prompt", "prefix"),
     [
         ("Q: {text} A: {answer}", "Q: x A:", " "),
         ("Q: {text} A:", "Q: x A:", " "),
@@ -206,11 +206,11 @@ def test_unknown_names_list_the_known_ones():
         ("{{{text}}} is {answer}", "{x} is", " "),
     ],
 )
-def test_the_template_decides_the_options_space(template, prompt, lead):
+def test_the_template_decides_the_options_space(template, prompt, prefix):
     """The space in front of the answer is the options'; behind a line break or a sign they have none."""
-    form = Template.parse(template)
-    assert form.fill({"text": "x"})[0] == prompt
-    assert form.lead == lead
+    parsed = Template.parse(template)
+    assert parsed.fill({"text": "x"})[0] == prompt
+    assert parsed.option_prefix == prefix
 
 
 @settings(deadline=None)
@@ -226,8 +226,8 @@ def test_a_prompt_is_its_texts_between_the_templates_words(a, b):
 @given(st.text(), st.sampled_from(["{a} {answer}", "{a}  {answer}", "{a}\n{answer}", "x {a}={answer}", "{a}{answer}"]))
 def test_prompt_and_option_together_are_the_template_filled_in(a, template):
     """Whatever a text ends in: no blank of it is lost, and none is added."""
-    form = Template.parse(template)
-    assert form.fill({"a": a})[0] + form.lead + "yes" == template.format(a=a, answer="yes")
+    parsed = Template.parse(template)
+    assert parsed.fill({"a": a})[0] + parsed.option_prefix + "yes" == template.format(a=a, answer="yes")
 
 
 @settings(deadline=None)
@@ -334,7 +334,7 @@ def test_bad_descriptions(described, changes, message):
 
 
 def test_unreadable_descriptions(tmp_path):
-    for content, message in [(b"{", "not JSON"), (b"\xff", "not JSON in UTF-8"), (b"[]", "no JSON object")]:
+    for content, message in [(b"{", "not JSON"), (b"\xff", "not JSON in UTF-8"), (b"[]", "not a JSON object")]:
         (tmp_path / "t.json").write_bytes(content)
         with pytest.raises(ld.InputError, match=message):
             ld.task(tmp_path / "t.json")

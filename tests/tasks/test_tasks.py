@@ -7,10 +7,10 @@ import pytest
 
 import layerdiv_tl as ld
 from layerdiv_tl.tasks.baselines import bag_of_words
-from layerdiv_tl.tasks.task import SAMPLES
+from layerdiv_tl.tasks.task import SAMPLE_TASKS
 
 
-@pytest.fixture(params=SAMPLES)
+@pytest.fixture(params=SAMPLE_TASKS)
 def task(request):
     return ld.task(request.param)
 

@@ -459,7 +459,7 @@ def test_maps_of_attention_are_the_patterns():
 
 
 def test_a_task_and_votes_are_counted():
-    from layerdiv_tl.tasks.synthetic import votes
+    from layerdiv_tl.tasks.noisy_votes import votes
 
     task = ld.task("sample/topic")
     drawn = task.plot()

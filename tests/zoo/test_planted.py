@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import layerdiv_tl as ld
-from layerdiv_tl.tasks.synthetic import Votes
+from layerdiv_tl.tasks.noisy_votes import Votes
 
 SHAPES = ("llama", "gpt2")
 NAMES = tuple(ld.zoo.PLANTED)

@@ -103,7 +103,9 @@ class Bounds(Result):
         frame = pd.DataFrame(rows, columns=["name", "kind", "error", "low", "high", "bound", "valid"])
         frame["valid"] = frame["valid"].astype("boolean")
         frame.attrs["units"] = dict.fromkeys(("error", "low", "high"), "share of rows")
-        frame.attrs |= {name: getattr(self, name) for name in ("label_entropy", "information", "options", "level")}
+        frame.attrs |= {
+            name: getattr(self, name) for name in ("label_entropy", "information", "options", "confidence_level")
+        }
         return frame
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -82,3 +83,10 @@ def with_joint(
     if np.any(gap > 1e-9 * scale):
         raise AssertionError(f"I = relevancy + conditional redundancy − redundancy is off by {gap.max():.2g} bits")
     return dict(zip(TERMS, (relevancy, redundancy, conditional, joint, diversity), strict=True))
+
+
+def single_threaded_blas() -> AbstractContextManager:
+    """Many small matrices: handing each to several threads costs more than it saves."""
+    from threadpoolctl import threadpool_limits
+
+    return threadpool_limits(1, "blas")

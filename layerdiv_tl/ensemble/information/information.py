@@ -18,21 +18,21 @@ from ..decomposition import Ensemble
 from ..intervals import LEVEL
 from .checks import checks, warnings_of
 from .discrete import table_fits
-from .estimator import TERMS
+from .estimator import TERMS, single_threaded_blas
 from .features import MAX_DRAWS, MAX_SEED, Members, are_votes, prepare
 from .gaussian import Gaussian, normal_scores, refuse_singular
 from .resampling import deviation, scale, shuffled_labels, shuffled_members, subsamples
 from .result import LABELS, MEMBERS, SHUFFLED, Information
-from .source import Source, one_thread
+from .source import Source
 from .variational import Variational
 
-Kind = Literal["gaussian", "vote", "variational"]
+EstimatorName = Literal["gaussian", "vote", "variational"]
 
 
 def information(
     ensemble: Ensemble | Float[np.ndarray, "example member option"] | np.ndarray,
     labels: Sequence[int] | Sequence[str] | np.ndarray,
-    estimator: Kind | None = None,
+    estimator: EstimatorName | None = None,
     n_permutations: int = 200,
     n_resamples: int = 200,
     seed: int = 0,
@@ -86,7 +86,7 @@ def information(
     """
     if estimator is None:
         estimator = "vote" if not isinstance(ensemble, Ensemble) and are_votes(ensemble) else "gaussian"
-    choice("estimator", estimator, get_args(Kind))
+    choice("estimator", estimator, get_args(EstimatorName))
     n_permutations, n_resamples = (
         whole_number("null", n_permutations, 0, MAX_DRAWS),
         whole_number("n_resamples", n_resamples, 0, MAX_DRAWS),
@@ -112,7 +112,7 @@ def information(
     if estimator == "gaussian":
         _refuse_small_classes(given)
         refuse_singular(cast(Gaussian, source.on()), given.spans, given.owner, given.classes)
-    with one_thread():
+    with single_threaded_blas():
         found = _measured(source, n_permutations, n_resamples, confidence_level)
         found |= (
             checks(source, given, found, confidence_level)

@@ -13,11 +13,11 @@ from ...components import Component, component_columns
 from ...results import Result
 from ..intervals import interval
 from .bounds import Bounds, bounds_of
-from .estimator import TERMS, Estimator
+from .estimator import TERMS, Estimator, single_threaded_blas
 from .fit import GaussianFit
 from .gain_curve import GainCurve, Order, gain_curve_of
 from .lower_bound import LowerBound
-from .source import Source, one_thread
+from .source import Source
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -197,7 +197,7 @@ class Information(Result):
         Raises InputError for an unknown order, and for the greedy one of more than 40 members unless Gaussian.
         """
         about = (self.components, self.spans, self.label_entropy, self.confidence_level)
-        with one_thread():
+        with single_threaded_blas():
             return replace(
                 gain_curve_of(self._source, *about, order, n_permutations, n_resamples, orders), doubts=self.doubts
             )

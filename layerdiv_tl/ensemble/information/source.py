@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
@@ -79,13 +78,6 @@ class Source:
             Variational,
             Source("variational", self.features, self.owner, self.labels, self.classes, self.seed).on(),
         )
-
-
-def one_thread() -> AbstractContextManager:
-    """Many small matrices: handing each to several threads costs more than it saves."""
-    from threadpoolctl import threadpool_limits
-
-    return threadpool_limits(1, "blas")
 
 
 def one_hot(votes: Int[np.ndarray, "example member"]) -> tuple[np.ndarray, np.ndarray]:

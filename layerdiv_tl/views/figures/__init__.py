@@ -32,7 +32,7 @@ from ...results import Result, with_article
 from ...studies.depth_study import DepthStudy
 from ...studies.shards import Shard
 from ...studies.study import Study
-from ...tasks.synthetic import Votes
+from ...tasks.noisy_votes import Votes
 from ...tasks.task import Task
 from .. import style
 from .agreement import agreement_correlations, agreement_ranks, agreement_stability

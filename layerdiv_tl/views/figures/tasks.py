@@ -6,7 +6,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from ...ensemble.intervals import wilson
-from ...tasks.synthetic import Votes
+from ...tasks.noisy_votes import Votes
 from ...tasks.task import Task
 from .. import style
 from .layout import arrange, beside

@@ -17,7 +17,8 @@ from math import log2
 
 import numpy as np
 
-from ...tasks.synthetic import COLORS, Votes
+from ...tasks.noisy_votes import Votes
+from ...tasks.synthetic import COLORS
 from .weights import EraserMLP, Member, VoteLogits, WitnessHead
 
 UNSURE = "unsure"

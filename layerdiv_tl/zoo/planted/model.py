@@ -131,7 +131,7 @@ def planted(name: str, shape: Shape = "llama") -> Planted:
         "together": two heads, each always wrong, whose sum is always right.
         "shift": the second head adds to all options alike, which no softmax sees.
         "undo": an MLP subtracts what a head wrote a layer before.
-        "votes": five noisy voters (`tasks.synthetic.Votes`), one a layer.
+        "votes": five noisy voters (`tasks.noisy_votes.Votes`), one a layer.
     shape
         "llama" (RMSNorm, rotary positions, SwiGLU) or "gpt2" (LayerNorm, learned positions, GELU).
 
