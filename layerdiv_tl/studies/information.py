@@ -14,7 +14,7 @@ import numpy as np
 from .._checks import choice, some_of, whole_number
 from .._files import written
 from ..ensemble.information import information
-from ..ensemble.information.information import EstimatorName
+from ..ensemble.information.estimator import EstimatorName
 from ..errors import InputError
 
 if TYPE_CHECKING:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Float, Int
 
+EstimatorName = Literal["gaussian", "vote", "variational"]
 TERMS = ("relevancy", "redundancy", "conditional_redundancy", "joint", "diversity")
 BITS = float(np.log(2))
 

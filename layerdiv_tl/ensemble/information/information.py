@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from statistics import NormalDist
-from typing import Any, Literal, cast, get_args
+from typing import Any, cast, get_args
 
 import numpy as np
 from jaxtyping import Float
@@ -18,15 +18,13 @@ from ..decomposition import Ensemble
 from ..intervals import LEVEL
 from .checks import checks, warnings_of
 from .discrete import table_fits
-from .estimator import TERMS, single_threaded_blas
+from .estimator import TERMS, EstimatorName, single_threaded_blas
 from .features import MAX_DRAWS, MAX_SEED, Members, are_votes, prepare
 from .gaussian import Gaussian, normal_scores, refuse_singular
 from .resampling import deviation, scale, shuffled_labels, shuffled_members, subsamples
 from .result import LABELS, MEMBERS, SHUFFLED, Information
 from .source import Source
 from .variational import Variational
-
-EstimatorName = Literal["gaussian", "vote", "variational"]
 
 
 def information(
