@@ -13,7 +13,7 @@ import numpy as np
 
 from .._checks import choice, some_of, whole_number
 from .._files import written
-from ..ensemble.information import information
+from ..ensemble.information.information import information
 from ..ensemble.information.estimator import EstimatorName
 from ..errors import InputError
 
