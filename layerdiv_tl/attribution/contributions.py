@@ -208,7 +208,7 @@ def contributions(
     """
     model = load_model(model)
     choice("unit", unit, get_args(Unit))
-    batch_tokens = model.at_once(batch_tokens)
+    batch_tokens = model.checked_batch_tokens(batch_tokens)
     if top is not None:
         top = whole_number("top", top, 1)
     if top is not None and components is not None:
@@ -253,7 +253,7 @@ def contributions(
         lambda: (
             "the cached writes do not add up to the cached stream"
             if source.cached is not None
-            else locate_mismatch(model, source.ids[worst][: source.at[worst] + 1])
+            else locate_mismatch(model.architecture, source.ids[worst][: source.at[worst] + 1])
         ),
     )
     return Contributions(

@@ -17,7 +17,9 @@ from torch import Tensor
 
 from ..components import Component, Unit
 from ..model.architecture import HALF, Architecture, OutputMap
-from ..model.capture import Activations, SublayerOutput, upcast
+from ..model.batches import upcast
+from ..model.capture import Activations, SublayerOutput
+from ..model.looped import to_final_stream
 from .vocab_gram import Cut, Vocabulary, cut_of, sizes_of, through
 
 # Numbers of one table (positions × rows × width, or positions × vocabulary) that are held at a time.
@@ -41,9 +43,9 @@ class Reader:
 
     def components(self, firing: SublayerOutput, repeat: int | None) -> list[Component]:
         """The names of a firing's columns; an MLP has thousands."""
-        key = (id(firing.write), repeat)
+        key = (id(firing.sublayer), repeat)
         if key not in self.names:
-            self.names[key] = firing.write.components(self.unit, repeat)
+            self.names[key] = firing.sublayer.components(self.unit, repeat)
         return self.names[key]
 
     @cached_property
@@ -55,7 +57,7 @@ class Reader:
     @property
     def step(self) -> int:
         """How many positions are worked on together."""
-        streams = (len(self.architecture.writes) + 2) * self.architecture.norm.gain.numel()
+        streams = (len(self.architecture.sublayers) + 2) * self.architecture.norm.gain.numel()
         return max(1, NUMBERS // max(streams, self.architecture.outputs, self.width))
 
 
@@ -83,8 +85,8 @@ class Piece:
     def split(self) -> OutputMap:
         """How the write is cut."""
         assert self.firing is not None
-        assert self.firing.write.split is not None
-        return self.firing.write.split
+        assert self.firing.sublayer.output_map is not None
+        return self.firing.sublayer.output_map
 
     @property
     def values(self) -> Tensor:
@@ -223,7 +225,7 @@ class Table:
 def table_of(reader: Reader, done: Activations) -> Table:
     """The components of a pass (some of its positions), by name."""
     architecture, wide = reader.architecture, reader.wide
-    done = done.carried(architecture)
+    done = to_final_stream(done, architecture)
     components: list[Component] = []
     whole: list[Tensor] = []
     columns: list[int] = []
@@ -237,12 +239,12 @@ def table_of(reader: Reader, done: Activations) -> Table:
     add(Component("embed"), done.embed)
     if done.pos_embed is not None:
         add(Component("pos_embed"), done.pos_embed)
-    for firing, repeat in zip(done.firings, done.repeats, strict=True):
+    for firing, repeat in zip(done.sublayer_outputs, done.repeats, strict=True):
         rows = reader.components(firing, repeat)
         if firing.values is None:
-            add(rows[0], firing.wrote)
+            add(rows[0], firing.output)
             continue
-        split = firing.write.split
+        split = firing.sublayer.output_map
         assert split is not None
         scale = _statistic(firing)
         start, stop = len(components), len(components) + split.count
@@ -250,7 +252,7 @@ def table_of(reader: Reader, done: Activations) -> Table:
         rest = stop if len(rows) > split.count else None
         pieces.append(Piece(firing=firing, start=start, stop=stop, rest=rest, scale=scale))
         if rest is not None:
-            add(rows[-1], _rest(split, scale, firing.wrote))
+            add(rows[-1], _rest(split, scale, firing.output))
     constant = None
     if architecture.constant:
         constant = len(components)
@@ -258,7 +260,7 @@ def table_of(reader: Reader, done: Activations) -> Table:
     final = done.final.double()
     written, size = torch.zeros_like(final), torch.zeros_like(final[:, 0])
     embeddings = [done.embed] if done.pos_embed is None else [done.embed, done.pos_embed]
-    for x in (*embeddings, *(firing.wrote for firing in done.firings)):
+    for x in (*embeddings, *(firing.output for firing in done.sublayer_outputs)):
         written += x
         size += x.norm(dim=1)
     missing = (final - written).norm(dim=1) / size.clamp_min(1e-300)
@@ -278,7 +280,7 @@ def table_of(reader: Reader, done: Activations) -> Table:
 
 def _statistic(firing: SublayerOutput) -> Tensor | None:
     """What the norm behind a sublayer divides by, `[position]`."""
-    split = firing.write.split
+    split = firing.sublayer.output_map
     if split is None or split.post is None:
         return None
     assert firing.post is not None
@@ -309,7 +311,7 @@ def _behind(split: OutputMap, x: Tensor, scale: Tensor | None) -> Tensor:
 
 def _together(firing: SublayerOutput, scale: Tensor | None) -> Float[Tensor, "position d"]:
     """The stream vector of all parts of a write together; float64."""
-    split = firing.write.split
+    split = firing.sublayer.output_map
     assert split is not None
     assert firing.values is not None
     weight, _ = split.projection()

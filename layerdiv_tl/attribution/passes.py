@@ -14,7 +14,9 @@ from ..components import Component, Unit
 from ..errors import InputError
 from ..model import activation_cache as caching
 from ..model import tokenization as reading
-from ..model.capture import Activations, batches, inference_mode_for, pad, run
+from ..model.batches import batches, inference_mode_for, pad
+from ..model.capture import Activations
+from ..model.forward_pass import run
 from ..model.load import Model
 from .unembedding import Part, Readout, read_out
 
@@ -53,7 +55,7 @@ class Source:
         architecture = self.model.architecture
         numbers = (
             option_ids.shape[1] * len(architecture.components(self.unit))
-            + len(architecture.writes) * architecture.norm.gain.numel()
+            + len(architecture.sublayers) * architecture.norm.gain.numel()
         )
         step = max(1, NUMBERS // numbers)
         progress = tqdm(total=len(self.ids), desc=self.model.name, unit="prompt", delay=2, leave=False)

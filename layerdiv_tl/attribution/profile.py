@@ -17,7 +17,9 @@ from ..components import Component, Unit
 from ..ensemble.validation import LARGEST, factor, numbers
 from ..errors import InputError
 from ..model import tokenization as reading
-from ..model.capture import Activations, batches, inference_mode_for, pad, run_whole
+from ..model.batches import batches, inference_mode_for, pad
+from ..model.capture import Activations
+from ..model.forward_pass import run_all_positions
 from ..model.load import Model, load_model
 from ..model.reconstruction import TOLERANCE, ReconstructionError, check_reconstruction, locate_mismatch
 from .full_vocab import Reader, Table, answers, table_of
@@ -171,7 +173,9 @@ def _job(
     stride = max(1, window // 2) if stride is None else whole_number("stride", stride, 1, window)
     reader = _reader(model, unit, precision)
     result = SquaredProfile if loss == "squared" else CrossEntropyProfile
-    return _Job(model, unit, loss, factor(tau), window, stride, model.at_once(batch_tokens), reader, result)
+    return _Job(
+        model, unit, loss, factor(tau), window, stride, model.checked_batch_tokens(batch_tokens), reader, result
+    )
 
 
 def _reader(model: Model, unit: Unit, precision: str) -> Reader:
@@ -186,17 +190,17 @@ def _reader(model: Model, unit: Unit, precision: str) -> Reader:
         if root is not None
         for parameter in root.parameters()
     )
-    if model.kept.get("weights") != weights:
-        model.kept.clear()
-        model.kept["weights"] = weights
+    if model.cache.get("weights") != weights:
+        model.cache.clear()
+        model.cache["weights"] = weights
     key = (unit, precision)
-    if key not in model.kept:
+    if key not in model.cache:
         model.architecture.components(unit)  # refuses a unit that this model does not have
         with inference_mode_for(model.architecture):
-            if precision not in model.kept:
-                model.kept[precision] = vocabulary_of(model.architecture, wide)
-            model.kept[key] = Reader(model.kept[precision], unit, wide)
-    return model.kept[key]
+            if precision not in model.cache:
+                model.cache[precision] = vocabulary_of(model.architecture, wide)
+            model.cache[key] = Reader(model.cache[precision], unit, wide)
+    return model.cache[key]
 
 
 def _texts(job: _Job, given: Any) -> list[tuple[int, ...]]:
@@ -348,7 +352,7 @@ def _blocks(
         for rows in batches(lengths, job.batch_tokens, architecture.length_switch):
             chosen = [windows[row] for row in rows]
             tokens, mask = pad([ids[w.document][w.start : w.stop] for w in chosen])
-            done = run_whole(architecture, tokens, mask, job.unit)
+            done = run_all_positions(architecture, tokens, mask, job.unit)
             _check_answers(job, done, mask, gaps)
             documents = np.concatenate([np.full(w.stop - w.start, w.document) for w in chosen])
             positions = np.concatenate([np.arange(w.start, w.stop) for w in chosen])
@@ -358,7 +362,7 @@ def _blocks(
                 some = wanted[start : start + reader.step]
                 following = np.array([_next(ids[d], p) for d, p in zip(documents[some], positions[some], strict=True)])
                 targets = None if dense is None else dense[starts[documents[some]] + positions[some]]
-                part = done.streams(_slice(some))
+                part = done.at_positions(_slice(some))
                 if sheet is None:
                     on, at = _Sheet(len(some), torch.float64), torch.arange(len(some))
                 else:
@@ -397,11 +401,11 @@ def _measure(
     partition = _log_sum_exp(logits)
     spoken_mean, spoken_power = _mean_and_power(said)
     if not (part.final.isfinite().all() and partition.isfinite().all()):
-        written = torch.stack([part.embed, *(firing.wrote for firing in part.firings)], 1)
-        written_by = zip(part.firings, part.repeats, strict=True)
+        written = torch.stack([part.embed, *(firing.output for firing in part.sublayer_outputs)], 1)
+        written_by = zip(part.sublayer_outputs, part.repeats, strict=True)
         names = [
             Component("embed"),
-            *(Component(f.write.kind, f.write.layer, repeat=repeat) for f, repeat in written_by),
+            *(Component(f.sublayer.kind, f.sublayer.layer, repeat=repeat) for f, repeat in written_by),
         ]
         check_finite(names, written, part.final, logits)
     table = table_of(reader, part)
@@ -528,7 +532,7 @@ def _note(
         here, apart = u.sum(1).double(), torch.linalg.vector_norm(u, 1, dim=1).double()
         total, size = total + here, size + apart
         if piece.firing is not None:
-            wrote = (direction * piece.firing.wrote).sum(1) / table.sigma
+            wrote = (direction * piece.firing.output).sum(1) / table.sigma
             rest = 0.0 if piece.rest is None else (target[:, piece.rest] + means[:, piece.rest]).double()
             splits.append(((here + rest - wrote).abs(), apart))
     if table.constant is not None:
@@ -558,7 +562,7 @@ def _refuse(
         job.model.name,
         job.unit,
         closure,
-        lambda: locate_mismatch(job.model, ids[window.document][window.start : window.stop]),
+        lambda: locate_mismatch(job.model.architecture, ids[window.document][window.start : window.stop]),
     )
     _check_sums(job, done, gaps)
 
@@ -600,8 +604,8 @@ class _Look:
         at = position - window.start
         with inference_mode_for(architecture):
             tokens, mask = pad([row[window.start : stop]])
-            done = run_whole(architecture, tokens, mask, job.unit)
-            table = table_of(reader, done.streams(slice(at, at + 1)))
+            done = run_all_positions(architecture, tokens, mask, job.unit)
+            table = table_of(reader, done.at_positions(slice(at, at + 1)))
             z = table.vectors(columns)[0].to(done.final.device)
             pieces = list(reader.vocabulary.chunks(reader.wide))
             logits = torch.cat([z.to(rows) @ rows.T for _, rows, _ in pieces], 1).double()

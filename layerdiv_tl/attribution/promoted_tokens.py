@@ -14,7 +14,8 @@ from torch import Tensor
 from ..components import Component, Unit, positions
 from ..errors import InputError
 from ..model import tokenization as reading
-from ..model.capture import inference_mode_for, pad, run_whole
+from ..model.batches import inference_mode_for, pad
+from ..model.forward_pass import run_all_positions
 from ..model.load import Model, load_model
 from .full_vocab import NUMBERS, Reader, Table, table_of
 from .profile import _reader
@@ -136,11 +137,11 @@ def _tables(
 ) -> Iterator[tuple[tuple[int, ...], Table]]:
     """The components at some positions, a few positions at a time; the model runs once."""
     tokens, mask = pad([ids])
-    done = run_whole(model.architecture, tokens, mask, unit)
+    done = run_all_positions(model.architecture, tokens, mask, unit)
     step = max(1, HELD // (reader.width * model.architecture.norm.gain.numel()))
     for start in range(0, len(places), step):
         some = places[start : start + step]
-        yield some, table_of(reader, done.streams(torch.as_tensor(some, device=done.final.device)))
+        yield some, table_of(reader, done.at_positions(torch.as_tensor(some, device=done.final.device)))
 
 
 def _extremes(reader: Reader, table: Table, columns: list[int], k: int) -> tuple[Tensor, Tensor]:

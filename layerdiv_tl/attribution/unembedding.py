@@ -15,6 +15,7 @@ from ..components import Component, Unit
 from ..errors import InputError
 from ..model.architecture import HALF, Architecture
 from ..model.capture import Activations, SublayerOutput
+from ..model.looped import to_final_stream
 
 # Parts are compared with their own size, but with no less than this share of everybody's.
 NOTICED = 0.01
@@ -58,9 +59,9 @@ class Readout:
 
     def components(self, firing: SublayerOutput, unit: Unit, repeat: int | None) -> list[Component]:
         """The names of a firing's rows; an MLP has thousands."""
-        key = (id(firing.write), repeat)
+        key = (id(firing.sublayer), repeat)
         if key not in self.names:
-            self.names[key] = firing.write.components(unit, repeat)
+            self.names[key] = firing.sublayer.components(unit, repeat)
         return self.names[key]
 
     def __call__(self, x: Float[Tensor, "row part d"]) -> Float[Tensor, "row part option"]:
@@ -69,7 +70,7 @@ class Readout:
 
     def parts(self, firing: SublayerOutput) -> Float[Tensor, "row part option"]:
         """The same for the heads or neurons of one write, and last for their bias where there is one."""
-        split = firing.write.split
+        split = firing.sublayer.output_map
         assert split is not None
         assert firing.values is not None
         weight, bias = split.projection()
@@ -146,7 +147,7 @@ def read_out(
     keep: Set[Component] | None,
 ) -> Part:
     """Contributions of some rows of a pass, in float64 on the CPU; `keep` None keeps all components."""
-    done = done.carried(architecture)
+    done = to_final_stream(done, architecture)
     readout = readout.of(torch.as_tensor(rows))
     options = torch.as_tensor(option_ids[rows]).to(done.logits.device)
     said = done.unembedded.gather(1, options).double().cpu()
@@ -158,9 +159,9 @@ def read_out(
         junctions.append(Component("pos_embed"))
         written.append(done.pos_embed)
     first = len(written)
-    for firing, repeat in zip(done.firings, repeats, strict=True):
-        junctions.append(Component(firing.write.kind, firing.write.layer, repeat=repeat))
-        written.append(firing.wrote)
+    for firing, repeat in zip(done.sublayer_outputs, repeats, strict=True):
+        junctions.append(Component(firing.sublayer.kind, firing.sublayer.layer, repeat=repeat))
+        written.append(firing.output)
 
     stream = torch.stack(written, 1).double().cpu()
     final = done.final.double().cpu()
@@ -186,7 +187,7 @@ def read_out(
         values.append(u if len(chosen) == len(components) else u[:, chosen])
 
     add(junctions[:first], whole[:, :first])
-    for row, (firing, repeat) in enumerate(zip(done.firings, repeats, strict=True), start=first):
+    for row, (firing, repeat) in enumerate(zip(done.sublayer_outputs, repeats, strict=True), start=first):
         u = whole[:, row : row + 1]
         if firing.values is not None:
             u = readout.parts(firing) / sigma

@@ -18,9 +18,9 @@ from ..components import Component
 from ..ensemble.validation import gold_options
 from ..errors import InputError
 from ..model import tokenization as reading
-from ..model.capture import batches, inference_mode_for, upcast
+from ..model.batches import batches, inference_mode_for, upcast
 from ..model.load import Model
-from ..model.patched_forward import Replay
+from ..model.patched_forward import PatchedForward
 from .inputs import Ids, read_texts
 
 Cut = Literal["sublayer", "layer", "attn", "mlp"]
@@ -105,7 +105,7 @@ def ablatable_components(model: Model, ids: Ids, cut: Cut) -> tuple[Component, .
     """
     choice("part", cut, _KINDS)
     with inference_mode_for(model.architecture):
-        replay = Replay(model, [ids])
+        replay = PatchedForward(model, [ids])
     found = tuple(
         replay.component(kind, block)
         for block in range(len(replay.layers))
@@ -131,8 +131,8 @@ def scores(model: Model, rows: Rows, sets: Sequence[Collection[Component]], batc
         inference_mode_for(model.architecture),
         tqdm(total=len(rows), desc=model.name, unit="row", delay=2, leave=False) as progress,
     ):
-        for some in batches(lengths, model.at_once(batch_tokens), model.architecture.length_switch):
-            replay = Replay(model, [rows.ids[row] for row in some])
+        for some in batches(lengths, model.checked_batch_tokens(batch_tokens), model.architecture.length_switch):
+            replay = PatchedForward(model, [rows.ids[row] for row in some])
             batch = _Batch(replay, rows, some)
             count[some] = batch.counts
             batch.score(replay.streams[-1], loss, correct, 0)
@@ -142,7 +142,7 @@ def scores(model: Model, rows: Rows, sets: Sequence[Collection[Component]], batc
     return Scores(loss, correct, count)
 
 
-def _without(replay: Replay, members: Collection[Component]) -> Tensor:
+def _without(replay: PatchedForward, members: Collection[Component]) -> Tensor:
     """The final stream when these write nothing."""
     instead: dict[Any, Any] = {}
     for block in range(len(replay.layers)):
@@ -158,7 +158,7 @@ def _without(replay: Replay, members: Collection[Component]) -> Tensor:
 class _Batch:
     """Some rows in one pass, and where they are asked."""
 
-    def __init__(self, replay: Replay, rows: Rows, some: Sequence[int]) -> None:
+    def __init__(self, replay: PatchedForward, rows: Rows, some: Sequence[int]) -> None:
         self.replay, self.rows = replay, list(some)
         real, device = replay.tokens, replay.ids.device
         if rows.options is None:

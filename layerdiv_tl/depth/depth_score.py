@@ -247,7 +247,7 @@ def depth_score(
                 f"question {place} has {start} token{'s' * (start != 1)}, but effect={effect!r} needs {least}"
                 f"{', the first of which is kept' * kept}: give a longer one."
             )
-    measured = Measured(model, ids, starts, effect, part, first_token, model.at_once(batch_tokens))
+    measured = Measured(model, ids, starts, effect, part, first_token, model.checked_batch_tokens(batch_tokens))
     return DepthScore(
         components=measured.components,
         effects=measured.effects,

@@ -17,9 +17,9 @@ from ..ensemble.information.estimator import single_threaded_blas
 from ..ensemble.information.features import prepare
 from ..ensemble.information.gaussian import normal_scores
 from ..ensemble.information.variational import Variational
-from ..model.capture import inference_mode_for, upcast
+from ..model.batches import inference_mode_for, upcast
 from ..model.load import Model
-from ..model.patched_forward import Replay
+from ..model.patched_forward import PatchedForward
 from .ablation import Rows
 from .residual_norms import residual_norms
 
@@ -109,7 +109,7 @@ def _answers(model: Model, ids: Sequence[int]) -> Float[np.ndarray, "position vo
     """The model's distributions, before a soft-cap where there is one."""
     architecture = model.architecture
     with inference_mode_for(architecture):
-        replay = Replay(model, [ids])
+        replay = PatchedForward(model, [ids])
         said = upcast(architecture.unembed(replay.normed(replay.streams[-1][0])[:, None])[:, 0])
         # A long text's are large, so there is no wider copy of them.
         return (said * architecture.logit_multiplier).softmax(-1).cpu().numpy()

@@ -14,9 +14,9 @@ from torch import Tensor
 from .._checks import choice, shown
 from ..components import Component, component_columns
 from ..errors import InputError
-from ..model.capture import batches, inference_mode_for
+from ..model.batches import batches, inference_mode_for
 from ..model.load import Model, load_model
-from ..model.patched_forward import Replay
+from ..model.patched_forward import PatchedForward
 from ..results import Result
 from .distributions import softmax, softmax_change
 from .inputs import Ids, read_answers, read_layers, read_texts, spelled, token_columns
@@ -135,7 +135,7 @@ def erase(
         least = 2 if span == "position" else 3 + kept
         ids = read_texts(model, texts, least, "a token is erased and a later one measured")
         lengths = [0] * len(ids)
-    batch_tokens = model.at_once(batch_tokens)
+    batch_tokens = model.checked_batch_tokens(batch_tokens)
     from tqdm.auto import tqdm
 
     effects: list[np.ndarray] = []
@@ -169,7 +169,7 @@ def _means(model: Model, ids: list[Ids], batch_tokens: int) -> list[Float[Tensor
     """The mean stream entering every block, over all tokens."""
     sums: list[Tensor] = []
     for rows in batches([len(r) for r in ids], batch_tokens, model.architecture.length_switch):
-        replay = Replay(model, [ids[row] for row in rows])
+        replay = PatchedForward(model, [ids[row] for row in rows])
         here = [stream[replay.tokens.to(stream.device)].double().sum(0) for stream in replay.streams[:-1]]
         sums = [a + b for a, b in zip(sums, here, strict=True)] if sums else here
     count = sum(map(len, ids))
@@ -191,7 +191,7 @@ def _erase_one(
     table = np.full((2, count, len(wanted)), np.nan)
     size = min(count, max(1, batch_tokens // len(row)))
     # One clean pass serves all tokens: each row of the batch is the same text with another token erased.
-    replay = Replay(model, [row] * size)
+    replay = PatchedForward(model, [row] * size)
     places = torch.arange(len(row), device=replay.streams[-1].device)
     asked = places[count - length : count] if length else places
     clean, _ = softmax(replay.logits(replay.streams[-1][0, asked]))
@@ -214,7 +214,7 @@ def _erase_one(
 
 
 def _effects(
-    replay: Replay, finals: Float[Tensor, "n d"], clean: Float[Tensor, "asked v"], of: Int[Tensor, " n"]
+    replay: PatchedForward, finals: Float[Tensor, "n d"], clean: Float[Tensor, "asked v"], of: Int[Tensor, " n"]
 ) -> Float[Tensor, " n"]:
     """‖softmax − softmax'‖₂, some of them at a time."""
     found = torch.empty(len(finals), dtype=torch.float64)

@@ -15,9 +15,9 @@ from torch import Tensor
 from .._checks import MOST_REPEATS, choice, whole_number
 from ..components import Component, component_columns
 from ..errors import InputError
-from ..model.capture import inference_mode_for
+from ..model.batches import inference_mode_for
 from ..model.load import Model, load_model
-from ..model.patched_forward import Replay
+from ..model.patched_forward import PatchedForward
 from ..results import Result
 from .inputs import Ids, read_answers, read_layers, spelled, token_columns
 from .residual_norms import Part
@@ -206,9 +206,9 @@ class _Text:
         layers: Any,
         batch_tokens: int | None,
     ) -> None:
-        size = max(1, min(steps, model.at_once(batch_tokens) // len(row)))
+        size = max(1, min(steps, model.checked_batch_tokens(batch_tokens) // len(row)))
         # Every row of the batch is this text, at another point of the path.
-        self.replay = replay = Replay(model, [row] * size, keep_writes=part != "layer")
+        self.replay = replay = PatchedForward(model, [row] * size, keep_outputs=part != "layer")
         self.size, self.part, self.baseline = size, part, baseline
         self.points, self.weights = _points(path, steps)
         self.predict = slice(len(row) - length - 1, len(row) - 1)
@@ -254,7 +254,9 @@ class _Text:
         if self.part == "layer":
             return replay.streams[block + 1], lambda x: replay.resume(block + 1, x)
         key, scale = (block, self.part), replay.scales[block, self.part]
-        return replay.writes[key], lambda x: replay.resume(block, replay.streams[block], {key: lambda _: x / scale})
+        return replay.sublayer_outputs[key], lambda x: replay.resume(
+            block, replay.streams[block], {key: lambda _: x / scale}
+        )
 
     def _objective(self, final: Float[Tensor, "row token d"]) -> Float[Tensor, " row"]:
         """F of every row."""

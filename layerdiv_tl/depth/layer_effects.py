@@ -11,9 +11,9 @@ from torch import Tensor
 
 from ..components import Component
 from ..errors import InputError
-from ..model.capture import batches, inference_mode_for
+from ..model.batches import batches, inference_mode_for
 from ..model.load import Model
-from ..model.patched_forward import Replay
+from ..model.patched_forward import PatchedForward
 from .distributions import softmax, softmax_change
 from .inputs import Ids
 from .residual_norms import Part
@@ -58,7 +58,7 @@ class Measured:
         ):
             means = _means(model, ids, cut) if effect == "erase" else []
             for rows in cut:
-                replay = Replay(model, [ids[row] for row in rows])
+                replay = PatchedForward(model, [ids[row] for row in rows])
                 self._name(model, replay, part)
                 places = _Places(replay, [starts[row] for row in rows], effect, first_token)
                 finals = _finals(replay, places, effect, part, means)
@@ -66,7 +66,7 @@ class Measured:
                 self.probability[rows], self.rank[rows] = _answers(replay, places.predict)
                 bar.update(len(rows))
 
-    def _name(self, model: Model, replay: Replay, part: Part) -> None:
+    def _name(self, model: Model, replay: PatchedForward, part: Part) -> None:
         blocks = range(len(replay.layers))
         names = tuple(replay.component(part, block) for block in blocks)
         if self.components and names != self.components:
@@ -81,7 +81,7 @@ class _Places:
     """Of a batch of questions, `[row, token]`: where is interfered, None for everywhere; where that is measured; and
     where the answers are predicted."""
 
-    def __init__(self, replay: Replay, starts: list[int], effect: Effect, first_token: FirstToken) -> None:
+    def __init__(self, replay: PatchedForward, starts: list[int], effect: Effect, first_token: FirstToken) -> None:
         places = torch.arange(replay.ids.shape[1], device=replay.ids.device)
         start = torch.tensor(starts, device=places.device)[:, None]
         ends = replay.mask.sum(1, keepdim=True)
@@ -95,7 +95,7 @@ class _Places:
 
 
 def _finals(
-    replay: Replay, places: _Places, effect: Effect, part: Part, means: list[Float[Tensor, " d"]]
+    replay: PatchedForward, places: _Places, effect: Effect, part: Part, means: list[Float[Tensor, " d"]]
 ) -> list[Float[Tensor, "n d"]]:
     """The final streams at the measured positions, layer by layer."""
     finals = []
@@ -112,7 +112,7 @@ def _finals(
 
 
 def _effects(
-    replay: Replay, finals: list[Float[Tensor, "n d"]], at: Bool[Tensor, "row token"], effect: Effect
+    replay: PatchedForward, finals: list[Float[Tensor, "n d"]], at: Bool[Tensor, "row token"], effect: Effect
 ) -> Float[np.ndarray, "row layer"]:
     """Over the measured positions of each question the maximum as published, else the mean."""
     clean = replay.streams[-1][at.to(replay.streams[-1].device)]
@@ -126,7 +126,7 @@ def _effects(
     return np.stack([x.max(0) if effect == "published" else x.mean(0) for x in each])
 
 
-def _answers(replay: Replay, at: Bool[Tensor, "row token"]) -> tuple[np.ndarray, np.ndarray]:
+def _answers(replay: PatchedForward, at: Bool[Tensor, "row token"]) -> tuple[np.ndarray, np.ndarray]:
     """(probability, rank) of every question's answer in the clean pass."""
     owner, where = (x.cpu().numpy() for x in at.nonzero(as_tuple=True))
     targets = torch.as_tensor(replay.ids.cpu()[owner, where + 1])
@@ -146,7 +146,7 @@ def _means(model: Model, ids: list[Ids], cut: list[list[int]]) -> list[Float[Ten
     """The mean stream entering every block, over all tokens but the first of each text."""
     sums: list[Tensor] = []
     for rows in cut:
-        replay = Replay(model, [ids[row] for row in rows])
+        replay = PatchedForward(model, [ids[row] for row in rows])
         wanted = replay.tokens.clone()
         wanted[:, 0] = False
         here = [stream[wanted.to(stream.device)].double().sum(0) for stream in replay.streams[:-1]]

@@ -17,9 +17,9 @@ from ..components import Component, component_columns
 from ..ensemble.intervals import LEAST, cluster_means, interval, interval_note, resamples
 from ..errors import InputError
 from ..model import tokenization as reading
-from ..model.capture import batches, inference_mode_for, upcast
+from ..model.batches import batches, inference_mode_for, upcast
 from ..model.load import Model, load_model
-from ..model.patched_forward import Replay
+from ..model.patched_forward import PatchedForward
 from ..results import Result
 from .inputs import Ids, given_texts, read_texts
 from .token_stats import QUANTILES
@@ -168,7 +168,7 @@ def map_layers(
     order = np.random.default_rng(seed).permutation(len(pairs))
     judges = max(1, min(len(pairs) - 1, round(len(pairs) * held_out)))
     held, fitting = sorted(order[:judges].tolist()), sorted(order[judges:].tolist())
-    limit = min(model.at_once(batch_tokens) for model in models)
+    limit = min(model.checked_batch_tokens(batch_tokens) for model in models)
     with inference_mode_for(models[0].architecture), inference_mode_for(models[1].architecture):
         names = _names(models[0], rows[0][0]), _names(models[1], rows[1][0])
         width, wide = (model.architecture.norm.gain.numel() for model in models)
@@ -197,7 +197,7 @@ def map_layers(
 
 
 def _names(model: Model, row: Ids) -> tuple[Component, ...]:
-    replay = Replay(model, [row])
+    replay = PatchedForward(model, [row])
     return tuple(replay.component("layer", block) for block in range(len(replay.layers)))
 
 
@@ -208,11 +208,11 @@ def _streams(
     lengths = [max(len(rows[0][text]), len(rows[1][text])) for text in chosen]
     for some in batches(lengths, limit, models[0].architecture.length_switch):
         texts = [chosen[i] for i in some]
-        both = [Replay(model, [own[text] for text in texts]) for model, own in zip(models, rows, strict=True)]
+        both = [PatchedForward(model, [own[text] for text in texts]) for model, own in zip(models, rows, strict=True)]
         device = both[0].ids.device
         for row, text in enumerate(texts):
             x, y = (
-                torch.stack([upcast(s[row, torch.as_tensor(at).to(s.device)]).to(device) for s in replay.left])
+                torch.stack([upcast(s[row, torch.as_tensor(at).to(s.device)]).to(device) for s in replay.block_outputs])
                 for replay, at in zip(both, pairs[text], strict=True)
             )
             yield text, x, y

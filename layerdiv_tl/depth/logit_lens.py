@@ -16,8 +16,11 @@ from .._checks import choice, whole_number
 from ..components import Component, component_columns
 from ..errors import InputError
 from ..model.architecture import Architecture
-from ..model.capture import Activations, batches, inference_mode_for, pad, run_whole
+from ..model.batches import batches, inference_mode_for, pad
+from ..model.capture import Activations
+from ..model.forward_pass import run_all_positions
 from ..model.load import load_model
+from ..model.looped import after_loop_norm, to_final_stream
 from ..model.patched_forward import LOGITS, logits_of
 from ..results import Result
 from .distributions import divergence, log_softmax
@@ -113,9 +116,11 @@ def logit_lens(
         inference_mode_for(architecture),
         tqdm(total=len(ids), desc=model.name, unit="text", delay=2, leave=False) as progress,
     ):
-        for rows in batches([len(r) for r in ids], model.at_once(batch_tokens), architecture.length_switch):
-            done = run_whole(architecture, *pad([ids[row] for row in rows]))
-            done = done.carried(architecture) if norm == "frozen" else done
+        for rows in batches(
+            [len(r) for r in ids], model.checked_batch_tokens(batch_tokens), architecture.length_switch
+        ):
+            done = run_all_positions(architecture, *pad([ids[row] for row in rows]))
+            done = to_final_stream(done, architecture) if norm == "frozen" else done
             here = tuple(name for name, _ in _junctions(architecture, done))
             if names and here != names:
                 raise InputError(f"{model.name} ran its layers a different number of times for different texts.")
@@ -131,19 +136,19 @@ def logit_lens(
 
 def _junctions(architecture: Architecture, done: Activations) -> Iterator[tuple[Component, Float[Tensor, "token d"]]]:
     """Every point that the stream passes; between attention and MLP only where one follows the other."""
-    stream, last = done.embed, len(done.firings) - 1
+    stream, last = done.embed, len(done.sublayer_outputs) - 1
     name = Component("embed")
     if done.pos_embed is not None:
         stream, name = stream + done.pos_embed, Component("pos_embed")
     yield name, stream
-    for number, (firing, repeat) in enumerate(zip(done.firings, done.repeats, strict=True)):
-        stream = done.onward(stream, number, architecture) + firing.wrote
-        follows = done.firings[number + 1].write if number < last else None
-        beside = follows is not None and follows.layer == firing.write.layer and firing.write.kind == "attn"
+    for number, (firing, repeat) in enumerate(zip(done.sublayer_outputs, done.repeats, strict=True)):
+        stream = after_loop_norm(done, stream, number, architecture) + firing.output
+        follows = done.sublayer_outputs[number + 1].sublayer if number < last else None
+        beside = follows is not None and follows.layer == firing.sublayer.layer and firing.sublayer.kind == "attn"
         if not (architecture.parallel and beside and follows is not None and follows.kind == "mlp"):
             # The sum rounds in another order than the model did; the last junction is the model's own.
             yield (
-                Component(firing.write.kind, firing.write.layer, repeat=repeat),
+                Component(firing.sublayer.kind, firing.sublayer.layer, repeat=repeat),
                 done.final if follows is None else stream,
             )
 
@@ -156,7 +161,7 @@ def _compare(architecture: Architecture, done: Activations, norm: NormAt, k: int
     frozen = architecture.norm.statistic(done.final) if norm == "frozen" else None
     for start in range(0, tokens, step):
         some = slice(start, start + step)
-        part = done.streams(some)
+        part = done.at_positions(some)
         statistic = None if frozen is None else frozen[some]
         final = _read_out(architecture, part.final, statistic)
         last, best = log_softmax(final), final.topk(k).indices

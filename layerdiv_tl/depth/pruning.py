@@ -249,7 +249,7 @@ def drop_plan(
     whole_number("budget", budget, 1, len(names) - 1)
     whole_number("random", random, 0, 10_000)
     whole_number("seed", seed, 0)
-    model.at_once(batch_tokens)
+    model.checked_batch_tokens(batch_tokens)
     own = None if isinstance(score, str) else _own(score, names)  # before anything is run
     order = np.random.default_rng([seed, 0]).permutation(len(asked))
     first = min(len(asked) - 1, max(1, round(scoring * len(asked))))

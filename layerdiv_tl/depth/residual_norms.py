@@ -15,8 +15,11 @@ from .._checks import choice
 from ..components import Component, component_columns
 from ..errors import InputError
 from ..model.architecture import Architecture
-from ..model.capture import Activations, batches, inference_mode_for, pad, run_whole
+from ..model.batches import batches, inference_mode_for, pad
+from ..model.capture import Activations
+from ..model.forward_pass import run_all_positions
 from ..model.load import load_model
+from ..model.looped import after_loop_norm
 from ..results import Result
 from .change_point import ChangePoint, change_point
 from .inputs import read_texts
@@ -124,8 +127,10 @@ def residual_norms(model: Any, texts: Any, *, batch_tokens: int | None = None) -
     owners: list[np.ndarray] = []
     names: tuple[Component, ...] = ()
     with inference_mode_for(model.architecture):
-        for rows in batches([len(r) for r in ids], model.at_once(batch_tokens), model.architecture.length_switch):
-            done = run_whole(model.architecture, *pad([ids[row] for row in rows]))
+        for rows in batches(
+            [len(r) for r in ids], model.checked_batch_tokens(batch_tokens), model.architecture.length_switch
+        ):
+            done = run_all_positions(model.architecture, *pad([ids[row] for row in rows]))
             here, table = _measure(done, model.architecture)
             if names and here != names:
                 raise InputError(f"{model.name} ran its layers a different number of times for different texts.")
@@ -143,16 +148,16 @@ def _measure(done: Activations, architecture: Architecture) -> tuple[tuple[Compo
     stream = done.embed if done.pos_embed is None else done.embed + done.pos_embed
     names: list[Component] = []
     columns: list[Tensor] = []
-    firings = list(zip(done.firings, done.repeats, strict=True))
-    while firings:
-        layer, repeat = firings[0][0].write.layer, firings[0][1]
-        stream = done.onward(stream, len(done.firings) - len(firings), architecture)
+    sublayer_outputs = list(zip(done.sublayer_outputs, done.repeats, strict=True))
+    while sublayer_outputs:
+        layer, repeat = sublayer_outputs[0][0].sublayer.layer, sublayer_outputs[0][1]
+        stream = after_loop_norm(done, stream, len(done.sublayer_outputs) - len(sublayer_outputs), architecture)
         entered, whole = stream, torch.zeros_like(stream)
-        while firings and (firings[0][0].write.layer, firings[0][1]) == (layer, repeat):
-            firing, _ = firings.pop(0)
-            names.append(Component(firing.write.kind, layer, repeat=repeat))
-            columns.append(_against(firing.wrote, entered if architecture.parallel else stream))
-            stream, whole = stream + firing.wrote, whole + firing.wrote
+        while sublayer_outputs and (sublayer_outputs[0][0].sublayer.layer, sublayer_outputs[0][1]) == (layer, repeat):
+            firing, _ = sublayer_outputs.pop(0)
+            names.append(Component(firing.sublayer.kind, layer, repeat=repeat))
+            columns.append(_against(firing.output, entered if architecture.parallel else stream))
+            stream, whole = stream + firing.output, whole + firing.output
         names.append(Component("layer", layer, repeat=repeat))
         columns.append(_against(whole, entered))
     return tuple(names), torch.stack(columns, -1).float().cpu().numpy()

@@ -17,9 +17,9 @@ from .._checks import choice, listed, number
 from ..components import Component, component_columns
 from ..ensemble.intervals import cluster_means
 from ..errors import InputError
-from ..model.capture import batches, inference_mode_for, upcast
+from ..model.batches import batches, inference_mode_for, upcast
 from ..model.load import load_model
-from ..model.patched_forward import Replay
+from ..model.patched_forward import PatchedForward
 from ..results import Result
 from .distributions import softmax, softmax_change
 from .inputs import read_layers, read_texts
@@ -193,9 +193,11 @@ def skip(
         inference_mode_for(model.architecture),
         tqdm(total=len(ids), desc=model.name, unit="text", delay=2, leave=False) as progress,
     ):
-        for rows in batches([len(r) for r in ids], model.at_once(batch_tokens), model.architecture.length_switch):
+        for rows in batches(
+            [len(r) for r in ids], model.checked_batch_tokens(batch_tokens), model.architecture.length_switch
+        ):
             keep = mode.endswith("local") and part != "layer"
-            replay = Replay(model, [ids[row] for row in rows], keep_writes=keep)
+            replay = PatchedForward(model, [ids[row] for row in rows], keep_outputs=keep)
             wanted = [b for b in read_layers(layers, len(replay.layers)) if replay.zero_ablate(part, b)]
             if not wanted:
                 raise InputError(f"these layers of {model.name} have no {part} that writes to the stream.")
@@ -245,7 +247,7 @@ def _cuts(lengths: list[int], cuts: Cuts, first_token: FirstToken) -> list[Any]:
 
 
 def _where(
-    replay: Replay, cut: np.ndarray | None, first_token: FirstToken
+    replay: PatchedForward, cut: np.ndarray | None, first_token: FirstToken
 ) -> tuple[Bool[Tensor, "row token"] | None, Bool[Tensor, "row token"]]:
     """(tokens that are skipped at, None for all; tokens that are measured)."""
     real = replay.tokens
@@ -262,7 +264,7 @@ class _Batch:
 
     def __init__(
         self,
-        replay: Replay,
+        replay: PatchedForward,
         rows: list[int],
         part: Part,
         mode: Mode,
@@ -278,7 +280,7 @@ class _Batch:
         pairs = (len(rows), len(wanted), len(replay.layers))
         self.downstream_change, self.largest = np.full(pairs, np.nan), np.full(pairs, np.nan)
         self.clean = [
-            upcast(after) - upcast(before) for before, after in zip(replay.streams, replay.left, strict=False)
+            upcast(after) - upcast(before) for before, after in zip(replay.streams, replay.block_outputs, strict=False)
         ]
         self.sizes = [delta.norm(dim=-1).clamp_min(SMALLEST) for delta in self.clean]
         finals = [self._final(number, block) for number, block in enumerate(wanted)]
@@ -299,12 +301,16 @@ class _Batch:
             self.largest[:, number, layer] = effect.amax(1).cpu().numpy()
 
         if self.mode.endswith("local"):
-            wrote = replay.left[block] - streams[block] if self.part == "layer" else replay.writes[block, self.part]
+            wrote = (
+                replay.block_outputs[block] - streams[block]
+                if self.part == "layer"
+                else replay.sublayer_outputs[block, self.part]
+            )
             if self.skipped is not None:
                 wrote = wrote.masked_fill(~self.skipped.to(wrote.device)[..., None], 0.0)
 
             def without(layer: int, _: Tensor) -> Tensor:
-                return streams[layer] - replay.onward(wrote, block, layer).to(streams[layer].device)
+                return streams[layer] - replay.through_loop_norms(wrote, block, layer).to(streams[layer].device)
 
             final = replay.resume(block + 1, without(block + 1, wrote), edit=without, see=see)
         else:
@@ -313,7 +319,7 @@ class _Batch:
         return final[self.measured.to(final.device)]
 
 
-def _answers(replay: Replay, finals: list[Tensor], measured: Tensor) -> tuple[np.ndarray, np.ndarray]:
+def _answers(replay: PatchedForward, finals: list[Tensor], measured: Tensor) -> tuple[np.ndarray, np.ndarray]:
     """(‖softmax − softmax'‖₂, growth of the loss), `[measurement, skipped]`; chunks of tokens, one skip at a time."""
     clean = replay.streams[-1][measured.to(replay.streams[-1].device)]
     targets = replay.targets()[measured[replay.tokens]]

@@ -1,14 +1,14 @@
-"""Where a model writes to its residual stream, and how the stream is read out.
+"""Where the components of a model are read: the hook points of its residual stream and of its read-out.
 
-An `Anatomy` names places in a running model (`Tap`) and nothing else: it holds no activation and
-changes nothing. `huggingface` and `transformerlens` each find the places of one kind of model.
+An `Architecture` names places in a model (`HookPoint`), holds no activation and changes nothing. `huggingface` and
+`transformer_lens` each find the places of one kind of model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,9 +18,9 @@ from ..errors import InputError
 from .norm import Norm
 
 # TransformerLens' names of modules between a final norm and an unembedding.
-_BEHIND_THE_NORM = ("mlm_head", "prediction_head", "project_out", "hc_head", "sigma_map", "classifier_ln")
+_AFTER_THE_NORM = ("mlm_head", "prediction_head", "project_out", "hc_head", "sigma_map", "classifier_ln")
 
-# Why a write has no finer parts.
+# Why a sublayer has no heads or neurons.
 MIXTURE = "it is a mixture of experts, in which every token goes to other neurons"
 WRAPPED = "its output projection is wrapped or quantized, so its weights cannot be read"
 HIDDEN = "it has no output projection that this package can see"
@@ -42,67 +42,66 @@ class HookPoint:
 
 @dataclass(frozen=True, eq=False)
 class OutputMap:
-    """How one write is the sum of smaller ones: an attention of its heads, an MLP of its neurons.
+    """How a sublayer's output is the sum over its heads or neurons.
 
-    count, tap
-        How many there are, and where their values lie side by side before the output map.
+    count, hook_point
+        How many there are, and where their values stand side by side before the output projection.
     projection
-        Gives the output map W `[count·width, d]` and its bias or None.
+        Gives its weight W `[count·width, d]` and its bias or None.
     bias
-        Whether something is left that no part wrote: that bias where it is not zero, or the one of a norm
-        behind the map.
+        Whether something is left that no head or neuron wrote: that bias where it is not zero, or a post-norm's.
     scale
         The factor on the way to the stream (Granite's residual multiplier).
-    post, post_tap
-        The norm between the map and the stream in sandwich- and post-norm models, and where its input,
-        or its statistic itself, can be read.
+    post, post_hook_point
+        The norm between the projection and the stream in sandwich- and post-norm models, and where its input, or
+        its statistic itself, can be read.
     """
 
     count: int
-    tap: HookPoint
+    hook_point: HookPoint
     projection: Callable[[], tuple[Tensor, Tensor | None]]
     bias: bool
     scale: float = 1.0
     post: Norm | None = None
-    post_tap: HookPoint | None = None
+    post_hook_point: HookPoint | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Sublayer:
-    """One sublayer, and the place where what it adds to the stream can be read (times `scale`).
+    """An attention or MLP, and where the output that it adds to the stream can be read (times `scale`).
 
-    `split` is None where the write cannot be cut finer, and `whole` then says why.
+    `output_map` is None where the output cannot be cut into heads or neurons, and `uncut_reason` then says why.
     """
 
     kind: Literal["attn", "mlp"]
     layer: int
-    tap: HookPoint
+    hook_point: HookPoint
     scale: float = 1.0
-    split: OutputMap | None = None
-    whole: str = ""
+    output_map: OutputMap | None = None
+    uncut_reason: str = ""
 
     def is_cut(self, unit: Unit) -> bool:
-        """Whether this write is cut into parts at a unit: attentions into heads, MLPs into neurons."""
+        """Whether a unit cuts this sublayer: attention into heads, MLPs into neurons."""
         return (unit, self.kind) in (("head", "attn"), ("neuron", "mlp"))
 
     def components(self, unit: Unit, repeat: int | None = None) -> list[Component]:
-        """The names of the rows it gives at a unit. Raises InputError where it cannot be cut."""
+        """Its components at a unit. Raises InputError where it cannot be cut."""
         if not self.is_cut(unit):
             return [Component(self.kind, self.layer, repeat=repeat)]
-        if self.split is None:
+        if self.output_map is None:
             raise InputError(
                 f"the {'attention' if self.kind == 'attn' else 'MLP'} of layer {self.layer} has no rows at "
-                f"unit={unit!r}: {self.whole}; use unit='sublayer'."
+                f"unit={unit!r}: {self.uncut_reason}; use unit='sublayer'."
             )
-        part: Kind = "head" if self.kind == "attn" else "neuron"
-        rest: Kind = "attn_bias" if self.kind == "attn" else "mlp_bias"
-        rows = [Component(part, self.layer, index, repeat) for index in range(self.split.count)]
-        return rows + ([Component(rest, self.layer, repeat=repeat)] if self.split.bias else [])
+        kind: Kind = "head" if self.kind == "attn" else "neuron"
+        bias: Kind = "attn_bias" if self.kind == "attn" else "mlp_bias"
+        rows = [Component(kind, self.layer, index, repeat) for index in range(self.output_map.count)]
+        return rows + ([Component(bias, self.layer, repeat=repeat)] if self.output_map.bias else [])
 
 
 @dataclass(frozen=True, eq=False)
 class Architecture:
-    """All the places of one model. `writes` stand in stream order.
+    """All the places of one model. `sublayers` stand in stream order.
 
     stream_in, stream_out
         The stream entering the first block and the final norm. What is there at the start and is not
@@ -119,7 +118,7 @@ class Architecture:
     vocabulary, outputs, context
         How many ids go in and how many come out, and the longest text, in tokens.
     length_switch
-        The length beyond which the model computes its positions in another way (LongRoPE), so that
+        The length from which the model computes its positions in another way (LongRoPE), so that
         longer and shorter prompts must not share a batch.
     parallel
         Whether attention and MLP of a block read the same stream, so that none stands between them.
@@ -132,7 +131,7 @@ class Architecture:
     root: nn.Module
     stream_in: HookPoint
     pos_embed: HookPoint | None
-    writes: tuple[Sublayer, ...]
+    sublayers: tuple[Sublayer, ...]
     stream_out: HookPoint
     blocks: tuple[HookPoint, ...]
     norm: Norm
@@ -151,56 +150,41 @@ class Architecture:
     constant: bool
     logit_multiplier: float
     soft_cap: float | None
-    _carried: dict[tuple[int, int], Sublayer] = field(default_factory=dict, repr=False)
+    # Of looped models: sublayers whose output passed the final norm n times, by (id of the sublayer, n).
+    normed_sublayers: dict[tuple[int, int], Sublayer] = field(default_factory=dict, repr=False)
+
+    @property
+    def roots(self) -> list[Any]:
+        """The model, and the one it wraps: a bridge keeps that outside its own modules."""
+        return [self.root, *filter(None, [getattr(self.root, "original_model", None)])]
 
     def components(
         self, unit: Unit = "sublayer", order: Sequence[tuple[Sublayer, int | None]] | None = None
     ) -> tuple[Component, ...]:
-        """The components of one pass in stream order; every layer used once, or as `order` says (write, use)."""
+        """The components of one pass in stream order; every layer once, or as `order` says (sublayer, repeat)."""
         rows = [Component("embed")]
         if self.pos_embed is not None:
             rows.append(Component("pos_embed"))
-        for write, repeat in [(write, None) for write in self.writes] if order is None else order:
-            rows += write.components(unit, repeat)
+        for sublayer, repeat in [(sublayer, None) for sublayer in self.sublayers] if order is None else order:
+            rows += sublayer.components(unit, repeat)
         if self.constant:
             rows.append(Component("constant"))
         if self.dtype in HALF:
             rows.append(Component("rounding"))
         return tuple(rows)
 
-    def behind(self, write: Sublayer, times: int) -> Sublayer:
-        """A write that is cut as it stands in a stream which has passed the final norm `times` times since.
-
-        Raises InputError where a bias would have passed it, too, in parts that cannot be told from one another.
-        """
-        key, split = (id(write), times), write.split
-        if key not in self._carried:
-            assert split is not None
-            gain, centered = self.norm.gain**times, False
-            if split.post is not None:
-                gain, centered = gain * split.post.gain, split.post.centered
-                if split.post.bias is not None:
-                    raise InputError(
-                        f"what layer {write.layer} writes passes a norm with a bias and then, between loops, the final "
-                        "norm, so its heads or neurons cannot be told apart: use unit='sublayer'."
-                    )
-            post = Norm(gain, None, centered, None)
-            self._carried[key] = replace(write, split=replace(split, post=post))
-        return self._carried[key]
-
-    def taps(self, unit: Unit = "sublayer") -> list[HookPoint]:
+    def hook_points(self, unit: Unit = "sublayer") -> list[HookPoint]:
         """Every place that has to be read at a unit."""
-        taps = [self.stream_in, self.stream_out, *(write.tap for write in self.writes)]
-        if self.pos_embed is not None:
-            taps.append(self.pos_embed)
-        for write in self.writes:
-            if write.is_cut(unit) and write.split is not None:
-                taps += [tap for tap in (write.split.tap, write.split.post_tap) if tap is not None]
-        return taps
+        points: list[HookPoint | None] = [self.stream_in, self.stream_out, *(s.hook_point for s in self.sublayers)]
+        points.append(self.pos_embed)
+        for sublayer in self.sublayers:
+            if sublayer.is_cut(unit) and sublayer.output_map is not None:
+                points += [sublayer.output_map.hook_point, sublayer.output_map.post_hook_point]
+        return [point for point in points if point is not None]
 
 
 def logit_transform(transform: Callable[[Tensor], Tensor]) -> tuple[float, float | None]:
-    """(multiplier, soft cap or None) of what stands behind the unembedding, found by asking it."""
+    """(multiplier, soft cap or None) of what follows the unembedding, found from its answers."""
     small, large = transform(torch.tensor([1e-4, 1e6], dtype=torch.float64)).tolist()
     multiplier = small / 1e-4
     return multiplier, None if abs(large / 1e6 / multiplier - 1) < 1e-6 else large
@@ -208,7 +192,7 @@ def logit_transform(transform: Callable[[Tensor], Tensor]) -> tuple[float, float
 
 def refuse_unreadable(name: str, find: Callable[[str], object | None]) -> None:
     """Refuse, with the reason, a model whose logits are not `unembed(final norm(stream))`."""
-    for part in _BEHIND_THE_NORM:
+    for part in _AFTER_THE_NORM:
         if find(part) is not None:
             raise InputError(
                 f"{name} has {part} between its final norm and its unembedding, so the logits are not a sum "

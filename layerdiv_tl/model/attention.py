@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,8 +17,9 @@ from ..components import Component, labels_of, positions
 from ..errors import InputError
 from ..results import Result
 from . import tokenization as reading
-from .architecture import HALF, Architecture, HookPoint
-from .capture import inference_mode_for, pad, upcast
+from .architecture import HALF, HookPoint
+from .batches import inference_mode_for, pad, upcast
+from .hooks import on, only_at
 from .load import Model, load_model
 from .transformer_lens import is_transformer_lens
 
@@ -98,7 +100,7 @@ def attention_patterns(
     if len(rows) != 1:
         raise InputError(f"attention patterns are of one text, but {len(rows)} were given: ask for one after another.")
     model.architecture.components("head")  # refuses, with the reason, attention that has no heads to name
-    repeats = list(dict.fromkeys((write.layer, repeat) for write, repeat in model.order))
+    repeats = list(dict.fromkeys((write.layer, repeat) for write, repeat in model.sublayer_order))
     places = _places(model, repeats)
     chosen = list(places)
     if heads is not None:
@@ -119,7 +121,7 @@ def attention_patterns(
 
 def _places(model: Model, repeats: Sequence[tuple[int, int | None]]) -> dict[Component, tuple[int, int]]:
     """Every head of every use of every layer -> (block in order of use, head)."""
-    splits = {write.layer: write.split for write in model.architecture.writes if write.kind == "attn"}
+    splits = {write.layer: write.output_map for write in model.architecture.sublayers if write.kind == "attn"}
     places = {}
     for block, (layer, repeat) in enumerate(repeats):
         split = splits.get(layer)
@@ -148,7 +150,7 @@ def _asked(
 ) -> Float[Tensor, "head query key"]:
     """From a Hugging Face model, asked for its attentions."""
     architecture = model.architecture
-    with _last_answer_only(architecture):
+    with only_at(architecture.unembed, mask.sum(1) - 1):  # logits of all positions would be larger than the patterns
         plain = architecture.logits(ids, mask)
         with _eager(architecture.root):
             out = architecture.root(
@@ -178,20 +180,16 @@ def _hooked(
     architecture = model.architecture
     hooks: Any = architecture.root.hook_dict
     layers = {repeats[block][0] for block, _ in places}
-    wanted = {
-        layer: HookPoint(hooks[name]) for layer in layers if (name := f"blocks.{layer}.attn.hook_pattern") in hooks
-    }
-    seen: dict[int, list[Tensor]] = {layer: [] for layer in layers}  # a loop comes by several times
+    seen: dict[int, list[Tensor]] = {layer: [] for layer in layers}  # one of every repeat
 
-    def keep(layer: int) -> Any:
-        def store(module: Any, args: Any, output: Tensor) -> None:
-            seen[layer].append(upcast(output[0]).to(architecture.device))
+    def keep(layer: int, args: Any, kwargs: Any, pattern: Tensor) -> None:
+        seen[layer].append(upcast(pattern[0]).to(architecture.device))
 
-        return store
-
-    with ExitStack() as stack, _last_answer_only(architecture):
-        for layer, tap in wanted.items():
-            stack.callback(tap.module.register_forward_hook(keep(layer)).remove)
+    with ExitStack() as stack:
+        stack.enter_context(only_at(architecture.unembed, mask.sum(1) - 1))
+        for layer in layers:
+            if (name := f"blocks.{layer}.attn.hook_pattern") in hooks:
+                stack.enter_context(on(HookPoint(hooks[name]), partial(keep, layer)))
         architecture.logits(ids, mask)
     shown = []
     for block, head in places:
@@ -231,13 +229,3 @@ def _eager(root: Any) -> Iterator[None]:
                 del part._forward_hooks[key]
         for part in unmarked:
             part.__dict__.pop(mark, None)
-
-
-@contextmanager
-def _last_answer_only(architecture: Architecture) -> Iterator[None]:
-    """The unembedding sees the last position only: logits of all would be larger than the patterns."""
-    handle = architecture.unembed.register_forward_pre_hook(lambda module, args: (args[0][:, -1:], *args[1:]))
-    try:
-        yield
-    finally:
-        handle.remove()

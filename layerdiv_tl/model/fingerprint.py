@@ -20,7 +20,7 @@ import xxhash
 from torch import Tensor, nn
 
 from ..errors import InputError
-from .capture import inference_mode_for
+from .batches import inference_mode_for
 from .foreign import OWN, is_code, refuse_foreign_code, roots, words
 from .load import Model
 

@@ -1,4 +1,4 @@
-"""Watching and changing what passes a place in a running model, for as long as a context lasts."""
+"""Reading and changing what passes a hook point of a running model, for as long as a context lasts."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from .architecture import HookPoint
 
 
 @contextmanager
-def on(tap: HookPoint, do: Callable[[Any, Any, Tensor], Tensor | None]) -> Iterator[None]:
-    """Call `do(args, kwargs, value)` where a tap is passed; what it returns, if anything, goes on instead."""
-    thread = threading.get_ident()  # somebody else's pass through the same model is none of ours
+def on(point: HookPoint, do: Callable[[Any, Any, Tensor], Tensor | None]) -> Iterator[None]:
+    """Call `do(args, kwargs, value)` when a hook point is passed; what it returns, if anything, goes on instead."""
+    thread = threading.get_ident()  # another thread's pass through the same model is left alone
 
     def on_output(module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
         changed = do(args, kwargs, first(output)) if threading.get_ident() == thread else None
@@ -32,10 +32,10 @@ def on(tap: HookPoint, do: Callable[[Any, Any, Tensor], Tensor | None]) -> Itera
             return None
         return ((changed, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": changed})
 
-    if tap.side == "out":
-        handle = tap.module.register_forward_hook(on_output, with_kwargs=True)
+    if point.side == "out":
+        handle = point.module.register_forward_hook(on_output, with_kwargs=True)
     else:
-        handle = tap.module.register_forward_pre_hook(on_input, with_kwargs=True)
+        handle = point.module.register_forward_pre_hook(on_input, with_kwargs=True)
     try:
         yield
     finally:
@@ -43,7 +43,7 @@ def on(tap: HookPoint, do: Callable[[Any, Any, Tensor], Tensor | None]) -> Itera
 
 
 def only_at(unembed: nn.Module, at: Int[Tensor, " row"]) -> AbstractContextManager[None]:
-    """The unembedding sees one token of each row."""
+    """Show the unembedding one token of each row."""
     rows = torch.arange(len(at), device=at.device)
     return on(HookPoint(unembed, "in"), lambda a, k, x: x[rows.to(x.device), at.to(x.device)][:, None])
 

@@ -69,7 +69,7 @@ def of_huggingface(model: Any) -> Architecture:
         root=model,
         stream_in=HookPoint(blocks[0], "in", "blocks.0.hook_resid_pre"),
         pos_embed=None if pos_embed is None else HookPoint(pos_embed, name="hook_pos_embed"),
-        writes=tuple(writes),
+        sublayers=tuple(writes),
         stream_out=HookPoint(final, "in", last),
         blocks=tuple(HookPoint(block, "in") for block in blocks),
         norm=norm,
@@ -127,19 +127,19 @@ class _Finder:
             return None
         tap = HookPoint(place, name=f"{block}.{hook}" if self.scale == 1.0 else f"{block}.{kind}.hook_out")
         if projection is None:
-            return Sublayer(kind, layer, tap, self.scale, whole=HIDDEN if kind == "attn" else MIXTURE)
+            return Sublayer(kind, layer, tap, self.scale, uncut_reason=HIDDEN if kind == "attn" else MIXTURE)
         if not _is_plain(projection, self.width):
-            return Sublayer(kind, layer, tap, self.scale, whole=WRAPPED)
+            return Sublayer(kind, layer, tap, self.scale, uncut_reason=WRAPPED)
         norm = None if post is None else self.norm(post)
         values = f"{block}.attn.hook_z" if kind == "attn" else f"{block}.mlp.hook_post"
         split = OutputMap(
             count=count or _inputs(projection),
-            tap=HookPoint(projection, "in", values),
+            hook_point=HookPoint(projection, "in", values),
             projection=partial(linear_map, projection),
             bias=_is_present(getattr(projection, "bias", None)) or (norm is not None and norm.bias is not None),
             scale=self.scale,
             post=norm,
-            post_tap=None if post is None else HookPoint(post, "in", f"{block}.{post_name}.hook_scale"),
+            post_hook_point=None if post is None else HookPoint(post, "in", f"{block}.{post_name}.hook_scale"),
         )
         return Sublayer(kind, layer, tap, self.scale, split)
 

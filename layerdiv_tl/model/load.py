@@ -16,7 +16,8 @@ from .._checks import shown, whole_number
 from ..components import Component, Unit
 from ..errors import InputError
 from .architecture import Architecture, Sublayer
-from .capture import order_of_repeats
+from .batches import inference_mode_for, pad
+from .forward_pass import run
 from .huggingface import of_huggingface
 from .pretrained import from_source, named_tokenizer
 from .transformer_lens import is_transformer_lens, of_transformer_lens
@@ -42,8 +43,8 @@ class Model:
     tokenizer: Any
     provenance: dict[str, Any]
     architecture: Architecture
-    # What was worked out from the weights and is the same for every text.
-    kept: dict[Any, Any] = field(default_factory=dict, repr=False)
+    # What was computed from the weights and is the same for every text.
+    cache: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     @property
     def vocabulary(self) -> int:
@@ -63,27 +64,29 @@ class Model:
         """
         return 1024 if self.architecture.device.type == "cpu" else 4096
 
-    def at_once(self, batch_tokens: Any) -> int:
+    def checked_batch_tokens(self, batch_tokens: Any) -> int:
         """How many padded tokens go into one pass: as asked for, or for None what is fast. InputError below 1."""
         if batch_tokens is None:
             return self.batch_tokens
         return whole_number("batch_tokens", batch_tokens, 1)
 
     @cached_property
-    def order(self) -> list[tuple[Sublayer, int | None]]:
-        """The writes to the stream as they happen, each with the how-manieth use of its layer; None where it has one.
+    def sublayer_order(self) -> list[tuple[Sublayer, int | None]]:
+        """The sublayers in the order in which they run, and which repeat each is (None where there is one).
 
-        Seen in a pass of one token, which is run when this is first asked for: no configuration tells it.
+        Read off a pass of one token, which runs at the first call: configurations do not say it.
         """
-        return order_of_repeats(self.architecture)
+        with inference_mode_for(self.architecture):
+            done = run(self.architecture, *pad([[0]]), torch.tensor([0]))
+        return list(zip((output.sublayer for output in done.sublayer_outputs), done.repeats, strict=True))
 
     def components(self, unit: Unit = "sublayer") -> tuple[Component, ...]:
         """The components of one pass, in stream order: the rows of `contributions`, a reused layer's for every use."""
-        return self.architecture.components(unit, self.order)
+        return self.architecture.components(unit, self.sublayer_order)
 
     def hook_names(self, unit: Unit = "sublayer") -> tuple[str, ...]:
         """TransformerLens' hook names of all that is needed: a `names_filter` for `run_with_cache`."""
-        return tuple(tap.name for tap in self.architecture.taps(unit))
+        return tuple(point.name for point in self.architecture.hook_points(unit))
 
     def __repr__(self) -> str:
         p = self.provenance

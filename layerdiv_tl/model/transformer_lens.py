@@ -74,11 +74,11 @@ def of_transformer_lens(model: Any) -> Architecture:
     biased = unembed_bias is not None and bool(unembed_bias.detach().abs().max() > 0)
     return Architecture(
         root=model,
-        stream_in=_tap(hooks, "blocks.0.hook_resid_pre"),
-        pos_embed=_tap(hooks, "hook_pos_embed") if has_positions else None,
-        writes=tuple(writes),
-        stream_out=_tap(hooks, f"blocks.{cfg.n_layers - 1}.hook_resid_post"),
-        blocks=tuple(_tap(hooks, f"blocks.{layer}.hook_resid_pre") for layer in range(cfg.n_layers)),
+        stream_in=_point(hooks, "blocks.0.hook_resid_pre"),
+        pos_embed=_point(hooks, "hook_pos_embed") if has_positions else None,
+        sublayers=tuple(writes),
+        stream_out=_point(hooks, f"blocks.{cfg.n_layers - 1}.hook_resid_post"),
+        blocks=tuple(_point(hooks, f"blocks.{layer}.hook_resid_pre") for layer in range(cfg.n_layers)),
         norm=norm,
         norm_module=ln_final,
         unembed=model.unembed,
@@ -105,26 +105,26 @@ def _write(
     written = f"{at}.hook_{kind}_out" if scale == 1.0 else f"{at}.{kind}.hook_out"
     if written not in hooks or getattr(block, kind, None) is None:
         return None
-    tap = _tap(hooks, written)
+    tap = _point(hooks, written)
     sublayer = getattr(block, kind)
     values = f"{at}.attn.hook_z" if kind == "attn" else f"{at}.mlp.hook_post"
     output_map = _output_map(sublayer, kind)
     if output_map is None or values not in hooks:
-        return Sublayer(kind, layer, tap, scale, whole=HIDDEN if kind == "attn" else MIXTURE)
+        return Sublayer(kind, layer, tap, scale, uncut_reason=HIDDEN if kind == "attn" else MIXTURE)
     post: Norm | None = None
-    post_tap = None
+    post_point = None
     post_name = _post_norm(model, block, kind)
     if post_name is not None:
         post = probe(getattr(block, post_name), model.cfg.d_model, dtype, device)
-        post_tap = _tap(hooks, f"{at}.{post_name}.hook_scale")
+        post_point = _point(hooks, f"{at}.{post_name}.hook_scale")
     split = OutputMap(
         count=model.cfg.n_heads if kind == "attn" else output_map[0].shape[0],
-        tap=_tap(hooks, values),
+        hook_point=_point(hooks, values),
         projection=lambda: output_map,
         bias=output_map[1] is not None or (post is not None and post.bias is not None),
         scale=scale,
         post=post,
-        post_tap=post_tap,
+        post_hook_point=post_point,
     )
     return Sublayer(kind, layer, tap, scale, split)
 
@@ -159,7 +159,7 @@ def _output_map(sublayer: Any, kind: str) -> tuple[Tensor, Tensor | None] | None
     return weight, bias if bias is not None and bool(bias.abs().max() > 0) else None
 
 
-def _tap(hooks: Any, name: str) -> HookPoint:
+def _point(hooks: Any, name: str) -> HookPoint:
     return HookPoint(hooks[name], name=name)
 
 

@@ -325,7 +325,7 @@ def _standard(model: Model, before: tuple[Model, Identity] | None, asked: _Asked
     """The analyses of a model, each with what it follows from."""
     from .. import depth
 
-    most = model.at_once(asked.batch_tokens)
+    most = model.checked_batch_tokens(asked.batch_tokens)
     size: dict[str, Any] = {"batch_tokens": most}
     rows = [ids for ids in encode(model, asked.texts, any_length=True) if len(ids) >= LEAST]
     if not rows:

@@ -13,8 +13,8 @@ import numpy as np
 
 from .._checks import choice, some_of, whole_number
 from .._files import written
-from ..ensemble.information.information import information
 from ..ensemble.information.estimator import EstimatorName
+from ..ensemble.information.information import information
 from ..errors import InputError
 
 if TYPE_CHECKING:

@@ -162,7 +162,7 @@ class _Work:
                 model = model if x is None and name == "default" else replace(model, name=name)
                 identity = identify(model)
                 claim(self.out, model, identity)
-                most = model.at_once(self.batch_tokens)
+                most = model.checked_batch_tokens(self.batch_tokens)
             except Exception as error:
                 failures.append(f"{name}: {reason(error)}")
                 continue

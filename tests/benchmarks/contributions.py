@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 import layerdiv_tl as ld
-from layerdiv_tl.model.capture import batches, inference_mode_for, pad
+from layerdiv_tl.model.batches import batches, inference_mode_for, pad
 
 OPTIONS = [" Negative", " Positive"]
 

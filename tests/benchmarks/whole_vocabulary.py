@@ -20,18 +20,19 @@ from torch import nn
 import layerdiv_tl as ld
 from layerdiv_tl.attribution.full_vocab import table_of
 from layerdiv_tl.attribution.vocab_gram import vocabulary_of
-from layerdiv_tl.model.capture import inference_mode_for, pad, run_whole
+from layerdiv_tl.model.batches import inference_mode_for, pad
+from layerdiv_tl.model.forward_pass import run_all_positions
 
 
 def logits_form(model: ld.Model, ids: list[int]) -> None:
     """The same sums by forming every component's logits, a few thousand ids at a time."""
     architecture = model.architecture
     with inference_mode_for(architecture):
-        reader = model.kept["sublayer", "float32"]
+        reader = model.cache["sublayer", "float32"]
         tokens, mask = pad([ids])
-        done = run_whole(architecture, tokens, mask)
+        done = run_all_positions(architecture, tokens, mask)
         for start in range(0, len(ids), 64):
-            table = table_of(reader, done.streams(slice(start, start + 64)))
+            table = table_of(reader, done.at_positions(slice(start, start + 64)))
             z = table.pieces[-1].z / table.sigma[:, None, None].float()
             size = torch.zeros(z.shape[:2])
             cross, mean = torch.zeros_like(size), torch.zeros_like(size)
@@ -82,7 +83,7 @@ def main() -> None:
     start = time.perf_counter()
     with inference_mode_for(model.architecture):
         tokens, mask = pad([ids])
-        done = run_whole(model.architecture, tokens, mask)
+        done = run_all_positions(model.architecture, tokens, mask)
     passed = time.perf_counter() - start
     start = time.perf_counter()
     ld.profile(model, ids)
@@ -104,9 +105,9 @@ def sums_alone(model: ld.Model, ids: list[int]) -> float:
     """Seconds for means, sizes and inner products of all components, the best of five."""
     architecture, times = model.architecture, []
     with inference_mode_for(architecture):
-        reader = model.kept["sublayer", "float32"]
+        reader = model.cache["sublayer", "float32"]
         tokens, mask = pad([ids])
-        done = run_whole(architecture, tokens, mask)
+        done = run_all_positions(architecture, tokens, mask)
         for _ in range(5):
             start = time.perf_counter()
             table = table_of(reader, done)

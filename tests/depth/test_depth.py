@@ -9,8 +9,8 @@ import torch
 import layerdiv_tl as ld
 from layerdiv_tl.depth.change_point import change_point
 from layerdiv_tl.depth.layer_maps import _aligned, _fit
-from layerdiv_tl.model.capture import inference_mode_for
-from layerdiv_tl.model.patched_forward import Replay
+from layerdiv_tl.model.batches import inference_mode_for
+from layerdiv_tl.model.patched_forward import PatchedForward
 from tests.conftest import TEXTS, gpt2, llama
 from tests.oracles.families import FAMILIES
 from tests.oracles.tokenizers import word_tokenizer
@@ -353,7 +353,7 @@ def test_resuming_is_the_same_as_whole_passes(name):
     """Where blocks cannot be called again, whole passes give the same numbers."""
     model = ld.load_model(FAMILIES[name]())
     with inference_mode_for(model.architecture):
-        replay = Replay(model, IDS)
+        replay = PatchedForward(model, IDS)
         assert replay.resumes
         for part in ("layer", "attn", "mlp"):
             for block in range(len(replay.layers)):

@@ -137,15 +137,16 @@ def test_a_family_in_compatibility_mode(name):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_stream_half_way_through_a_parallel_block_is_said_to_be_partial(name):
     """Asked of the model: does a block's MLP see what its attention wrote?"""
-    from layerdiv_tl.model.capture import inference_mode_for, pad, run
+    from layerdiv_tl.model.batches import inference_mode_for, pad
+    from layerdiv_tl.model.forward_pass import run
 
     model = ld.load_model(FAMILIES[name]())
-    attention, mlp = model.architecture.writes[:2]
+    attention, mlp = model.architecture.sublayers[:2]
     ids, mask = pad(PROMPTS[:1])
 
     def wrote():
         with inference_mode_for(model.architecture):
-            return run(model.architecture, ids, mask, torch.tensor([ids.shape[1] - 1])).firings[1].wrote
+            return run(model.architecture, ids, mask, torch.tensor([ids.shape[1] - 1])).sublayer_outputs[1].output
 
     def nudge(module, args, output):
         first = output[0] if isinstance(output, tuple) else output

@@ -13,8 +13,8 @@ import torch
 import layerdiv_tl as ld
 from layerdiv_tl.ensemble.theorems import nested_squared
 from layerdiv_tl.model.attention import attention_patterns
-from layerdiv_tl.model.capture import inference_mode_for
-from layerdiv_tl.model.patched_forward import Replay
+from layerdiv_tl.model.batches import inference_mode_for
+from layerdiv_tl.model.patched_forward import PatchedForward
 from layerdiv_tl.views.explorer.data import packed
 from tests.conftest import llama, tied
 from tests.model.test_bridge import boot
@@ -247,7 +247,7 @@ def test_depth_of_a_loop_by_hand(bridged):
             np.testing.assert_allclose(skip.later[0, number, later], off.mean(), rtol=1e-4)
 
     with inference_mode_for(model.architecture):
-        assert Replay(model, [ids]).resumes != bridged
+        assert PatchedForward(model, [ids]).resumes != bridged
     # A layer that is skipped at some tokens is not run again, except in whole passes.
     kept = [ld.depth.skip(m, [ids]) for m in (model, ouro())]
     np.testing.assert_allclose(kept[0].output, kept[1].output, atol=1e-6)

@@ -1,0 +1,67 @@
+"""What stands around every forward pass: batches of rows, padding, evaluation mode, precision."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from .architecture import Architecture
+
+# Modes and hooks are put on the user's own modules: two threads at once would take them for one another's.
+_ONE_AT_A_TIME = threading.RLock()
+
+
+@contextmanager
+def inference_mode_for(architecture: Architecture) -> Iterator[None]:
+    """Evaluation mode without gradients or autocast; every module's own mode is restored afterwards."""
+    with _ONE_AT_A_TIME:
+        training = {module for root in architecture.roots for module in root.modules() if module.training}
+        try:
+            architecture.root.eval()
+            # Under a user's autocast, products would lose digits that nothing gives back.
+            with torch.inference_mode(), torch.autocast(architecture.device.type, enabled=False):
+                yield
+        finally:
+            for module in training:
+                module.training = True
+
+
+def upcast(x: Tensor) -> Tensor:
+    """Half precisions to float32 before anything is added up; wider ones as they are."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def batches(lengths: Sequence[int], batch_tokens: int, switch: int | None = None) -> list[list[int]]:
+    """Row numbers cut into batches of similar length, at most `batch_tokens` padded tokens in each.
+
+    Longest first, so that memory runs out at the start or not at all. A row longer than
+    `batch_tokens` is a batch by itself. Rows longer than `switch` tokens never share a batch with shorter ones.
+
+    >>> batches([3, 9, 8, 2], batch_tokens=20)
+    [[1, 2], [0, 3]]
+    """
+    cut: list[list[int]] = []
+    for row in sorted(range(len(lengths)), key=lambda r: (-lengths[r], r)):
+        longest = lengths[cut[-1][0]] if cut else 0
+        alike = switch is None or (longest > switch) == (lengths[row] > switch)
+        if cut and alike and (len(cut[-1]) + 1) * longest <= batch_tokens:
+            cut[-1].append(row)
+        else:
+            cut.append([row])
+    return cut
+
+
+def pad(prompts: Sequence[Sequence[int]]) -> tuple[Int[Tensor, "row token"], Int[Tensor, "row token"]]:
+    """Ids and mask, padded on the right: there a causal model needs no position ids and sees no padding."""
+    longest = max(map(len, prompts))
+    ids = torch.zeros(len(prompts), longest, dtype=torch.long)
+    mask = torch.zeros_like(ids)
+    for row, prompt in enumerate(prompts):
+        ids[row, : len(prompt)] = torch.as_tensor(prompt)
+        mask[row, : len(prompt)] = 1
+    return ids, mask
