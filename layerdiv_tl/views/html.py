@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import html
 import json
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from html import escape
 from importlib import resources
 from typing import Any
 
@@ -28,7 +28,7 @@ class Block:
     circuits: bool = False
 
     def __repr__(self) -> str:
-        # Kept in a notebook beside what is drawn, for readers without it.
+        # A notebook keeps it next to the drawing, for readers without HTML.
         return f"Block({len(self.html):,} characters of HTML{', drawn by circuitsvis' if self.circuits else ''})"
 
     def _repr_html_(self) -> str:
@@ -45,17 +45,15 @@ class Block:
 def switch(blocks: Mapping[str, Block]) -> Block:
     """Blocks of which the reader sees one at a time, the first at the start, chosen by buttons with these labels."""
     buttons = "".join(
-        f"<button type=button aria-pressed={'false' if number else 'true'}>{html.escape(label)}</button>"
+        f"<button type=button aria-pressed={'false' if number else 'true'}>{escape(label)}</button>"
         for number, label in enumerate(blocks)
     )
     panels = "".join(
         f"<div class=ld-panel{' hidden' if number else ''}>{block.html}</div>"
         for number, block in enumerate(blocks.values())
     )
-    circuits = any(block.circuits for block in blocks.values())
-    if len(blocks) < 2:
-        return Block(panels, circuits)
-    return Block(f"<div class=ld-switch><div class=ld-buttons>{buttons}</div>{panels}</div>", circuits)
+    shown = f"<div class=ld-switch><div class=ld-buttons>{buttons}</div>{panels}</div>" if len(blocks) > 1 else panels
+    return Block(shown, any(block.circuits for block in blocks.values()))
 
 
 def circuits(element: str, props: Mapping[str, Any]) -> Block:
@@ -73,30 +71,28 @@ def circuits(element: str, props: Mapping[str, Any]) -> Block:
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str | Block]]) -> Block:
     """A table of texts and blocks; the first column names the rows."""
-    top = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
-    body = "".join("<tr>" + "".join(f"<td>{_cell(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{c.html if isinstance(c, Block) else escape(c)}</td>" for c in row) + "</tr>"
+        for row in rows
+    )
     return Block(f"<table class=ld-table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>")
 
 
 def marks(pairs: Sequence[tuple[str, float]]) -> Block:
-    """Names and signed numbers in a row that wraps, each name in a frame, so that any token can be told apart."""
+    """Names and signed numbers in a row that wraps, each name in a frame, so that tokens can be distinguished."""
     return Block(
-        " ".join(f"<span class=ld-mark><b>{html.escape(name)}</b> {_signed(value)}</span>" for name, value in pairs)
+        " ".join(
+            f"<span class=ld-mark><b>{escape(name)}</b> {'−' if value < 0 else '+'}{style.number(abs(value))}</span>"
+            for name, value in pairs
+        )
     )
-
-
-def _cell(cell: str | Block) -> str:
-    return cell.html if isinstance(cell, Block) else html.escape(cell)
-
-
-def _signed(value: float) -> str:
-    return f"{'−' if value < 0 else '+'}{style.number(abs(value))}"
 
 
 def inert(token: str) -> str:
     """A token for circuitsvis, which writes it as HTML in one place and as text in another: the same in both.
 
-    An invisible word joiner behind `<` and `&` keeps them from beginning anything.
+    An invisible word joiner after `<` and `&` keeps them from beginning anything.
 
     >>> inert("<b>&lt;").replace("\\u2060", "|")
     '<|b>&|lt;'
@@ -105,7 +101,7 @@ def inert(token: str) -> str:
 
 
 def visible(token: str) -> str:
-    """A token with its line breaks to be seen, and the one without text too.
+    """A token with its line breaks visible, and the empty one too.
 
     >>> visible(" a\\n"), visible("")
     (' a⏎\\n', '∅')
@@ -114,7 +110,7 @@ def visible(token: str) -> str:
 
 
 def quoted(token: str, most: int = 24) -> str:
-    """A token inside a line of text: its spaces and line breaks to be seen, cut to a length.
+    """A token inside a line of text: its spaces and line breaks visible, cut to a length.
 
     >>> quoted(" a\\n"), quoted("=" * 80, most=4)
     ('␣a⏎', '===…')
@@ -126,6 +122,15 @@ def quoted(token: str, most: int = 24) -> str:
 def script_json(value: Any) -> str:
     """JSON inside a script element, which no text in it can end."""
     return json.dumps(value, allow_nan=False).replace("<", "\\u003c")
+
+
+def page_head(title: str, css: str) -> str:
+    """The beginning of a page: its head is still open."""
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{css}</style>"
+    )
 
 
 @cache
@@ -140,5 +145,5 @@ def circuitsvis() -> str:
 
 @cache
 def read(name: str) -> str:
-    """A script or style sheet of this folder."""
+    """A script, style sheet or other text of this folder."""
     return (resources.files(__package__) / name).read_text(encoding="utf-8")

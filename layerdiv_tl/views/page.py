@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import html
 import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from .._checks import file_path
 from .._files import write_text
 from . import style
-from .html import Block, circuitsvis, read, switch
+from .html import Block, circuitsvis, page_head, read
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,7 +26,7 @@ CONFIG = {"displaylogo": False, "responsive": True}
 
 @dataclass
 class Page:
-    """A page that grows block by block; all text is escaped.
+    """A page that grows block by block; all text is escaped. `contents`: links to the sections stand at the top.
 
     >>> page = Page("A <title>")
     >>> page.text("1 < 2")
@@ -35,9 +35,8 @@ class Page:
     """
 
     title: str
-    blocks: list[str] = field(default_factory=list)
-    # Whether links to the sections stand at the top.
     contents: bool = False
+    blocks: list[str] = field(default_factory=list)
     sections: list[str] = field(default_factory=list)
     # Whether a block needs circuitsvis.
     circuits: bool = False
@@ -45,74 +44,55 @@ class Page:
     def heading(self, text: str) -> None:
         """A section begins."""
         self.sections.append(text)
-        self.blocks.append(f'<h2 id="section-{len(self.sections)}">{html.escape(text)}</h2>')
+        self.blocks.append(f'<h2 id="section-{len(self.sections)}">{escape(text)}</h2>')
 
     def subheading(self, text: str) -> None:
         """A part of a section begins."""
-        self.blocks.append(f"<h3>{html.escape(text)}</h3>")
+        self.blocks.append(f"<h3>{escape(text)}</h3>")
 
-    def text(self, text: str) -> None:
-        """A paragraph."""
-        self.blocks.append(f"<p>{html.escape(text)}</p>")
-
-    def small(self, text: str) -> None:
-        """A remark in small print."""
-        self.blocks.append(f"<p class=small>{html.escape(text)}</p>")
-
-    def note(self, text: str) -> None:
-        """A remark that must not be overlooked."""
-        self.blocks.append(f"<p class=note>{html.escape(text)}</p>")
+    def text(self, text: str, kind: Literal["plain", "small", "note"] = "plain") -> None:
+        """A paragraph, in small print, or as a note that must not be overlooked."""
+        self.blocks.append(f"<p class={kind}>{escape(text)}</p>")
 
     def code(self, text: str) -> None:
         """A command or a script, as it is."""
-        self.blocks.append(f"<pre>{html.escape(text)}</pre>")
+        self.blocks.append(f"<pre>{escape(text)}</pre>")
 
     def list(self, items: Sequence[str]) -> None:
         """Sentences one below the other."""
-        self.blocks.append("<ul>" + "".join(f"<li>{html.escape(item)}</li>" for item in items) + "</ul>")
+        self.blocks.append("<ul>" + "".join(f"<li>{escape(item)}</li>" for item in items) + "</ul>")
 
     def terms(self, terms: Mapping[str, str]) -> None:
         """Words and what they mean."""
-        rows = "".join(f"<dt>{html.escape(word)}</dt><dd>{html.escape(text)}</dd>" for word, text in terms.items())
+        rows = "".join(f"<dt>{escape(word)}</dt><dd>{escape(text)}</dd>" for word, text in terms.items())
         self.blocks.append(f"<dl class=terms>{rows}</dl>")
-
-    def facts(self, facts: dict[str, tuple[str, str]]) -> None:
-        """Headline numbers side by side: name -> (value, what stands beside it)."""
-        cells = "".join(
-            f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(value)}<small>{html.escape(beside)}</small></dd></div>"
-            for name, (value, beside) in facts.items()
-        )
-        self.blocks.append(f"<dl>{cells}</dl>")
 
     def table(self, frame: pd.DataFrame, caption: str, marked: str | None = None, fold: str | None = None) -> None:
         """A small table; the first column names the rows, numbers are right-aligned, sentences wrap,
         and what follows a cell's first line stands below it in small print.
 
-        The column `marked` has a mark for each of its words (a verdict, say); page.css knows their colors.
+        The column `marked` has a mark for each of its words (a verdict, say); page.css has their colors.
         `fold` is the line below which it is folded away, until a reader opens it.
         """
         texts = {column: [str(cell) for cell in frame[column]] for column in frame}
         prose = {column for column, cells in texts.items() if max(map(len, cells), default=0) > _SENTENCE}
-        head = "".join(
-            f"<th{' class=prose' * (column in prose)}>{html.escape(str(column))}</th>" for column in frame.columns
-        )
+        head = "".join(f"<th{' class=prose' * (c in prose)}>{escape(str(c))}</th>" for c in texts)
         rows = "".join(
-            "<tr>" + "".join(_cell(texts[c][at], c in prose, c == marked) for c in frame) + "</tr>"
-            for at in range(len(frame))
+            "<tr>" + "".join(_cell(cells[i], c in prose, c == marked) for c, cells in texts.items()) + "</tr>"
+            for i in range(len(frame))
         )
-        below = f"<figcaption>{html.escape(caption)}</figcaption>" if caption else ""
-        block = (
-            f"<figure class=table><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{below}</figure>"
-        )
-        self.blocks.append(_folded(block, fold))
+        table = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+        self._figure(table, caption, fold, False, " class=table")
 
     def figure(self, figure: go.Figure, caption: str, fold: str | None = None, opened: bool = False) -> None:
         """An interactive figure; plotly.js and the colors of all figures are put into the page once."""
-        self.block(_chart(figure), caption, fold, opened)
+        import plotly.graph_objects as go
 
-    def figures(self, figures: Mapping[str, go.Figure], caption: str) -> None:
-        """Figures of which the reader sees one at a time, chosen by buttons with these labels."""
-        self.block(switch({label: _chart(figure) for label, figure in figures.items()}), caption)
+        # "</" inside a script would end it, whatever a token or a model's name holds.
+        data = go.Figure(figure).update_layout(template=None).to_json().replace("<", "\\u003c")
+        height = f' style="height:{figure.layout.height}px"' if figure.layout.height else ""
+        chart = f"<div class=chart{height}></div><script type='application/json'>{data}</script>"
+        self._figure(chart, caption, fold, opened)
 
     def block(self, block: Block, caption: str, fold: str | None = None, opened: bool = False) -> None:
         """Any other piece, such as colored tokens; circuitsvis is put into the page once.
@@ -120,8 +100,14 @@ class Page:
         `fold` as in `table`; `opened` shows it at the start.
         """
         self.circuits |= block.circuits
-        figure = f"<figure>{block.html}<figcaption>{html.escape(caption)}</figcaption></figure>"
-        self.blocks.append(_folded(figure, fold, opened))
+        self._figure(block.html, caption, fold, opened)
+
+    def _figure(self, inner: str, caption: str, fold: str | None, opened: bool, kind: str = "") -> None:
+        below = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
+        figure = f"<figure{kind}>{inner}{below}</figure>"
+        if fold is not None:
+            figure = f"<details{' open' * opened}><summary>{escape(fold)}</summary>{figure}</details>"
+        self.blocks.append(figure)
 
     def html(self) -> str:
         """The whole page."""
@@ -132,45 +118,24 @@ class Page:
         settings = {name: theme.to_plotly_json() for name, theme in themes.items()} | {"config": CONFIG}
         script = f"const SETTINGS = {json.dumps(settings)};\n{read('page.js')}\n{read('blocks.js')}\nready(document);"
         bundle = f"<script>{circuitsvis()}</script>" if self.circuits else ""
-        title = html.escape(self.title)
-        links = [f'<a href="#section-{at}">{html.escape(text)}</a>' for at, text in enumerate(self.sections, start=1)]
-        nav = f"<nav>{''.join(links)}</nav>\n" if self.contents else ""
+        links = "".join(f'<a href="#section-{i}">{escape(text)}</a>' for i, text in enumerate(self.sections, start=1))
+        nav = f"<nav>{links}</nav>\n" if self.contents else ""
         return (
-            '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-            '<meta name="viewport" content="width=device-width, initial-scale=1">'
-            f"<title>{title}</title><style>{css}</style>"
-            f"<script>{get_plotlyjs()}</script>{bundle}</head>\n<body><main><h1>{title}</h1>\n"
-            + nav
+            f"{page_head(self.title, css)}<script>{get_plotlyjs()}</script>{bundle}</head>\n"
+            f"<body><main><h1>{escape(self.title)}</h1>\n{nav}"
             + "\n".join(self.blocks)
             + f"\n</main><script>{script}</script></body></html>\n"
         )
 
     def write(self, path: str | os.PathLike[str]) -> Path:
-        """Write the page; a reader sees the whole file or the old one."""
+        """Write the page; a reader sees the whole file or the old one. Raises OSError."""
         return write_text(file_path("path", path), self.html())
 
 
 def _cell(text: str, prose: bool, marked: bool) -> str:
     """A cell of a table; what follows its first line stands below it in small print."""
     kind = " class=prose" if prose else ""
-    mark = f' data-mark="{html.escape(text)}"' if marked else ""
+    mark = f' data-mark="{escape(text)}"' if marked else ""
     first, _, more = text.partition("\n")
-    below = f"<small>{html.escape(more)}</small>" if more else ""
-    return f"<td{kind}{mark}>{html.escape(first)}{below}</td>"
-
-
-def _folded(block: str, line: str | None, opened: bool = False) -> str:
-    """A block behind a line that a reader opens; as it is without one."""
-    if line is None:
-        return block
-    return f"<details{' open' * opened}><summary>{html.escape(line)}</summary>{block}</details>"
-
-
-def _chart(figure: go.Figure) -> Block:
-    import plotly.graph_objects as go
-
-    bare = go.Figure(figure).update_layout(template=None)
-    # "</" inside a script would end it, whatever a token or a model's name says.
-    data = bare.to_json().replace("<", "\\u003c")
-    height = f' style="height:{figure.layout.height}px"' if figure.layout.height else ""
-    return Block(f"<div class=chart{height}></div><script type='application/json'>{data}</script>")
+    below = f"<small>{escape(more)}</small>" if more else ""
+    return f"<td{kind}{mark}>{escape(first)}{below}</td>"

@@ -278,7 +278,7 @@ def test_hostile_tokens_stay_text_in_a_browser(browser, tmp_path):
     page = Page("hostile")
     for block in blocks:
         page.block(block, HOSTILE[1])
-    page.figures({HOSTILE[1]: p.plot(), "</button>": p.plot(term="bias")}, HOSTILE[0])
+    page.figure(p.plot(), HOSTILE[0])
     path = page.write(tmp_path / "page.html")
     with browser.open(path) as opened:
         opened.scroll()

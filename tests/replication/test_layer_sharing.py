@@ -11,9 +11,10 @@ from scipy import stats
 
 import layerdiv_tl as ld
 from layerdiv_tl.studies.study import Study
+from layerdiv_tl.views.findings import layer_sharing_findings, study_findings
 from layerdiv_tl.views.page import Page
-from layerdiv_tl.views.report import _reuse, findings, study_page
-from layerdiv_tl.views.reuse_table import reuse_findings, reuse_table
+from layerdiv_tl.views.report import _layer_sharing, study_page
+from layerdiv_tl.views.tables import layer_sharing_table
 
 TERMS = {("squared", "accuracy"): 100, ("paper", "loss"): 100, ("paper", "bias"): 100, ("paper", "zero_bias"): 100}
 TERMS |= {("squared", f"diversity{kind}"): 1 for kind in ("", "_centered", "_logit", "_logit_centered")}
@@ -239,7 +240,7 @@ def test_models_of_the_zoo(real):
 def test_the_report_shows_pairs(real):
     """The table and its two sentences hold the frame's numbers, and are left out where nothing is reused."""
     frame = real.layer_sharing()
-    shown = reuse_table(frame)
+    shown = layer_sharing_table(frame)
     for (_, row), text in zip(frame.iterrows(), shown.to_dict("records"), strict=True):
         assert text["reuses layers"] == f"{row['model']}\nagainst {row['baseline']}"
         assert float(text["diversity, centered"].split("\n")[0]) == pytest.approx(
@@ -247,8 +248,8 @@ def test_the_report_shows_pairs(real):
         )
         ends = text["|L|² × diversity, raw"].partition("\n")[2]
         assert bool(ends) == np.isfinite(row["diversity_logit_ratio_low"])
-    said = list(reuse_findings(frame))
-    assert [sentence in list(findings(real)) for sentence in said] == [True, True]
+    said = list(layer_sharing_findings(frame))
+    assert [sentence in list(study_findings(real)) for sentence in said] == [True, True]
     points = frame.set_index("matched_on").eval("accuracy - accuracy_plain")["same depth"]
     assert said[1].endswith(f"{abs(points):.1f} points {'less' if points < 0 else 'more'} accuracy.")
     page = study_page(real).html()
@@ -256,19 +257,19 @@ def test_the_report_shows_pairs(real):
     without = real.metrics["model"] != "zoo/d4-shared"
     cells = tuple(c for c in real.cells if c["settings"]["model"] != "zoo/d4-shared")
     bare = Page("nothing is reused")
-    _reuse(bare, replace(real, metrics=real.metrics[without], cells=cells), "sublayer")
+    _layer_sharing(bare, replace(real, metrics=real.metrics[without], cells=cells), "sublayer")
     assert not bare.blocks
 
 
 def test_sentences_on_several_pairs():
     """Over seeds where there are seeds; of several pairs their geometric mean, and from where to where."""
     frame = zoo().layer_sharing()
-    first = next(reuse_findings(frame))
+    first = next(layer_sharing_findings(frame))
     assert first.startswith("d8-shared, which reuses layers, has ")
     assert "of d4, with as many parameters" in first
     assert "] times the centered diversity" in first
     pairs = frame[frame["interval_over"] == "tasks"]
-    several = next(reuse_findings(pairs))
+    several = next(layer_sharing_findings(pairs))
     ratio = stats.gmean(pairs.query("matched_on == 'same parameters'")["diversity_centered_ratio"])
     assert float(several.split()[5]) == pytest.approx(ratio, rel=0.01)
     assert "(3 pairs: " in several

@@ -11,7 +11,7 @@ from scipy import stats
 
 import layerdiv_tl as ld
 from layerdiv_tl.views.page import Page
-from layerdiv_tl.views.report import _over_seeds, study_page
+from layerdiv_tl.views.report import _claims_over_seeds, study_page
 from tests.replication.test_claims import curves, planted
 
 KEYS = ["number", "variant"]
@@ -235,5 +235,5 @@ def test_the_report_shows_claims_over_seeds(zoo):
     two = zoo.metrics["model"].isin(["zoo/d1", "zoo/d1-seed1"])
     cells = tuple(c for c in zoo.cells if c["settings"]["model"] in ("zoo/d1", "zoo/d1-seed1"))
     bare = Page("two seeds")
-    _over_seeds(bare, replace(zoo, metrics=zoo.metrics[two], cells=cells), "sublayer")
+    _claims_over_seeds(bare, replace(zoo, metrics=zoo.metrics[two], cells=cells), "sublayer")
     assert not bare.blocks

@@ -150,7 +150,7 @@ def test_the_report_keeps_estimates_of_other_settings_apart(study):
     frame = kept(several)
     assert frame.groupby(["model", "task", "term", "estimator", "settings"]).size().max() == 1
     page = Page("information")
-    report._informed(page, several)
+    report._information(page, several)
     assert "n_contrasts=2" in page.html()
     one = several.information("gaussian", tasks=TASKS[0], n_contrasts=1, n_permutations=8, n_resamples=11)
     with pytest.raises(ld.InputError, match="no estimate of these models"):

@@ -18,7 +18,7 @@ from layerdiv_tl.depth.layer_maps import LayerMaps
 from layerdiv_tl.depth.residual_norms import ResidualNorms
 from layerdiv_tl.depth.skipping import Skip
 from layerdiv_tl.studies.depth_study import Analysis, DepthStudy
-from layerdiv_tl.views.depth_page import depth_findings
+from layerdiv_tl.views.findings import depth_findings
 from tests.conftest import llama
 from tests.studies.test_study import words  # noqa: F401  (words is a fixture)
 

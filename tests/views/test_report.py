@@ -12,7 +12,9 @@ import layerdiv_tl as ld
 from layerdiv_tl.cli import main
 from layerdiv_tl.studies.runner import run_study
 from layerdiv_tl.views import style
-from layerdiv_tl.views.report import claims_table, command_of, findings, module_table, study_page
+from layerdiv_tl.views.findings import study_findings
+from layerdiv_tl.views.report import command_of, study_page
+from layerdiv_tl.views.tables import claims_table, module_table
 from tests.conftest import llama
 from tests.studies.test_study import rows, words  # noqa: F401  (words is a fixture)
 
@@ -37,7 +39,7 @@ def numbers(text):
 
 def test_sentences_hold_the_frames_numbers(study):
     """Each figure in a sentence, computed a second time."""
-    said = list(findings(study))
+    said = list(study_findings(study))
     summary, totals = study.summary(), study.totals().query("unit == 'sublayer'")
     accuracy, chance = numbers(said[0])[:2]
     assert accuracy == pytest.approx(100 * summary["accuracy"].mean(), abs=0.06)
@@ -104,13 +106,13 @@ def test_answers_and_baselines(study, words):  # noqa: F811
         assert row["bag_of_words_low"] <= row["bag_of_words"] <= row["bag_of_words_high"]
     few = run_study({"m": ld.load_model(llama(), tokenizer=words)}, rows(6))
     assert np.isnan(few.summary()["bag_of_words"]).all()
-    assert "word counts" not in next(findings(few))
+    assert "word counts" not in next(study_findings(few))
 
 
 def test_a_reason_is_given_only_where_it_holds(study):
     """MSE that is far from the uniform prediction's is not called nearly uniform."""
-    assert "nearly uniform" not in " ".join(findings(far(study, 0.05)))
-    assert "nearly uniform" in " ".join(findings(far(study, 0.249)))
+    assert "nearly uniform" not in " ".join(study_findings(far(study, 0.05)))
+    assert "nearly uniform" in " ".join(study_findings(far(study, 0.249)))
 
 
 def far(study, mse):

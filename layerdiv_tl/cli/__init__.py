@@ -1,0 +1,36 @@
+"""The command line: arguments and printing, nothing else."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from .._signals import Terminated, terminable
+from ..errors import InputError
+from .parser import make_parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run `layerdiv`; returns the exit code: 0 done, 1 failed, 2 bad usage, 130 or 143 stopped by a signal."""
+    options = make_parser().parse_args(arguments)
+    for stream in (sys.stdout, sys.stderr):  # a terminal or file that cannot show Σ gets a question mark
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+    try:
+        with terminable():
+            return options.run(options)
+    except BrokenPipeError:  # the reader (head, say) closed the pipe
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except InputError as error:
+        print(f"layerdiv: {error}", file=sys.stderr)
+    except KeyboardInterrupt as stop:
+        print("layerdiv: stopped.", file=sys.stderr)
+        return 143 if isinstance(stop, Terminated) else 130
+    except Exception as error:
+        if os.environ.get("LAYERDIV_DEBUG"):
+            raise
+        reason = " ".join(str(error).split())
+        print(f"layerdiv: {type(error).__name__}: {reason} (set LAYERDIV_DEBUG=1 to see where).", file=sys.stderr)
+    return 1

@@ -1,0 +1,287 @@
+"""The commands of `layerdiv`: arguments in, a call, what to print. Each loads only what it needs."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from ..errors import InputError
+from .printing import (
+    print_claims,
+    print_failures,
+    print_findings,
+    print_information,
+    print_json,
+    print_profile,
+    print_progress,
+    print_table,
+    print_wrapped,
+)
+
+
+def run_demo(options: argparse.Namespace) -> int:
+    """The default model on the sample tasks."""
+    out = _made_folder(options.out, Path(_named(options.out, "a folder")), "a folder")
+
+    from ..model.load import load_model
+    from ..studies.runner import run_study
+    from ..tasks.task import SAMPLE_TASKS
+    from ..views.findings import study_findings
+    from ..views.frames import write_study_frames
+    from ..views.tables import module_table
+
+    print_progress("Loading the default model …")
+    model = load_model()
+    print_progress(f"Decomposing {model.name} on {' and '.join(SAMPLE_TASKS)} …")
+    study = run_study(model, list(SAMPLE_TASKS), out=out)
+    write_study_frames(study, out)
+    page = study.report(out / "index.html")
+    if options.json:
+        print_json({"model": model.provenance, "tasks": study.summary().to_dict("records"), "page": str(page)})
+        return 0
+    for name in SAMPLE_TASKS:
+        print(f"\n{name}, {model.name}, squared logits\n{module_table(study, model.name, name).to_string(index=False)}")
+    print()
+    print_findings(study_findings(study))
+    print(f"Open {page} in a browser; frames (CSV) lie next to it, and the study itself: ld.Study.load({str(out)!r}).")
+    return 0
+
+
+def run_run(options: argparse.Namespace) -> int:
+    """Models × tasks."""
+    from ..studies.runner import run_study
+
+    names = ("template", "shots", "seed", "train", "multi_token", "chat", "keep_text", "batch_tokens", "workers")
+    study = run_study(
+        options.model,
+        options.task,
+        tuple(options.unit or ("sublayer",)),
+        options.limit,
+        _named(options.out, "a folder"),
+        options.data,
+        load=_load_options(options),
+        **{name: getattr(options, name) for name in names},
+    )
+    rows: list[Any] = []
+    bits: list[Any] = []
+    failures = list(study.failures)
+    if os.environ.get("RANK", "0") != "0":  # of the processes of one launch, one prints
+        return print_failures(failures)
+    for unit in study.metrics["unit"].unique():
+        table = study.table(unit, intervals=not options.json).stack("quantity", future_stack=True)
+        rows += table.reset_index().assign(unit=unit).to_dict("records")
+        if not options.json:
+            print(f"\nunit {unit}; accuracy, MSE, uniform and bias in hundredths\n{table.to_string()}")
+    for unit in study.metrics["unit"].unique() if options.information else ():
+        try:
+            frame = study.information(options.information, unit)
+        except InputError as error:  # what was measured is printed all the same
+            failures.append(f"information at unit {unit}: {error}")
+            continue
+        failures += frame.attrs["left_out"]
+        bits += frame.to_dict("records")
+        if not options.json:
+            print_information(frame, unit)
+    if options.json:
+        information = {"information": bits} if options.information else {}
+        print_json({"rows": rows, **information, "failures": failures, "out": options.out})
+    return print_failures(failures)
+
+
+def run_depth(options: argparse.Namespace) -> int:
+    """The standard depth analyses."""
+    from ..studies import depth_study
+    from ..views.findings import depth_findings
+    from ..views.frames import write_depth_frames
+
+    out, texts = Path(_named(options.out, "a folder")), None
+    if options.text is not None:
+        texts = [text.strip() for text in re.split(r"\n\s*\n", _read_file("--text", options.text)) if text.strip()]
+        if not texts:
+            raise InputError(f"--text {options.text} is empty: give a file with texts.")
+    names = ("data", "limit", "drop", "part", "score", "ask", "questions", "multi_token", "seed", "batch_tokens")
+    study = depth_study.run_depth(
+        options.model or "default",
+        options.task,
+        texts,
+        out,
+        load=_load_options(options),
+        **{name: getattr(options, name) for name in names},
+    )
+    write_depth_frames(study, out)
+    page = study.report(out / "depth.html")
+    claims, findings = study.claims(), list(depth_findings(study))
+    if options.json:
+        record = {"claims": claims.to_dict("records"), "findings": findings}
+        print_json(record | {"failures": study.failures, "page": str(page)})
+    else:
+        print_findings(findings)
+        print_claims(claims)
+        print(f"\nOpen {page} in a browser; frames (CSV) and plans lie in {out / 'depth'}.")
+        print(f"In Python: ld.DepthStudy.load({str(out)!r}).")
+    return print_failures(study.failures)
+
+
+def run_zoo(options: argparse.Namespace) -> int:
+    """The whole experiment on the zoo."""
+    from ..replication import zoo_experiment
+    from ..views.findings import study_findings
+
+    out = _named(options.out, "a folder")
+    study = zoo_experiment.run_zoo(out, options.model, workers=options.workers, say=print_progress)
+    page = study.report(Path(out) / "index.html")
+    claims = study.claims()
+    if options.json:
+        print_json({"claims": claims.to_dict("records"), "failures": study.failures, "page": str(page)})
+    else:
+        print_findings(study_findings(study))
+        print_claims(claims)
+        print(f"\nOpen {page} in a browser. In Python: ld.Study.load({out!r}).")
+    return print_failures(study.failures)
+
+
+def run_report(options: argparse.Namespace) -> int:
+    """The page of a study, or of depth analyses alone."""
+    from ..studies.depth_study import DepthStudy
+    from ..studies.study import Study
+
+    out = _named(options.out, "a file")
+    try:
+        study: Study | DepthStudy = Study.load(*options.folders)
+    except InputError:
+        if not all(map(os.path.isdir, options.folders)) or (depth := DepthStudy.collect(options.folders)) is None:
+            raise
+        study = depth
+    print(study.report(out))
+    return 0
+
+
+def run_profile(options: argparse.Namespace) -> int:
+    """The explorer of one text, and its numbers."""
+    text, out = _text(options), Path(options.out)
+    if not options.out.strip() or out.is_dir():
+        raise InputError(f"--out {options.out!r} names no file: give one, or leave the option out.")
+    _made_folder(options.out, out.parent, "a file")
+
+    from ..model.load import load_model
+    from ..views.explorer import explore
+    from ..views.profile_numbers import profile_at, profile_record
+
+    print_progress(f"Loading {'the default model' if options.model == 'default' else options.model} …")
+    source = None if options.model == "default" else options.model
+    model = load_model(source, dtype=options.dtype, trust_remote_code=options.trust_remote_code)
+    print_progress(f"Decomposing {model.name} on the text …")
+    explorer = explore(model, text)
+    numbers = profile_record(profile_at(explorer, options.unit))
+    print_progress("Looking up what components promote, writing the page …")
+    page = explorer.save(out)
+    if options.json:
+        print_json({"model": model.provenance, **numbers, "page": str(page)})
+    else:
+        print_profile(model.name, numbers)
+        print(f"\nOpen {page} in a browser.")
+    return 0
+
+
+def run_tasks(options: argparse.Namespace) -> int:
+    """The tasks by name."""
+    from ..replication.paper_models import task_records
+
+    records = task_records()
+    if options.json:
+        print_json(records)
+        return 0
+    columns = ("name", "rows", "options", "templates", "license", "asks", "source")
+    rows = [
+        {key: ", ".join(map(str, x)) if isinstance(x := record[key], list) else str(x) for key in columns}
+        for record in records
+    ]
+    print_wrapped(
+        "ld.task(NAME) renders one, layerdiv run --task NAME uses it; rows from Hugging Face can come from a folder "
+        "(data=DIR, --data DIR)."
+    )
+    print()
+    print_table(rows, right=("rows",))
+    return 0
+
+
+def run_models(options: argparse.Namespace) -> int:
+    """The models of the papers."""
+    from ..replication.paper_models import catalog
+
+    entries = catalog()
+    if options.json:
+        print_json([entry.record() for entry in entries])
+        return 0
+    rows = [
+        {
+            "name": entry.name,
+            "size": f"{n / 1e6:.0f}M" if (n := entry.parameters) < 1e9 else f"{n / 1e9:.3g}B",
+            "components": str(entry.components),
+            "bf16 GB": f"{entry.gigabytes:.3g}",
+            "license": entry.license,
+            "loading": entry.loading,
+        }
+        for entry in entries
+    ]
+    print_wrapped(
+        "ld.load_model(NAME) loads one, layerdiv run --model NAME decomposes it (gated: log in to Hugging Face and "
+        "accept its conditions first)."
+    )
+    print()
+    print_table(rows, right=("size", "components", "bf16 GB"))
+    for note in dict.fromkeys(entry.note for entry in entries if entry.note):
+        print()
+        print_wrapped(note)
+    return 0
+
+
+def _named(out: Any, kind: str) -> str:
+    """The value of --out; Path("") would be the current folder. Raises InputError where it is blank."""
+    if not isinstance(out, str) or not out.strip():  # argparse makes a list of --out=--
+        raise InputError(f"--out {out!r} names nothing: give {kind}.")
+    return out
+
+
+def _made_folder(out: str, folder: Path, kind: str) -> Path:
+    """A folder, made before the work begins. Raises InputError where it cannot be made."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--out {out} cannot be made ({error.strerror}): give {kind} of yours.") from error
+    return folder
+
+
+def _load_options(options: argparse.Namespace) -> dict[str, Any]:
+    """Options for `load_model`, those given only."""
+    names = ("dtype", "device_map", "trust_remote_code")
+    return {name: value for name in names if (value := getattr(options, name))}
+
+
+def _text(options: argparse.Namespace) -> str:
+    """The text to profile: as given, from a file, or from the standard input. Raises InputError for none."""
+    try:
+        if options.file is not None:
+            text = _read_file("--file", options.file)
+        else:
+            text = sys.stdin.buffer.read().decode("utf-8") if options.text == "-" else options.text
+        text.encode("utf-8")
+    except UnicodeError as error:
+        raise InputError("the text is not UTF-8: convert it first, for example with iconv.") from error
+    if not text.strip():
+        raise InputError("the text is empty: give at least two tokens of text.")
+    # What ends the last line of a file, or what echo adds, is not part of the text.
+    return text if options.text not in (None, "-") else text.removesuffix("\n").removesuffix("\r")
+
+
+def _read_file(option: str, name: str) -> str:
+    try:
+        return Path(name).read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{option} {name} cannot be read ({error.strerror}): check the path.") from error
+    except UnicodeError as error:
+        raise InputError(f"{option} {name} is not UTF-8: convert it first, for example with iconv.") from error

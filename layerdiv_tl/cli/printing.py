@@ -1,0 +1,134 @@
+"""What the command line prints: tables that fit the terminal, sentences, JSON; progress and failures on stderr."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def print_progress(line: str) -> None:
+    """One line on stderr for a step that takes a while."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def print_failures(failures: Iterable[str]) -> int:
+    """Sentences on what failed, on stderr; returns the exit code."""
+    failures = list(failures)
+    for failure in failures:
+        print(f"layerdiv: {failure}", file=sys.stderr)
+    return 1 if failures else 0
+
+
+def print_json(value: object) -> None:
+    """A value as JSON; what is not finite is null."""
+    print(json.dumps(_without_nan(value), indent=1, default=float))
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_nan(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def print_findings(sentences: Iterable[str]) -> None:
+    """What the numbers show, as a list."""
+    for line in sentences:
+        print(textwrap.fill(f"* {line}", max(_width(), 40), subsequent_indent="  "))
+    print()
+
+
+def print_claims(claims: pd.DataFrame) -> None:
+    """A line for every variant of a claim."""
+    from ..views.tables import claim_name, interval
+
+    for row in claims.to_dict("records"):
+        ends = interval(row["low"], row["high"], ".2f")
+        number = f"{row['estimate']:.2f} {ends}".rstrip() if math.isfinite(row["estimate"]) else "–"
+        print(f"{claim_name(row)}: {row['verdict']}, {number}")
+
+
+def print_information(frame: pd.DataFrame, unit: str) -> None:
+    """The terms of Eq. 13, a row per model, task and estimator; below, what makes an estimate doubtful."""
+    estimates = ["model", "task", "estimator"]
+    wide = frame.pivot(index=estimates, columns="term", values="bits")
+    print(f"\nunit {unit}; bits\n{wide[list(frame['term'].unique())].to_string(float_format='%.3g')}")
+    for row in frame.drop_duplicates(estimates).query("doubts != ''").to_dict("records"):
+        doubts = str(row["doubts"]).replace("\n", " ")
+        print(f"{row['model']} on {row['task']}, {row['estimator']}: {doubts}")
+
+
+def print_profile(model: str, numbers: Mapping[str, Any]) -> None:
+    """The headline numbers of a text (`profile_record`), and its hardest tokens."""
+    from ..views.html import quoted
+
+    n = numbers
+    print(f"{model}: {n['tokens']} tokens, {n['components']} components, mean loss {n['loss']:.4g} nats")
+    gaps = f"{n['absolute_gap']:.1e} logits, {n['identity_gap']:.1e} of Σ|u|"
+    print(f"  components sum to the logits: largest gap {gaps}")
+    print(
+        f"  net {n['net']:.4g} = bias {n['bias']:.4g} − diversity {n['diversity']:.4g}   (logits²; identity to "
+        f"{n['theorem_gap']:.0e})"
+    )
+    print(
+        f"  centered: {n['net_centered']:.4g} = {n['bias_centered']:.4g} − {n['diversity_centered']:.4g}   "
+        f"({n['shift_share']:.1%} of raw diversity is a shift that softmax cannot see)\n"
+    )
+    rows = [
+        {
+            "position": str(row["position"]),
+            # A terminal obeys what is not printable.
+            "token": "".join(c if c.isprintable() else ascii(c)[1:-1] for c in quoted(row["token"])),
+            "loss": f"{row['loss']:.3g}",
+            "raised by": ", ".join(label for label, _ in row["raised"]),
+            "lowered by": ", ".join(label for label, _ in row["lowered"]),
+        }
+        for row in n["hardest"]
+    ]
+    print_table(rows, right=("position", "loss"))
+
+
+def print_wrapped(text: str) -> None:
+    """A paragraph in lines that fit the terminal."""
+    print(textwrap.fill(text, max(_width(), 40), break_long_words=False, break_on_hyphens=False))
+
+
+def print_table(rows: Sequence[Mapping[str, str]], right: Sequence[str] = ()) -> None:
+    """Aligned columns under their names; cells wrap at spaces, in as few lines as fit the terminal."""
+    texts = {name: [name, *(row[name] for row in rows)] for name in rows[0]}
+    widths = {name: max(map(len, column)) for name, column in texts.items()}
+    words = {name: max(len(word) for text in column for word in text.split()) for name, column in texts.items()}
+
+    @functools.cache
+    def wrapped(name: str, width: int) -> list[list[str]]:
+        return [textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) for text in texts[name]]
+
+    def count_lines(widths: Mapping[str, int]) -> int:
+        return sum(max(map(len, row)) for row in zip(*(wrapped(*column) for column in widths.items()), strict=True))
+
+    while sum(widths.values()) + 2 * (len(widths) - 1) > _width():
+        narrower = [widths | {name: widths[name] - 1} for name in widths if widths[name] > words[name]]
+        if not narrower:  # the terminal is too narrow for the table, and no word is ever cut
+            break
+        widths = min(narrower, key=lambda tried: (count_lines(tried), max(tried.values())))
+    for row in zip(*(wrapped(*column) for column in widths.items()), strict=True):
+        for line in zip_longest(*row, fillvalue=""):
+            cells = zip(widths, line, strict=True)
+            aligned = [text.rjust(widths[name]) if name in right else text.ljust(widths[name]) for name, text in cells]
+            print("  ".join(aligned).rstrip())
+
+
+def _width() -> int:
+    """How many columns there are: the terminal's, COLUMNS, or 100 where the output goes into a pipe or file."""
+    return shutil.get_terminal_size((100, 24)).columns

@@ -1,0 +1,229 @@
+"""The tables of reports, as text: claims, modules, layer sharing, depth analyses, and what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..components import Unit
+from ..depth.agreement import Agreement
+from ..depth.pruning import DropPlan
+from ..errors import InputError
+from ..studies.depth_study import DepthStudy
+from ..studies.study import Study
+from . import style
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Column of `Agreement.correlations` -> the measure in words.
+MEASURES = {
+    "diversity": "raw diversity",
+    "diversity_centered": "centered diversity",
+    "net": "net",
+    "relevancy": "relevancy",
+    "relative_norm": "relative norm",
+    "block_influence": "block influence",
+}
+# Ratio of `Study.layer_sharing` -> heading.
+_RATIOS = {
+    "diversity": "diversity, raw",
+    "diversity_centered": "diversity, centered",
+    "diversity_logit": "|L|² × diversity, raw",
+    "diversity_logit_centered": "|L|² × diversity, centered",
+}
+# Column of `Study.modules` -> heading.
+_MODULES = {
+    "module": "module",
+    "members": "members",
+    "share": "share of members",
+    "bias": "bias",
+    "diversity": "diversity",
+    "net": "net",
+    "bias_centered": "bias, centered",
+    "diversity_centered": "diversity, centered",
+    "net_centered": "net, centered",
+}
+
+
+def interval(low: float, high: float, form: str = ".3g", none: str = "") -> str:
+    """The ends of an interval in brackets; `none` where there is no interval.
+
+    >>> interval(0.1, 0.25), interval(float("nan"), float("nan"), none="(no interval)")
+    ('[0.1, 0.25]', '(no interval)')
+    """
+    return f"[{low:{form}}, {high:{form}}]" if np.isfinite(low) else none
+
+
+def estimate(row: Mapping[Any, Any], name: str, low: str = "", high: str = "", form: str = ".3g") -> str:
+    """A column of a row, with the ends of its interval on the line below; – where there is no number.
+
+    >>> estimate({"net": 1.0, "net_low": 0.5, "net_high": 1.5}, "net")
+    '1\\n[0.5, 1.5]'
+    """
+    if not np.isfinite(row[name]):
+        return "–"
+    ends = interval(row[low or f"{name}_low"], row[high or f"{name}_high"], form)
+    return f"{row[name]:{form}}" + (f"\n{ends}" if ends else "")
+
+
+def claim_name(row: Mapping[Any, Any]) -> str:
+    """A claim's number, the claim, and the variant of it where it has several."""
+    return f"{row['number']}. {row['claim']}" + (f" ({row['variant']})" if row["variant"] else "")
+
+
+def claims_table(claims: pd.DataFrame) -> pd.DataFrame:
+    """The claims: one row each, the verdict next to its rationale."""
+    return _frame(
+        {
+            "claim": f"{claim_name(row)}\n{row['rationale']}",
+            "verdict": row["verdict"],
+            "estimate": estimate(row, "estimate", "low", "high"),
+            "null": style.number(row["null"]) if np.isfinite(row["null"]) else "–",
+            "p": f"{row['p']:.3f}" if np.isfinite(row["p"]) else "–",
+        }
+        for row in claims.to_dict("records")
+    )
+
+
+def module_table(study: Study, model: str, task: str, unit: Unit = "sublayer") -> pd.DataFrame:
+    """Bias, diversity and net of every module of one cell and in all, raw and centered."""
+    import pandas as pd
+
+    frame = study.modules(unit)
+    frame = frame[(frame["model"] == model) & (frame["task"] == task)][list(_MODULES)]
+    both = pd.concat([frame, frame.drop(columns="module").sum().to_frame().T.assign(module="all")], ignore_index=True)
+    both["module"] = [style.MODULE_NAME.get(name, name) for name in both["module"]]
+    both["members"] = both["members"].astype(int)
+    for column in both.columns[2:]:
+        both[column] = [f"{x:.1%}" if column == "share" else style.number(x) for x in both[column]]
+    return both.rename(columns=_MODULES)
+
+
+def layer_sharing_table(frame: pd.DataFrame) -> pd.DataFrame:
+    """Models that reuse layers and their baselines (`Study.layer_sharing`): a row for each pair."""
+    return _frame(
+        {
+            "reuses layers": f"{row['model']}\nagainst {row['baseline']}",
+            "matched on": f"{row['matched_on']}\n{row['members']} members against {row['members_baseline']}",
+            "accuracy, %": f"{row['accuracy']:.1f}\nagainst {row['accuracy_plain']:.1f}",
+            **{heading: estimate(row, f"{name}_ratio") for name, heading in _RATIOS.items()},
+            "interval over": f"{row['n']} {row['interval_over'].removesuffix('s') + 's' * (row['n'] != 1)}",
+        }
+        for row in frame.to_dict("records")
+    )
+
+
+def model_table(study: Study, unit: Unit) -> pd.DataFrame:
+    """The models of a study (Table 4): parameters, members, dtype."""
+    frame = study.models(unit)
+    frame["parameters"] = [f"{n:,}" for n in frame["parameters"]]
+    frame["reuses"] = ["yes" if reuses else "no" for reuses in frame["reuses"]]
+    return frame.rename(columns={"reuses": "reuses layers"})
+
+
+def quantity_table(study: Study, unit: Unit, quantity: str) -> pd.DataFrame:
+    """One quantity of `Study.table`, a row per model, with the baselines it is compared with."""
+    frame = study.table(unit, intervals=True)[quantity].replace({"nan": "–", "": "–"})
+    if quantity == "accuracy":
+        of_task = study.summary(unit).groupby("task", sort=False)[["chance", "bag_of_words"]].mean() * 100
+        frame.loc["guessing"] = of_task["chance"].map(style.number)
+        frame.loc["bag of words"] = of_task["bag_of_words"].map(style.number)
+        frame = frame.fillna("").replace({"nan": "–"})
+    if quantity in ("MSE", "bias"):
+        frame.loc["uniform prediction"] = study.table(unit)["uniform"].max().map(style.number)
+    frame = frame.replace(r" \[", "\n[", regex=True)
+    return frame.rename_axis("model").reset_index()
+
+
+def source_table(study: Study) -> pd.DataFrame:
+    """A row for every task and place its rows came from."""
+    return _frame(
+        {
+            "task": cell["settings"]["task"],
+            "options": ", ".join(option.strip() for option in cell["settings"]["options"]),
+            "rows from": cell["source"],
+            "license": cell["license"],
+            "dropped": cell["dropped"],
+            "template": " ".join(cell["settings"]["template"].split()),
+        }
+        for cell in study.cells
+    ).drop_duplicates(ignore_index=True)
+
+
+def cell_table(study: Study) -> pd.DataFrame:
+    """A row for every cell: settings, and hashes of prompts and weights."""
+    return _frame(
+        {name: cell["settings"][name] for name in ("model", "task", "unit", "rows")}
+        | {
+            "cut short": cell["truncated"],
+            "shots": cell["settings"]["shots"],
+            "prompts": cell["settings"]["prompts"][:10],
+            "weights": cell["settings"]["fingerprint"][:10],
+            "dtype": cell["settings"]["dtype"],
+            "finished": cell["finished"][:16].replace("T", " "),
+        }
+        for cell in study.cells
+    )
+
+
+def analysis_table(depth: DepthStudy) -> pd.DataFrame:
+    """A row for every depth analysis: on what, with what, when."""
+    return _frame(
+        {
+            "model": a.model,
+            "analysis": a.name.replace("_", " "),
+            "dataset": a.dataset,
+            "weights": a.about["settings"]["weights"][:10],
+            "dtype": a.about["settings"]["dtype"],
+            "layerdiv_tl": a.about["versions"]["layerdiv_tl"],
+            "seconds": a.about["seconds"],
+            "finished": a.about["finished"][:16].replace("T", " "),
+        }
+        for a in depth.analyses
+    )
+
+
+def agreement_table(agreement: Agreement) -> pd.DataFrame:
+    """Spearman's ρ of every direct measure with the loss that removal costs, over all sublayers."""
+    table = agreement.correlations().query("effect == 'loss' and kind == 'all'")
+    try:
+        needed = agreement.stability().drop_duplicates("quantity").set_index("quantity")["rows_needed"].to_dict()
+    except InputError:  # too few rows to halve
+        needed = {}
+    rows = [
+        {
+            "measure": MEASURES[row["measure"]],
+            "ρ": f"{row['correlation']:.2f}",
+            "corrected": f"{row['corrected']:.2f}" if np.isfinite(row["corrected"]) else "–",
+            "over resampled rows": interval(row["spread_low"], row["spread_high"], ".2f", "(no interval)"),
+            "over components": interval(row["low_components"], row["high_components"], ".2f", "(no interval)"),
+            "less that of influence": estimate(row, "better", form="+.2f"),
+            "rows for a stable rank": _rows_needed(needed.get(row["measure"], np.nan)),
+        }
+        for row in table.to_dict("records")
+    ]
+    own = {"measure": "the loss itself", "rows for a stable rank": _rows_needed(needed.get("loss", np.nan))}
+    return _frame([*rows, dict.fromkeys(rows[0], "–") | own] if rows else [own])
+
+
+def plan_table(plan: DropPlan) -> pd.DataFrame:
+    """Loss and accuracy without the components that each plan drops."""
+    headings = {"loss": "loss", "loss_growth": "growth of the loss", "accuracy": "accuracy"}
+    return _frame(
+        {"plan": row["plan"], "dropped": row["dropped"]}
+        | {heading: estimate(row, name) for name, heading in headings.items()}
+        for row in plan.frame().to_dict("records")
+    )
+
+
+def _rows_needed(count: float) -> str:
+    return "–" if np.isnan(count) else f"{count:.0f}" if np.isfinite(count) else "no number"
+
+
+def _frame(rows: Any) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.DataFrame(list(rows))
