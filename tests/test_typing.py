@@ -25,12 +25,12 @@ reveal_type(ld.decompose(c, labels=[0], loss="cross_entropy"))
 reveal_type(ld.decompose(c, labels=[0]))
 reveal_type(ld.depth.skip(None, ["a text"]))
 reveal_type(ld.zoo.planted("copied"))
-ld.decompose([1], nonsense=3)  # error: call-overload
+ld.decompose(c, nonsense=3)  # error: call-arg
 c.no_such_field  # error: attr-defined
 ld.depth.skip(None, ["a text"], part="head")  # error: arg-type
 ld.no_such_name  # error: attr-defined
 """
-REVEALED = ["Contributions", "float", "CrossEntropy", "SquaredError", "Skip", "Planted"]
+REVEALED = ["Contributions", "float", "Decomposition", "Decomposition", "Skip", "Planted"]
 
 
 def _checked(tmp_path: Path, text: str) -> str:

@@ -242,7 +242,7 @@ class Profile(Result):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SquaredProfile(Profile):
-    """Theorem 1 over the whole vocabulary, in squared logits; raw = shift + centered as in `SquaredError`.
+    """Theorem 1 over the whole vocabulary, in squared logits; raw = shift + centered as in `ensemble.losses.SquaredError`.
 
     sizes, crosses
         `[position, component]`: Σ_v of a component's centered logits squared, and times those of the mean of

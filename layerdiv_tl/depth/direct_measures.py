@@ -12,7 +12,7 @@ from ..attribution.contributions import contributions
 from ..attribution.profile import profile
 from ..attribution.profile_results import SquaredProfile
 from ..components import Component
-from ..ensemble.decomposition import SquaredError, decompose
+from ..ensemble.decomposition import decompose
 from ..ensemble.information.estimator import single_threaded_blas
 from ..ensemble.information.features import prepare
 from ..ensemble.information.gaussian import normal_scores
@@ -60,8 +60,6 @@ def _of_task(
     c = contributions(model, [list(ids) for ids in rows.ids], rows.options.tolist(), batch_tokens=batch_tokens)
     at, one = _members(c.components, names), np.ones(len(rows))
     squared = decompose(c, rows.labels)
-    assert isinstance(squared, SquaredError)
-    assert squared.centered is not None
     found = {
         "diversity": (_summed(squared.diversities, at), squared.diversities.sum(1)),
         "diversity_centered": (_summed(squared.centered.diversities, at), squared.centered.diversities.sum(1)),

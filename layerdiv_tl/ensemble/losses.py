@@ -1,107 +1,292 @@
-"""What an ensemble's loss is made of: pure functions on arrays, one for every loss (MATHS 1-4).
+"""Bias and diversity of an ensemble, for each loss: one strategy class a loss, pure functions of arrays.
 
-    u : [example, member, option]   what each member says, in logits; ū is its mean over members
-    t : [example, option]           the target: in logits for the squared error, else probabilities
+    u : [example, member, option]   the members' predictions in logits; ū is their mean over members
+    t : [example, option]           the target: logits for the squared error, else probabilities
 
-Everything is per example, in float64; averages over examples are taken by whoever shows them.
+| loss=           | class          | equation of arXiv 2505.24009         | in        |
+|-----------------|----------------|--------------------------------------|-----------|
+| "squared"       | `SquaredError` | Theorem 1, Eq. 7-10                  | logits²   |
+| "paper"         | `PaperForm`    | Eq. 14, with which its tables are made | mixed   |
+| "cross_entropy" | `CrossEntropy` | not in the paper (MATHS 3)           | nats      |
+| "brier"         | `Brier`        | Eq. 14 made exact (MATHS 4)          | probability² |
+
+Theorems 2 and 3 are in `theorems`. **To add a loss**, write a subclass of `Loss` here (`terms` is enough) and enter it
+in `LOSSES`: `decompose`, every table and figure, and studies take it from there.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from scipy.special import log_softmax, softmax
 
-Members = Float[np.ndarray, "example member option"]
-Target = Float[np.ndarray, "example option"]
+from .._checks import one_of
+from ..errors import InputError
+from .arrays import Members, Target, coherence_of, mean_by_group, mean_square, sum_by_group
+
+PerExample = Float[np.ndarray, " example"]
+PerMember = Float[np.ndarray, "example member"]
+PerGroup = Float[np.ndarray, "example group"]
+Group = Int[np.ndarray, " member"]
+
+# How the names of columns begin that are in the loss's unit.
+_MEASURED = ("bias", "diversity", "net", "loss", "zero_bias", "within", "between", "lowest", "highest", "entropy")
 
 
 @dataclass(frozen=True, eq=False)
 class Terms:
-    """Loss of the ensemble, and each member's own bias and diversity.
+    """An ensemble's loss, and each member's bias and diversity; `zero_biases` is the bias of a member with u = 0."""
 
-    `silences` is the loss of a member that says nothing (u = 0): where every bias starts. Behind a
-    softmax that is the uniform predictor.
-    """
-
-    losses: Float[np.ndarray, " example"]
-    biases: Float[np.ndarray, "example member"]
-    diversities: Float[np.ndarray, "example member"]
-    silences: Float[np.ndarray, " example"]
+    losses: PerExample
+    biases: PerMember
+    diversities: PerMember
+    zero_biases: PerExample
 
     def __add__(self, other: Terms) -> Terms:
         return Terms(
             self.losses + other.losses,
             self.biases + other.biases,
             self.diversities + other.diversities,
-            self.silences + other.silences,
+            self.zero_biases + other.zero_biases,
         )
 
 
-def squared(u: Members, t: Target) -> Terms:
-    """Theorem 1: mean_k (t−ū)² = mean_i mean_k (t−u_i)² − mean_i mean_k (ū−u_i)²; in logits² (Eq. 7-8)."""
-    mean = u.mean(1)
-    return Terms(
-        losses=((t - mean) ** 2).mean(1),
-        biases=mean_square(t[:, None] - u),
-        diversities=mean_square(mean[:, None] - u),
-        silences=(t**2).mean(1),
-    )
+class Loss(ABC):
+    """A loss of an ensemble: its terms per example, in float64, and what only this loss has.
+
+    name, unit
+        What `decompose(loss=…)` calls it, and the unit of loss and bias.
+    offers
+        The names of what not every loss has, such as `nested`; asked for another, `require` raises InputError.
+    additive
+        Extras `[example, member]` that add up to the ensemble's; others are averaged over members.
+    column_units
+        Units other than `unit`, by how a column's name begins.
+    """
+
+    name: ClassVar[str]
+    unit: ClassVar[str]
+    is_exact: ClassVar[bool] = True  # loss = bias − diversity holds
+    compares_probabilities: ClassVar[bool] = True
+    offers: ClassVar[tuple[str, ...]] = ()
+    additive: ClassVar[tuple[str, ...]] = ()
+    column_units: ClassVar[dict[str, str]] = {}
+    baseline: ClassVar[str] = "a component that writes nothing: uniform"
+
+    @abstractmethod
+    def terms(self, u: Members, t: Target, tau: float) -> Terms:
+        """Loss, biases and diversities; `tau` is the factor on logits before a softmax."""
+
+    def extras(self, u: Members, t: Target, tau: float, terms: Terms) -> dict[str, PerExample | PerMember]:
+        """What else this loss has, by the column's name: of the ensemble `[example]`, or `[example, member]`."""
+        return {}
+
+    def module_extras(self, u: Members, is_in: Float[np.ndarray, "module member"]) -> dict[str, np.ndarray]:
+        """What else this loss has of a module, `[example, module]`, that is not made of its members' extras."""
+        return {}
+
+    def nested(
+        self, u: Members, t: Target, group: Int[np.ndarray, " member"]
+    ) -> tuple[PerExample, dict[str, PerGroup]]:
+        """(loss of the coarser ensemble; bias, within, between): loss = mean_g (bias − within − between)_g."""
+        raise NotImplementedError(f"{self.name} offers 'nested' without having it")
+
+    def default_tau(self, count: int) -> float:
+        """The factor on logits where none is given, for so many members."""
+        return 1.0
+
+    def require(self, *quantities: str) -> None:
+        """Raise InputError, with the losses that have it, where this loss has not all of these quantities."""
+        for quantity in quantities:
+            if quantity not in self.offers:
+                owners = one_of(name for name, loss in LOSSES.items() if quantity in loss.offers)
+                raise InputError(f"loss={self.name!r} does not have {quantity!r}: decompose with loss={owners}.")
+
+    def unit_of(self, column: str) -> str | None:
+        """The unit of a table's column; None for what has none."""
+        if "_share" in column or column.startswith(("accuracy", "share")):
+            return "share"
+        if column.startswith("cosine"):
+            return "cosine"
+        named = next((unit for start, unit in self.column_units.items() if column.startswith(start)), None)
+        return named or (self.unit if column.startswith((*_MEASURED, "model_loss", "combiner_gap")) else None)
+
+    def equation(self, loss: float, bias: float, diversity: float, zero_bias: float, gap: float) -> str:
+        """The three terms as a decomposition's repr shows them."""
+        return f"loss {loss:.4g} = bias {bias:.4g} − diversity {diversity:.4g}; gap {gap:.0e}"
 
 
-def mean_square(x: Members) -> Float[np.ndarray, "example member"]:
-    """mean_k x²; for few options several times faster than numpy's own mean over a short last axis."""
-    return np.einsum("nmk,nmk->nm", x, x) / x.shape[2]
+class SquaredError(Loss):
+    """Theorem 1: mean_k (t−ū)² = mean_i mean_k (t−u_i)² − mean_i mean_k (ū−u_i)² (Eq. 7-8).
+
+    For each x among t−ū, t−u_i, ū−u_i: mean_k x² = (mean_k x)² + var_k x, so the theorem holds twice, in the *shift*
+    common to all options, which a softmax cannot see, and in the *centered* rest; raw is their sum.
+    """
+
+    name, unit = "squared", "logits²"
+    compares_probabilities = False
+    offers = ("centered", "shift", "diversity_logit", "coherence", "nested", "tradeoff", "bounds")
+    baseline = "a component that writes nothing"
+
+    def terms(self, u: Members, t: Target, tau: float = 1.0) -> Terms:
+        """In logits²."""
+        mean = u.mean(1)
+        return Terms(
+            losses=((t - mean) ** 2).mean(1),
+            biases=mean_square(t[:, None] - u),
+            diversities=mean_square(mean[:, None] - u),
+            zero_biases=(t**2).mean(1),
+        )
+
+    def extras(self, u: Members, t: Target, tau: float, terms: Terms) -> dict[str, PerExample | PerMember]:
+        """diversity_logit = |L|² × diversity; coherence = |Σu|² / Σ|u|², NaN where all members are zero."""
+        power = mean_square(u).sum(1, keepdims=True)
+        return {
+            "diversity_logit": u.shape[1] ** 2 * terms.diversities,
+            "coherence": coherence_of(u.sum(1, keepdims=True), power)[:, 0],
+        }
+
+    def module_extras(self, u: Members, is_in: Float[np.ndarray, "module member"]) -> dict[str, np.ndarray]:
+        """The coherence of each module."""
+        sums = np.einsum("nmk,sm->nsk", u, is_in, optimize=True)
+        return {"coherence": coherence_of(sums, mean_square(u) @ is_in.T)}
+
+    def nested(
+        self, u: Members, t: Target, group: Int[np.ndarray, " member"]
+    ) -> tuple[PerExample, dict[str, PerGroup]]:
+        """The nested cut in logits² (MATHS 8).
+
+        The leaves of a group sum to its member a_g of the coarser ensemble, whose loss this is: n_g u_h is what leaf h
+        alone predicts for a_g. `between` is the distance of a_g from the coarser mean. `within_unscaled` and
+        `between_unscaled` split the diversity of the leaves as they are, with weights n_g/N.
+        """
+        counts, sums = np.bincount(group).astype(np.float64), sum_by_group(u, group)
+        coarse_mean, means, leaves = sums.mean(1, keepdims=True), sums / counts[:, None], counts[group][:, None] * u
+        return ((t - coarse_mean[:, 0]) ** 2).mean(1), {
+            "bias": mean_by_group(((t[:, None] - leaves) ** 2).mean(2), group),
+            "within": mean_by_group(((sums[:, group] - leaves) ** 2).mean(2), group),
+            "between": ((sums - coarse_mean) ** 2).mean(2),
+            "within_unscaled": mean_by_group(((u - means[:, group]) ** 2).mean(2), group),
+            "between_unscaled": ((means - u.mean(1, keepdims=True)) ** 2).mean(2),
+        }
 
 
-def paper(u: Members, t: Target) -> Terms:
+class PaperForm(Loss):
     """Eq. 14: loss and bias between probabilities, softmax(ū) and softmax(u_i), diversity between logits.
 
-    The units do not agree, so loss = bias − diversity does not hold.
+    The units do not agree, so loss = bias − diversity does not hold: `gap` is None, and `mismatch` says by how much.
+    softmax(ū) is nearly uniform, so loss and bias have to be read next to `zero_bias`, the uniform predictor's
+    loss (0.25, 0.2222, 0.1875 for 2, 3, 4 options). Tables of the paper show loss and bias × 100.
     """
-    return Terms(
-        losses=((t - softmax(u.mean(1), 1)) ** 2).mean(1),
-        biases=mean_square(t[:, None] - softmax(u, 2)),
-        diversities=mean_square(u.mean(1, keepdims=True) - u),
-        silences=((t - 1 / u.shape[2]) ** 2).mean(1),
-    )
+
+    name, unit = "paper", "probability²"
+    is_exact = False
+    offers = ("diversity_logit", "mismatch")
+    column_units: ClassVar[dict[str, str]] = {"diversity": "logits²", "mismatch": "probability² and logits²"}
+
+    def terms(self, u: Members, t: Target, tau: float) -> Terms:
+        """Loss and biases in probability², diversities in logits²."""
+        return Terms(
+            losses=((t - softmax(u.mean(1), 1)) ** 2).mean(1),
+            biases=mean_square(t[:, None] - softmax(u, 2)),
+            diversities=mean_square(u.mean(1, keepdims=True) - u),
+            zero_biases=((t - 1 / u.shape[2]) ** 2).mean(1),
+        )
+
+    def extras(self, u: Members, t: Target, tau: float, terms: Terms) -> dict[str, PerExample | PerMember]:
+        """The halves of the diversity, |L|² × diversity, and loss − (bias − diversity)."""
+        shift = u.mean(2, keepdims=True)
+        diversity = terms.diversities.mean(1)
+        return {
+            "diversity_centered": SquaredError().terms(u - shift, t).diversities,
+            "diversity_shift": SquaredError().terms(shift, t[:, :1]).diversities,
+            "diversity_logit": u.shape[1] ** 2 * diversity,
+            "mismatch": terms.losses - (terms.biases.mean(1) - diversity),
+        }
+
+    def equation(self, loss: float, bias: float, diversity: float, zero_bias: float, gap: float) -> str:
+        """As the paper's tables have it; no equation."""
+        return (
+            f"loss {100 * loss:.4g} and bias {100 * bias:.4g} in 100 × probability², uniform {100 * zero_bias:.4g}; "
+            f"diversity {diversity:.4g} in logits²; two units, so bias − diversity is not the loss"
+        )
 
 
-def cross_entropy(u: Members, t: Target, tau: float) -> Terms:
+class CrossEntropy(Loss):
     """CE(t, p) = mean_i CE(t, q_i) − mean_i KL(p ‖ q_i), p = softmax(τū), q_i = softmax(τu_i); in nats.
 
-    It holds because log p and mean_i log q_i differ by a number that is the same for all options.
+    It holds because log p and mean_i log q_i differ by a number that is the same for all options. By default τ = |L|,
+    so that p is the model's own distribution over the options, before a soft-cap where there is one. Bias and
+    diversity depend on how finely the model is cut; `net_linear` does not, and heads add up to their attention:
+    loss = entropy + Σ net_linear.
     """
-    log_p, log_q = log_softmax(tau * u.mean(1), 1), log_softmax(tau * u, 2)
-    return Terms(
-        losses=-(t * log_p).sum(1),
-        biases=-(t[:, None] * log_q).sum(2),
-        diversities=(np.exp(log_p)[:, None] * (log_p[:, None] - log_q)).sum(2),
-        silences=t.sum(1) * np.log(u.shape[2]),
-    )
+
+    name, unit = "cross_entropy", "nats"
+    offers = ("tau", "entropy", "net_linear", "nested")
+    additive = ("net_linear",)
+
+    def default_tau(self, count: int) -> float:
+        """|L|."""
+        return float(count)
+
+    def terms(self, u: Members, t: Target, tau: float) -> Terms:
+        """In nats."""
+        log_p, log_q = log_softmax(tau * u.mean(1), 1), log_softmax(tau * u, 2)
+        return Terms(
+            losses=-(t * log_p).sum(1),
+            biases=-(t[:, None] * log_q).sum(2),
+            diversities=(np.exp(log_p)[:, None] * (log_p[:, None] - log_q)).sum(2),
+            zero_biases=t.sum(1) * np.log(u.shape[2]),
+        )
+
+    def extras(self, u: Members, t: Target, tau: float, terms: Terms) -> dict[str, PerExample | PerMember]:
+        """entropy = H(p); net_linear = (τ/|L|)(E_p[u_i] − E_t[u_i]): linear in u_i and blind to shifts."""
+        log_p = log_softmax(tau * u.mean(1), 1)
+        p = np.exp(log_p)
+        return {
+            "entropy": -(p * log_p).sum(1),
+            "net_linear": tau / u.shape[1] * ((p - t)[:, None] * u).sum(2),
+        }
+
+    def nested(
+        self, u: Members, t: Target, group: Int[np.ndarray, " member"]
+    ) -> tuple[PerExample, dict[str, PerGroup]]:
+        """In nats: q_h = softmax(L n_g u_h), q_g = softmax(L a_g), p = softmax(Σu), with L groups (MATHS 8)."""
+        counts, sums = np.bincount(group).astype(np.float64), sum_by_group(u, group)
+        log_p = log_softmax(len(counts) * sums.mean(1), 1)[:, None]
+        log_group = log_softmax(len(counts) * sums, 2)
+        log_leaf = log_softmax(len(counts) * counts[group][:, None] * u, 2)
+        own = log_group[:, group]
+        return -(t * log_p[:, 0]).sum(1), {
+            "bias": mean_by_group(-(t[:, None] * log_leaf).sum(2), group),
+            "within": mean_by_group((np.exp(own) * (own - log_leaf)).sum(2), group),
+            "between": (np.exp(log_p) * (log_p - log_group)).sum(2),
+        }
 
 
-def entropy(u: Members, tau: float) -> Float[np.ndarray, " example"]:
-    """H(p) of p = softmax(τū), in nats."""
-    log_p = log_softmax(tau * u.mean(1), 1)
-    return -(np.exp(log_p) * log_p).sum(1)
+class Brier(Loss):
+    """Eq. 14 made exact: mean_k (t−q̄)² = mean_i mean_k (t−q_i)² − mean_i mean_k (q̄−q_i)², q_i = softmax(τu_i).
 
-
-def linear_net(u: Members, t: Target, tau: float) -> Float[np.ndarray, "example member"]:
-    """(τ/|L|)(E_p[u_i] − E_t[u_i]): what each member adds to CE(t, p) beyond H(p), in nats.
-
-    Linear in u_i, blind to shifts, and the same however finely the rest is cut.
+    The ensemble is q̄, the mean of the members' distributions (τ = 1 by default, where the bias is Eq. 14's), and not
+    the model's own softmax(Σu), their geometric mean; that one's loss is `model_loss`.
     """
-    p = softmax(tau * u.mean(1), 1)
-    return tau / u.shape[1] * ((p - t)[:, None] * u).sum(2)
+
+    name, unit = "brier", "probability²"
+    offers = ("tau", "model_loss", "combiner_gap")
+
+    def terms(self, u: Members, t: Target, tau: float) -> Terms:
+        """In probability²."""
+        terms = SquaredError().terms(softmax(tau * u, 2), t)
+        return replace(terms, zero_biases=((t - 1 / u.shape[2]) ** 2).mean(1))
+
+    def extras(self, u: Members, t: Target, tau: float, terms: Terms) -> dict[str, PerExample | PerMember]:
+        """The Brier loss of softmax(Σu), and what it costs to multiply members instead of averaging them."""
+        model_loss = ((t - softmax(u.sum(1), 1)) ** 2).mean(1)
+        return {"model_loss": model_loss, "combiner_gap": model_loss - terms.losses}
 
 
-def brier(u: Members, t: Target, tau: float) -> Terms:
-    """mean_k (t−q̄)² = mean_i mean_k (t−q_i)² − mean_i mean_k (q̄−q_i)², q_i = softmax(τu_i), q̄ their mean.
-
-    q̄ is not the model's own softmax, which is the members' geometric mean.
-    """
-    terms = squared(softmax(tau * u, 2), t)
-    return replace(terms, silences=((t - 1 / u.shape[2]) ** 2).mean(1))
+LOSSES: dict[str, Loss] = {loss.name: loss for loss in (SquaredError(), PaperForm(), CrossEntropy(), Brier())}

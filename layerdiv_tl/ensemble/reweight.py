@@ -15,9 +15,8 @@ from .._checks import listed, number, whole_number
 from ..components import Component, component_columns
 from ..errors import InputError
 from ..results import Result
-from .decomposition import Ensemble, Given, Labels
 from .intervals import interval_note, mean_interval, paired_interval, wilson
-from .validation import LARGEST, check_members, gold_options, named, numbers
+from .validation import LARGEST, Ensemble, EnsembleLike, Labels, as_ensemble, check_members, gold_options, numbers
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -118,7 +117,7 @@ class Reweighting(Result):
         frame["kept"], frame["silenced"] = self.weights == 1, self.weights == 0
         return frame
 
-    def apply(self, ensemble: Given) -> Float[np.ndarray, "example option"]:
+    def apply(self, ensemble: EnsembleLike) -> Float[np.ndarray, "example option"]:
         """Re-weighted logits of other rows, `[example, option]`.
 
         ensemble
@@ -145,7 +144,7 @@ class Reweighting(Result):
 
 
 def reweight(
-    ensemble: Given,
+    ensemble: EnsembleLike,
     labels: Labels,
     *,
     train: int | float | Sequence[int] | np.ndarray = 24,
@@ -186,15 +185,11 @@ def reweight(
     >>> found.weights.round(2).tolist(), found.accuracy
     ([1.0, 0.0], 1.0)
     """
-    given = ensemble if isinstance(ensemble, Ensemble) else None
-    if given is not None and components is not None:
-        raise InputError("these contributions name their components themselves: components= is for plain arrays.")
-    u = numbers(ensemble, "the ensemble") if given is None else given.values
-    check_members(u)
-    names = given.components if given else named(components, u.shape[1])
+    members = as_ensemble(ensemble, components)
+    u = members.values
     if labels is None:
         raise InputError("re-weighting learns from labels: give a gold option for each example.")
-    gold = gold_options(labels, u.shape, given.options if given else ())
+    gold = gold_options(labels, u.shape, members.options)
     l1, prior_weight, max_weight = _settings(l1, prior_weight, max_weight)
     is_train = np.zeros(len(u), dtype=bool)
     is_train[_rows(train, len(u), seed)] = True
@@ -203,7 +198,7 @@ def reweight(
     weights, gap = _solve(u[is_train], gold[is_train], l1, prior_weight, max_weight)
     return Reweighting(
         weights=weights,
-        components=names,
+        components=members.components,
         before=u.sum(1),
         after=_combined(u, weights),
         gold=gold,
@@ -213,8 +208,8 @@ def reweight(
         max_weight=max_weight,
         seed=int(seed),
         gap=gap,
-        identity_gap=given.identity_gap if given else None,
-        soft_cap=given.soft_cap if given else None,
+        identity_gap=members.identity_gap,
+        soft_cap=members.soft_cap,
     )
 
 

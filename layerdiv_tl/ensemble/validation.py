@@ -1,13 +1,14 @@
-"""What users give as ensembles, labels, targets and frames -> checked float64 numbers."""
+"""Ensembles, labels, targets and frames as users give them -> checked float64 numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from numbers import Integral
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from .._checks import instance, listed, number, shown, text
 from ..components import Component, labels_of, members
@@ -18,6 +19,73 @@ if TYPE_CHECKING:
 
 # Squares of anything larger are no longer numbers.
 LARGEST = 1e100
+
+
+@runtime_checkable
+class Ensemble(Protocol):
+    """What is read of `Contributions`: members with names, and where they stand in the residual stream."""
+
+    @property
+    def values(self) -> np.ndarray:
+        """`[example, member, option]`, in logits."""
+
+    @property
+    def components(self) -> tuple[Component, ...]:
+        """The members' names."""
+
+    @property
+    def options(self) -> tuple:
+        """The options' texts: K of them, or K for every example."""
+
+    @property
+    def identity_gap(self) -> float | None:
+        """The reconstruction error of the model's logits."""
+
+    @property
+    def junctions(self) -> tuple[Component, ...] | None:
+        """The component that closes each junction."""
+
+    @property
+    def junction_scale(self) -> np.ndarray | None:
+        """`[example, junction]`, the final norm's statistic there relative to that of the whole stream."""
+
+    @property
+    def partial_junctions(self) -> np.ndarray | None:
+        """`[junction]`, True where the stream never stands: half-way through a parallel block."""
+
+    @property
+    def soft_cap(self) -> float | None:
+        """Where the model caps its logits; the members sum to the logits before it."""
+
+
+@dataclass(frozen=True, eq=False)
+class ArrayEnsemble:
+    """A plain array as an `Ensemble`: its members have names, and no place in a model."""
+
+    values: Float[np.ndarray, "example member option"]
+    components: tuple[Component, ...]
+    options: tuple = ()
+    identity_gap: float | None = None
+    junctions: tuple[Component, ...] | None = None
+    junction_scale: Float[np.ndarray, "example junction"] | None = None
+    partial_junctions: Bool[np.ndarray, " junction"] | None = None
+    soft_cap: float | None = None
+
+
+EnsembleLike = Ensemble | Float[np.ndarray, "example member option"]
+Labels = Sequence[int] | Sequence[str] | np.ndarray | None
+
+
+def as_ensemble(ensemble: EnsembleLike, components: Sequence[str | Component] | None = None) -> Ensemble:
+    """Contributions as they are, an array with `components` as names; checked by `check_members`."""
+    if isinstance(ensemble, Ensemble):
+        if components is not None:
+            raise InputError("these contributions name their components themselves: components= is for plain arrays.")
+        check_members(ensemble.values)
+        return ensemble
+    u = numbers(ensemble, "the ensemble")
+    check_members(u)
+    return ArrayEnsemble(u, named(components, u.shape[1]))
 
 
 def gold_options(
@@ -57,14 +125,14 @@ def dense_target(target: Any, shape: tuple[int, ...], probabilities: bool) -> Fl
         raise InputError("target holds numbers that are not finite, or so large that their squares overflow.")
     if probabilities and not (np.all(t >= 0) and np.allclose(t.sum(1), 1, atol=1e-6)):
         raise InputError(
-            "this loss compares probabilities, but the target's rows are no distributions over the options: give "
+            "this loss compares probabilities, but the target's rows are not distributions over the options: give "
             "the softmax of the other model's logits over these options."
         )
     return t / t.sum(1, keepdims=True) if probabilities else t
 
 
 def factor(tau: Any) -> float | None:
-    """A factor on logits, or None for a loss's own. Raises InputError for what is no number above 0."""
+    """A factor on logits, or None for a loss's own. Raises InputError for what is not a number above 0."""
     return None if tau is None else number("tau", tau, above=0, below=LARGEST)
 
 
@@ -80,7 +148,7 @@ def numbers(x: Any, name: str, shape: str = "[example, member, option]") -> np.n
     except InputError:
         raise
     except Exception as error:  # ragged lists, tensors without storage, and whatever else pretends to be an array
-        raise InputError(f"{name} is no array of numbers ({error}): give {shape}.") from error
+        raise InputError(f"{name} is not an array of numbers ({error}): give {shape}.") from error
     if np.iscomplexobj(array):
         raise InputError(f"{name} holds complex numbers: logits are real.")
     if array.dtype.kind not in "iuf":
@@ -100,7 +168,7 @@ def check_members(u: np.ndarray) -> None:
     if not np.isfinite(u).all():
         raise InputError("the members hold numbers that are not finite (NaN or infinity): mend them first.")
     if np.abs(u).max() > LARGEST:
-        raise InputError(f"the members hold numbers beyond {LARGEST:.0e}, whose squares overflow: these are no logits.")
+        raise InputError(f"the members hold numbers beyond {LARGEST:.0e}, whose squares overflow: give logits.")
 
 
 def named(given: Sequence[str | Component] | None, count: int) -> tuple[Component, ...]:
@@ -114,7 +182,7 @@ def named(given: Sequence[str | Component] | None, count: int) -> tuple[Componen
 
 
 def framed(frame: Any) -> pd.DataFrame:
-    """What is a pandas frame. Raises InputError for anything else."""
+    """A pandas frame. Raises InputError for anything else."""
     import pandas as pd
 
     return instance("frame", frame, pd.DataFrame, "give a pandas frame, as studies and decompositions make them")

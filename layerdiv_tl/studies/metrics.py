@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 import numpy as np
 
-from ..ensemble.decomposition import FORMS, Decomposition, SquaredError, Table, decompose
+from ..ensemble.decomposition import Decomposition, decompose
 from ..ensemble.intervals import RunningMean, wilson
+from ..ensemble.losses import LOSSES
+from ..ensemble.per_example import Table
 from ..errors import InputError
 from .shards import Shard
 
@@ -49,7 +51,7 @@ def metrics_of(shards: Iterable[Shard]) -> pd.DataFrame:
                     for term, values in found.terms.items():
                         terms.setdefault(term, RunningMean()).add_examples(values)
                 silent = running.setdefault((loss, "totals"), ({}, {}))[1]
-                silent.setdefault("zero_bias", RunningMean()).add_examples(d.terms.silences[:, None])
+                silent.setdefault("zero_bias", RunningMean()).add_examples(d.terms.zero_biases[:, None])
     if not running:
         raise InputError("there are no rows to measure.")
     blocks = [
@@ -71,13 +73,13 @@ def metrics_of(shards: Iterable[Shard]) -> pd.DataFrame:
 def _forms(shard: Shard, rows: slice) -> Iterable[tuple[str, Decomposition]]:
     """The rows of a shard in every loss that can be had."""
     part = shard.take(rows)
-    for loss in FORMS:
+    for loss in LOSSES:
         yield loss, decompose(cast(Any, part), part.labels, loss=loss)
 
 
 def _tables(d: Decomposition) -> list[Table]:
     if len(d.components) > MOST_WITH_DEPTH or any(c.kind == "neuron" for c in d.components):
-        return ["totals", "components", "modules"] if isinstance(d, SquaredError) else ["totals", "modules"]
+        return ["totals", "components", "modules"] if d.loss_name == "squared" else ["totals", "modules"]
     return list(get_args(Table))
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import layerdiv_tl as ld
-from layerdiv_tl.ensemble.theorems import nested_squared
+from layerdiv_tl.ensemble.losses import SquaredError
 from layerdiv_tl.model.attention import attention_patterns
 from layerdiv_tl.model.batches import inference_mode_for
 from layerdiv_tl.model.patched_forward import PatchedForward
@@ -332,7 +332,8 @@ def test_uses_by_hand():
     group = np.array([0, 1, 2, 3, 1, 2, 1])
     for part, values in (("", u), ("_centered", u - u.mean(2, keepdims=True))):
         target = np.eye(3)[gold] - (1 / 3 if part else 0)
-        loss, _, within, between = nested_squared(values, target, group)
+        loss, terms = SquaredError().nested(values, target, group)
+        within, between = terms["within"], terms["between"]
         whole = (within + between).sum(1).mean()
         for row, name in ((1, "L0.attn"), (2, "L0.mlp")):
             mine = values[:, group == row]
@@ -386,7 +387,7 @@ def test_where_no_layer_is_used_twice_there_are_no_uses():
         with pytest.raises(ld.InputError, match="no layer is used twice here"):
             ask()
     u, labels, gold = three()
-    with pytest.raises(ld.InputError, match="exact for loss='squared'"):
+    with pytest.raises(ld.InputError, match="decompose with"):
         ld.decompose(u, gold, loss="brier", components=labels).by_repeat()
 
 

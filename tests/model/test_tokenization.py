@@ -272,11 +272,11 @@ def test_files_that_are_no_result(tmp_path):
     with pytest.raises(ld.InputError, match="is not a saved Contributions"):
         ld.Contributions.load(path)
     ld.decompose(np.zeros((1, 2, 2)), [0]).save(path)
-    with pytest.raises(ld.InputError, match="holds a SquaredError"):
+    with pytest.raises(ld.InputError, match="holds a Decomposition"):
         ld.Contributions.load(path)
     code = f"import layerdiv_tl as ld; ld.Contributions.load({str(path)!r})"
     fresh = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "holds a SquaredError" in fresh.stderr.splitlines()[-1]
+    assert "holds a Decomposition" in fresh.stderr.splitlines()[-1]
     from safetensors.numpy import save_file
 
     save_file({"x": np.zeros(2)}, path)

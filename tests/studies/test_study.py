@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import layerdiv_tl as ld
-from layerdiv_tl.ensemble.decomposition import FORMS
+from layerdiv_tl.ensemble.losses import LOSSES
 from layerdiv_tl.studies import runner as running
 from layerdiv_tl.studies import shards
 from layerdiv_tl.studies.runner import run_study
@@ -68,7 +68,7 @@ def test_metrics_are_those_of_the_rows(folder, tmp_path):
     for unit in ("sublayer", "head"):
         c = ld.contributions(model, task.prompts, task.resolve(model).option_ids, unit=unit)
         metrics = study.frame().query("unit == @unit")
-        for loss in FORMS:
+        for loss in LOSSES:
             d = ld.decompose(c, task.labels, loss=loss)
             tables = {"components": d.by_component(), "modules": d.by_module(), "depth": d.by_depth()}
             tables["depth_recomputed"] = d.by_depth("recomputed")

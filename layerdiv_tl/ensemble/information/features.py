@@ -12,8 +12,7 @@ from jaxtyping import Float, Int
 from ..._checks import whole_number
 from ...components import Component, members
 from ...errors import InputError
-from ..decomposition import Ensemble
-from ..validation import check_members, gold_options, named, numbers
+from ..validation import Ensemble, check_members, gold_options, named, numbers
 
 # Fewer rows of a class say nothing about its spread.
 LEAST = 8

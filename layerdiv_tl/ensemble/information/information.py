@@ -14,8 +14,8 @@ from jaxtyping import Float
 from ..._checks import choice, whole_number
 from ...components import Component
 from ...errors import InputError
-from ..decomposition import Ensemble
 from ..intervals import LEVEL
+from ..validation import Ensemble
 from .checks import checks, warnings_of
 from .discrete import table_fits
 from .estimator import TERMS, EstimatorName, single_threaded_blas

@@ -103,7 +103,7 @@ def component_bars(
             row=1,
             col=1,
             line={"dash": "dot", "width": 1.5},
-            annotation={"text": measured.baseline},
+            annotation={"text": measured.loss_function.baseline},
             annotation_position="top left",
         )
     figure.update_xaxes(**component_axis(components), range=[-1, len(modules)])

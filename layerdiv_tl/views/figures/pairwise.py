@@ -43,7 +43,7 @@ def pairwise_map(
     checked(part)
     everything = decomposition
     if len(decomposition.components) > most:
-        half = getattr(decomposition, "centered", None) or decomposition
+        half = decomposition.halves.get("centered", decomposition)
         kept = largest(half.diversities.mean(0), most)
         decomposition = replace(
             decomposition,

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from ...ensemble.decomposition import Decomposition, Part
 from .. import style
-from .gauge_controls import MEANING, PARTS, buttons, checked, suffixed, whiskers
+from .gauge_controls import MEANING, buttons, checked, suffixed, whiskers
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,7 +35,7 @@ def tradeoff_bars(
     """
     checked(part)
     halves: dict[Part, Any] = {"raw": decomposition}
-    halves |= {p: half for p in PARTS[1:] if (half := getattr(decomposition, p, None)) is not None}
+    halves |= decomposition.halves
     frames = {p: half.tradeoff(paper) for p, half in halves.items()}
     parts = tuple(frames)
     part = checked(part, parts)

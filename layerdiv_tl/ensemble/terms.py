@@ -1,0 +1,215 @@
+"""The numbers of a decomposition: terms per example, their means, and the halves of the squared error (MATHS 1-4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal, Self
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from ..components import Component
+from ..errors import InputError
+from ..results import Result
+from .frames import mean_of
+from .losses import LOSSES, Loss, Terms
+
+Part = Literal["raw", "centered", "shift"]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class EnsembleTerms(Result):
+    """Members, a target, a loss, and what the loss makes of them per example and on average.
+
+    values, components
+        The members, `[example, member, option]` in logits, and their names.
+    target, gold
+        `[example, option]`, and the gold option's index `[example]`, None for a dense target.
+    loss_name, tau
+        The loss, one of `losses.LOSSES`, and the factor on logits before a softmax, None for the loss's own default.
+    junctions, junction_scale, partial_junctions
+        Where the members stand in the stream (`Contributions`); None for a plain array, whose every
+        member closes a junction.
+    identity_gap, soft_cap
+        The reconstruction error of the logits, and where the model caps these; None for an array.
+    part
+        "raw", or the half of the squared error that this is; the shift half has one option for all.
+
+    Not every loss has all numbers and tables: asked for another, it raises InputError with the losses that have it.
+    """
+
+    values: Float[np.ndarray, "example member option"]
+    components: tuple[Component, ...]
+    target: Float[np.ndarray, "example option"]
+    gold: Int[np.ndarray, " example"] | None
+    loss_name: str
+    tau: float | None
+    junctions: tuple[Component, ...] | None
+    junction_scale: Float[np.ndarray, "example junction"] | None
+    partial_junctions: Bool[np.ndarray, " junction"] | None
+    identity_gap: float | None
+    soft_cap: float | None
+    part: Part = "raw"
+
+    @property
+    def loss_function(self) -> Loss:
+        """The strategy that has the loss's formulas."""
+        return LOSSES[self.loss_name]
+
+    @property
+    def factor(self) -> float:
+        """τ as used."""
+        return self.loss_function.default_tau(self.values.shape[1]) if self.tau is None else self.tau
+
+    @cached_property
+    def terms(self) -> Terms:
+        """Loss, biases, diversities per example."""
+        if self.halves:  # raw − shift cancels, shift + centered does not
+            return self.centered.terms + self.shift.terms
+        return self.loss_function.terms(self.values, self.target, self.factor)
+
+    @cached_property
+    def extras(self) -> dict[str, np.ndarray]:
+        """What only this loss has, `[example]` or `[example, member]`, by name."""
+        return self.loss_function.extras(self.values, self.target, self.factor, self.terms)
+
+    @cached_property
+    def halves(self) -> dict[Part, Self]:
+        """The centered and the shift half of the squared error, whole decompositions; none of other losses."""
+        if self.part != "raw" or "centered" not in self.loss_function.offers:
+            return {}
+        shift, target = self.values.mean(2, keepdims=True), self.target.mean(1, keepdims=True)
+        return {
+            "centered": replace(self, values=self.values - shift, target=self.target - target, part="centered"),
+            # It prefers no option, so it has no accuracy.
+            "shift": replace(self, values=shift, target=target, gold=None, part="shift"),
+        }
+
+    @property
+    def centered(self) -> Self:
+        """The half that a softmax sees. Raises InputError for other losses, and in the halves themselves."""
+        return self._half("centered")
+
+    @property
+    def shift(self) -> Self:
+        """The half that is common to all options. Raises InputError for other losses, and in the halves themselves."""
+        return self._half("shift")
+
+    @property
+    def losses(self) -> Float[np.ndarray, " example"]:
+        """The ensemble's loss, `[example]`."""
+        return self.terms.losses
+
+    @property
+    def biases(self) -> Float[np.ndarray, "example member"]:
+        """The members' own losses, `[example, member]`, undivided by |L|."""
+        return self.terms.biases
+
+    @property
+    def diversities(self) -> Float[np.ndarray, "example member"]:
+        """The members' distances from the ensemble, `[example, member]`, undivided by |L|."""
+        return self.terms.diversities
+
+    @property
+    def loss(self) -> float:
+        """The ensemble's loss, mean over examples."""
+        return float(self.losses.mean())
+
+    @property
+    def bias(self) -> float:
+        """Mean loss of the members, each on its own."""
+        return float(self.biases.mean())
+
+    @property
+    def diversity(self) -> float:
+        """Mean distance of the members from the ensemble; *ambiguity* elsewhere."""
+        return float(self.diversities.mean())
+
+    @property
+    def zero_bias(self) -> float:
+        """The bias of a zero member (u = 0), the baseline of all biases; after a softmax that is uniform."""
+        return float(self.terms.zero_biases.mean())
+
+    @property
+    def gap(self) -> float | None:
+        """|loss − (bias − diversity)| relative to the largest of the three; None where units differ ("paper")."""
+        if not self.loss_function.is_exact:
+            return None
+        scale = max(abs(self.loss), abs(self.bias), abs(self.diversity), np.finfo(float).tiny)
+        return abs(self.loss - (self.bias - self.diversity)) / scale
+
+    @property
+    def diversity_logit(self) -> float:
+        """|L|² × diversity in logits²: comparable between models and cuts with different numbers of members."""
+        return self._extra_mean("diversity_logit")
+
+    @property
+    def coherence(self) -> float:
+        """|Σu|² / Σ|u|², mean over examples: 1 orthogonal, |L| identical, below 1 cancelling members.
+
+        Examples in which all members are zero have none, and are left out.
+        """
+        return self._extra_mean("coherence")
+
+    @property
+    def entropy(self) -> float:
+        """H(p) in nats: what the cross-entropy would be if p were the target's distribution."""
+        return self._extra_mean("entropy")
+
+    @property
+    def net_linear(self) -> Float[np.ndarray, "example member"]:
+        """What each member adds to the cross-entropy beyond H(p), `[example, member]` in nats; linear in u_i."""
+        self.loss_function.require("net_linear")
+        return self.extras["net_linear"]
+
+    @property
+    def model_loss(self) -> float:
+        """The Brier loss of the model's own distribution over the options, softmax(Σu)."""
+        return self._extra_mean("model_loss")
+
+    @property
+    def combiner_gap(self) -> float:
+        """model_loss − loss: what it costs the model to combine its members by multiplying, not by averaging."""
+        return self._extra_mean("combiner_gap")
+
+    @property
+    def mismatch(self) -> float:
+        """loss − (bias − diversity) of Eq. 14, in mixed units: by how much it does not hold."""
+        return self._extra_mean("mismatch")
+
+    @cached_property
+    def correct(self) -> Float[np.ndarray, "example member"] | None:
+        """Whether a member alone prefers the gold option, `[example, member]`; None without labels.
+
+        1/n where the gold option shares the first place among n, as in a member that is zero.
+        """
+        if self.gold is None:
+            return None
+        first = self.values == self.values.max(2, keepdims=True)
+        return np.take_along_axis(first, self.gold[:, None, None], 2)[:, :, 0] / first.sum(2)
+
+    @cached_property
+    def ensemble_correct(self) -> Bool[np.ndarray, " example"] | None:
+        """Whether all members together prefer the gold option, `[example]`; None without labels.
+
+        Of equal options the first counts, as where a model decodes.
+        """
+        return None if self.gold is None else self.values.sum(1).argmax(1) == self.gold
+
+    @property
+    def accuracy(self) -> float:
+        """How often the ensemble prefers the gold option. Raises InputError without labels."""
+        if self.ensemble_correct is None:
+            raise InputError("this decomposition has no gold option for each example, so no accuracy: give labels.")
+        return float(self.ensemble_correct.mean())
+
+    def _half(self, part: Part) -> Self:
+        self.loss_function.require(part)
+        if self.part != "raw":
+            raise InputError(f"this is the {self.part} half already: ask the whole decomposition for its halves.")
+        return self.halves[part]
+
+    def _extra_mean(self, name: str) -> float:
+        self.loss_function.require(name)
+        return float(mean_of(self.extras[name].reshape(-1, 1))[0])
