@@ -1,8 +1,10 @@
-"""The package's own rules: imports point downwards, public names are stable, nothing heavy at import."""
+"""The package's own rules: imports point downwards and in no circle, public names are stable, importing is light."""
 
 import ast
+import importlib.util
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import layerdiv_tl
@@ -22,32 +24,83 @@ LEVELS = [
     ["results"],
     ["components"],
     ["_checks", "_files", "_signals"],
-    ["errors"],
+    ["_registry", "errors"],
 ]
 LEVEL = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
+MODULES = {
+    ".".join(["layerdiv_tl", *path.relative_to(ROOT).with_suffix("").parts]).removesuffix(".__init__"): path
+    for path in ROOT.rglob("*.py")
+}
 
 
-def _imports(path: Path) -> set[str]:
-    """First names, inside the package, of everything a module imports."""
-    here = path.relative_to(ROOT).with_suffix("").parts
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.level:
-            base = [*here[: len(here) - node.level], *(node.module or "").split(".")]
-            names = [base] if node.module else [[*base, alias.name] for alias in node.names]
-            found |= {name[0] or name[1] for name in names}
-    return found
+def _room(module: str) -> str:
+    """The room of a module; the package itself stands above all."""
+    return (module.split(".") + [""])[1]
+
+
+def _is_for_types(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+
+
+def _statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """Every node, inside functions too, except what only type checkers see."""
+    for node in ast.iter_child_nodes(tree):
+        if not _is_for_types(node):
+            yield node
+            yield from _statements(node)
+
+
+def _imports(module: str) -> set[str]:
+    """The package's modules that a module imports, in any function and by importlib; by their full names."""
+    path = MODULES[module]
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    names = set()
+    for node in _statements(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+            # `from . import x` may be a module or a name that the package defines.
+            submodules = {f"{base}.{alias.name}" for alias in node.names} & set(MODULES)
+            names |= submodules if len(submodules) == len(node.names) else {base, *submodules}
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("layerdiv_tl."):
+            names.add(node.value.partition(":")[0])  # what importlib or the registry is given
+    return {name for name in names if name in MODULES and name != module}
 
 
 def test_imports_point_downwards():
-    """Each room imports only from its own level and from those below."""
-    upwards = []
-    for path in ROOT.rglob("*.py"):
-        room = path.relative_to(ROOT).with_suffix("").parts[0]
-        for other in _imports(path):
-            if LEVEL.get(other, 99) < LEVEL.get(room, -1):
-                upwards.append(f"{path.relative_to(ROOT)} imports {other}")
+    """Each room imports only from its own level and from those below; the registry alone is filled from above."""
+    upwards = [
+        f"{module} imports {other}"
+        for module in MODULES
+        for other in _imports(module)
+        if _room(module) in LEVEL and LEVEL.get(_room(other), -1) < LEVEL[_room(module)]
+    ]
     assert not upwards
+
+
+def test_every_room_has_a_level():
+    """A new room, or a module at the top, must find its place in LEVELS."""
+    assert {_room(module) for module in MODULES} - set(LEVEL) == {"", "__main__"}
+
+
+def test_no_circles():
+    """No module imports, at any depth, one that imports it."""
+    imports = {module: _imports(module) for module in MODULES}
+    order: list[str] = []  # every module after those that it imports
+    circles = []
+
+    def visit(module: str, path: tuple[str, ...]) -> None:
+        if module in path:
+            circles.append(" -> ".join((*path[path.index(module) :], module)))
+        elif module not in order:
+            for other in sorted(imports[module]):
+                visit(other, (*path, module))
+            order.append(module)
+
+    for module in sorted(MODULES):
+        visit(module, ())
+    assert not circles
 
 
 def test_few_rooms_know_the_model_libraries():

@@ -21,41 +21,38 @@ from torch import Tensor, nn
 
 from ..errors import InputError
 from .batches import inference_mode_for
-from .foreign import OWN, is_code, refuse_foreign_code, roots, words
+from .foreign import OWN, is_code, refuse_foreign_code
 from .load import Model
 
 # Bytes that are copied from a device at a time.
 BLOCK = 1 << 26
-# What a configuration says about where it lies, who read it, generation and training: no logit depends on it.
-_NOT_THE_MODEL = words(
+# Where a configuration lies, who read it, generation and training: no logit depends on it.
+_NOT_THE_MODEL = frozenset(
     "_name_or_path transformers_version torch_dtype dtype use_cache pad_token_id bos_token_id eos_token_id "
     "architectures id2label label2id output_hidden_states output_attentions return_dict problem_type "
-    "device n_devices seed model_name tokenizer_name checkpoint_index checkpoint_label_type checkpoint_value"
+    "device n_devices seed model_name tokenizer_name checkpoint_index checkpoint_label_type checkpoint_value".split()
 )
-# Attributes of modules that say where they lie, change by running them, or that only training reads.
-_STATE = words("training gradient_checkpointing name_or_path hf_device_map loss_type padding_idx all_tied_weights_keys")
+# Attributes of modules that PyTorch keeps in every one (weights, children, hooks are hashed or refused apart), that
+# say where a module lies, that a pass changes, or that only training reads.
+_NOT_SETTINGS = frozenset(vars(nn.Module())) | frozenset(
+    "training gradient_checkpointing name_or_path hf_device_map loss_type padding_idx all_tied_weights_keys".split()
+)
 # Endings of what rotary embeddings keep of the longest text so far; it follows from the configuration.
 _GROWN = ("max_seq_len_cached", "long_inv_freq")
-# What PyTorch itself keeps in every module: weights, children, hooks, which are told otherwise.
-_MODULE = frozenset(vars(nn.Module()))
 # Which adapters are on, in PEFT's words.
 _ADAPTERS = ("_active_adapter", "_disable_adapters")
-# What a tokenizer does beyond its backend's state.
+# What a tokenizer does besides its backend's state.
 _TOKENIZER_SETTINGS = (
-    *("add_bos_token", "add_eos_token", "add_prefix_space", "split_special_tokens", "legacy", "do_lower_case"),
-    *("bos_token", "eos_token", "unk_token", "chat_template"),
+    "add_bos_token add_eos_token add_prefix_space split_special_tokens legacy do_lower_case "
+    "bos_token eos_token unk_token chat_template".split()
 )
 _PROBES = ("Is 12 more than 7?", " a\n\nb  c")
 
 
 @dataclass(frozen=True)
 class Identity:
-    """What results of a model are kept under, besides its name.
-
-    weights, tokenizer
-        Hashes: `fingerprint`, and `tokenizer_fingerprint` or None where there is none.
-    settings
-        How it is run, as far as numbers depend on it: attention, experts, precision of matrix products.
+    """What results of a model are stored under, besides its name: hashes, and how it is run as far as numbers depend on
+    it (attention, experts, precision of matrix products).
     """
 
     weights: str
@@ -64,7 +61,7 @@ class Identity:
 
 
 def identify(model: Model) -> Identity:
-    """What results of a model can be kept under. Raises InputError for a model with somebody's hooks in it."""
+    """The identity of a model and its tokenizer. Raises InputError for a model with somebody's hooks in it."""
     with inference_mode_for(model.architecture):  # waits for another thread's pass, whose hooks are the package's own
         refuse_foreign_code(model)
         return Identity(fingerprint(model), tokenizer_fingerprint(model.tokenizer), run_settings(model))
@@ -72,7 +69,7 @@ def identify(model: Model) -> Identity:
 
 def run_settings(model: Model) -> dict[str, Any]:
     """Which of several ways a model is computed in: they differ in last bits, or more."""
-    config = getattr(roots(model)[-1], "config", None)
+    config = getattr(model.architecture.roots[-1], "config", None)
     return {
         "attention": getattr(config, "_attn_implementation", None),
         "experts": getattr(config, "_experts_implementation", None),
@@ -95,11 +92,11 @@ def fingerprint(model: Model) -> str:
     >>> len(before), fingerprint(load_model(tiny)) == before
     (64, False)
     """
-    whole = roots(model)
-    modules = [(path, module) for root in whole for path, module in nn.Module.named_modules(root)]
+    roots = model.architecture.roots
+    modules = [(path, module) for root in roots for path, module in nn.Module.named_modules(root)]
     number = {id(module): place for place, (_, module) in enumerate(modules)}
     known: dict[int, Any] = {}
-    configs = [_config(root) for root in whole]
+    configs = [_config(root) for root in roots]
     digest = hashlib.sha256(_json([model.provenance["architecture"], configs]))
     for path, module in modules:
         children = {name: number[id(child)] for name, child in module.named_children() if id(child) in number}
@@ -138,15 +135,19 @@ def _config(root: Any) -> Any:
     config: Any = getattr(root, "config", None)
     for read in ("to_diff_dict", "to_dict"):
         if hasattr(config, read):
-            return _known(getattr(config, read)())
+            return _without_excluded(getattr(config, read)())
     cfg = getattr(root, "cfg", None)
-    return _known({name: x for name, x in vars(cfg).items() if _is_plain(x)}) if hasattr(cfg, "__dict__") else None
+    return (
+        _without_excluded({name: x for name, x in vars(cfg).items() if _is_plain(x)})
+        if hasattr(cfg, "__dict__")
+        else None
+    )
 
 
-def _known(value: Any) -> Any:
+def _without_excluded(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {str(key): _known(x) for key, x in value.items() if key not in _NOT_THE_MODEL}
-    return [_known(x) for x in value] if isinstance(value, list | tuple) else value
+        return {str(key): _without_excluded(x) for key, x in value.items() if key not in _NOT_THE_MODEL}
+    return [_without_excluded(x) for x in value] if isinstance(value, list | tuple) else value
 
 
 def _code(cls: type) -> str:
@@ -166,33 +167,32 @@ def _settings(module: nn.Module) -> dict[str, Any]:
     Of a class that no library brings also private ones, and what lists and objects hold.
     """
     own = type(module).__module__.split(".")[0] not in OWN
-    found: dict[str, Any] = {name: vars(module).get(name) for name in _ADAPTERS if name in vars(module)}
+    settings: dict[str, Any] = {name: vars(module).get(name) for name in _ADAPTERS if name in vars(module)}
     for name, value in vars(module).items():
-        if name in _MODULE | _STATE or name.endswith(_GROWN) or (name.startswith("_") and not own):
+        if name in _NOT_SETTINGS or name.endswith(_GROWN) or (name.startswith("_") and not own):
             continue
         if is_code(value):
             if not (name == "forward" and hasattr(module, "_hf_hook")):  # accelerate's, which moves weights
-                found[name] = _function(value)
+                settings[name] = _function(value)
         elif _is_plain(value):
-            found[name] = value
+            settings[name] = value
         elif own and not isinstance(value, Tensor):
-            found[name] = _held(value)
-    return found
+            settings[name] = _contents(value)
+    return settings
 
 
 def _function(code: Any) -> Any:
     """A function by its name, with what a partial fills in and what a callable object holds."""
     if isinstance(code, functools.partial):
         given = [x for x in code.args if not isinstance(x, nn.Module)]
-        return [_function(code.func), _held(given), _held(code.keywords)]
-    name = getattr(code, "__qualname__", None)
-    return (
-        name if name is not None else [type(code).__qualname__, _held(vars(code)) if hasattr(code, "__dict__") else 0]
-    )
+        return [_function(code.func), _contents(given), _contents(code.keywords)]
+    if (name := getattr(code, "__qualname__", None)) is not None:
+        return name
+    return [type(code).__qualname__, _contents(vars(code)) if hasattr(code, "__dict__") else 0]
 
 
-def _held(value: Any, depth: int = 3) -> Any:
-    """Numbers, words, tensors and arrays in lists, mappings and objects, so deep."""
+def _contents(value: Any, depth: int = 3) -> Any:
+    """Numbers, words, tensors and arrays in lists, mappings and objects, to a depth."""
     if _is_plain(value):
         return value
     if isinstance(value, Tensor):
@@ -204,10 +204,10 @@ def _held(value: Any, depth: int = 3) -> Any:
     if isinstance(value, nn.Module | type) or not depth:
         return None
     if isinstance(value, Mapping):
-        return [[str(key), _held(x, depth - 1)] for key, x in value.items()]
+        return [[str(key), _contents(x, depth - 1)] for key, x in value.items()]
     if isinstance(value, list | tuple):
-        return [_held(x, depth - 1) for x in value]
-    return _held(vars(value), depth - 1) if hasattr(value, "__dict__") else None
+        return [_contents(x, depth - 1) for x in value]
+    return _contents(vars(value), depth - 1) if hasattr(value, "__dict__") else None
 
 
 def _is_plain(value: Any) -> bool:
@@ -252,7 +252,7 @@ def _tensors(path: str, module: nn.Module, known: dict[int, Any]) -> dict[str, A
 def _numbers(x: Any) -> Any:
     """Type, shape and hash of a tensor; of a quantized one also of all that gives its numbers their size."""
     if isinstance(x, tuple | list):
-        return [_numbers(one) for one in x]
+        return [_numbers(item) for item in x]
     if not isinstance(x, Tensor):
         return repr(x)
     what = [str(x.dtype), list(x.shape)]
@@ -264,11 +264,11 @@ def _numbers(x: Any) -> Any:
     if hasattr(x, "__tensor_flatten__"):  # a subclass around other tensors (torchao)
         names, context = x.__tensor_flatten__()
         return [*what, [[name, _numbers(getattr(x, name))] for name in names], repr(context)]
-    return [*what, _hash(x.detach()), *_beside(x)]
+    return [*what, _hash(x.detach()), *_attached(x)]
 
 
-def _beside(x: Any, depth: int = 2) -> list[Any]:
-    """What hangs on a tensor (bitsandbytes' scales and code books), by name: tensors, and objects that hold some."""
+def _attached(x: Any, depth: int = 2) -> list[Any]:
+    """Attributes of a tensor (bitsandbytes' scales and code books), by name: tensors, and objects that hold some."""
     found = []
     for name, value in sorted(vars(x).items()) if hasattr(x, "__dict__") else []:
         if name.startswith("_") or isinstance(value, nn.Module | Callable):
@@ -279,7 +279,7 @@ def _beside(x: Any, depth: int = 2) -> list[Any]:
             if not isinstance(x, Tensor):
                 found.append([name, value])
         elif depth:
-            found.append([name, _beside(value, depth - 1)])
+            found.append([name, _attached(value, depth - 1)])
     return found
 
 
