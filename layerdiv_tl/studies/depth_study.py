@@ -33,9 +33,8 @@ from ..tasks.multihop import Questions
 from ..tasks.multihop import questions as read_questions
 from ..tasks.samples import SAMPLE_QUESTIONS
 from ..tasks.task import SAMPLE_TASKS, Task, task
-from .arguments import load_options, made_folder
+from .arguments import load_options, made_folder, models_of, reason, tasks_of
 from .folder import OLD, card, claim, refuse_two_models
-from .runner import models_of, reason, tasks_of
 from .shards import safe_name, write_json
 
 if TYPE_CHECKING:

@@ -6,15 +6,14 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from .. import zoo
-from .._checks import file_path, flag, whole_number
+from .._checks import flag, whole_number
 from .._files import sweep, write_text, written
 from ..components import Unit
 from ..ensemble.intervals import wilson
@@ -23,16 +22,13 @@ from ..model.fingerprint import Identity, identify
 from ..model.load import Model, load_model
 from ..model.tokenization import encode
 from ..tasks.baselines import bag_of_words
-from ..tasks.paper import EIGHT_TASKS
 from ..tasks.task import Task, task
-from .arguments import load_options, made_folder, ordered, units_of
+from .arguments import load_options, made_folder, models_of, reason, tasks_of, units_of
 from .folder import claim, finished
 from .metrics import metrics_of
-from .shards import FORMAT, Cell, Shard, cell_of, safe_name, write_json
+from .shards import FORMAT, Cell, Shard, cell_of, write_json
 from .study import Study
 from .workers import in_processes
-
-ZOO = "zoo"
 
 
 def run_study(
@@ -274,63 +270,9 @@ def prepared(task: Task, model: Model, chat: bool = False, multi_token: bool = F
     return task if model.context is None else task.fit(model, model.context)
 
 
-def models_of(given: Any) -> dict[str, Any]:
-    """{name: what to load}; names of a list come from the models themselves."""
-    if isinstance(given, Mapping):
-        found = {str(name): x for name, x in given.items()}
-    else:
-        found = {}
-        for x in _spelled(ordered("models", given), ZOO, lambda: zoo.NAMES):
-            name = _model_name(x)
-            if name in found:
-                raise InputError(f"two models are called {name!r}: give {{name: model}}.")
-            found[name] = x
-    if not found:
-        raise InputError("there are no models: give one, or 'default'.")
-    folders = [safe_name(name) for name in found]
-    if len(set(folders)) < len(folders):
-        raise InputError(f"the names {', '.join(found)} are too alike for folders: give others.")
-    return {name: None if isinstance(x, str) and x == "default" else x for name, x in found.items()}
-
-
-def _spelled(several: Sequence[Any], word: str, names: Callable[[], Sequence[str]]) -> list[Any]:
-    """A list in which a word that stands for several names is those names."""
-    return [name for x in several for name in (names() if isinstance(x, str) and x == word else [x])]
-
-
-def _model_name(x: Any) -> str:
-    if isinstance(x, Model):
-        return x.name
-    if x is None:
-        return "default"
-    if isinstance(x, str | os.PathLike):
-        place = file_path("models", x)
-        return place.name if place.exists() else str(x)
-    return load_model(x).name
-
-
-def tasks_of(given: Any) -> list[str | Task]:
-    """Names and tasks, each once; "all" and "zoo" spelled out."""
-    several = ordered("tasks", given)
-    if strange := [x for x in several if not isinstance(x, str | os.PathLike | Task)]:
-        raise InputError(f"tasks has a {type(strange[0]).__name__}: give names, Tasks, or 'all'.")
-    found: list[str | Task] = []
-    for name in _spelled(_spelled(several, "all", lambda: EIGHT_TASKS), ZOO, lambda: zoo.TASKS):
-        found += [] if isinstance(name, str) and name in found else [name]
-    if not found:
-        raise InputError("there are no tasks: give names, Tasks, or 'all'.")
-    return found
-
-
 def _first(count: int) -> int:
     """Where this process begins: process r of W at its part, unrelated ones apart by chance (ids may be the same)."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world > 1:
         return int(os.environ.get("RANK", "0")) * count // world
     return secrets.randbelow(max(1, count))
-
-
-def reason(error: Exception) -> str:
-    """An error as part of a sentence."""
-    text = " ".join(str(error).split())
-    return text if isinstance(error, InputError) else f"{type(error).__name__}: {text}"

@@ -19,7 +19,9 @@ import layerdiv_tl as ld
 from layerdiv_tl.ensemble.losses import LOSSES
 from layerdiv_tl.studies import runner as running
 from layerdiv_tl.studies import shards
+from layerdiv_tl.studies.arguments import tasks_of
 from layerdiv_tl.studies.runner import run_study
+from layerdiv_tl.tasks.paper import EIGHT_TASKS
 from tests.conftest import llama
 from tests.oracles.brute_force import reference
 from tests.oracles.brute_force_ensemble import brier, cross_entropy, paper_form, squared
@@ -95,7 +97,7 @@ def test_no_task_or_model_hides_another(words, monkeypatch):
     model = ld.load_model(llama(), tokenizer=words)
     with pytest.raises(ld.InputError, match="two tasks are called 'words'"):
         run_study({"m": model}, [rows(8), rows(9, seed=1)])
-    assert running.tasks_of(["rte", "all", "rte"]) == ["rte", *(name for name in running.EIGHT_TASKS if name != "rte")]
+    assert tasks_of(["rte", "all", "rte"]) == ["rte", *(name for name in EIGHT_TASKS if name != "rte")]
     monkeypatch.setattr(running, "load_model", lambda x, **options: model)
     assert run_study({"mine": "default"}, rows(8)).metrics["model"].unique().tolist() == ["mine"]
     assert run_study("default", rows(8)).metrics["model"].unique().tolist() == [model.name]

@@ -7,7 +7,6 @@ import html
 import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,14 +19,13 @@ from ...model.load import Model, load_model
 from ...model.tokenization import plain
 from .. import style
 from ..html import script_json
+from .assets import module, read
 from .data import Findings, find, lookable, packed, packed_promotions
 from .selection import Selection
 
 if TYPE_CHECKING:
     from .widget import ExplorerWidget
 
-# One ES module without a build step: these files, one after another.
-SCRIPTS = ("data.js", "draw.js", "views.js", "chosen.js", "explorer.js")
 # A browser keeps the numbers of all texts.
 MOST_TEXTS = 4
 
@@ -180,13 +178,3 @@ def start(findings: Findings) -> Selection:
     heads = np.array([c.kind == "head" for c in findings.shown])
     wanted = np.where(heads | (not heads.any()), np.nan_to_num(net), -1)
     return Selection(position=position, component=findings.shown[int(wanted.argmax())].label)
-
-
-def read(name: str) -> str:
-    """A script or style sheet of this folder."""
-    return (resources.files(__package__) / name).read_text(encoding="utf-8")
-
-
-def module() -> str:
-    """The one ES module that draws, on a page and in a notebook."""
-    return "\n".join(read(name) for name in SCRIPTS)

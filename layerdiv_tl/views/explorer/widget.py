@@ -10,8 +10,8 @@ import traitlets
 
 from ...errors import InputError
 from .. import style
+from .assets import module, read
 from .data import STEPS, find, packed, packed_promotions
-from .explorer import module, read
 
 if TYPE_CHECKING:
     from .explorer import Explorer
