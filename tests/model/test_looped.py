@@ -15,7 +15,7 @@ from layerdiv_tl.ensemble.losses import SquaredError
 from layerdiv_tl.model.attention import attention_patterns
 from layerdiv_tl.model.batches import inference_mode_for
 from layerdiv_tl.model.patched_forward import PatchedForward
-from layerdiv_tl.views.explorer.data import packed
+from layerdiv_tl.views.explorer.data import pack_text
 from tests.conftest import llama, tied
 from tests.model.test_bridge import boot
 from tests.model.test_mobilellm import checkpoint
@@ -433,6 +433,6 @@ def test_the_explorer_of_a_reused_layer():
         explorer = ld.explore(model, PROMPTS[0])
         explorer.selection = {"component": "L0@2.H1"}
         assert (explorer.selection.layer, explorer.selection.repeat) == (0, 2)
-        packed_header = zlib.decompress(packed(explorer.texts[0])).replace(b" ", b"")
+        packed_header = zlib.decompress(pack_text(explorer.texts[0])).replace(b" ", b"")
         for row in (b"L0@1", b"L0@2"):
             assert packed_header.count(b'"row":"%s"' % row) == 6  # attention, MLP and four heads

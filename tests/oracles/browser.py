@@ -11,6 +11,19 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import llama
+from tests.oracles.tokenizers import word_tokenizer
+
+# The last words of `save_hostile_model`'s vocabulary.
+HOSTILE_WORDS = ["</script>", "<img", "onerror=alert(1)>"]
+
+
+def save_hostile_model(folder: Path) -> str:
+    """Save a tiny model whose words include pieces of HTML; returns the folder's name."""
+    word_tokenizer([*(f"w{i}" for i in range(58)), *HOSTILE_WORDS]).save_pretrained(folder)
+    llama().save_pretrained(folder)
+    return str(folder)
+
 
 @dataclass
 class Opened:

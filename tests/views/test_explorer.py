@@ -1,6 +1,7 @@
 """The explorer: its numbers are the frames', everything chosen is chosen in all views, nothing leaves the page."""
 
 import base64
+import dataclasses
 import json
 import zlib
 
@@ -9,13 +10,11 @@ import pytest
 
 import layerdiv_tl as ld
 from layerdiv_tl.attribution.promoted_tokens import cosines, promotions
-from layerdiv_tl.cli import main
 from layerdiv_tl.model.attention import attention_patterns
-from layerdiv_tl.views.explorer.data import packed, packed_promotions
-from layerdiv_tl.views.explorer.explorer import module, read
+from layerdiv_tl.views.explorer.data import CSS, SCRIPT, pack_promotions, pack_text
 from tests.conftest import llama
+from tests.oracles.browser import save_hostile_model
 from tests.oracles.families import FAMILIES
-from tests.views.test_profile_page import folder  # noqa: F401  # a tiny model whose words include pieces of HTML
 
 IDS = [5, 1, 4, 1, 5, 9, 2, 6, 7, 8, 12, 13]
 OTHER = [3, 3, 8, 20, 21, 40]
@@ -32,6 +31,11 @@ def model():
 def frames(model):
     """Every number of the first text by (unit): component × position, of the tidy frames."""
     return {unit: ld.profile(model, IDS, unit).frame() for unit in ("sublayer", "head")}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return save_hostile_model(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture
@@ -121,7 +125,7 @@ def test_what_travels_are_the_frames_numbers(name):
     """Every term, part, component and position of both cuts; weights to half a step of 1/255; sums over a whole cut."""
     model = ld.load_model(FAMILIES[name]())
     (findings,) = ld.explore(model, IDS).texts
-    header, arrays = unpacked(packed(findings))
+    header, arrays = unpacked(pack_text(findings))
     labels = [c["label"] for c in header["components"]]
     units = ["sublayer"] if name == "jetmoe" else ["sublayer", "head"]
     frames = {unit: ld.profile(model, IDS, unit).frame() for unit in units}
@@ -149,7 +153,7 @@ def test_what_travels_are_the_frames_numbers(name):
     assert header["no_heads"] == header["no_attention"] == ""
 
 
-def test_a_silent_component_has_the_silent_terms(model):
+def test_a_component_that_adds_nothing_has_the_zero_terms(model):
     """Bias: mean of the squared target; diversity: of the squared mean of all; net: their difference."""
     (findings,) = ld.explore(model, IDS).texts
     every = list(range(61))
@@ -160,13 +164,13 @@ def test_a_silent_component_has_the_silent_terms(model):
             t, m = (x - (part == "centered") * x.mean() for x in (target, mean))
             bias, diversity = (t**2).mean(), (m**2).mean()
             for term, value in (("bias", bias), ("diversity", diversity), ("net", bias - diversity)):
-                assert findings.silent(term, part)[row, 5] == pytest.approx(value, rel=1e-4)
+                assert findings.zero_terms(term, part)[row, 5] == pytest.approx(value, rel=1e-4)
 
 
 def test_neighbors_are_the_largest_cosines(model):
     """Five that write most alike and three most opposed, within the cut, without itself."""
     (findings,) = ld.explore(model, IDS).texts
-    header, arrays = unpacked(packed(findings))
+    header, arrays = unpacked(pack_text(findings))
     labels = [c["label"] for c in header["components"]]
     for unit in ("sublayer", "head"):
         names, table = cosines(model, IDS, unit)
@@ -183,7 +187,7 @@ def test_neighbors_are_the_largest_cosines(model):
 def test_promoted_tokens_travel_with_three_digits(model):
     """Words and logits of every component shown, of each cut its own."""
     (findings,) = ld.explore(model, IDS).texts
-    header, arrays = unpacked(packed_promotions(model, findings, [2, 9])[0])
+    header, arrays = unpacked(pack_promotions(model, findings, [2, 9])[0])
     assert header["positions"] == [2, 9]
     for unit in ("sublayer", "head"):
         p = ld.profile(model, IDS, unit)
@@ -355,7 +359,7 @@ def test_a_click_changes_all_views_to_the_numbers_of_the_frame(opened, frames, m
     assert len(read) == 10
     np.testing.assert_allclose(list(read.values()), weights[:10], atol=0.51 / 255)
     top = ld.profile(model, IDS, "head").top_tokens("L2.H0", 9, 5)
-    said = page.locator(".promotes .said").evaluate_all("a => a.map(m => [m.dataset.word, +m.dataset.value])")
+    said = page.locator(".promotes .entry").evaluate_all("a => a.map(m => [m.dataset.word, +m.dataset.value])")
     assert [word for word, _ in said] == top.token.tolist()
     np.testing.assert_allclose([v for _, v in said], top.contribution_centered, rtol=5e-4)
     names, table = cosines(model, IDS, "head")
@@ -463,7 +467,7 @@ def test_pins_compare_two_texts(opened, frames, model):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [600, 900, 1600])
-def test_hostile_tokens_are_inert(browser, folder, tmp_path, width, scheme):  # noqa: F811
+def test_hostile_tokens_are_inert(browser, folder, tmp_path, width, scheme):
     """Tokens that look like HTML are text in every view; nothing is asked for, complained about or sticks out."""
     e = ld.explore(ld.load_model(folder), "w5 w1 </script> w5 <img w9 onerror=alert(1)> w2", target=" <img")
     e.selection = {"pins": [[0, 2], [0, 4]]}
@@ -477,6 +481,20 @@ def test_hostile_tokens_are_inert(browser, folder, tmp_path, width, scheme):  # 
         assert (opened.complaints, opened.requests) == ([], [])
 
 
+def test_long_tokens_stay_inside(browser, model, tmp_path):
+    """Tokens of hundreds of letters, as vocabularies have them, make no page wider than its window."""
+    e = ld.explore(model, IDS)
+    tokens = tuple("-" * 300 if i % 2 else "\u6f22" * 90 for i in range(len(IDS)))
+    long = dataclasses.replace(e.texts[0].sublayers, tokens=tokens)
+    e.texts = (dataclasses.replace(e.texts[0], sublayers=long, target="=" * 300),)
+    with browser.open(e.save(tmp_path / "page.html"), 900) as opened:
+        for button in opened.page.locator("[data-field]").all():
+            button.click()
+        opened.page.locator(".tokens [data-position='7']").click()
+        assert opened.wider_than_window() <= 0
+        assert (opened.complaints, opened.requests) == ([], [])
+
+
 @pytest.mark.parametrize("name", [*SHAPES, "jetmoe"])
 def test_families_have_a_page(browser, tmp_path, name):
     """Every component can be chosen; without heads the page says so, and has the rest."""
@@ -484,7 +502,7 @@ def test_families_have_a_page(browser, tmp_path, name):
     with browser.open(path, 1200) as opened:
         for stem in opened.page.locator(".depth .stem").all():
             stem.click()
-            assert opened.page.locator(".promotes .said").count() == 10
+            assert opened.page.locator(".promotes .entry").count() == 10
         sentences = opened.page.locator("text=There are no views of heads here: the attention of layer 0 has no rows")
         assert sentences.count() == (name == "jetmoe")
         for view in ("grid", "scatter", "attention"):
@@ -526,25 +544,14 @@ def test_a_large_text_is_drawn_at_once(browser, tmp_path):
 @pytest.mark.full
 def test_the_page_of_the_default_model_is_small(smol, browser, tmp_path):
     """128 tokens, all 331 sublayers and heads, with what each promotes at every token: below 10 MB, and it works."""
-    ids = smol.tokenizer(read("explorer.js"))["input_ids"][:128]
+    ids = smol.tokenizer(SCRIPT)["input_ids"][:128]
     path = ld.explore(smol, ids).save(tmp_path / "page.html")
     assert 1e6 < path.stat().st_size < 10e6
     with browser.open(path, 1600) as opened:
         opened.page.locator(".grid [data-component='L12.H3']").click()
         opened.page.locator(".tokens [data-position='126']").click()
-        assert opened.page.locator(".promotes .said").count() == 10
+        assert opened.page.locator(".promotes .entry").count() == 10
         assert (opened.complaints, opened.requests) == ([], [])
-
-
-def test_the_command_line_writes_the_explorer(folder, tmp_path, capsys):  # noqa: F811
-    """layerdiv profile --explore: the same page as ld.explore saves."""
-    out = tmp_path / "explorer.html"
-    assert main(["profile", "--model", folder, "w5 w1 w4 w1 w2", "--explore", "--out", str(out)]) == 0
-    assert str(out) in capsys.readouterr().out
-    written = out.read_text(encoding="utf-8")
-    same = ld.explore(ld.load_model(folder), "w5 w1 w4 w1 w2").html()
-    assert len(written) == len(same)
-    assert 'id="explorer"' in written
 
 
 def test_a_page_is_written_whole_or_not_at_all(explorer, tmp_path):
@@ -577,10 +584,10 @@ def test_the_widget_is_the_explorer(explorer):
     w.chosen = w.chosen | {"component": "L77.H3"}
     assert w.chosen == explorer.selection.record()
     assert explorer.selection.component == "L1.H3"
-    assert "no component 'L77.H3'" in w.progress["says"]
+    assert "no component 'L77.H3'" in w.progress["message"]
     sent = w.get_state()
-    assert sent["_esm"] == module()
-    assert sent["_css"].endswith(read("explorer.css"))
+    assert sent["_esm"] == SCRIPT
+    assert sent["_css"].endswith(CSS)
     assert "[data-jp-theme-light=false] .ld-explorer" in sent["_css"]
 
 
@@ -591,7 +598,7 @@ def test_a_reader_without_widgets_is_told_what_is_shown(explorer):
     assert data["text/plain"] == repr(explorer)
 
 
-def test_a_text_typed_in_the_widget_is_measured(folder):  # noqa: F811
+def test_a_text_typed_in_the_widget_is_measured(folder):
     """Text and target go to the kernel, with progress; what was chosen stays; an error is said and changes nothing."""
     e = ld.explore(ld.load_model(folder), "w5 w1 w4 w1 w2")
     e.selection = {"component": "L2.H1", "position": 3, "part": "raw", "pins": [[0, 1], None]}
@@ -599,7 +606,7 @@ def test_a_text_typed_in_the_widget_is_measured(folder):  # noqa: F811
     e.widget.observe(lambda change: said.append(change["new"]), "progress")
     asks(e.widget, ask="text", text="w9 w9 w8 w7 w6 w5", target=" w3")
     assert [s["done"] for s in said] == [0, 1, 2, 3, 0]
-    assert said[-1]["says"] == ""
+    assert said[-1]["message"] == ""
     assert len(e.widget.texts) == 2
     assert unpacked(e.widget.texts[1])[0]["tokens"] == ["w9", "w9", "w8", "w7", "w6", "w5"]
     assert e.texts[1].target == "w3"
@@ -608,11 +615,11 @@ def test_a_text_typed_in_the_widget_is_measured(folder):  # noqa: F811
     assert e.widget.chosen == s.record()
     for text, target, sentence in (("", "", "is empty"), ("w1 w2", " w1 w2", "must be a single one")):
         asks(e.widget, ask="text", text=text, target=target)
-        assert sentence in e.widget.progress["says"]
+        assert sentence in e.widget.progress["message"]
         assert (e.selection, len(e.texts)) == (s, 2)
 
 
-def test_of_several_texts_the_last_one_counts(folder):  # noqa: F811
+def test_of_several_texts_the_last_one_counts(folder):
     """Texts that nobody waits for any more are not measured to the end."""
     e = ld.explore(ld.load_model(folder), "w5 w1 w4 w1 w2")
     for text in ("w1 w2 w3", "w1 w2 w4", "w1 w2 w5"):
@@ -637,15 +644,15 @@ def test_the_widget_looks_tokens_up(explorer, monkeypatch):
 
 def test_the_front_end_asks_and_hears(browser, explorer, tmp_path):
     """The same module with a stand-in for anywidget's model: it types, asks, hears, follows Python, and is put away."""
-    blobs = [base64.b64encode(packed(text)).decode() for text in explorer.texts]
-    answer = base64.b64encode(packed_promotions(explorer.model, explorer.texts[0], [4])[0]).decode()
+    blobs = [base64.b64encode(pack_text(text)).decode() for text in explorer.texts]
+    answer = base64.b64encode(pack_promotions(explorer.model, explorer.texts[0], [4])[0]).decode()
     explorer.selection = {"position": 4, "component": "L1.H2"}
     data = {"texts": blobs, "answer": answer, "chosen": explorer.selection.record()}
     script = """
     const bytes = (t) => new DataView(Uint8Array.from(atob(t), (c) => c.charCodeAt(0)).buffer);
     const heard = {}, sent = [];
     const held = { model: "m", live: true, chosen: DATA.chosen, texts: DATA.texts.slice(0, 1).map(bytes),
-      progress: { done: 0, of: 0, says: "" } };
+      progress: { done: 0, of: 0, message: "" } };
     const model = { get: (n) => held[n], set: (n, v) => (held[n] = v), save_changes() {}, send: (m) => sent.push(m),
       on: (n, f) => (heard[n] ??= []).push(f), off: (n, f) => (heard[n] = heard[n].filter((g) => g !== f)) };
     const set = (n, v) => { held[n] = v; return Promise.all((heard["change:" + n] ?? []).map((f) => f())); };
@@ -658,8 +665,8 @@ def test_the_front_end_asks_and_hears(browser, explorer, tmp_path):
     """
     path = tmp_path / "widget.html"
     path.write_text(
-        f"<!doctype html><meta charset=utf-8><style>{read('explorer.css')}</style><body>"
-        f"<script type=module>{module()}\nconst DATA = {json.dumps(data)};\n{script}</script>",
+        f"<!doctype html><meta charset=utf-8><style>{CSS}</style><body>"
+        f"<script type=module>{SCRIPT}\nconst DATA = {json.dumps(data)};\n{script}</script>",
         encoding="utf-8",
     )
     with browser.open(path) as opened:
@@ -669,15 +676,15 @@ def test_the_front_end_asks_and_hears(browser, explorer, tmp_path):
         assert page.evaluate("sent") == [{"ask": "promoted", "text": 0, "position": 4}]
         page.evaluate("answer()")
         top = ld.profile(explorer.model, IDS, "head").top_tokens("L1.H2", 4, 5)
-        words = page.locator(".promotes .said").evaluate_all("a => a.map(m => m.dataset.word)")
+        words = page.locator(".promotes .entry").evaluate_all("a => a.map(m => m.dataset.word)")
         assert words == top.token.tolist()
         page.get_by_label("another text").fill("so it goes")
         page.get_by_role("textbox", name="target").fill(" on")
         page.get_by_role("button", name="Take apart").click()
         assert page.evaluate("sent.at(-1)") == {"ask": "text", "text": "so it goes", "target": " on"}
-        page.evaluate("set('progress', { done: 1, of: 4, says: 'measuring heads …' })")
+        page.evaluate("set('progress', { done: 1, of: 4, message: 'measuring heads …' })")
         assert page.locator("progress").get_attribute("value") == "0.25"
-        assert "measuring heads" in page.locator(".told").inner_text()
+        assert "measuring heads" in page.locator(".progress-text").inner_text()
         page.locator(".grid [data-component='L0.H1']").click()  # nothing waits for the kernel
         assert page.evaluate("held.chosen.component") == "L0.H1"
         page.evaluate("set('chosen', { ...held.chosen, component: 'L2.H3', position: 6 })")

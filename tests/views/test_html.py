@@ -168,3 +168,14 @@ def test_pages_ask_the_network_for_nothing(contributions, tmp_path):
     assert not re.findall(r"(?:src|href|url)\s*[=(]\s*['\"]?https?:", own)
     assert "sendChartToCloud" in own
     assert [p.name for p in tmp_path.iterdir()] == ["page.html"]
+
+
+def test_the_loss_curve_shows_the_losses():
+    """A bar at the token that was to be said; a line where a blind guess lies."""
+    profile = ld.profile(llama(), [5, 1, 4, 1, 5, 9, 2, 6, 7, 8, 12, 13])
+    figure = profile.plot(kind="loss")
+    bars = figure.data[0]
+    assert list(bars.x) == list(range(1, 12))
+    np.testing.assert_allclose(bars.y, profile.loss[:11])
+    assert figure.layout.shapes[0].y0 == pytest.approx(np.log(61))
+    assert bars.hovertext[3].startswith("<b>token␣5</b> at 4")

@@ -1,20 +1,20 @@
-// The views of what is chosen: what it reads, says, resembles and adds, and two pins compared.
+// The views of what is chosen: what it attends to, promotes, resembles and adds, and two pins compared.
 
 VIEWS.attention = {
   heads: true,
   title: (x) => (x.text.components[x.component].head ? `What ${x.name} looks at` : "What a head looks at"),
   caption:
     "The darker a token, the more the chosen head reads of it at the underlined token, where the prediction is made. " +
-    "Weights of a row sum to 1 (to less where a model has a sink beside the tokens); they are shown to 1/255.",
+    "Weights of a row sum to 1 (to less where a model has a sink next to the tokens); they are shown to 1/255.",
   draw(host, x) {
     const { text, position } = x;
     if (text.no_attention) return nothing(host, text.no_attention);
     if (!text.components[x.component].head)
-      return nothing(host, `${x.name} is no head: choose one in the views above to see what it reads.`);
-    const weights = text.reads(x.component, position);
+      return nothing(host, `${x.name} is not a head: choose one in the views above to see what it reads.`);
+    const weights = text.attentionTo(x.component, position);
     const most = Math.max(...weights, 1e-9);
     const spans = text.tokens.map((token, key) => {
-      const span = put("span", { className: key > position ? "token behind" : "token" }, token);
+      const span = put("span", { className: key > position ? "token after" : "token" }, token);
       if (key <= position) {
         span.dataset.key = key;
         span.dataset.value = weights[key];
@@ -29,30 +29,30 @@ VIEWS.attention = {
       .sort((a, b) => b[0] - a[0])
       .slice(0, 5)
       .filter(([w]) => w > 0);
-    const said = order.map(([w, k]) =>
+    const chips = order.map(([w, k]) =>
       put("span", { className: "chip" }, put("b", {}, quoted(text.tokens[k])), ` ${percent(w)}`),
     );
     host.replaceChildren(
-      put("p", { className: "chips" }, "reads most of ", ...said),
+      put("p", { className: "chips" }, "reads most of ", ...chips),
       put("div", { className: "strip" }, ...spans.flatMap((s) => (s.textContent.includes("⏎") ? [s, put("br")] : [s]))),
     );
   },
 };
 
 VIEWS.promotes = {
-  title: (x) => `What ${x.name} says`,
+  title: (x) => `What ${x.name} promotes`,
   caption:
     "The next tokens that it raises and lowers most at this position, in logits beyond its mean over the vocabulary. " +
     "The right token is set in bold.",
   draw(host, x) {
     const { text, position } = x;
-    const found = text.promoted(x.component, position);
-    if (!found)
+    const promoted = text.promoted(x.component, position);
+    if (!promoted)
       return nothing(
         host,
         x.ask() ? "Looking it up …" : "Not on this page: open the explorer in a notebook, where it is looked up.",
       );
-    const most = Math.max(...[...found.promotes, ...found.suppresses].map(([, v]) => Math.abs(v)), 1e-9);
+    const most = Math.max(...[...promoted.promotes, ...promoted.suppresses].map(([, v]) => Math.abs(v)), 1e-9);
     const right = text.next(position);
     const column = (name, pairs) =>
       put(
@@ -62,7 +62,7 @@ VIEWS.promotes = {
         ...pairs.map(([word, logit]) =>
           put(
             "div",
-            { className: "said", "data-value": logit, "data-word": word },
+            { className: "entry", "data-value": logit, "data-word": word },
             put("span", { className: word === right ? "word right" : "word", title: quoted(word) }, quoted(word)),
             put(
               "span",
@@ -76,7 +76,7 @@ VIEWS.promotes = {
         ),
       );
     host.replaceChildren(
-      put("div", { className: "columns" }, column("promotes", found.promotes), column("suppresses", found.suppresses)),
+      put("div", { className: "columns" }, column("promotes", promoted.promotes), column("suppresses", promoted.suppresses)),
     );
   },
 };
@@ -91,7 +91,7 @@ VIEWS.duplicates = {
     const line = ([i, cosine]) =>
       put(
         "button",
-        { type: "button", className: "said", "data-component": text.labels[i], "data-value": cosine },
+        { type: "button", className: "entry", "data-component": text.labels[i], "data-value": cosine },
         put("span", { className: "word plain" }, text.labels[i]),
         put(
           "span",
@@ -101,7 +101,7 @@ VIEWS.duplicates = {
         put("span", { className: "number" }, number(cosine)),
       );
     const [like, against] = [text.nearest(component, 1), text.nearest(component, -1)];
-    const list = (found, otherwise) => (found.length ? found.map(line) : [put("p", { className: "none" }, otherwise)]);
+    const list = (neighbors, otherwise) => (neighbors.length ? neighbors.map(line) : [put("p", { className: "none" }, otherwise)]);
     host.replaceChildren(
       put(
         "div",
@@ -167,10 +167,10 @@ VIEWS.compare = {
     if (!pins.some(Boolean))
       return nothing(host, "Nothing is pinned. Choose a token and press a; choose another and press b.");
     const columns = [
-      ["loss, nats", (p) => p.text.said("loss", part, p.at)],
+      ["loss, nats", (p) => p.text.colorValue("loss", part, p.at)],
       ...["net", "bias", "diversity"].map((term) => [
         `${term}, mean of components`,
-        (p) => p.text.said(term, part, p.at),
+        (p) => p.text.colorValue(term, part, p.at),
       ]),
       ...["net", "bias", "diversity"].map((term) => [
         `${term} of ${x.name}`,

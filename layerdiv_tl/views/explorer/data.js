@@ -1,4 +1,4 @@
-// The numbers of a text, as Python packed them (findings.py).
+// The numbers of a text, as Python packed them (data.py).
 
 const KINDS = { float32: Float32Array, int32: Int32Array, uint8: Uint8Array };
 
@@ -16,7 +16,7 @@ async function unpack(bytes) {
   return { header, arrays };
 }
 
-// One text. Position p is what the model says after token p about token p + 1.
+// One text. Position p is the prediction of token p + 1 after token p.
 class Text {
   constructor({ header, arrays }) {
     Object.assign(this, header);
@@ -43,19 +43,19 @@ class Text {
     return this.values[`sum_${term}_${part}`][cut * this.length + position];
   }
 
-  // The same of a component that writes nothing, among sublayers (0) or heads (1).
-  silent(term, part, cut, position) {
-    return this.values[`silent_${term}_${part}`][cut * this.length + position];
+  // The same of a component that adds nothing, among sublayers (0) or heads (1).
+  zeroTerm(term, part, cut, position) {
+    return this.values[`zero_${term}_${part}`][cut * this.length + position];
   }
 
   // What a position is colored by: its loss, or a term's mean over the sublayers.
-  said(color, part, position) {
+  colorValue(color, part, position) {
     if (color === "loss") return this.values.loss[position];
     return this.values[`sum_${color}_${part}`][position] / this.counts[0];
   }
 
-  // How much a head reads, at a position, of every token up to there.
-  reads(component, position) {
+  // A head's attention weights, at a position, on every token up to there.
+  attentionTo(component, position) {
     const rows = (this.length * (this.length + 1)) / 2;
     const start = this.heads.indexOf(component) * rows + (position * (position + 1)) / 2;
     return Array.from(this.values.attention.subarray(start, start + position + 1), (weight) => weight / 255);
@@ -65,11 +65,11 @@ class Text {
   nearest(component, sign) {
     const { near, cosine } = this.values;
     const wide = near.length / this.components.length;
-    const found = [];
+    const pairs = [];
     for (let i = component * wide; i < (component + 1) * wide; i++) {
-      if (near[i] >= 0 && cosine[i] * sign > 0) found.push([near[i], cosine[i]]);
+      if (near[i] >= 0 && cosine[i] * sign > 0) pairs.push([near[i], cosine[i]]);
     }
-    return found;
+    return pairs;
   }
 
   // Take in what components promote at some positions.
@@ -79,9 +79,9 @@ class Text {
 
   // {promotes, suppresses}: [token, logit] each; null where it was not looked up.
   promoted(component, position) {
-    const found = this.looked.get(position);
-    if (!found) return null;
-    const { row, header, arrays } = found;
+    const entry = this.looked.get(position);
+    if (!entry) return null;
+    const { row, header, arrays } = entry;
     const wide = arrays.word.length / (header.positions.length * this.components.length);
     const start = (row * this.components.length + component) * wide;
     const pairs = [];

@@ -141,14 +141,14 @@ function gridlines(svg, { place, ticks }, left, right) {
   }
 }
 
-// Where a component that writes nothing stands, where the axis holds that.
-function silence(svg, x, term, cut, scale, left, right, top, bottom) {
-  const value = x.text.silent(term, x.part, cut, x.position);
+// Where a component that adds nothing stands, where the axis holds that.
+function zeroLine(svg, x, term, cut, scale, left, right, top, bottom) {
+  const value = x.text.zeroTerm(term, x.part, cut, x.position);
   if (!Number.isFinite(value) || (isLog(term) && value <= 0)) return;
   const y = scale.place(value);
   if (y < top || y > bottom) return;
-  const said = hover(`a component that writes nothing: ${term} ${number(value)}`);
-  svg.append(mark("line", { x1: left, x2: right, y1: y, y2: y, class: "even", "data-silent": value }, said));
+  const title = hover(`a component that adds nothing: ${term} ${number(value)}`);
+  svg.append(mark("line", { x1: left, x2: right, y1: y, y2: y, class: "even", "data-zero": value }, title));
 }
 
 // A stem with a dot for every component: from zero where numbers have a sign, from below where they are logarithmic.

@@ -55,8 +55,8 @@ async function render({ model, el }) {
         const [dr, dk] = { ArrowUp: [1, 0], ArrowDown: [-1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[key] ?? [];
         if (dr === undefined) return null;
         const r = Math.min(Math.max(rowNumber + dr, 0), text.rows.length - 1);
-        const here = text.inRow[rowNumber].indexOf(component);
-        const k = Math.min(Math.max(here < 0 ? 0 : here + dk, 0), text.inRow[r].length - 1);
+        const current = text.inRow[rowNumber].indexOf(component);
+        const k = Math.min(Math.max(current < 0 ? 0 : current + dk, 0), text.inRow[r].length - 1);
         return { component: text.labels[text.inRow[r][k]] };
       },
       // Whether a kernel was asked what components promote here.
@@ -105,7 +105,7 @@ async function render({ model, el }) {
     ),
     put("button", { type: "button", "data-pin": "none", onclick: () => choose({ pins: [null, null] }) }, "clear"),
   );
-  const said = put("p", { className: "now", role: "status" });
+  const status = put("p", { className: "now", role: "status" });
   const bar = put(
     "div",
     { className: "tools" },
@@ -116,7 +116,7 @@ async function render({ model, el }) {
     pins,
   );
   const grid = put("div", { className: "views" });
-  root.append(put("header", {}, heading, model.get("live") ? form(model) : ""), bar, said, grid);
+  root.append(put("header", {}, heading, model.get("live") ? form(model) : ""), bar, status, grid);
   const hosts = {};
   for (const [name, view] of Object.entries(VIEWS)) {
     const reached = Boolean(view.keys);
@@ -132,8 +132,8 @@ async function render({ model, el }) {
     hosts[name] = { host, title, section };
     host.addEventListener("click", (event) => {
       const x = look();
-      const found = event.target.closest("[data-component]");
-      const change = view.pick ? view.pick(event.target, x, event) : found && { component: found.dataset.component };
+      const marked = event.target.closest("[data-component]");
+      const change = view.pick ? view.pick(event.target, x, event) : marked && { component: marked.dataset.component };
       if (change) choose(change);
     });
     host.addEventListener("keydown", (event) => {
@@ -192,9 +192,9 @@ async function render({ model, el }) {
         ]
       : [" the text ends: give a target to hold the prediction against"];
     const [net, bias, diversity] = ["net", "bias", "diversity"].map((term) =>
-      number(text.said(term, x.part, position)),
+      number(text.colorValue(term, x.part, position)),
     );
-    said.replaceChildren(
+    status.replaceChildren(
       put("span", {}, "after ", put("b", {}, quoted(text.tokens[position])), ...comes),
       put(
         "span",
@@ -223,7 +223,7 @@ async function render({ model, el }) {
         for (const key of state.asked) if (key.startsWith(`${n}:`)) state.asked.delete(key);
         const [numbers, ...looked] = await Promise.all([blob].flat().map((bytes) => unpack(bytes)));
         const text = new Text(numbers);
-        looked.forEach((found) => text.look(found));
+        looked.forEach((promoted) => text.look(promoted));
         return text;
       }),
     );
@@ -232,7 +232,7 @@ async function render({ model, el }) {
   }
 
   const changed = () => {
-    // A notebook also tells of what was chosen here.
+    // A notebook also reports what was chosen here.
     if (JSON.stringify(model.get("chosen")) === JSON.stringify(state.chosen)) return;
     state.chosen = model.get("chosen");
     draw();
@@ -261,7 +261,7 @@ async function render({ model, el }) {
   };
 }
 
-// Where a reader types another text; the kernel measures it and tells how far it is.
+// Where a reader types another text; the kernel measures it and reports how far it is.
 function form(model) {
   const text = put("textarea", { rows: 2, placeholder: "another text", "aria-label": "another text" });
   const target = put("input", {
@@ -272,8 +272,8 @@ function form(model) {
   });
   const go = put("button", { type: "submit" }, "Take apart");
   const bar = put("progress", { max: 1, value: 0, hidden: true });
-  const said = put("span", { className: "told", role: "status" });
-  const made = put("form", { className: "ask" }, text, target, go, bar, said);
+  const status = put("span", { className: "progress-text", role: "status" });
+  const made = put("form", { className: "ask" }, text, target, go, bar, status);
   made.addEventListener("submit", (event) => {
     event.preventDefault();
     model.send({ ask: "text", text: text.value, target: target.value });
@@ -282,14 +282,14 @@ function form(model) {
     event.stopPropagation(); // a notebook has keys of its own
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) made.requestSubmit();
   });
-  const told = () => {
-    const { done, of, says } = model.get("progress");
+  const report = () => {
+    const { done, of, message } = model.get("progress");
     bar.hidden = !of;
     bar.value = of ? done / of : 0;
-    said.textContent = says;
+    status.textContent = message;
   };
-  model.on("change:progress", told);
-  told();
+  model.on("change:progress", report);
+  report();
   return made;
 }
 

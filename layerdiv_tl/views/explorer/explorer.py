@@ -1,9 +1,8 @@
-"""`explore`: one text taken apart, in linked views."""
+"""`explore`: one text decomposed, in linked views."""
 
 from __future__ import annotations
 
 import base64
-import html
 import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -18,9 +17,8 @@ from ...errors import InputError
 from ...model.load import Model, load_model
 from ...model.tokenization import plain
 from .. import style
-from ..html import script_json
-from .assets import module, read
-from .data import Findings, find, lookable, packed, packed_promotions
+from ..html import page_head, script_json
+from .data import CSS, SCRIPT, TextNumbers, measure_text, pack_promotions, pack_text, promoted_positions
 from .selection import Selection
 
 if TYPE_CHECKING:
@@ -31,14 +29,14 @@ MOST_TEXTS = 4
 
 
 def explore(model: Any, text: Any, target: Any = None) -> Explorer:
-    """Take a text apart and look at it from all sides: in a notebook, or as one page.
+    """Decompose a text and look at it from all sides: in a notebook, or as one page.
 
     model
         A `Model`, or anything `load_model` takes.
     text
         A text, a list of token ids, or up to four of either, to compare; each of at most 512 tokens.
     target
-        A token (as written, or its id) that predictions at the end of the text are held against, as if it came next.
+        A token (as written, or its id) that predictions at the end of the text are compared with, as if it came next.
 
     Raises InputError for a text that cannot be shown and for a target that is not one token.
 
@@ -50,29 +48,28 @@ def explore(model: Any, text: Any, target: Any = None) -> Explorer:
     >>> e.selection.layer, round(float(e.texts[0].heads.loss[3]), 3) > 0
     (1, True)
     """
-    model = load_model(model)
-    given = plain(text)
+    model, given = load_model(model), plain(text)
     several = isinstance(given, list | tuple) and bool(given) and not isinstance(given[0], int | np.integer)
     texts = list(given) if several else [given]
     if len(texts) > MOST_TEXTS:
         raise InputError(f"{len(texts)} texts are too many to compare: give at most {MOST_TEXTS}.")
-    return Explorer(model, [find(model, one, target) for one in texts])
+    return Explorer(model, [measure_text(model, each, target) for each in texts])
 
 
 class Explorer:
-    """Texts taken apart, and what is chosen of them. Made by `explore`; the last line of a notebook's cell shows it.
+    """Decomposed texts, and what is chosen of them. Made by `explore`; the last line of a notebook's cell shows it.
 
     model
         The model.
     texts
-        All numbers of each text, as `Findings`: the profiles of both cuts, attention patterns, cosines.
+        All numbers of each text, as `TextNumbers`: the profiles at both units, attention patterns, cosines.
     """
 
-    def __init__(self, model: Model, texts: Sequence[Findings]) -> None:
+    def __init__(self, model: Model, texts: Sequence[TextNumbers]) -> None:
         self.model = model
         self.texts = tuple(texts)
-        self._selection = start(self.texts[0])
-        self._shown: ExplorerWidget | None = None
+        self._selection = first_selection(self.texts[0])
+        self._widget: ExplorerWidget | None = None
 
     @property
     def selection(self) -> Selection:
@@ -86,30 +83,29 @@ class Explorer:
     def selection(self, given: Selection | Mapping[str, Any]) -> None:
         lengths = [len(text.sublayers.tokens) for text in self.texts]
         self._selection = self._selection.changed(given).check(lengths, self._labels)
-        if self._shown is not None:
-            self._shown.chosen = self._selection.record()
+        if self._widget is not None:
+            self._widget.chosen = self._selection.record()
 
     @cached_property
     def _labels(self) -> list[str]:
         return [c.label for c in self.texts[0].shown]
 
     def show(self, text: Any, target: Any = None) -> None:
-        """Take another text apart and choose it; what else is chosen and pinned stays. Raises as `explore`."""
-        self._take(find(self.model, text, target))
+        """Decompose another text and choose it; what else is chosen and pinned stays. Raises as `explore`."""
+        self._add(measure_text(self.model, text, target))
 
-    def _take(self, findings: Findings) -> int:
-        """A text is there: in a new place, or in that of one which is neither shown nor pinned. Its number."""
+    def _add(self, text: TextNumbers) -> None:
+        """Add a text, or let it replace one that is neither shown nor pinned, and choose it."""
         now = self._selection
         held = {now.text, *(pin[0] for pin in now.pins if pin)}
-        free = [i for i in range(len(self.texts)) if i not in held]
-        place = len(self.texts) if len(self.texts) < MOST_TEXTS else free[0]
-        self.texts = (*self.texts[:place], findings, *self.texts[place + 1 :])
-        if self._shown is not None:
-            self._shown.put(place, packed(findings))
-        # The end of the text is what a target is held against.
-        last = len(findings.sublayers.tokens) - 1
-        self.selection = {"text": place, "position": last if findings.target else min(now.position, last)}
-        return place
+        full = len(self.texts) == MOST_TEXTS
+        number = next(i for i in range(MOST_TEXTS) if i not in held) if full else len(self.texts)
+        self.texts = (*self.texts[:number], text, *self.texts[number + 1 :])
+        if self._widget is not None:
+            self._widget.put(number, pack_text(text))
+        # The end of the text is what a target is compared with.
+        last = len(text.sublayers.tokens) - 1
+        self.selection = {"text": number, "position": last if text.target else min(now.position, last)}
 
     def html(self, promoted: bool = True) -> str:
         """The page. `promoted`: look up what every component promotes at every position, most of the time it takes."""
@@ -118,18 +114,15 @@ class Explorer:
         for number, text in enumerate(self.texts):
             pins = [pin[1] for pin in self.selection.pins if pin and pin[0] == number]
             chosen = [self.selection.position if number == self.selection.text else 0, *pins]
-            at = lookable(self.model, text, chosen) if promoted else []
-            looked = packed_promotions(self.model, text, at)
-            blobs.append([base64.b64encode(blob).decode() for blob in (packed(text), *looked)])
-        title = html.escape(f"Explorer: {self.model.name}")
+            at = promoted_positions(self.model, text, chosen) if promoted else []
+            packed = (pack_text(text), *pack_promotions(self.model, text, at))
+            blobs.append([base64.b64encode(blob).decode() for blob in packed])
         data = {"model": self.model.name, "chosen": self.selection.record(), "texts": blobs}
         return (
-            '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-            '<meta name="viewport" content="width=device-width, initial-scale=1">'
-            f"<title>{title}</title><style>{style.css_variables(scales=True)}{read('explorer.css')}</style>"
+            f"{page_head(f'Explorer: {self.model.name}', style.css_variables(scales=True) + CSS)}"
             '</head>\n<body class="ld-page"><main id="explorer"></main>\n'
             f'<script type="application/json" id="data">{script_json(data)}</script>\n'
-            f'<script type="module">{module()}\nopenPage();</script></body></html>\n'
+            f'<script type="module">{SCRIPT}\nopenPage();</script></body></html>\n'
         )
 
     def save(self, path: str | os.PathLike[str], promoted: bool = True) -> Path:
@@ -150,11 +143,11 @@ class Explorer:
     @property
     def widget(self) -> ExplorerWidget:
         """The same as a widget of Jupyter; all places where it is shown are one."""
-        if self._shown is None:
+        if self._widget is None:
             from .widget import ExplorerWidget
 
-            self._shown = ExplorerWidget.of(self)
-        return self._shown
+            self._widget = ExplorerWidget.of(self)
+        return self._widget
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
         return self.widget._repr_mimebundle_(**options)
@@ -164,17 +157,17 @@ class Explorer:
         return f"Explorer({self.model.name}: {lengths} tokens × {len(self._labels)} components)"
 
 
-def start(findings: Findings) -> Selection:
+def first_selection(text: TextNumbers) -> Selection:
     """Where to begin: the last position if there is a target, else the hardest token, and the head, or else
     sublayer, with the largest |net| there. The first position, where heads have but one token to read, comes last.
     """
-    losses = findings.sublayers.losses
-    last = len(losses) - 1
+    losses = text.sublayers.losses
     known = np.isfinite(losses)
     if known[1:].any():
         known[0] = False
-    position = last if findings.target or not known.any() else int(np.where(known, losses, -1).argmax())
-    net = np.abs(findings.table("net", "centered")[:, position])
-    heads = np.array([c.kind == "head" for c in findings.shown])
+    at_end = text.target or not known.any()
+    position = len(losses) - 1 if at_end else int(np.where(known, losses, -1).argmax())
+    net = np.abs(text.table("net", "centered")[:, position])
+    heads = np.array([c.kind == "head" for c in text.shown])
     wanted = np.where(heads | (not heads.any()), np.nan_to_num(net), -1)
-    return Selection(position=position, component=findings.shown[int(wanted.argmax())].label)
+    return Selection(position=position, component=text.shown[int(wanted.argmax())].label)

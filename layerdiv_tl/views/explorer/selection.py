@@ -21,7 +21,7 @@ class Selection:
     """What is chosen in an explorer, the same in all its views.
 
     text, position
-        The number of the text, and a column of its profile: what the model says there about the next token.
+        The number of the text, and a column of its profile: the prediction of the next token there.
     component
         A label: `"embed"`, `"L3.attn"` (layer 3), `"L3.H5"` (its head 5).
     part
@@ -49,11 +49,11 @@ class Selection:
 
     @property
     def repeat(self) -> int | None:
-        """Which use of its layer, from 1; None for a layer that is used once."""
+        """Which repeat of its layer, from 1; None for a layer that runs once."""
         return Component.parse(self.component).repeat
 
     def changed(self, given: Selection | Mapping[str, Any]) -> Selection:
-        """Another selection, or this one with some fields exchanged. Raises InputError for what is no field.
+        """Another selection, or this one with some fields exchanged. Raises InputError for other names.
 
         >>> Selection().changed({"component": "L3.H5"}).layer
         3
@@ -67,7 +67,10 @@ class Selection:
         pins = given.get("pins", self.pins)
         if not isinstance(pins, list | tuple) or len(pins) != 2:
             raise InputError(f"pins={shown(pins)} must be two: each (text, position), or None.")
-        return replace(self, **{**given, "pins": tuple(_pin(pin) for pin in pins)})
+        for pin in pins:
+            if pin is not None and (not isinstance(pin, list | tuple) or len(pin) != 2):
+                raise InputError(f"pins holds {shown(pin)}, which must be (text, position), or None.")
+        return replace(self, **{**given, "pins": tuple(pin if pin is None else tuple(pin) for pin in pins)})
 
     def check(self, lengths: list[int], labels: list[str]) -> Selection:
         """Itself, where it exists in texts of so many tokens with these components; else raises InputError."""
@@ -81,18 +84,10 @@ class Selection:
             )
         for name, kind in (("part", Half), ("term", Term), ("color", Color)):
             choice(name, getattr(self, name), get_args(kind))
-        # A browser reads JSON, which knows Python's own numbers.
-        pins = [pin and (int(pin[0]), int(pin[1])) for pin in self.pins]
-        return replace(self, text=int(self.text), position=int(self.position), pins=(pins[0], pins[1]))
+        # A browser reads JSON, which has Python's own numbers only.
+        a, b = (pin and (int(pin[0]), int(pin[1])) for pin in self.pins)
+        return replace(self, text=int(self.text), position=int(self.position), pins=(a, b))
 
     def record(self) -> dict[str, Any]:
         """The same as JSON has it."""
         return asdict(self) | {"pins": [list(pin) if pin else None for pin in self.pins]}
-
-
-def _pin(pin: Any) -> Pin:
-    if pin is None:
-        return None
-    if not isinstance(pin, list | tuple) or len(pin) != 2:
-        raise InputError(f"pins holds {shown(pin)}, which must be (text, position), or None.")
-    return (pin[0], pin[1])

@@ -12,7 +12,7 @@ VIEWS.tokens = {
     "is framed with dots.",
   draw(host, x) {
     const { text, chosen } = x;
-    const values = Array.from({ length: text.length }, (_, p) => text.said(chosen.color, chosen.part, p));
+    const values = Array.from({ length: text.length }, (_, p) => text.colorValue(chosen.color, chosen.part, p));
     const signs = chosen.color === "net" && values.some((v) => v < 0);
     const { color } = colors(values, signs, false, signs ? 0.42 : 0.44);
     const unit = chosen.color === "loss" ? "nats" : `${UNIT}, ${chosen.part}, mean of ${text.counts[0]} components`;
@@ -78,7 +78,7 @@ VIEWS.depth = {
     });
     gridlines(svg, scale, left, right);
     stems(svg, x, text.sublayers, chosen.term, scale, left, step, bottom);
-    silence(svg, x, chosen.term, 0, scale, left, right, top, bottom);
+    zeroLine(svg, x, chosen.term, 0, scale, left, right, top, bottom);
     let at = left;
     for (const module of new Set(text.sublayers.map((i) => text.components[i].module))) {
       svg.append(
@@ -90,12 +90,12 @@ VIEWS.depth = {
   },
   keys(key, x) {
     const order = x.text.sublayers;
-    const here = order.indexOf(x.text.components[x.component].head ? x.attention : x.component);
+    const current = order.indexOf(x.text.components[x.component].head ? x.attention : x.component);
     const to = {
-      ArrowLeft: here - 1,
-      ArrowDown: here - 1,
-      ArrowRight: here + 1,
-      ArrowUp: here + 1,
+      ArrowLeft: current - 1,
+      ArrowDown: current - 1,
+      ArrowRight: current + 1,
+      ArrowUp: current + 1,
       Home: 0,
       End: order.length - 1,
     }[key];
@@ -122,7 +122,7 @@ VIEWS.layer = {
       svg.append(label(term, left, 12, { class: "name" }));
       gridlines(svg, scale, left, right);
       stems(svg, x, heads, term, scale, left, step, 118);
-      silence(svg, x, term, 1, scale, left, right, 26, 118);
+      zeroLine(svg, x, term, 1, scale, left, right, 26, 118);
       const every = Math.ceil(heads.length / Math.max(1, Math.floor((right - left) / 26)));
       heads.forEach((i, k) => {
         const name = text.labels[i].split(".")[1];
@@ -276,9 +276,9 @@ VIEWS.scatter = {
   keys(key, x) {
     const by = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1 }[key];
     if (!by || !x.text.heads.length) return null;
-    const here = x.text.heads.indexOf(x.component);
+    const current = x.text.heads.indexOf(x.component);
     const count = x.text.heads.length;
-    return { component: x.text.labels[x.text.heads[here < 0 ? 0 : (here + by + count) % count]] };
+    return { component: x.text.labels[x.text.heads[current < 0 ? 0 : (current + by + count) % count]] };
   },
   pick(target, x, event) {
     const svg = target.closest("svg");

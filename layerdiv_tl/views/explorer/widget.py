@@ -1,4 +1,4 @@
-"""The explorer in a notebook: what its front end hears from the kernel, and what it asks of it."""
+"""The explorer in a notebook: what the browser and the kernel exchange."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ import traitlets
 
 from ...errors import InputError
 from .. import style
-from .assets import module, read
-from .data import STEPS, find, packed, packed_promotions
+from .data import CSS, SCRIPT, STEPS, measure_text, pack_promotions, pack_text
 
 if TYPE_CHECKING:
     from .explorer import Explorer
 
-_QUIET: dict[str, Any] = {"done": 0, "of": 0, "says": ""}
+_IDLE: dict[str, Any] = {"done": 0, "of": 0, "message": ""}
 
 
 class _Superseded(Exception):
@@ -26,84 +25,81 @@ class _Superseded(Exception):
 class ExplorerWidget(anywidget.AnyWidget):
     """An `Explorer` in Jupyter, JupyterLab and VS Code. Made by `Explorer.widget`.
 
-    What the reader asks for is worked out in one thread beside the kernel's own, one thing after another, so that
+    What the reader asks for is worked out in one thread next to the kernel's own, one thing after another, so that
     cells can run and everything can be clicked meanwhile; of several new texts the last one counts. The model should
     not be used by a cell until the text is there.
     """
 
-    _esm = module()
-    _css = style.css_variables(".ld-explorer", scales=True) + read("explorer.css")
+    _esm = SCRIPT
+    _css = style.css_variables(".ld-explorer", scales=True) + CSS
 
     model = traitlets.Unicode().tag(sync=True)
     texts = traitlets.List().tag(sync=True)
     chosen = traitlets.Dict().tag(sync=True)
-    progress = traitlets.Dict(_QUIET).tag(sync=True)
+    progress = traitlets.Dict(_IDLE).tag(sync=True)
     live = traitlets.Bool(True).tag(sync=True)
 
     @classmethod
     def of(cls, explorer: Explorer) -> ExplorerWidget:
         """A widget of an explorer."""
-        made = cls(
-            model=explorer.model.name,
-            texts=[packed(text) for text in explorer.texts],
-            chosen=explorer.selection.record(),
-        )
-        made._explorer = explorer
-        made._asked = 0
-        made._worker = ThreadPoolExecutor(1, thread_name_prefix="layerdiv-explorer")
-        made.observe(made._choose, "chosen")
-        made.on_msg(made._hear)
-        return made
+        texts = [pack_text(text) for text in explorer.texts]
+        widget = cls(model=explorer.model.name, texts=texts, chosen=explorer.selection.record())
+        widget._explorer = explorer
+        widget._requests = 0
+        widget._worker = ThreadPoolExecutor(1, thread_name_prefix="layerdiv-explorer")
+        widget.observe(widget._select, "chosen")
+        widget.on_msg(widget._receive)
+        return widget
 
     def __repr__(self) -> str:
         return repr(self._explorer) if hasattr(self, "_explorer") else super().__repr__()
 
-    def put(self, place: int, blob: bytes) -> None:
-        """A text is there, or another in its place."""
-        self.texts = [*self.texts[:place], blob, *self.texts[place + 1 :]]
+    def put(self, number: int, blob: bytes) -> None:
+        """Add a packed text, or replace the one of that number."""
+        self.texts = [*self.texts[:number], blob, *self.texts[number + 1 :]]
 
     def wait(self) -> None:
         """Until everything that was asked for is done."""
         self._worker.submit(lambda: None).result()
 
-    def _choose(self, change: Any) -> None:
-        explorer = self._explorer
-        if change["new"] == explorer.selection.record():
+    def _select(self, change: Any) -> None:
+        if change["new"] == self._explorer.selection.record():
             return
         try:
-            explorer.selection = change["new"]
-        except InputError as error:  # a browser may say anything
-            self.progress = _QUIET | {"says": str(error)}
-            self.chosen = explorer.selection.record()
+            self._explorer.selection = change["new"]
+        except InputError as error:  # a browser may send anything
+            self.progress = _IDLE | {"message": str(error)}
+            self.chosen = self._explorer.selection.record()
 
-    def _hear(self, _: Any, content: Any, buffers: Any) -> None:
+    def _receive(self, _: Any, content: Any, buffers: Any) -> None:
         if content.get("ask") == "text":
-            self._asked += 1
-            self._worker.submit(self._take, self._asked, str(content.get("text", "")), str(content.get("target", "")))
+            self._requests += 1
+            text, target = str(content.get("text", "")), str(content.get("target", ""))
+            self._worker.submit(self._add_text, self._requests, text, target)
         elif content.get("ask") == "promoted":
-            self._worker.submit(self._look, content.get("text"), content.get("position"))
+            self._worker.submit(self._look_up, content.get("text"), content.get("position"))
 
-    def _take(self, asked: int, text: str, target: str) -> None:
-        def say(step: str) -> None:
-            if asked != self._asked:
+    def _add_text(self, request: int, text: str, target: str) -> None:
+        def on_step(step: str) -> None:
+            if request != self._requests:
                 raise _Superseded
-            self.progress = {"done": STEPS.index(step), "of": len(STEPS), "says": f"measuring {step} …"}
+            self.progress = {"done": STEPS.index(step), "of": len(STEPS), "message": f"measuring {step} …"}
 
         try:
-            say(STEPS[0])
+            on_step(STEPS[0])
             # An empty field asks for no target.
-            self._explorer._take(find(self._explorer.model, text, target or None, say))
-            self.progress = _QUIET
+            self._explorer._add(measure_text(self._explorer.model, text, target or None, on_step))
+            self.progress = _IDLE
         except _Superseded:
             pass
         except Exception as error:
-            self.progress = _QUIET | {"says": str(error)}
+            self.progress = _IDLE | {"message": str(error)}
 
-    def _look(self, text: Any, position: Any) -> None:
+    def _look_up(self, number: Any, position: Any) -> None:
         try:
-            found = self._explorer.texts[text]
-            (blob,) = packed_promotions(self._explorer.model, found, [position])
-            if self._explorer.texts[text] is found:
-                self.send({"kind": "promoted", "text": text}, [blob])
+            text = self._explorer.texts[number]
+            (blob,) = pack_promotions(self._explorer.model, text, [position])
+            if self._explorer.texts[number] is text:
+                self.send({"kind": "promoted", "text": number}, [blob])
         except Exception as error:
-            self.progress = _QUIET | {"says": str(error)}
+            self.progress = _IDLE | {"message": str(error)}
