@@ -74,7 +74,7 @@ class TradeOff(Result):
             share = together / moved if moved else np.nan
             rows.append(row | {"unchanged": neither, "share": share, "low": low, "high": high})
         frame = pd.DataFrame(rows)
-        names = ("difference", "low", "high", "null_low", "null_high", "p", "models", "level")
+        names = ("difference", "low", "high", "null_low", "null_high", "p", "models", "confidence_level")
         frame.attrs |= {name: getattr(self, name) for name in names}
         return frame
 

@@ -18,7 +18,7 @@ from ..replication.layer_sharing import DEPTH, PARAMETERS
 from ..studies.depth_study import DepthStudy
 from ..studies.study import AVERAGE, QUANTITIES, Study
 from . import style
-from .tables import MEASURES, interval
+from .tables import PROSE, interval
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -141,14 +141,14 @@ def _agreement(model: str, agreement: Agreement) -> str | None:
     best = str(table["correlation"].idxmax())
     first = table.loc[best]
     clear = first["spread_low"] > 0 and first["low_components"] > 0
-    parts = [f"{MEASURES[best]} (ρ {_rho(first)})"]
+    parts = [f"{PROSE['measures'][best]} (ρ {_rho(first)})"]
     for name in ("block_influence", "diversity", "diversity_centered"):
         row = table.loc[name]
         if name == best or not np.isfinite(row["correlation"]):
             continue
         than = "better" if row["better_low"] > 0 else "worse" if row["better_high"] < 0 else "neither better nor worse"
         versus = "" if name == "block_influence" else f", {than} than block influence"
-        parts.append(f"{MEASURES[name]} has {_rho(row)}{versus}")
+        parts.append(f"{PROSE['measures'][name]} has {_rho(row)}{versus}")
     how = "best by" if clear else "by no measure clearly, at most by"
     return f"{model} on {agreement.rows}: what removing a sublayer costs is ranked {how} {'; '.join(parts)}."
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import shlex
-import tomllib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, get_args
 
@@ -24,13 +23,12 @@ from . import tables
 from .figures import component_bars
 from .figures.size_panels import information_panels
 from .findings import depth_findings, layer_sharing_pairs, study_findings
-from .html import read
 from .page import Page
+from .tables import PROSE
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_PROSE = tomllib.loads(read("report.toml"))
 # Cells whose components a page has room for, and how many models' where there are more.
 MOST_CELLS, BEST = 48, 5
 _LIBRARIES = ("layerdiv_tl", "torch", "transformers", "transformer_lens")
@@ -59,13 +57,13 @@ def study_page(study: Study, title: str | None = None) -> Page:
         study.failures,
         [*study_findings(study, unit), *(depth_findings(study.depth) if study.depth else ())],
         study.claims(unit),
-        _PROSE["claims"],
+        PROSE["claims"],
     )
     _claims_over_seeds(page, study, unit)
     page.heading("How to read raw, centered, net")
-    page.terms(_PROSE["reading"])
+    page.terms(PROSE["reading"])
     page.heading("Figures")
-    for kind, caption in _PROSE["figures"].items():
+    for kind, caption in PROSE["figures"].items():
         if kind == "size" and len(models) == 1:
             continue
         try:
@@ -80,7 +78,7 @@ def study_page(study: Study, title: str | None = None) -> Page:
     page.table(tables.model_table(study, unit), "Members is |L|, the number of components at this unit.")
     _layer_sharing(page, study, unit)
     for each in units:
-        for quantity, heading in _PROSE["tables"].items():
+        for quantity, heading in PROSE["tables"].items():
             if each != unit and quantity in ("accuracy", "MSE", "cross-entropy", "entropy"):
                 continue  # the same at every unit, or meant for the paper's
             page.subheading(heading + (f" (unit {each})" if len(units) > 1 else ""))
@@ -89,7 +87,7 @@ def study_page(study: Study, title: str | None = None) -> Page:
     _components(page, study)
     if study.depth is not None:
         _depth_sections(page, study.depth)
-    _methods(page, _PROSE["methods"])
+    _methods(page, PROSE["methods"])
     page.table(tables.source_table(study), "Tasks and their rows; dropped rows did not fit the task.")
     page.table(
         tables.cell_table(study),
@@ -118,7 +116,7 @@ def depth_page(depth: DepthStudy, title: str | None = None) -> Page:
         depth.claims(),
     )
     _depth_sections(page, depth)
-    _methods(page, [text.format(least=LEAST) for text in _PROSE["depth"]["methods"]])
+    _methods(page, [text.format(least=LEAST) for text in PROSE["depth"]["methods"]])
     page.table(tables.analysis_table(depth), "Analyses; weights by SHA-256, shortened.")
     return page
 
@@ -175,7 +173,7 @@ def _claims_over_seeds(page: Page, study: Study, unit: Unit) -> None:
     over = claims.attrs["interval_over"]
     claims = claims.assign(rationale=[text.removesuffix(f"; {over}") for text in claims["rationale"]])
     page.subheading("Over seeds")
-    page.text(_PROSE["seeds"].format(interval_over=over))
+    page.text(PROSE["seeds"].format(interval_over=over))
     # Claims about depth have no seeds, and stand above.
     shown = tables.claims_table(claims[claims["number"] <= 8]).drop(columns="p")
     page.table(shown, "Means over seeds with 95 % intervals below.", marked="verdict")
@@ -189,11 +187,11 @@ def _information(page: Page, study: Study) -> None:
     if frame is None:
         return
     page.heading("Information")
-    page.text(_PROSE["information"])
+    page.text(PROSE["information"])
     for _, part in frame.groupby(["unit", "estimator", SETTINGS], sort=False):
         unit, estimator, settings = part.iloc[0][["unit", "estimator", SETTINGS]]
         how = f" ({settings})" if frame[SETTINGS].nunique() > 1 else ""
-        caption = f"{estimator.capitalize()} estimate, unit {unit}{how}. {_PROSE['estimators'][estimator]}"
+        caption = f"{estimator.capitalize()} estimate, unit {unit}{how}. {PROSE['estimators'][estimator]}"
         page.figure(information_panels(part, study.models(unit)), caption)
         cells = part.drop_duplicates(["model", "task"])[["model", "task", "warnings"]]
         lines = [(row.model, row.task, line) for row in cells.itertuples() for line in str(row.warnings).splitlines()]
@@ -217,9 +215,9 @@ def _layer_sharing(page: Page, study: Study, unit: Unit) -> None:
     page.subheading("Reuse of layers, before and after the size correction")
     seeds = frame["interval_over"] == "seeds"
     if seeds.any():
-        page.table(tables.layer_sharing_table(frame[seeds]), _PROSE["layer_sharing"])
+        page.table(tables.layer_sharing_table(frame[seeds]), PROSE["layer_sharing"])
     fold = f"{_count(int((~seeds).sum()), 'pair')} of single models" if seeds.any() else None
-    page.table(tables.layer_sharing_table(frame[~seeds]), _PROSE["layer_sharing"], fold=fold)
+    page.table(tables.layer_sharing_table(frame[~seeds]), PROSE["layer_sharing"], fold=fold)
 
 
 def _components(page: Page, study: Study) -> None:
@@ -263,12 +261,12 @@ def _depth_sections(page: Page, depth: DepthStudy) -> None:
     page.figure(depth.plot(), "Each point is a layer.")
     seen: set[str] = set()
     for a in depth.analyses:
-        caption, first = _PROSE["depth"]["captions"].get(a.name, a.name), a.name not in seen
+        caption, first = PROSE["depth"]["captions"].get(a.name, a.name), a.name not in seen
         seen.add(a.name)
         if first:
             page.subheading(caption.split(".")[0])
         title = f"{a.model}: {a.name.replace('_', ' ')}, {a.dataset}"
-        for kind in (None, *_PROSE["depth"]["kinds"].get(a.name, [])):
+        for kind in (None, *PROSE["depth"]["kinds"].get(a.name, [])):
             try:
                 figure = a.result.plot(kind=kind)
             except InputError as error:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,38 +15,13 @@ from ..errors import InputError
 from ..studies.depth_study import DepthStudy
 from ..studies.study import Study
 from . import style
+from .html import read
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# Column of `Agreement.correlations` -> the measure in words.
-MEASURES = {
-    "diversity": "raw diversity",
-    "diversity_centered": "centered diversity",
-    "net": "net",
-    "relevancy": "relevancy",
-    "relative_norm": "relative norm",
-    "block_influence": "block influence",
-}
-# Ratio of `Study.layer_sharing` -> heading.
-_RATIOS = {
-    "diversity": "diversity, raw",
-    "diversity_centered": "diversity, centered",
-    "diversity_logit": "|L|² × diversity, raw",
-    "diversity_logit_centered": "|L|² × diversity, centered",
-}
-# Column of `Study.modules` -> heading.
-_MODULES = {
-    "module": "module",
-    "members": "members",
-    "share": "share of members",
-    "bias": "bias",
-    "diversity": "diversity",
-    "net": "net",
-    "bias_centered": "bias, centered",
-    "diversity_centered": "diversity, centered",
-    "net_centered": "net, centered",
-}
+PROSE = tomllib.loads(read("report.toml"))
+_HEADINGS = PROSE["headings"]
 
 
 def interval(low: float, high: float, form: str = ".3g", none: str = "") -> str:
@@ -93,13 +69,13 @@ def module_table(study: Study, model: str, task: str, unit: Unit = "sublayer") -
     import pandas as pd
 
     frame = study.modules(unit)
-    frame = frame[(frame["model"] == model) & (frame["task"] == task)][list(_MODULES)]
+    frame = frame[(frame["model"] == model) & (frame["task"] == task)][list(_HEADINGS["modules"])]
     both = pd.concat([frame, frame.drop(columns="module").sum().to_frame().T.assign(module="all")], ignore_index=True)
     both["module"] = [style.MODULE_NAME.get(name, name) for name in both["module"]]
     both["members"] = both["members"].astype(int)
     for column in both.columns[2:]:
         both[column] = [f"{x:.1%}" if column == "share" else style.number(x) for x in both[column]]
-    return both.rename(columns=_MODULES)
+    return both.rename(columns=_HEADINGS["modules"])
 
 
 def layer_sharing_table(frame: pd.DataFrame) -> pd.DataFrame:
@@ -109,7 +85,7 @@ def layer_sharing_table(frame: pd.DataFrame) -> pd.DataFrame:
             "reuses layers": f"{row['model']}\nagainst {row['baseline']}",
             "matched on": f"{row['matched_on']}\n{row['members']} members against {row['members_baseline']}",
             "accuracy, %": f"{row['accuracy']:.1f}\nagainst {row['accuracy_plain']:.1f}",
-            **{heading: estimate(row, f"{name}_ratio") for name, heading in _RATIOS.items()},
+            **{heading: estimate(row, f"{name}_ratio") for name, heading in _HEADINGS["ratios"].items()},
             "interval over": f"{row['n']} {row['interval_over'].removesuffix('s') + 's' * (row['n'] != 1)}",
         }
         for row in frame.to_dict("records")
@@ -140,50 +116,35 @@ def quantity_table(study: Study, unit: Unit, quantity: str) -> pd.DataFrame:
 
 def source_table(study: Study) -> pd.DataFrame:
     """A row for every task and place its rows came from."""
-    return _frame(
-        {
-            "task": cell["settings"]["task"],
-            "options": ", ".join(option.strip() for option in cell["settings"]["options"]),
-            "rows from": cell["source"],
-            "license": cell["license"],
-            "dropped": cell["dropped"],
-            "template": " ".join(cell["settings"]["template"].split()),
-        }
-        for cell in study.cells
-    ).drop_duplicates(ignore_index=True)
+    frame = _provenance(study.cells, "sources")
+    frame["options"] = [", ".join(map(str.strip, options)) for options in frame["options"]]
+    frame["template"] = [" ".join(template.split()) for template in frame["template"]]
+    return frame.drop_duplicates(ignore_index=True)
 
 
 def cell_table(study: Study) -> pd.DataFrame:
     """A row for every cell: settings, and hashes of prompts and weights."""
-    return _frame(
-        {name: cell["settings"][name] for name in ("model", "task", "unit", "rows")}
-        | {
-            "cut short": cell["truncated"],
-            "shots": cell["settings"]["shots"],
-            "prompts": cell["settings"]["prompts"][:10],
-            "weights": cell["settings"]["fingerprint"][:10],
-            "dtype": cell["settings"]["dtype"],
-            "finished": cell["finished"][:16].replace("T", " "),
-        }
-        for cell in study.cells
-    )
+    return _provenance(study.cells, "cells")
 
 
 def analysis_table(depth: DepthStudy) -> pd.DataFrame:
     """A row for every depth analysis: on what, with what, when."""
-    return _frame(
-        {
-            "model": a.model,
-            "analysis": a.name.replace("_", " "),
-            "dataset": a.dataset,
-            "weights": a.about["settings"]["weights"][:10],
-            "dtype": a.about["settings"]["dtype"],
-            "layerdiv_tl": a.about["versions"]["layerdiv_tl"],
-            "seconds": a.about["seconds"],
-            "finished": a.about["finished"][:16].replace("T", " "),
-        }
-        for a in depth.analyses
-    )
+    frame = _provenance([a.about for a in depth.analyses], "analyses")
+    return frame.assign(analysis=frame["analysis"].str.replace("_", " "))
+
+
+def _provenance(records: Sequence[Mapping[str, Any]], table: str) -> pd.DataFrame:
+    """Fields of nested records (`settings.model`) under the headings of a table; hashes and times are shortened."""
+    import pandas as pd
+
+    fields = _HEADINGS[table]
+    frame = pd.json_normalize([dict(record) for record in records], max_level=1)
+    frame = frame[list(fields.values())].set_axis(list(fields), axis=1)
+    for name in frame.columns.intersection(["prompts", "weights"]):
+        frame[name] = frame[name].str[:10]
+    if "finished" in frame:
+        frame["finished"] = frame["finished"].str[:16].str.replace("T", " ")
+    return frame
 
 
 def agreement_table(agreement: Agreement) -> pd.DataFrame:
@@ -195,7 +156,7 @@ def agreement_table(agreement: Agreement) -> pd.DataFrame:
         needed = {}
     rows = [
         {
-            "measure": MEASURES[row["measure"]],
+            "measure": PROSE["measures"][row["measure"]],
             "ρ": f"{row['correlation']:.2f}",
             "corrected": f"{row['corrected']:.2f}" if np.isfinite(row["corrected"]) else "–",
             "over resampled rows": interval(row["spread_low"], row["spread_high"], ".2f", "(no interval)"),
@@ -211,10 +172,9 @@ def agreement_table(agreement: Agreement) -> pd.DataFrame:
 
 def plan_table(plan: DropPlan) -> pd.DataFrame:
     """Loss and accuracy without the components that each plan drops."""
-    headings = {"loss": "loss", "loss_growth": "growth of the loss", "accuracy": "accuracy"}
     return _frame(
         {"plan": row["plan"], "dropped": row["dropped"]}
-        | {heading: estimate(row, name) for name, heading in headings.items()}
+        | {heading: estimate(row, name) for name, heading in _HEADINGS["plans"].items()}
         for row in plan.frame().to_dict("records")
     )
 
