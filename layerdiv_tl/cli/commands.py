@@ -10,17 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
-from .printing import (
-    print_claims,
-    print_failures,
-    print_findings,
-    print_information,
-    print_json,
-    print_profile,
-    print_progress,
-    print_table,
-    print_wrapped,
-)
+from . import printing
 
 
 def run_demo(options: argparse.Namespace) -> int:
@@ -34,19 +24,19 @@ def run_demo(options: argparse.Namespace) -> int:
     from ..views.frames import write_study_frames
     from ..views.tables import module_table
 
-    print_progress("Loading the default model …")
+    printing.print_progress("Loading the default model …")
     model = load_model()
-    print_progress(f"Decomposing {model.name} on {' and '.join(SAMPLE_TASKS)} …")
+    printing.print_progress(f"Decomposing {model.name} on {' and '.join(SAMPLE_TASKS)} …")
     study = run_study(model, list(SAMPLE_TASKS), out=out)
     write_study_frames(study, out)
     page = study.report(out / "index.html")
     if options.json:
-        print_json({"model": model.provenance, "tasks": study.summary().to_dict("records"), "page": str(page)})
+        printing.print_json({"model": model.provenance, "tasks": study.summary().to_dict("records"), "page": str(page)})
         return 0
     for name in SAMPLE_TASKS:
         print(f"\n{name}, {model.name}, squared logits\n{module_table(study, model.name, name).to_string(index=False)}")
     print()
-    print_findings(study_findings(study))
+    printing.print_findings(study_findings(study))
     print(f"Open {page} in a browser; frames (CSV) lie next to it, and the study itself: ld.Study.load({str(out)!r}).")
     return 0
 
@@ -66,14 +56,13 @@ def run_run(options: argparse.Namespace) -> int:
         load=_load_options(options),
         **{name: getattr(options, name) for name in names},
     )
-    rows: list[Any] = []
-    bits: list[Any] = []
     failures = list(study.failures)
+    record: dict[str, list[Any]] = {"rows": []} | ({"information": []} if options.information else {})
     if os.environ.get("RANK", "0") != "0":  # of the processes of one launch, one prints
-        return print_failures(failures)
+        return printing.print_failures(failures)
     for unit in study.metrics["unit"].unique():
         table = study.table(unit, intervals=not options.json).stack("quantity", future_stack=True)
-        rows += table.reset_index().assign(unit=unit).to_dict("records")
+        record["rows"] += table.reset_index().assign(unit=unit).to_dict("records")
         if not options.json:
             print(f"\nunit {unit}; accuracy, MSE, uniform and bias in hundredths\n{table.to_string()}")
     for unit in study.metrics["unit"].unique() if options.information else ():
@@ -83,13 +72,12 @@ def run_run(options: argparse.Namespace) -> int:
             failures.append(f"information at unit {unit}: {error}")
             continue
         failures += frame.attrs["left_out"]
-        bits += frame.to_dict("records")
+        record["information"] += frame.to_dict("records")
         if not options.json:
-            print_information(frame, unit)
+            printing.print_information(frame, unit)
     if options.json:
-        information = {"information": bits} if options.information else {}
-        print_json({"rows": rows, **information, "failures": failures, "out": options.out})
-    return print_failures(failures)
+        printing.print_json({**record, "failures": failures, "out": options.out})
+    return printing.print_failures(failures)
 
 
 def run_depth(options: argparse.Namespace) -> int:
@@ -117,13 +105,13 @@ def run_depth(options: argparse.Namespace) -> int:
     claims, findings = study.claims(), list(depth_findings(study))
     if options.json:
         record = {"claims": claims.to_dict("records"), "findings": findings}
-        print_json(record | {"failures": study.failures, "page": str(page)})
+        printing.print_json(record | {"failures": study.failures, "page": str(page)})
     else:
-        print_findings(findings)
-        print_claims(claims)
+        printing.print_findings(findings)
+        printing.print_claims(claims)
         print(f"\nOpen {page} in a browser; frames (CSV) and plans lie in {out / 'depth'}.")
         print(f"In Python: ld.DepthStudy.load({str(out)!r}).")
-    return print_failures(study.failures)
+    return printing.print_failures(study.failures)
 
 
 def run_zoo(options: argparse.Namespace) -> int:
@@ -132,16 +120,16 @@ def run_zoo(options: argparse.Namespace) -> int:
     from ..views.findings import study_findings
 
     out = _named(options.out, "a folder")
-    study = zoo_experiment.run_zoo(out, options.model, workers=options.workers, say=print_progress)
+    study = zoo_experiment.run_zoo(out, options.model, workers=options.workers, say=printing.print_progress)
     page = study.report(Path(out) / "index.html")
     claims = study.claims()
     if options.json:
-        print_json({"claims": claims.to_dict("records"), "failures": study.failures, "page": str(page)})
+        printing.print_json({"claims": claims.to_dict("records"), "failures": study.failures, "page": str(page)})
     else:
-        print_findings(study_findings(study))
-        print_claims(claims)
+        printing.print_findings(study_findings(study))
+        printing.print_claims(claims)
         print(f"\nOpen {page} in a browser. In Python: ld.Study.load({out!r}).")
-    return print_failures(study.failures)
+    return printing.print_failures(study.failures)
 
 
 def run_report(options: argparse.Namespace) -> int:
@@ -171,18 +159,18 @@ def run_profile(options: argparse.Namespace) -> int:
     from ..views.explorer import explore
     from ..views.profile_numbers import profile_at, profile_record
 
-    print_progress(f"Loading {'the default model' if options.model == 'default' else options.model} …")
+    printing.print_progress(f"Loading {'the default model' if options.model == 'default' else options.model} …")
     source = None if options.model == "default" else options.model
     model = load_model(source, dtype=options.dtype, trust_remote_code=options.trust_remote_code)
-    print_progress(f"Decomposing {model.name} on the text …")
+    printing.print_progress(f"Decomposing {model.name} on the text …")
     explorer = explore(model, text)
     numbers = profile_record(profile_at(explorer, options.unit))
-    print_progress("Looking up what components promote, writing the page …")
+    printing.print_progress("Looking up what components promote, writing the page …")
     page = explorer.save(out)
     if options.json:
-        print_json({"model": model.provenance, **numbers, "page": str(page)})
+        printing.print_json({"model": model.provenance, **numbers, "page": str(page)})
     else:
-        print_profile(model.name, numbers)
+        printing.print_profile(model.name, numbers)
         print(f"\nOpen {page} in a browser.")
     return 0
 
@@ -193,19 +181,16 @@ def run_tasks(options: argparse.Namespace) -> int:
 
     records = task_records()
     if options.json:
-        print_json(records)
+        printing.print_json(records)
         return 0
     columns = ("name", "rows", "options", "templates", "license", "asks", "source")
-    rows = [
-        {key: ", ".join(map(str, x)) if isinstance(x := record[key], list) else str(x) for key in columns}
-        for record in records
-    ]
-    print_wrapped(
+    rows = [{name: record[name] for name in columns} for record in records]
+    texts = [{n: ", ".join(map(str, x)) if isinstance(x, list) else str(x) for n, x in row.items()} for row in rows]
+    printing.print_paragraph(
         "ld.task(NAME) renders one, layerdiv run --task NAME uses it; rows from Hugging Face can come from a folder "
         "(data=DIR, --data DIR)."
     )
-    print()
-    print_table(rows, right=("rows",))
+    printing.print_table(texts, right=("rows",))
     return 0
 
 
@@ -215,7 +200,7 @@ def run_models(options: argparse.Namespace) -> int:
 
     entries = catalog()
     if options.json:
-        print_json([entry.record() for entry in entries])
+        printing.print_json([entry.record() for entry in entries])
         return 0
     rows = [
         {
@@ -228,15 +213,14 @@ def run_models(options: argparse.Namespace) -> int:
         }
         for entry in entries
     ]
-    print_wrapped(
+    printing.print_paragraph(
         "ld.load_model(NAME) loads one, layerdiv run --model NAME decomposes it (gated: log in to Hugging Face and "
         "accept its conditions first)."
     )
-    print()
-    print_table(rows, right=("size", "components", "bf16 GB"))
+    printing.print_table(rows, right=("size", "components", "bf16 GB"))
     for note in dict.fromkeys(entry.note for entry in entries if entry.note):
         print()
-        print_wrapped(note)
+        printing.print_paragraph(note, end="")
     return 0
 
 

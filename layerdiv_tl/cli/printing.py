@@ -99,9 +99,9 @@ def print_profile(model: str, numbers: Mapping[str, Any]) -> None:
     print_table(rows, right=("position", "loss"))
 
 
-def print_wrapped(text: str) -> None:
-    """A paragraph in lines that fit the terminal."""
-    print(textwrap.fill(text, max(_width(), 40), break_long_words=False, break_on_hyphens=False))
+def print_paragraph(text: str, end: str = "\n") -> None:
+    """A paragraph in lines that fit the terminal, and a blank line."""
+    print(textwrap.fill(text, max(_width(), 40), break_long_words=False, break_on_hyphens=False), end=f"\n{end}")
 
 
 def print_table(rows: Sequence[Mapping[str, str]], right: Sequence[str] = ()) -> None:
