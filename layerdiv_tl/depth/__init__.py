@@ -1,20 +1,19 @@
 """Does a model use its depth? Interventions on its layers, one analysis a file.
 
-    ld.depth.residual_norms(model, texts)                  how large each layer's writes are beside the stream
-    ld.depth.skip(model, texts)                   what a layer that writes nothing changes behind it
-    ld.depth.logit_lens(model, texts)                   how far each junction's answer is from the last one
-    ld.depth.erase(model, texts)                  what a token's stream still carries at each layer
-    ld.depth.integrated_gradients(model, texts)   what the answer's probability owes to each layer
-    ld.depth.map_layers(model, other, texts)      which layer of another model says the same
-    ld.depth.agreement(model, task)               does a direct measure tell what removing a sublayer does
-    ld.depth.drop_plan(model, task, budget)       which layers could go, and what that costs
-    ld.depth.depth_score(model, questions)        whether answers of more hops rest on deeper layers
+    ld.depth.residual_norms(model, texts)        norms and cosines of layers' outputs relative to the stream
+    ld.depth.skip(model, texts)                  effects of skipping a layer on later layers and predictions
+    ld.depth.logit_lens(model, texts)            KL of every junction's prediction from the final one
+    ld.depth.erase(model, texts)                 effects of erasing a token's stream at each layer
+    ld.depth.integrated_gradients(model, texts)  attribution of the answer's probability to each layer's output
+    ld.depth.map_layers(model, other, texts)     linear maps from the layers of one model to those of another
+    ld.depth.agreement(model, task)              do direct measures rank sublayers as ablating them does
+    ld.depth.drop_plan(model, task, budget)      which layers could be dropped, and the loss without them
+    ld.depth.depth_score(model, questions)       whether answers of more hops depend on deeper layers
 
 Norms, skips, lens, erasure, gradients and score are those of *Do Language Models Use Their Depth Efficiently?* (arXiv
 2505.13898): the defaults are the rules of its released code, above all that the first token of a text, on which heads
-rest whatever it is, is left alone; other choices are options with names. Texts are a text, a list of
-texts, a list of lists of token ids, or a `Task`, whose prompts are read; questions come from
-`ld.depth.questions(…)`.
+rest whatever it is, is left alone; other choices are named options. Texts are a text, a list of texts, a list of lists
+of token ids, or a `Task`, whose prompts are read; questions come from `ld.depth.questions(…)`.
 """
 
 from ..ensemble.regression import Slope

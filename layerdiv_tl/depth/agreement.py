@@ -1,8 +1,8 @@
-"""Do the direct measures of a sublayer say what happens when it is removed?"""
+"""Do direct measures of a sublayer rank sublayers as their ablation does?"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, get_args
@@ -18,11 +18,12 @@ from ..ensemble.intervals import LEAST, cluster_means, interval, interval_note, 
 from ..errors import InputError
 from ..model.load import load_model
 from ..results import Result
-from .ablation import ablatable_components, read_rows, scores
-from .direct_measures import Direct, measures
+from .ablation import AblationScores, ablatable_components, read_rows, score_ablations
+from .direct_measures import Direct, direct_measures
+from .token_stats import labeled_frame
 
 Effect = Literal["loss", "accuracy"]
-# Measures of which less means more needed.
+# Quantities of which a smaller value means a more needed component.
 INVERTED = ("net",)
 UNITS: Mapping[str, str] = {
     "diversity": "share of the whole",
@@ -34,7 +35,7 @@ UNITS: Mapping[str, str] = {
     "loss": "nats",
     "accuracy": "share of answers",
 }
-# A rank that another sample of rows gives back as well as this counts as stable.
+# Ranks that two samples of rows reproduce this well count as stable.
 STABLE_CORRELATION = 0.9
 # Less reliable ranks are mostly noise, and a correction for it mostly that of the reliability.
 RELIABLE = 0.5
@@ -45,7 +46,7 @@ _COLUMNS += ["low_components", "high_components", "better", "better_low", "bette
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Agreement(Result):
-    """What every sublayer (or layer) is worth by direct measures, and what happens when it writes nothing.
+    """Direct measures of every sublayer (or layer), and the effects of ablating it.
 
     Every quantity is a ratio of sums over rows, Σ sums / Σ counts:
 
@@ -56,9 +57,9 @@ class Agreement(Result):
     components
         What was measured, in stream order.
     loss, accuracy
-        Of the model as it is: nats per answer, share of right answers.
+        Of the model as it is: nats per prediction, share of correct predictions.
     rows
-        What it was asked, in words.
+        How many rows, and of what.
 
     Direct measures, all from one clean pass:
 
@@ -68,17 +69,17 @@ class Agreement(Result):
     net
         Its additive share of the cross-entropy, E_p[u] − u(t), in nats: below 0 where it helps (MATHS 3).
     relevancy
-        What it alone tells a linear classifier about rows it has not seen, in bits (a lower bound of I(u; Y));
-        for tasks with at least 8 rows of every class.
-    relative, influence
-        ‖write‖ / ‖stream‖, and 1 − cos of the stream before and behind (`Sizes`).
+        A lower bound of I(u; Y) in bits, from a linear classifier of held-out rows; for tasks with at least 8 rows of
+        every class.
+    relative_norm, block_influence
+        ‖output‖ / ‖stream‖, and 1 − cos of the stream before and after (`ResidualNorms`).
 
-    Effects, from passes in which it writes nothing:
+    Effects, with the component zero-ablated:
 
     loss
-        By how many nats per answer the cross-entropy grows.
+        By how many nats per prediction the cross-entropy grows.
     accuracy
-        Which share of the right answers is lost, less those that are gained.
+        Which share of the predictions becomes wrong, less those that become correct.
     """
 
     components: tuple[Component, ...]
@@ -98,117 +99,77 @@ class Agreement(Result):
         but for `accuracy`, a difference of two shares.
         """
         columns: dict[str, Any] = component_columns(self.components)
-        values, drawn = self._values(), self._drawn
-        for number, name in enumerate(self.quantities):
-            sums, counts = self.sums[:, number], self.counts[:, number, None]
-            ends = paired_interval(sums, counts) if name == "accuracy" else cluster_means(sums, counts)[1:]
-            columns |= {name: values[number], f"{name}_low": ends[0], f"{name}_high": ends[1]}
-            ranks, at = _ranks(name, drawn[:, number]), _ranks(name, values[number])
-            low, high = interval(ranks if len(self.sums) >= LEAST else np.full_like(ranks, np.nan))
-            columns |= {f"{name}_rank": at, f"{name}_rank_low": low, f"{name}_rank_high": high}
-        frame = pd.DataFrame(columns)
-        frame.attrs["units"] = {name: UNITS[name] for name in self.quantities}
-        frame.attrs["intervals"] = interval_note(len(self.sums))
-        return frame
+        values = self._values()
+        ranks, resampled = self._ranks(values), self._ranks(self._resampled)
+        for i, name in enumerate(self.quantities):
+            sums, counts = self.sums[:, i], self.counts[:, i, None]
+            low, high = paired_interval(sums, counts) if name == "accuracy" else cluster_means(sums, counts)[1:]
+            columns |= {name: values[i], f"{name}_low": low, f"{name}_high": high}
+            spread = resampled[:, i] if len(self.sums) >= LEAST else np.full_like(resampled[:, i], np.nan)
+            rank_low, rank_high = interval(spread)
+            columns |= {f"{name}_rank": ranks[i], f"{name}_rank_low": rank_low, f"{name}_rank_high": rank_high}
+        return labeled_frame(columns, {name: UNITS[name] for name in self.quantities}, interval_note(len(self.sums)))
 
     def correlations(self) -> pd.DataFrame:
-        """Does a direct measure rank components as their removal does? One row per measure, effect and kind.
+        """Spearman's correlation of each direct measure with each effect, over components of one kind or all.
 
-        `correlation` is Spearman's over components, positive where the measure tells what is needed.
+        `correlation` is positive where the measure ranks components as ablating them does.
 
         Few rows pull it towards 0, for they blur both ranks. `corrected` is what it would be without that: divided by
-        the root of the product of both reliabilities (Spearman 1904), which two halves of the rows give by the
+        the root of the product of both reliabilities (Spearman 1904), from two halves of the rows by the
         Spearman-Brown formula; NaN where one of them is below 0.5 or there are fewer than four rows.
-        `spread_low`, `spread_high` are the middle 95 % over resampled rows. They are no interval of the
+        `spread_low`, `spread_high` are the middle 95 % over resampled rows. They are not an interval of the
         correlation that more rows would give: resampling blurs the ranks a second time, so that they lie too low,
         and the estimate at their upper end. They hold the value of 512 rows in 28-42 % of samples of 16 rows, 36-56 %
         of 32, 45-65 % of 64 and 57-87 % of 128 (zoo/d12, two tasks).
 
         `low_components`, `high_components` resample components. `better` is by how much the correlation exceeds that
-        of `block_influence`, with `better_low`, `better_high` over resampled rows and components at once, which have the
-        same fault. `kind` "all" pools attention and MLPs. Kinds of fewer than three components, whose ranks
-        always agree or not, have no rows.
+        of `block_influence`, with `better_low`, `better_high` over resampled rows and components at once, which have
+        the same fault. `kind` "all" pools attention and MLPs. Kinds of fewer than three components have no rows.
         """
-        values, drawn = self._values(), self._drawn
-        kinds = [c.kind for c in self.components]
+        values, resampled = self._values(), self._resampled
+        kinds = np.array([c.kind for c in self.components])
         groups = {"all": np.arange(len(kinds))}
         if len(set(kinds)) > 1:
-            groups |= {kind: np.flatnonzero([k == kind for k in kinds]) for kind in dict.fromkeys(kinds)}
-        place = {name: number for number, name in enumerate(self.quantities)}
+            groups |= {kind: np.flatnonzero(kinds == kind) for kind in dict.fromkeys(kinds.tolist())}
+        index = {name: number for number, name in enumerate(self.quantities)}
         records = []
-        for kind, here in groups.items():
-            if len(here) < 3:
+        for kind, group in groups.items():
+            if len(group) < 3:
                 continue
-            reliable = self._reliability(here)
-            again = np.random.default_rng([self.seed, 1]).integers(len(here), size=(len(drawn), len(here)))
-            rows = np.arange(len(drawn))[:, None]
+            reliability = self._reliability(group)
+            draws = len(resampled)
+            chosen = np.random.default_rng([self.seed, 1]).integers(len(group), size=(draws, len(group)))[:, None]
+            point, over_rows = values[:, group], resampled[:, :, group]
+            over_components = np.take_along_axis(np.broadcast_to(point, over_rows.shape), chosen, 2)
+            over_both = np.take_along_axis(over_rows, chosen, 2)
+            ranks = [self._ranks(table) for table in (point, over_rows, over_components, over_both)]
             for effect in get_args(Effect):
-                held = _ranks(effect, values[place[effect], here]), _ranks(effect, drawn[:, place[effect]][:, here])
-                fresh = _ranks(effect, values[place[effect], here][again])
-                both = _ranks(effect, drawn[:, place[effect]][:, here][rows, again])
-                found: dict[str, tuple[float, np.ndarray, np.ndarray, np.ndarray]] = {}
-                for name in get_args(Direct):
-                    if name not in place:
-                        continue
-                    own, other = values[place[name], here], drawn[:, place[name]][:, here]
-                    found[name] = (
-                        float(_pearson(_ranks(name, own), held[0])),
-                        _pearson(_ranks(name, other), held[1]),
-                        _pearson(_ranks(name, own[again]), fresh),
-                        _pearson(_ranks(name, other[rows, again]), both),
-                    )
-                for name, (r, over_rows, over_components, over_both) in found.items():
-                    low, high = interval(over_rows)
-                    first, last = interval(over_components)
-                    less, more = interval(over_both - found["block_influence"][3])
-                    records.append(
-                        {
-                            "measure": name,
-                            "effect": effect,
-                            "kind": kind,
-                            "correlation": r,
-                            "corrected": _corrected(r, reliable[place[name]], reliable[place[effect]]),
-                            "spread_low": float(low),
-                            "spread_high": float(high),
-                            "low_components": float(first),
-                            "high_components": float(last),
-                            "better": r - found["block_influence"][0],
-                            "better_low": float(less) if name != "block_influence" else np.nan,
-                            "better_high": float(more) if name != "block_influence" else np.nan,
-                            "components": len(here),
-                        }
-                    )
+                rho = {
+                    name: [_pearson(r[..., index[name], :], r[..., index[effect], :]) for r in ranks]
+                    for name in get_args(Direct)
+                    if name in index
+                }
+                base, *_, base_both = rho["block_influence"]
+                for name, (correlation, by_rows, by_components, by_both) in rho.items():
+                    ends = [interval(by_rows), interval(by_components), interval(by_both - base_both)]
+                    if name == "block_influence":
+                        ends[2] = (np.array(np.nan), np.array(np.nan))
+                    (low, high), (first, last), (less, more) = ((float(a), float(b)) for a, b in ends)
+                    corrected = _corrected(float(correlation), reliability[index[name]], reliability[index[effect]])
+                    record = [name, effect, kind, float(correlation), corrected, low, high, first, last]
+                    records.append([*record, float(correlation - base), less, more, len(group)])
         frame = pd.DataFrame(records, columns=_COLUMNS)
-        frame.attrs["units"] = {"correlation": "Spearman's ρ", "better": "Spearman's ρ"}
-        return frame
-
-    def _reliability(self, here: Int[np.ndarray, " some"], splits: int = 100) -> Float[np.ndarray, " quantity"]:
-        """How alike the ranks of so many other rows would be, from drawn halves; NaN for fewer than four rows."""
-        count = len(self.sums)
-        if count < 4:
-            return np.full(len(self.quantities), np.nan)
-        random = np.random.default_rng([self.seed, 3])
-        order = np.argsort(random.random((splits, count)), 1)
-        weights = [(order < count // 2).astype(float), (order >= count - count // 2).astype(float)]
-        found = np.full(len(self.quantities), np.nan)
-        halves = [self._of(w)[:, :, here] for w in weights]
-        for i, name in enumerate(self.quantities):
-            alike = _pearson(*(_ranks(name, half[:, i]) for half in halves))
-            if np.isfinite(alike).mean() >= 0.5:
-                # Two halves tell of half as many rows.
-                r = float(alike[np.isfinite(alike)].mean())
-                found[i] = 2 * r / (1 + r) if r > 0 else 0.0
-        return found
+        return labeled_frame(frame, {"correlation": "Spearman's ρ", "better": "Spearman's ρ"})
 
     def stability(self, splits: int = 100) -> pd.DataFrame:
-        """How alike are the ranks that two samples of rows give? One row per quantity and size of sample.
+        """Spearman's correlation between the ranks of two samples of rows, one row per quantity and sample size.
 
-        `correlation` is Spearman's between the ranks from two disjoint samples of so many rows, its mean over
-        `splits` drawn pairs, with the middle 95 % of them. `rows_needed` is how many rows would bring it to 0.9 by
-        the Spearman-Brown formula, from the largest size; infinite where it is not above 0. All are NaN where in
-        most pairs no two components differ.
+        `correlation` is its mean over `splits` drawn pairs of disjoint samples, with the middle 95 % of them.
+        `rows_needed` is how many rows would bring it to 0.9 by the Spearman-Brown formula, from the largest size;
+        infinite where it is not above 0. All are NaN where in most pairs no two components differ.
 
-        Raises InputError for fewer than four rows, and for `splits` that is no whole number.
+        Raises InputError for fewer than four rows, and for `splits` that is not a whole number.
         """
         whole_number("splits", splits, 1, 100_000)  # each is a row of weights over all examples
         count = len(self.sums)
@@ -217,46 +178,61 @@ class Agreement(Result):
         sizes = sorted({max(2, count // part) for part in (16, 8, 4, 2)})
         random = np.random.default_rng([self.seed, 2])
         orders = np.stack([random.permutation(count) for _ in range(splits)])
-        found: dict[int, np.ndarray] = {}
+        by_size: dict[int, np.ndarray] = {}
         for size in sizes:
-            halves = []
-            for start in (0, size):
-                weights = np.zeros((splits, count))
-                np.put_along_axis(weights, orders[:, start : start + size], 1.0, 1)
-                halves.append(self._of(weights))
-            ranks = [
-                np.stack([_ranks(name, half[:, i]) for i, name in enumerate(self.quantities)], 1) for half in halves
-            ]
-            found[size] = _pearson(*ranks)
+            weights = np.zeros((2, splits, count))
+            for half in range(2):
+                np.put_along_axis(weights[half], orders[:, half * size : (half + 1) * size], 1.0, 1)
+            by_size[size] = self._split_correlations(weights)
         records = []
-        for number, name in enumerate(self.quantities):
-            drawn = {size: found[size][:, number] for size in sizes}
-            # Pairs in which nearly all ranks are ties are left out; where most are, what is left tells of few.
-            alike = {
-                size: x[np.isfinite(x)].mean() if np.isfinite(x).mean() >= 0.5 else np.nan for size, x in drawn.items()
-            }
-            needed = _rows_needed(alike[sizes[-1]], sizes[-1])
+        for i, name in enumerate(self.quantities):
+            means = {size: _mean_of_most(correlations[:, i]) for size, correlations in by_size.items()}
+            needed = _rows_needed(means[sizes[-1]], sizes[-1])
             for size in sizes:
-                low, high = interval(drawn[size]) if np.isfinite(alike[size]) else (np.nan, np.nan)
-                record = {"quantity": name, "rows": size, "correlation": alike[size]}
+                low, high = interval(by_size[size][:, i]) if np.isfinite(means[size]) else (np.nan, np.nan)
+                record = {"quantity": name, "rows": size, "correlation": means[size]}
                 records.append(record | {"low": float(low), "high": float(high), "rows_needed": needed})
-        frame = pd.DataFrame(records)
-        frame.attrs["units"] = {"correlation": "Spearman's ρ", "rows_needed": "rows"}
-        return frame
+        return labeled_frame(records, {"correlation": "Spearman's ρ", "rows_needed": "rows"})
 
-    def _of(self, weights: Float[np.ndarray, "draw row"]) -> Float[np.ndarray, "draw quantity component"]:
+    def _reliability(self, group: Int[np.ndarray, " some"], splits: int = 100) -> Float[np.ndarray, " quantity"]:
+        """The correlation of ranks with those of as many other rows, from drawn halves; NaN for fewer than 4 rows."""
+        count = len(self.sums)
+        if count < 4:
+            return np.full(len(self.quantities), np.nan)
+        order = np.argsort(np.random.default_rng([self.seed, 3]).random((splits, count)), 1)
+        halves = [(order < count // 2).astype(float), (order >= count - count // 2).astype(float)]
+        correlations = self._split_correlations(halves, group).T
+        means = np.maximum([_mean_of_most(some) for some in correlations], 0.0)
+        return 2 * means / (1 + means)  # Spearman-Brown: halves have half as many rows
+
+    def _split_correlations(
+        self, halves: Iterable[Float[np.ndarray, "split row"]], group: Any = slice(None)
+    ) -> Float[np.ndarray, "split quantity"]:
+        """Spearman's correlation between the ranks of components in two halves of the rows."""
+        return _pearson(*(self._ranks(self._weighted(weights)[:, :, group]) for weights in halves))
+
+    def _ranks(
+        self, values: Float[np.ndarray, "*draw quantity component"]
+    ) -> Float[np.ndarray, "*draw quantity component"]:
+        """Rank 1 is the most needed component by a quantity; ties share their mean rank."""
+        signs = np.array([1 if name in INVERTED else -1 for name in self.quantities])[:, None]
+        ranks = rankdata(values * signs, axis=-1)
+        return np.where(np.isfinite(values).all(-1, keepdims=True), ranks, np.nan)
+
+    def _weighted(self, weights: Float[np.ndarray, "draw row"]) -> Float[np.ndarray, "draw quantity component"]:
+        """Σ w · sums / Σ w · counts."""
         with np.errstate(invalid="ignore", divide="ignore"):
-            top = np.einsum("dr,rqc->dqc", weights, self.sums, optimize=True)
-            return top / (weights @ self.counts)[:, :, None]
+            sums = np.einsum("dr,rqc->dqc", weights, self.sums, optimize=True)
+            return sums / (weights @ self.counts)[:, :, None]
 
     def _values(self) -> Float[np.ndarray, "quantity component"]:
-        return self._of(np.ones((1, len(self.sums))))[0]
+        return self._weighted(np.ones((1, len(self.sums))))[0]
 
     @cached_property
-    def _drawn(self) -> Float[np.ndarray, "draw quantity component"]:
-        # Whole weights, not shares: sums of right answers then stay exact, and ties stay ties.
+    def _resampled(self) -> Float[np.ndarray, "draw quantity component"]:
+        # Whole weights, not shares: sums of correct predictions then stay exact, and ties stay ties.
         count = len(self.sums)
-        return self._of(np.rint(count * resamples(count, seed=self.seed)))
+        return self._weighted(np.rint(count * resamples(count, seed=self.seed)))
 
 
 def agreement(
@@ -267,12 +243,12 @@ def agreement(
     seed: int = 0,
     batch_tokens: int | None = None,
 ) -> Agreement:
-    """Measure every sublayer directly, remove each in turn, and compare.
+    """Measure every sublayer directly, zero-ablate each in turn, and compare.
 
     model
         A `Model`, or anything `load_model` takes.
     rows
-        A `Task`, whose options are the answers; or texts, whose every next token is.
+        A `Task`, whose gold options are predicted; or texts, whose every next token is.
     part
         "sublayer": attention and MLPs, ranked together; "layer": whole layers.
     seed
@@ -285,33 +261,46 @@ def agreement(
     >>> import layerdiv_tl as ld
     >>> from transformers import GPT2Config, GPT2LMHeadModel
     >>> tiny = GPT2LMHeadModel(GPT2Config(n_layer=3, n_head=2, n_embd=8, vocab_size=16, n_positions=32))
-    >>> found = ld.depth.agreement(tiny, [[i, (3 * i) % 16, 5, i // 2, 7] for i in range(16)])
-    >>> found.frame().component.tolist()
+    >>> agreement = ld.depth.agreement(tiny, [[i, (3 * i) % 16, 5, i // 2, 7] for i in range(16)])
+    >>> agreement.frame().component.tolist()
     ['L0.attn', 'L0.mlp', 'L1.attn', 'L1.mlp', 'L2.attn', 'L2.mlp']
-    >>> found.correlations().query("kind == 'all'").measure.unique().tolist()
+    >>> agreement.correlations().query("kind == 'all'").measure.unique().tolist()
     ['diversity', 'diversity_centered', 'net', 'relative_norm', 'block_influence']
     """
     choice("part", part, ("sublayer", "layer"))
     whole_number("seed", seed, 0)
     model = load_model(model)
-    asked = read_rows(model, rows)
-    names = ablatable_components(model, asked.ids[0], part)
-    direct = measures(model, asked, names, batch_tokens=batch_tokens)
-    told = scores(model, asked, [[c] for c in names], batch_tokens)
-    grown = {"loss": told.loss[:, 1:] - told.loss[:, :1], "accuracy": told.correct[:, :1] - told.correct[:, 1:]}
-    found = direct | {name: (sums, told.count) for name, sums in grown.items()}
-    total = told.count.sum()
+    predictions = read_rows(model, rows)
+    components = ablatable_components(model, predictions.ids[0], part)
+    measures = direct_measures(model, predictions, components, batch_tokens=batch_tokens)
+    scores = score_ablations(model, predictions, [[c] for c in components], batch_tokens)
+    quantities = measures | {name: (ablation_effect(scores, name), scores.count) for name in get_args(Effect)}
+    total = scores.count.sum()
+    task = predictions.options is not None
     return Agreement(
-        components=names,
-        quantities=tuple(found),
-        sums=np.stack([sums for sums, _ in found.values()], 1),
-        counts=np.stack([counts for _, counts in found.values()], 1),
-        loss=float(told.loss[:, 0].sum() / total),
-        accuracy=float(told.correct[:, 0].sum() / total),
+        components=components,
+        quantities=tuple(quantities),
+        sums=np.stack([sums for sums, _ in quantities.values()], 1),
+        counts=np.stack([counts for _, counts in quantities.values()], 1),
+        loss=float(scores.loss[:, 0].sum() / total),
+        accuracy=float(scores.correct[:, 0].sum() / total),
         model=model.name,
-        rows=f"{len(asked)} rows of {asked.where}" if asked.options is not None else f"{len(asked)} texts",
+        rows=f"{len(predictions)} rows of {predictions.source}" if task else f"{len(predictions)} texts",
         seed=seed,
     )
+
+
+def ablation_effect(scores: AblationScores, effect: str) -> Float[np.ndarray, "row ablation"]:
+    """Sums over each row's predictions: growth of the loss, or correct predictions lost."""
+    if effect == "loss":
+        return scores.loss[:, 1:] - scores.loss[:, :1]
+    return scores.correct[:, :1] - scores.correct[:, 1:]
+
+
+def _mean_of_most(correlations: Float[np.ndarray, " split"]) -> float:
+    """Their mean where at least half have a value: where most ranks are ties, the others say little."""
+    known = np.isfinite(correlations)
+    return float(correlations[known].mean()) if known.mean() >= 0.5 else np.nan
 
 
 def _corrected(r: float, *reliability: float) -> float:
@@ -321,19 +310,14 @@ def _corrected(r: float, *reliability: float) -> float:
     return float(np.clip(r / np.sqrt(np.prod(reliability)), -1, 1))
 
 
-def _rows_needed(alike: float, rows: int) -> float:
-    """Spearman-Brown: how many rows make a correlation from so many rows STABLE_CORRELATION."""
-    if not np.isfinite(alike):
+def _rows_needed(correlation: float, rows: int) -> float:
+    """Spearman-Brown: how many rows would give a STABLE_CORRELATION, from the correlation at so many rows."""
+    if not np.isfinite(correlation):
         return np.nan
-    if alike <= 0:
+    if correlation <= 0:
         return np.inf
-    return float(np.ceil(max(1.0, rows * STABLE_CORRELATION / (1 - STABLE_CORRELATION) * (1 - alike) / alike)))
-
-
-def _ranks(name: str, values: Float[np.ndarray, "*draw component"]) -> Float[np.ndarray, "*draw component"]:
-    """Rank 1 is what is most needed by this measure; ties share their mean rank."""
-    ranks = rankdata(values if name in INVERTED else -values, axis=-1)
-    return np.where(np.isfinite(values).all(-1, keepdims=True), ranks, np.nan)
+    factor = STABLE_CORRELATION / (1 - STABLE_CORRELATION)
+    return float(np.ceil(max(1.0, rows * factor * (1 - correlation) / correlation)))
 
 
 def _pearson(a: np.ndarray, b: np.ndarray) -> np.ndarray:

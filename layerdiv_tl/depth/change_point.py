@@ -1,4 +1,4 @@
-"""Where along depth a series falls to a lower level."""
+"""Pettitt's change point of a series along depth: where it falls to a lower level."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ class ChangePoint(Result):
     before, after
         The medians of the layers' means on either side, in the quantity's unit.
     p
-        The approximate probability of a fall as clear as this where there is none; layers are not
-        independent, so it tells clear from unclear, and no more.
+        Pettitt's approximate p-value; layers are not independent, so it only tells clear falls from unclear ones.
     quantity
-        What was looked at.
+        The quantity and the kind of component.
     """
 
     quantity: str
@@ -44,7 +43,7 @@ class ChangePoint(Result):
 def change_point(
     quantity: str, mean: Float[np.ndarray, " layer"], drawn: Float[np.ndarray, "draw layer"]
 ) -> ChangePoint:
-    """Where `mean` falls, and the spread of that place over resamples.
+    """The change point of `mean`, with its interval over resamples.
 
     Ranks are compared, so that a first or last layer of another order of magnitude does not decide.
     Raises InputError for fewer than three layers.
@@ -56,22 +55,21 @@ def change_point(
     count = len(mean)
     if count < 3:
         raise InputError(f"a change along depth needs at least three layers, and this model has {count}.")
-    place, largest = _fall(mean[None])
-    layers = _fall(drawn)[0].astype(float) if np.isfinite(drawn).all() else np.full(len(drawn), np.nan)
+    (layer,), (statistic,) = _pettitt(mean[None])
+    layers = _pettitt(drawn)[0].astype(float) if np.isfinite(drawn).all() else np.full(len(drawn), np.nan)
     low, high = interval(layers)
-    at = int(place[0])
     return ChangePoint(
         quantity=quantity,
-        layer=at,
+        layer=int(layer),
         low=float(low),
         high=float(high),
-        before=float(np.median(mean[:at])),
-        after=float(np.median(mean[at:])),
-        p=float(min(1.0, np.exp(-6 * largest[0] ** 2 / (count**3 + count**2)))),
+        before=float(np.median(mean[:layer])),
+        after=float(np.median(mean[layer:])),
+        p=float(min(1.0, np.exp(-6 * statistic**2 / (count**3 + count**2)))),
     )
 
 
-def _fall(series: Float[np.ndarray, "draw layer"]) -> tuple[np.ndarray, np.ndarray]:
+def _pettitt(series: Float[np.ndarray, "draw layer"]) -> tuple[np.ndarray, np.ndarray]:
     """The k with the largest U = Σ_{i<k≤j} sign(x_i − x_j), and that U."""
     ranks = series.argsort(1).argsort(1) + 1.0
     count = series.shape[1]

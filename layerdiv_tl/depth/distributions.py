@@ -1,7 +1,7 @@
-"""Softmax probabilities over a vocabulary and how far two of them are apart, in float64.
+"""Softmax over a vocabulary, its L2 distance and KL divergence, in float64.
 
-In float32 the sums over tens of thousands of tokens are off by up to 1e-3 of a small divergence or change. A few rows
-at a time stay in the processor's cache, where float64 costs less than whole float32 tables do.
+In float32 sums over tens of thousands of tokens are off by up to 1e-3 of a small divergence or change. A few rows at a
+time stay in the processor's cache, where float64 costs less than whole float32 tables do.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-# Numbers of one block: 2 MiB in float64.
+# Entries of one block: 2 MiB in float64.
 _BLOCK = 1 << 18
 
 
@@ -33,7 +33,7 @@ def softmax(logits: Float[Tensor, "n v"], targets: Int[Tensor, " n"] | None = No
 def softmax_change(
     logits: Float[Tensor, "n v"], clean: Float[Tensor, "n v"], targets: Int[Tensor, " n"] | None = None
 ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
-    """(‖softmax − clean‖₂, cross-entropy of the targets), float64; `clean` is what `softmax` gave."""
+    """(‖softmax − clean‖₂, cross-entropy of the targets), float64; `clean` as `softmax` returns it."""
     change, loss = torch.empty(2, len(logits), dtype=torch.float64, device=logits.device)
     for block in _blocks(logits):
         p, loss[block] = _softmax(logits[block], None if targets is None else targets[block])
@@ -50,28 +50,28 @@ def log_softmax(logits: Float[Tensor, "n v"]) -> Float[Tensor, "n v"]:
 
 
 def divergence(logits: Float[Tensor, "n v"], other: Float[Tensor, "n v"]) -> Float[Tensor, " n"]:
-    """KL(softmax ‖ other) in nats, float64, `other` what `log_softmax` gave; a probability of 0 counts 0.
+    """KL(softmax ‖ other) in nats, float64, `other` as `log_softmax` returns it.
 
     >>> import numpy as np
-    >>> found = divergence(torch.tensor([[9.0, -900.0]]), log_softmax(torch.zeros(1, 2)))
-    >>> bool(np.isclose(found, np.log(2), rtol=1e-12))
+    >>> kl = divergence(torch.tensor([[9.0, -900.0]]), log_softmax(torch.zeros(1, 2)))
+    >>> bool(np.isclose(kl, np.log(2), rtol=1e-12))
     True
     """
-    found = torch.empty(len(logits), dtype=torch.float64, device=logits.device)
+    kl = torch.empty(len(logits), dtype=torch.float64, device=logits.device)
     for block in _blocks(logits):
         log_p = logits[block].double().log_softmax(-1)
-        # Where p underflows to 0 the difference may be −∞, which times 0 is no number.
-        off = (log_p - other[block]).clamp_min_(torch.finfo(torch.float64).min)
-        found[block] = torch.einsum("nv,nv->n", log_p.exp_(), off)
-    return found.clamp_min_(0)
+        # Where p underflows to 0 the log ratio may be −∞, and 0 · −∞ is NaN.
+        log_ratio = (log_p - other[block]).clamp_min_(torch.finfo(torch.float64).min)
+        kl[block] = torch.einsum("nv,nv->n", log_p.exp_(), log_ratio)
+    return kl.clamp_min_(0)
 
 
 def _softmax(logits: Tensor, targets: Tensor | None) -> tuple[Tensor, Tensor]:
     logits = logits.double() - logits.amax(-1, keepdim=True)
     targets = torch.full_like(logits[:, 0], -1, dtype=torch.long) if targets is None else targets.to(logits.device)
-    picked = logits.gather(1, targets.clamp_min(0)[:, None])[:, 0]
+    target_logits = logits.gather(1, targets.clamp_min(0)[:, None])[:, 0]
     total = logits.exp_().sum(-1)
-    return logits.div_(total[:, None]), (total.log() - picked).masked_fill(targets < 0, float("nan"))
+    return logits.div_(total[:, None]), (total.log() - target_logits).masked_fill(targets < 0, float("nan"))
 
 
 def _blocks(table: Tensor) -> Iterator[slice]:

@@ -1,20 +1,26 @@
-"""The texts of an analysis, as token ids; and their answers, where it has to do with answers."""
+"""The arguments of the analyses: texts as token ids, their answers, layers, and choices among words."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from numbers import Integral
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
-from .._checks import MOST_ITEMS, listed, shown, whole_number
+from .._checks import MOST_ITEMS, choice, listed, shown, whole_number
 from ..components import Component, component_columns
 from ..errors import InputError
-from ..model import tokenization as reading
+from ..model import tokenization
 from ..model.load import Model
 
 Ids = tuple[int, ...]
+
+
+def check_choices(**arguments: tuple[Any, Any]) -> None:
+    """Each argument, given as (value, Literal), against the words of its Literal."""
+    for name, (value, literal) in arguments.items():
+        choice(name, value, get_args(literal))
 
 
 def read_texts(model: Model, texts: Any, least: int = 1, why: str = "") -> list[Ids]:
@@ -22,7 +28,7 @@ def read_texts(model: Model, texts: Any, least: int = 1, why: str = "") -> list[
 
     Raises InputError for a text of fewer than `least` tokens (`why` says what they are for), and as `encode`.
     """
-    ids = reading.encode(model, given_texts(texts))
+    ids = tokenization.encode(model, unwrap_texts(texts))
     for number, row in enumerate(ids):
         if len(row) < least:
             have = "one token" if len(row) == 1 else f"{len(row)} tokens"
@@ -30,19 +36,19 @@ def read_texts(model: Model, texts: Any, least: int = 1, why: str = "") -> list[
     return ids
 
 
-def given_texts(texts: Any) -> Any:
-    """What texts are given: a task's prompts, or the texts themselves. Raises InputError for tables."""
-    reading.refuse_tables(texts, "texts")
-    reading.refuse_unordered(texts, "texts", "their order is that of the rows of the result")
+def unwrap_texts(texts: Any) -> Any:
+    """A task's prompts, or the texts themselves. Raises InputError for tables and sets."""
+    tokenization.refuse_tables(texts, "texts")
+    tokenization.refuse_unordered(texts, "texts", "their order is that of the rows of the result")
     return getattr(texts, "prompts", texts)
 
 
 def read_answers(model: Model, texts: Any, answers: Any) -> tuple[list[Ids], list[int]]:
-    """(token ids of each text with its answer behind it, how many tokens the answer has).
+    """(token ids of each text followed by its answer, how many tokens the answer has).
 
     answers
-        An int: each text ends in an answer of so many tokens. One text or list of ids per text: it is put
-        behind the text. None: the last token is the answer, or the gold option of a task.
+        An int: each text ends in an answer of so many tokens. One text or list of ids per text: it is appended.
+        None: the last token is the answer, or the gold option of a task.
 
     Raises InputError where there is no answer, or nothing before it.
     """
@@ -60,32 +66,32 @@ def read_answers(model: Model, texts: Any, answers: Any) -> tuple[list[Ids], lis
                     "give longer texts, or other answers."
                 )
         return ids, [answers] * len(ids)
-    reading.refuse_tables(answers, "answers")
-    given = [answers] if isinstance(answers, str) else reading.plain(answers)
-    if not isinstance(given, Sequence) or len(given) != len(ids):
+    tokenization.refuse_tables(answers, "answers")
+    items = [answers] if isinstance(answers, str) else tokenization.plain(answers)
+    if not isinstance(items, Sequence) or len(items) != len(ids):
         raise InputError(
             f"answers={shown(answers)} does not fit {len(ids)} texts: give one per text, or how long each is."
         )
-    behind = [_behind(model, answer, number) for number, answer in enumerate(given)]
-    whole = [row + answer for row, answer in zip(ids, behind, strict=True)]
-    return reading.encode(model, whole), [len(answer) for answer in behind]
+    appended = [_answer_ids(model, answer, number) for number, answer in enumerate(items)]
+    whole = [row + answer for row, answer in zip(ids, appended, strict=True)]
+    return tokenization.encode(model, whole), [len(answer) for answer in appended]
 
 
 def read_layers(layers: Any, count: int) -> list[int]:
     """The wanted blocks, None for all. Raises InputError for one that does not exist."""
     if layers is None:
         return list(range(count))
-    several = list(layers) if isinstance(layers, Set) else layers  # each is measured alone
+    items = list(layers) if isinstance(layers, Set) else layers  # each is measured alone
     what = f"a layer from 0 to {count - 1}, or a list of them"
-    wanted = [layers] if isinstance(layers, Integral) else listed("layers", several, what)
+    wanted = [layers] if isinstance(layers, Integral) else listed("layers", items, what)
     if not wanted:
         raise InputError("layers is empty: give at least one layer, or None for all.")
     return list(dict.fromkeys(whole_number("layers", layer, 0, count - 1) for layer in wanted))
 
 
-def spelled(model: Model, rows: Sequence[Ids]) -> tuple[str, ...]:
+def token_texts(model: Model, rows: Sequence[Ids]) -> tuple[str, ...]:
     """The text of every token, one row's after another's."""
-    return reading.token_texts(model, [token for row in rows for token in row])
+    return tokenization.token_texts(model, [token for row in rows for token in row])
 
 
 def token_columns(
@@ -97,19 +103,19 @@ def token_columns(
     return columns | component_columns(components, np.tile(np.arange(len(components)), len(text)))
 
 
-def _behind(model: Model, answer: Any, number: int) -> Ids:
+def _answer_ids(model: Model, answer: Any, number: int) -> Ids:
     if isinstance(answer, str):
         if model.tokenizer is None:
             raise InputError(
                 f"answer {number} is text, but {model.name} was loaded without a tokenizer: give token ids."
             )
         try:
-            ids = tuple(reading.ids_after_text(model.tokenizer, answer))
+            ids = tuple(tokenization.ids_after_text(model.tokenizer, answer))
         except TypeError as error:
-            raise InputError(f"answer {number} is no text that can be encoded ({shown(answer)}).") from error
-        reading.check_vocabulary(model.tokenizer, ids, model.vocabulary, f"answer {number}", model.name)
+            raise InputError(f"answer {number} is not a text that can be encoded ({shown(answer)}).") from error
+        tokenization.check_vocabulary(model.tokenizer, ids, model.vocabulary, f"answer {number}", model.name)
     else:
-        ids = reading.encode(model, [answer])[0]
+        ids = tokenization.encode(model, [answer])[0]
     if not ids:
         raise InputError(f"answer {number} is empty: give it at least one token.")
     return ids

@@ -1,4 +1,4 @@
-"""Which layers or sublayers could go, and what the model is without them."""
+"""Which layers or sublayers could be dropped, and the model's loss and accuracy without them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,19 @@ from ..errors import InputError
 from ..model.fingerprint import identify
 from ..model.load import Model, load_model
 from ..results import Result
-from .ablation import Cut, Rows, Scores, ablatable_components, read_rows, scores
-from .agreement import INVERTED, UNITS, Effect
-from .direct_measures import Direct, measures
+from .ablation import (
+    AblatedPart,
+    AblationScores,
+    PredictionRows,
+    ablatable_components,
+    read_rows,
+    score_ablations,
+)
+from .agreement import INVERTED, UNITS, Effect, ablation_effect
+from .direct_measures import Direct, direct_measures
+from .token_stats import labeled_frame
 
+# The plans of a frame: by the chosen score, by block influence, random.
 OWN, INFLUENCE, RANDOM = "plan", "block_influence", "random"
 # What a plan can be made by.
 SCORES = (*get_args(Direct), *get_args(Effect))
@@ -32,7 +41,7 @@ SCORES = (*get_args(Direct), *get_args(Effect))
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DropPlan(Result):
-    """What to drop, in order, by a score from some rows; and what that does to others.
+    """What to drop, in order, by a score on some rows; and loss and accuracy without it on others.
 
     candidates, values
         Components that could go, in stream order, and their scores; of equal ones the first goes first.
@@ -41,10 +50,10 @@ class DropPlan(Result):
     random_dropped
         For every random plan, what goes.
     loss, correct
-        `[row, plan]`: sums over the measured rows' answers, of the model as it is, then without the first 1, 2, …
+        `[row, plan]`: sums over the measured rows' predictions, of the model as it is, then without the first 1, 2, …
         of `dropped`, then of `influence_dropped`, then of the random plans, which all drop as many as asked for.
     count
-        `[row]`: how many answers each row gave.
+        `[row]`: how many predictions each row has.
     score, part
         As asked for ("given" for one's own scores).
     provenance
@@ -70,60 +79,58 @@ class DropPlan(Result):
     def frame(self) -> pd.DataFrame:
         """One row per plan and number of components dropped.
 
-        `loss` in nats per answer and `accuracy` a share of answers, with 95 % intervals over rows; `loss_growth`
-        and `accuracy_lost` against the model as it is, on the same rows. For `random` plans the interval is that
-        of the plans: the middle 95 % of their means.
+        `loss` in nats per prediction and `accuracy` a share of predictions, with 95 % intervals over rows;
+        `loss_growth` and `accuracy_lost` against the model as it is, on the same rows. For `random` plans the interval
+        is that of the plans: the middle 95 % of their means.
         """
         budget = len(self.dropped)
-        places = [("none", 0, [0])]
-        places += [(OWN, k, [k]) for k in range(1, budget + 1)]
-        places += [(INFLUENCE, k, [budget + k]) for k in range(1, budget + 1)]
-        places += [(RANDOM, budget, list(range(2 * budget + 1, self.loss.shape[1])))] if self.random_dropped else []
+        plans: list[tuple[str, int, Any]] = [("none", 0, [0])]
+        plans += [(OWN, k, [k]) for k in range(1, budget + 1)]
+        plans += [(INFLUENCE, k, [budget + k]) for k in range(1, budget + 1)]
+        plans += [(RANDOM, budget, self._random_columns)] if self.random_dropped else []
         sums = {"loss": self.loss, "accuracy": self.correct}
         sums |= {"loss_growth": self.loss - self.loss[:, :1], "accuracy_lost": self.correct[:, :1] - self.correct}
         records = []
-        for plan, dropped, at in places:
+        for plan, dropped, columns in plans:
             record: dict[str, Any] = {"plan": plan, "dropped": dropped}
             for name, values in sums.items():
-                means = values[:, at].sum(0) / self.count.sum()
-                low, high = interval(means) if plan == RANDOM else self._interval(name, values[:, at[0]])
+                means = values[:, columns].sum(0) / self.count.sum()
+                low, high = interval(means) if plan == RANDOM else self._interval(name, values[:, columns[0]])
                 if plan == "none" and name == "accuracy_lost":  # against itself: nothing, whatever the rows
                     low = high = np.zeros(())
                 record |= {name: float(means.mean()), f"{name}_low": float(low), f"{name}_high": float(high)}
             records.append(record)
-        frame = pd.DataFrame(records)
-        frame.attrs["units"] = {"loss": "nats", "loss_growth": "nats", "accuracy": "share", "accuracy_lost": "share"}
-        frame.attrs["intervals"] = interval_note(len(self.count))
-        return frame
+        units = {"loss": "nats", "loss_growth": "nats", "accuracy": "share", "accuracy_lost": "share"}
+        return labeled_frame(records, units, interval_note(len(self.count)))
 
     def compare(self) -> pd.DataFrame:
-        """Is this plan better than others that drop as much? One row per other plan.
+        """This plan against others that drop as much, one row per other plan.
 
         `loss` and `accuracy`: this plan's less the other's, on the same rows, with 95 % intervals over rows; of the
         random plans their mean, and `win_rate`, the share of them whose loss is higher.
         """
         budget = len(self.dropped)
-        others = {INFLUENCE: [2 * budget]}
-        if self.random_dropped:
-            others[RANDOM] = list(range(2 * budget + 1, self.loss.shape[1]))
-        lost = self.loss.sum(0)
+        others = {INFLUENCE: [2 * budget]} | ({RANDOM: self._random_columns} if self.random_dropped else {})
+        total_loss = self.loss.sum(0)
         records = []
-        for other, at in others.items():
+        for other, columns in others.items():
             record: dict[str, Any] = {"other": other, "dropped": budget}
             for name, values in (("loss", self.loss), ("accuracy", self.correct)):
-                off = values[:, budget] - values[:, at].mean(1)
-                low, high = self._interval("accuracy_lost" if name == "accuracy" else name, off)
-                mean = off.sum() / self.count.sum()
+                difference = values[:, budget] - values[:, columns].mean(1)
+                low, high = self._interval("accuracy_lost" if name == "accuracy" else name, difference)
+                mean = difference.sum() / self.count.sum()
                 record |= {name: float(mean), f"{name}_low": float(low), f"{name}_high": float(high)}
-            record["win_rate"] = float((lost[at] > lost[budget]).mean())
+            record["win_rate"] = float((total_loss[columns] > total_loss[budget]).mean())
             records.append(record)
-        frame = pd.DataFrame(records)
-        frame.attrs["units"] = {"loss": "nats", "accuracy": "share", "win_rate": "share of plans"}
-        frame.attrs["intervals"] = interval_note(len(self.count))
-        return frame
+        units = {"loss": "nats", "accuracy": "share", "win_rate": "share of plans"}
+        return labeled_frame(records, units, interval_note(len(self.count)))
+
+    @property
+    def _random_columns(self) -> list[int]:
+        return list(range(2 * len(self.dropped) + 1, self.loss.shape[1]))
 
     def _interval(self, name: str, sums: Float[np.ndarray, " row"]) -> tuple[np.ndarray, np.ndarray]:
-        """Over rows: a share of answers, a difference of shares, or a mean."""
+        """Over rows: of a share of predictions, a difference of shares, or a mean."""
         if name == "accuracy_lost":
             return paired_interval(sums, self.count)
         if name == "accuracy" and (self.count == 1).all():
@@ -131,41 +138,34 @@ class DropPlan(Result):
         return cluster_means(sums, self.count)[1:]
 
     def random_plans(self) -> pd.DataFrame:
-        """One row per random plan: what goes, `loss` in nats per answer and `accuracy`, a share of answers."""
-        at = slice(2 * len(self.dropped) + 1, None)
+        """One row per random plan: what goes, `loss` in nats per prediction and `accuracy`, a share of predictions."""
         columns: dict[str, Any] = {"number": np.arange(1, len(self.random_dropped) + 1)}
-        columns["components"] = [", ".join(c.label for c in gone) for gone in self.random_dropped]
-        sums = (("loss", self.loss), ("accuracy", self.correct))
-        frame = pd.DataFrame(columns | {name: values[:, at].sum(0) / self.count.sum() for name, values in sums})
-        frame.attrs["units"] = {"loss": "nats", "accuracy": "share"}
-        return frame
+        columns["components"] = [", ".join(c.label for c in dropped) for dropped in self.random_dropped]
+        for name, values in (("loss", self.loss), ("accuracy", self.correct)):
+            columns[name] = values[:, self._random_columns].sum(0) / self.count.sum()
+        return labeled_frame(columns, {"loss": "nats", "accuracy": "share"})
 
     def scores(self) -> pd.DataFrame:
-        """One row per candidate: score, place in the plan (from 1; 0 stays), and where the numbers come from."""
-        place = {c: number for number, c in enumerate(self.dropped, start=1)}
+        """One row per candidate: score, order in the plan (from 1; 0 stays), and where the numbers come from."""
+        order = {c: number for number, c in enumerate(self.dropped, start=1)}
         columns: dict[str, Any] = component_columns(self.candidates)
-        columns |= {
-            "score": self.values,
-            "scored_by": self.score,
-            "drop_order": [place.get(c, 0) for c in self.candidates],
-        }
-        columns["drop"] = [c in place for c in self.candidates]
+        columns |= {"score": self.values, "scored_by": self.score}
+        columns["drop_order"] = [order.get(c, 0) for c in self.candidates]
+        columns["drop"] = [c in order for c in self.candidates]
         columns["model"] = self.model
         columns |= {name: str(self.provenance.get(name) or "") for name in ("source", "revision", "weights", "dtype")}
-        frame = pd.DataFrame(columns | {f"rows_{name}": value for name, value in self.provenance["rows"].items()})
-        frame.attrs["units"] = {"score": UNITS.get(self.score, "")}
-        return frame
+        columns |= {f"rows_{name}": value for name, value in self.provenance["rows"].items()}
+        return labeled_frame(columns, {"score": UNITS.get(self.score, "")})
 
     def llm_drop(self) -> dict[str, list[int]]:
         """`drop_attn_list` and `drop_mlp_list` as in a config of LLM-Drop (He et al. 2024), first to go first.
 
-        Raises InputError for a model that uses a layer more than once: its layers' numbers say no use, and behind
-        a reused layer no place in the model either.
+        Raises InputError for a model that repeats a layer: a layer's number does not identify a repeat, nor, after a
+        repeated layer, a block of the model.
         """
         if any(c.repeat is not None for c in self.candidates):
             raise InputError(
-                f"{self.model} uses a layer more than once, and lists of layers cannot say which use goes: write the "
-                "plan as .csv."
+                f"{self.model} repeats a layer, and lists of layers cannot name a repeat: write the plan as .csv."
             )
         return {
             f"drop_{kind}_list": [c.layer for c in self.dropped if c.kind in (kind, "layer") and c.layer is not None]
@@ -173,23 +173,23 @@ class DropPlan(Result):
         }
 
     def export(self, path: str | os.PathLike[str]) -> Path:
-        """Write the plan for other tools, with where it comes from: `.json` as `llm_drop`, `.csv` as `components`.
+        """Write the plan for other tools, with its provenance: `.json` as `llm_drop`, `.csv` as `scores`.
 
         Raises InputError for another ending, and where it cannot be written.
         """
-        place = file_path("path", path)
-        if place.suffix == ".json":
+        file = file_path("path", path)
+        if file.suffix == ".json":
             frame = self.frame().set_index(["plan", "dropped"])
-            here = {name: frame.loc[(OWN, len(self.dropped)), name] for name in ("loss", "accuracy")}
+            after = {name: frame.loc[(OWN, len(self.dropped)), name] for name in ("loss", "accuracy")}
             before = {name: frame.loc[("none", 0), name] for name in ("loss", "accuracy")}
-            about = {"model": self.provenance, "score": self.score, "part": self.part, "before": before, "after": here}
+            about = {"model": self.provenance, "score": self.score, "part": self.part, "before": before, "after": after}
             text = json.dumps(self.llm_drop() | {"layerdiv_tl": about}, indent=1, default=float) + "\n"
-        elif place.suffix == ".csv":
+        elif file.suffix == ".csv":
             text = self.scores().to_csv(index=False)
         else:
             raise InputError(f"{str(path)!r} ends in neither .json (LLM-Drop's lists) nor .csv: name one of them.")
         try:
-            return write_text(place, text)
+            return write_text(file, text)
         except OSError as error:
             raise InputError(f"{str(path)!r} cannot be written ({error.strerror}): give a file of yours.") from error
 
@@ -199,21 +199,21 @@ def drop_plan(
     rows: Any,
     budget: int,
     score: str | Mapping[Any, float] = "loss",
-    part: Cut = "layer",
+    part: AblatedPart = "layer",
     *,
     scoring: float = 0.5,
     random: int = 20,
     seed: int = 0,
     batch_tokens: int | None = None,
 ) -> DropPlan:
-    """Choose what to drop by a score on some rows, and measure on others what the model is without it.
+    """Choose what to drop by a score on some rows, and measure loss and accuracy without it on others.
 
     model, rows
         As in `agreement`.
     budget
         How many components go.
     score
-        A quantity of `Agreement` ("loss" is what removing a component alone costs); what is least needed by it
+        A quantity of `Agreement` ("loss" is what ablating a component alone costs); what is least needed by it
         goes first. Or one's own scores, {label: number}, the smallest going first.
     part
         What goes: a "layer", an "attn", an "mlp", or a "sublayer", attention and MLPs from one list.
@@ -224,7 +224,7 @@ def drop_plan(
     seed
         Of the choice of rows and of the random plans.
 
-    Raises InputError for input that cannot be used: a budget that is none or leaves nothing, a score that does not
+    Raises InputError for input that cannot be used: a budget of nothing or everything, a score that does not
     exist for these rows, labels that no component has; and for a model with hooks in it, which a plan cannot name.
 
     >>> import layerdiv_tl as ld
@@ -239,83 +239,87 @@ def drop_plan(
     """
     model = load_model(model)
     weights = identify(model).weights  # a plan says which model it is of
-    asked = read_rows(model, rows)
+    predictions = read_rows(model, rows)
     scoring = number("scoring", scoring, above=0, below=1)
-    if len(asked) < 2:
+    if len(predictions) < 2:
         raise InputError("some rows choose and others measure: give at least two.")
-    names = ablatable_components(model, asked.ids[0], part)
-    if len(names) < 2:
-        raise InputError(f"{names[0].label} is all that could go, and a plan leaves something: choose another part.")
-    whole_number("budget", budget, 1, len(names) - 1)
+    candidates = ablatable_components(model, predictions.ids[0], part)
+    if len(candidates) < 2:
+        raise InputError(
+            f"{candidates[0].label} is all that could go, and a plan leaves something: choose another part."
+        )
+    whole_number("budget", budget, 1, len(candidates) - 1)
     whole_number("random", random, 0, 10_000)
     whole_number("seed", seed, 0)
     model.checked_batch_tokens(batch_tokens)
-    own = None if isinstance(score, str) else _own(score, names)  # before anything is run
-    order = np.random.default_rng([seed, 0]).permutation(len(asked))
-    first = min(len(asked) - 1, max(1, round(scoring * len(asked))))
-    choosing, measured = (asked.take(sorted(some)) for some in (order[:first].tolist(), order[first:].tolist()))
-    values = _scored(model, choosing, names, str(score), batch_tokens) if own is None else own
-    influence = _scored(model, choosing, names, "block_influence", batch_tokens)
-    plan, usual = ([names[i] for i in np.argsort(v, kind="stable")[:budget]] for v in (values, influence))
-    draw = np.random.default_rng([seed, 1])
-    others = [[names[i] for i in sorted(draw.permutation(len(names))[:budget].tolist())] for _ in range(random)]
-    sets = [plan[:k] for k in range(1, budget + 1)] + [usual[:k] for k in range(1, budget + 1)] + others
-    told = _measured(model, measured, sets, batch_tokens)
-    about = {"where": asked.where, "sha256": asked.digest, "scored": len(choosing), "measured": len(measured)}
+    given = None if isinstance(score, str) else _given_scores(score, candidates)  # before anything is run
+    order = np.random.default_rng([seed, 0]).permutation(len(predictions))
+    first = min(len(predictions) - 1, max(1, round(scoring * len(predictions))))
+    choosing, measured = (predictions.take(sorted(some)) for some in (order[:first].tolist(), order[first:].tolist()))
+    values = _score_components(model, choosing, candidates, str(score), batch_tokens) if given is None else given
+    influence = _score_components(model, choosing, candidates, "block_influence", batch_tokens)
+    plan, usual = ([candidates[i] for i in np.argsort(v, kind="stable")[:budget]] for v in (values, influence))
+    draw, count = np.random.default_rng([seed, 1]), len(candidates)
+    randoms = [[candidates[i] for i in sorted(draw.permutation(count)[:budget].tolist())] for _ in range(random)]
+    sets = [plan[:k] for k in range(1, budget + 1)] + [usual[:k] for k in range(1, budget + 1)] + randoms
+    scores = _score_once(model, measured, sets, batch_tokens)
+    about = {"where": predictions.source, "sha256": predictions.digest, "scored": len(choosing)}
+    about |= {"measured": len(measured), "seed": seed}
     return DropPlan(
-        candidates=names,
+        candidates=candidates,
         values=values,
         dropped=tuple(plan),
         influence_dropped=tuple(usual),
-        random_dropped=tuple(map(tuple, others)),
-        loss=told.loss,
-        correct=told.correct,
-        count=told.count,
+        random_dropped=tuple(map(tuple, randoms)),
+        loss=scores.loss,
+        correct=scores.correct,
+        count=scores.count,
         score=score if isinstance(score, str) else "given",
         part=part,
         model=model.name,
-        provenance=dict(model.provenance) | {"name": model.name, "weights": weights, "rows": about | {"seed": seed}},
+        provenance=dict(model.provenance) | {"name": model.name, "weights": weights, "rows": about},
     )
 
 
-def _measured(model: Model, rows: Rows, sets: list[list[Component]], batch_tokens: int | None) -> Scores:
-    """Each set once, however often it is asked for."""
+def _score_once(
+    model: Model, rows: PredictionRows, sets: list[list[Component]], batch_tokens: int | None
+) -> AblationScores:
+    """`score_ablations`, each distinct set run once."""
     keys = [frozenset(members) for members in sets]
-    once = list(dict.fromkeys(keys))
-    told = scores(model, rows, [sorted(members, key=lambda c: c.label) for members in once], batch_tokens)
-    at = [0, *(1 + once.index(key) for key in keys)]
-    return Scores(told.loss[:, at], told.correct[:, at], told.count)
+    distinct = list(dict.fromkeys(keys))
+    scores = score_ablations(model, rows, distinct, batch_tokens)
+    columns = [0, *(1 + distinct.index(key) for key in keys)]
+    return AblationScores(scores.loss[:, columns], scores.correct[:, columns], scores.count)
 
 
-def _scored(
-    model: Model, rows: Rows, names: tuple[Component, ...], score: str, batch_tokens: int | None
-) -> Float[np.ndarray, " name"]:
+def _score_components(
+    model: Model, rows: PredictionRows, components: tuple[Component, ...], score: str, batch_tokens: int | None
+) -> Float[np.ndarray, " component"]:
     """How much each component is needed."""
     if score in get_args(Effect):
-        told = scores(model, rows, [[c] for c in names], batch_tokens)
-        grown = told.loss[:, 1:] - told.loss[:, :1] if score == "loss" else told.correct[:, :1] - told.correct[:, 1:]
-        return grown.sum(0) / told.count.sum()
+        scores = score_ablations(model, rows, [[c] for c in components], batch_tokens)
+        return ablation_effect(scores, score).sum(0) / scores.count.sum()
     if score not in SCORES:
         raise InputError(
             f"score={score!r:.40} is unknown: use {', '.join(map(repr, SCORES))}, or give {{label: number}}."
         )
-    found = measures(model, rows, names, (score,), batch_tokens)
-    if score not in found:
+    measures = direct_measures(model, rows, components, (score,), batch_tokens)
+    if score not in measures:
         raise InputError(f"score={score!r} needs a task with at least 8 scoring rows of every class: choose another.")
-    sums, counts = found[score]
+    sums, counts = measures[score]
     return (-1 if score in INVERTED else 1) * sums.sum(0) / counts.sum()
 
 
-def _own(score: Mapping[Any, float], names: tuple[Component, ...]) -> Float[np.ndarray, " name"]:
+def _given_scores(score: Mapping[Any, float], components: tuple[Component, ...]) -> Float[np.ndarray, " component"]:
     if not isinstance(score, Mapping):
         what = type(score).__name__
         raise InputError(f"score is a {what}, neither a quantity's name nor a dictionary: give {{label: number}}.")
-    given = {getattr(key, "label", key): value for key, value in score.items()}
-    if len(given) < len(score):
+    by_label = {getattr(key, "label", key): value for key, value in score.items()}
+    if len(by_label) < len(score):
         raise InputError("score names a component twice: give one number for each.")
-    labels = [c.label for c in names]
-    for what, some in (("has no score for", set(labels) - set(given)), ("names", set(given) - set(labels))):
-        if some:
-            lacking = min(some, key=str)
-            raise InputError(f"score {what} {lacking!r}: give one number for each of {labels[0]} to {labels[-1]}.")
-    return np.array([number(f"the score of {label}", given[label]) for label in labels])
+    labels = [c.label for c in components]
+    for what, wrong in (("has no score for", set(labels) - set(by_label)), ("names", set(by_label) - set(labels))):
+        if wrong:
+            label = min(wrong, key=str)
+            raise InputError(f"score {what} {label!r}: give one number for each of {labels[0]} to {labels[-1]}.")
+    return np.array([number(f"the score of {label}", by_label[label]) for label in labels])

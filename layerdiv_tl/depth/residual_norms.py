@@ -1,8 +1,10 @@
-"""How large what a layer writes is beside the stream it is added to, and which way it points."""
+"""Norms of attention, MLP and layer outputs relative to the residual stream, cosines with it, and block influence."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -11,19 +13,16 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from .._checks import choice
 from ..components import Component, component_columns
-from ..errors import InputError
 from ..model.architecture import Architecture
-from ..model.batches import batches, inference_mode_for, pad
 from ..model.capture import Activations
-from ..model.forward_pass import run_all_positions
 from ..model.load import load_model
 from ..model.looped import after_loop_norm
 from ..results import Result
 from .change_point import ChangePoint, change_point
-from .inputs import read_texts
-from .token_stats import note, resampled, summarize
+from .inputs import check_choices, read_texts
+from .passes import measure_tokens
+from .token_stats import interval_note_of, labeled_frame, resampled_means, summarize
 
 Quantity = Literal["relative_norm", "cosine", "norm", "block_influence"]
 Part = Literal["attn", "mlp", "layer"]
@@ -33,11 +32,11 @@ SMALLEST = 1e-6
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ResidualNorms(Result):
-    """Norms and directions of what attentions, MLPs and whole layers write, at every token.
+    """Norms and directions of the outputs of attentions, MLPs and whole layers, at every token.
 
-    With h the stream that enters a layer, a and m what its attention and its MLP write:
+    With h the stream that enters a layer, a and m the outputs of its attention and its MLP:
 
-    relative
+    relative_norm
         `[token, component]`: ‖a‖/‖h‖, ‖m‖/‖h + a‖ (‖m‖/‖h‖ where both read the same stream) and ‖a + m‖/‖h‖.
     cosine
         cos(a, h), cos(m, h + a) and cos(a + m, h), likewise.
@@ -46,9 +45,8 @@ class ResidualNorms(Result):
     text
         `[token]`, which text a token is from.
 
-    Norms, relative norms and cosines as in the released code of *Do Language Models Use Their Depth Efficiently?*
-    (arXiv 2505.13898), but for an MLP that reads the same stream as its attention: there it divides by ‖h + a‖.
-    The code's cosine of a layer's input and output is 1 − `block_influence`.
+    As in the released code of *Do Language Models Use Their Depth Efficiently?* (arXiv 2505.13898), but for an MLP
+    parallel to its attention: there it divides by ‖h + a‖. Its cosine of input and output is 1 − `block_influence`.
     """
 
     components: tuple[Component, ...]
@@ -60,14 +58,13 @@ class ResidualNorms(Result):
 
     @property
     def stream(self) -> Float[np.ndarray, "token component"]:
-        """The norm of the stream that each is added to, such as ‖h‖; NaN where nothing is written."""
-        return np.divide(
-            self.norm, self.relative_norm, out=np.full_like(self.norm, np.nan), where=self.relative_norm > 0
-        )
+        """The norm of the stream that each is added to, such as ‖h‖; NaN where nothing is added."""
+        missing = np.full_like(self.norm, np.nan)
+        return np.divide(self.norm, self.relative_norm, out=missing, where=self.relative_norm > 0)
 
     @property
     def block_influence(self) -> Float[np.ndarray, "token component"]:
-        """Block influence: 1 − cos of the stream before and behind the write (Men et al. 2024, *ShortGPT*).
+        """Block influence: 1 − cos of the stream before and after the component (Men et al. 2024, *ShortGPT*).
 
         From the relative norm r and the cosine c: with x = 1 + rc and y² = r²(1 − c²) it is 1 − x/√(x² + y²),
         written so that small influences keep their digits.
@@ -84,31 +81,28 @@ class ResidualNorms(Result):
         columns: dict[str, Any] = component_columns(self.components)
         for name in get_args(Quantity):
             columns |= summarize(name, getattr(self, name), self.text)
-        frame = pd.DataFrame(columns)
-        frame.attrs["units"] = {"relative_norm": "share of the stream's norm", "cosine": "cosine", "norm": "norm"}
-        frame.attrs["units"]["block_influence"] = "1 − cosine"
-        frame.attrs["intervals"] = note(self.text)
-        return frame
+        units = {"relative_norm": "share of the stream's norm", "cosine": "cosine", "norm": "norm"}
+        return labeled_frame(columns, units | {"block_influence": "1 − cosine"}, interval_note_of(self.text))
 
     def change_point(self, part: Part = "layer", quantity: Quantity = "relative_norm") -> ChangePoint:
         """The layer from which on the mean over tokens is smaller than before, with its interval over texts.
 
         Raises InputError for an unknown part or quantity, and for fewer than three layers.
         """
-        for name, value, known in (("part", part, get_args(Part)), ("quantity", quantity, get_args(Quantity))):
-            choice(name, value, known)
-        here = [i for i, component in enumerate(self.components) if component.kind == part]
-        return change_point(f"{quantity} of {part}", *resampled(getattr(self, quantity)[:, here], self.text))
+        check_choices(part=(part, Part), quantity=(quantity, Quantity))
+        of_part = [i for i, component in enumerate(self.components) if component.kind == part]
+        values = getattr(self, quantity)[:, of_part]
+        return change_point(f"{quantity} of {part}", *resampled_means(values, self.text))
 
 
 def residual_norms(model: Any, texts: Any, *, batch_tokens: int | None = None) -> ResidualNorms:
-    """Relative norms and cosines of what attentions, MLPs and whole layers write, over all tokens.
+    """Relative norms and cosines of the outputs of attentions, MLPs and whole layers, over all tokens.
 
     model
         A `Model`, or anything `load_model` takes.
     texts
-        A text, a list of texts or of lists of token ids, or a `Task`. Every token counts, the first of a
-        text too: its stream is often much longer than that of others, so look at the median beside the mean.
+        A text, a list of texts or of lists of token ids, or a `Task`. Every token counts, also a text's first, whose
+        stream is often much longer than that of others: look at the median next to the mean.
     batch_tokens
         The most padded tokens in one forward pass.
 
@@ -117,54 +111,40 @@ def residual_norms(model: Any, texts: Any, *, batch_tokens: int | None = None) -
     >>> import layerdiv_tl as ld
     >>> from transformers import GPT2Config, GPT2LMHeadModel
     >>> tiny = GPT2LMHeadModel(GPT2Config(n_layer=2, n_head=2, n_embd=8, vocab_size=16, n_positions=32))
-    >>> found = ld.depth.residual_norms(tiny, [[1, 2, 3], [4, 5]])
-    >>> found.relative_norm.shape, [c.label for c in found.components[:3]]
+    >>> norms = ld.depth.residual_norms(tiny, [[1, 2, 3], [4, 5]])
+    >>> norms.relative_norm.shape, [c.label for c in norms.components[:3]]
     ((5, 6), ['L0.attn', 'L0.mlp', 'L0.layer'])
     """
     model = load_model(model)
     ids = read_texts(model, texts)
-    tables: list[np.ndarray] = []
-    owners: list[np.ndarray] = []
-    names: tuple[Component, ...] = ()
-    with inference_mode_for(model.architecture):
-        for rows in batches(
-            [len(r) for r in ids], model.checked_batch_tokens(batch_tokens), model.architecture.length_switch
-        ):
-            done = run_all_positions(model.architecture, *pad([ids[row] for row in rows]))
-            here, table = _measure(done, model.architecture)
-            if names and here != names:
-                raise InputError(f"{model.name} ran its layers a different number of times for different texts.")
-            names = here
-            tables.append(table)
-            owners.append(np.repeat(rows, [len(ids[row]) for row in rows]))
-    text = np.concatenate(owners)
-    order = np.argsort(text, kind="stable")
-    relative, cosine, norm = np.moveaxis(np.concatenate(tables, 1)[:, order], 0, 0)
-    return ResidualNorms(names, relative, cosine, norm, text[order], model.name)
+    components, (relative, cosine, norm), text = measure_tokens(
+        model, ids, batch_tokens, partial(_measure, model.architecture)
+    )
+    return ResidualNorms(components, relative, cosine, norm, text, model.name)
 
 
-def _measure(done: Activations, architecture: Architecture) -> tuple[tuple[Component, ...], np.ndarray]:
-    """Names, and `[quantity, token, component]` of one pass."""
-    stream = done.embed if done.pos_embed is None else done.embed + done.pos_embed
-    names: list[Component] = []
+def _measure(architecture: Architecture, activations: Activations) -> tuple[tuple[Component, ...], np.ndarray]:
+    """Components, and `[quantity, token, component]` of one pass."""
+    stream = activations.embed if activations.pos_embed is None else activations.embed + activations.pos_embed
+    components: list[Component] = []
     columns: list[Tensor] = []
-    sublayer_outputs = list(zip(done.sublayer_outputs, done.repeats, strict=True))
-    while sublayer_outputs:
-        layer, repeat = sublayer_outputs[0][0].sublayer.layer, sublayer_outputs[0][1]
-        stream = after_loop_norm(done, stream, len(done.sublayer_outputs) - len(sublayer_outputs), architecture)
-        entered, whole = stream, torch.zeros_like(stream)
-        while sublayer_outputs and (sublayer_outputs[0][0].sublayer.layer, sublayer_outputs[0][1]) == (layer, repeat):
-            firing, _ = sublayer_outputs.pop(0)
-            names.append(Component(firing.sublayer.kind, layer, repeat=repeat))
-            columns.append(_against(firing.output, entered if architecture.parallel else stream))
-            stream, whole = stream + firing.output, whole + firing.output
-        names.append(Component("layer", layer, repeat=repeat))
-        columns.append(_against(whole, entered))
-    return tuple(names), torch.stack(columns, -1).float().cpu().numpy()
+    done = 0  # sublayers
+    in_order = zip(activations.sublayer_outputs, activations.repeats, strict=True)
+    for (layer, repeat), group in groupby(in_order, key=lambda pair: (pair[0].sublayer.layer, pair[1])):
+        stream = after_loop_norm(activations, stream, done, architecture)
+        entering, layer_output = stream, torch.zeros_like(stream)
+        for sublayer_output, _ in group:
+            done += 1
+            components.append(Component(sublayer_output.sublayer.kind, layer, repeat=repeat))
+            columns.append(_relative_to(entering if architecture.parallel else stream, sublayer_output.output))
+            stream, layer_output = stream + sublayer_output.output, layer_output + sublayer_output.output
+        components.append(Component("layer", layer, repeat=repeat))
+        columns.append(_relative_to(entering, layer_output))
+    return tuple(components), torch.stack(columns, -1).float().cpu().numpy()
 
 
-def _against(wrote: Tensor, stream: Tensor) -> Tensor:
-    """`[quantity, token]`: relative norm, cosine, norm."""
-    size, of = wrote.norm(dim=-1), stream.norm(dim=-1).clamp_min(SMALLEST)
-    product = (wrote * stream).sum(-1)
-    return torch.stack([size / of, product / (size * of).clamp_min(SMALLEST**2), size])
+def _relative_to(stream: Float[Tensor, "token d"], output: Float[Tensor, "token d"]) -> Float[Tensor, "3 token"]:
+    """Relative norm, cosine and norm of an output."""
+    norm, stream_norm = output.norm(dim=-1), stream.norm(dim=-1).clamp_min(SMALLEST)
+    product = (output * stream).sum(-1)
+    return torch.stack([norm / stream_norm, product / (norm * stream_norm).clamp_min(SMALLEST**2), norm])

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from ..depth.depth_score import DepthScore
 from ..depth.layer_maps import LayerMaps
 from ..depth.skipping import Skip
-from ..depth.token_stats import per_text
+from ..depth.token_stats import sums_per_text
 from ..ensemble.intervals import LEAST, interval, jackknife, leave_one_out
 from .claim_tests import MARGIN, Estimate, Reading, averaged, scaled
 
@@ -151,7 +151,7 @@ def _without_each(
     values: Float[np.ndarray, "token row"], text: Int[np.ndarray, " token"]
 ) -> Float[np.ndarray, "_ row"]:
     """Means over tokens: of all texts, then without each of them."""
-    sums, counts = per_text(values, text)
+    sums, counts = sums_per_text(values, text)
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.concatenate([(sums.sum(0) / counts.sum(0))[None], leave_one_out(sums, counts)])
 

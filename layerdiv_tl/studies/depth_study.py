@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, get_args
 
 from .. import _registry
 from .._checks import choice, file_path, flag, listed, whole_number
-from ..depth.ablation import Cut, ablatable_components
+from ..depth.ablation import AblatedPart, ablatable_components
 from ..depth.agreement import Agreement
 from ..depth.depth_score import DepthScore
 from ..depth.layer_maps import LayerMaps
@@ -214,7 +214,7 @@ class _Asked:
     texts: list[str]
     tasks: list[Task]
     drop: int | None
-    part: Cut
+    part: AblatedPart
     score: str
     questions: Questions | None
     multi_token: bool
@@ -231,7 +231,7 @@ def run_depth(
     data: Any = None,
     limit: int | None = 64,
     drop: int | None = None,
-    part: Cut = "layer",
+    part: AblatedPart = "layer",
     score: str = "loss",
     ask: Any = SAMPLE_QUESTIONS,
     questions: int = 32,
@@ -280,7 +280,7 @@ def run_depth(
     ready = [t if isinstance(t, Task) else task(t, data, **how) for t in given]
     questions, seed = whole_number("questions", questions, 0), whole_number("seed", seed, 0)
     flag("multi_token", multi_token)
-    choice("part", part, get_args(Cut))
+    choice("part", part, get_args(AblatedPart))
     choice("score", score, SCORES)
     if drop is not None:
         drop = whole_number("drop", drop, 1)

@@ -8,7 +8,7 @@ import torch
 
 import layerdiv_tl as ld
 from layerdiv_tl.depth.change_point import change_point
-from layerdiv_tl.depth.layer_maps import _aligned, _fit
+from layerdiv_tl.depth.layer_maps import _aligned_tokens, _fit
 from layerdiv_tl.model.batches import inference_mode_for
 from layerdiv_tl.model.patched_forward import PatchedForward
 from tests.conftest import TEXTS, gpt2, llama
@@ -444,7 +444,7 @@ def test_batches_do_not_matter(stories):
         (ld.depth.residual_norms(stories, TEXTS, batch_tokens=1), ld.depth.residual_norms(stories, TEXTS)),
         (ld.depth.erase(stories, TEXTS, batch_tokens=1), ld.depth.erase(stories, TEXTS)),
     ):
-        a, b = (result.frame().drop(columns=["index", "repeat"]) for result in (one, all_))
+        a, b = (result.frame().drop(columns=["layer", "index", "repeat"]) for result in (one, all_))
         assert a.component.tolist() == b.component.tolist()
         close(a.select_dtypes("number"), b.select_dtypes("number"))
 
@@ -595,7 +595,7 @@ def test_a_planted_linear_relation_is_recovered():
     for text in range(5):
         x = torch.randn(1, 20, 6, generator=rng)
         streams.append((text, x, (x[0] @ planted + constant).view(20, 2, 4).transpose(0, 1)))
-    (weights,) = _fit(iter(streams), slice(0, 1), 0.0)
+    (weights,) = _fit(iter(streams), range(1), 0.0)
     close(weights, torch.cat([planted, constant[None]]))
 
 
@@ -603,7 +603,7 @@ def test_other_tokenizers_meet_where_tokens_of_both_end(stories):
     """Tokens are compared where both texts so far are the same characters."""
     text = "Lily and Ben went to the park"
     other = ld.load_model(llama(), tokenizer=word_tokenizer(["?", *text.split()]))
-    (here, there), [(one, two)] = _aligned((stories, other), [text], 0)
+    (here, there), [(one, two)] = _aligned_tokens((stories, other), [text], 0)
     assert two.tolist() == list(range(7))
     ends = stories.tokenizer(text, return_offsets_mapping=True)["offset_mapping"]
     assert [ends[i][1] for i in one] == [4, 8, 12, 17, 20, 24, 29]

@@ -464,15 +464,13 @@ def test_the_rank_of_what_never_varies_needs_no_number_of_rows():
 
 def test_ties_stay_ties_in_resamples():
     """Two components that lose as many answers share a rank in every resample, as whole numbers say."""
-    from layerdiv_tl.depth.agreement import _ranks
-
     names = tuple(ld.Component(kind, layer) for layer in range(6) for kind in ("attn", "mlp"))
     sums = np.random.default_rng(0).integers(0, 2, (200, 7, 12)).astype(float)
     made = ld.depth.Agreement(names, (*DIRECT, *EFFECTS), sums, np.ones((200, 7)), 1.0, 0.5, "made", "200 texts", 0)
     counts = np.random.default_rng(0).multinomial(200, np.full(200, 1 / 200), size=1000)
     whole = counts @ sums[:, 6].astype(int)
     assert (np.sort(whole, axis=1)[:, 1:] == np.sort(whole, axis=1)[:, :-1]).any(1).mean() > 0.5
-    np.testing.assert_array_equal(_ranks("accuracy", made._drawn[:, 6]), pd.DataFrame(-whole).rank(axis=1))
+    np.testing.assert_array_equal(made._ranks(made._resampled)[:, 6], pd.DataFrame(-whole).rank(axis=1))
 
 
 def test_ranks_of_two_layers_correlate_with_nothing():

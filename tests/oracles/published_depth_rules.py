@@ -326,8 +326,8 @@ def linear_maps(
 ) -> dict[str, np.ndarray]:
     """Affine map from every source residual to every target residual, fitted on `train`, judged on `held_out`.
 
-    The first token of a prompt is left out of both. Both entries [L_source + 1, L_target + 1]: `relative_norm` is the mean
-    over tokens of ‖error‖/‖target‖ (what the paper draws, without row 0 and column 0), `norm` is mean ‖error‖ over
+    The first token of a prompt is left out of both. Both entries [L_source + 1, L_target + 1]: `relative_norm` is the
+    mean over tokens of ‖error‖/‖target‖ (what the paper draws, without row 0 and column 0), `norm` is mean ‖error‖ over
     mean ‖target‖. The map is least squares here (minimum norm where tokens are too few); the paper trains it by AdamW.
     """
 
