@@ -16,8 +16,7 @@ from layerdiv_tl.ensemble.information.bounds import fano, hellman_raviv, printed
 from layerdiv_tl.ensemble.information.discrete import TableVotes, TreeVotes, best_tree
 from layerdiv_tl.ensemble.information.estimator import TERMS, Estimator
 from layerdiv_tl.ensemble.information.gaussian import Gaussian, bias_of_half_logdet, normal_scores
-from layerdiv_tl.ensemble.information.resampling import subsamples
-from layerdiv_tl.ensemble.information.source import Source
+from layerdiv_tl.ensemble.information.resampling import Sample, subsamples
 from layerdiv_tl.errors import InputError
 from layerdiv_tl.results import Result
 from layerdiv_tl.studies.shards import Shard
@@ -227,7 +226,7 @@ def test_mean_error_is_small_at_129_members_and_2000_rows(kind):
     rng, errors, numbers = np.random.default_rng(3), [], []
     for _ in range(100):
         x, y = draw(rng, covariance, 2000)
-        terms = Source("gaussian", normal_scores(x), np.arange(129), y, 4, 0).on().totals()
+        terms = Sample("gaussian", normal_scores(x), np.arange(129), y, 4, 0).estimate().totals()
         x[:, ::2] = np.log(x[:, ::2])
         free, given = from_the_numbers(x, y)
         numbers.append([free, given])
@@ -375,7 +374,7 @@ def test_the_identity_holds_for_every_prefix(ensemble, estimator):
 def test_the_gain_curve_is_information_of_the_first_members(ensemble, estimator):
     """Depth: step k is what `information` says of the first k members alone."""
     u, y = ensemble
-    options = {} if estimator == "vote" else {"contrasts": 3}
+    options = {} if estimator == "vote" else {"n_contrasts": 3}
     i = ld.information(u, y, estimator, **QUICK, **options)
     curve = i.gain_curve(n_permutations=0, n_resamples=0).frame()
     for k in (2, 5, 6):
@@ -390,7 +389,7 @@ def test_the_gain_curve_is_information_of_the_first_members(ensemble, estimator)
 @pytest.mark.parametrize("estimator", ["gaussian", "vote", "variational"])
 def test_a_components_gain_is_what_is_lost_without_it(ensemble, estimator):
     u, y = ensemble
-    options = {} if estimator == "vote" else {"contrasts": 3}
+    options = {} if estimator == "vote" else {"n_contrasts": 3}
     i = ld.information(u, y, estimator, **QUICK, **options)
     frame = i.by_component()
     for m in (0, 3):
@@ -403,8 +402,7 @@ def test_a_components_gain_is_what_is_lost_without_it(ensemble, estimator):
 def test_sweeping_is_joint_information_set_by_set(ensemble):
     """Conditioning step by step gives the same gains, greedy order and falls as determinants of every set."""
     u, y = ensemble
-    source = ld.information(u, y, **QUICK)._source
-    fast = source.on()
+    fast = ld.information(u, y, **QUICK).sample.estimate()
     for order in (None, [3, 1, 4, 0, 5, 2]):
         (one, gains), (other, slow) = fast.sweep(order), Estimator.sweep(fast, order)
         assert list(one) == list(other)
@@ -419,7 +417,7 @@ def test_greedy_begins_with_the_most_relevant_and_random_is_a_mean(ensemble):
     assert greedy.orders[0, 0] == i.by_component()["relevancy"].argmax()
     assert greedy.terms["joint"][2] >= i.gain_curve(n_permutations=0, n_resamples=0).terms["joint"][2]
     random = i.gain_curve("random", n_permutations=0, n_resamples=0, orders=3)
-    chains = [i._source.on().chain(order)["joint"] for order in random.orders]
+    chains = [i.sample.estimate().chain(order)["joint"] for order in random.orders]
     np.testing.assert_allclose(random.terms["joint"], np.mean(chains, 0))
     assert "component" not in random.frame()
 
@@ -672,7 +670,7 @@ BROKEN[0, 0] = np.nan
     [
         (NORMAL, np.zeros(100, int), {}, "all examples have the label '0'"),
         (CONSTANT, HALF, {}, "M1: the same prediction for every example"),
-        (COPIED, HALF, {}, "M[02] and M[02] say the same"),
+        (COPIED, HALF, {}, "M[02] and M[02] are copies"),
         (BROKEN, HALF, {}, "not finite"),
         (NORMAL[:3], [0, 1, 2], {}, "class '0' has 1 of 3 rows: each class needs at least 8"),
         (np.zeros((3, 2, 4)) + NORMAL[:3, :2, None], [0, 1, 2], {}, "each class needs at least 8"),
@@ -683,15 +681,15 @@ BROKEN[0, 0] = np.nan
         (NORMAL, HALF, {"estimator": "kraskov"}, "unknown"),
         (NORMAL, HALF, {"estimator": "vote"}, "no votes"),
         ((NORMAL > 0).astype(int), HALF, {"estimator": "gaussian"}, "no density"),
-        ((NORMAL > 0).astype(int), HALF, {"groups": 2}, "cannot be summed"),
+        ((NORMAL > 0).astype(int), HALF, {"n_groups": 2}, "cannot be summed"),
         (NORMAL, HALF, {"n_permutations": -1}, "n_permutations=-1"),
-        (NORMAL, HALF, {"n_resamples": 1.5}, "draws=1.5"),
-        (NORMAL, HALF, {"groups": 0}, "n_groups=0"),
+        (NORMAL, HALF, {"n_resamples": 1.5}, "n_resamples=1.5"),
+        (NORMAL, HALF, {"n_groups": 0}, "n_groups=0"),
         (NORMAL, HALF, {"confidence_level": 2}, "confidence_level=2"),
         (NORMAL, HALF, {"confidence_level": "a"}, "confidence_level='a'"),
         (NORMAL, HALF, {"estimator": np.array(["vote", "gaussian"])}, "estimator="),
         (NORMAL, HALF, {"n_permutations": 10**9}, "n_permutations=1000000000 .*10000"),
-        (NORMAL, HALF, {"n_resamples": 10**9}, "draws=1000000000 .*10000"),
+        (NORMAL, HALF, {"n_resamples": 10**9}, "n_resamples=1000000000 .*10000"),
         (NORMAL, HALF, {"check": "yes"}, "check='yes'"),
         (NORMAL, HALF, {"components": ["L0.mlp"]}, "one name for each"),
         (NORMAL[:, 0], HALF, {}, "shape"),

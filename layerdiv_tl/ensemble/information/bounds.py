@@ -1,19 +1,20 @@
-"""How wrong a model must be, and need not be, for what its members tell about the label (Eq. 12)."""
+"""Bounds of the classification error from the information about the label (Eq. 12)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...results import Result
 from ..intervals import wilson
-from .variational import Variational
+from .estimator import normal_quantile
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from .result import Information
 
 
 def fano(remaining: float, options: int) -> float:
@@ -54,6 +55,7 @@ def hellman_raviv(remaining: float, options: int) -> float:
     return remaining / 2
 
 
+# Name: the bound, which side it is on, and whether an information that is estimated from below keeps it valid.
 _BOUNDS = {
     "fano_printed": (printed_fano, "lower", False),
     "fano": (fano, "lower", False),
@@ -67,15 +69,15 @@ class Bounds(Result):
 
     The estimate is variational: a lower bound of I, so H(Y|U) = H(Y) − I is estimated from above, within
     0 … H(Y). That **keeps Hellman and Raviv's upper bound valid and breaks Fano's lower one**, which would need I
-    from above: members that tell more than the classifier found may err less than "fano". Hellman-Raviv
-    holds for the Bayes rule: a model's own answer may exceed it, which is a finding and no error.
+    from above: members that hold more than the classifier found may err less than "fano". Hellman-Raviv
+    holds for the Bayes rule: a model's own answer may exceed it, which is a finding and not an error.
 
     label_entropy, information, low, high
         H(Y), and the variational I with its interval over unseen rows, in bits.
     options
         K of the bounds.
     errors
-        {who: (error, low, high)}, shares of rows: "ensemble" (all members together, where they give an
+        {name: (error, low, high)}, shares of rows: "ensemble" (all members together, where they give an
         answer), "classifier" (the linear discriminant on unseen rows).
     """
 
@@ -95,59 +97,46 @@ class Bounds(Result):
         """
         import pandas as pd
 
+        # More information leaves less error, so that its high end gives the low one.
+        remaining = self.label_entropy - np.clip([self.information, self.high, self.low], 0.0, self.label_entropy)
         rows: list[tuple[Any, ...]] = []
         for name, (bound, side, valid) in _BOUNDS.items():
-            at = [bound(self._remaining(bits), self.options) for bits in (self.information, self.high, self.low)]
-            rows.append((name, "bound", at[0], at[1], at[2], side, valid))
+            rows.append((name, "bound", *(bound(float(bits), self.options) for bits in remaining), side, valid))
         rows += [(name, "observed", *values, "", None) for name, values in self.errors.items()]
         frame = pd.DataFrame(rows, columns=["name", "kind", "error", "low", "high", "bound", "valid"])
         frame["valid"] = frame["valid"].astype("boolean")
         frame.attrs["units"] = dict.fromkeys(("error", "low", "high"), "share of rows")
-        frame.attrs |= {
-            name: getattr(self, name) for name in ("label_entropy", "information", "options", "confidence_level")
-        }
+        names = ("label_entropy", "information", "options", "confidence_level")
+        frame.attrs |= {name: getattr(self, name) for name in names}
         return frame
 
     @property
     def statement(self) -> str:
         """The bounds in one sentence or two."""
         frame = self.frame().set_index("name")
-        upper, found = frame.loc["hellman_raviv"], frame[frame["kind"] == "observed"]
-        said = [
-            f"The members tell at least {max(self.information, 0.0):.3g} of {self.label_entropy:.3g} bits, so the best "
+        upper, observed = frame.loc["hellman_raviv"], frame[frame["kind"] == "observed"]
+        sentences = [
+            f"The members hold at least {max(self.information, 0.0):.3g} of {self.label_entropy:.3g} bits, so the best "
             f"rule errs at most {upper.error:.1%} of the time (up to {upper.high:.1%} for the interval's end)."
         ]
-        for name, row in found.iterrows():
+        for name, row in observed.iterrows():
             how = "above" if row.low > upper.high else "not above"
-            said.append(f"The {name} errs {row.error:.1%} of the time, {how} that.")
-        return " ".join(said)
+            sentences.append(f"The {name} errs {row.error:.1%} of the time, {how} that.")
+        return " ".join(sentences)
 
     def __repr__(self) -> str:
         return f"Bounds({self.statement})"
 
-    def _remaining(self, bits: float) -> float:
-        return self.label_entropy - float(np.clip(bits, 0.0, self.label_entropy))
 
-
-def bounds_of(
-    classifier: Variational, label_entropy: float, options: int, correct: np.ndarray | None, confidence_level: float
-) -> Bounds:
-    """From the rows that a classifier has not seen."""
-    rows, z = classifier.joint_rows, NormalDist().inv_cdf(0.5 + confidence_level / 2)
-    error = z * float(rows.std(ddof=1)) / np.sqrt(len(rows))
-    answers = {"ensemble": correct, "classifier": classifier.right.astype(float)}
+def bounds_of(i: Information) -> Bounds:
+    """From the rows that the variational estimate's classifier has not seen."""
+    classifier = i.sample.classifier
+    rows = classifier.joint_rows
+    mean = float(rows.mean())
+    error = normal_quantile(i.confidence_level) * float(rows.std(ddof=1)) / np.sqrt(len(rows))
     errors = {}
-    for name, right in answers.items():
+    for name, right in (("ensemble", i.correct), ("classifier", classifier.right.astype(float))):
         if right is not None:
             wrong = float((1 - right).sum())
-            errors[name] = (wrong / len(right), *wilson(wrong, len(right), confidence_level))
-    mean = float(rows.mean())
-    return Bounds(
-        label_entropy=label_entropy,
-        information=mean,
-        low=mean - error,
-        high=mean + error,
-        options=options,
-        errors=errors,
-        confidence_level=confidence_level,
-    )
+            errors[name] = (wrong / len(right), *wilson(wrong, len(right), i.confidence_level))
+    return Bounds(i.label_entropy, mean, mean - error, mean + error, i.options, errors, i.confidence_level)

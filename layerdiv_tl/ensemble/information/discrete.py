@@ -1,4 +1,4 @@
-"""Information in votes: each member's preferred option, counted."""
+"""Information in votes, each member's preferred option: entropies of tables of counts."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from jaxtyping import Float, Int
 
-from .estimator import BITS, Estimator, with_joint
+from .estimator import BITS, Estimator, Labels, Terms, check_eq13
+
+Votes = Int[np.ndarray, "example member"]
 
 
 def count_weights(n: int) -> Float[np.ndarray, " count"]:
-    """What a cell with 0 … n counts adds to Miller and Madow's entropy, in bits, of a table of n rows.
+    """A cell's part of Miller and Madow's entropy, in bits, for 0 … n counts in a table of n rows.
 
     H = log2 n − 1/(2n ln 2) + Σ weights[count]: plug-in entropy plus (occupied cells − 1)/(2n) nats.
 
@@ -20,8 +22,8 @@ def count_weights(n: int) -> Float[np.ndarray, " count"]:
     0.18033688011112048
     """
     count = np.arange(n + 1)
-    plug = -count * np.log2(np.maximum(count, 1)) / max(n, 1)
-    return plug + (count > 0) / (2 * max(n, 1) * BITS)
+    plug_in = -count * np.log2(np.maximum(count, 1)) / max(n, 1)
+    return plug_in + (count > 0) / (2 * max(n, 1) * BITS)
 
 
 def entropies(counts: Int[np.ndarray, "table cell"], n: int) -> Float[np.ndarray, " table"]:
@@ -41,16 +43,14 @@ class TableVotes(Estimator):
         `[example, member]`, options 0 … `options` − 1; y `[example]`, classes 0 … `classes` − 1.
     """
 
-    def __init__(
-        self, votes: Int[np.ndarray, "example member"], y: Int[np.ndarray, " example"], options: int, classes: int
-    ) -> None:
+    def __init__(self, votes: Votes, y: Labels, options: int, classes: int) -> None:
         self.votes, self.y, self.options, self.classes = votes, y, options, classes
         self.members = votes.shape[1]
         self.weights = np.array([1.0, *(-np.bincount(y, minlength=classes) / len(y))])
         self._singles = np.stack([self._entropy(votes[:, m], options) for m in range(self.members)], 1)
         self.relevancies = self.weights @ self._singles
 
-    def chain(self, order: Sequence[int]) -> dict[str, Float[np.ndarray, " prefix"]]:
+    def chain(self, order: Sequence[int]) -> Terms:
         """A wider table for each member."""
         order = list(order)
         code, cells = np.zeros(len(self.votes), dtype=np.int64), 1
@@ -59,8 +59,9 @@ class TableVotes(Estimator):
             code, cells = code * self.options + self.votes[:, member], cells * self.options
             columns.append(self._entropy(code, cells))
         entropy, alone = np.stack(columns, 1), np.cumsum(self._singles[:, order], 1)
-        apart = alone - entropy
-        return with_joint(self.weights @ alone, apart[0], -self.weights[1:] @ apart[1:], self.weights @ entropy)
+        correlation = alone - entropy
+        conditional = -self.weights[1:] @ correlation[1:]
+        return check_eq13(self.weights @ alone, correlation[0], conditional, self.weights @ entropy)
 
     def joint(self, sets: Iterable[Sequence[int]]) -> Float[np.ndarray, " set"]:
         """From each set's own table."""
@@ -69,15 +70,14 @@ class TableVotes(Estimator):
     def _entropy(self, code: Int[np.ndarray, " example"], cells: int) -> Float[np.ndarray, " class_and_all"]:
         """Over all rows, then within each class."""
         counts = np.bincount(self.y * cells + code, minlength=cells * self.classes).reshape(self.classes, cells)
-        tables = [counts.sum(0), *counts]
-        return np.array([entropies(t[None], int(t.sum()))[0] for t in tables])
+        return np.array([entropies(table[None], int(table.sum()))[0] for table in (counts.sum(0), *counts)])
 
 
 class TreeVotes(Estimator):
     """Single terms with Miller and Madow's correction; total correlations of a tree (Chow and Liu 1968).
 
     The total correlation of the best tree, Σ over its edges of I(v_i; v_j), is a **lower bound** of the
-    total correlation, and the only part of it that some thousand rows can tell for many members: what three
+    total correlation, and the only part of it that some thousand rows can show for many members: what three
     or more members share beyond their pairs (XOR of three) is not in it. Within classes one tree serves
     all (Friedman et al. 1997). The tree is chosen on one half of the rows and measured on the other, and
     the other way round, so that choosing does not inflate the bound. The joint information follows from
@@ -89,64 +89,55 @@ class TreeVotes(Estimator):
         `[example]` of 0 and 1.
     """
 
-    def __init__(
-        self,
-        votes: Int[np.ndarray, "example member"],
-        y: Int[np.ndarray, " example"],
-        options: int,
-        classes: int,
-        half: Int[np.ndarray, " example"],
-    ) -> None:
+    def __init__(self, votes: Votes, y: Labels, options: int, classes: int, half: Labels) -> None:
         self.members = votes.shape[1]
         self._rows = [int((half == h).sum()) for h in (0, 1)]
-        shares = np.bincount(y, minlength=classes) / len(y)
         hot = (votes[:, :, None] == np.arange(options)).reshape(len(votes), -1).astype(np.float32)
-        # [half][all rows, then each class]: how often members vote for a pair of options, and the rows.
+        # I(v_i; v_j), [half][all rows, within classes]; and how often members vote for each option.
         self._pairs = np.zeros((2, 2, self.members, self.members))
         single = np.zeros((classes + 1, self.members, options), dtype=np.int64)
         for h in (0, 1):
-            both = np.zeros((hot.shape[1],) * 2, dtype=np.int32)
+            pooled = np.zeros((hot.shape[1],) * 2, dtype=np.int32)
             for c in range(classes):
                 rows = hot[(half == h) & (y == c)]
-                # Counts below 2²⁴ are exact in float32.
-                counts = (rows.T @ rows).astype(np.int32)
-                both += counts
+                counts = (rows.T @ rows).astype(np.int32)  # below 2²⁴, exact in float32
+                pooled += counts
                 single[c + 1] += np.diagonal(counts).reshape(self.members, options)
                 self._pairs[h, 1] += len(rows) / max(self._rows[h], 1) * self._information(counts, len(rows), options)
-            self._pairs[h, 0] = self._information(both, self._rows[h], options)
+            self._pairs[h, 0] = self._information(pooled, self._rows[h], options)
         single[0] = single[1:].sum(0)
         alone = np.stack([entropies(table, int(table[0].sum())) for table in single])
-        self.relevancies = alone[0] - shares @ alone[1:]
+        self.relevancies = alone[0] - np.bincount(y, minlength=classes) / len(y) @ alone[1:]
 
-    def chain(self, order: Sequence[int]) -> dict[str, Float[np.ndarray, " prefix"]]:
+    def chain(self, order: Sequence[int]) -> Terms:
         """The trees of every prefix."""
         order = list(order)
-        relevancy = np.cumsum(self.relevancies[order])
         trees = np.stack([self._trees(order[: k + 1]) for k in range(len(order))])
-        return with_joint(relevancy, trees[:, 0], trees[:, 1], relevancy + trees[:, 1] - trees[:, 0])
+        return self._terms(np.cumsum(self.relevancies[order]), trees)
 
     def totals(self) -> dict[str, float]:
         """The trees of all members."""
-        everyone = list(range(self.members))
-        relevancy, (free, given) = self.relevancies.sum(), self._trees(everyone)
-        found = with_joint(*(np.array([x]) for x in (relevancy, free, given, relevancy + given - free)))
-        return {term: float(values[0]) for term, values in found.items()}
+        terms = self._terms(self.relevancies.sum()[None], self._trees(list(range(self.members)))[None])
+        return {term: float(values[0]) for term, values in terms.items()}
 
     def joint(self, sets: Iterable[Sequence[int]]) -> Float[np.ndarray, " set"]:
         """relevancy + tree within classes − tree over all rows."""
         return np.array([self.relevancies[list(s)].sum() + np.diff(self._trees(list(s)))[0] for s in sets])
 
+    def _terms(self, relevancy: Float[np.ndarray, " prefix"], trees: Float[np.ndarray, "prefix 2"]) -> Terms:
+        return check_eq13(relevancy, trees[:, 0], trees[:, 1], relevancy + trees[:, 1] - trees[:, 0])
+
     def _trees(self, members: list[int]) -> Float[np.ndarray, " 2"]:
-        """Total correlation of the best tree, over all rows and within classes: chosen here, measured there."""
+        """Total correlation of the best tree, over all rows and within classes, in bits."""
         total = np.zeros(2)
         if len(members) < 2:
             return total
         inside = np.ix_(members, members)
         for h in (0, 1):
             for kind in (0, 1):
-                one, other = best_tree(self._pairs[h, kind][inside])
-                weight = self._rows[1 - h] / sum(self._rows)
-                total[kind] += weight * self._pairs[1 - h, kind][inside][one, other].sum()
+                # Chosen on this half, measured on the other.
+                i, j = best_tree(self._pairs[h, kind][inside])
+                total[kind] += self._rows[1 - h] / sum(self._rows) * self._pairs[1 - h, kind][inside][i, j].sum()
         return total
 
     def _information(self, counts: np.ndarray, n: int, options: int) -> Float[np.ndarray, "member member"]:
@@ -162,16 +153,16 @@ class TreeVotes(Estimator):
         return alone[:, None] + alone - (constant + cells)
 
 
-def best_tree(
-    weights: Float[np.ndarray, "node node"],
-) -> tuple[Int[np.ndarray, " edge"], Int[np.ndarray, " edge"]]:
-    """The edges of the spanning tree of the largest weight.
+def best_tree(weights: Float[np.ndarray, "node node"]) -> tuple[np.ndarray, np.ndarray]:
+    """The edges (one end, other end) of the spanning tree of the largest weight.
 
-    >>> one, other = best_tree(np.array([[0.0, 5.0, 4.0], [5.0, 0.0, 1.0], [4.0, 1.0, 0.0]]))
-    >>> sorted(zip(one.tolist(), other.tolist()))
+    >>> i, j = best_tree(np.array([[0.0, 5.0, 4.0], [5.0, 0.0, 1.0], [4.0, 1.0, 0.0]]))
+    >>> sorted(zip(i.tolist(), j.tolist()))
     [(0, 1), (0, 2)]
     """
-    # Prim's: always the heaviest edge out of what is reached.
+    # Prim's algorithm: always the heaviest edge out of the tree. Measured against scipy's minimum_spanning_tree, which
+    # sorts all edges of what is a dense graph: 1.3 for 9.3 ms with 129 nodes, 0.01 for 1.2 ms with five; and a curve
+    # needs four trees for every prefix.
     nearest, weight = np.zeros(len(weights), dtype=np.int64), weights[0].copy()
     outside = np.ones(len(weights), dtype=bool)
     outside[0], weight[0] = False, -np.inf

@@ -1,10 +1,11 @@
-"""What every estimator of information tells about one set of rows."""
+"""The interface of all estimators of information, on one set of rows."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
+from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
@@ -13,19 +14,21 @@ from jaxtyping import Float, Int
 EstimatorName = Literal["gaussian", "vote", "variational"]
 TERMS = ("relevancy", "redundancy", "conditional_redundancy", "joint", "diversity")
 BITS = float(np.log(2))
+# Features, the member of each column (in rising order), classes from 0, and Eq. 13's terms.
+Columns = Float[np.ndarray, "example column"]
+Owner = Int[np.ndarray, " column"]
+Labels = Int[np.ndarray, " example"]
+Terms = dict[str, Float[np.ndarray, " prefix"]]
 
 
 class Estimator(ABC):
-    """Estimates of Eq. 13's terms, in bits, for every set of members of one ensemble on one set of rows.
-
-    A member's number is its place among the `members`. Subclasses say what they assume.
-    """
+    """Estimates of Eq. 13's terms, in bits, for every set of members of one ensemble; a member is its index."""
 
     members: int
     relevancies: Float[np.ndarray, " member"]
 
     @abstractmethod
-    def chain(self, order: Sequence[int]) -> dict[str, Float[np.ndarray, " prefix"]]:
+    def chain(self, order: Sequence[int]) -> Terms:
         """Every term for each prefix of `order`."""
 
     @abstractmethod
@@ -45,7 +48,7 @@ class Estimator(ABC):
     def sweep(
         self, order: Sequence[int] | None = None
     ) -> tuple[Int[np.ndarray, " step"], Float[np.ndarray, "step member"]]:
-        """Members one after the other in `order`, or greedily by what each adds: the order, and all gains.
+        """Members added one by one in `order`, or greedily by what each adds: the order, and all gains.
 
         `gains[k, i]` is I(first k and i; Y) − I(first k; Y), NaN for a member that is among the first k.
         """
@@ -59,32 +62,48 @@ class Estimator(ABC):
         return np.array(chosen), gains
 
     def falls(self, order: Sequence[int], triples: Int[np.ndarray, "pair 3"]) -> Float[np.ndarray, " pair"]:
-        """For each (k, k', place): how much less order[place] adds to the first k' of `order` than to the first k."""
+        """For each (k, k', i): how much less order[i] adds to the first k' of `order` than to the first k."""
         order = list(order)
         sets = [s for k, later, i in triples for n in (k, later) for s in ([*order[:n], order[i]], order[:n])]
         joint = self.joint(sets).reshape(-1, 4)
         return joint[:, 0] - joint[:, 1] - (joint[:, 2] - joint[:, 3])
 
 
-def with_joint(
+def check_eq13(
     relevancy: Float[np.ndarray, " prefix"],
     redundancy: Float[np.ndarray, " prefix"],
     conditional: Float[np.ndarray, " prefix"],
     joint: Float[np.ndarray, " prefix"],
-) -> dict[str, Float[np.ndarray, " prefix"]]:
+) -> Terms:
     """The terms of Eq. 13 under their names; they must satisfy it.
 
-    >>> terms = with_joint(np.array([0.0]), np.array([0.5]), np.array([1.5]), np.array([1.0]))
+    >>> terms = check_eq13(np.array([0.0]), np.array([0.5]), np.array([1.5]), np.array([1.0]))
     >>> float(terms["diversity"][0])
     1.0
     """
     diversity = conditional - redundancy
     gap = np.abs(joint - (relevancy + diversity))
-    scale = np.maximum(1.0, np.abs(redundancy) + np.abs(conditional))
-    # Draws that a class left without enough rows are NaN, and are judged by whoever asked for them.
-    if np.any(gap > 1e-9 * scale):
+    # Subsamples that leave a class too few rows are NaN, which passes: whoever draws them decides.
+    if np.any(gap > 1e-9 * np.maximum(1.0, np.abs(redundancy) + np.abs(conditional))):
         raise AssertionError(f"I = relevancy + conditional redundancy − redundancy is off by {gap.max():.2g} bits")
     return dict(zip(TERMS, (relevancy, redundancy, conditional, joint, diversity), strict=True))
+
+
+def standardize(x: Columns) -> Columns:
+    """Columns of mean 0 and variance 1; a constant column becomes 0."""
+    spread = x.std(0)
+    return (x - x.mean(0)) / np.where(spread > 0, spread, 1.0)
+
+
+def entropy_of_labels(y: Labels) -> float:
+    """H(Y), plug-in, in bits."""
+    share = np.bincount(y) / len(y)
+    return float(-(share * np.log2(share)).sum())
+
+
+def normal_quantile(confidence_level: float) -> float:
+    """z of a two-sided normal interval."""
+    return NormalDist().inv_cdf(0.5 + confidence_level / 2)
 
 
 def single_threaded_blas() -> AbstractContextManager:

@@ -1,10 +1,8 @@
-"""What each further member adds (Theorems 5-8; Fig. 2 and 6), and whether it adds less and less."""
+"""Gain curves: the terms of Eq. 13 as members are added one by one (Theorems 5-8; Fig. 2 and 6)."""
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
@@ -16,19 +14,17 @@ from ...errors import InputError
 from ...results import Result
 from ..intervals import RunningMean, interval
 from ..scaling import LogFit, log_fit
-from .estimator import TERMS, Estimator
+from .estimator import TERMS, Estimator, Terms, normal_quantile
 from .features import MAX_DRAWS
-from .resampling import deviation, scale, shuffled_labels, subsamples
-from .source import Source
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from .result import Information
+
 Order = Literal["depth", "greedy", "random"]
-# Draws of the null of a share, which needs four estimates for every pair.
-SHARED = 20
-# Every step of a greedy search tries every member that is left.
-MOST_SEARCHED = 40
+MAX_NULL_SHARES = 20  # a share needs four estimates for every pair
+MAX_SEARCHED = 40  # every step of a greedy search tries every member that is left
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -36,7 +32,7 @@ class GainCurve(Result):
     """Every term of Eq. 13 for k = 1 … |L| members, in bits. Made by `Information.gain_curve`.
 
     Information itself never falls when a member is added (chain rule): a dip is the estimate's, and the
-    statement says which dips the null reaches as well. Theorems 7 and 8 ask for members that are independent
+    statement says which dips the null reaches as well. Theorems 7 and 8 assume members that are independent
     given the label; where they are not, gains may grow, which refutes nothing.
 
     order, orders
@@ -52,7 +48,7 @@ class GainCurve(Result):
     shares, null_shares
         `[order]`, `[draw]`: how often, in sampled S ⊂ T and i outside, i adds no less to S than to T.
     doubts
-        `Information.doubts`: why the curve may be wrong beyond its intervals, or empty. The figure says so.
+        `Information.doubts`: why the curve may be wrong beyond its intervals, or empty.
     """
 
     order: str
@@ -69,10 +65,10 @@ class GainCurve(Result):
     null_shares: Float[np.ndarray, " draw"]
     label_entropy: float
     confidence_level: float
-    doubts: tuple[str, ...] = ()
+    doubts: tuple[str, ...]
 
     def frame(self) -> pd.DataFrame:
-        """One row per step: `members` k, who came (depth, greedy), every term with interval, `gain`.
+        """One row per step: `members` k, the one added (depth, greedy), every term with interval, `gain`.
 
         `joint_null_low`, `joint_null_high`, `gain_null_low`, `gain_null_high`: with shuffled labels, step by step.
         `dip`: the gain is below 0; `inside_null`: it is a dip, and relative to the null's spread at its step no
@@ -86,7 +82,7 @@ class GainCurve(Result):
         if len(self.orders) == 1:
             columns |= component_columns([self.components[m] for m in self.orders[0]])
             columns["span"] = [self.spans[m] for m in self.orders[0]]
-        z = NormalDist().inv_cdf(0.5 + self.confidence_level / 2)
+        z = normal_quantile(self.confidence_level)
         measured = {**{t: (self.terms[t], self.errors[t]) for t in TERMS}, "gain": (self.gains, self.gain_errors)}
         for name, (values, error) in measured.items():
             columns |= {name: values, f"{name}_low": values - z * error, f"{name}_high": values + z * error}
@@ -104,9 +100,8 @@ class GainCurve(Result):
         """One row: the share of sampled (S ⊂ T, i) whose gain is no larger for T (submodularity, Theorem 7).
 
         `low`, `high` is the interval of a mean over the random orders the pairs are taken from (none for fewer than
-        8), for these rows;
-        what noise in the rows does to the share is in `null_low`, `null_high`, with shuffled labels, where
-        there is nothing to diminish. 1 is submodular; a share inside the null says nothing.
+        8), for these rows; `null_low`, `null_high` show what noise in the rows does to the share, with shuffled
+        labels, where there is nothing to diminish. 1 is submodular; a share inside the null is no evidence.
         """
         import pandas as pd
 
@@ -124,9 +119,8 @@ class GainCurve(Result):
 
         They are not, so they are too narrow. Raises InputError for fewer members than a fit needs.
         """
-        return log_fit(
-            np.arange(1.0, self.orders.shape[1] + 1), self.terms["joint"], confidence_level=self.confidence_level
-        )
+        steps = np.arange(1.0, self.orders.shape[1] + 1)
+        return log_fit(steps, self.terms["joint"], confidence_level=self.confidence_level)
 
     @property
     def statement(self) -> str:
@@ -135,14 +129,14 @@ class GainCurve(Result):
         dips, outside = frame[frame["dip"]], frame[frame["dip"] & ~frame["inside_null"]]
         if dips.empty:
             return f"The joint information rises at each of {len(frame)} steps."
-        said = f"The joint information dips at {len(dips)} of {len(frame)} steps"
+        counts = f"The joint information dips at {len(dips)} of {len(frame)} steps"
         if not len(self.null):
-            return f"{said}; there is no null to judge them by."
+            return f"{counts}; there is no null to judge them by."
         if outside.empty:
-            return f"{said}, none deeper than what shuffled labels give: information itself never falls."
+            return f"{counts}, none deeper than what shuffled labels give: information itself never falls."
         where = ", ".join(str(k) for k in outside["members"][:10]) + (", …" if len(outside) > 10 else "")
         return (
-            f"{said}; {len(outside)} of these (k = {where}) lie deeper than "
+            f"{counts}; {len(outside)} of these (k = {where}) lie deeper than "
             "the deepest that shuffled labels give: there the estimate, not the information, falls."
         )
 
@@ -162,81 +156,73 @@ class GainCurve(Result):
         return f"GainCurve({self.order}, {self.orders.shape[1]} members, {last:.3g} bits: {self.statement})"
 
 
-def gain_curve_of(
-    source: Source,
-    components: tuple[Component, ...],
-    spans: tuple[str, ...],
-    label_entropy: float,
-    confidence_level: float,
-    order: str,
-    n_permutations: int,
-    n_resamples: int,
-    orders: int,
-) -> GainCurve:
+def gain_curve_of(i: Information, order: str, n_permutations: int, n_resamples: int, orders: int) -> GainCurve:
     """As `Information.gain_curve` says."""
     choice("order", order, get_args(Order))
-    n_permutations, n_resamples = (
-        whole_number("null", n_permutations, 0, MAX_DRAWS),
-        whole_number("n_resamples", n_resamples, 0, MAX_DRAWS),
-    )
+    n_permutations = whole_number("n_permutations", n_permutations, 0, MAX_DRAWS)
+    n_resamples = whole_number("n_resamples", n_resamples, 0, MAX_DRAWS)
     orders = whole_number("orders", orders, 1, MAX_DRAWS)
-    members = source.members
-    if order == "greedy" and source.method != "gaussian" and members > MOST_SEARCHED:
+    sample, members = i.sample, i.sample.members
+    if order == "greedy" and i.method != "gaussian" and members > MAX_SEARCHED:
         raise InputError(
-            f"a greedy search through {members} members takes too long by {source.method}: use estimator='gaussian', "
-            f"or groups= of at most {MOST_SEARCHED}."
+            f"a greedy search through {members} members takes too long by {i.method}: use estimator='gaussian', "
+            f"or n_groups= of at most {MAX_SEARCHED}."
         )
-    rng = np.random.default_rng([source.seed, 6])
-    at_random = np.stack([rng.permutation(members) for _ in range(orders)])
-    whole = source.on()
-    listed = {"depth": np.arange(members)[None], "random": at_random}.get(order)
-    chosen = whole.sweep()[0][None] if listed is None else listed
+    rng = np.random.default_rng([i.seed, 6])
+    random_orders = np.stack([rng.permutation(members) for _ in range(orders)])
+    triples = [_triples(rng, members, 20 if i.method == "gaussian" else 3) for _ in random_orders]
+
+    def chosen_orders(estimate: Estimator) -> Int[np.ndarray, "repeat step"]:
+        if order == "greedy":
+            return estimate.sweep()[0][None]
+        return random_orders if order == "random" else np.arange(members)[None]
+
+    whole = sample.estimate()
+    chosen = chosen_orders(whole)
     terms = _mean_chain(whole, chosen)
-    least = int(np.bincount(source.owner).sum()) + 2 if source.method == "gaussian" else 5
-    drawn: dict[str, list[np.ndarray]] = {name: [] for name in (*TERMS, "gain")}
-    for rows in subsamples(source.labels, least, n_resamples, source.seed):
-        with suppress(np.linalg.LinAlgError):
-            some = _mean_chain(source.on(rows), chosen)
-            for name, values in (some | {"gain": np.diff(some["joint"], prepend=0.0)}).items():
-                drawn[name].append(values)
-    errors = {name: scale(source.labels) * deviation(np.reshape(x, (-1, members))) for name, x in drawn.items()}
-    triples = [_triples(rng, members, 20 if source.method == "gaussian" else 3) for _ in at_random]
-    nulls: list[np.ndarray] = []
+    # Terms side by side, and the gains after them: [term, step] of every subsample.
+    drawn = sample.on_subsamples(lambda e: _with_gains(_mean_chain(e, chosen)), n_resamples)
+    errors = sample.standard_errors(drawn, (len(TERMS) + 1) * members).reshape(-1, members)
     null_shares: list[float] = []
-    for labels in shuffled_labels(source.labels, n_permutations, source.seed):
-        with suppress(np.linalg.LinAlgError):
-            other = source.on(labels=labels)
-            path = other.sweep()[0][None] if listed is None else listed
-            nulls.append(_mean_chain(other, path)["joint"])
-            if members > 1 and len(null_shares) < SHARED:
-                null_shares.append(_shares(other, at_random, triples).mean())
+
+    def shuffled_joint(estimate: Estimator) -> Float[np.ndarray, " step"]:
+        joint = _mean_chain(estimate, chosen_orders(estimate))["joint"]
+        if members > 1 and len(null_shares) < MAX_NULL_SHARES:
+            null_shares.append(_shares(estimate, random_orders, triples).mean())
+        return joint
+
     return GainCurve(
         order=order,
         orders=chosen,
-        components=components,
-        spans=spans,
-        method=source.method,
+        components=i.components,
+        spans=i.spans,
+        method=i.method,
         terms=terms,
-        errors={term: errors[term] for term in TERMS},
+        errors=dict(zip(TERMS, errors, strict=False)),
         gains=np.diff(terms["joint"], prepend=0.0),
-        gain_errors=errors["gain"],
-        null=np.reshape(nulls, (-1, members)),
-        shares=_shares(whole, at_random, triples) if members > 1 else np.zeros(0),
+        gain_errors=errors[-1],
+        null=np.reshape(sample.with_shuffled_labels(shuffled_joint, n_permutations), (-1, members)),
+        shares=_shares(whole, random_orders, triples) if members > 1 else np.zeros(0),
         null_shares=np.array(null_shares),
-        label_entropy=label_entropy,
-        confidence_level=confidence_level,
+        label_entropy=i.label_entropy,
+        confidence_level=i.confidence_level,
+        doubts=i.doubts,
     )
 
 
-def _mean_chain(estimate: Estimator, orders: Int[np.ndarray, "repeat step"]) -> dict[str, Float[np.ndarray, " step"]]:
+def _mean_chain(estimate: Estimator, orders: Int[np.ndarray, "repeat step"]) -> Terms:
     chains = [estimate.chain(order) for order in orders]
     return {term: np.mean([chain[term] for chain in chains], 0) for term in TERMS}
 
 
+def _with_gains(terms: Terms) -> Float[np.ndarray, " value"]:
+    return np.concatenate([*terms.values(), np.diff(terms["joint"], prepend=0.0)])
+
+
 def _triples(rng: np.random.Generator, members: int, count: int) -> Int[np.ndarray, "pair 3"]:
     """(k, k', place) with k < k' ≤ place: the first k and the first k' of an order, and a member outside both."""
-    found = [np.sort(rng.choice(members + 1, 3, replace=False)) for _ in range(count if members > 1 else 0)]
-    return np.array(found, dtype=np.int64).reshape(-1, 3) - np.array([0, 0, 1])
+    triples = [np.sort(rng.choice(members + 1, 3, replace=False)) for _ in range(count if members > 1 else 0)]
+    return np.array(triples, dtype=np.int64).reshape(-1, 3) - np.array([0, 0, 1])
 
 
 def _shares(

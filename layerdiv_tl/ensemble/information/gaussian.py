@@ -10,7 +10,7 @@ from scipy.special import digamma, ndtri
 from scipy.stats import rankdata
 
 from ...errors import InputError
-from .estimator import BITS, Estimator, with_joint
+from .estimator import BITS, Columns, Estimator, Labels, Owner, Terms, check_eq13
 
 # A direction with less than this share of a member's variance is rounding: the covariance is singular.
 SINGULAR = 1e-9
@@ -18,8 +18,8 @@ SINGULAR = 1e-9
 ROUNDING = 1e-6
 
 
-def normal_scores(x: Float[np.ndarray, "example dim"]) -> Float[np.ndarray, "example dim"]:
-    """Each column's ranks as quantiles of a standard normal: its own law is forgotten, its copula stays.
+def normal_scores(x: Columns) -> Columns:
+    """Each column's ranks as quantiles of a standard normal: the marginal law is dropped, the copula stays.
 
     >>> normal_scores(np.array([[1.0], [1000.0], [2.0]])).round(2).ravel().tolist()
     [-0.67, 0.67, 0.0]
@@ -44,23 +44,17 @@ class Gaussian(Estimator):
 
     Assumes that the normal scores are Gaussian within every class, and together. The digamma correction is
     exact for Gaussian rows drawn independently; rows drawn twice break it. Where classes differ in their
-    means the pooled law is a mixture, which no Gaussian is: its entropy, and with it the redundancy and the
+    means the pooled law is a mixture, which is not Gaussian: its entropy, and with it the redundancy and the
     joint information, come out too large at any number of rows, and the joint information may exceed H(Y).
     One entropy is used throughout, so Eq. 13 is an identity.
 
-    z
-        `[example, dim]` normal scores; owner `[dim]` the member of each column, in rising order.
+    z, owner
+        `[example, column]` normal scores; `[column]` the member of each, in rising order.
     y
         `[example]`, classes 0 … `classes` − 1.
     """
 
-    def __init__(
-        self,
-        z: Float[np.ndarray, "example dim"],
-        owner: Int[np.ndarray, " dim"],
-        y: Int[np.ndarray, " example"],
-        classes: int,
-    ) -> None:
+    def __init__(self, z: Columns, owner: Owner, y: Labels, classes: int) -> None:
         counts = np.bincount(y, minlength=classes)
         scatter = np.empty((classes + 1, z.shape[1], z.shape[1]))
         means = np.empty((classes, z.shape[1]))
@@ -69,6 +63,7 @@ class Gaussian(Estimator):
             means[c] = rows.mean(0)
             rows = rows - means[c]
             scatter[c + 1] = rows.T @ rows
+        # Over all rows: within classes, and between their means.
         between = means - z.mean(0)
         scatter[0] = scatter[1:].sum(0) + (between * counts[:, None]).T @ between
         n = np.array([len(z), *counts])
@@ -77,39 +72,33 @@ class Gaussian(Estimator):
         self.weights = np.array([1.0, *(-counts / len(z))])
         self.columns = [np.flatnonzero(owner == m) for m in range(owner[-1] + 1)]
         self.members = len(self.columns)
-        self._firsts = np.array([c[0] for c in self.columns])
-        self._bias = np.concatenate(
-            [np.zeros((len(n), 1)), np.stack([bias_of_half_logdet(rows, z.shape[1]) for rows in n])], 1
-        )
-        self._singles = self._blocks(self.covariance)
-        self._single_entropies = (self._singles - self._bias[:, [len(c) for c in self.columns]]) / BITS
+        self._sizes = np.array([len(c) for c in self.columns])
+        bias = np.stack([bias_of_half_logdet(rows, z.shape[1]) for rows in n])
+        self._bias = np.concatenate([np.zeros((len(n), 1)), bias], 1)
+        self._singles = self._half_logdets(self.covariance)
+        self._single_entropies = (self._singles - self._bias[:, self._sizes]) / BITS
         self.relevancies = self.weights @ self._single_entropies
 
-    def chain(self, order: Sequence[int]) -> dict[str, Float[np.ndarray, " prefix"]]:
+    def chain(self, order: Sequence[int]) -> Terms:
         """One Cholesky factor per class holds the determinants of all prefixes. LinAlgError where one is singular."""
         order = list(order)
-        columns = np.concatenate([self.columns[m] for m in order])
-        ends = np.cumsum([len(self.columns[m]) for m in order])
-        half = np.cumsum(np.log(self._pivots(columns)), 1)[:, ends - 1]
-        entropy = (half - self._bias[:, ends]) / BITS
-        apart = np.cumsum(self._single_entropies[:, order], 1) - entropy
-        return with_joint(
-            self.weights @ np.cumsum(self._single_entropies[:, order], 1),
-            apart[0],
-            -self.weights[1:] @ apart[1:],
-            self.weights @ entropy,
-        )
+        ends = np.cumsum(self._sizes[order])
+        pivots = self._pivots(np.concatenate([self.columns[m] for m in order]))
+        entropy = (np.cumsum(np.log(pivots), 1)[:, ends - 1] - self._bias[:, ends]) / BITS
+        alone = np.cumsum(self._single_entropies[:, order], 1)
+        correlation = alone - entropy
+        conditional = -self.weights[1:] @ correlation[1:]
+        return check_eq13(self.weights @ alone, correlation[0], conditional, self.weights @ entropy)
 
     def joint(self, sets: Iterable[Sequence[int]]) -> Float[np.ndarray, " set"]:
         """From the determinants of each set's covariances."""
         return np.array([float(self.chain(members)["joint"][-1]) if len(members) else 0.0 for members in sets])
 
     def marginals(self) -> Float[np.ndarray, " member"]:
-        """Without one member: det S_without = det S · det (S⁻¹)_member."""
+        """I(U; Y) − I(U without the member; Y), by det S_without = det S · det (S⁻¹)_member."""
         dims = self.covariance.shape[1]
-        blocks = self._blocks(np.linalg.inv(self.covariance))
-        fewer = dims - np.array([len(c) for c in self.columns])
-        return -self.weights @ (blocks - self._bias[:, fewer] + self._bias[:, [dims]]) / BITS
+        blocks = self._half_logdets(np.linalg.inv(self.covariance))
+        return -self.weights @ (blocks - self._bias[:, dims - self._sizes] + self._bias[:, [dims]]) / BITS
 
     def sweep(
         self, order: Sequence[int] | None = None
@@ -117,68 +106,67 @@ class Gaussian(Estimator):
         """Conditions on one member after the other: what is left of the others' covariance gives their gains."""
         self._pivots(np.concatenate(self.columns))
         left, taken = self.covariance.copy(), 0
-        sizes = np.array([len(c) for c in self.columns])
         chosen: list[int] = []
         gains = np.full((self.members, self.members), np.nan)
         for step in range(self.members):
-            half = self._singles if step == 0 else self._blocks(left)
-            entropy = half - (self._bias[:, taken + np.minimum(sizes, left.shape[1] - taken)] - self._bias[:, [taken]])
+            half = self._singles if step == 0 else self._half_logdets(left)
+            dims = taken + np.minimum(self._sizes, left.shape[1] - taken)
+            entropy = half - (self._bias[:, dims] - self._bias[:, [taken]])
             entropy[:, chosen] = 0.0
             gains[step] = self.weights @ entropy / BITS
             gains[step, chosen] = np.nan
-            now = int(np.nanargmax(gains[step])) if order is None else int(order[step])
-            chosen.append(now)
-            taken += sizes[now]
-            block = self.columns[now]
-            across = left[:, block]
-            left -= across.transpose(0, 2, 1) @ np.linalg.solve(across[:, :, block], across)
+            new = int(np.nanargmax(gains[step])) if order is None else int(order[step])
+            chosen.append(new)
+            taken += self._sizes[new]
+            # Schur complement: the covariance given the new member.
+            across = left[:, self.columns[new]]
+            left -= across.transpose(0, 2, 1) @ np.linalg.solve(across[:, :, self.columns[new]], across)
         return np.array(chosen), gains
 
     def falls(self, order: Sequence[int], triples: Int[np.ndarray, "pair 3"]) -> Float[np.ndarray, " pair"]:
         """All gains along an order are known from one sweep."""
         gains, (first, later, place) = self.sweep(order)[1], triples.T
-        who = np.asarray(order)[place]
-        return gains[first, who] - gains[later, who]
+        member = np.asarray(order)[place]
+        return gains[first, member] - gains[later, member]
 
-    def _pivots(self, columns: Int[np.ndarray, " dim"]) -> Float[np.ndarray, "matrix dim"]:
-        """What is left of each column's deviation after those before it. LinAlgError where that is rounding."""
+    def _pivots(self, columns: Int[np.ndarray, " column"]) -> Float[np.ndarray, "matrix column"]:
+        """Each column's deviation given those before it. LinAlgError where that is rounding."""
         factor = np.linalg.cholesky(self.covariance[:, columns[:, None], columns])
         pivots = np.diagonal(factor, axis1=1, axis2=2)
         if pivots.min() < ROUNDING:
             raise np.linalg.LinAlgError("a covariance is singular up to rounding")
         return pivots
 
-    def _blocks(self, matrices: np.ndarray) -> Float[np.ndarray, "matrix member"]:
-        """½ ln det of each member's own block."""
+    def _half_logdets(self, matrices: np.ndarray) -> Float[np.ndarray, "matrix member"]:
+        """½ ln det of each member's own block; members with equally many columns at once."""
         half = np.empty((len(matrices), self.members))
-        sizes = np.array([len(c) for c in self.columns])
         with np.errstate(invalid="ignore", divide="ignore"):
-            for size in np.unique(sizes):
-                members = np.flatnonzero(sizes == size)
+            for size in np.unique(self._sizes):
+                members = np.flatnonzero(self._sizes == size)
+                columns = np.stack([self.columns[m] for m in members])
                 if size == 1:
-                    half[:, members] = np.log(np.diagonal(matrices, axis1=1, axis2=2)[:, self._firsts[members]]) / 2
-                    continue
-                at = np.stack([self.columns[m] for m in members])
-                half[:, members] = np.linalg.slogdet(matrices[:, at[:, :, None], at[:, None, :]])[1] / 2
+                    half[:, members] = np.log(np.diagonal(matrices, axis1=1, axis2=2)[:, columns[:, 0]]) / 2
+                else:
+                    half[:, members] = np.linalg.slogdet(matrices[:, columns[:, :, None], columns[:, None]])[1] / 2
         return half
 
 
-def refuse_singular(estimate: Gaussian, labels: Sequence[str], owner: np.ndarray, classes: Sequence[str]) -> None:
+def refuse_singular(estimate: Gaussian, spans: Sequence[str], owner: Owner, classes: Sequence[str]) -> None:
     """InputError, naming members, where a covariance has no inverse: copies, or a member that others fix."""
     for number, covariance in enumerate(estimate.covariance):
         where = f"within class {classes[number - 1]!r}" if number else "over all rows"
         spread = np.sqrt(np.diagonal(covariance))
-        if (flat := spread < ROUNDING).any():
+        if (constant := spread < ROUNDING).any():
             raise InputError(
-                f"{labels[owner[int(flat.argmax())]]} never varies {where}, so it has no density there: leave it out, "
-                "or use estimator='vote' or 'variational'."
+                f"{spans[owner[int(constant.argmax())]]} never varies {where}, so it has no density there: leave it "
+                "out, or use estimator='vote' or 'variational'."
             )
-        alike = covariance / np.outer(spread, spread)
-        if np.linalg.eigvalsh(alike)[0] > SINGULAR:
+        correlation = covariance / np.outer(spread, spread)
+        if np.linalg.eigvalsh(correlation)[0] > SINGULAR:
             continue
-        size = np.abs(alike) - np.eye(len(alike))
-        one, other = (labels[owner[i]] for i in np.unravel_index(int(size.argmax()), size.shape))
-        what = f"{one} and {other} say the same" if size.max() > 1 - 1e-6 else "some members are fixed by the others"
+        size = np.abs(correlation) - np.eye(len(correlation))
+        one, other = (spans[owner[i]] for i in np.unravel_index(int(size.argmax()), size.shape))
+        what = f"{one} and {other} are copies" if size.max() > 1 - 1e-6 else "some members are fixed by the others"
         raise InputError(
             f"{what} {where}, so the covariance is singular and the redundancy infinite: leave one of them out, or "
             "use estimator='vote' or 'variational'."

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
-from statistics import NormalDist
 from typing import Any, cast, get_args
 
 import numpy as np
 from jaxtyping import Float
 
-from ..._checks import choice, whole_number
+from ..._checks import choice, flag, number, whole_number
 from ...components import Component
 from ...errors import InputError
 from ..intervals import LEVEL
 from ..validation import Ensemble
-from .checks import checks, warnings_of
+from .checks import UNCHECKED, check_assumptions, warnings_of
 from .discrete import table_fits
-from .estimator import TERMS, EstimatorName, single_threaded_blas
-from .features import MAX_DRAWS, MAX_SEED, Members, are_votes, prepare
+from .estimator import TERMS, Estimator, EstimatorName, normal_quantile, single_threaded_blas
+from .features import MAX_DRAWS, MAX_SEED, Features, are_votes, prepare
 from .gaussian import Gaussian, normal_scores, refuse_singular
-from .resampling import deviation, scale, shuffled_labels, shuffled_members, subsamples
-from .result import LABELS, MEMBERS, SHUFFLED, Information
-from .source import Source
+from .resampling import Sample
+from .result import LABELS, NULL_MODEL, Information
 from .variational import Variational
 
 
@@ -52,13 +49,13 @@ def information(
         "gaussian" (default): Gaussian copula of the members' contrasts over options, its bias removed
         (`Gaussian`). "vote" (default for whole numbers): each member's preferred option; the joint table where it
         has four rows a cell (`TableVotes`), else a tree's lower bound of total correlation (`TreeVotes`).
-        "variational": what a classifier knows of unseen labels, a lower bound of I (`Variational`).
-    null, draws, seed, level
+        "variational": a classifier's information about unseen labels, a lower bound of I (`Variational`).
+    n_permutations, n_resamples, seed, confidence_level
         Shuffles for the nulls; subsamples without replacement for the intervals (the variational one uses the
         spread over unseen rows instead); both 0 is quick. Equal seeds give equal results.
-    groups
+    n_groups
         Sum neighbors along the stream to at most this many members first: with few rows, 12.
-    contrasts
+    n_contrasts
         Principal contrasts per member: K − 1 for K options by default, fewer where rows do not suffice.
     components
         Names for the members of a plain array.
@@ -69,8 +66,8 @@ def information(
 
     Intervals are normal, with a standard error from subsamples of four fifths: where the truth is independence
     they are up to twice too wide, elsewhere as wide as they should. They hold what an estimator's assumption leaves
-    uncertain, not the assumption: read `i.doubts`. Of lower bounds (variational) they are the interval of what the
-    classifiers know, so that only the low end limits the information; they do not go below 0, and the difference
+    uncertain, not the assumption: read `i.doubts`. Of lower bounds (variational) they are the interval of the
+    classifiers' information, so that only the low end limits I; they do not go below 0, and the difference
     of two lower bounds (diversity) has none. Rows must be independent.
 
     Raises InputError for one class, classes of fewer than 8 rows, and numbers that are not finite; and, for the
@@ -85,116 +82,81 @@ def information(
     if estimator is None:
         estimator = "vote" if not isinstance(ensemble, Ensemble) and are_votes(ensemble) else "gaussian"
     choice("estimator", estimator, get_args(EstimatorName))
-    n_permutations, n_resamples = (
-        whole_number("null", n_permutations, 0, MAX_DRAWS),
-        whole_number("n_resamples", n_resamples, 0, MAX_DRAWS),
-    )
+    n_permutations = whole_number("n_permutations", n_permutations, 0, MAX_DRAWS)
+    n_resamples = whole_number("n_resamples", n_resamples, 0, MAX_DRAWS)
     seed = whole_number("seed", seed, 0, MAX_SEED)
-    if (
-        isinstance(confidence_level, bool)
-        or not isinstance(confidence_level, int | float | np.number)
-        or not 0 < confidence_level < 1
-    ):
-        raise InputError(f"confidence_level={confidence_level!r:.40} must be a number between 0 and 1.")
-    if not isinstance(check, bool | np.bool_):
-        raise InputError(f"check={check!r:.40} must be True or False.")
-    confidence_level = float(confidence_level)
-    given = prepare(ensemble, labels, estimator, n_groups, n_contrasts, components)
+    confidence_level = number("confidence_level", confidence_level, above=0, below=1)
+    flag("check", check)
+    data = prepare(ensemble, labels, estimator, n_groups, n_contrasts, components)
     method: str = estimator
     if estimator == "vote":
-        options = int(given.features.max()) + 1
-        fits = table_fits(len(given.labels), options, len(given.components), len(given.classes))
+        options = int(data.features.max()) + 1
+        fits = table_fits(len(data.labels), options, len(data.components), len(data.classes))
         method = "table" if fits else "tree"
-    features = given.features if given.votes else normal_scores(given.features)
-    source = Source(method, features, given.owner, given.labels, len(given.classes), seed)
+    features = data.features if data.votes else normal_scores(data.features)
+    sample = Sample(method, features, data.owner, data.labels, len(data.classes), seed)
     if estimator == "gaussian":
-        _refuse_small_classes(given)
-        refuse_singular(cast(Gaussian, source.on()), given.spans, given.owner, given.classes)
+        _refuse_small_classes(data)
+        refuse_singular(cast(Gaussian, sample.estimate()), data.spans, data.owner, data.classes)
     with single_threaded_blas():
-        found = _measured(source, n_permutations, n_resamples, confidence_level)
-        found |= (
-            checks(source, given, found, confidence_level)
-            if check
-            else {"fit": None, "lower_bound": None, "doubts": ()}
-        )
+        fields = _measure(sample, n_permutations, n_resamples, confidence_level)
+        fields |= check_assumptions(sample, data, fields, confidence_level) if check else UNCHECKED
+    shared = ("owner", "labels", "classes", "options", "correct", "components", "spans", "votes")
     result = Information(
+        **{name: getattr(data, name) for name in shared} | fields,
         features=features,
-        owner=given.owner,
-        labels=given.labels,
-        classes=given.classes,
-        options=given.options,
-        correct=given.correct,
-        components=given.components,
-        spans=given.spans,
-        votes=given.votes,
         method=method,
-        warnings=given.notes,
+        warnings=(),
         seed=seed,
         confidence_level=confidence_level,
-        **found,
     )
-    return replace(result, warnings=warnings_of(result, given.notes))
+    return replace(result, warnings=warnings_of(result, data.notes))
 
 
-def _measured(source: Source, n_permutations: int, n_resamples: int, confidence_level: float) -> dict[str, Any]:
-    """Terms, intervals and nulls."""
-    estimate, y = source.on(), source.labels
-    z = NormalDist().inv_cdf(0.5 + confidence_level / 2)
-    terms = estimate.totals()
-    values = {"": np.array(list(terms.values())), "member": estimate.relevancies}
+def _measure(sample: Sample, n_permutations: int, n_resamples: int, confidence_level: float) -> dict[str, Any]:
+    """Terms and relevancies of members, with intervals and nulls."""
+
+    def both(estimate: Estimator) -> np.ndarray:
+        return np.concatenate([list(estimate.totals().values()), estimate.relevancies])
+
+    estimate = sample.estimate()
+    values = both(estimate)
     if isinstance(estimate, Variational):
         # Rows that the classifiers have not seen are independent of one another.
-        rows = {"": np.stack(list(estimate.rows().values())), "member": estimate.single_rows}
-        errors = {key: x.std(1, ddof=1) / np.sqrt(len(y)) for key, x in rows.items()}
-    elif n_resamples > 1:
-        least = len(source.owner) + 2 if source.method == "gaussian" else 5
-        drawn: dict[str, list[np.ndarray]] = {"": [], "member": []}
-        for rows_kept in subsamples(y, least, n_resamples, source.seed):
-            with suppress(np.linalg.LinAlgError):
-                some = source.on(rows_kept)
-                drawn[""].append(np.array(list(some.totals().values())))
-                drawn["member"].append(some.relevancies)
-        errors = {key: scale(y) * deviation(np.reshape(x, (-1, len(values[key])))) for key, x in drawn.items()}
+        rows = np.concatenate([list(estimate.rows().values()), estimate.single_rows])
+        errors = rows.std(1, ddof=1) / np.sqrt(len(sample.labels))
     else:
-        errors = {key: np.full(len(x), np.nan) for key, x in values.items()}
-    nulls: dict[str, list[float]] = {term: [] for term in TERMS}
-    member_null: list[np.ndarray] = []
-    # A shuffle may leave a member constant in a class: there is no Gaussian estimate of it, and no draw.
-    for labels in shuffled_labels(y, n_permutations, source.seed):
-        with suppress(np.linalg.LinAlgError):
-            other = source.on(labels=labels)
-            for term, value in other.totals().items():
-                if SHUFFLED[term] == LABELS:
-                    nulls[term].append(value)
-            member_null.append(other.relevancies)
-    if source.method == "variational":
-        nulls |= {term: [np.nan] * n_permutations for term in TERMS if SHUFFLED[term] == MEMBERS}
-    else:
-        for features in shuffled_members(source.features, source.owner, y, n_permutations, source.seed):
-            with suppress(np.linalg.LinAlgError):
-                for term, value in source.on(features=features).totals().items():
-                    if SHUFFLED[term] == MEMBERS:
-                        nulls[term].append(value)
-    ends = {key: values[key] + z * np.stack([-errors[key], errors[key]]) for key in values}
+        errors = sample.standard_errors(sample.on_subsamples(both, n_resamples), len(values))
+    ends = values + normal_quantile(confidence_level) * np.stack([-errors, errors])
     if isinstance(estimate, Variational):
         # Information is not below 0; and a difference of two bounds, of unknown slack each, has no interval.
-        ends = {key: np.maximum(x, 0.0) for key, x in ends.items()}
-        ends[""][:, TERMS.index("diversity")] = np.nan
+        ends = np.maximum(ends, 0.0)
+        ends[:, TERMS.index("diversity")] = np.nan
+    by_labels = np.reshape(sample.with_shuffled_labels(both, n_permutations), (-1, len(values)))
+    if isinstance(estimate, Variational):  # has no redundancies to compare
+        by_members = np.full((n_permutations, len(TERMS)), np.nan)
+    else:
+        totals = sample.with_shuffled_members(lambda e: list(e.totals().values()), n_permutations)
+        by_members = np.reshape(totals, (-1, len(TERMS)))
+    null = {}
+    for place, term in enumerate(TERMS):
+        null[term] = (by_labels if NULL_MODEL[term] == LABELS else by_members)[:, place].copy()
+    count = len(TERMS)
     return {
-        "terms": terms,
-        "intervals": {t: (float(low), float(high)) for t, low, high in zip(TERMS, *ends[""], strict=True)},
-        "null": {term: np.array(found, dtype=np.float64) for term, found in nulls.items()},
-        "member_intervals": ends["member"],
-        "member_null": np.reshape(member_null, (-1, source.members)),
+        "terms": dict(zip(TERMS, values[:count].tolist(), strict=True)),
+        "intervals": {term: (float(low), float(high)) for term, low, high in zip(TERMS, *ends[:, :count], strict=True)},
+        "null": null,
+        "member_intervals": ends[:, count:],
+        "member_null": by_labels[:, count:],
     }
 
 
-def _refuse_small_classes(given: Members) -> None:
-    counts, dims = np.bincount(given.labels), len(given.owner)
+def _refuse_small_classes(data: Features) -> None:
+    counts, dims = np.bincount(data.labels), len(data.owner)
     if counts.min() < 2 * dims:
-        groups = max(1, int(counts.min()) // 2 * len(given.components) // dims)
+        groups = max(1, int(counts.min()) // 2 * len(data.components) // dims)
         raise InputError(
-            f"class {given.classes[int(counts.argmin())]!r} has {counts.min()} rows for {dims} dimensions: a Gaussian "
-            f"estimate needs twice as many rows as dimensions. Give more rows, groups={min(groups, 12)}, or "
+            f"class {data.classes[int(counts.argmin())]!r} has {counts.min()} rows for {dims} dimensions: a Gaussian "
+            f"estimate needs twice as many rows as dimensions. Give more rows, n_groups={min(groups, 12)}, or "
             "estimator='vote' or 'variational'."
         )

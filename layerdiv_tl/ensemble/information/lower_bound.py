@@ -1,15 +1,16 @@
-"""A lower bound of I(U; Y) that sees interactions: what a mixture of classifiers knows about unseen labels."""
+"""A lower bound of I(U; Y) that sees interactions: cross-entropy of a mixture of classifiers on unseen rows."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
+from scipy.special import log_softmax
 
 from ...results import Result
+from .estimator import Columns, Labels, entropy_of_labels, normal_quantile, standardize
 from .variational import FOLDS, folds
 
 if TYPE_CHECKING:
@@ -31,12 +32,12 @@ class LowerBound(Result):
 
     The classifier is a mixture, in probability, of the classes' shares, of linear and quadratic discriminants and
     of boosted trees (scikit-learn's histogram gradient boosting), five-fold cross-fitted; the weights of a fold
-    are the likeliest ones for the other folds' rows. It finds what single members, pairs and linear rules tell;
-    what is left unseen makes the bound lower, never wrong.
+    are the likeliest ones for the other folds' rows. It finds what depends on single members, pairs and linear
+    rules; what it misses makes the bound lower, never wrong.
 
     bits, low, high
-        The mean over rows, at least 0 since information is, with the normal interval of what this classifier
-        knows, at most H(Y). `low` is a confidence limit of I(U; Y) too; `high` is none, for I may be larger.
+        The mean over rows, at least 0 since information is, with its normal interval, at most H(Y). `low` is a
+        confidence limit of I(U; Y) too; `high` is not, for I may be larger.
     rows
         `[example]`: log2 q(y|u)/p(y) of each row by a classifier that has not seen it.
     weights
@@ -59,88 +60,71 @@ class LowerBound(Result):
         return frame
 
 
-def lower_bound(
-    x: Float[np.ndarray, "example column"],
-    y: Int[np.ndarray, " example"],
-    classes: int,
-    seed: int,
-    confidence_level: float,
-) -> LowerBound:
-    """Of any features made without labels; classes 0 … `classes` − 1, at least `FOLDS` rows of each."""
-    spread = x.std(0)
-    x = (x - x.mean(0)) / np.where(spread > 0, spread, 1.0)
-    fold, share = folds(y, seed), np.bincount(y, minlength=classes) / len(y)
+def lower_bound(x: Columns, y: Labels, classes: int, seed: int, confidence_level: float) -> LowerBound:
+    """The bound from any features made without labels; classes 0 … `classes` − 1, at least `FOLDS` rows of each."""
+    x, fold, share = standardize(x), folds(y, seed), np.bincount(y, minlength=classes) / len(y)
+    # log q(y|u)/p(y) of every row by classifiers that have not seen it, [classifier, example, class].
     evidence = np.empty((len(OWN) + 1, len(y), classes))
     for f in range(FOLDS):
-        seen, new = fold != f, fold == f
-        evidence[:-1, new] = _discriminants(x[seen], y[seen], x[new], classes)
-        evidence[-1, new] = _trees(x[seen], y[seen], x[new], classes, seed) - np.log(share)
+        seen, unseen = fold != f, fold == f
+        evidence[:-1, unseen] = _discriminants(x[seen], y[seen], x[unseen], classes)
+        evidence[-1, unseen] = _trees(x[seen], y[seen], x[unseen], classes, seed) - np.log(share)
     powers = np.log(share) + evidence[:, None] * np.array(FACTORS)[:, None, None]
-    parts = np.concatenate([share * np.ones((1, len(y), 1)), np.exp(_normalized(powers)).reshape(-1, len(y), classes)])
-    right = parts[:, np.arange(len(y)), y]
-    rows, weights = np.empty(len(y)), np.empty((FOLDS, len(parts)))
+    posteriors = np.exp(log_softmax(powers, axis=-1)).reshape(-1, len(y), classes)
+    parts = np.concatenate([share * np.ones((1, len(y), 1)), posteriors])
+    of_label = parts[:, np.arange(len(y)), y]
+    rows, fold_weights = np.empty(len(y)), np.empty((FOLDS, len(parts)))
     for f in range(FOLDS):
-        weights[f] = _likeliest(right[:, fold != f])
-        rows[fold == f] = np.log2(weights[f] @ right[:, fold == f] / share[y[fold == f]])
-    mean, weight, most = float(rows.mean()), weights.mean(0), float(-(share * np.log2(share)).sum())
-    half = NormalDist().inv_cdf(0.5 + confidence_level / 2) * float(rows.std(ddof=1)) / np.sqrt(len(y))
-    kinds = ("shares", 1), ("discriminants", len(OWN) * len(FACTORS)), ("trees", len(FACTORS))
-    ends = np.cumsum([count for _, count in kinds])
+        fold_weights[f] = _mixture_weights(of_label[:, fold != f])
+        rows[fold == f] = np.log2(fold_weights[f] @ of_label[:, fold == f] / share[y[fold == f]])
+    mean, weights, most = float(rows.mean()), fold_weights.mean(0), entropy_of_labels(y)
+    error = normal_quantile(confidence_level) * float(rows.std(ddof=1)) / np.sqrt(len(y))
+    first_tree = len(weights) - len(FACTORS)
     return LowerBound(
         bits=min(max(0.0, mean), most),
-        low=max(0.0, mean - half),
-        high=min(max(0.0, mean + half), most),
+        low=max(0.0, mean - error),
+        high=min(max(0.0, mean + error), most),
         rows=rows,
-        weights={name: float(weight[end - count : end].sum()) for (name, count), end in zip(kinds, ends, strict=True)},
+        weights={
+            "shares": float(weights[0]),
+            "discriminants": float(weights[1:first_tree].sum()),
+            "trees": float(weights[first_tree:].sum()),
+        },
         confidence_level=confidence_level,
     )
 
 
-def _discriminants(
-    x: np.ndarray, y: np.ndarray, new: np.ndarray, classes: int
-) -> Float[np.ndarray, "own example class"]:
+def _discriminants(x: Columns, y: Labels, unseen: Columns, classes: int) -> Float[np.ndarray, "own example class"]:
     """log p(u|class), up to a constant, of Gaussian classes whose covariances are shrunk to their mean."""
     means = np.stack([x[y == c].mean(0) for c in range(classes)])
-    rest = [x[y == c] - means[c] for c in range(classes)]
-    own = np.stack([r.T @ r / max(len(r) - 1, 1) for r in rest])
-    common = sum(r.T @ r for r in rest) / (len(x) - classes)
-    found = np.empty((len(OWN), len(new), classes))
+    deviations = [x[y == c] - means[c] for c in range(classes)]
+    own = [d.T @ d / max(len(d) - 1, 1) for d in deviations]
+    common = sum(d.T @ d for d in deviations) / (len(x) - classes)
+    evidence = np.empty((len(OWN), len(unseen), classes))
     for i, share in enumerate(OWN):
         for c in range(classes):
-            if share or not c:
+            if share or not c:  # all classes have one root of the common covariance
                 root = np.linalg.cholesky(share * own[c] + (1 - share) * common + RIDGE * np.eye(x.shape[1]))
-            away = np.linalg.solve(root, (new - means[c]).T)
-            found[i, :, c] = -np.square(away).sum(0) / 2 - np.log(np.diagonal(root)).sum()
-    return found
+            white = np.linalg.solve(root, (unseen - means[c]).T)
+            evidence[i, :, c] = -np.square(white).sum(0) / 2 - np.log(np.diagonal(root)).sum()
+    return evidence
 
 
-def _trees(
-    x: np.ndarray, y: np.ndarray, new: np.ndarray, classes: int, seed: int
-) -> Float[np.ndarray, "example class"]:
+def _trees(x: Columns, y: Labels, unseen: Columns, classes: int, seed: int) -> Float[np.ndarray, "example class"]:
     """log q(class|u) by boosted trees."""
     from sklearn.ensemble import HistGradientBoostingClassifier
 
     work = x.size * FOLDS * (classes if classes > 2 else 1)
     rounds = int(np.clip(WORK / work, *ROUNDS))
-    model = HistGradientBoostingClassifier(
-        max_iter=rounds,
-        learning_rate=min(0.3, 6 / rounds),
-        max_leaf_nodes=8,
-        early_stopping=False,
-        random_state=seed % 2**32,
-    )
-    return np.log(np.maximum(model.fit(x, y).predict_proba(new), 1e-12))
+    settings = {"max_iter": rounds, "learning_rate": min(0.3, 6 / rounds), "max_leaf_nodes": 8}
+    model = HistGradientBoostingClassifier(**settings, early_stopping=False, random_state=seed % 2**32)
+    return np.log(np.maximum(model.fit(x, y).predict_proba(unseen), 1e-12))
 
 
-def _normalized(log: np.ndarray) -> np.ndarray:
-    log = log - log.max(-1, keepdims=True)
-    return log - np.log(np.exp(log).sum(-1, keepdims=True))
-
-
-def _likeliest(right: Float[np.ndarray, "part example"], steps: int = 100) -> Float[np.ndarray, " part"]:
-    """Weights of a mixture by expectation-maximization: the likelihood has one maximum."""
-    weight = np.full(len(right), 1 / len(right))
+def _mixture_weights(of_label: Float[np.ndarray, "part example"], steps: int = 100) -> Float[np.ndarray, " part"]:
+    """The likeliest weights of a mixture by expectation-maximization: the likelihood has one maximum."""
+    weights = np.full(len(of_label), 1 / len(of_label))
     for _ in range(steps):
-        part = weight[:, None] * right
-        weight = (part / part.sum(0)).mean(1)
-    return weight
+        posterior = weights[:, None] * of_label
+        weights = (posterior / posterior.sum(0)).mean(1)
+    return weights

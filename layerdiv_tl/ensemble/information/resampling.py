@@ -1,20 +1,133 @@
-"""Rows drawn for intervals, and rows shuffled for nulls."""
+"""Estimates on all rows, on subsampled rows (intervals), and with shuffled labels or members (nulls)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
 
 import numpy as np
 from jaxtyping import Float, Int
 
-# Rows of a subsample: deviations from the whole are then half as wide as the whole's own error.
+from .discrete import TableVotes, TreeVotes
+from .estimator import Columns, Estimator, Labels, Owner
+from .gaussian import Gaussian, normal_scores
+from .variational import Variational
+
+# Share of the rows in a subsample: deviations from the whole are then half as wide as the whole's own error.
 KEPT = 0.8
 
+T = TypeVar("T")
 
-def subsamples(
-    y: Int[np.ndarray, " example"], least: int, n_resamples: int, seed: int
-) -> Iterator[Int[np.ndarray, " kept"]]:
-    """Four fifths of the rows without replacement, `draws` times, each class keeping at least `least` rows.
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """The rows of an ensemble with their labels, and the method that estimates their information.
+
+    method
+        "gaussian", "table", "tree" or "variational".
+    features, owner
+        `[example, column]`, normal scores, or votes as whole numbers; `[column]`, their members.
+    labels
+        `[example]`, classes 0 … `classes` − 1.
+    """
+
+    method: str
+    features: np.ndarray
+    owner: Owner
+    labels: Labels
+    classes: int
+    seed: int
+
+    @property
+    def members(self) -> int:
+        """The number of members."""
+        return int(self.owner[-1]) + 1
+
+    @property
+    def votes(self) -> bool:
+        """Whether the features are votes."""
+        return not np.issubdtype(self.features.dtype, np.floating)
+
+    @cached_property
+    def classifier(self) -> Variational:
+        """The variational estimator on all rows, whatever the method."""
+        x, owner = one_hot(self.features) if self.votes else (self.features, self.owner)
+        return Variational(x, owner, self.labels, self.classes, self.members, self.seed)
+
+    @cached_property
+    def _half(self) -> Labels:
+        """Which half of the rows a tree is chosen on."""
+        return np.random.default_rng([self.seed, 5]).permutation(len(self.labels)) % 2
+
+    def estimate(self, rows: Any = None, labels: Any = None, features: Any = None) -> Estimator:
+        """The estimator on all rows or some, with other labels, or with other features."""
+        y = self.labels if labels is None else labels
+        x = self.features if features is None else features
+        half = self._half
+        if rows is not None:
+            y, x, half = y[rows], x[rows], half[rows]
+        if self.method == "gaussian":
+            return Gaussian(x if rows is None else normal_scores(x), self.owner, y, self.classes)
+        if self.method == "variational":
+            x, owner = one_hot(x) if self.votes else (x, self.owner)
+            return Variational(x, owner, y, self.classes, self.members, self.seed)
+        options = int(self.features.max()) + 1
+        if self.method == "table":
+            return TableVotes(x, y, options, self.classes)
+        return TreeVotes(x, y, options, self.classes, half)
+
+    def on_subsamples(self, statistic: Callable[[Estimator], T], n_resamples: int) -> list[T]:
+        """A statistic of the estimates on subsamples of the rows."""
+        least = len(self.owner) + 2 if self.method == "gaussian" else 5
+        subsets = subsamples(self.labels, least, n_resamples, self.seed)
+        return self._collect(statistic, ({"rows": rows} for rows in subsets))
+
+    def with_shuffled_labels(self, statistic: Callable[[Estimator], T], n_permutations: int) -> list[T]:
+        """A statistic of the estimates with labels that owe nothing to the members."""
+        rng = np.random.default_rng([self.seed, 3])
+        return self._collect(statistic, ({"labels": rng.permutation(self.labels)} for _ in range(n_permutations)))
+
+    def with_shuffled_members(self, statistic: Callable[[Estimator], T], n_permutations: int) -> list[T]:
+        """A statistic of the estimates with each member's rows shuffled by itself within every class.
+
+        Members are then independent given the label, and otherwise as they were.
+        """
+        rng = np.random.default_rng([self.seed, 4])
+        classes = [np.flatnonzero(self.labels == c) for c in range(self.classes)]
+
+        def shuffled() -> np.ndarray:
+            features = np.empty_like(self.features)
+            for rows in classes:
+                order = rng.permuted(np.repeat(rows[:, None], self.members, 1), axis=0)
+                features[rows] = np.take_along_axis(self.features, order[:, self.owner], 0)
+            return features
+
+        return self._collect(statistic, ({"features": shuffled()} for _ in range(n_permutations)))
+
+    def standard_errors(self, values: list[np.ndarray], count: int) -> Float[np.ndarray, " value"]:
+        """From the spread of a statistic over subsamples of b of n rows, by √(b/(n − b)) (Politis et al. 1999).
+
+        `count` values each; NaN for fewer than two subsamples.
+        """
+        if len(values) < 2:
+            return np.full(count, np.nan)
+        kept = round(KEPT * len(self.labels))
+        return float(np.sqrt(kept / (len(self.labels) - kept))) * np.stack(values).std(0, ddof=1)
+
+    def _collect(self, statistic: Callable[[Estimator], T], changes: Iterable[dict[str, Any]]) -> list[T]:
+        values = []
+        for change in changes:
+            # A draw may leave a member constant in a class: it has no Gaussian estimate, and is left out.
+            with suppress(np.linalg.LinAlgError):
+                values.append(statistic(self.estimate(**change)))
+        return values
+
+
+def subsamples(y: Labels, least: int, n_resamples: int, seed: int) -> Iterator[Int[np.ndarray, " kept"]]:
+    """Four fifths of the rows without replacement, `n_resamples` times, each class keeping at least `least` rows.
 
     Rows drawn twice would break every bias correction (MATHS 11). A draw that leaves a class too few rows is
     drawn again.
@@ -29,39 +142,8 @@ def subsamples(
         yield rows
 
 
-def scale(y: Int[np.ndarray, " example"]) -> float:
-    """√(b/(n − b)): from the spread of subsamples of b of n rows to the standard error with n (Politis et al. 1999)."""
-    count = round(KEPT * len(y))
-    return float(np.sqrt(count / (len(y) - count)))
-
-
-def deviation(drawn: Float[np.ndarray, "draw value"]) -> Float[np.ndarray, " value"]:
-    """Standard deviation over the draws; NaN for fewer than two."""
-    return drawn.std(0, ddof=1) if len(drawn) > 1 else np.full(drawn.shape[1], np.nan)
-
-
-def shuffled_labels(
-    y: Int[np.ndarray, " example"], n_resamples: int, seed: int
-) -> Iterator[Int[np.ndarray, " example"]]:
-    """Labels that owe nothing to the members."""
-    rng = np.random.default_rng([seed, 3])
-    return (rng.permutation(y) for _ in range(n_resamples))
-
-
-def shuffled_members(
-    x: Float[np.ndarray, "example column"],
-    owner: Int[np.ndarray, " column"],
-    y: Int[np.ndarray, " example"],
-    n_resamples: int,
-    seed: int,
-) -> Iterator[np.ndarray]:
-    """Each member's rows shuffled within every class by itself: independent given the label, else as they were."""
-    rng = np.random.default_rng([seed, 4])
-    classes = [np.flatnonzero(y == c) for c in range(y.max() + 1)]
-    members = owner.max() + 1
-    for _ in range(n_resamples):
-        drawn = np.empty_like(x)
-        for rows in classes:
-            order = rng.permuted(np.repeat(rows[:, None], members, 1), axis=0)
-            drawn[rows] = np.take_along_axis(x, order[:, owner], 0)
-        yield drawn
+def one_hot(votes: Int[np.ndarray, "example member"]) -> tuple[Columns, Owner]:
+    """A column for each option that a member votes for, but its last; the columns' members."""
+    hot = [(column == option, member) for member, column in enumerate(votes.T) for option in np.unique(column)[:-1]]
+    columns = np.array([column for column, _ in hot], dtype=np.float64).reshape(len(hot), len(votes))
+    return columns.T, np.array([member for _, member in hot], dtype=np.int64)

@@ -2,36 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from ...components import Component, component_columns
 from ...results import Result
 from ..intervals import interval
 from .bounds import Bounds, bounds_of
-from .estimator import TERMS, Estimator, single_threaded_blas
+from .estimator import TERMS, Estimator, Labels, Owner, entropy_of_labels, single_threaded_blas
 from .fit import GaussianFit
 from .gain_curve import GainCurve, Order, gain_curve_of
 from .lower_bound import LowerBound
-from .source import Source
+from .resampling import Sample
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# What each term is, by the estimator's method.
-_SIDE = {
+# Whether each term is an estimate or a bound, by the estimator's method.
+_BOUND = {
     "gaussian": dict.fromkeys(TERMS, "estimate"),
     "table": dict.fromkeys(TERMS, "estimate"),
     "tree": dict(zip(TERMS, ("estimate", "lower bound", "lower bound", "no bound", "no bound"), strict=True)),
     "variational": dict(zip(TERMS, ("lower bound", "none", "none", "lower bound", "no bound"), strict=True)),
 }
-# Which shuffling each term is compared with: one that leaves everything else as it is.
+# The shuffling each term is compared with: one that leaves everything else as it is.
 LABELS, MEMBERS = "labels shuffled", "members shuffled within classes"
-SHUFFLED = dict(zip(TERMS, (LABELS, MEMBERS, MEMBERS, LABELS, LABELS), strict=True))
+NULL_MODEL = dict(zip(TERMS, (LABELS, MEMBERS, MEMBERS, LABELS, LABELS), strict=True))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -45,20 +45,20 @@ class Information(Result):
     method
         "gaussian"; "table" or "tree" (votes); "variational".
     terms, intervals, null
-        By term, in bits: estimate, (low, high), and draws of the null `[draw]` (see `SHUFFLED`), without those
+        By term, in bits: estimate, (low, high), and draws of the null `[draw]` (see `NULL_MODEL`), without those
         whose covariance is singular.
     member_intervals, member_null
         `[2, member]`, low and high of the relevancies; `[draw, member]`, relevancies with shuffled labels.
     fit, lower_bound
         The test of the Gaussian assumption (Gaussian only) and the nonlinear lower bound of the joint information;
-        None where they were not asked for (`check=False`).
+        None with `check=False`.
     doubts, warnings
         Sentences on why the terms may be wrong, by the two; all sentences to read before the numbers, these first.
     """
 
     features: np.ndarray
-    owner: Int[np.ndarray, " column"]
-    labels: Int[np.ndarray, " example"]
+    owner: Owner
+    labels: Labels
     classes: tuple[str, ...]
     options: int
     correct: Float[np.ndarray, " example"] | None
@@ -105,17 +105,17 @@ class Information(Result):
 
     @property
     def label_entropy(self) -> float:
-        """H(Y), plug-in, bits: nothing can tell more about the label."""
-        share = np.bincount(self.labels) / len(self.labels)
-        return float(-(share * np.log2(share)).sum())
+        """H(Y), plug-in, bits: the most information there can be about the label."""
+        return entropy_of_labels(self.labels)
 
     @cached_property
-    def _source(self) -> Source:
-        return Source(self.method, self.features, self.owner, self.labels, len(self.classes), self.seed)
+    def sample(self) -> Sample:
+        """The rows and the method, to estimate again."""
+        return Sample(self.method, self.features, self.owner, self.labels, len(self.classes), self.seed)
 
     @cached_property
     def _estimate(self) -> Estimator:
-        return self._source.on()
+        return self.sample.estimate()
 
     def frame(self) -> pd.DataFrame:
         """One row per term, in bits.
@@ -141,15 +141,19 @@ class Information(Result):
                     "null_high": high,
                     "p": _two_sided(value, null),
                     "inside_null": bool(low <= value <= high),
-                    "null_model": SHUFFLED[term],
-                    "bound": _SIDE[self.method][term],
+                    "null_model": NULL_MODEL[term],
+                    "bound": _BOUND[self.method][term],
                 }
             )
         frame = pd.DataFrame(rows)
         columns = ("bits", "low", "high", "null", "null_low", "null_high")
         frame.attrs["units"] = dict.fromkeys(columns, "bits")
         frame.attrs |= {"method": self.method, "rows": len(self.labels), "members": len(self.components)}
-        frame.attrs |= {"label_entropy": self.label_entropy, "level": self.confidence_level, "seed": self.seed}
+        frame.attrs |= {
+            "label_entropy": self.label_entropy,
+            "confidence_level": self.confidence_level,
+            "seed": self.seed,
+        }
         frame.attrs |= {"warnings": list(self.warnings), "fit_p": self.fit.p if self.fit else None}
         if bound := self.lower_bound:
             frame.attrs["lower_bound"] = [bound.bits, bound.low, bound.high]
@@ -159,7 +163,7 @@ class Information(Result):
         """One row per member, in bits: `relevancy` I(u_i; Y), and `gain` I(U; Y) − I(U without it; Y).
 
         `span` is what the member holds; `low`, `high` and `null_low`, `null_high` (labels shuffled) are the
-        relevancy's; `gain` is what the member tells that all the others together do not.
+        relevancy's; `gain` is the member's information that all the others together do not have.
         """
         import pandas as pd
 
@@ -178,8 +182,8 @@ class Information(Result):
         return frame
 
     def bounds(self) -> Bounds:
-        """Eq. 12's bounds of the error beside the errors observed, from a variational estimate of I. See `Bounds`."""
-        return bounds_of(self._source.classifier, self.label_entropy, self.options, self.correct, self.confidence_level)
+        """Eq. 12's bounds of the error with the errors observed, from a variational estimate of I. See `Bounds`."""
+        return bounds_of(self)
 
     def gain_curve(
         self, order: Order = "depth", *, n_permutations: int = 50, n_resamples: int = 50, orders: int = 10
@@ -187,27 +191,23 @@ class Information(Result):
         """Every term as members are added one by one (Theorems 5-8, Fig. 2 and 6), with what noise would give.
 
         order
-            "depth": as they stand in the stream; "greedy": always the one that adds most, which takes luck
+            "depth": in stream order; "greedy": always the one that adds most, which takes luck
             for gain (the null is as greedy); "random": the mean over `orders` random orders.
-        null, draws
+        n_permutations, n_resamples
             Shuffles of the labels, and subsamples of rows.
         orders
             Random orders, also of the test for diminishing gains.
 
         Raises InputError for an unknown order, and for the greedy one of more than 40 members unless Gaussian.
         """
-        about = (self.components, self.spans, self.label_entropy, self.confidence_level)
         with single_threaded_blas():
-            return replace(
-                gain_curve_of(self._source, *about, order, n_permutations, n_resamples, orders), doubts=self.doubts
-            )
+            return gain_curve_of(self, order, n_permutations, n_resamples, orders)
 
     def __repr__(self) -> str:
-        told = ", ".join(f"{term} {self.terms[term]:.3g}" for term in TERMS)
+        terms = ", ".join(f"{term} {self.terms[term]:.3g}" for term in TERMS)
         warned = f"; {len(self.warnings)} warnings" if self.warnings else ""
-        return (
-            f"Information({len(self.components)} members, {len(self.labels)} rows, {self.method}: {told} bits{warned})"
-        )
+        counts = f"{len(self.components)} members, {len(self.labels)} rows"
+        return f"Information({counts}, {self.method}: {terms} bits{warned})"
 
 
 def _two_sided(value: float, null: Float[np.ndarray, " draw"]) -> float:
