@@ -1,4 +1,4 @@
-"""A text token by token: colored by a profile's numbers, what heads look at in it, what components promote at it.
+"""A text token by token: colored by a profile's numbers, attention patterns, promoted tokens.
 
 Everything here is a `Block`: the last line of a notebook's cell, or `page.block(block, caption)`.
 """
@@ -6,7 +6,7 @@ Everything here is a `Block`: the last line of a notebook's cell, or `page.block
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 from jaxtyping import Float
@@ -19,9 +19,6 @@ from ..errors import InputError
 from ..model.attention import AttentionPatterns
 from . import style
 from .html import Block, circuits, inert, marks, quoted, switch, table
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Metric = Literal["loss", "bias", "diversity", "net", "target_logit"]
 # Ends of the color scales of circuitsvis, which puts white between them: those of the maps.
@@ -39,10 +36,10 @@ def colored_tokens(
     components: str | Component | Iterable[str | Component] | None = None,
     part: Part = "centered",
 ) -> Block:
-    """A text whose tokens wear the numbers of their own prediction; buttons choose which number.
+    """A text whose tokens are colored by the numbers of their own prediction; buttons choose which number.
 
-    A token is colored by what the model said one token before: the first of a text has no color. Colors end at
-    the 98th percentile, so that one token does not hide the others; the value is in the hover.
+    A token is predicted one position before: the first of a text has no color. Colors end at the 98th percentile, so
+    that one token does not hide the others; the value is in the hover.
 
     metrics
         "loss": the model's own, in nats; "bias", "diversity", "net"; "target_logit": what is added to the logit of
@@ -66,31 +63,28 @@ def colored_tokens(
     instance("profile", profile, Profile, _MAKE_PROFILE)
     wanted = some_of("metrics", metrics, get_args(Metric))
     choice("part", part, get_args(Part))
-    chosen: list[int] | None = None
-    if components is not None:
-        labels = labels_of("components", components)
-        chosen = [positions(profile.components, label=label)[0] for label in labels]
+    labels = [] if components is None else labels_of("components", components)
+    rows = [positions(profile.components, label=label)[0] for label in labels]
     halved = isinstance(profile, SquaredProfile) and profile.part == "raw" and part != "raw"
     shown = (getattr(profile, part) or profile) if halved else profile
     gauge = f"{shown.part} " if isinstance(shown, SquaredProfile) else ""
     strips: dict[str, Block] = {}
     for metric in wanted:
         unit = {"loss": "nats", "target_logit": "logits"}.get(metric, profile.measured_in)
-        gauged = metric in ("bias", "diversity", "net")
-        name = f"{gauge if gauged else ''}{metric.replace('_', ' ')} ({unit})"
-        if metric == "loss":
-            strips[name] = _strip(profile, profile.loss)
-            continue
+        has_gauge = metric in ("bias", "diversity", "net")
+        name = f"{gauge if has_gauge else ''}{metric.replace('_', ' ')} ({unit})"
         values = np.asarray(getattr(shown, metric), dtype=np.float64)
-        if chosen is None:
-            strips[name] = _strip(profile, values.mean(0) if gauged else values.sum(0))
+        if metric == "loss":
+            strips[name] = _strip(profile, values)
+        elif components is None:
+            strips[name] = _strip(profile, values.mean(0) if has_gauge else values.sum(0))
         else:
-            strips |= {f"{profile.components[i]} {name}": _strip(profile, values[i]) for i in chosen}
+            strips |= {f"{profile.components[row]} {name}": _strip(profile, values[row]) for row in rows}
     return switch(strips)
 
 
 def _strip(profile: Profile, values: Float[np.ndarray, " position"]) -> Block:
-    """A text colored by one number a position; what is said at the end of a text is about no token of it."""
+    """A text colored by one number a position; the prediction at the end of a text is of no token in it."""
     begins = np.append(True, profile.documents[1:] != profile.documents[:-1])
     own = np.where(begins, np.nan, np.roll(values, 1))
     finite = np.abs(own[np.isfinite(own)])
@@ -111,19 +105,18 @@ def _strip(profile: Profile, values: Float[np.ndarray, " position"]) -> Block:
 
 
 def attention_heads(patterns: AttentionPatterns) -> Block:
-    """What heads look at, drawn by circuitsvis: small maps to choose from, and one large.
+    """Attention patterns of heads, drawn by circuitsvis: small maps to choose from, and one large.
 
     Raises InputError for more than 12 heads or 64 tokens, for which circuitsvis takes many seconds.
     """
-    how = "make one with layerdiv_tl.attention_patterns(model, text)"
-    instance("patterns", patterns, AttentionPatterns, how)
+    instance("patterns", patterns, AttentionPatterns, "make one with layerdiv_tl.attention_patterns(model, text)")
     heads, tokens = len(patterns.components), len(patterns.tokens)
     if heads > MOST_HEADS or tokens > MOST_TOKENS:
         raise InputError(
             f"{heads} heads over {tokens} tokens are too much to look at: choose at most {MOST_HEADS} heads, and a "
             f"text of at most {MOST_TOKENS} tokens."
         )
-    drawn = circuits(
+    block = circuits(
         "AttentionHeads",
         {
             "attention": np.round(patterns.patterns, 3).tolist(),
@@ -136,7 +129,7 @@ def attention_heads(patterns: AttentionPatterns) -> Block:
             "maskUpperTri": True,
         },
     )
-    return Block(f"<div class=ld-narrow>{drawn.html}</div>", circuits=True)
+    return Block(f"<div class=ld-narrow>{block.html}</div>", circuits=True)
 
 
 def promoted_tokens(
@@ -151,15 +144,9 @@ def promoted_tokens(
     `Profile.top_tokens` does.
     """
     instance("profile", profile, Profile, _MAKE_PROFILE)
-    found = profile.top_tokens(component, position, k)
-    rows: list[tuple[str, Block, Block]] = []
-    for label, lines in found.groupby("component", sort=False):
-        promoted, suppressed = (lines[lines["effect"] == effect] for effect in ("promotes", "suppresses"))
-        rows.append((str(label), _marks(promoted), _marks(suppressed)))
+    rows: list[list[str | Block]] = []
+    for label, tokens in profile.top_tokens(component, position, k).groupby("component", sort=False):
+        of_effect = [tokens[tokens["effect"] == effect] for effect in ("promotes", "suppresses")]
+        pairs = [zip(map(quoted, part["token"]), part["contribution_centered"], strict=True) for part in of_effect]
+        rows.append([str(label), *(marks([*part]) for part in pairs)])
     return table(("component", "promotes, in logits", "suppresses"), rows)
-
-
-def _marks(lines: pd.DataFrame) -> Block:
-    return marks(
-        [(quoted(str(t)), float(v)) for t, v in zip(lines["token"], lines["contribution_centered"], strict=True)]
-    )

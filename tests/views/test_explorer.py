@@ -680,7 +680,7 @@ def test_the_front_end_asks_and_hears(browser, explorer, tmp_path):
         assert words == top.token.tolist()
         page.get_by_label("another text").fill("so it goes")
         page.get_by_role("textbox", name="target").fill(" on")
-        page.get_by_role("button", name="Take apart").click()
+        page.get_by_role("button", name="Decompose").click()
         assert page.evaluate("sent.at(-1)") == {"ask": "text", "text": "so it goes", "target": " on"}
         page.evaluate("set('progress', { done: 1, of: 4, message: 'measuring heads …' })")
         assert page.locator("progress").get_attribute("value") == "0.25"

@@ -270,7 +270,7 @@ function form(model) {
     "aria-label": "target",
     size: 16,
   });
-  const go = put("button", { type: "submit" }, "Take apart");
+  const go = put("button", { type: "submit" }, "Decompose");
   const bar = put("progress", { max: 1, value: 0, hidden: true });
   const status = put("span", { className: "progress-text", role: "status" });
   const made = put("form", { className: "ask" }, text, target, go, bar, status);

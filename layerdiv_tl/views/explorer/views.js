@@ -53,7 +53,7 @@ VIEWS.depth = {
   title: (x) => `Components by depth: ${x.chosen.term}`,
   caption:
     "One stem per component, from the embedding to the last layer, in logits². The dashed line is a component that " +
-    "writes nothing: of net, what is below it moves the logits towards the right token, what is above it away. Bias and " +
+    "adds nothing: of net, what is below it moves the logits towards the right token, what is above it away. Bias and " +
     "diversity are drawn logarithmically. Click a component, or press ← →, to choose its layer.",
   draw(host, x) {
     const { text, chosen } = x;
@@ -204,7 +204,7 @@ VIEWS.scatter = {
   heads: true,
   title: () => "Bias against diversity",
   caption:
-    "Every head is a mark, those of the chosen layer are filled. Both grow with how much a head writes, so marks lie " +
+    "Every head is a mark, those of the chosen layer are filled. Both grow with how much a head adds, so marks lie " +
     "near the dashed line, where they are equal; above it net is positive. Click near a mark; ← → move.",
   draw(host, x) {
     const { text, chosen, position, part } = x;
