@@ -1,7 +1,7 @@
 """One validator for each kind of argument: the checked value comes back, or an InputError names the argument.
 
-A sentence says which argument, what was given, and what is allowed. Honest numpy scalars are taken like Python's own;
-nothing is read as something else: True is not 1, a text is not a list of its letters, a frame not its columns.
+An error names the argument, what was given and what is allowed. Numpy scalars are taken like Python's own; nothing is
+read as something else: True is not 1, a text is not a list of its letters, a frame not its columns.
 """
 
 from __future__ import annotations
@@ -65,26 +65,25 @@ def choice(name: str, value: Any, allowed: Iterable[str]) -> str:
     ...
     layerdiv_tl.errors.InputError: unit='layer' is unknown: use 'sublayer' or 'head'.
     """
-    known = list(allowed)
-    if not isinstance(value, str) or value not in known:
-        raise InputError(f"{name}={shown(value)} is unknown: use {one_of(known)}.")
+    allowed = list(allowed)
+    if not isinstance(value, str) or value not in allowed:
+        raise InputError(f"{name}={shown(value)} is unknown: use {one_of(allowed)}.")
     return str(value)
 
 
 def whole_number(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:
     """An int in a range, ends included; no bool and no float.
 
-    >>> whole_number("draws", np.int64(5), 1)
+    >>> whole_number("n_resamples", np.int64(5), 1)
     5
-    >>> whole_number("draws", 10**9, 1, MOST_REPEATS)
+    >>> whole_number("n_resamples", 10**9, 1, MOST_REPEATS)
     Traceback (most recent call last):
     ...
-    layerdiv_tl.errors.InputError: draws=1000000000 must be a whole number from 1 to 1000000.
+    layerdiv_tl.errors.InputError: n_resamples=1000000000 must be a whole number from 1 to 1000000.
     """
-    good = isinstance(value, Integral) and not isinstance(value, bool)
-    if not good or (least is not None and value < least) or (most is not None and value > most):
+    is_whole = isinstance(value, Integral) and not isinstance(value, bool)
+    if not is_whole or (least is not None and value < least) or (most is not None and value > most):
         allowed = "" if least is None else f" of at least {least}" if most is None else f" from {least} to {most}"
-        allowed = f" of at most {most}" if least is None and most is not None else allowed
         raise InputError(f"{name}={shown(value)} must be a whole number{allowed}.")
     return int(value)
 
@@ -100,22 +99,22 @@ def number(
 ) -> float:
     """A finite number in a range; `least` and `most` belong to it, `above` and `below` do not.
 
-    >>> number("level", 95, above=0, below=1)
+    >>> number("confidence_level", 95, above=0, below=1)
     Traceback (most recent call last):
     ...
     layerdiv_tl.errors.InputError: confidence_level=95 must be a number above 0 and below 1.
     """
     try:
-        given = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+        x = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
     except (OverflowError, ValueError):
-        given = math.nan
-    good = math.isfinite(given)
-    good = good and (least is None or given >= least) and (above is None or given > above)
-    if not (good and (most is None or given <= most) and (below is None or given < below)):
+        x = math.nan
+    is_inside = (least is None or x >= least) and (above is None or x > above)
+    is_inside = is_inside and (most is None or x <= most) and (below is None or x < below)
+    if not math.isfinite(x) or not is_inside:
         limits = {"of at least": least, "above": above, "of at most": most, "below": below}
-        told = " and ".join(f"{word} {float(limit):g}" for word, limit in limits.items() if limit is not None)
-        raise InputError(f"{name}={shown(value)} must be a number {told or 'that is finite'}.")
-    return given
+        allowed = " and ".join(f"{words} {float(limit):g}" for words, limit in limits.items() if limit is not None)
+        raise InputError(f"{name}={shown(value)} must be a number {allowed or 'that is finite'}.")
+    return x
 
 
 def flag(name: str, value: Any) -> bool:
@@ -126,14 +125,14 @@ def flag(name: str, value: Any) -> bool:
 
 
 def text(name: str, value: Any, *, empty: bool = False) -> str:
-    """A text, which may be empty if that is said."""
+    """A text; `empty` allows the empty one."""
     if not isinstance(value, str) or not (value or empty):
         raise InputError(f"{name}={shown(value)} must be a text{'' if empty else ' that is not empty'}.")
     return str(value)
 
 
 def ordered(name: str, value: Any, what: str = "a list") -> Iterable[Any]:
-    """What `listed` takes, as it is: for what may be longer than memory."""
+    """What `listed` takes, unread: for what may be longer than memory."""
     flat = isinstance(value, Iterable) and getattr(value, "ndim", 1) == 1 and not hasattr(value, "columns")
     unordered = isinstance(value, Set) and not isinstance(value, KeysView)
     if not flat or unordered or isinstance(value, str | bytes | bytearray | Mapping):
@@ -164,8 +163,8 @@ def listed(name: str, value: Any, what: str = "a list") -> list[Any]:
     return items
 
 
-def some_of(name: str, value: Any, there: Sequence[str]) -> list[str]:
-    """One name or a list of names, of those there are; in the order given.
+def some_of(name: str, value: Any, allowed: Sequence[str]) -> list[str]:
+    """One name or a list of names among those allowed, in the order given.
 
     >>> some_of("models", "gpt2", ["gpt2", "pythia"])
     ['gpt2']
@@ -174,13 +173,12 @@ def some_of(name: str, value: Any, there: Sequence[str]) -> list[str]:
     ...
     layerdiv_tl.errors.InputError: models=['gpt2', 'opt'] holds 'opt': use 'gpt2' or 'pythia'.
     """
-    what = f"a name, or a list of names, of {one_of(there)}"
-    names = [value] if isinstance(value, str) else listed(name, value, what)
-    unknown = [one for one in names if not isinstance(one, str) or one not in there]
+    names = [value] if isinstance(value, str) else listed(name, value, f"a list of names of {one_of(allowed)}")
+    unknown = [item for item in names if not isinstance(item, str) or item not in allowed]
     if unknown or not names:
-        said = "is empty" if not names else "is unknown" if isinstance(value, str) else f"holds {shown(unknown[0])}"
-        raise InputError(f"{name}={shown(value)} {said}: use {one_of(there)}.")
-    return [str(one) for one in names]
+        fault = "is empty" if not names else "is unknown" if isinstance(value, str) else f"holds {shown(unknown[0])}"
+        raise InputError(f"{name}={shown(value)} {fault}: use {one_of(allowed)}.")
+    return [str(item) for item in names]
 
 
 def instance(name: str, value: Any, kind: type[T] | tuple[type[T], ...], how: str) -> T:
@@ -199,31 +197,29 @@ def instance(name: str, value: Any, kind: type[T] | tuple[type[T], ...], how: st
 
 
 def file_path(name: str, value: Any) -> Path:
-    """A path that can be the name of a file or folder, `~` expanded; whether it exists is another question."""
-    path = None
+    """A path that can be the name of a file or folder, `~` expanded, whether or not it exists."""
     try:
-        given = os.fspath(value) if isinstance(value, str | os.PathLike) else None
-        if isinstance(given, str) and given.strip() and "\0" not in given and len(given) <= _MOST_PATH:
-            found = Path(given).expanduser()
-            path = found if all(len(os.fsencode(part)) <= _MOST_NAME for part in found.parts) else None
-    except Exception:  # a home that is not known, letters no file system has, a PathLike of a user's
-        path = None
-    if path is None:
-        raise InputError(f"{name}={shown(value)} is not a path: give the name of a file or folder.")
-    return path
+        given = os.fspath(value) if isinstance(value, str | os.PathLike) else ""
+        if given.strip() and "\0" not in given and len(given) <= _MOST_PATH:
+            path = Path(given).expanduser()
+            if all(len(os.fsencode(part)) <= _MOST_NAME for part in path.parts):
+                return path
+    except Exception:  # an unknown home, letters no file system has, bytes, a user's own PathLike
+        pass
+    raise InputError(f"{name}={shown(value)} is not a path: give the name of a file or folder.")
 
 
-def resampling(n_resamples: Any, seed: Any, level: Any = 0.5) -> None:
-    """How often something is drawn, with which seed, and the level of the interval made of it."""
+def resampling(n_resamples: Any, seed: Any, confidence_level: Any = 0.5) -> None:
+    """The number of resamples, their seed, and the confidence level of an interval made of them."""
     whole_number("n_resamples", n_resamples, 1, MOST_REPEATS)
     whole_number("seed", seed, 0)
-    number("level", level, above=0, below=1)
+    number("confidence_level", confidence_level, above=0, below=1)
 
 
 def keywords(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
-    """Keyword arguments against a function's annotations: its words (Literal), bools, whole numbers and texts.
+    """Keyword arguments against a function's annotations: Literals, bools, whole numbers, numbers and texts.
 
-    What is annotated with anything else is the function's own to check; None passes where the annotation has it.
+    Arguments annotated with anything else the function itself checks; None passes where the annotation has it.
 
     >>> def draw(result: object, part: Literal["raw", "shift"] = "raw", most: int = 3, title: str | None = None): ...
     >>> keywords(draw, {"part": "shift", "title": None})
@@ -234,8 +230,8 @@ def keywords(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
     """
     plain = inspect.unwrap(function)
     # Of the arguments given only: the others may be annotated with what is imported for type checkers alone.
-    asked = {name: hint for name, hint in plain.__annotations__.items() if name in given}
-    hints = get_type_hints(SimpleNamespace(__annotations__=asked), plain.__globals__)
+    annotations = {name: hint for name, hint in plain.__annotations__.items() if name in given}
+    hints = get_type_hints(SimpleNamespace(__annotations__=annotations), plain.__globals__)
     known = {p.name: p.kind for p in list(inspect.signature(function).parameters.values())[1:]}
     for name, value in given.items():
         if name not in known:

@@ -18,10 +18,9 @@ PARTIAL = ".*.partial"
 
 @contextlib.contextmanager
 def written(path: Path) -> Iterator[Path]:
-    """Write to the path that this gives; it takes the name `path` when all went well, and is removed otherwise.
+    """Write to the path that this yields: it takes the name `path` when all went well, and is removed otherwise.
 
-    Its name holds the host, the process and a random part: hosts that share a folder, containers above all, may have
-    the same process ids. The bytes are on the disk before the name is. Raises OSError where nothing can be written.
+    The bytes are on the disk before the name is. Raises OSError where nothing can be written.
 
     >>> import tempfile
     >>> file = Path(tempfile.mkdtemp()) / "numbers.txt"
@@ -33,7 +32,7 @@ def written(path: Path) -> Iterator[Path]:
     ('1 2 3', [])
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name[:40]}.{_writer()}.{secrets.token_hex(6)}.partial")
+    partial = _partial(path)
     try:
         with partial.open("xb") as file:
             mode = os.fstat(file.fileno()).st_mode
@@ -60,7 +59,7 @@ def write_first(path: Path, text: str) -> bool:
     Raises OSError.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name[:40]}.{_writer()}.{secrets.token_hex(6)}.partial")
+    partial = _partial(path)
     try:
         partial.write_text(text, encoding="utf-8")
         try:
@@ -78,16 +77,18 @@ def write_first(path: Path, text: str) -> bool:
 
 
 def sweep(folder: Path, age: float = AGE) -> None:
-    """Remove what killed processes left half written at least `age` seconds ago.
-
-    Another process may finish or remove a file between two looks at it: that is no error.
-    """
+    """Remove what killed processes left half written at least `age` seconds ago."""
     for file in folder.glob(PARTIAL):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # another process may remove it now
             if time.time() - file.stat().st_mtime > age:
                 file.unlink()
 
 
-def _writer() -> str:
-    """This host and process."""
+def _partial(path: Path) -> Path:
+    """A name no other writer takes: hosts that share a folder, containers above all, may have equal process ids."""
+    return path.with_name(f".{path.name[:40]}.{writer()}.{secrets.token_hex(6)}.partial")
+
+
+def writer() -> str:
+    """A name for this host and process."""
     return f"{re.sub('[^A-Za-z0-9-]+', '-', socket.gethostname())[:40]}-{os.getpid()}"

@@ -1,4 +1,4 @@
-"""A process that is asked to end cleans up first."""
+"""SIGTERM as an exception, so that a process cleans up first."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any, NoReturn
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM, raised where the program is: like an interrupt, no `except Exception` holds it up."""
+    """SIGTERM, raised where the program is: like an interrupt, `except Exception` lets it pass."""
 
 
 @contextlib.contextmanager
 def terminable() -> Iterator[None]:
     """Raise `Terminated` at a SIGTERM, so that half-written files and workers go too; a second one ends at once.
 
-    Outside the main thread, where Python hears no signals, this changes nothing.
+    Outside the main thread, where Python handles no signals, this changes nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,8 +1,4 @@
-"""Component: the one word every room shares.
-
-A component is one additive term of the final residual stream. Rows of arrays are named by
-components, never by their position.
-"""
+"""Component: one additive term of the final residual stream. Rows of arrays are labeled by components."""
 
 from __future__ import annotations
 
@@ -10,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from ._checks import listed, shown, whole_number
 from .errors import InputError
@@ -32,22 +28,14 @@ Kind = Literal[
 Unit = Literal["sublayer", "head", "neuron"]
 Module = Literal["embedding", "attention", "mlp", "constant", "rounding", "member", "layer"]
 
+# The paper's module of every kind (Eq. 9); the others are their own.
 _MODULES: dict[str, Module] = {
-    "embed": "embedding",
-    "pos_embed": "embedding",
-    "attn": "attention",
-    "head": "attention",
-    "attn_bias": "attention",
-    "mlp": "mlp",
-    "neuron": "mlp",
-    "mlp_bias": "mlp",
-    "constant": "constant",
-    "rounding": "rounding",
-    "member": "member",
-    "layer": "layer",
+    **dict.fromkeys(("embed", "pos_embed"), "embedding"),
+    **dict.fromkeys(("attn", "head", "attn_bias"), "attention"),
+    **dict.fromkeys(("mlp", "neuron", "mlp_bias"), "mlp"),
 }
-_WHOLE: dict[str, Kind] = {"head": "attn", "attn_bias": "attn", "neuron": "mlp", "mlp_bias": "mlp"}
-# By what components are chosen.
+_SUBLAYERS: dict[str, Kind] = {"head": "attn", "attn_bias": "attn", "neuron": "mlp", "mlp_bias": "mlp"}
+# The conditions of `positions`.
 CONDITIONS = ("kind", "layer", "index", "repeat", "module", "label")
 _INDEX_LETTER = {"head": "H", "neuron": "N", "member": "M"}
 _KIND_OF_LETTER = {letter: kind for kind, letter in _INDEX_LETTER.items()}
@@ -58,16 +46,18 @@ _LABEL = re.compile(r"(?:L(?P<layer>\d+)(?:@(?P<repeat>\d+))?\.)?(?:(?P<letter>[
 class Component:
     """One additive term of the final residual stream.
 
-    `kind` is what it is (`"member"`: a row of a plain array that names nothing; `"layer"`: all that a layer
-    writes, where `depth` measures whole layers). `layer` counts the
-    model's distinct blocks from 0 (None outside them), `index` the head or neuron inside the layer
-    (None for whole sublayers), `use` the how-manieth use of a reused layer from 1 (None for a layer
-    that is used once).
+    kind
+        What it is; `"member"`: a row of a plain array, `"layer"`: the sum of a layer's outputs, where `depth` measures
+        whole layers.
+    layer, index
+        The model's distinct block from 0 (None outside blocks), and the head or neuron in it (None for sublayers).
+    repeat
+        Which repeat of a looped or shared layer, from 1; None for a layer that runs once.
 
     >>> Component("head", layer=3, index=5).label
     'L3.H5'
     >>> Component.parse("L3@2.attn")
-    Component(kind='attn', layer=3, index=None, use=2)
+    Component(kind='attn', layer=3, index=None, repeat=2)
     """
 
     kind: Kind
@@ -86,24 +76,24 @@ class Component:
     @property
     def module(self) -> Module:
         """The paper's module (Eq. 9): heads and their bias are attention, neurons and theirs MLP."""
-        return _MODULES[self.kind]
+        return _MODULES.get(self.kind) or cast(Module, self.kind)
 
     @property
     def sublayer(self) -> Component:
-        """The whole sublayer this is a part of: `L3.attn` of `L3.H5`; any other component is its own."""
-        whole = _WHOLE.get(self.kind)
+        """The sublayer that holds this component: `L3.attn` for `L3.H5`; any other component is its own."""
+        whole = _SUBLAYERS.get(self.kind)
         return self if whole is None else Component(whole, self.layer, repeat=self.repeat)
 
     @classmethod
     def parse(cls, label: str) -> Component:
         """The component a label names. Raises InputError for a label that names none."""
-        found = _LABEL.fullmatch(label) if isinstance(label, str) else None
-        kind = found and (_KIND_OF_LETTER.get(found["letter"] or "") or found["kind"])
-        if not found or kind not in get_args(Kind):
+        match = _LABEL.fullmatch(label) if isinstance(label, str) else None
+        kind = match and (_KIND_OF_LETTER.get(match["letter"] or "") or match["kind"])
+        if not match or kind not in get_args(Kind):
             raise InputError(
                 f"{shown(label)} is not a component label: write it like 'embed', 'L3.attn', 'L3.H5' or 'L3@2.mlp'."
             )
-        number = {name: int(found[name]) if found[name] else None for name in ("layer", "index", "repeat")}
+        number = {name: int(match[name]) if match[name] else None for name in ("layer", "index", "repeat")}
         return cls(kind, **number)  # type: ignore[arg-type]  # kind is one of Kind, checked above
 
     def __str__(self) -> str:
@@ -125,7 +115,7 @@ def positions(
     module: str | Iterable[str] | None = None,
     label: str | Iterable[str] | None = None,
 ) -> list[int]:
-    """Where the components that meet every given condition stand, in order.
+    """The positions of the components that meet every given condition, in order.
 
     A condition is one value or several. Raises InputError for a kind, module or label that does not
     exist here, and when nothing is left.
@@ -144,15 +134,16 @@ def positions(
     for name, condition in wanted.items():
         if condition is None:
             continue
-        one = isinstance(condition, str | Component | Integral)
-        several = list(condition) if isinstance(condition, Set) else condition  # which come first is of no matter here
-        allowed = [condition] if one else listed(name, several, "one value, or a list of them")
+        if isinstance(condition, str | Component | Integral):
+            condition = [condition]
+        # A set will do: their order does not matter.
+        allowed = listed(name, list(condition) if isinstance(condition, Set) else condition, "a value, or a list")
         if name not in known:
             allowed = [whole_number(name, value, 0) for value in allowed]
         for value in allowed if name in known else ():
             if not isinstance(value, str) or value not in known[name]:
-                there = ", ".join(known[name][:12]) + (", …" if len(known[name]) > 12 else "")
-                raise InputError(f"there is no {name} {shown(value)} here: choose among {there}.")
+                some = ", ".join(known[name][:12]) + (", …" if len(known[name]) > 12 else "")
+                raise InputError(f"there is no {name} {shown(value)} here: choose among {some}.")
         chosen = [i for i in chosen if getattr(components[i], name) in allowed]
     if not chosen:
         asked = ", ".join(f"{name}={shown(value)}" for name, value in wanted.items() if value is not None)

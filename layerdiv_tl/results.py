@@ -1,4 +1,4 @@
-"""What every result can do: become a figure, be saved, be loaded. No pickle anywhere.
+"""The base of all results: a frame, a figure, a file. No pickle anywhere.
 
 A result is a frozen dataclass whose fields are arrays, numbers, strings, components, tuples and
 dicts of these, or other results; a field whose metadata says `saved: False` lives in memory only. On
@@ -38,7 +38,7 @@ class Result:
         Result._classes[cls.__name__] = cls
 
     def frame(self) -> pd.DataFrame:
-        """The result as one tidy pandas frame; `frame.attrs["units"]` tells the unit of a column."""
+        """The result as one tidy pandas frame; `frame.attrs["units"]` holds the units of its columns."""
         raise NotImplementedError
 
     def plot(self, **options: Any) -> go.Figure:
@@ -52,10 +52,10 @@ class Result:
     def __repr__(self) -> str:
         # In a notebook: what there is and of which shape, not thousands of numbers.
         fields: Any = getattr(self, "__dataclass_fields__", ())
-        return f"{type(self).__name__}({', '.join(f'{name}={_told(getattr(self, name))}' for name in fields)})"
+        return f"{type(self).__name__}({', '.join(f'{name}={_brief(getattr(self, name))}' for name in fields)})"
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write to one safetensors file; whoever reads it sees the whole result or no file."""
+        """Write to one safetensors file, whole or not at all."""
         from safetensors import SafetensorError
         from safetensors.numpy import save_file
 
@@ -98,26 +98,25 @@ def with_article(name: str) -> str:
     return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
 
 
-def _told(value: Any) -> str:
+def _brief(value: Any) -> str:
     """A field in a few words."""
     if isinstance(value, np.ndarray):
         return f"{value.dtype}{list(value.shape)}"
     if isinstance(value, tuple | list | dict) and len(value) > 3:
         return f"{len(value)} of them"
     if isinstance(value, tuple):
-        return f"({', '.join(map(_told, value))})"
+        return f"({', '.join(map(_brief, value))})"
     return str(value) if isinstance(value, Component) else f"{value!r:.80}"
 
 
 def _pack(value: Any, arrays: dict[str, np.ndarray], name: str) -> Any:
-    """JSON for a value; arrays are put aside under their dotted name."""
+    """JSON for a value; arrays are collected under their dotted name."""
     match value:
         case np.ndarray():
-            # An array that several parts of a result share is written once.
-            same = (known for known, array in arrays.items() if array is value)
-            where = next(same, name)
-            arrays[where] = value
-            return {"$array": where}
+            # An array that several fields of a result share is written once.
+            key = next((known for known, array in arrays.items() if array is value), name)
+            arrays[key] = value
+            return {"$array": key}
         case Component():
             return {"$component": value.label}
         case Result():

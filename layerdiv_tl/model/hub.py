@@ -18,12 +18,9 @@ _SIGNS = ("config.json", "tokenizer_config.json", "tokenizer.json")
 
 
 def is_local_only(name: str, known: Iterable[str] = ()) -> bool:
-    """Whether what has this id must come from the local cache, since the hub does not answer or is not to be asked.
+    """Whether what has this id must come from the local cache, since the hub does not answer or is switched off.
 
-    known
-        Other names that a misspelled one may mean.
-
-    Raises InputError for what cannot be an id, and for an id that is neither in the cache nor to be had.
+    Raises InputError, with names like it among `known` ones, for what cannot be an id or cannot be had.
     """
     from huggingface_hub import constants, try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
@@ -60,21 +57,20 @@ def unreachable() -> str | None:
         limit = max(0.1, float(os.environ["HF_HUB_ETAG_TIMEOUT"]))
     except (KeyError, ValueError):
         limit = PATIENCE
-    found: list[str | None] = []
+    answers: list[str | None] = []
 
-    def ask() -> None:
+    def request() -> None:
         try:
             get_session().head(constants.ENDPOINT, timeout=limit)
-            found.append(None)
-        # httpx, its successors and proxies each raise their own.
-        except Exception as error:
-            found.append(" ".join(str(error).split())[:120] or type(error).__name__)
+            answers.append(None)
+        except Exception as error:  # httpx, its successors and proxies each raise their own
+            answers.append(" ".join(str(error).split())[:120] or type(error).__name__)
 
     # Looking up a host's address has no time limit of its own.
-    asking = threading.Thread(target=ask, daemon=True)
-    asking.start()
-    asking.join(limit + 0.5)
-    return found[0] if found else f"no answer within {limit:g} s; HF_HUB_ETAG_TIMEOUT=30 waits longer"
+    thread = threading.Thread(target=request, daemon=True)
+    thread.start()
+    thread.join(limit + 0.5)
+    return answers[0] if answers else f"no answer within {limit:g} s; HF_HUB_ETAG_TIMEOUT=30 waits longer"
 
 
 def near(name: str, known: Iterable[str] = ()) -> str:
@@ -85,10 +81,10 @@ def near(name: str, known: Iterable[str] = ()) -> str:
     candidates = [*known, *_cached_ids(Path(constants.HF_HUB_CACHE)), *_folders_near(name)]
     for candidate in candidates:
         meant |= {candidate.casefold(): candidate, candidate.rpartition("/")[2].casefold(): candidate}
-    asked = {name.casefold(), name.rpartition("/")[2].casefold()}
-    close = [key for one in sorted(asked) for key in difflib.get_close_matches(one, meant, n=3, cutoff=0.7)]
-    found = list(dict.fromkeys(meant[key] for key in close))[:3]
-    return f". Is {' or '.join(map(repr, found))} meant?" if found else "."
+    asked = sorted({name.casefold(), name.rpartition("/")[2].casefold()})
+    close = [key for word in asked for key in difflib.get_close_matches(word, meant, n=3, cutoff=0.7)]
+    likely = list(dict.fromkeys(meant[key] for key in close))[:3]
+    return f". Is {' or '.join(map(repr, likely))} meant?" if likely else "."
 
 
 def _cached_ids(cache: Path) -> list[str]:

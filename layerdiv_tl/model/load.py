@@ -1,4 +1,4 @@
-"""Anything a user calls a model -> `Model`."""
+"""`load_model`: a name, a file or a model in memory as a `Model`."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ ZOO = "zoo/"
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A loaded model, ready to be taken apart. Made by `load_model`; load again after changing its weights.
+    """A loaded model, ready to be decomposed. Made by `load_model`; load again after changing its weights.
 
     name
-        What it is called in tables and figures.
+        Its name in tables and figures.
     tokenizer
         Its Hugging Face tokenizer, or None: then only token ids work.
     provenance
         Where it came from: source, revision (of a hub), architecture, parameters, dtype, device, versions.
-    anatomy
-        Where it writes to its residual stream.
+    architecture
+        Where its components and its read-out are found.
     """
 
     name: str
@@ -58,17 +58,12 @@ class Model:
 
     @property
     def batch_tokens(self) -> int:
-        """The most padded tokens in one pass, unless one says otherwise: what measured fastest.
-
-        On a CPU larger batches leave its caches and take a third longer.
-        """
+        """The default of the most padded tokens in one pass: on a CPU larger batches leave its caches."""
         return 1024 if self.architecture.device.type == "cpu" else 4096
 
     def checked_batch_tokens(self, batch_tokens: Any) -> int:
-        """How many padded tokens go into one pass: as asked for, or for None what is fast. InputError below 1."""
-        if batch_tokens is None:
-            return self.batch_tokens
-        return whole_number("batch_tokens", batch_tokens, 1)
+        """The most padded tokens in one pass: the given number, or the default for None. InputError below 1."""
+        return self.batch_tokens if batch_tokens is None else whole_number("batch_tokens", batch_tokens, 1)
 
     @cached_property
     def sublayer_order(self) -> list[tuple[Sublayer, int | None]]:
@@ -81,7 +76,7 @@ class Model:
         return list(zip((output.sublayer for output in done.sublayer_outputs), done.repeats, strict=True))
 
     def components(self, unit: Unit = "sublayer") -> tuple[Component, ...]:
-        """The components of one pass, in stream order: the rows of `contributions`, a reused layer's for every use."""
+        """The components of one pass, in stream order: the rows of `contributions`."""
         return self.architecture.components(unit, self.sublayer_order)
 
     def hook_names(self, unit: Unit = "sublayer") -> tuple[str, ...]:
@@ -95,7 +90,7 @@ class Model:
 
 @dataclass(frozen=True, eq=False)
 class Loadable:
-    """What brings a Hugging Face causal LM and its tokenizer, and may itself be given wherever a model is."""
+    """A Hugging Face causal LM with its tokenizer, which may be given wherever a model is."""
 
     model: Any
     tokenizer: Any
@@ -120,7 +115,7 @@ def load_model(
         Hugging Face causal LM, a `TransformerBridge` (raw or in compatibility mode) or a `HookedTransformer`, or what
         `zoo.planted` made; a `Model`, which is returned.
     tokenizer
-        A tokenizer, or the id or folder of one. By default the one beside the weights or in the bridge;
+        A tokenizer, or the id or folder of one. By default the one stored with the weights or in the bridge;
         with a bare Hugging Face model there is none, and only token ids work.
     device, dtype, device_map
         As in `from_pretrained`; dtype None keeps the checkpoint's own. They say how weights are loaded:
@@ -131,9 +126,9 @@ def load_model(
         Run Python code that comes with a checkpoint. Off unless it is True itself: a text such as "False" from a
         file of settings is refused.
 
-    Raises InputError for what is not a model, cannot be found, has no weights (the meta device), or cannot be taken
-    apart, and for arguments of other types. An id that is neither in the cache nor to be had, because the hub does not
-    answer within two seconds, is refused at once, with names that may be meant.
+    Raises InputError for what is not a model, cannot be found, has no weights (the meta device), or cannot be
+    decomposed, and for arguments of other types. An id that is not cached, while the hub does not answer within two
+    seconds, is refused at once, with names that may be meant.
 
     >>> import layerdiv_tl as ld
     >>> from transformers import GPT2Config, GPT2LMHeadModel
@@ -148,10 +143,9 @@ def load_model(
             raise InputError("this model is loaded already: load it again from its source to change anything about it.")
         return x
     if device is not None and device_map is not None:
-        raise InputError("device and device_map say the same thing twice: give one of them.")
+        raise InputError("device and device_map both place the model: give one of them.")
     origin = "in memory"
     if isinstance(x, str) and x.startswith(ZOO):
-        # What the zoo makes is nobody else's to change.
         origin, x = x, _registry.lookup("zoo_source")(x)
         copy = device is not None or dtype is not None
     if isinstance(x, Loadable):
@@ -186,7 +180,7 @@ def load_model(
 
 def _check_arguments(tokenizer: Any, device: Any, device_map: Any, copy: Any, trust_remote_code: Any) -> None:
     for name, value in (("copy", copy), ("trust_remote_code", trust_remote_code)):
-        if not isinstance(value, bool):
+        if not isinstance(value, bool):  # numpy's True neither: what runs a stranger's code is said in so many words
             raise InputError(f"{name}={shown(value)} must be True or False, not a {type(value).__name__}.")
     for name, value in (("device", device), ("device_map", device_map)):
         kinds: Any = (str, int, torch.device) if name == "device" else (str, int, torch.device, dict)
@@ -205,11 +199,11 @@ def _check_model(model: Any) -> None:
         isinstance(model, torch.nn.Module) and hasattr(model, "get_output_embeddings")
     ):
         raise InputError(
-            f"a {type(model).__name__} is not a model that can be taken apart: give a Hugging Face id, a local folder, "
+            f"a {type(model).__name__} is not a model that can be decomposed: give a Hugging Face id, a local folder, "
             "a .gguf file, a Hugging Face causal LM, a TransformerBridge or a HookedTransformer."
         )
-    # What accelerate has offloaded is on the meta device, too, but its hooks bring the weights when they are used.
-    offloaded = [name for name, module in model.named_modules() if _brings(getattr(module, "_hf_hook", None))]
+    # What accelerate has offloaded is on the meta device, too, but its hooks load the weights when they are used.
+    offloaded = [name for name, module in model.named_modules() if _offloads(getattr(module, "_hf_hook", None))]
     for name, parameter in model.named_parameters():
         if parameter.is_meta and not any(name.startswith(f"{part}." if part else "") for part in offloaded):
             raise InputError(
@@ -218,8 +212,8 @@ def _check_model(model: Any) -> None:
             )
 
 
-def _brings(hook: Any) -> bool:
-    return bool(getattr(hook, "offload", False)) or any(map(_brings, getattr(hook, "hooks", ())))
+def _offloads(hook: Any) -> bool:
+    return bool(getattr(hook, "offload", False)) or any(map(_offloads, getattr(hook, "hooks", ())))
 
 
 def _wrap(model: Any, tokenizer: Any, source: str, name: str) -> Model:
@@ -263,9 +257,9 @@ def _move(model: Any, device: str | torch.device) -> Any:
 def _dtype(dtype: Any) -> torch.dtype | None:
     if dtype is None or (isinstance(dtype, str) and dtype == "auto"):
         return None
-    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
-    if isinstance(found, torch.dtype) and found.is_floating_point:
-        return found
+    precision = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if isinstance(precision, torch.dtype) and precision.is_floating_point:
+        return precision
     raise InputError(
         f"dtype={shown(dtype)} is not a torch dtype of weights: use for example 'float32', 'bfloat16' or torch.float16."
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,12 @@ from ..errors import InputError
 from .converted import converted_gguf, require_room
 from .default_model import GGUF_SHA256, NAME, REQUIREMENT, default_model_folder
 from .hub import is_local_only, near
-from .mobilellm import load_mobilellm, said_by
+from .mobilellm import load_mobilellm, mobilellm_config
 
 
 def from_source(x: Any, kwargs: dict[str, Any], tokenizer: Any, known: Iterable[str]) -> tuple[Any, Any, str, str]:
     """(model, tokenizer, source, name) of something on disk or on the hub; `known` names may be meant, too."""
-    kwargs = dict(kwargs)
-    extra: dict[str, Any] = {}
+    kwargs, extra = dict(kwargs), dict[str, Any]()
     if x is None:
         place = str(default_model_folder(convert_gguf))
         source, name = f"{REQUIREMENT}, Q4_1 GGUF with sha256 {GGUF_SHA256}", NAME
@@ -32,7 +32,7 @@ def from_source(x: Any, kwargs: dict[str, Any], tokenizer: Any, known: Iterable[
         if path.suffix.lower() == ".gguf":
             if not os.path.isfile(path):
                 raise InputError(f"there is no file {str(x)!r}: check the path of the GGUF file{near(str(x))}")
-            folder = converted_gguf(path, _convert_own_gguf)
+            folder = converted_gguf(path, partial(convert_gguf, needs_tokenizer=False))
             place, extra = (str(path.parent), {"gguf_file": path.name}) if folder is None else (str(folder), {})
         elif os.path.exists(path):  # Path.exists raises for a name that is too long
             _check_folder(path, str(x))
@@ -69,7 +69,7 @@ def convert_gguf(gguf: Path, folder: Path, needs_tokenizer: bool = True) -> None
     with without_progress_bars(keep=True):
         model = _causal_lm(str(gguf.parent), {"gguf_file": gguf.name}, str(gguf))
         tokenizer = _tokenizer(str(gguf.parent), {"gguf_file": gguf.name}, required=needs_tokenizer)
-    # The weights are plain numbers now; the note that they were once quantized makes saving refuse.
+    # The weights are plain numbers now, but saving refuses while the config calls them quantized.
     model.config.__dict__.pop("quantization_config", None)
     model.hf_quantizer = None
     require_room(folder.parent, sum(p.numel() * p.element_size() for p in model.parameters()))
@@ -79,16 +79,12 @@ def convert_gguf(gguf: Path, folder: Path, needs_tokenizer: bool = True) -> None
         tokenizer.save_pretrained(folder)
 
 
-def _convert_own_gguf(gguf: Path, folder: Path) -> None:
-    convert_gguf(gguf, folder, needs_tokenizer=False)
-
-
 def _causal_lm(place: str, kwargs: dict[str, Any], shown: str, known: Iterable[str] = ()) -> Any:
     from transformers import AutoModelForCausalLM
 
     try:
-        if (said := said_by(place, kwargs)) is not None:
-            return load_mobilellm(place, said, kwargs)
+        if (settings := mobilellm_config(place, kwargs)) is not None:
+            return load_mobilellm(place, settings, kwargs)
         return AutoModelForCausalLM.from_pretrained(place, **kwargs)
     except InputError:
         raise

@@ -25,13 +25,9 @@ def encode(model: Model, prompts: Any, any_length: bool = False) -> list[tuple[i
     A beginning-of-text token is not added to a text that already starts with one. Raises InputError
     for what is empty, outside the vocabulary, or, unless `any_length`, longer than the model's context.
     """
-    if isinstance(prompts, str):
-        prompts = [prompts]
-    refuse_tables(prompts, "prompts")
-    refuse_unordered(prompts, "prompts", "their order is that of the rows of the result")
-    rows = plain(prompts)
     what = "a list of texts, or of lists of token ids (of a tokenizer's output, its input_ids without the padding)"
-    rows = listed("prompts", rows, what)
+    prompts = [prompts] if isinstance(prompts, str) else prompts
+    rows = _items("prompts", prompts, what, "their order is that of the rows of the result")
     if rows and all(_is_id(row) for row in rows):  # one prompt of ids
         rows = [rows]
     if not rows:
@@ -47,26 +43,21 @@ def encode(model: Model, prompts: Any, any_length: bool = False) -> list[tuple[i
 
 
 def _encode_one(model: Model, prompt: Any, number: int) -> tuple[int, ...]:
+    name = f"prompt {number}"
     if isinstance(prompt, str):
-        if model.tokenizer is None:
-            raise InputError(
-                f"prompt {number} is text, but {model.name} was loaded without a tokenizer: "
-                "pass load_model(..., tokenizer=...) or give token ids."
-            )
-        begins = model.tokenizer.bos_token
+        tokenizer = _tokenizer_for(model, name)
+        begins = tokenizer.bos_token
         special = not (begins and prompt.startswith(begins))
         try:
-            ids = model.tokenizer(prompt, add_special_tokens=special)["input_ids"] if prompt else []
+            ids = tokenizer(prompt, add_special_tokens=special)["input_ids"] if prompt else []
         except TypeError as error:
-            raise InputError(f"prompt {number} is no text that can be encoded ({shown(prompt)}).") from error
-        check_vocabulary(model.tokenizer, ids, model.vocabulary, f"prompt {number}", model.name)
+            raise InputError(f"{name} is not a text that can be encoded ({shown(prompt)}).") from error
+        check_vocabulary(tokenizer, ids, model.vocabulary, name, model.name)
     else:
-        refuse_tables(prompt, f"prompt {number}")
-        refuse_unordered(prompt, f"prompt {number}", "their order is the text")
-        ids = listed(f"prompt {number}", prompt, "a text or a list of token ids")
-        _check_ids(ids, model.vocabulary, f"prompt {number}")
+        ids = _items(name, prompt, "a text or a list of token ids", "their order is the text")
+        _check_ids(ids, model.vocabulary, name)
     if not ids:
-        raise InputError(f"prompt {number} is empty: give it at least one token.")
+        raise InputError(f"{name} is empty: give it at least one token.")
     return tuple(int(i) for i in ids)
 
 
@@ -76,12 +67,10 @@ def positions(position: Any, lengths: Sequence[int]) -> Int[np.ndarray, " exampl
         if position != "last":
             raise InputError(f"position={shown(position)} is unknown: use {_POSITION}.")
         position = -1
-    refuse_tables(position, "position")
-    refuse_unordered(position, "position", "their order says which prompt each belongs to")
     position = plain(position)
     if _is_id(position):
         position = [position] * len(lengths)
-    wanted = listed("position", position, _POSITION)
+    wanted = _items("position", position, _POSITION, "their order says which prompt each belongs to")
     if len(wanted) != len(lengths) or not all(_is_id(p) for p in wanted):
         raise InputError(f"position={shown(position)} does not fit {len(lengths)} prompts: use {_POSITION}.")
     for row, (p, length) in enumerate(zip(wanted, lengths, strict=True)):
@@ -96,32 +85,24 @@ def options(model: Model, given: Any, count: int) -> tuple[Int[np.ndarray, "exam
     Raises InputError for an empty list, for an option of several tokens (its pieces are shown), and
     for two options that are the same token.
     """
-    refuse_tables(given, "options")
-    refuse_unordered(given, "options", LABELS)
-    rows = plain(given)
-    rows = [] if rows is None else listed("options", rows, "a list of answer tokens, as in options=[' Yes', ' No']")
-    if not rows:
-        raise InputError("options is empty: give the answer tokens, for example options=[' Yes', ' No'].")
-    per_prompt = all(not isinstance(row, str | bytes) and isinstance(row, Iterable) for row in rows)
-    if not per_prompt:
+    rows = _items("options", [] if given is None else given, "a list of answer tokens, as in [' Yes', ' No']", LABELS)
+    if not rows or any(isinstance(row, str | bytes) or not isinstance(row, Iterable) for row in rows):
         ids = _option_ids(model, rows, "options")
         return np.tile(np.array(ids, dtype=np.int64), (count, 1)), _option_texts(model, rows, ids)
     if len(rows) != count:
         raise InputError(f"options holds {len(rows)} lists for {count} prompts: give one list, or one per prompt.")
-    for number, row in enumerate(rows):
-        refuse_tables(row, f"options of prompt {number}")
-        refuse_unordered(row, f"options of prompt {number}", LABELS)
-    lists = [listed(f"options of prompt {number}", row, "a list of answer tokens") for number, row in enumerate(rows)]
+    names = [f"options of prompt {number}" for number in range(count)]
+    lists = [_items(name, row, "a list of answer tokens", LABELS) for name, row in zip(names, rows, strict=True)]
     if len({len(row) for row in lists}) != 1:
         raise InputError(
             f"every prompt needs the same number of options, but there are {sorted({len(row) for row in lists})}."
         )
     cache: dict[tuple, list[int]] = {}
     table = []
-    for number, row in enumerate(lists):
+    for name, row in zip(names, lists, strict=True):
         key = tuple(map(repr, row))
         if key not in cache:
-            cache[key] = _option_ids(model, row, f"options of prompt {number}")
+            cache[key] = _option_ids(model, row, name)
         table.append(cache[key])
     texts = tuple(_option_texts(model, row, ids) for row, ids in zip(lists, table, strict=True))
     return np.array(table, dtype=np.int64), texts
@@ -147,28 +128,33 @@ def _option_ids(model: Model, row: Sequence[Any], where: str) -> list[int]:
 
 def _single_token(model: Model, option: str, row: Sequence[str]) -> int:
     """The one token an option is when it follows other text."""
-    if model.tokenizer is None:
-        raise InputError(
-            f"option {shown(option)} is text, but {model.name} was loaded without a tokenizer: "
-            "pass load_model(..., tokenizer=...) or give token ids."
-        )
-    ids = ids_after_text(model.tokenizer, option)
+    tokenizer = _tokenizer_for(model, f"option {shown(option)}")
+    ids = ids_after_text(tokenizer, option)
     if len(ids) == 1:
-        if model.vocabulary is not None:
-            check_vocabulary(model.tokenizer, ids, model.architecture.outputs, f"option {shown(option)}", model.name)
+        outputs = None if model.vocabulary is None else model.architecture.outputs  # a tokenizer alone has no model
+        check_vocabulary(tokenizer, ids, outputs, f"option {shown(option)}", model.name)
         return ids[0]
-    pieces = model.tokenizer.convert_ids_to_tokens(ids)
+    pieces = tokenizer.convert_ids_to_tokens(ids)
     message = f"option {shown(option)} is {len(ids)} tokens {pieces} but must be a single one"
-    alike = [o for o in row if o != option and ids and ids_after_text(model.tokenizer, o)[:1] == ids[:1]]
+    alike = [o for o in row if o != option and ids and ids_after_text(tokenizer, o)[:1] == ids[:1]]
     if alike:
         message += f", and {shown(alike[0])} starts with the same token {pieces[0]!r}"
     raise InputError(f"{message}: choose a shorter option (often the leading space matters), or give token ids.")
 
 
-def ids_after_text(tokenizer: Any, option: str) -> list[int]:
-    """Ids of a string as it is tokenized behind other text.
+def _tokenizer_for(model: Model, text: str) -> Any:
+    if model.tokenizer is None:
+        raise InputError(
+            f"{text} is text, but {model.name} was loaded without a tokenizer: pass load_model(..., tokenizer=...) or "
+            "give token ids."
+        )
+    return model.tokenizer
 
-    Alone, a SentencePiece-like tokenizer puts a space in front of it; behind an anchor it does not.
+
+def ids_after_text(tokenizer: Any, option: str) -> list[int]:
+    """Ids of a string as it is tokenized after other text.
+
+    Alone, a SentencePiece-like tokenizer puts a space in front of it; after an anchor it does not.
     """
     for anchor in (":", "\n", "a"):
         before = tokenizer(anchor, add_special_tokens=False)["input_ids"]
@@ -203,6 +189,13 @@ def check_vocabulary(tokenizer: Any, ids: Sequence[int], vocabulary: int | None,
             f"vocabulary of {name} has ids 0 to {vocabulary - 1}: its tokenizer is another model's, or has tokens "
             "that were added to it and not to the model."
         )
+
+
+def _items(name: str, given: Any, what: str, order: str) -> list[Any]:
+    """The items of a list, tensor or array as Python values; refuse tables and what has no order."""
+    refuse_tables(given, name)
+    refuse_unordered(given, name, order)
+    return listed(name, plain(given), what)
 
 
 def refuse_tables(given: Any, name: str) -> None:

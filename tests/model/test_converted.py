@@ -162,7 +162,7 @@ def test_a_full_disk_loads_all_the_same(tmp_path, cache, monkeypatch):
 
 SCRIPT = """
 import sys, time
-from layerdiv_tl.stream import pretrained
+from layerdiv_tl.model import pretrained
 import layerdiv_tl as ld
 plain = pretrained.convert_gguf
 def slow(gguf, folder, **kwargs):
