@@ -1,15 +1,14 @@
-"""The anatomy of a Hugging Face model, read through TransformerLens' component mapping.
+"""The architecture of a Hugging Face model, read through TransformerLens' component mapping.
 
-TransformerLens' architecture adapters name the modules of every role without booting a bridge, so the
-user's model stays exactly as it is. Which module's output is the write differs between families: some
-attentions and MLPs return more or less than what they add. The output of the norm behind the
-sublayer, where there is one, else of its output projection, else of itself, is right for all.
+TransformerLens' architecture adapters name the modules of every role without booting a bridge, so the user's model
+stays exactly as it is. Which module's output is added to the stream differs between families: some attentions and MLPs
+return more or less than that. The output of the post-norm, where there is one, else of the output projection, else of
+the sublayer itself, is right for all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import torch
@@ -31,46 +30,31 @@ from .norm import Norm, probe
 
 
 def of_huggingface(model: Any) -> Architecture:
-    """The anatomy of a Hugging Face causal LM. Nothing in the model changes.
+    """The architecture of a Hugging Face causal LM. Nothing in the model changes.
 
     Raises InputError for what cannot be decomposed.
     """
-    adapter = _adapter(model)
-    mapping = adapter.component_mapping
-
-    def find(path: str) -> Any:
-        # "unmapped" is a ValueError, "mapped but absent in this model" an AttributeError or None.
-        try:
-            found = adapter.get_component(model, path)
-        except (ValueError, AttributeError):
-            return None
-        return found if isinstance(found, nn.Module) else None
-
+    finder = _Finder(model)
+    adapter, find = finder.adapter, finder.find
     refuse_unreadable(type(model).__name__, find)
-    final, unembed, blocks = find("ln_final"), find("unembed"), find("blocks")
+    final, unembed, blocks, pos_embed = (find(name) for name in ("ln_final", "unembed", "blocks", "pos_embed"))
     if len(blocks) == 0:
-        raise InputError(f"{type(model).__name__} has no layers, so there is nothing to take apart.")
-    embedding = model.get_input_embeddings()
-    device = _device(embedding, torch.device("cpu"))
-    finder = _Finder(find, mapping["blocks"], _width(unembed), model.dtype, device)
-
-    seen: set[int] = set()
-    writes: list[Sublayer] = []
-    for position, block in enumerate(blocks):
-        if id(block) not in seen:  # a tied block that is listed again fires again
-            writes += finder.writes(position, len(seen), adapter.cfg.n_heads)
-        seen.add(id(block))
-
-    pos_embed = find("pos_embed")
+        raise InputError(f"{type(model).__name__} has no layers, so there is nothing to decompose.")
+    layers = dict.fromkeys(blocks)  # a tied block that is listed again runs again
+    places = {block: place for place, block in reversed(list(enumerate(blocks)))}  # where each stands first
+    sublayers = [
+        finder.sublayer(kind, places[block], layer)
+        for layer, block in enumerate(layers)
+        for kind in (("attn", "mlp") if finder.has_mlp else ("attn",))
+    ]
     multiplier, soft_cap = logit_transform(adapter.apply_output_logits_transform)
     norm = finder.norm(final)
-    last = f"blocks.{len(blocks) - 1}.hook_resid_post"
     return Architecture(
         root=model,
         stream_in=HookPoint(blocks[0], "in", "blocks.0.hook_resid_pre"),
         pos_embed=None if pos_embed is None else HookPoint(pos_embed, name="hook_pos_embed"),
-        sublayers=tuple(writes),
-        stream_out=HookPoint(final, "in", last),
+        sublayers=tuple(sublayer for sublayer in sublayers if sublayer is not None),
+        stream_out=HookPoint(final, "in", f"blocks.{len(blocks) - 1}.hook_resid_post"),
         blocks=tuple(HookPoint(block, "in") for block in blocks),
         norm=norm,
         norm_module=final,
@@ -78,9 +62,9 @@ def of_huggingface(model: Any) -> Architecture:
         unembed_rows=partial(_linear_rows, unembed),
         transform=adapter.apply_output_logits_transform,
         logits=lambda ids, mask: model(input_ids=ids, attention_mask=mask, use_cache=False, return_dict=True).logits,
-        device=device,
-        dtype=embedding.weight.dtype,
-        vocabulary=int(embedding.weight.shape[0]),
+        device=finder.device,
+        dtype=finder.embedding.weight.dtype,
+        vocabulary=int(finder.embedding.weight.shape[0]),
         outputs=int(unembed.weight.shape[0]),
         context=_context(model.config),
         length_switch=length_switch_of(model.config),
@@ -92,48 +76,52 @@ def of_huggingface(model: Any) -> Architecture:
 
 
 class _Finder:
-    """Finds the writes of one block after another."""
+    """Finds modules by TransformerLens' names, and makes sublayers and norms of them."""
 
-    def __init__(
-        self, find: Callable[[str], Any], blocks: Any, width: int, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        self.find, self.width, self.dtype, self.device = find, width, dtype, device
+    def __init__(self, model: Any) -> None:
+        self.model, self.adapter = model, _adapter(model)
+        blocks = self.adapter.component_mapping["blocks"]
+        self.embedding = model.get_input_embeddings()
+        self.device = _device(self.embedding, torch.device("cpu"))
         self.scale = float(getattr(blocks, "residual_contribution_scale", 1.0))
         self.aliases: dict[str, str | list[str]] = getattr(blocks, "hook_aliases", None) or {}
         # A nameless MLP is spread over its block: looked up, it would be the block itself.
         self.has_mlp = getattr(blocks.submodules.get("mlp"), "name", None) is not None
 
-    def writes(self, position: int, layer: int, heads: int) -> list[Sublayer]:
-        found = [
-            self.write("attn", position, layer, heads, self.find(f"blocks.{position}.attn")),
-            self.write("mlp", position, layer, None, self.find(f"blocks.{position}.mlp") if self.has_mlp else None),
-        ]
-        return [write for write in found if write is not None]
+    @cached_property
+    def width(self) -> int:
+        """The stream's width."""
+        return _width(self.find("unembed"))
 
-    def write(
-        self, kind: Literal["attn", "mlp"], position: int, layer: int, count: int | None, sublayer: Any
-    ) -> Sublayer | None:
-        """One sublayer's write; `count` parts, or as many as its output projection has inputs."""
+    def find(self, path: str) -> Any:
+        # "unmapped" is a ValueError, "mapped but absent in this model" an AttributeError or None.
+        try:
+            module = self.adapter.get_component(self.model, path)
+        except (ValueError, AttributeError):
+            return None
+        return module if isinstance(module, nn.Module) else None
+
+    def sublayer(self, kind: Literal["attn", "mlp"], position: int, layer: int) -> Sublayer | None:
+        """A sublayer of the block at a position, which is the layer of a number; None where the block has none."""
         block, inner, hook = f"blocks.{position}", "o" if kind == "attn" else "out", f"hook_{kind}_out"
         projection = self.find(f"{block}.{kind}.{inner}")
-        # TransformerLens says which norm stands behind a sublayer by what it calls the sublayer's output.
-        # Where blocks are of several kinds it lists what some of them have.
+        # TransformerLens names a sublayer's output after its post-norm; where blocks are of several kinds it lists
+        # what some of them have.
         alias = self.aliases.get(hook, "")
         names = [name.split(".")[0] for name in ([alias] if isinstance(alias, str) else alias)]
         post_name = next((name for name in names if name.startswith("ln")), f"ln{1 if kind == 'attn' else 2}_post")
         post = self.find(f"{block}.{post_name}")
-        place = next((m for m in (post, projection, sublayer) if m is not None), None)
-        if place is None:
+        module = next((m for m in (post, projection, self.find(f"{block}.{kind}")) if m is not None), None)
+        if module is None:
             return None
-        tap = HookPoint(place, name=f"{block}.{hook}" if self.scale == 1.0 else f"{block}.{kind}.hook_out")
-        if projection is None:
-            return Sublayer(kind, layer, tap, self.scale, uncut_reason=HIDDEN if kind == "attn" else MIXTURE)
-        if not _is_plain(projection, self.width):
-            return Sublayer(kind, layer, tap, self.scale, uncut_reason=WRAPPED)
+        output = HookPoint(module, name=f"{block}.{hook}" if self.scale == 1.0 else f"{block}.{kind}.hook_out")
+        if projection is None or not _is_plain(projection, self.width):
+            reason = WRAPPED if projection is not None else HIDDEN if kind == "attn" else MIXTURE
+            return Sublayer(kind, layer, output, self.scale, uncut_reason=reason)
         norm = None if post is None else self.norm(post)
         values = f"{block}.attn.hook_z" if kind == "attn" else f"{block}.mlp.hook_post"
-        split = OutputMap(
-            count=count or _inputs(projection),
+        output_map = OutputMap(
+            count=self.adapter.cfg.n_heads if kind == "attn" else _inputs(projection),
             hook_point=HookPoint(projection, "in", values),
             projection=partial(linear_map, projection),
             bias=_is_present(getattr(projection, "bias", None)) or (norm is not None and norm.bias is not None),
@@ -141,10 +129,10 @@ class _Finder:
             post=norm,
             post_hook_point=None if post is None else HookPoint(post, "in", f"{block}.{post_name}.hook_scale"),
         )
-        return Sublayer(kind, layer, tap, self.scale, split)
+        return Sublayer(kind, layer, output, self.scale, output_map)
 
     def norm(self, module: nn.Module) -> Norm:
-        return probe(module, self.width, self.dtype, _device(module, self.device))
+        return probe(module, self.width, self.model.dtype, _device(module, self.device))
 
 
 def _adapter(model: Any) -> Any:
@@ -222,21 +210,22 @@ def _device(module: nn.Module, default: torch.device) -> torch.device:
 
 
 def _width(unembed: Any) -> int:
-    weight = getattr(unembed, "weight", None)
-    if not isinstance(weight, Tensor) or weight.dim() != 2 or not weight.is_floating_point():
+    if not _has_matrix(unembed):
         raise InputError(
             f"this model's unembedding is a {type(unembed).__name__} without a plain weight matrix (wrapped or "
             "quantized), so it cannot be read: load the model with a plain one."
         )
-    return int(weight.shape[1])
+    return int(unembed.weight.shape[1])
+
+
+def _has_matrix(module: Any) -> bool:
+    weight = getattr(module, "weight", None)
+    return isinstance(weight, Tensor) and weight.dim() == 2 and weight.is_floating_point()
 
 
 def _is_plain(projection: Any, width: int) -> bool:
     """Whether a module is a matrix and a bias that can be read, and not a wrapped or packed one."""
-    weight = getattr(projection, "weight", None)
-    if not isinstance(weight, Tensor) or weight.dim() != 2 or not weight.is_floating_point():
-        return False
-    return int(weight.shape[1 if _is_conv1d(projection) else 0]) == width
+    return _has_matrix(projection) and int(projection.weight.shape[1 if _is_conv1d(projection) else 0]) == width
 
 
 def length_switch_of(config: Any) -> int | None:

@@ -1,9 +1,8 @@
-"""The anatomy of a model that TransformerLens already wraps, through its own hook points.
+"""The architecture of a model that TransformerLens already wraps, through its own hook points.
 
 Works for `TransformerBridge` (3.9 and 4), raw or in compatibility mode, and for `HookedTransformer`
-(3.9), folded or not. `hook_attn_out` and `hook_mlp_out` are the writes in all of them, sandwich norms
-included; where a block multiplies its writes (Granite) they never fire, and the sublayers' own outputs
-times that multiplier are.
+(3.9), folded or not. `hook_attn_out` and `hook_mlp_out` are what is added to the stream in all of them, sandwich
+norms included; where a block multiplies it (Granite) they never fire, and the sublayers' own outputs are read.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from .architecture import (
 from .huggingface import length_switch_of, linear_map
 from .norm import Norm, probe
 
-# HookedTransformer puts the norms of these behind the sublayers under the names of the ones before them.
+# HookedTransformer gives the post-norms of these the names of pre-norms.
 _POST_NORM_NAMED_PRE = ("Olmo2ForCausalLM", "Olmo3ForCausalLM")
 
 
@@ -39,7 +38,7 @@ def is_transformer_lens(x: Any) -> bool:
 
 
 def of_transformer_lens(model: Any) -> Architecture:
-    """The anatomy of a TransformerBridge or a HookedTransformer. Raises InputError for what cannot be decomposed."""
+    """The architecture of a bridge or a HookedTransformer. Raises InputError for what cannot be decomposed."""
     cfg, hooks = model.cfg, model.hook_dict
     adapter = getattr(model, "adapter", None)
     name = getattr(cfg, "architecture", None) or getattr(cfg, "original_architecture", None) or "this model"
@@ -55,12 +54,8 @@ def of_transformer_lens(model: Any) -> Architecture:
     if adapter is not None:
         scale = float(getattr(adapter.component_mapping["blocks"], "residual_contribution_scale", 1.0))
 
-    writes = []
-    for layer in range(cfg.n_layers):
-        for kind in ("attn", "mlp"):
-            write = _write(model, kind, layer, scale, dtype, device)
-            if write is not None:
-                writes.append(write)
+    kinds: tuple[Literal["attn", "mlp"], ...] = ("attn", "mlp")
+    sublayers = [_sublayer(model, k, layer, scale, dtype, device) for layer in range(cfg.n_layers) for k in kinds]
     # A HookedTransformer has the module and the hook even where its positions are rotary or ALiBi.
     standard = adapter is not None or cfg.positional_embedding_type == "standard"
     has_positions = standard and "hook_pos_embed" in hooks and getattr(model, "pos_embed", None) is not None
@@ -76,7 +71,7 @@ def of_transformer_lens(model: Any) -> Architecture:
         root=model,
         stream_in=_point(hooks, "blocks.0.hook_resid_pre"),
         pos_embed=_point(hooks, "hook_pos_embed") if has_positions else None,
-        sublayers=tuple(writes),
+        sublayers=tuple(sublayer for sublayer in sublayers if sublayer is not None),
         stream_out=_point(hooks, f"blocks.{cfg.n_layers - 1}.hook_resid_post"),
         blocks=tuple(_point(hooks, f"blocks.{layer}.hook_resid_pre") for layer in range(cfg.n_layers)),
         norm=norm,
@@ -98,39 +93,35 @@ def of_transformer_lens(model: Any) -> Architecture:
     )
 
 
-def _write(
+def _sublayer(
     model: Any, kind: Literal["attn", "mlp"], layer: int, scale: float, dtype: torch.dtype, device: torch.device
 ) -> Sublayer | None:
-    hooks, block, at = model.hook_dict, model.blocks[layer], f"blocks.{layer}"
-    written = f"{at}.hook_{kind}_out" if scale == 1.0 else f"{at}.{kind}.hook_out"
-    if written not in hooks or getattr(block, kind, None) is None:
+    hooks, block, name = model.hook_dict, model.blocks[layer], f"blocks.{layer}"
+    output = f"{name}.hook_{kind}_out" if scale == 1.0 else f"{name}.{kind}.hook_out"
+    module = getattr(block, kind, None)
+    if output not in hooks or module is None:
         return None
-    tap = _point(hooks, written)
-    sublayer = getattr(block, kind)
-    values = f"{at}.attn.hook_z" if kind == "attn" else f"{at}.mlp.hook_post"
-    output_map = _output_map(sublayer, kind)
-    if output_map is None or values not in hooks:
-        return Sublayer(kind, layer, tap, scale, uncut_reason=HIDDEN if kind == "attn" else MIXTURE)
-    post: Norm | None = None
-    post_point = None
+    values = f"{name}.attn.hook_z" if kind == "attn" else f"{name}.mlp.hook_post"
+    projection = _projection(module, kind)
+    if projection is None or values not in hooks:
+        reason = HIDDEN if kind == "attn" else MIXTURE
+        return Sublayer(kind, layer, _point(hooks, output), scale, uncut_reason=reason)
     post_name = _post_norm(model, block, kind)
-    if post_name is not None:
-        post = probe(getattr(block, post_name), model.cfg.d_model, dtype, device)
-        post_point = _point(hooks, f"{at}.{post_name}.hook_scale")
-    split = OutputMap(
-        count=model.cfg.n_heads if kind == "attn" else output_map[0].shape[0],
+    post = None if post_name is None else probe(getattr(block, post_name), model.cfg.d_model, dtype, device)
+    output_map = OutputMap(
+        count=model.cfg.n_heads if kind == "attn" else projection[0].shape[0],
         hook_point=_point(hooks, values),
-        projection=lambda: output_map,
-        bias=output_map[1] is not None or (post is not None and post.bias is not None),
+        projection=lambda: projection,
+        bias=projection[1] is not None or (post is not None and post.bias is not None),
         scale=scale,
         post=post,
-        post_hook_point=post_point,
+        post_hook_point=None if post is None else _point(hooks, f"{name}.{post_name}.hook_scale"),
     )
-    return Sublayer(kind, layer, tap, scale, split)
+    return Sublayer(kind, layer, _point(hooks, output), scale, output_map)
 
 
 def _post_norm(model: Any, block: Any, kind: str) -> str | None:
-    """The name of the norm behind a sublayer, None where there is none."""
+    """The name of the norm after a sublayer, None where there is none."""
     number = 1 if kind == "attn" else 2
     if getattr(model, "adapter", None) is not None:
         aliases = getattr(model.adapter.component_mapping["blocks"], "hook_aliases", None) or {}
@@ -141,7 +132,7 @@ def _post_norm(model: Any, block: Any, kind: str) -> str | None:
     return f"ln{number}_post" if getattr(block, f"ln{number}_post", None) is not None else None
 
 
-def _output_map(sublayer: Any, kind: str) -> tuple[Tensor, Tensor | None] | None:
+def _projection(sublayer: Any, kind: str) -> tuple[Tensor, Tensor | None] | None:
     """`[inputs, d]` weight and bias of a sublayer's output projection; None for a mixture of experts.
 
     A bridge's own `W_O` refuses where heads are not d_head wide (DeepSeek), so its module is asked first.
