@@ -1,4 +1,4 @@
-"""Direct logit contributions: the parts that sum to the logits."""
+"""Direct logit contributions: the components' terms, which sum to the logits."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .._checks import choice, whole_number
 from ..components import Component, Unit, component_columns, labels_of
 from ..components import positions as component_positions
 from ..errors import InputError
-from ..model import tokenization as reading
+from ..model import tokenization
 from ..model.load import load_model
 from ..model.reconstruction import ReconstructionError, check_reconstruction, locate_mismatch
 from ..results import Result
-from .passes import Source, open_source
-from .unembedding import Readout
+from .passes import prompt_passes
+from .unembedding import BatchContributions, OptionReadout
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,12 +26,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Contributions(Result):
-    """What every component adds to the logit of every option: Σ over components = logits (Eq. 3).
+    """Direct logit contributions u_i of every component to every option: Σ_i u_i = logits (Eq. 3).
 
     values
-        float64 `[example, component, option]`, in logits; rows in stream order.
-    components
-        The names of the rows.
+        float64 `[example, component, option]`, in logits; components in stream order.
     model_logits
         float64 `[example, option]`, what the model returns. It differs from `logits` by more than
         rounding only where the model caps its logits (`soft_cap`). From a cache: what the model's own
@@ -45,7 +43,7 @@ class Contributions(Result):
         component, divided by that of the whole stream (the last is 1).
     partial_junctions
         `[junction]`, True where the sum is one the stream never holds: an embedding whose positions are
-        still to be added, an attention beside which the MLP of a parallel block reads the same stream.
+        still to be added, an attention that is parallel to its MLP.
     identity_gap, absolute_gap
         max |Σ u_i − logits| / max Σ|u_i| over examples and options (MATHS 10), and the same in logits,
         both against the model's own logits (before a soft-cap) and for all components.
@@ -53,8 +51,6 @@ class Contributions(Result):
         False for a sub-ensemble made by `select`, whose `logits` are its own sum.
     soft_cap
         The value at which the model caps its logits, or None.
-    model, unit
-        The model's name and how finely it was cut.
     """
 
     values: Float[np.ndarray, "example component option"]
@@ -105,12 +101,9 @@ class Contributions(Result):
 
         Raises InputError where nothing is left. `c.select(kind="mlp", layer=range(4))`.
         """
-        keep = component_positions(
+        rows = component_positions(
             self.components, kind=kind, layer=layer, index=index, repeat=repeat, module=module, label=label
         )
-        return self._keep(keep)
-
-    def _keep(self, rows: list[int]) -> Contributions:
         if rows == list(range(len(self.components))):
             return self
         kept = tuple(self.components[i] for i in rows)
@@ -156,15 +149,13 @@ def contributions(
     tokens: Any = None,
     attention_mask: Any = None,
 ) -> Contributions:
-    """Take a model's logits apart into the direct contributions of its components (Eq. 2-3).
+    """Direct logit contributions of a model's components to the logits of answer options (Eq. 2-3).
 
-    u_i = W_U (gain · center(z_i)) / σ, with z_i what component i wrote to the residual stream and σ
-    the final norm's statistic of the whole stream; what the read-out adds by itself is `constant`, and
-    what a half-precision model loses at every addition is `rounding`.
-
-    A layer that runs several times in a pass has rows for every use (`L3@2.attn`). Where the stream passes the final
-    norm between the rounds of a loop, what was written before is z_i times gain / σ of each such norm, too, at
-    that norm's own statistic.
+    u_i = W_U (gain · center(z_i)) / σ, with z_i what component i adds to the final residual stream and σ the final
+    norm's statistic of the whole stream. `constant` is what the read-out adds by itself, `rounding` what a
+    half-precision model loses at every addition. A layer that runs several times has rows for every repeat
+    (`L3@2.attn`); where the stream passes the final norm between the rounds of a loop, each such norm multiplies what
+    was written before it by gain / σ, at its own statistic.
 
     model
         A `Model`, or anything `load_model` takes.
@@ -183,15 +174,14 @@ def contributions(
     components
         Labels or components to keep; None keeps all. All are computed either way, to check the sum.
     batch_tokens
-        The most padded tokens in one forward pass; None is what is fast on the model's device. It changes
-        speed, memory and last bits only.
+        The most padded tokens in one forward pass; None is what is fast on the model's device.
     top
         Keep only so many components: those whose contributions, centered over the options, are largest
         on average over examples. Costs a second pass; memory does not grow with the number of neurons.
     cache, tokens, attention_mask
         Instead of prompts: activations cached through TransformerLens (names: `Model.hook_names(unit)`),
-        the token ids `[row, token]` they belong to, and which of these are real. The cache is believed:
-        that it is of this model and these tokens is the caller's word.
+        the token ids `[row, token]` they belong to, and which of these are real. That the cache is of this
+        model and these tokens is not checked.
 
     Raises InputError for input that cannot be used, for weights that give no finite number, and for a
     model whose components do not sum to its logits.
@@ -213,22 +203,21 @@ def contributions(
         top = whole_number("top", top, 1)
     if top is not None and components is not None:
         raise InputError("top and components cannot be combined: both say which rows to keep.")
-    source = open_source(model, prompts, position, unit, batch_tokens, cache, tokens, attention_mask)
-    option_ids, option_texts = reading.options(model, options, len(source.ids))
-    keep = _wanted(components, model.architecture.components(unit))
-    readout = Readout(model.architecture, option_ids)
+    passes = prompt_passes(model, prompts, position, unit, batch_tokens, cache, tokens, attention_mask)
+    option_ids, option_texts = tokenization.options(model, options, len(passes.ids))
+    keep = _parse_components(components, model.architecture.components(unit))
+    readout = OptionReadout(model.architecture, option_ids)
     if top is not None:
-        keep = _largest(top, source, readout, option_ids)
+        keep = _largest(top, passes.read_out(readout, None))
 
-    parts = list(source.parts(readout, option_ids, keep))
+    parts = list(passes.read_out(readout, keep))
     names = parts[0].components
     if any(part.components != names for part in parts):
         raise InputError(
             f"{model.name} ran its layers a different number of times for different prompts, so they have no "
             "common components: give prompts that run alike, or one at a time."
         )
-    unknown = [c for c in keep or () if c not in names]
-    if unknown:
+    if unknown := [c for c in keep or () if c not in names]:
         raise InputError(
             f"components asks for {unknown[0].label}, but this run has no such row: a layer that is used once is "
             "L3.attn, the second use of a reused one L3@2.attn."
@@ -238,22 +227,27 @@ def contributions(
     def collect(name: str) -> np.ndarray:
         return np.concatenate([getattr(part, name) for part in parts])[order]
 
-    size = max(float(part.size.max()) for part in parts)
+    # Identity gap: how far the sum is from the model's own logits, relative to the components' size.
+    size = max(*(float(part.size.max()) for part in parts), np.finfo(float).tiny)
     absolute = max(float(np.abs(part.total - part.unembedded).max()) for part in parts)
-    relative = absolute / max(size, np.finfo(float).tiny)
-    unexplained = max(float(part.unexplained.max()) for part in parts) / max(size, np.finfo(float).tiny)
     stream_gap = collect("stream_gap")
-    split_gap, dtypes = max(part.split_gap for part in parts), (parts[0].dtype, parts[0].answer_dtype)
-    closure = ReconstructionError(split_gap, float(stream_gap.max()), relative, unexplained, *dtypes)
+    error = ReconstructionError(
+        split_gap=max(part.split_gap for part in parts),
+        stream_gap=float(stream_gap.max()),
+        readout_gap=absolute / size,
+        unexplained=max(float(part.unexplained.max()) for part in parts) / size,
+        dtype=parts[0].dtype,
+        answer_dtype=parts[0].answer_dtype,
+    )
     worst = int(stream_gap.argmax())
     check_reconstruction(
         model.name,
         unit,
-        closure,
+        error,
         lambda: (
             "the cached writes do not add up to the cached stream"
-            if source.cached is not None
-            else locate_mismatch(model.architecture, source.ids[worst][: source.at[worst] + 1])
+            if passes.cached is not None
+            else locate_mismatch(model.architecture, passes.ids[worst][: passes.at[worst] + 1])
         ),
     )
     return Contributions(
@@ -262,42 +256,38 @@ def contributions(
         model_logits=collect("logits"),
         option_ids=option_ids,
         options=option_texts,
-        token_ids=np.concatenate([np.array(row, dtype=np.int64) for row in source.ids]),
-        lengths=np.array([len(row) for row in source.ids], dtype=np.int64),
-        positions=source.at,
+        token_ids=np.concatenate([np.array(row, dtype=np.int64) for row in passes.ids]),
+        lengths=np.array([len(row) for row in passes.ids], dtype=np.int64),
+        positions=passes.at,
         junction_scale=collect("junction_scale"),
         junctions=parts[0].junctions,
         partial_junctions=parts[0].partial_junctions,
-        identity_gap=relative,
+        identity_gap=absolute / size,
         absolute_gap=absolute,
-        complete=len(names) == parts[0].members,
+        complete=len(names) == parts[0].count,
         soft_cap=model.architecture.soft_cap,
         model=model.name,
         unit=unit,
     )
 
 
-def _largest(
-    top: int, source: Source, readout: Readout, option_ids: Int[np.ndarray, "example option"]
-) -> set[Component]:
+def _largest(top: int, batches: Iterable[BatchContributions]) -> set[Component]:
     """The `top` components with the largest centered contributions on average over examples."""
     size: np.ndarray | float = 0.0
-    names: tuple[Component, ...] = ()
-    for part in source.parts(readout, option_ids, None):
+    for batch in batches:
         # One option has nothing to be centered against.
-        centered = part.values - (part.values.mean(2, keepdims=True) if part.values.shape[2] > 1 else 0.0)
+        centered = batch.values - (batch.values.mean(2, keepdims=True) if batch.values.shape[2] > 1 else 0.0)
         size = size + np.abs(centered).mean(2).sum(0)
-        names = part.components
-    return {names[i] for i in np.argsort(-np.asarray(size), kind="stable")[:top]}
+    return {batch.components[i] for i in np.argsort(-np.asarray(size), kind="stable")[:top]}
 
 
-def _wanted(components: Any, known: tuple[Component, ...]) -> set[Component] | None:
-    """The components to keep; a label of a component that does not exist is an error before the run."""
+def _parse_components(components: Any, known: tuple[Component, ...]) -> set[Component] | None:
+    """The components to keep. Raises InputError, before the run, for labels that this model cannot have."""
     if components is None:
         return None
-    given = list(components) if isinstance(components, Set) else components
-    wanted = {Component.parse(label) for label in labels_of("components", given)}
-    # A reused layer's uses are known only after a run, so only layer and kind are looked up here.
+    labels = labels_of("components", list(components) if isinstance(components, Set) else components)
+    wanted = {Component.parse(label) for label in labels}
+    # A reused layer's repeats are known only after a run, so only layer and kind are looked up here.
     if unknown := [c for c in wanted if replace(c, repeat=None) not in known]:
         raise InputError(f"components asks for {unknown[0].label}, which this model does not have at this unit.")
     return wanted

@@ -1,56 +1,49 @@
-"""One pass, all its positions, the whole vocabulary: every component's numbers, and no table of logits.
+"""Sums over the whole vocabulary for every component of a pass, without a table of logits (MATHS 9).
 
-What is asked of a component's logit vector u_i are inner products (with the next token, with the mean of
-all components, with the model's distribution) and its size. A sublayer answers with its write z_i, a
-head with the few values before its output map, a neuron with one number (MATHS 9).
+Of a component's logit vector u_i only inner products (with the next token, the mean of all components, the model's
+distribution) and its norm are needed. A sublayer gives them by its write z_i, a head by the few values before its output
+map, a neuron by one number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..components import Component, Unit
 from ..model.architecture import HALF, Architecture, OutputMap
 from ..model.batches import upcast
-from ..model.capture import Activations, SublayerOutput
-from ..model.looped import to_final_stream
-from .vocab_gram import Cut, Vocabulary, cut_of, sizes_of, through
+from ..model.capture import Activations
+from .stream_writes import Parts, StreamWalk, pull_back
+from .vocab_gram import CHUNK, PartGram, Vocabulary, part_gram, squared_norms
 
 # Numbers of one table (positions × rows × width, or positions × vocabulary) that are held at a time.
 NUMBERS = 16_000_000
 
 
-class Reader:
-    """A model's read-out to the whole vocabulary, worked out once for a unit and a precision."""
+class VocabularyReadout:
+    """A model's read-out to the whole vocabulary at one unit; `dtype` is the precision of products."""
 
-    def __init__(self, vocabulary: Vocabulary, unit: Unit, wide: torch.dtype) -> None:
-        self.architecture, self.unit, self.wide = vocabulary.architecture, unit, wide
+    def __init__(self, vocabulary: Vocabulary, unit: Unit, dtype: torch.dtype) -> None:
+        self.architecture, self.unit, self.dtype = vocabulary.architecture, unit, dtype
         self.vocabulary = vocabulary
-        self.cuts: dict[int, Cut] = {}
-        self.names: dict[tuple[int, int | None], list[Component]] = {}
+        self.walk = StreamWalk(vocabulary.architecture, unit)
+        self._grams: dict[int, PartGram] = {}
 
-    def cut(self, split: OutputMap) -> Cut:
-        """The cut of one write, made when it is first met."""
-        if id(split) not in self.cuts:
-            self.cuts[id(split)] = cut_of(split, self.vocabulary, self.wide)
-        return self.cuts[id(split)]
-
-    def components(self, firing: SublayerOutput, repeat: int | None) -> list[Component]:
-        """The names of a firing's columns; an MLP has thousands."""
-        key = (id(firing.sublayer), repeat)
-        if key not in self.names:
-            self.names[key] = firing.sublayer.components(self.unit, repeat)
-        return self.names[key]
+    def gram(self, output_map: OutputMap) -> PartGram:
+        """The moments of one write's parts, worked out when first needed."""
+        if id(output_map) not in self._grams:
+            self._grams[id(output_map)] = part_gram(output_map, self.vocabulary, self.dtype)
+        return self._grams[id(output_map)]
 
     @cached_property
     def width(self) -> int:
-        """How many components there are, every listed block used once: a pass tells more, and costs one."""
+        """How many components there are if every listed block runs once; only a pass could tell more."""
         blocks = [id(tap.module) for tap in self.architecture.blocks]
         return len(self.architecture.components(self.unit)) * len(blocks) // len(set(blocks))
 
@@ -62,52 +55,37 @@ class Reader:
 
 
 @dataclass(frozen=True, eq=False)
-class Piece:
-    """Some columns of a table: whole stream vectors, or the parts of one write, which stand side by side.
+class PartColumns:
+    """The columns of the heads or neurons of one write, next to one another, and that of their bias."""
 
-    z, columns
-        `[position, row, d]` and where the rows stand among the components.
-    firing, start, stop, rest
-        The write that is cut, where its parts stand, and the column of what none of them wrote.
-    scale
-        What the norm behind the sublayer divides by, `[position]`.
-    """
-
-    z: Tensor | None = None
-    columns: tuple[int, ...] = ()
-    firing: SublayerOutput | None = None
-    start: int = 0
-    stop: int = 0
-    rest: int | None = None
-    scale: Tensor | None = None
-
-    @property
-    def split(self) -> OutputMap:
-        """How the write is cut."""
-        assert self.firing is not None
-        assert self.firing.sublayer.output_map is not None
-        return self.firing.sublayer.output_map
-
-    @property
-    def values(self) -> Tensor:
-        """`[position, part, width]`, what lies before the output map."""
-        assert self.firing is not None
-        assert self.firing.values is not None
-        return self.firing.values.unflatten(1, (self.split.count, -1))
+    parts: Parts
+    columns: slice
+    bias: int | None
+    vector: Float[Tensor, "position d"]
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
-    """The components of some positions of a pass, ready to be asked.
+class ComponentTable:
+    """The components of some positions of a pass.
 
-    Answers are written into `out` tables `[position, component]`, which the caller provides; the column
-    of the constant, which is no stream vector, is left to the caller. `missing` `[position]` is what the
-    stream holds beyond all that was written, relative to the sum of the writes' sizes.
+    Sums are written into `out` tables `[position, component]`, which the caller provides; the column of the constant,
+    which is not a stream vector, is left to the caller.
+
+    whole, columns
+        `[position, row, d]`: what is not cut, and its columns.
+    cut
+        What is cut into parts.
+    sigma, final
+        The final norm's statistic `[position]` and the final stream `[position, d]`, in float64.
+    missing
+        `[position]`, what the stream holds beyond all that was written, relative to the sum of the writes' norms.
     """
 
-    reader: Reader
+    readout: VocabularyReadout
     components: tuple[Component, ...]
-    pieces: tuple[Piece, ...]
+    whole: Float[Tensor, "position row d"]
+    columns: tuple[int, ...]
+    cut: tuple[PartColumns, ...]
     sigma: Float[Tensor, " position"]
     final: Float[Tensor, "position d"]
     constant: int | None
@@ -115,223 +93,174 @@ class Table:
 
     def inner(self, queries: Sequence[Float[Tensor, "position d"]], out: Sequence[Tensor]) -> None:
         """z_i · query / σ of every component, a table for every query."""
-        asked = torch.stack([query / self.sigma[:, None] for query in queries], 1).to(self.reader.wide)
-        for piece in self.pieces:
-            if piece.z is not None:
-                found = piece.z @ asked.transpose(1, 2)
-                for number, table in enumerate(out):
-                    table[:, piece.columns] = found[:, :, number].to(table.dtype)
-                continue
-            split, values = piece.split, piece.values.to(asked.dtype)
-            here = asked if piece.scale is None else asked / piece.scale.to(asked)[:, None, None]
-            back = through(split, here.transpose(0, 1).flatten(0, 1), split.projection()[0])
-            for table, seen in zip(out, back.view(len(out), *values.shape), strict=True):
-                into = table[:, piece.start : piece.stop]
+        stacked = torch.stack([query / self.sigma[:, None] for query in queries], 1).to(self.readout.dtype)
+        # Parts first: they fill a new table side by side, and the first touch of its memory is what costs.
+        for block in self.cut:
+            parts, values = block.parts, block.parts.values.to(stacked.dtype)
+            scaled = stacked if parts.divisor is None else stacked / parts.divisor.to(stacked)[:, None, None]
+            back = pull_back(parts.output_map, scaled.transpose(0, 1).flatten(0, 1), stacked.dtype)
+            for table, product in zip(out, back.view(len(out), *values.shape), strict=True):
                 if values.shape[2] > 1:
-                    into.copy_(torch.mul(seen, values, out=seen).sum(2))
-                elif into.dtype == seen.dtype:
-                    torch.mul(seen[:, :, 0], values[:, :, 0], out=into)
-                else:
-                    into.copy_(seen[:, :, 0] * values[:, :, 0])
+                    table[:, block.columns] = torch.mul(product, values, out=product).sum(2)
+                else:  # for neurons, a copy costs as much as the arithmetic
+                    torch.mul(product[:, :, 0], values[:, :, 0], out=table[:, block.columns])
+        products = self.whole @ stacked.transpose(1, 2)
+        for number, table in enumerate(out):
+            table[:, self.columns] = products[:, :, number].to(table.dtype)
 
     def moments(
         self, means: Float[Tensor, "position component"], sizes: Float[Tensor, "position component"] | None = None
     ) -> None:
         """Each component's logit averaged over the vocabulary, and Σ_v of its squared distance from that."""
-        vocabulary = self.reader.vocabulary
-        for piece in self.pieces:
-            if piece.z is not None:
-                # In float64: what all ids have in common is large along some directions, and these cancel.
-                mean = piece.z.double() @ vocabulary.mean.to(piece.z.device) / self.sigma[:, None]
-                means[:, piece.columns] = mean.to(means.dtype)
-                if sizes is not None:
-                    size = sizes_of(vocabulary.root, piece.z.flatten(0, 1)).view(mean.shape)
-                    sizes[:, piece.columns] = (size / self.sigma[:, None].square()).to(sizes.dtype)
-                continue
-            cut, values, some = self.reader.cut(piece.split), self._scaled(piece), slice(piece.start, piece.stop)
+        vocabulary = self.readout.vocabulary
+        for block in self.cut:
+            gram, values = self.readout.gram(block.parts.output_map), self._scaled(block.parts)
             if values.shape[2] > 1:
-                mean = (piece.values.double() * cut.means.view(values.shape[1:])).sum(2)
-                means[:, some] = (mean / self._divisor(piece)[:, None]).to(means.dtype)
-                if sizes is None:
-                    continue
-                seen = torch.bmm(values.transpose(0, 1), cut.roots.transpose(1, 2))
-                sizes[:, some] = seen.square_().sum(2).T.to(sizes.dtype)
-            elif means.dtype == values.dtype and sizes is not None:
-                torch.mul(values[:, :, 0], cut.means.to(values.dtype), out=means[:, some])
-                torch.mul(values[:, :, 0], cut.roots[:, 0, 0], out=sizes[:, some]).square_()
-            else:
-                means[:, some] = values[:, :, 0] * cut.means
+                mean = (block.parts.values.double() * gram.means.view(values.shape[1:])).sum(2)
+                means[:, block.columns] = (mean / self._divisor(block.parts)[:, None]).to(means.dtype)
                 if sizes is not None:
-                    sizes[:, some] = (values[:, :, 0] * cut.roots[:, 0, 0]).square()
+                    roots = torch.bmm(values.transpose(0, 1), gram.roots.transpose(1, 2))
+                    sizes[:, block.columns] = roots.square_().sum(2).T.to(sizes.dtype)
+                continue
+            torch.mul(values[:, :, 0], gram.means.to(means.dtype), out=means[:, block.columns])
+            if sizes is not None:
+                torch.square(values[:, :, 0] * gram.roots[:, 0, 0], out=sizes[:, block.columns])
+        # In float64: what all ids have in common is large along some directions, and these cancel.
+        mean = self.whole.double() @ vocabulary.mean.to(self.whole.device) / self.sigma[:, None]
+        means[:, self.columns] = mean.to(means.dtype)
+        if sizes is not None:
+            size = squared_norms(vocabulary.root, self.whole.flatten(0, 1)).view(mean.shape)
+            sizes[:, self.columns] = (size / self.sigma[:, None].square()).to(sizes.dtype)
 
     def log_partitions(self, tau: float, out: Float[Tensor, "position component"]) -> None:
         """log Σ_v exp(τ (u_i(v) − its mean)), a few thousand ids at a time; the constant's too."""
+        dtype, scale = self.readout.dtype, (tau / self.sigma).to(self.readout.dtype)
         out.fill_(-torch.inf)
-        scale = (tau / self.sigma).to(self.reader.wide)
-        # For a few positions parts are cheaper as stream vectors than all ids behind every output map.
-        spread = {
-            id(piece): _spread(piece).to(self.reader.wide)
-            for piece in self.pieces
-            if piece.z is None and len(self.sigma) < piece.values.shape[2]
-        }
-        for _, rows, constant in self.reader.vocabulary.chunks(self.reader.wide):
-            for piece in self.pieces:
-                z = piece.z if piece.z is not None else spread.get(id(piece))
-                if z is not None:
-                    columns = list(piece.columns) or list(range(piece.start, piece.stop))
-                    found = self._whole(z, rows, scale)
-                else:
-                    split, values = piece.split, self._scaled(piece) * tau
-                    back = through(split, rows, split.projection()[0]).unflatten(1, (split.count, -1))
-                    logits = torch.bmm(values.transpose(0, 1), back.permute(1, 2, 0))
-                    found, columns = logits.logsumexp(2).T, list(range(piece.start, piece.stop))
-                out[:, columns] = torch.logaddexp(out[:, columns], found.double())
+
+        def add(columns: slice | Sequence[int], values: Tensor) -> None:
+            out[:, columns] = torch.logaddexp(out[:, columns], values.double())
+
+        # At fewer positions than values a part's stream vectors are cheaper than all ids before its output map.
+        spread = [len(self.sigma) < block.parts.values.shape[2] for block in self.cut]
+        blocks: list[tuple[slice | Sequence[int], Tensor]] = [(self.columns, self.whole)]
+        blocks += [(b.columns, b.parts.vectors().to(dtype)) for b, few in zip(self.cut, spread, strict=True) if few]
+        rest = [block for block, few in zip(self.cut, spread, strict=True) if not few]
+        for _, rows, constant in self.readout.vocabulary.chunks(dtype):
+            for columns, z in blocks:
+                step = max(1, NUMBERS // (z.shape[1] * len(rows)))
+                scaled = zip(z.split(step), scale.split(step), strict=True)
+                add(columns, torch.cat([((x * s[:, None, None]) @ rows.T).logsumexp(2) for x, s in scaled]))
+            for block in rest:
+                before = pull_back(block.parts.output_map, rows, rows.dtype)
+                before = before.unflatten(1, (block.parts.output_map.count, -1))
+                logits = torch.bmm((self._scaled(block.parts) * tau).transpose(0, 1), before.permute(1, 2, 0))
+                add(block.columns, logits.logsumexp(2).T)
             if self.constant is not None:
-                found = (tau * constant.double()).logsumexp(0)
-                out[:, self.constant] = torch.logaddexp(out[:, self.constant], found)
+                add([self.constant], (tau * constant.double()).logsumexp(0).expand(len(out), 1))
 
     def vectors(self, columns: Sequence[int]) -> Float[Tensor, "position column d"]:
-        """The stream vectors of some components, divided by σ; the constant's is zero."""
+        """The stream vectors of some components, divided by σ, in float64 on the CPU; the constant's is zero."""
         out = torch.zeros(len(self.sigma), len(columns), self.final.shape[1], dtype=torch.float64)
-        for piece in self.pieces:
-            where = {c: i for i, c in enumerate(piece.columns or range(piece.start, piece.stop))}
-            wanted = [(number, where[column]) for number, column in enumerate(columns) if column in where]
-            if not wanted:
-                continue
-            numbers, which = (list(places) for places in zip(*wanted, strict=True))
-            # All parts of a write together: one by one, hundreds of heads take seconds.
-            found = _spread(piece, which) if piece.z is None else piece.z[:, which].double()
-            out[:, numbers] = found.cpu()
+        blocks: list[tuple[Sequence[int], Callable[[list[int]], Tensor]]]
+        blocks = [(range(block.columns.start, block.columns.stop), block.parts.vectors) for block in self.cut]
+        blocks.append((self.columns, lambda rows: self.whole[:, rows].double()))
+        for own, vectors_of in blocks:
+            row_of = {column: row for row, column in enumerate(own)}
+            wanted = {number: row_of[column] for number, column in enumerate(columns) if column in row_of}
+            if wanted:  # all parts of a write together: one by one, hundreds of heads take seconds
+                out[:, list(wanted)] = vectors_of(list(wanted.values())).cpu()
         return out / self.sigma.cpu()[:, None, None]
 
-    def _whole(self, z: Tensor, rows: Tensor, scale: Tensor) -> Tensor:
-        """Log-sum-exps of whole rows over some ids, without a table of all positions."""
-        step = max(1, NUMBERS // (z.shape[1] * len(rows)))
-        blocks = []
-        for start in range(0, len(z), step):
-            some = slice(start, start + step)
-            blocks.append(((z[some] * scale[some, None, None]) @ rows.T).logsumexp(2))
-        return torch.cat(blocks)
+    def extreme_ids(
+        self, columns: Sequence[int], k: int
+    ) -> tuple[Int[Tensor, "position column rank"], Float[Tensor, "position column rank"]]:
+        """Ids and centered logits of the k largest, then the k smallest of some components, the extreme ones first.
 
-    def _scaled(self, piece: Piece) -> Float[Tensor, "position part width"]:
-        """A cut write's values with σ and what the norm behind the sublayer divides by taken out."""
-        return piece.values.to(self.reader.wide) / self._divisor(piece).to(self.reader.wide)[:, None, None]
+        Every chunk of the vocabulary is folded once for all rows. Of most chunks hardly a row holds one of its
+        extremes, as its largest and smallest number show; only these rows are sorted.
+        """
+        from tqdm.auto import tqdm
 
-    def _divisor(self, piece: Piece) -> Float[Tensor, " position"]:
-        """σ, times what the norm behind a cut write divides by."""
-        return self.sigma if piece.scale is None else self.sigma * piece.scale
+        device, vocabulary = self.final.device, self.readout.vocabulary
+        z = self.vectors(columns).to(device, self.readout.dtype)
+        rows = z.flatten(0, 1)
+        is_constant = torch.tensor([column == self.constant for column in columns], device=device)
+        is_constant = is_constant.expand(z.shape[:2]).flatten()
+        # The largest of the logits, and of the logits with their signs turned.
+        values = torch.full((2, len(rows), k), -torch.inf, dtype=z.dtype, device=device)
+        ids = torch.zeros(2, len(rows), k, dtype=torch.int64, device=device)
+        chunks, count = vocabulary.chunks(self.readout.dtype), -(-vocabulary.size // CHUNK)
+        for chunk, directions, constant in tqdm(chunks, "promoted tokens", count, unit="part", delay=2, leave=False):
+            step = max(1, NUMBERS // len(directions))
+            for start in range(0, len(rows), step):
+                block = slice(start, start + step)
+                logits = rows[block] @ directions.T
+                logits[is_constant[block]] = constant
+                smallest, largest = logits.aminmax(dim=1)
+                for sign, extreme in enumerate((largest, -smallest)):
+                    better = (extreme > values[sign, block, -1]).nonzero()[:, 0]
+                    new = (logits[better] if sign == 0 else -logits[better]).topk(min(k, logits.shape[1]), dim=1)
+                    better += start
+                    known = torch.cat([values[sign, better], new.values], 1)
+                    names = torch.cat([ids[sign, better], new.indices + chunk.start], 1)
+                    best = known.topk(k, dim=1)
+                    values[sign, better], ids[sign, better] = best.values, names.gather(1, best.indices)
+        shape = (*z.shape[:2], 2 * k)
+        return torch.cat([*ids], 1).view(shape), torch.cat([values[0], -values[1]], 1).view(shape)
+
+    def _scaled(self, parts: Parts) -> Float[Tensor, "position part width"]:
+        """Values divided by σ and by the statistic of the norm after the sublayer."""
+        dtype = self.readout.dtype
+        return parts.values.to(dtype) / self._divisor(parts).to(dtype)[:, None, None]
+
+    def _divisor(self, parts: Parts) -> Float[Tensor, " position"]:
+        return self.sigma if parts.divisor is None else self.sigma * parts.divisor
 
 
-def table_of(reader: Reader, done: Activations) -> Table:
-    """The components of a pass (some of its positions), by name."""
-    architecture, wide = reader.architecture, reader.wide
-    done = to_final_stream(done, architecture)
+def component_table(readout: VocabularyReadout, activations: Activations) -> ComponentTable:
+    """The components of a pass, or of some of its positions, by name."""
+    architecture, final = readout.architecture, activations.final.double()
     components: list[Component] = []
-    whole: list[Tensor] = []
-    columns: list[int] = []
-    pieces: list[Piece] = []
+    whole: dict[int, Tensor] = {}
+    cut: list[PartColumns] = []
+    written, size = torch.zeros_like(final), torch.zeros_like(final[:, 0])
 
     def add(component: Component, z: Tensor) -> None:
-        columns.append(len(components))
+        whole[len(components)] = z
         components.append(component)
-        whole.append(z)
 
-    add(Component("embed"), done.embed)
-    if done.pos_embed is not None:
-        add(Component("pos_embed"), done.pos_embed)
-    for firing, repeat in zip(done.sublayer_outputs, done.repeats, strict=True):
-        rows = reader.components(firing, repeat)
-        if firing.values is None:
-            add(rows[0], firing.output)
+    for write in readout.walk.writes(activations):
+        written += write.vector
+        size += write.vector.norm(dim=1)
+        if write.parts is None:
+            add(write.components[0], write.vector)
             continue
-        split = firing.sublayer.output_map
-        assert split is not None
-        scale = _statistic(firing)
-        start, stop = len(components), len(components) + split.count
-        components += rows[: split.count]
-        rest = stop if len(rows) > split.count else None
-        pieces.append(Piece(firing=firing, start=start, stop=stop, rest=rest, scale=scale))
-        if rest is not None:
-            add(rows[-1], _rest(split, scale, firing.output))
-    constant = None
-    if architecture.constant:
-        constant = len(components)
-        components.append(Component("constant"))
-    final = done.final.double()
-    written, size = torch.zeros_like(final), torch.zeros_like(final[:, 0])
-    embeddings = [done.embed] if done.pos_embed is None else [done.embed, done.pos_embed]
-    for x in (*embeddings, *(firing.output for firing in done.sublayer_outputs)):
-        written += x
-        size += x.norm(dim=1)
+        start, stop = len(components), len(components) + write.parts.output_map.count
+        components += write.components[: stop - start]
+        bias = stop if len(write.components) > stop - start else None
+        cut.append(PartColumns(write.parts, slice(start, stop), bias, write.vector))
+        if bias is not None:
+            add(write.components[-1], write.parts.bias())
+    constant = len(components) if architecture.constant else None
+    components += [Component("constant")] * architecture.constant
     missing = (final - written).norm(dim=1) / size.clamp_min(1e-300)
-    if done.dtype in HALF:
+    if activations.dtype in HALF:
         # What half precision lost at every addition, so that the parts still sum to the whole.
         missing = torch.zeros_like(missing)
-        parts = torch.stack(whole, 1).double().sum(1)
-        for piece in pieces:
-            assert piece.firing is not None
-            parts += _together(piece.firing, piece.scale)
-        add(Component("rounding"), final - parts)
-    z = torch.stack([x.to(wide) for x in whole], 1)
+        total = torch.stack([*whole.values()], 1).double().sum(1)
+        for block in cut:
+            total += block.parts.total()
+        add(Component("rounding"), final - total)
+    z = torch.stack([x.to(readout.dtype) for x in whole.values()], 1)
     sigma = architecture.norm.statistic(final)
-    # Scattered columns last: parts fill a new table side by side, and the first touch is what costs.
-    return Table(reader, tuple(components), (*pieces, Piece(z, tuple(columns))), sigma, final, constant, missing)
+    return ComponentTable(readout, tuple(components), z, tuple(whole), tuple(cut), sigma, final, constant, missing)
 
 
-def _statistic(firing: SublayerOutput) -> Tensor | None:
-    """What the norm behind a sublayer divides by, `[position]`."""
-    split = firing.sublayer.output_map
-    if split is None or split.post is None:
-        return None
-    assert firing.post is not None
-    return split.post.divisor(firing.post)
-
-
-def _rest(split: OutputMap, scale: Tensor | None, like: Tensor) -> Tensor:
-    """The stream vector that no part wrote: the output map's bias, and that of the norm behind it."""
-    _, bias = split.projection()
-    rest = torch.zeros_like(like, dtype=torch.float64)
-    if bias is not None:
-        rest = rest + _behind(split, bias.to(like.device).double().expand_as(rest), scale)
-    if split.post is not None and split.post.bias is not None:
-        rest = rest + split.post.bias.to(like.device) * split.scale
-    return rest
-
-
-def _behind(split: OutputMap, x: Tensor, scale: Tensor | None) -> Tensor:
-    """What the norm behind an output map makes of a summand of its input, without its bias."""
-    x = x * split.scale
-    if split.post is None:
-        return x
-    if split.post.centered:
-        x = x - x.mean(-1, keepdim=True)
-    assert scale is not None
-    return x * split.post.gain.to(x.device) / scale[:, None]
-
-
-def _together(firing: SublayerOutput, scale: Tensor | None) -> Float[Tensor, "position d"]:
-    """The stream vector of all parts of a write together; float64."""
-    split = firing.sublayer.output_map
-    assert split is not None
-    assert firing.values is not None
-    weight, _ = split.projection()
-    values = firing.values.double()
-    return _behind(split, values @ weight.to(values.device).double(), scale)
-
-
-def _spread(piece: Piece, which: list[int] | slice = slice(None)) -> Float[Tensor, "position part d"]:
-    """The stream vectors of some parts of a write, all without `which`; float64."""
-    weight, _ = piece.split.projection()
-    values = piece.values[:, which].double().transpose(0, 1)
-    maps = weight.to(values.device).unflatten(0, (piece.split.count, -1))[which].double()
-    return _behind(piece.split, torch.bmm(values, maps), piece.scale).transpose(0, 1)
-
-
-def answers(architecture: Architecture, final: Float[Tensor, "position d"]) -> tuple[Tensor, Tensor]:
-    """(what the unembedding returns, the logits) for some final streams, by the model's own modules.
+def model_logits(architecture: Architecture, final: Float[Tensor, "position d"]) -> tuple[Tensor, Tensor]:
+    """(the unembedding's output, the logits) for some final streams, by the model's own modules.
 
     Called past their hooks, which are the user's and have seen the pass already.
     """
     normed = architecture.norm_module.forward(final.to(architecture.dtype)[:, None])
-    said = architecture.unembed.forward(normed)
-    return upcast(said[:, 0]).to(final.device), upcast(architecture.transform(said)[:, 0]).to(final.device)
+    unembedded = architecture.unembed.forward(normed)
+    return upcast(unembedded[:, 0]).to(final.device), upcast(architecture.transform(unembedded)[:, 0]).to(final.device)

@@ -1,4 +1,4 @@
-"""Where passes come from: prompts or a cache."""
+"""The forward passes that contributions are read from: of prompts, or cached before."""
 
 from __future__ import annotations
 
@@ -12,31 +12,47 @@ from jaxtyping import Int
 
 from ..components import Component, Unit
 from ..errors import InputError
-from ..model import activation_cache as caching
-from ..model import tokenization as reading
+from ..model import activation_cache, tokenization
 from ..model.batches import batches, inference_mode_for, pad
 from ..model.capture import Activations
 from ..model.forward_pass import run
 from ..model.load import Model
-from .unembedding import Part, Readout, read_out
+from .stream_writes import StreamWalk
+from .unembedding import BatchContributions, OptionReadout, read_out
 
-# Behind a pass, rows are worked on together until they make this many numbers (4 MiB in float64):
-# it bounds what short prompts with many components and options would otherwise need.
+# After a pass, rows are read out together until they make this many numbers (4 MiB in float64): it bounds the memory
+# of short prompts with many components and options.
 NUMBERS = 500_000
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
-    """Passes, from prompts or from a cache; can be gone through more than once."""
+class PromptPasses:
+    """Passes over prompts `ids`, read at the positions `at`, or one cached pass; can be repeated."""
 
     model: Model
     unit: Unit
     ids: list[tuple[int, ...]]
     at: Int[np.ndarray, " example"]
     batch_tokens: int
-    cached: Activations | None
+    cached: Activations | None = None
 
-    def passes(self) -> Iterator[tuple[list[int], Activations]]:
+    def read_out(self, readout: OptionReadout, keep: Set[Component] | None) -> Iterator[BatchContributions]:
+        """The contributions of some rows at a time; `keep` None keeps all components."""
+        from tqdm.auto import tqdm
+
+        architecture, walk = self.model.architecture, StreamWalk(self.model.architecture, self.unit)
+        per_row = readout.option_ids.shape[1] * len(architecture.components(self.unit))
+        step = max(1, NUMBERS // (per_row + len(architecture.sublayers) * architecture.norm.gain.numel()))
+        progress = tqdm(total=len(self.ids), desc=self.model.name, unit="prompt", delay=2, leave=False)
+        with inference_mode_for(architecture), progress:
+            for rows, activations in self._passes():
+                for start in range(0, len(rows), step):
+                    some = slice(start, start + step)
+                    yield read_out(walk, readout, activations.rows(some), np.array(rows[some]), keep)
+                del activations  # or it would be held during the next pass
+                progress.update(len(rows))
+
+    def _passes(self) -> Iterator[tuple[list[int], Activations]]:
         """Row numbers and their pass, batch after batch."""
         if self.cached is not None:
             yield list(range(len(self.ids))), self.cached
@@ -46,30 +62,8 @@ class Source:
             tokens, mask = pad([self.ids[row] for row in rows])
             yield rows, run(self.model.architecture, tokens, mask, torch.as_tensor(self.at[rows]), self.unit)
 
-    def parts(
-        self, readout: Readout, option_ids: Int[np.ndarray, "example option"], keep: Set[Component] | None
-    ) -> Iterator[Part]:
-        """The passes taken apart, some rows at a time; `keep` None keeps all components."""
-        from tqdm.auto import tqdm
 
-        architecture = self.model.architecture
-        numbers = (
-            option_ids.shape[1] * len(architecture.components(self.unit))
-            + len(architecture.sublayers) * architecture.norm.gain.numel()
-        )
-        step = max(1, NUMBERS // numbers)
-        progress = tqdm(total=len(self.ids), desc=self.model.name, unit="prompt", delay=2, leave=False)
-        with inference_mode_for(architecture), progress:
-            for rows, done in self.passes():
-                for start in range(0, len(rows), step):
-                    some = slice(start, start + step)
-                    chosen = np.array(rows[some])
-                    yield read_out(architecture, readout, done.rows(some), chosen, option_ids, self.unit, keep)
-                del done  # or it would lie beside the next pass
-                progress.update(len(rows))
-
-
-def open_source(
+def prompt_passes(
     model: Model,
     prompts: Any,
     position: Any,
@@ -78,19 +72,20 @@ def open_source(
     cache: Any,
     tokens: Any,
     attention_mask: Any,
-) -> Source:
-    """The source a user's arguments describe. Raises InputError where they describe none, or two."""
+) -> PromptPasses:
+    """The passes that a user's arguments describe. Raises InputError where they describe none, or two."""
+    if cache is not None:
+        if prompts is not None:
+            raise InputError("give either prompts or a cache with its tokens, not both.")
+        grid, mask = activation_cache.tokens_and_mask(tokens, attention_mask)
+        prompts = [row[real.bool()].tolist() for row, real in zip(grid, mask, strict=True)]
+    elif tokens is not None or attention_mask is not None:
+        raise InputError("tokens and attention_mask belong to a cache: give prompts alone, or cache= with tokens=.")
+    elif prompts is None:
+        raise InputError("there are no prompts: give at least one text or list of token ids.")
+    ids = tokenization.encode(model, prompts)
+    at = tokenization.positions(position, [len(row) for row in ids])
     if cache is None:
-        if tokens is not None or attention_mask is not None:
-            raise InputError("tokens and attention_mask belong to a cache: give prompts alone, or cache= with tokens=.")
-        if prompts is None:
-            raise InputError("there are no prompts: give at least one text or list of token ids.")
-        ids = reading.encode(model, prompts)
-        return Source(model, unit, ids, reading.positions(position, [len(row) for row in ids]), batch_tokens, None)
-    if prompts is not None:
-        raise InputError("give either prompts or a cache with its tokens, not both.")
-    grid, mask = caching.tokens_and_mask(tokens, attention_mask)
-    ids = reading.encode(model, [row[real.bool()].tolist() for row, real in zip(grid, mask, strict=True)])
-    at = reading.positions(position, [len(row) for row in ids])
+        return PromptPasses(model, unit, ids, at, batch_tokens)
     column = mask.argmax(1).cpu() + torch.as_tensor(at)
-    return Source(model, unit, ids, at, batch_tokens, caching.read(model, cache, grid, column, unit))
+    return PromptPasses(model, unit, ids, at, batch_tokens, activation_cache.read(model, cache, grid, column, unit))

@@ -102,16 +102,16 @@ def center(x):
 @pytest.mark.parametrize("unit", ["sublayer", "head", "neuron"])
 def test_equals_the_logits_form_on_smollm2(smol, unit):
     """49152 ids: bias, diversity and net to 1e-5, from the same pass, logits formed in float64."""
-    from layerdiv_tl.attribution.full_vocab import table_of
+    from layerdiv_tl.attribution.full_vocab import component_table
     from layerdiv_tl.model.batches import inference_mode_for, pad
-    from layerdiv_tl.model.forward_pass import run_all_positions
+from layerdiv_tl.model.forward_pass import run_all_positions
 
     ids = smol.tokenizer("The capital of France is Paris, and the capital of Italy is")["input_ids"]
     p = ld.profile(smol, ids, unit)
     root, at = smol.architecture.root, [3, len(ids) - 2]
     with inference_mode_for(smol.architecture):
         done = run_all_positions(smol.architecture, *pad([ids]), unit)
-        table = table_of(smol.cache[unit, "float32"], done.at_positions(torch.tensor(at)))
+        table = component_table(smol.cache[unit, "float32"], done.at_positions(torch.tensor(at)))
         count = len(p.components)
         chosen = list(range(0, count, 1 if unit != "neuron" else 97))
         z = table.vectors(chosen)

@@ -244,13 +244,13 @@ def test_promoted_tokens_are_the_profile_s():
 def hostile_profile():
     """A profile whose tokens are HTML, and whose model promotes HTML."""
     p = ld.profile(llama(), IDS)
-    look = p.look
+    look = p.token_lookup
 
     def evil(*arguments):
         frame = look(*arguments)
         return frame.assign(token=[HOSTILE[i % len(HOSTILE)] for i in range(len(frame))])
 
-    return dataclasses.replace(p, tokens=tuple(HOSTILE[i % len(HOSTILE)] for i in range(len(IDS))), look=evil)
+    return dataclasses.replace(p, tokens=tuple(HOSTILE[i % len(HOSTILE)] for i in range(len(IDS))), token_lookup=evil)
 
 
 def every_block():

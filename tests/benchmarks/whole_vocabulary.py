@@ -18,7 +18,7 @@ from contributions import ratio
 from torch import nn
 
 import layerdiv_tl as ld
-from layerdiv_tl.attribution.full_vocab import table_of
+from layerdiv_tl.attribution.full_vocab import component_table
 from layerdiv_tl.attribution.vocab_gram import vocabulary_of
 from layerdiv_tl.model.batches import inference_mode_for, pad
 from layerdiv_tl.model.forward_pass import run_all_positions
@@ -32,8 +32,8 @@ def logits_form(model: ld.Model, ids: list[int]) -> None:
         tokens, mask = pad([ids])
         done = run_all_positions(architecture, tokens, mask)
         for start in range(0, len(ids), 64):
-            table = table_of(reader, done.at_positions(slice(start, start + 64)))
-            z = table.pieces[-1].z / table.sigma[:, None, None].float()
+            table = component_table(reader, done.at_positions(slice(start, start + 64)))
+            z = table.whole / table.sigma[:, None, None].float()
             size = torch.zeros(z.shape[:2])
             cross, mean = torch.zeros_like(size), torch.zeros_like(size)
             for _, rows, _ in reader.vocabulary.chunks(torch.float32):
@@ -110,7 +110,7 @@ def sums_alone(model: ld.Model, ids: list[int]) -> float:
         done = run_all_positions(architecture, tokens, mask)
         for _ in range(5):
             start = time.perf_counter()
-            table = table_of(reader, done)
+            table = component_table(reader, done)
             out = [torch.empty(len(ids), len(table.components), dtype=torch.float64) for _ in range(4)]
             table.moments(out[0], out[1])
             table.inner([table.final, table.final], out[2:])

@@ -1,0 +1,261 @@
+"""The passes of a whole-vocabulary profile: windows of texts in batches, their terms, and the checks of both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from .._checks import choice, shown, whole_number
+from ..components import Component, Unit
+from ..ensemble.validation import factor
+from ..errors import InputError
+from ..model import tokenization
+from ..model.batches import batches, inference_mode_for, pad
+from ..model.capture import Activations
+from ..model.forward_pass import run_all_positions
+from ..model.load import Model, load_model
+from ..model.reconstruction import TOLERANCE, ReconstructionError, check_reconstruction, locate_mismatch
+from .full_vocab import VocabularyReadout, model_logits
+from .profile_results import CrossEntropyProfile, Profile, SquaredProfile
+from .profile_terms import LargestGaps, fill_terms
+from .vocab_gram import vocabulary_of
+
+Loss = Literal["squared", "cross_entropy"]
+PRECISIONS = {"float32": torch.float32, "float64": torch.float64}
+
+
+@dataclass(frozen=True, eq=False)
+class ProfileSettings:
+    """The arguments of a profile, checked."""
+
+    model: Model
+    loss: Loss
+    tau: float | None
+    window: int
+    stride: int
+    batch_tokens: int
+    readout: VocabularyReadout
+
+    def tau_of(self, members: int) -> float:
+        """τ as used: |L| by default."""
+        return float(members) if self.tau is None else float(self.tau)
+
+    def result(self, **fields: Any) -> Profile:
+        """A profile of these fields."""
+        fields |= {"vocabulary": self.readout.vocabulary.size, "window": self.window, "stride": self.stride}
+        fields |= {"model": self.model.name, "unit": self.readout.unit, "soft_cap": self.model.architecture.soft_cap}
+        if self.loss == "cross_entropy":
+            return CrossEntropyProfile(tau=self.tau_of(len(fields["components"])), **fields)
+        return SquaredProfile(**{"agreements": None} | fields)
+
+
+def profile_settings(
+    model: Any, unit: Unit, loss: Loss, tau: Any, window: Any, stride: Any, precision: Any, batch_tokens: Any
+) -> ProfileSettings:
+    """The arguments of `profile` and `corpus_profile`. Raises InputError for those that cannot be used."""
+    model = load_model(model)
+    choice("unit", unit, get_args(Unit))
+    choice("loss", loss, get_args(Loss))
+    if loss == "cross_entropy" and unit == "neuron":
+        raise InputError(
+            "the cross-entropy of every neuron would need all their logits, which are too many: use loss='squared', "
+            "or unit='sublayer' or 'head'."
+        )
+    if tau is not None and loss == "squared":
+        raise InputError(f"tau={shown(tau)} belongs to loss='cross_entropy': the squared error has none.")
+    choice("precision", precision, PRECISIONS)
+    # No more than the model can read; and windows that lie apart would leave out tokens.
+    window = (model.context or 2048) if window is None else whole_number("window", window, 1, model.context)
+    stride = max(1, window // 2) if stride is None else whole_number("stride", stride, 1, window)
+    readout = vocabulary_readout(model, unit, precision)
+    return ProfileSettings(model, loss, factor(tau), window, stride, model.checked_batch_tokens(batch_tokens), readout)
+
+
+def vocabulary_readout(model: Model, unit: Unit, precision: str) -> VocabularyReadout:
+    """The read-out of a model, which it keeps for as long as its weights are the same."""
+    roots = [model.architecture.root, getattr(model.architecture.root, "original_model", None)]
+    weights = tuple(
+        (parameter.data_ptr(), 0 if parameter.is_inference() else parameter._version)
+        for root in roots
+        if root is not None
+        for parameter in root.parameters()
+    )
+    if model.cache.get("weights") != weights:
+        model.cache.clear()
+        model.cache["weights"] = weights
+    if (unit, precision) not in model.cache:
+        model.architecture.components(unit)  # refuses a unit that this model does not have
+        with inference_mode_for(model.architecture):
+            if precision not in model.cache:
+                model.cache[precision] = vocabulary_of(model.architecture, PRECISIONS[precision])
+            model.cache[unit, precision] = VocabularyReadout(model.cache[precision], unit, PRECISIONS[precision])
+    return model.cache[unit, precision]
+
+
+def encode_texts(settings: ProfileSettings, texts: Any) -> list[tuple[int, ...]]:
+    """Token ids of each text. Raises InputError for ids that have no logit, as next tokens."""
+    ids = tokenization.encode(settings.model, texts, any_length=True)
+    outputs = settings.readout.vocabulary.size
+    if any(token >= outputs for row in ids for token in row[1:]):
+        raise InputError(
+            f"{settings.model.name} takes ids that it cannot answer with (it has {outputs} answers): as next tokens "
+            "these have no logit."
+        )
+    return ids
+
+
+@dataclass(frozen=True)
+class Window:
+    """Tokens start to stop of a text, of which those from `first` on are measured here."""
+
+    document: int
+    start: int
+    stop: int
+    first: int
+
+
+def windows_of(settings: ProfileSettings, ids: Sequence[Sequence[int]]) -> Iterator[Window]:
+    """Each token of each text in the first window that holds it."""
+    for document, row in enumerate(ids):
+        start, done = 0, 0
+        while done < len(row):
+            stop = min(start + settings.window, len(row))
+            yield Window(document, start, stop, done)
+            start, done = start + settings.stride, stop
+
+
+class ColumnStore:
+    """Tables `[position, component]` and columns `[position]` of a result, filled some positions at a time.
+
+    Where a block's positions are neighbors it writes straight into them: for neurons, copies cost as much as the
+    arithmetic.
+    """
+
+    def __init__(self, count: int, dtype: torch.dtype = torch.float64) -> None:
+        self.count, self.dtype = count, dtype
+        self._tables: dict[str, Tensor] = {}
+        self._waiting: list[tuple[str, Tensor, Tensor]] = []
+
+    def view(self, name: str, width: int | None, positions: Tensor, device: torch.device) -> Tensor:
+        """Where to write some positions of a table, or with width None of a column."""
+        if name not in self._tables:
+            shape, dtype = ((self.count,), torch.float64) if width is None else ((self.count, width), self.dtype)
+            # By torch, not numpy: numpy asks for huge pages, whose first touch costs up to ten times as much.
+            self._tables[name] = torch.empty(shape, dtype=dtype)
+        table = self._tables[name]
+        if device.type == "cpu" and bool((positions.diff() == 1).all()):
+            return table[int(positions[0]) : int(positions[-1]) + 1]
+        apart = torch.empty(len(positions), *table.shape[1:], dtype=table.dtype, device=device)
+        self._waiting.append((name, positions, apart))
+        return apart
+
+    def settle(self) -> None:
+        """Copy what was written apart to its positions."""
+        for name, positions, apart in self._waiting:
+            self._tables[name][positions] = apart.cpu()
+        self._waiting.clear()
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All tables and columns by name."""
+        return {name: table.numpy() for name, table in self._tables.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Some measured positions: the texts they are of, and where their columns are."""
+
+    components: tuple[Component, ...]
+    documents: Int[np.ndarray, " position"]
+    store: ColumnStore
+
+
+def profile_blocks(
+    settings: ProfileSettings,
+    ids: Sequence[Sequence[int]],
+    gaps: LargestGaps,
+    store: ColumnStore | None = None,
+    dense: Float[np.ndarray, "position vocabulary"] | None = None,
+) -> Iterator[Block]:
+    """The terms of all positions of some texts, some at a time; without a store every block has its own.
+
+    Raises InputError where the components do not sum to the logits.
+    """
+    from tqdm.auto import tqdm
+
+    architecture, readout = settings.model.architecture, settings.readout
+    tau = settings.tau_of if settings.loss == "cross_entropy" else None
+    windows, starts = list(windows_of(settings, ids)), np.cumsum([0] + [len(row) for row in ids])
+    total = None if store is None else store.count
+    progress = tqdm(total=total, desc=settings.model.name, unit="token", delay=2, leave=False, disable=total is None)
+    with inference_mode_for(architecture), progress:
+        for rows in batches([w.stop - w.start for w in windows], settings.batch_tokens, architecture.length_switch):
+            batch = [windows[row] for row in rows]
+            tokens, mask = pad([ids[w.document][w.start : w.stop] for w in batch])
+            activations = run_all_positions(architecture, tokens, mask, readout.unit)
+            # The model's own logits at the last tokens against those that its norm and unembedding give.
+            ends = (mask.sum(1).cumsum(0) - 1).to(activations.final.device)
+            gaps.add("unexplained", (model_logits(architecture, activations.final[ends])[1] - activations.logits).abs())
+            documents = np.concatenate([np.full(w.stop - w.start, w.document) for w in batch])
+            positions = np.concatenate([np.arange(w.start, w.stop) for w in batch])
+            measured = np.flatnonzero(np.concatenate([np.arange(w.start, w.stop) >= w.first for w in batch]))
+            for start in range(0, len(measured), readout.step):
+                some = measured[start : start + readout.step]
+                texts, places = documents[some], starts[documents[some]] + positions[some]
+                following = [(*ids[d][p + 1 : p + 2], -1)[0] for d, p in zip(texts, positions[some], strict=True)]
+                block_store = ColumnStore(len(some)) if store is None else store
+                at = torch.arange(len(some)) if store is None else torch.as_tensor(places)
+                part = activations.at_positions(_as_slice(some))
+                components = fill_terms(
+                    readout,
+                    part,
+                    np.array(following),
+                    None if dense is None else dense[places],
+                    tau,
+                    gaps,
+                    lambda name, width, to=block_store, at=at: to.view(name, width, at, activations.final.device),
+                )
+                block_store.settle()
+                yield Block(components, texts, block_store)
+                progress.update(len(some))
+            _check_gaps(settings, activations, gaps, ids[batch[0].document][batch[0].start : batch[0].stop])
+            del activations, part  # or they would be held during the next pass
+
+
+def same_components(
+    settings: ProfileSettings, known: tuple[Component, ...], block: tuple[Component, ...]
+) -> tuple[Component, ...]:
+    """The components of a block. Raises InputError where others are known already."""
+    if known and block != known:
+        raise InputError(
+            f"{settings.model.name} ran its layers a different number of times for different texts, so they have no "
+            "common components: give texts that run alike, or one at a time."
+        )
+    return block
+
+
+def _as_slice(rows: np.ndarray) -> slice | Tensor:
+    """Neighboring rows as a slice, which copies nothing; rows are given in order."""
+    first, last = int(rows[0]), int(rows[-1])
+    return slice(first, last + 1) if last - first + 1 == len(rows) else torch.as_tensor(rows)
+
+
+def _check_gaps(settings: ProfileSettings, activations: Activations, gaps: LargestGaps, ids: Sequence[int]) -> None:
+    """Refuse a model whose components do not sum to its logits, or whose vocabulary's sums are of other weights."""
+    dtypes = (activations.dtype, activations.answer_dtype)
+    error = ReconstructionError(gaps.split, gaps.stream, gaps.relative, gaps.unexplained / gaps.size, *dtypes)
+    check_reconstruction(
+        settings.model.name, settings.readout.unit, error, lambda: locate_mismatch(settings.model.architecture, ids)
+    )
+    tolerance = max(*(TOLERANCE.get(dtype, 1e-4) for dtype in dtypes), 2e-4)
+    if not gaps.sums <= tolerance:
+        raise InputError(
+            f"{settings.model.name}: the moments of its unembedding are {gaps.sums:.1e} off its own logits, where "
+            f"rounding explains {tolerance:.0e}: its weights were changed in a way that leaves no trace, or products "
+            "run in a reduced precision (TF32): load it again, or set torch.set_float32_matmul_precision('highest')."
+        )

@@ -1,0 +1,149 @@
+"""The walk from a pass to named components, which every read-out shares (Eq. 2-3).
+
+A pass holds what each embedding and sublayer wrote to the final residual stream, z = Σ z_i. A write is one component, or
+is cut into heads or neurons with values x before the output map W: z = scale · (Σ x_part W_part + b). A norm between the
+map and the stream is linear at its own statistic: gain · center(·) / divisor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..components import Component, Unit
+from ..errors import InputError
+from ..model.architecture import Architecture, OutputMap
+from ..model.capture import Activations, SublayerOutput
+from ..model.looped import to_final_stream
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """The heads or neurons of one write.
+
+    values
+        `[position, part, width]`, the input of the output map.
+    divisor
+        `[position]`, the statistic of the norm after the map; None where there is none.
+    """
+
+    output_map: OutputMap
+    values: Float[Tensor, "position part width"]
+    divisor: Float[Tensor, " position"] | None
+
+    def vectors(self, which: list[int] | slice = slice(None)) -> Float[Tensor, "position part d"]:
+        """The stream vectors of some parts, in float64."""
+        weight, _ = self.output_map.projection()
+        values = self.values[:, which].double().transpose(0, 1)
+        maps = weight.to(values.device).unflatten(0, (self.output_map.count, -1))[which].double()
+        return self._to_stream(torch.bmm(values, maps)).transpose(0, 1)
+
+    def total(self) -> Float[Tensor, "position d"]:
+        """The sum of all parts' stream vectors, in float64."""
+        weight, _ = self.output_map.projection()
+        values = self.values.flatten(1).double()
+        return self._to_stream(values @ weight.to(values.device).double())
+
+    def bias(self) -> Float[Tensor, "position d"]:
+        """The stream vector that no part wrote, in float64: the bias of the output map and of the norm after it."""
+        weight, bias = self.output_map.projection()
+        post, device = self.output_map.post, self.values.device
+        total = torch.zeros(len(self.values), weight.shape[1], dtype=torch.float64, device=device)
+        if bias is not None:
+            total = total + self._to_stream(bias.to(device).double().expand_as(total))
+        if post is not None and post.bias is not None:
+            total = total + post.bias.to(device) * self.output_map.scale
+        return total
+
+    def _to_stream(self, x: Float[Tensor, "... position d"]) -> Float[Tensor, "... position d"]:
+        """An output of the map as it stands in the stream, without the norm's bias."""
+        x, post = x * self.output_map.scale, self.output_map.post
+        if post is None:
+            return x
+        assert self.divisor is not None
+        x = x - x.mean(-1, keepdim=True) if post.centered else x
+        return x * post.gain.to(x.device) / self.divisor[:, None]
+
+
+@dataclass(frozen=True, eq=False)
+class StreamWrite:
+    """What one embedding or sublayer adds to the final residual stream.
+
+    junction
+        The whole embedding or sublayer, which closes a junction.
+    components
+        Its rows: itself, or its heads or neurons and, where there is one, last their common bias.
+    vector, parts
+        `[position, d]`, and how it is cut; None for a whole write.
+    """
+
+    junction: Component
+    components: Sequence[Component]
+    vector: Float[Tensor, "position d"]
+    parts: Parts | None = None
+
+
+class StreamWalk:
+    """Names the writes of an architecture's passes at one unit; the names, thousands in an MLP, are made once."""
+
+    def __init__(self, architecture: Architecture, unit: Unit) -> None:
+        self.architecture, self.unit = architecture, unit
+        self._names: dict[tuple[int, int | None], list[Component]] = {}
+
+    def writes(self, activations: Activations) -> list[StreamWrite]:
+        """The embeddings, then the sublayers in the order they ran, each as it stands in the final stream."""
+        activations = to_final_stream(activations, self.architecture)
+        embeddings = {"embed": activations.embed, "pos_embed": activations.pos_embed}
+        named = [(Component(kind), vector) for kind, vector in embeddings.items() if vector is not None]  # type: ignore[arg-type]
+        writes = [StreamWrite(component, (component,), vector) for component, vector in named]
+        for output, repeat in zip(activations.sublayer_outputs, activations.repeats, strict=True):
+            sublayer, key = output.sublayer, (id(output.sublayer), repeat)
+            if key not in self._names:
+                self._names[key] = sublayer.components(self.unit, repeat)
+            junction = Component(sublayer.kind, sublayer.layer, repeat=repeat)
+            writes.append(StreamWrite(junction, self._names[key], output.output, _parts(output)))
+        return writes
+
+
+def _parts(output: SublayerOutput) -> Parts | None:
+    if output.values is None:
+        return None
+    output_map = output.sublayer.output_map
+    assert output_map is not None
+    divisor = None
+    if output_map.post is not None:
+        assert output.post is not None
+        divisor = output_map.post.divisor(output.post)
+    return Parts(output_map, output.values.unflatten(1, (output_map.count, -1)), divisor)
+
+
+def pull_back(
+    output_map: OutputMap, directions: Float[Tensor, "n d"], dtype: torch.dtype | None = None
+) -> Float[Tensor, "n _"]:
+    """Stream directions as directions of the values before an output map, `[n, part·width]`, on their own device.
+
+    The map's scale and the gain of the norm after it are folded in. `dtype` is that of the product; None is the
+    weights' own, at least float32.
+    """
+    weight, _ = output_map.projection()
+    dtype = dtype or torch.promote_types(weight.dtype, torch.float32)
+    folded = directions * output_map.scale
+    if output_map.post is not None:
+        folded = folded * output_map.post.gain.to(folded)
+        folded = folded - folded.mean(1, keepdim=True) if output_map.post.centered else folded
+    return (folded.to(weight.device, dtype) @ weight.to(dtype).T).to(directions.device)
+
+
+def check_finite(writes: Sequence[StreamWrite], *outputs: Tensor) -> None:
+    """Raise InputError for numbers that are not finite, with the component that wrote the first of them."""
+    broken = (write.junction.label for write in writes if not write.vector.isfinite().all())
+    first = next(broken, None if all(x.isfinite().all() for x in outputs) else "the read-out")
+    if first is not None:
+        raise InputError(
+            f"the model gives numbers that are not finite, first in {first}: its weights or its precision are "
+            "broken (NaN weights, an overflow in float16), so nothing is computed."
+        )
