@@ -1,8 +1,8 @@
 """Sums over the whole vocabulary for every component of a pass, without a table of logits (MATHS 9).
 
-Of a component's logit vector u_i only inner products (with the next token, the mean of all components, the model's
-distribution) and its norm are needed. A sublayer gives them by its write z_i, a head by the few values before its output
-map, a neuron by one number.
+Of a component's logit vector u_i only its norm and inner products (with the next token, the mean of all components,
+the model's distribution) are needed: of a sublayer they follow from its output z_i, of a head from the few values before
+its output map, of a neuron from one number.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -218,7 +219,7 @@ def profile_blocks(
                     None if dense is None else dense[places],
                     tau,
                     gaps,
-                    lambda name, width, to=block_store, at=at: to.view(name, width, at, activations.final.device),
+                    partial(block_store.view, positions=at, device=part.final.device),
                 )
                 block_store.settle()
                 yield Block(components, texts, block_store)

@@ -1,8 +1,8 @@
 """Results of `profile`: bias and diversity of every component at every token, over the whole vocabulary (MATHS 9).
 
-Arrays are kept `[position, component]`, as they are made; the public ones are `[component, position]`. Of a component's
-logit vector u_i over V ids they hold a few sums: its mean, its size and its products with the mean of all components and
-with the target. Bias and diversity follow from these.
+Arrays are kept `[position, component]`, as they are made; the public ones are `[component, position]`. Of a
+component's logit vector u_i over V ids they hold a few sums: its mean, its size and its products with the mean of all
+components and with the target. Bias and diversity follow from these.
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ class Profile(Result):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SquaredProfile(Profile):
-    """Theorem 1 over the whole vocabulary, in squared logits; raw = shift + centered as in `ensemble.losses.SquaredError`.
+    """Theorem 1 over the whole vocabulary, in squared logits; raw = shift + centered.
 
     bias = mean_v (t − u_i)² against the next token's one-hot (or the dense target), diversity = mean_v (ū − u_i)².
 

@@ -1,8 +1,8 @@
 """The walk from a pass to named components, which every read-out shares (Eq. 2-3).
 
-A pass holds what each embedding and sublayer wrote to the final residual stream, z = Σ z_i. A write is one component, or
-is cut into heads or neurons with values x before the output map W: z = scale · (Σ x_part W_part + b). A norm between the
-map and the stream is linear at its own statistic: gain · center(·) / divisor.
+A pass holds what each embedding and sublayer adds to the final residual stream, z = Σ z_i. Each z_i is one component,
+or is cut into heads or neurons with values x before the output map W: z_i = scale · (Σ_part x_part W_part + b). A norm
+between the map and the stream is linear at its own statistic: gain · center(·) / divisor.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Direct logit attribution for some answer options: from the writes of a pass to contributions `[row, component, option]`."""
+"""Direct logit attribution for some answer options: from a pass to contributions `[row, component, option]`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from copy import copy
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -186,5 +187,4 @@ def read_out(
 def _partial(junctions: Sequence[Component], parallel: bool) -> Bool[np.ndarray, " junction"]:
     """Where the stream never stands: at an embedding before its positions, at an attention parallel to its MLP."""
     halves = [("embed", "pos_embed")] + [("attn", "mlp")] * parallel
-    following = zip(junctions, junctions[1:], strict=False)
-    return np.array([a.layer == b.layer and (a.kind, b.kind) in halves for a, b in following] + [False])
+    return np.array([a.layer == b.layer and (a.kind, b.kind) in halves for a, b in pairwise(junctions)] + [False])
