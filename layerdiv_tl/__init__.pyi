@@ -7,7 +7,7 @@ from .attribution.contributions import contributions as contributions
 from .attribution.corpus import CorpusProfile as CorpusProfile
 from .attribution.corpus import corpus_profile as corpus_profile
 from .attribution.profile import profile as profile
-from .attribution.profile_results import Profile as Profile
+from .attribution.profile_base import Profile as Profile
 from .components import Component as Component
 from .ensemble.decomposition import Decomposition as Decomposition
 from .ensemble.decomposition import decompose as decompose

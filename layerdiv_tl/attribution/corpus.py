@@ -14,9 +14,8 @@ from ..components import Component, Unit
 from ..ensemble.intervals import RunningMean
 from ..errors import InputError
 from ..model import tokenization
-from ..results import Result
+from .profile_base import ProfileSource, mean_frame
 from .profile_passes import (
-    Block,
     Loss,
     ProfileSettings,
     encode_texts,
@@ -24,15 +23,14 @@ from .profile_passes import (
     profile_settings,
     same_components,
 )
-from .profile_results import Profile, mean_frame
 from .profile_terms import LargestGaps
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-@dataclass(frozen=True, eq=False)
-class CorpusProfile(Result):
+@dataclass(frozen=True, eq=False, kw_only=True)
+class CorpusProfile(ProfileSource):
     """Means over the tokens of many texts, from running sums: one row per component. Made by `corpus_profile`.
 
     terms
@@ -41,24 +39,15 @@ class CorpusProfile(Result):
         Mean, low, high of the model's own loss in nats.
     texts, positions
         How many texts and how many tokens with a next one.
-    components, unit, model, vocabulary, window, stride, identity_gap, absolute_gap, soft_cap
-        As in `Profile`; the gaps are the largest.
+    measured_in
+        The unit of bias, diversity and net.
     """
 
-    components: tuple[Component, ...]
     terms: dict[str, Float[np.ndarray, "3 component"]]
     losses: Float[np.ndarray, " 3"]
     texts: int
     positions: int
     measured_in: str
-    identity_gap: float
-    absolute_gap: float
-    vocabulary: int
-    window: int
-    stride: int
-    model: str
-    unit: str
-    soft_cap: float | None
 
     @property
     def loss(self) -> float:
@@ -122,16 +111,25 @@ def corpus_profile(
     for ids in _groups(settings, texts):
         sums: dict[int, dict[str, Any]] = {}
         waiting = {document: len(row) for document, row in enumerate(ids)}
-        for block in profile_blocks(settings, ids, gaps):
-            names = same_components(settings, names, block.components)
-            part = _block_profile(settings, block)
-            for document in map(int, np.unique(block.documents)):
-                inside = block.documents == document
+        for components, documents, store in profile_blocks(settings, ids, gaps):
+            names = same_components(settings, names, components)
+            unknown = np.zeros(len(documents), dtype=np.int64)
+            part = settings.result(
+                names,
+                LargestGaps(),
+                token_ids=unknown,
+                tokens=("",) * len(documents),
+                documents=documents,
+                contexts=unknown,
+                **store.arrays(),
+            )
+            for document in map(int, np.unique(documents)):
+                inside = documents == document
                 text = sums.setdefault(document, {})
                 for name, total in part._sums(np.flatnonzero(inside & part.has_target)).items():
                     text[name] = text.get(name, 0.0) + total
                 waiting[document] -= int(inside.sum())
-                if not waiting[document]:  # the whole text is measured, a cluster of its own
+                if not waiting[document]:  # the whole text is measured: a cluster of its own
                     tokens = len(ids[document]) - 1
                     for name, total in sums.pop(document).items():
                         running.setdefault(name, RunningMean()).add(total, tokens)
@@ -143,35 +141,12 @@ def corpus_profile(
         raise InputError(f"none of the {count} texts has a second token, so there is nothing to predict.")
     means = {name: np.stack([mean.mean, *mean.interval()]) for name, mean in running.items()}
     return CorpusProfile(
-        components=names,
+        **settings.source(names, gaps),
         losses=means.pop("loss"),
         terms=means,
         texts=count,
         positions=positions,
         measured_in=part.measured_in,
-        identity_gap=gaps.relative,
-        absolute_gap=gaps.absolute,
-        vocabulary=settings.readout.vocabulary.size,
-        window=settings.window,
-        stride=settings.stride,
-        model=settings.model.name,
-        unit=unit,
-        soft_cap=settings.model.architecture.soft_cap,
-    )
-
-
-def _block_profile(settings: ProfileSettings, block: Block) -> Profile:
-    """The profile of some positions, without their tokens."""
-    count = len(block.documents)
-    return settings.result(
-        components=block.components,
-        token_ids=np.zeros(count, dtype=np.int64),
-        tokens=("",) * count,
-        documents=block.documents,
-        contexts=np.zeros(count, dtype=np.int64),
-        identity_gap=0.0,
-        absolute_gap=0.0,
-        **block.store.arrays(),
     )
 
 

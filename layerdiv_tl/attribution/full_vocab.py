@@ -1,8 +1,8 @@
 """Sums over the whole vocabulary for every component of a pass, without a table of logits (MATHS 9).
 
 Of a component's logit vector u_i only its norm and inner products (with the next token, the mean of all components,
-the model's distribution) are needed: of a sublayer they follow from its output z_i, of a head from the few values before
-its output map, of a neuron from one number.
+the model's distribution) are needed. They follow from a sublayer's output z_i, from a head's few values before the
+output map, from a neuron's one number.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class VocabularyReadout:
 
     @property
     def step(self) -> int:
-        """How many positions are worked on together."""
+        """How many positions are read out together."""
         streams = (len(self.architecture.sublayers) + 2) * self.architecture.norm.gain.numel()
         return max(1, NUMBERS // max(streams, self.architecture.outputs, self.width))
 

@@ -17,6 +17,7 @@ from ..model import tokenization
 from ..model.batches import inference_mode_for, pad
 from ..model.forward_pass import run_all_positions
 from .full_vocab import component_table
+from .profile_base import Profile
 from .profile_passes import (
     ColumnStore,
     Loss,
@@ -27,7 +28,6 @@ from .profile_passes import (
     same_components,
     windows_of,
 )
-from .profile_results import Profile
 from .profile_terms import LargestGaps
 
 if TYPE_CHECKING:
@@ -95,17 +95,16 @@ def profile(
     _check_memory(settings, sum(lengths), 4 if half else 8)
     store, gaps = ColumnStore(sum(lengths), torch.float32 if half else torch.float64), LargestGaps()
     names: tuple[Component, ...] = ()
-    for block in profile_blocks(settings, ids, gaps, store, dense):
-        names = same_components(settings, names, block.components)
+    for components, _, _ in profile_blocks(settings, ids, gaps, store, dense):
+        names = same_components(settings, names, components)
     token_ids = np.concatenate([np.array(row, dtype=np.int64) for row in ids])
     return settings.result(
-        components=names,
+        names,
+        gaps,
         token_ids=token_ids,
         tokens=tokenization.token_texts(settings.model, token_ids),
         documents=np.repeat(np.arange(len(ids)), lengths),
         contexts=np.concatenate([np.arange(w.first, w.stop) - w.start + 1 for w in windows_of(settings, ids)]),
-        identity_gap=gaps.relative,
-        absolute_gap=gaps.absolute,
         token_lookup=_TokenLookup(settings, ids),
         **store.arrays(),
     )

@@ -23,7 +23,8 @@ from ..model.forward_pass import run_all_positions
 from ..model.load import Model, load_model
 from ..model.reconstruction import TOLERANCE, ReconstructionError, check_reconstruction, locate_mismatch
 from .full_vocab import VocabularyReadout, model_logits
-from .profile_results import CrossEntropyProfile, Profile, SquaredProfile
+from .profile_base import Profile
+from .profile_results import CrossEntropyProfile, SquaredProfile
 from .profile_terms import LargestGaps, fill_terms
 from .vocab_gram import vocabulary_of
 
@@ -47,12 +48,21 @@ class ProfileSettings:
         """τ as used: |L| by default."""
         return float(members) if self.tau is None else float(self.tau)
 
-    def result(self, **fields: Any) -> Profile:
-        """A profile of these fields."""
+    def source(self, components: tuple[Component, ...], gaps: LargestGaps) -> dict[str, Any]:
+        """The fields of `ProfileSource`."""
+        fields = {"components": components, "identity_gap": gaps.relative, "absolute_gap": gaps.absolute}
         fields |= {"vocabulary": self.readout.vocabulary.size, "window": self.window, "stride": self.stride}
-        fields |= {"model": self.model.name, "unit": self.readout.unit, "soft_cap": self.model.architecture.soft_cap}
+        return fields | {
+            "model": self.model.name,
+            "unit": self.readout.unit,
+            "soft_cap": self.model.architecture.soft_cap,
+        }
+
+    def result(self, components: tuple[Component, ...], gaps: LargestGaps, **fields: Any) -> Profile:
+        """A profile of these fields."""
+        fields |= self.source(components, gaps)
         if self.loss == "cross_entropy":
-            return CrossEntropyProfile(tau=self.tau_of(len(fields["components"])), **fields)
+            return CrossEntropyProfile(tau=self.tau_of(len(components)), **fields)
         return SquaredProfile(**{"agreements": None} | fields)
 
 
@@ -167,25 +177,16 @@ class ColumnStore:
         return {name: table.numpy() for name, table in self._tables.items()}
 
 
-@dataclass(frozen=True, eq=False)
-class Block:
-    """Some measured positions: the texts they are of, and where their columns are."""
-
-    components: tuple[Component, ...]
-    documents: Int[np.ndarray, " position"]
-    store: ColumnStore
-
-
 def profile_blocks(
     settings: ProfileSettings,
     ids: Sequence[Sequence[int]],
     gaps: LargestGaps,
     store: ColumnStore | None = None,
     dense: Float[np.ndarray, "position vocabulary"] | None = None,
-) -> Iterator[Block]:
-    """The terms of all positions of some texts, some at a time; without a store every block has its own.
+) -> Iterator[tuple[tuple[Component, ...], Int[np.ndarray, " position"], ColumnStore]]:
+    """The terms of all positions of some texts, some at a time: components, the texts they are of, and their columns.
 
-    Raises InputError where the components do not sum to the logits.
+    Without a store every block has its own. Raises InputError where the components do not sum to the logits.
     """
     from tqdm.auto import tqdm
 
@@ -222,7 +223,7 @@ def profile_blocks(
                     partial(block_store.view, positions=at, device=part.final.device),
                 )
                 block_store.settle()
-                yield Block(components, texts, block_store)
+                yield components, texts, block_store
                 progress.update(len(some))
             _check_gaps(settings, activations, gaps, ids[batch[0].document][batch[0].start : batch[0].stop])
             del activations, part  # or they would be held during the next pass

@@ -1,240 +1,23 @@
-"""Results of `profile`: bias and diversity of every component at every token, over the whole vocabulary (MATHS 9).
+"""Profiles: bias and diversity of every component at every token, over the whole vocabulary (MATHS 9).
 
-Arrays are kept `[position, component]`, as they are made; the public ones are `[component, position]`. Of a
-component's logit vector u_i over V ids they hold a few sums: its mean, its size and its products with the mean of all
-components and with the target. Bias and diversity follow from these.
+Of a component's logit vector u_i over V ids a profile holds a few sums: its mean, its size and its products with the
+mean of all components and with the target. Bias and diversity follow from these.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
-from .._checks import whole_number
-from ..components import CONDITIONS, Component, component_columns, labels_of
-from ..components import positions as component_positions
-from ..ensemble.decomposition import Part
-from ..ensemble.intervals import RunningMean, interval_note
-from ..errors import InputError
-from ..results import Result
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-MOST_ROWS = 5_000_000
-# Numbers of one term that are averaged at a time: a text's neurons are many.
-AT_ONCE = 1_000_000
-
-PerComponent = Float[np.ndarray, "position component"]
-PerPosition = Float[np.ndarray, " position"]
+from ..ensemble.terms import Part
+from .profile_base import PerComponent, PerPosition, Profile
 
 
-@dataclass(frozen=True, eq=False)
-class Profile(Result):
-    """`loss = bias − diversity` for every component and every token of a text. Made by `profile`.
-
-    Columns are tokens: position t is the prediction of token t + 1. The last token of a text has
-    no next one, so what needs a target is NaN there.
-
-    token_ids, tokens, documents, contexts
-        `[position]`: ids, their texts, the number of the text each belongs to, and how many tokens of it
-        the model saw, its own included (it reads long texts in windows).
-    losses
-        `[position]`, the model's own cross-entropy of the next token, in nats.
-    means, centered_targets
-        `[position, component]`: a component's logit averaged over the vocabulary, and its contribution to the
-        next token's logit beyond that.
-    identity_gap, absolute_gap
-        max |Σ u_i − logit| / max Σ|u_i| at the next token, over positions; and the same in logits.
-    vocabulary, window, stride
-        The number of ids; how many tokens the model read at a time, and how far it then moved on.
-    model, unit, soft_cap
-        The model's name, how finely it was cut, where it caps its logits (components sum to those before).
-    token_lookup
-        Finds the tokens a component promotes; it needs the model, so it is not saved.
-    """
-
-    components: tuple[Component, ...]
-    token_ids: Int[np.ndarray, " position"]
-    tokens: tuple[str, ...]
-    documents: Int[np.ndarray, " position"]
-    contexts: Int[np.ndarray, " position"]
-    losses: PerPosition
-    means: PerComponent
-    centered_targets: PerComponent
-    identity_gap: float
-    absolute_gap: float
-    vocabulary: int
-    window: int
-    stride: int
-    model: str
-    unit: str
-    soft_cap: float | None
-    token_lookup: Callable[..., Any] | None = field(default=None, repr=False, kw_only=True, metadata={"saved": False})
-
-    measured_in: ClassVar[str]
-
-    @property
-    def loss(self) -> PerPosition:
-        """The model's own cross-entropy of each next token, `[position]`, in nats."""
-        return self.losses
-
-    @property
-    def target_logit(self) -> Float[np.ndarray, "component position"]:
-        """Each component's contribution to the next token's logit."""
-        return self._target_logits().T
-
-    @property
-    def bias(self) -> Float[np.ndarray, "component position"]:
-        """Each component's own loss against the next token, undivided by |L|."""
-        return self._term("bias").T
-
-    @property
-    def diversity(self) -> Float[np.ndarray, "component position"]:
-        """Each component's distance from the ensemble, undivided by |L|."""
-        return self._term("diversity").T
-
-    @property
-    def net(self) -> Float[np.ndarray, "component position"]:
-        """bias − diversity, from its own linear form, in which a component's size does not occur."""
-        return self._term("net").T
-
-    @property
-    def next_tokens(self) -> tuple[str | None, ...]:
-        """The text of each next token; None at the end of a text."""
-        ends = np.append(self.documents[1:] != self.documents[:-1], True)
-        return tuple(None if end else text for end, text in zip(ends, (*self.tokens[1:], ""), strict=True))
-
-    @property
-    def has_target(self) -> np.ndarray:
-        """`[position]`, whether there is a target."""
-        return np.isfinite(self.losses)
-
-    def top_tokens(
-        self,
-        component: str | Component | Sequence[str | Component] | None = None,
-        position: int = -1,
-        k: int = 10,
-    ) -> pd.DataFrame:
-        """What components promote and suppress at a position: their k largest and k smallest logits.
-
-        component
-            A label or component, several, or None for all; the model runs once for all of them.
-        position
-            A column of this profile; negative counts from the end.
-
-        `contribution` is in logits, `contribution_centered` after the vocabulary mean, which no softmax
-        sees, is taken away. Raises InputError for components and positions that do not exist here, and for a profile
-        that was loaded from a file, which holds no model.
-        """
-        if self.token_lookup is None:
-            raise InputError(
-                "this profile was loaded from a file, which holds no model: look at tokens in the profile of a model "
-                "in memory (layerdiv_tl.profile(model, text))."
-            )
-        k, count = whole_number("k", k, 1, self.vocabulary), len(self.token_ids)
-        position = whole_number("position", position, -count, count - 1) % count
-        columns = list(range(len(self.components)))
-        if component is not None:
-            labels = labels_of("component", component)
-            columns = [component_positions(self.components, label=label)[0] for label in labels]
-        document = int(self.documents[position])
-        within = position - int(np.flatnonzero(self.documents == document)[0])
-        return self.token_lookup([self.components[i] for i in columns], columns, document, within, k)
-
-    def by_component(self) -> pd.DataFrame:
-        """One row per component: means over the tokens that have a target, with 95 % intervals over texts.
-
-        A text's tokens have much in common, so texts are what is independent: fewer than 8 have no interval,
-        `_low` and `_high` are then NaN, and `attrs["intervals"]` says so. `corpus_profile` is for many texts.
-        """
-        running: dict[str, RunningMean] = {}
-        for document in np.unique(self.documents):
-            inside = np.flatnonzero((self.documents == document) & self.has_target)
-            for name, total in self._sums(inside).items():
-                running.setdefault(name, RunningMean()).add(total, len(inside))
-        del running["loss"]
-        terms = {name: np.stack([mean.mean, *mean.interval()]) for name, mean in running.items()}
-        frame = mean_frame(self.components, terms, self.measured_in, int(running["bias"].clusters))
-        frame.attrs |= {"identity_gap": self.identity_gap, "soft_cap": self.soft_cap}
-        return frame
-
-    def frame(self, **conditions: Any) -> pd.DataFrame:
-        """One row per token and component; `conditions` choose components, as `Contributions.select` does.
-
-        Raises InputError where it would have more than five million rows.
-        """
-        import pandas as pd
-
-        if unknown := set(conditions) - set(CONDITIONS):
-            raise InputError(f"there is no condition {min(unknown)}= on components: use {', '.join(CONDITIONS)}.")
-        columns = component_positions(self.components, **conditions) if conditions else range(len(self.components))
-        count, kept = len(self.token_ids), [self.components[i] for i in columns]
-        if count * len(kept) > MOST_ROWS:
-            raise InputError(
-                f"{count} tokens × {len(kept)} components are {count * len(kept):,} rows: choose components, as in "
-                "frame(kind='neuron', layer=3), or take by_component()."
-            )
-        rows: dict[str, Any] = {
-            "position": np.repeat(np.arange(count), len(kept)),
-            "document": np.repeat(self.documents, len(kept)),
-            "token": np.repeat(np.array(self.tokens, dtype=object), len(kept)),
-            "next_token": np.repeat(np.array(self.next_tokens, dtype=object), len(kept)),
-        }
-        rows |= component_columns(kept, np.tile(np.arange(len(kept)), count))
-        terms = self._terms(slice(None), list(columns))
-        rows |= {name: table.reshape(-1) for name, table in terms.items()}
-        frame = pd.DataFrame(rows | {"loss": np.repeat(self.losses, len(kept))})
-        frame.attrs["units"] = _units(terms, self.measured_in) | {"loss": "nats"}
-        frame.attrs |= {"identity_gap": self.identity_gap, "soft_cap": self.soft_cap}
-        return frame
-
-    def _terms(self, rows: slice | np.ndarray, columns: Any = slice(None)) -> dict[str, PerComponent]:
-        """The tables of some positions and components."""
-        tables = {name: self._term(name, rows, columns) for name in self._term_names}
-        return tables | {"target_logit": self._target_logits(rows, columns)}
-
-    def _sums(self, positions: np.ndarray) -> dict[str, Any]:
-        """The sums over some positions of every term, and of the model's loss."""
-        sums: dict[str, Any] = {"loss": self.losses[positions].sum()}
-        step = max(1, AT_ONCE // len(self.components))
-        for start in range(0, max(1, len(positions)), step):
-            for name, table in self._terms(positions[start : start + step]).items():
-                sums[name] = sums.get(name, 0.0) + table.sum(0)
-        return sums
-
-    def _target_logits(self, rows: Any = slice(None), columns: Any = slice(None)) -> PerComponent:
-        return self.centered_targets[rows][:, columns].astype(np.float64) + self.means[rows][:, columns]
-
-    @property
-    def _term_names(self) -> tuple[str, ...]:
-        raise NotImplementedError
-
-    def _term(self, name: str, rows: Any = slice(None), columns: Any = slice(None)) -> PerComponent:
-        """One table of some positions and components."""
-        raise NotImplementedError
-
-    def __repr__(self) -> str:
-        texts = len(np.unique(self.documents))
-        many = f" in {texts} texts" if texts > 1 else ""
-        longest = int(np.bincount(self.documents).max())
-        read = f", read {self.window} at a time, moving on by {self.stride}" if longest > self.window else ""
-        cap = self.soft_cap
-        capped = "" if cap is None else f"; components sum to the logits before a soft-cap at {cap:g}"
-        shape = f"{len(self.token_ids)} tokens{many} × {len(self.components)} components, {self.vocabulary} ids"
-        loss = self.losses[self.has_target].mean() if self.has_target.any() else float("nan")
-        return (
-            f"{type(self).__name__}({self.model}: {shape}{read}; loss {loss:.4g} nats; "
-            f"identity gap {self.identity_gap:.1e}, {self.absolute_gap:.1e} logits{capped})"
-        )
-
-
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class SquaredProfile(Profile):
     """Theorem 1 over the whole vocabulary, in squared logits; raw = shift + centered.
 
@@ -252,14 +35,14 @@ class SquaredProfile(Profile):
         Which of the three this is.
     """
 
-    sizes: PerComponent = field(kw_only=True)
-    crosses: PerComponent = field(kw_only=True)
-    powers: PerPosition = field(kw_only=True)
-    ensemble_means: PerPosition = field(kw_only=True)
-    agreements: PerComponent | None = field(kw_only=True)
-    target_powers: PerPosition = field(kw_only=True)
-    target_means: PerPosition = field(kw_only=True)
-    part: Part = field(default="raw", kw_only=True)
+    sizes: PerComponent
+    crosses: PerComponent
+    powers: PerPosition
+    ensemble_means: PerPosition
+    agreements: PerComponent | None
+    target_powers: PerPosition
+    target_means: PerPosition
+    part: Part = "raw"
 
     measured_in: ClassVar[str] = "logits²"
 
@@ -323,7 +106,7 @@ class SquaredProfile(Profile):
         return np.maximum(square, 0) / self.vocabulary  # below 0 by rounding only
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class CrossEntropyProfile(Profile):
     """CE(t, p) = mean_i CE(t, q_i) − mean_i KL(p ‖ q_i) over the whole vocabulary, in nats (MATHS 3).
 
@@ -338,10 +121,10 @@ class CrossEntropyProfile(Profile):
         τ as used.
     """
 
-    log_partitions: PerComponent = field(kw_only=True)
-    expectations: PerComponent = field(kw_only=True)
-    entropies: PerPosition = field(kw_only=True)
-    tau: float = field(kw_only=True)
+    log_partitions: PerComponent
+    expectations: PerComponent
+    entropies: PerPosition
+    tau: float
 
     measured_in: ClassVar[str] = "nats"
     _term_names = ("bias", "diversity", "net", "net_linear")
@@ -371,22 +154,3 @@ class CrossEntropyProfile(Profile):
         if name == "net":
             return entropies + self.tau * (expectations - targets)
         return self.tau / len(self.components) * (expectations - targets)
-
-
-def mean_frame(
-    components: Sequence[Component], terms: dict[str, Float[np.ndarray, "3 component"]], measured_in: str, texts: int
-) -> pd.DataFrame:
-    """One row per component: mean, `_low` and `_high` of every term, with their units and what the intervals are."""
-    import pandas as pd
-
-    rows = component_columns(components)
-    for name, ends in terms.items():
-        rows |= dict(zip((name, f"{name}_low", f"{name}_high"), ends, strict=True))
-    frame = pd.DataFrame(rows)
-    frame.attrs["units"] = _units([name for name in frame.columns if name.startswith(tuple(terms))], measured_in)
-    frame.attrs["intervals"] = interval_note(texts, "texts")
-    return frame
-
-
-def _units(terms: Iterable[str], measured_in: str) -> dict[str, str]:
-    return {name: "logits" if name.startswith("target_logit") else measured_in for name in terms}

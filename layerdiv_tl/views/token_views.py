@@ -12,7 +12,8 @@ import numpy as np
 from jaxtyping import Float
 
 from .._checks import choice, instance, some_of
-from ..attribution.profile_results import Profile, SquaredProfile
+from ..attribution.profile_base import Profile
+from ..attribution.profile_results import SquaredProfile
 from ..components import Component, labels_of, positions
 from ..ensemble.decomposition import Part
 from ..errors import InputError

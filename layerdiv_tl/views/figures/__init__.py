@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from ..._checks import choice, flag, keywords, whole_number
 from ...attribution.contributions import Contributions
 from ...attribution.corpus import CorpusProfile
-from ...attribution.profile_results import Profile
+from ...attribution.profile_base import Profile
 from ...depth.agreement import Agreement
 from ...depth.change_point import ChangePoint
 from ...depth.depth_score import DepthScore

@@ -7,7 +7,7 @@ import html
 import numpy as np
 import plotly.graph_objects as go
 
-from ...attribution.profile_results import Profile
+from ...attribution.profile_base import Profile
 from .. import style
 from ..html import quoted
 

@@ -8,7 +8,8 @@ from typing import Literal
 import numpy as np
 import plotly.graph_objects as go
 
-from ...attribution.profile_results import Profile, SquaredProfile
+from ...attribution.profile_base import Profile
+from ...attribution.profile_results import SquaredProfile
 from ...ensemble.decomposition import Part
 from .. import style
 from ..html import quoted
