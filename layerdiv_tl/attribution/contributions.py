@@ -31,8 +31,7 @@ class Contributions(Result):
     values
         float64 `[example, component, option]`, in logits; components in stream order.
     model_logits
-        float64 `[example, option]`, what the model returns. It differs from `logits` by more than
-        rounding only where the model caps its logits (`soft_cap`). From a cache: what the model's own
+        float64 `[example, option]`, what the model returns, after any `soft_cap`. From a cache: what the model's own
         norm and unembedding make of the cached stream.
     option_ids, options
         Token ids `[example, option]`, and the texts: K of them, or K for every example.
@@ -45,12 +44,10 @@ class Contributions(Result):
         `[junction]`, True where the sum is one the stream never holds: an embedding whose positions are
         still to be added, an attention that is parallel to its MLP.
     identity_gap, absolute_gap
-        max |Σ u_i − logits| / max Σ|u_i| over examples and options (MATHS 10), and the same in logits,
-        both against the model's own logits (before a soft-cap) and for all components.
-    complete
-        False for a sub-ensemble made by `select`, whose `logits` are its own sum.
-    soft_cap
-        The value at which the model caps its logits, or None.
+        max |Σ u_i − logits| / max Σ|u_i| over examples and options (MATHS 10), and the same in logits, of all
+        components and before any soft-cap.
+    complete, soft_cap
+        False for a sub-ensemble made by `select`, whose `logits` are its own sum; where the model caps its logits.
     """
 
     values: Float[np.ndarray, "example component option"]
@@ -79,8 +76,7 @@ class Contributions(Result):
     @property
     def tokens(self) -> tuple[tuple[int, ...], ...]:
         """The token ids of each prompt."""
-        cuts = np.split(self.token_ids, np.cumsum(self.lengths)[:-1])
-        return tuple(tuple(int(i) for i in ids) for ids in cuts)
+        return tuple(tuple(ids.tolist()) for ids in np.split(self.token_ids, np.cumsum(self.lengths)[:-1]))
 
     @property
     def shared_options(self) -> tuple[str, ...] | None:
@@ -160,28 +156,25 @@ def contributions(
     model
         A `Model`, or anything `load_model` takes.
     prompts
-        Texts, or lists of token ids, which are taken as they are. Text is tokenized by the model's own
-        tokenizer, to which a TransformerBridge adds a beginning-of-text token where Hugging Face has none.
+        Texts, or lists of token ids, which are taken as they are. A TransformerBridge begins a text with a
+        beginning-of-text token where Hugging Face's tokenizer does not.
     options
-        K answer tokens whose logits are wanted: strings exactly as written (" Yes" with its space) that
-        are single tokens, or ids, or one list of K per prompt.
+        K answer tokens: strings exactly as written (" Yes" with its space) that are single tokens, or ids, or one list
+        of K per prompt.
     unit
         "sublayer": embedding, attentions, MLPs; "head": attentions cut into heads, MLPs whole;
         "neuron": MLPs cut into neurons, attentions whole.
     position
         Where the logits are read: "last", an int counted in each prompt's own tokens (negative from
         the end), or one int per prompt.
-    components
-        Labels or components to keep; None keeps all. All are computed either way, to check the sum.
+    components, top
+        Labels or components to keep, or how many: those whose contributions, centered over the options, are largest on
+        average, which costs a second pass. None keeps all; all are computed in any case, to check the sum.
     batch_tokens
         The most padded tokens in one forward pass; None is what is fast on the model's device.
-    top
-        Keep only so many components: those whose contributions, centered over the options, are largest
-        on average over examples. Costs a second pass; memory does not grow with the number of neurons.
     cache, tokens, attention_mask
-        Instead of prompts: activations cached through TransformerLens (names: `Model.hook_names(unit)`),
-        the token ids `[row, token]` they belong to, and which of these are real. That the cache is of this
-        model and these tokens is not checked.
+        Instead of prompts: activations cached through TransformerLens (names: `Model.hook_names(unit)`), the token ids
+        `[row, token]` they belong to, and which of these are real. That they belong together is not checked.
 
     Raises InputError for input that cannot be used, for weights that give no finite number, and for a
     model whose components do not sum to its logits.
@@ -225,6 +218,7 @@ def contributions(
     order = np.argsort(np.concatenate([part.rows for part in parts]))
 
     def collect(name: str) -> np.ndarray:
+        """An array of all batches in the prompts' order."""
         return np.concatenate([getattr(part, name) for part in parts])[order]
 
     # Identity gap: how far the sum is from the model's own logits, relative to the components' size.
@@ -240,16 +234,13 @@ def contributions(
         answer_dtype=parts[0].answer_dtype,
     )
     worst = int(stream_gap.argmax())
-    check_reconstruction(
-        model.name,
-        unit,
-        error,
-        lambda: (
-            "the cached writes do not add up to the cached stream"
-            if passes.cached is not None
-            else locate_mismatch(model.architecture, passes.ids[worst][: passes.at[worst] + 1])
-        ),
-    )
+
+    def locate() -> str:
+        if passes.cached is not None:
+            return "the cached writes do not add up to the cached stream"
+        return locate_mismatch(model.architecture, passes.ids[worst][: passes.at[worst] + 1])
+
+    check_reconstruction(model.name, unit, error, locate)
     return Contributions(
         values=collect("values"),
         components=names,

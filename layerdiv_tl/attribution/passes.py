@@ -64,22 +64,15 @@ class PromptPasses:
 
 
 def prompt_passes(
-    model: Model,
-    prompts: Any,
-    position: Any,
-    unit: Unit,
-    batch_tokens: int,
-    cache: Any,
-    tokens: Any,
-    attention_mask: Any,
+    model: Model, prompts: Any, position: Any, unit: Unit, batch_tokens: int, cache: Any, tokens: Any, mask: Any
 ) -> PromptPasses:
     """The passes that a user's arguments describe. Raises InputError where they describe none, or two."""
     if cache is not None:
         if prompts is not None:
             raise InputError("give either prompts or a cache with its tokens, not both.")
-        grid, mask = activation_cache.tokens_and_mask(tokens, attention_mask)
-        prompts = [row[real.bool()].tolist() for row, real in zip(grid, mask, strict=True)]
-    elif tokens is not None or attention_mask is not None:
+        tokens, mask = activation_cache.tokens_and_mask(tokens, mask)
+        prompts = [row[real.bool()].tolist() for row, real in zip(tokens, mask, strict=True)]
+    elif tokens is not None or mask is not None:
         raise InputError("tokens and attention_mask belong to a cache: give prompts alone, or cache= with tokens=.")
     elif prompts is None:
         raise InputError("there are no prompts: give at least one text or list of token ids.")
@@ -88,4 +81,4 @@ def prompt_passes(
     if cache is None:
         return PromptPasses(model, unit, ids, at, batch_tokens)
     column = mask.argmax(1).cpu() + torch.as_tensor(at)
-    return PromptPasses(model, unit, ids, at, batch_tokens, activation_cache.read(model, cache, grid, column, unit))
+    return PromptPasses(model, unit, ids, at, batch_tokens, activation_cache.read(model, cache, tokens, column, unit))

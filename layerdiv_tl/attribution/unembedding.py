@@ -87,10 +87,9 @@ class BatchContributions:
         Σ u_i and Σ |u_i| over all components, `[row, option]`.
     unembedded, logits, unexplained
         The model's logits before and after any soft-cap, and how far the second are from the first ones' transform.
-    stream_gap
-        `[row]`, what the stream holds beyond all that was written, relative to the largest Σ |u_i|.
-    split_gap
-        How far heads or neurons are from their sublayer, relative to their Σ |u_i|, or to `NOTICED` of everybody's.
+    stream_gap, split_gap
+        What the stream holds beyond all that was written, `[row]`, and how far heads or neurons are from their
+        sublayer, relative to Σ |u_i|.
     """
 
     rows: Int[np.ndarray, " row"]

@@ -1,8 +1,7 @@
 """A cell of a study on disk: one model on one task at one unit, in shards of at most 128 rows.
 
-Rows are sorted by length and cut once, so that whoever computes a shard, and whenever, computes the same
-batches and so the same bytes. A shard is written under another name and then moved into its place:
-it is there whole, or not at all. What is missing is computed; nothing is locked.
+Rows are sorted by length and cut once, so that every process computes the same batches and so the same bytes. A shard
+is there whole or not at all; what is missing is computed; nothing is locked.
 """
 
 from __future__ import annotations
@@ -52,13 +51,11 @@ class Shard(Contributions):
     def join(cls, shards: Sequence[Shard]) -> Shard:
         """Shards of one task as one, in the task's order; its gaps are the largest of theirs."""
         order = np.argsort(np.concatenate([shard.rows for shard in shards]))
-        joined: dict[str, Any] = {
-            name: np.concatenate([getattr(s, name) for s in shards])[order] for name in PER_EXAMPLE
-        }
-        gaps: dict[str, Any] = {
-            name: max(getattr(s, name) for s in shards) for name in ("identity_gap", "absolute_gap")
-        }
-        return replace(shards[0], **joined, **gaps)
+        gaps = ("identity_gap", "absolute_gap")
+        joined: dict[str, Any] = {name: max(getattr(shard, name) for shard in shards) for name in gaps}
+        for name in PER_EXAMPLE:
+            joined[name] = np.concatenate([getattr(shard, name) for shard in shards])[order]
+        return replace(shards[0], **joined)
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,15 +96,10 @@ class Cell:
                 yield number
 
     def compute(self, model: Model, number: int, batch_tokens: int) -> Path:
-        """Take one shard's rows apart and write it."""
+        """Compute the contributions of one shard's rows and write them."""
         rows = self.rows(number)
-        c = contributions(
-            model,
-            [self.task.prompts[row] for row in rows],
-            self.task.option_ids,
-            unit=self.unit,
-            batch_tokens=batch_tokens,
-        )
+        prompts = [self.task.prompts[row] for row in rows]
+        c = contributions(model, prompts, self.task.option_ids, self.unit, batch_tokens=batch_tokens)
         own = {f.name: getattr(c, f.name) for f in fields(c)}
         own |= {"options": self.task.options, "token_ids": np.empty(0, dtype=np.int64)}
         shard = Shard(**own, rows=rows, labels=self.task.labels[rows])
