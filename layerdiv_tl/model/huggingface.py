@@ -42,11 +42,8 @@ def of_huggingface(model: Any) -> Architecture:
         raise InputError(f"{type(model).__name__} has no layers, so there is nothing to decompose.")
     layers = dict.fromkeys(blocks)  # a tied block that is listed again runs again
     places = {block: place for place, block in reversed(list(enumerate(blocks)))}  # where each stands first
-    sublayers = [
-        finder.sublayer(kind, places[block], layer)
-        for layer, block in enumerate(layers)
-        for kind in (("attn", "mlp") if finder.has_mlp else ("attn",))
-    ]
+    kinds: tuple[Literal["attn", "mlp"], ...] = ("attn", "mlp")
+    sublayers = [finder.sublayer(k, places[block], layer) for layer, block in enumerate(layers) for k in kinds]
     multiplier, soft_cap = logit_transform(adapter.apply_output_logits_transform)
     norm = finder.norm(final)
     return Architecture(
@@ -80,13 +77,13 @@ class _Finder:
 
     def __init__(self, model: Any) -> None:
         self.model, self.adapter = model, _adapter(model)
-        blocks = self.adapter.component_mapping["blocks"]
+        blocks = self.adapter.component_mapping.get("blocks")  # an encoder-decoder, refused later, has none
         self.embedding = model.get_input_embeddings()
         self.device = _device(self.embedding, torch.device("cpu"))
         self.scale = float(getattr(blocks, "residual_contribution_scale", 1.0))
         self.aliases: dict[str, str | list[str]] = getattr(blocks, "hook_aliases", None) or {}
         # A nameless MLP is spread over its block: looked up, it would be the block itself.
-        self.has_mlp = getattr(blocks.submodules.get("mlp"), "name", None) is not None
+        self.has_mlp = getattr(getattr(blocks, "submodules", {}).get("mlp"), "name", None) is not None
 
     @cached_property
     def width(self) -> int:
@@ -111,7 +108,8 @@ class _Finder:
         names = [name.split(".")[0] for name in ([alias] if isinstance(alias, str) else alias)]
         post_name = next((name for name in names if name.startswith("ln")), f"ln{1 if kind == 'attn' else 2}_post")
         post = self.find(f"{block}.{post_name}")
-        module = next((m for m in (post, projection, self.find(f"{block}.{kind}")) if m is not None), None)
+        whole = self.find(f"{block}.{kind}") if kind == "attn" or self.has_mlp else None
+        module = next((m for m in (post, projection, whole) if m is not None), None)
         if module is None:
             return None
         output = HookPoint(module, name=f"{block}.{hook}" if self.scale == 1.0 else f"{block}.{kind}.hook_out")
