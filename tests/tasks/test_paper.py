@@ -181,11 +181,11 @@ def test_arc_and_arc_challenge_are_two_tasks(arc):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({**ARC[0], "answerKey": "E"}, "answerKey 'E' is none of its labels"),
-        ({**ARC[0], "choices": "{'text': ['w']}"}, "in a CSV file write it as JSON"),
-        ({**ARC[0], "choices": {"text": ["a"], "label": []}}, "1 choices and 0 labels"),
-        ({"question": "Q", "answerKey": "A"}, "has no column 'choices' \\(its columns: question, answerKey\\)"),
-        (ARC[1], "none of the 1 rows of .* fits arc"),
+        ({**ARC[0], "answerKey": "E"}, "answerKey 'E'"),
+        ({**ARC[0], "choices": "{'text': ['w']}"}, "choices"),
+        ({**ARC[0], "choices": {"text": ["a"], "label": []}}, "1 choices"),
+        ({"question": "Q", "answerKey": "A"}, "'choices' .*question, answerKey"),
+        (ARC[1], "arc.jsonl"),
     ],
 )
 def test_bad_arc_rows(tmp_path, row, message):

@@ -67,10 +67,10 @@ def test_classes_take_turns_and_rows_do_not_depend_on_their_number(name):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("synthetic/k_hops", "there is no task 'synthetic/k_hops': choose among synthetic/k_hop, synthetic/recall"),
-        ("synthetic/k_hop:hop=2", "no parameter 'hop': it has hops, entities, seed"),
-        ("synthetic/k_hop:hops=two", "'hops=two' in .* is not a number"),
-        ("synthetic/k_hop:hops", "is not a number"),
+        ("synthetic/k_hops", "'synthetic/k_hops': .*synthetic/k_hop, synthetic/recall"),
+        ("synthetic/k_hop:hop=2", "'hop': .*hops, entities, seed"),
+        ("synthetic/k_hop:hops=two", "'hops=two'"),
+        ("synthetic/k_hop:hops", "'hops'"),
         ("synthetic/k_hop:hops=8", "hops=8 .* 1 to 7"),
         ("synthetic/modular:modulus=11", "modulus=11 .* 2 to 10"),
         ("synthetic/recall:seed=-1", "seed=-1"),
@@ -138,7 +138,7 @@ def test_votes_of_many_members_and_of_a_prefix():
     np.testing.assert_array_equal(votes(20, members=129, right=0.6).votes, v.votes[:20])
     np.testing.assert_array_equal(votes(20, members=129, right=0.6).labels, v.labels[:20])
     assert v.frame().set_index("quantity").loc["joint", "expected"] == v.joint
-    with pytest.raises(ld.InputError, match="too large a sum"):
+    with pytest.raises(ld.InputError, match="400 votes on 8 options"):
         _ = votes(5, members=400, options=8).joint
 
 

@@ -54,7 +54,7 @@ def test_bounds_and_errors_are_the_frame_s(found):
     bounds = found.bounds()
     frame, drawn = bounds.frame(), bounds.plot().data[0]
     np.testing.assert_allclose(drawn.x, frame["error"])
-    invalid = (frame["what"] == "bound") & ~frame["valid"].fillna(True).astype(bool)
+    invalid = (frame["kind"] == "bound") & ~frame["valid"].fillna(True).astype(bool)
     assert [opacity < 1 for opacity in drawn.marker.opacity] == invalid.tolist()
     assert invalid.sum() == 2
 

@@ -92,8 +92,8 @@ class Bounds(Result):
     def frame(self) -> pd.DataFrame:
         """One row per bound and per observed error, as shares of rows.
 
-        `bound` is lower or upper; `valid` says whether an I that is estimated from below keeps the bound
-        (missing for observations); `low`, `high` carry the interval of I through, or are Wilson's.
+        `bound` is lower or upper; `valid`: whether an I that is estimated from below keeps the bound (missing for
+        observations); `low`, `high` are those of I carried through, or Wilson's.
         """
         import pandas as pd
 

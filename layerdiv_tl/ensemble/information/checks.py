@@ -39,7 +39,7 @@ def check_assumptions(
     if bound and _is_exceeded(bound, sample, fields["terms"]["joint"], error["joint"]):
         name = "lower bound by a linear classifier" if sample.method == "variational" else "estimate"
         doubts.append(
-            f"A nonlinear classifier knows at least {_interval(bound)} of unseen labels: the {name} "
+            f"A nonlinear classifier finds at least {_interval(bound)} about unseen labels: the {name} "
             f"({fields['terms']['joint']:.3g} bits) is clearly too small."
         )
     if bound and data.all_contrasts is not None:

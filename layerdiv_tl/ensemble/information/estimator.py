@@ -18,7 +18,10 @@ BITS = float(np.log(2))
 Columns = Float[np.ndarray, "example column"]
 Owner = Int[np.ndarray, " column"]
 Labels = Int[np.ndarray, " example"]
-Terms = dict[str, Float[np.ndarray, " prefix"]]
+Curve = Float[np.ndarray, " prefix"]
+Terms = dict[str, Curve]
+# The order in which members are added, and every member's gain at every step.
+Sweep = tuple[Int[np.ndarray, " step"], Float[np.ndarray, "step member"]]
 
 
 class Estimator(ABC):
@@ -45,9 +48,7 @@ class Estimator(ABC):
         values = self.joint([everyone, *([j for j in everyone if j != i] for i in everyone)])
         return values[0] - values[1:]
 
-    def sweep(
-        self, order: Sequence[int] | None = None
-    ) -> tuple[Int[np.ndarray, " step"], Float[np.ndarray, "step member"]]:
+    def sweep(self, order: Sequence[int] | None = None) -> Sweep:
         """Members added one by one in `order`, or greedily by what each adds: the order, and all gains.
 
         `gains[k, i]` is I(first k and i; Y) − I(first k; Y), NaN for a member that is among the first k.
@@ -69,12 +70,7 @@ class Estimator(ABC):
         return joint[:, 0] - joint[:, 1] - (joint[:, 2] - joint[:, 3])
 
 
-def check_eq13(
-    relevancy: Float[np.ndarray, " prefix"],
-    redundancy: Float[np.ndarray, " prefix"],
-    conditional: Float[np.ndarray, " prefix"],
-    joint: Float[np.ndarray, " prefix"],
-) -> Terms:
+def check_eq13(relevancy: Curve, redundancy: Curve, conditional: Curve, joint: Curve) -> Terms:
     """The terms of Eq. 13 under their names; they must satisfy it.
 
     >>> terms = check_eq13(np.array([0.0]), np.array([0.5]), np.array([1.5]), np.array([1.0]))

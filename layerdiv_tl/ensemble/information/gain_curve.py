@@ -31,9 +31,9 @@ MAX_SEARCHED = 40  # every step of a greedy search tries every member that is le
 class GainCurve(Result):
     """Every term of Eq. 13 for k = 1 … |L| members, in bits. Made by `Information.gain_curve`.
 
-    Information itself never falls when a member is added (chain rule): a dip is the estimate's, and the
-    statement says which dips the null reaches as well. Theorems 7 and 8 assume members that are independent
-    given the label; where they are not, gains may grow, which refutes nothing.
+    Information never falls when a member is added (chain rule): a dip is the estimate's, and `statement` names those
+    that the null does not reach. Theorems 7 and 8 assume members that are independent given the label; where they are
+    not, gains may grow, which refutes nothing.
 
     order, orders
         "depth", "greedy" or "random"; the members in that order, `[repeat, step]`, several only at random.
@@ -72,8 +72,7 @@ class GainCurve(Result):
 
         `joint_null_low`, `joint_null_high`, `gain_null_low`, `gain_null_high`: with shuffled labels, step by step.
         `dip`: the gain is below 0; `inside_null`: it is a dip, and relative to the null's spread at its step no
-        deeper than the deepest dip anywhere of shuffled labels (Westfall and Young 1993), so that many steps
-        are no excuse.
+        deeper than the deepest dip at any step of shuffled labels (Westfall and Young 1993).
         """
         import pandas as pd
 

@@ -10,7 +10,7 @@ from scipy.special import digamma, ndtri
 from scipy.stats import rankdata
 
 from ...errors import InputError
-from .estimator import BITS, Columns, Estimator, Labels, Owner, Terms, check_eq13
+from .estimator import BITS, Columns, Estimator, Labels, Owner, Sweep, Terms, check_eq13
 
 # A direction with less than this share of a member's variance is rounding: the covariance is singular.
 SINGULAR = 1e-9
@@ -100,9 +100,7 @@ class Gaussian(Estimator):
         blocks = self._half_logdets(np.linalg.inv(self.covariance))
         return -self.weights @ (blocks - self._bias[:, dims - self._sizes] + self._bias[:, [dims]]) / BITS
 
-    def sweep(
-        self, order: Sequence[int] | None = None
-    ) -> tuple[Int[np.ndarray, " step"], Float[np.ndarray, "step member"]]:
+    def sweep(self, order: Sequence[int] | None = None) -> Sweep:
         """Conditions on one member after the other: what is left of the others' covariance gives their gains."""
         self._pivots(np.concatenate(self.columns))
         left, taken = self.covariance.copy(), 0

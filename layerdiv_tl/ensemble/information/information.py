@@ -60,19 +60,18 @@ def information(
     components
         Names for the members of a plain array.
     check
-        Whether to test the Gaussian assumption (`i.fit`, a `GaussianFit`) and to compare the joint information with
-        a nonlinear lower bound (`i.lower_bound`, a `LowerBound`), with a sentence in `i.doubts` and `i.warnings`
-        where they disagree. About six seconds of one core for 122 columns and 2000 rows, half a second for four.
+        Test the Gaussian assumption (`i.fit`, a `GaussianFit`) and compare the joint information with a nonlinear
+        lower bound (`i.lower_bound`, a `LowerBound`); `i.doubts` and `i.warnings` have a sentence where they
+        disagree. About six seconds of one core for 122 columns and 2000 rows, half a second for four.
 
-    Intervals are normal, with a standard error from subsamples of four fifths: where the truth is independence
-    they are up to twice too wide, elsewhere as wide as they should. They hold what an estimator's assumption leaves
-    uncertain, not the assumption: read `i.doubts`. Of lower bounds (variational) they are the interval of the
-    classifiers' information, so that only the low end limits I; they do not go below 0, and the difference
-    of two lower bounds (diversity) has none. Rows must be independent.
+    Rows must be independent. Intervals are normal, with a standard error from subsamples of four fifths: up to twice
+    too wide where the truth is independence. They presuppose the estimator's assumption: read `i.doubts`. Of lower
+    bounds (variational) only the low end limits I; they do not go below 0, and the difference of two lower bounds
+    (diversity) has none.
 
     Raises InputError for one class, classes of fewer than 8 rows, and numbers that are not finite; and, for the
-    Gaussian, for members that never vary, members that the others fix (copies), and a class with fewer than
-    twice as many rows as dimensions.
+    Gaussian, for members that never vary or are fixed by the others (copies), and a class with fewer than twice as
+    many rows as dimensions.
 
     >>> votes = np.array([[0, 0], [0, 1], [1, 0], [1, 1]] * 500)
     >>> i = information(votes, votes[:, 0] ^ votes[:, 1], n_permutations=0, n_resamples=0)
