@@ -43,7 +43,7 @@ class VocabularyReadout:
 
     @cached_property
     def width(self) -> int:
-        """How many components there are if every listed block runs once; only a pass could tell more."""
+        """The number of components if every listed block runs once; only a pass shows more."""
         blocks = [id(tap.module) for tap in self.architecture.blocks]
         return len(self.architecture.components(self.unit)) * len(blocks) // len(set(blocks))
 

@@ -52,13 +52,10 @@ def profile(
     The logits of components are never formed: their sums over the vocabulary are products of small
     matrices. Position t is the prediction of token t + 1.
 
-    model
-        A `Model`, or anything `load_model` takes. A `Model` keeps what is worked out from its weights, so
-        that the second profile of it starts at once.
+    model, unit
+        As in `contributions`. A `Model` keeps what is worked out from its weights: a second profile starts at once.
     text_or_ids
         A text, a list of token ids, or several of either.
-    unit
-        "sublayer", "head" or "neuron", as in `contributions`.
     loss
         "squared": Theorem 1 against the next token (`SquaredProfile`); "cross_entropy": in nats, which
         goes through the vocabulary once for every component (`CrossEntropyProfile`; not for neurons).
@@ -76,8 +73,7 @@ def profile(
     batch_tokens
         The most padded tokens in one forward pass; None is what is fast on the model's device.
 
-    Raises InputError for input that cannot be used, and for a model whose components do not sum to its
-    logits.
+    Raises InputError for input that cannot be used, and for a model whose components do not sum to its logits.
 
     >>> import layerdiv_tl as ld
     >>> from transformers import LlamaConfig, LlamaForCausalLM
@@ -160,13 +156,12 @@ class _TokenLookup:
             means = (table.vectors(columns)[0].to(table.final.device) @ readout.vocabulary.mean).cpu()
             means[[column == table.constant for column in columns]] = readout.vocabulary.constant_mean
             ids, logits = (x[0].cpu() for x in table.extreme_ids(columns, k))
-        effect = np.repeat(["promotes", "suppresses"], len(components) * k)
         # [component, promotes or suppresses, rank] as rows, all promoted first.
         token_id, centered = (x.view(-1, 2, k).transpose(0, 1).flatten().numpy() for x in (ids, logits.double()))
         frame = pd.DataFrame(
             {
                 "component": np.tile(np.repeat([c.label for c in components], k), 2),
-                "effect": effect,
+                "effect": np.repeat(["promotes", "suppresses"], len(components) * k),
                 "rank": np.tile(np.arange(1, k + 1), 2 * len(components)),
                 "token": tokenization.token_texts(model, token_id),
                 "token_id": token_id,

@@ -52,11 +52,8 @@ class ProfileSettings:
         """The fields of `ProfileSource`."""
         fields = {"components": components, "identity_gap": gaps.relative, "absolute_gap": gaps.absolute}
         fields |= {"vocabulary": self.readout.vocabulary.size, "window": self.window, "stride": self.stride}
-        return fields | {
-            "model": self.model.name,
-            "unit": self.readout.unit,
-            "soft_cap": self.model.architecture.soft_cap,
-        }
+        cap = self.model.architecture.soft_cap
+        return fields | {"model": self.model.name, "unit": self.readout.unit, "soft_cap": cap}
 
     def result(self, components: tuple[Component, ...], gaps: LargestGaps, **fields: Any) -> Profile:
         """A profile of these fields."""

@@ -51,14 +51,8 @@ def promotions(
 ) -> Promotions:
     """What components promote and suppress at many tokens of one text, in one pass: `Profile.top_tokens` for all.
 
-    model, text_or_ids, unit
-        As in `profile`; one text, which the model reads at once.
-    components, at
-        Which components (labels) and positions; None is all of them.
-    k
-        How many ids of each kind.
-
-    Raises InputError for components, positions and k that do not exist.
+    `components` (labels) and positions `at`: None is all of them. k is how many ids of each kind; the other arguments
+    are those of `profile`, for one text. Raises InputError for components, positions and k that do not exist.
 
     >>> from transformers import LlamaConfig, LlamaForCausalLM
     >>> tiny = LlamaForCausalLM(LlamaConfig(vocab_size=32, hidden_size=16, intermediate_size=32,

@@ -186,7 +186,7 @@ def test_a_reused_layer_has_a_row_for_every_use():
 
 
 def test_only_the_reused_layer_counts_its_uses():
-    """A layer that runs once keeps its plain name beside one that runs twice."""
+    """A layer that runs once keeps its plain name next to one that runs twice."""
     model = llama()
     first, second, third = model.model.layers
     model.model.layers = torch.nn.ModuleList([first, second, second, third])
@@ -245,7 +245,7 @@ def test_the_users_model_and_tokenizer_stay_as_they_are(stories_folder):
 
 
 def test_hooks_are_gone_after_a_failure():
-    """A forward pass that dies leaves no hook behind."""
+    """A forward pass that dies leaves no hook."""
     model = llama()
     loaded = ld.load_model(model)
     handle = model.model.layers[2].register_forward_hook(lambda *_: 1 / 0)
@@ -299,7 +299,7 @@ def test_text_and_ids_are_the_same_prompt(stories):
     )
 
 
-def test_an_option_is_the_token_it_is_behind_text(stories):
+def test_an_option_is_the_token_it_is_after_text(stories):
     """A single-token option is the token that continues a text, not the one that begins it."""
     tokenizer = stories.tokenizer
     c = ld.contributions(stories, TEXTS, [" the", " and"])
@@ -308,7 +308,7 @@ def test_an_option_is_the_token_it_is_behind_text(stories):
 
 
 def test_two_threads_on_one_model():
-    """Each thread gets its own numbers, and a plain pass beside them is not touched."""
+    """Each thread gets its own numbers, and a plain pass at the same time is not touched."""
     from concurrent.futures import ThreadPoolExecutor
 
     model = llama()

@@ -177,7 +177,7 @@ def test_streaming_is_the_same_in_any_pieces(monkeypatch):
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_family(name):
-    """Norms behind sublayers, multipliers, caps, biases, experts: the logits form again, at every unit."""
+    """Norms after sublayers, multipliers, caps, biases, experts: the logits form again, at every unit."""
     model = ld.load_model(FAMILIES[name]())
     for unit in ["sublayer"] + ["head"] * (name not in NO_HEADS) + ["neuron"] * (name not in NO_NEURONS):
         c, u = logits_form(model, IDS, unit)
@@ -215,7 +215,7 @@ def test_half_precision_names_its_rounding(unit):
 
 
 def test_loss_is_the_models_own():
-    """The second source: Hugging Face's own cross-entropy, also behind a soft-cap."""
+    """The second source: Hugging Face's own cross-entropy, also with a soft-cap."""
     for model in (llama(), gpt2(), FAMILIES["gemma2"]()):
         with torch.no_grad():
             expected = model(torch.tensor([IDS]), labels=torch.tensor([IDS])).loss
@@ -470,7 +470,7 @@ def test_autocast_changes_nothing():
     np.testing.assert_allclose(c.values, ld.contributions(llama(), [IDS], [1, 2]).values, atol=1e-6)
 
 
-def test_an_answer_that_is_changed_behind_the_unembedding_is_refused():
+def test_an_answer_that_is_changed_after_the_unembedding_is_refused():
     model = llama()
     model.lm_head.register_forward_hook(lambda *args: args[2].index_fill(-1, torch.arange(40, 61), -1e4))
     for loss in ("squared", "cross_entropy"):

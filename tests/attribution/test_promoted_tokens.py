@@ -318,7 +318,7 @@ def test_a_notebook_s_output_needs_nothing(browser, tmp_path):
 
 
 def test_a_block_is_not_read_as_text():
-    """The words a notebook keeps beside a drawing are one short line, however much is drawn."""
+    """The words a notebook keeps next to a drawing are one short line, however much is drawn."""
     p = ld.profile(llama(), IDS)
     assert len(repr(colored_tokens(p))) < 80
     assert len(repr(promoted_tokens(p, "embed", 3))) < 80

@@ -1,4 +1,4 @@
-"""The default model: a real model taken apart."""
+"""The decomposition of the default model."""
 
 import numpy as np
 import pytest
