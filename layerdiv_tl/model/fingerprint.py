@@ -131,7 +131,7 @@ def tokenizer_fingerprint(tokenizer: Any) -> str | None:
 
 
 def _config(root: Any) -> Any:
-    """What a configuration says beyond its class's defaults, so that a new version's new entries change nothing."""
+    """A configuration's entries besides its class's defaults, so that a new version's new entries change nothing."""
     config: Any = getattr(root, "config", None)
     for read in ("to_diff_dict", "to_dict"):
         if hasattr(config, read):
@@ -156,7 +156,7 @@ def _code(cls: type) -> str:
     if cls.__module__.split(".")[0] not in OWN:
         try:
             text = hashlib.sha256(inspect.getsource(cls).encode()).hexdigest()
-        except (OSError, TypeError):  # typed at a prompt, say
+        except (OSError, TypeError):  # typed at a prompt
             text = hashlib.sha256(cls.forward.__code__.co_code).hexdigest()  # type: ignore[attr-defined]
     return f"{cls.__module__}.{cls.__qualname__} {text}"
 
@@ -223,7 +223,7 @@ def _tensors(path: str, module: nn.Module, known: dict[int, Any]) -> dict[str, A
     from accelerate.utils import align_module_device
 
     offloaded = any(x is not None and x.is_meta for x in (*module._parameters.values(), *module._buffers.values()))
-    found: dict[str, Any] = {}
+    hashes: dict[str, Any] = {}
     with align_module_device(module, torch.device("cpu") if offloaded else None):
         held = {**module._parameters, **module._buffers}
         held |= {name: x for name, x in vars(module).items() if isinstance(x, Tensor)}
@@ -238,15 +238,15 @@ def _tensors(path: str, module: nn.Module, known: dict[int, Any]) -> dict[str, A
                     "load it with its weights."
                 )
             if offloaded:  # what lies in memory for now may have another's address next
-                found[name] = _numbers(x)
+                hashes[name] = _numbers(x)
             else:
-                known[id(x)] = found[name] = known.get(id(x)) or _numbers(x)
+                known[id(x)] = hashes[name] = known.get(id(x)) or _numbers(x)
     # What a quantized layer of PyTorch packs away shows in its state alone.
     if type(module).__module__.startswith("torch.ao."):
         state: dict[str, Any] = {}
         module._save_to_state_dict(state, "", True)
-        found |= {name: _numbers(x) for name, x in state.items() if name not in found}
-    return found
+        hashes |= {name: _numbers(x) for name, x in state.items() if name not in hashes}
+    return hashes
 
 
 def _numbers(x: Any) -> Any:
@@ -269,18 +269,18 @@ def _numbers(x: Any) -> Any:
 
 def _attached(x: Any, depth: int = 2) -> list[Any]:
     """Attributes of a tensor (bitsandbytes' scales and code books), by name: tensors, and objects that hold some."""
-    found = []
+    attached = []
     for name, value in sorted(vars(x).items()) if hasattr(x, "__dict__") else []:
         if name.startswith("_") or isinstance(value, nn.Module | Callable):
             continue
         if isinstance(value, Tensor):
-            found.append([name, str(value.dtype), list(value.shape), _hash(value.detach())])
+            attached.append([name, str(value.dtype), list(value.shape), _hash(value.detach())])
         elif _is_plain(value):
             if not isinstance(x, Tensor):
-                found.append([name, value])
+                attached.append([name, value])
         elif depth:
-            found.append([name, _attached(value, depth - 1)])
-    return found
+            attached.append([name, _attached(value, depth - 1)])
+    return attached
 
 
 def _hash(x: Tensor) -> str:

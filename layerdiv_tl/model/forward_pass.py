@@ -25,9 +25,9 @@ def run(
 ) -> Activations:
     """Run the model once. The unembedding is shown the wanted positions only, whatever the family.
 
-    `unit`: also read the values of the heads or neurons. Raises InputError where the model does not run
-    the way its architecture says, and where a half-precision stream moves by more than its additions can
-    round: what they do lose is no gap, so it must be bounded here.
+    `unit`: also read the values of the heads or neurons. Raises InputError where a hook point is not
+    reached, and where a half-precision stream moves by more than its additions can round: what they do lose becomes the
+    rounding component and not a gap, so it must be bounded here.
     """
     return _run(architecture, ids, mask, torch.arange(len(ids)), at, at, unit)
 

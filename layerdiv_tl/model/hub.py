@@ -49,7 +49,7 @@ def is_local_only(name: str, known: Iterable[str] = ()) -> bool:
 
 
 def unreachable() -> str | None:
-    """Why the hub does not answer, found out within PATIENCE; None where it does, whatever it answers."""
+    """Why the hub does not answer within PATIENCE; None where it does, whatever it answers."""
     from huggingface_hub import constants
     from huggingface_hub.utils import get_session
 

@@ -180,7 +180,7 @@ def load_model(
 
 def _check_arguments(tokenizer: Any, device: Any, device_map: Any, copy: Any, trust_remote_code: Any) -> None:
     for name, value in (("copy", copy), ("trust_remote_code", trust_remote_code)):
-        if not isinstance(value, bool):  # numpy's True neither: what runs a stranger's code is said in so many words
+        if not isinstance(value, bool):  # nor numpy's True: running a checkpoint's code takes the word itself
             raise InputError(f"{name}={shown(value)} must be True or False, not a {type(value).__name__}.")
     for name, value in (("device", device), ("device_map", device_map)):
         kinds: Any = (str, int, torch.device) if name == "device" else (str, int, torch.device, dict)

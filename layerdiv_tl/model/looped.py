@@ -1,7 +1,7 @@
 """Looped models: layers that run several times, and a final norm that the stream passes between the rounds.
 
-Universal Transformers (Ouro), tied blocks (MobileLLM-LS, ALBERT-like models). Which layer runs how often, and whether
-the stream goes on as the final norm returned it, no configuration says: both are read off a pass.
+Universal Transformers (Ouro) and shared blocks (MobileLLM-LS). Which layer runs how often, and whether the stream goes
+on as the final norm returned it, is not in any configuration: both are read off a pass.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def find_loop_norms(
     finals = finals[sum(place < first for place in reached) :]
     counts = [sum(point in sublayers for point in raw.order[:place]) for place in reached if place > first]
     for here, then, start, stop in zip(finals, finals[1:], counts, counts[1:], strict=False):
-        # What was added until the norm's next input says where the stream started from.
+        # The norm's next input, less what was added since, is where the stream started from.
         started = then - torch.stack([torch.zeros_like(then), *(o.output for o in outputs[start:stop])]).sum(0)
         if passes_norm(architecture.norm, here, started):
             if architecture.norm.centered or architecture.norm.bias is not None:

@@ -57,11 +57,11 @@ def load_mobilellm(place: str, settings: dict[str, Any], kwargs: dict[str, Any])
     tied = bool(settings.get("share_embedding", settings.get("tie_word_embeddings")))
     config = LlamaConfig(**own, rope_parameters=rope, tie_word_embeddings=tied)
     kwargs = {name: value for name, value in kwargs.items() if name != "trust_remote_code"}
-    model, found = LlamaForCausalLM.from_pretrained(place, config=config, output_loading_info=True, **kwargs)
+    model, loading = LlamaForCausalLM.from_pretrained(place, config=config, output_loading_info=True, **kwargs)
     for what, names in (
-        ("lacks", found["missing_keys"]),
-        ("has tensors that no block takes:", found["unexpected_keys"]),
-        ("has tensors of other shapes than its config says:", [key[0] for key in found["mismatched_keys"]]),
+        ("lacks", loading["missing_keys"]),
+        ("has tensors that no block takes:", loading["unexpected_keys"]),
+        ("has tensors of other shapes than its config says:", [key[0] for key in loading["mismatched_keys"]]),
     ):
         if names:
             raise InputError(f"the checkpoint in {place!r} {what} {', '.join(sorted(names)[:3])}: get a whole copy.")

@@ -59,7 +59,7 @@ def probe(norm: nn.Module, width: int, dtype: torch.dtype, device: torch.device)
 
     Raises InputError where the answers are not those of a LayerNorm, an RMSNorm, an Identity or gains alone.
     """
-    # An offloaded norm, or one whose forward is wrapped, can only be asked where it stands.
+    # An offloaded norm, or one whose forward is wrapped, can only be run where it stands.
     if not any(p.is_meta for p in norm.parameters()) and "forward" not in vars(norm):
         norm = _bare(norm)
         if dtype in (torch.float16, torch.bfloat16):
@@ -72,28 +72,28 @@ def probe(norm: nn.Module, width: int, dtype: torch.dtype, device: torch.device)
     if width % 2:
         sign[-1] = 0.0
 
-    def ask(x: Tensor) -> Tensor:
+    def answer(x: Tensor) -> Tensor:
         with torch.no_grad():
             return norm(x.to(device, dtype)[None, None])[0, 0].double().cpu()
 
-    bias = ask(torch.zeros(width))
+    bias = answer(torch.zeros(width))
     # At ±64 the epsilon is lost in rounding, so the answer is the gain itself.
     large = 64.0
-    gain = (ask(large * sign) - bias) * sign * (sign.square().mean()).sqrt()
-    centered = bool((ask(torch.full((width,), large)) - bias).norm() < 1e-2 * gain.norm())
+    gain = (answer(large * sign) - bias) * sign * (sign.square().mean()).sqrt()
+    centered = bool((answer(torch.full((width,), large)) - bias).norm() < 1e-2 * gain.norm())
     if width % 2:
-        gain[-1] = (ask(large * sign.roll(1)) - bias)[-1] * sign.roll(1)[-1] * (sign.square().mean()).sqrt()
+        gain[-1] = (answer(large * sign.roll(1)) - bias)[-1] * sign.roll(1)[-1] * (sign.square().mean()).sqrt()
     small, root = 1e-3, float(sign.square().mean().sqrt())
-    response = ask(small * sign) - bias
-    # The last of an odd number of coordinates was not asked here.
+    response = answer(small * sign) - bias
+    # The last of an odd number of coordinates is not in this input.
     ratio = float((response * sign) @ gain / (gain * sign.abs() @ gain).clamp_min(1e-300))
     eps: float | None = max(0.0, small**2 / ratio**2 - (small * root) ** 2) if ratio > 0 else float("nan")
-    # An Identity, or gains alone, answers in proportion to what it is asked, as no epsilon makes a norm do.
+    # An Identity, or gains alone, answers in proportion to its input, as a norm with an epsilon never does.
     if abs(ratio * large * root / small - 1) < 1e-3:
         gain, eps = gain / (large * root), None
-    found = Norm(gain, bias if bias.abs().max() > 0 else None, centered, eps)
-    _check(found, ask, width, dtype)
-    return found
+    fitted = Norm(gain, bias if bias.abs().max() > 0 else None, centered, eps)
+    _check(fitted, answer, width, dtype)
+    return fitted
 
 
 def _bare(module: nn.Module) -> nn.Module:
@@ -112,12 +112,12 @@ def _bare(module: nn.Module) -> nn.Module:
     return bare
 
 
-def _check(found: Norm, ask: Callable[[Tensor], Tensor], width: int, dtype: torch.dtype) -> None:
+def _check(fitted: Norm, answer: Callable[[Tensor], Tensor], width: int, dtype: torch.dtype) -> None:
     """The formula must give the module's own answer on an input it was not fitted to."""
     x = torch.linspace(-2.0, 3.0, width, dtype=torch.float64).to(dtype).double()
-    expected = ask(x)
+    expected = answer(x)
     tolerance = 1e-4 if dtype in (torch.float32, torch.float64) else 3e-2
-    worst = (found(x) - expected).abs().max() / expected.abs().max().clamp_min(1e-30)
+    worst = (fitted(x) - expected).abs().max() / expected.abs().max().clamp_min(1e-30)
     if not worst <= tolerance:
         raise InputError(
             "a norm of this model is not a LayerNorm, an RMSNorm or an Identity "

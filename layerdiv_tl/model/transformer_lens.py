@@ -135,17 +135,17 @@ def _post_norm(model: Any, block: Any, kind: str) -> str | None:
 def _projection(sublayer: Any, kind: str) -> tuple[Tensor, Tensor | None] | None:
     """`[inputs, d]` weight and bias of a sublayer's output projection; None for a mixture of experts.
 
-    A bridge's own `W_O` refuses where heads are not d_head wide (DeepSeek), so its module is asked first.
+    A bridge's own `W_O` refuses where heads are not d_head wide (DeepSeek), so its module is read first.
     """
     module = getattr(getattr(sublayer, "o" if kind == "attn" else "out", None), "original_component", None)
     if module is not None and getattr(module, "weight", None) is not None:
         weight, bias = linear_map(module)
     else:
         names = ("W_O", "b_O") if kind == "attn" else ("W_out", "b_out")
-        found = [getattr(sublayer, name, None) for name in names]
-        if not isinstance(found[0], Tensor) or found[0].dim() != (3 if kind == "attn" else 2):
+        own = [getattr(sublayer, name, None) for name in names]
+        if not isinstance(own[0], Tensor) or own[0].dim() != (3 if kind == "attn" else 2):
             return None
-        weight, bias = found[0].detach().flatten(0, -2), None if found[1] is None else found[1].detach()
+        weight, bias = own[0].detach().flatten(0, -2), None if own[1] is None else own[1].detach()
     # A HookedTransformer has every bias; a zero one is none.
     return weight, bias if bias is not None and bool(bias.abs().max() > 0) else None
 

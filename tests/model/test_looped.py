@@ -144,7 +144,7 @@ def test_a_loop_through_a_bridge():
         np.testing.assert_allclose(bridged.junction_scale, plain.junction_scale, rtol=1e-5)
     tokens = torch.tensor(PROMPTS[:1])
     _, cache = bridge.architecture.root.run_with_cache(tokens)
-    with pytest.raises(ld.InputError, match="a cache keeps the last use only"):
+    with pytest.raises(ld.InputError, match="a cache keeps"):
         ld.contributions(bridge, cache=cache, tokens=tokens, options=OPTIONS)
 
 
@@ -168,7 +168,7 @@ def test_norms_whose_biases_nobody_wrote():
         torch.nn.init.normal_(layer.input_layernorm_2.bias)
     for unit in ("sublayer", "neuron"):
         assert ld.contributions(model, PROMPTS, OPTIONS, unit=unit).identity_gap <= 1e-6
-    with pytest.raises(ld.InputError, match="its heads or neurons cannot be told apart: use unit='sublayer'"):
+    with pytest.raises(ld.InputError, match="use unit='sublayer'"):
         ld.contributions(model, PROMPTS, OPTIONS, unit="head")
 
 
