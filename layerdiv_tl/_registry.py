@@ -23,8 +23,10 @@ def lookup(name: str) -> Any:
     return pkgutil.resolve_name(PLACES[name])
 
 
-def figure_of(kind: str, *results: str) -> Callable[[F], F]:
+def figure_of(kind: str, *results: str, default: bool = False) -> Callable[[F], F]:
     """Register a function as the figure `kind` of some result classes, given by name so that no class is imported.
+
+    The default of a class, which `plot()` draws, is the first kind, or the one that is registered as such.
 
     >>> @figure_of("dots", "Nothing")
     ... def dots(result): ...
@@ -34,7 +36,8 @@ def figure_of(kind: str, *results: str) -> Callable[[F], F]:
 
     def register(function: F) -> F:
         for result in results:
-            FIGURES.setdefault(result, {})[kind] = function
+            others = FIGURES.get(result, {})
+            FIGURES[result] = {kind: function, **others} if default else {**others, kind: function}
         return function
 
     return register

@@ -20,7 +20,7 @@ from ..studies.study import Study
 from ..tasks.task import task_specs
 from ..zoo import registry as trained
 from . import tables
-from .figures import component_bars
+from .figures.bars import component_bars
 from .figures.size_panels import information_panels
 from .findings import depth_findings, layer_sharing_pairs, study_findings
 from .page import Page

@@ -195,9 +195,9 @@ def methods(name: str, result: Any, leave: tuple[str, ...] = (), **given: dict[s
 
 def figures(name: str, result: Result, **given: Any) -> Iterator[Case]:
     """A case for every kind of figure of a result, and its options."""
-    from layerdiv_tl.views.figures import KINDS
+    from layerdiv_tl.views.figures import FIGURES
 
-    kinds = next((kinds for of, kinds in KINDS.items() if isinstance(result, of)), {})
+    kinds = next((FIGURES[of.__name__] for of in type(result).__mro__ if of.__name__ in FIGURES), {})
     for number, (kind, function) in enumerate(kinds.items()):
         options = {p.name: str(p.annotation) for p in list(inspect.signature(function).parameters.values())[1:]}
         if not number:

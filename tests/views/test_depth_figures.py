@@ -7,7 +7,7 @@ import pytest
 
 import layerdiv_tl as ld
 from layerdiv_tl.views import style
-from layerdiv_tl.views.figures import KINDS
+from layerdiv_tl.views.figures import FIGURES
 from tests.conftest import llama
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
@@ -31,7 +31,7 @@ def results():
     ("name", "columns"),
     [
         ("sizes", ["relative_norm", "cosine"]),
-        ("skip", ["output_change", "loss", "later"]),
+        ("skip", ["output_change", "loss", "downstream_change"]),
         ("lens", ["kl", "topk_overlap"]),
         ("erase", ["effect"]),
         ("gradients", ["attribution", "size"]),
@@ -78,7 +78,7 @@ def test_the_skip_map_holds_every_pair(results):
     z = np.array(skip.plot().data[0].z, dtype=float)
     pairs = skip.by_pair()
     for row in pairs.itertuples():
-        place = int(row.later[1:].split(".")[0])
+        place = int(row.downstream_layer[1:].split(".")[0])
         assert z[row.layer, place] == row.effect
     assert np.isfinite(z).sum() == len(pairs) == 6
 
@@ -113,7 +113,7 @@ def test_hostile_names_and_tokens_stay_text(results):
         if hasattr(result, "tokens"):
             changes["tokens"] = (HOSTILE,) * len(result.tokens)
         hostile = dataclasses.replace(result, **changes)
-        for kind in KINDS[type(result)]:
+        for kind in FIGURES[type(result).__name__]:
             text = str(hostile.plot(kind=kind).to_dict())
             assert "<img" not in text
             assert "</script" not in text
@@ -124,7 +124,7 @@ def test_figures_leave_light_and_dark_to_the_template(results):
     """No figure names an ink, a grid or a ground of its own, and maps take their scale from the template."""
     own = [getattr(theme, part) for theme in (style.LIGHT, style.DARK) for part in ("ink", "grid", "muted", "paper")]
     for result in results.values():
-        for kind in KINDS[type(result)]:
+        for kind in FIGURES[type(result).__name__]:
             figure = result.plot(kind=kind)
             for trace in figure.data:
                 assert trace.type != "heatmap" or trace.autocolorscale

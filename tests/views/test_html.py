@@ -9,7 +9,7 @@ import pytest
 
 import layerdiv_tl as ld
 from layerdiv_tl.views import style
-from layerdiv_tl.views.figures import component_bars
+from layerdiv_tl.views.figures.bars import component_bars
 from layerdiv_tl.views.page import Page
 from tests.conftest import llama
 

@@ -8,7 +8,7 @@ import pytest
 import layerdiv_tl as ld
 from layerdiv_tl.depth.agreement import Agreement
 from layerdiv_tl.views import style
-from layerdiv_tl.views.figures import KINDS
+from layerdiv_tl.views.figures import FIGURES
 from layerdiv_tl.views.figures.agreement import measures
 from tests.conftest import llama
 
@@ -203,7 +203,7 @@ def test_random_plans_are_what_the_model_is_without_them(model, plan):
 
 def test_bars_of_candidates_are_their_scores(plan):
     """Every candidate has its bar; what goes is solid and numbered in order, what stays is seen through."""
-    frame, figure = plan.scores(), plan.plot(kind="scores")
+    frame, figure = plan.scores(), plan.plot(kind="components")
     seen = {}
     for trace in figure.data:
         for x, y, text, color in zip(trace.x, trace.y, trace.text, trace.marker.color, strict=True):
@@ -255,7 +255,7 @@ def test_hostile_names_stay_text_and_dark_is_left_to_the_template(agreement, pla
     ]
     own = [getattr(theme, at) for theme in (style.LIGHT, style.DARK) for at in ("ink", "grid", "muted", "paper")]
     for result in results:
-        for kind in KINDS[type(result)]:
+        for kind in FIGURES[type(result).__name__]:
             figure = result.plot(kind=kind)
             text = str(figure.to_dict())
             assert "<img" not in text

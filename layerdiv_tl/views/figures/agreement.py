@@ -1,26 +1,40 @@
-"""Figures of an agreement: which direct measure tells what removing a component does."""
+"""Which direct measure ranks components as removing them does: ranks, their correlations, their stability."""
 
 from __future__ import annotations
 
 import html
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import numpy as np
 import plotly.graph_objects as go
 
+from ..._registry import figure_of
 from ...components import Component
-from ...depth.agreement import STABLE_CORRELATION, Agreement, Effect
-from ...depth.direct_measures import Direct
 from ...errors import InputError
 from .. import style
-from .axes import component_axis
-from .gauge_controls import hover_lines, whiskers
-from .layout import arrange, beneath, beside, between
+from ..plotting import (
+    arrange,
+    bar,
+    between,
+    component_axis,
+    error_bars,
+    heat_map,
+    hover_lines,
+    line,
+    module_strip,
+    named_columns,
+    named_rows,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from ...depth.agreement import Agreement
+
+# `depth.agreement.Effect`, without the torch that its module imports: options are checked against it.
+Effect = Literal["loss", "accuracy"]
+EFFECTS: tuple[Effect, ...] = get_args(Effect)
 NAMES = {
     "diversity": "diversity, raw",
     "diversity_centered": "diversity, centered",
@@ -31,78 +45,46 @@ NAMES = {
     "loss": "growth of the loss",
     "accuracy": "right answers lost",
 }
-# Seven quantities are told apart by color; effects are wider, too.
+# Quantities differ by color; effects are wider, too.
 _COLORS = dict(zip(NAMES, [style.SERIES[i] for i in (2, 6, 3, 4, 5, 7, 1, 0)], strict=True))
 _GROUPS = {
     "all": ("all together", style.MODULE["layer"]),
     "attn": (style.MODULE_NAME["attention"], style.MODULE["attention"]),
     "mlp": (style.MODULE_NAME["mlp"], style.MODULE["mlp"]),
 }
-EFFECTS = get_args(Effect)
-_COLUMNS = 3
-_MARKED = 5
 
 
+@figure_of("ranks", "Agreement")
 def agreement_ranks(agreement: Agreement, title: str | None = None) -> go.Figure:
     """A map quantity × component of ranks, effects above, direct measures below; strong colors are needed most."""
-    frame, quantities = agreement.frame(), [*EFFECTS, *measures(agreement)]
+    frame, quantities, components = agreement.frame(), [*EFFECTS, *measures(agreement)], agreement.components
     count, effects = len(frame), len(EFFECTS)
     # Edges of rows: a gap divides effects from measures.
     edges = np.r_[np.arange(effects + 1), np.arange(effects, len(quantities) + 1) + 0.3]
-    z = [frame[f"{q}_rank"].to_numpy() for q in quantities]
-    hover = [hovers(frame, (q,)) for q in quantities]
+    z = [frame[f"{quantity}_rank"].to_numpy() for quantity in quantities]
+    hover = [rank_hovers(frame, quantity) for quantity in quantities]
     z.insert(effects, np.full(count, np.nan))
     hover.insert(effects, [""] * count)
-    figure = go.Figure(
-        go.Heatmap(
-            z=z,
-            x=np.arange(count),
-            y=edges,
-            autocolorscale=True,
-            reversescale=True,
-            zmin=1,
-            zmax=count,
-            hovertext=hover,
-            hoverinfo="text",
-            hoverongaps=False,
-            colorbar={
-                "title": {"text": "rank", "side": "top"},
-                "thickness": 12,
-                "outlinewidth": 0,
-                "tickvals": rank_ticks(count),
-            },
-        )
-    )
-    modules = np.array([c.module for c in agreement.components], dtype=object)
-    for module in dict.fromkeys(modules):
-        here = np.flatnonzero(modules == module)
-        figure.add_bar(
-            x=here,
-            y=[0.22] * len(here),
-            base=edges[-1] + 0.1,
-            width=1,
-            name=style.MODULE_NAME[module],
-            marker={"color": style.MODULE[module], "line": {"width": 0}},
-            hovertext=[html.escape(label) for label in frame["component"].iloc[here]],
-            hoverinfo="text",
-        )
-    what = part(agreement.components)
+    ranks = {"zmin": 1, "y": edges, "reversescale": True, "colorbar": {"tickvals": rank_ticks(count)}}
+    figure = go.Figure([heat_map(z, hover, "rank", count, **ranks), *module_strip(components, 0.22, edges[-1] + 0.1)])
+    part = part_name(components)
     arrange(
         figure,
-        title or f"How each measure ranks the {what}s of {agreement.model}",
-        f"{agreement.rows}. Rank 1 is needed most. Above: by what removing the {what} does; below: by measures of the "
+        title or f"How each measure ranks the {part}s of {agreement.model}",
+        f"{agreement.rows}. Rank 1 is needed most. Above: by what removing the {part} does; below: by measures of the "
         "whole model.",
         plot=34 * len(quantities) + 30,
         below=104,
     )
     figure.update_layout(barmode="overlay")
-    figure.update_xaxes(**component_axis(agreement.components), title_text="component, in stream order", showgrid=False)
+    axis = {"title_text": "component, in stream order", "range": [-0.5, count - 0.5]}
+    figure.update_xaxes(**component_axis(components), **axis)
     middles = [i + 0.5 + 0.3 * (i >= effects) for i in range(len(quantities))]
-    axis = beside([capital(q) for q in quantities]) | {"tickvals": middles, "ticks": ""}
-    figure.update_xaxes(zeroline=False, range=[-0.5, count - 0.5])
-    return figure.update_yaxes(**axis, range=[edges[-1] + 0.35, 0])
+    rows = named_rows([capital(quantity) for quantity in quantities]) | {"tickvals": middles, "ticks": ""}
+    return figure.update_yaxes(**rows, range=[edges[-1] + 0.35, 0])
 
 
+@figure_of("correlations", "Agreement")
 def agreement_correlations(agreement: Agreement, effect: Effect = "loss", title: str | None = None) -> go.Figure:
     """Spearman's ρ of every measure's ranks and those by an effect, of all components and of each kind.
 
@@ -113,25 +95,17 @@ def agreement_correlations(agreement: Agreement, effect: Effect = "loss", title:
     frame = agreement.correlations()
     if not len(frame):
         raise InputError("ranks of fewer than three components have no correlation worth a figure: plot kind='ranks'.")
-    frame = frame[frame["effect"] == effect]
-    named = measures(agreement)
-    figure = go.Figure()
-    for kind, rows in frame.groupby("kind", sort=False):
-        called, color = _GROUPS.get(str(kind), _GROUPS["all"])
-        rows = rows.set_index("measure").loc[named].reset_index()
-        ends = rows.rename(columns={"spread_low": "correlation_low", "spread_high": "correlation_high"})
-        spread = whiskers(ends, "correlation")
+    names, figure = measures(agreement), go.Figure()
+    for kind, rows in frame[frame["effect"] == effect].groupby("kind", sort=False):
+        group, color = _GROUPS.get(str(kind), _GROUPS["all"])
+        rows = rows.set_index("measure").loc[names].reset_index()
+        error = error_bars(*(rows[column] for column in ("correlation", "spread_low", "spread_high")))
         # The spread may lie below its estimate; the hover has it as it is.
-        spread |= {side: np.fmax(spread[side], 0) for side in ("array", "arrayminus")}
-        figure.add_bar(
-            x=np.arange(len(rows)),
-            y=rows["correlation"],
-            name=f"{called} ({rows['components'].iloc[0]})",
-            marker={"color": color, "line": {"width": 0}},
-            error_y=spread,
-            hovertext=[_correlation_hover(row, called) for row in rows.itertuples()],
-            hoverinfo="text",
-        )
+        error |= {side: np.fmax(error[side], 0) for side in ("array", "arrayminus")}
+        hover = [_correlation_hover(row, group) for row in rows.itertuples()]
+        label = f"{group} ({rows['components'].iloc[0]})"
+        x = np.arange(len(rows))
+        figure.add_trace(bar(x, rows["correlation"], color, width=None, error=error, name=label, hover=hover))
     arrange(
         figure,
         title or f"Which measures rank as removal does? {agreement.model}, {NAMES[effect]}",
@@ -142,37 +116,34 @@ def agreement_correlations(agreement: Agreement, effect: Effect = "loss", title:
         below=88,
     )
     figure.update_layout(barmode="group", bargap=0.25, bargroupgap=0.06)
-    figure.update_xaxes(**beneath([capital(m) for m in named], range(len(named))), tickangle=0)
-    figure.update_xaxes(range=[-0.6, len(named) - 0.4])
+    axis = named_columns([capital(measure) for measure in names], range(len(names)))
+    figure.update_xaxes(**axis, tickangle=0, range=[-0.6, len(names) - 0.4])
     return figure.update_yaxes(title_text="Spearman's ρ", range=[-1.05, 1.05], zeroline=True)
 
 
+@figure_of("stability", "Agreement")
 def agreement_stability(agreement: Agreement, title: str | None = None) -> go.Figure:
-    """How alike the ranks of two samples of rows are, against their size, for every quantity; 0.9 is dashed.
+    """Spearman's ρ between the ranks of two samples of rows against their size, for every quantity; 0.9 is dashed.
 
     The legend has how many rows would bring a quantity there. Raises InputError for fewer than four rows.
     """
-    frame = agreement.stability()
-    figure = go.Figure()
+    from ...depth.agreement import STABLE_CORRELATION
+
+    frame, figure = agreement.stability(), go.Figure()
     for quantity in [*EFFECTS, *measures(agreement)]:
         rows = frame[frame["quantity"] == quantity]
-        effect = quantity in EFFECTS
         needed = float(rows["rows_needed"].iloc[0])
-        said = f"{needed:,.0f} row{'s' * (needed != 1)}" if np.isfinite(needed) else "no number of rows"
-        figure.add_scatter(
-            x=rows["rows"],
-            y=rows["correlation"],
-            mode="lines+markers",
-            name=f"{NAMES[quantity]}: {said}",
-            line={"color": _COLORS[quantity], "width": 4 if effect else 2},
-            marker={"size": 8, "symbol": "square" if effect else "circle"},
-            hovertext=[
-                f"<b>{NAMES[quantity]}</b>, {row.rows} rows a sample<br>ρ {style.number(row.correlation)}, middle "
-                f"95 % {between(row.low, row.high)}<br>{STABLE_CORRELATION} needs {said}"
-                for row in rows.itertuples()
-            ],
-            hoverinfo="text",
+        count = f"{needed:,.0f} row{'s' * (needed != 1)}" if np.isfinite(needed) else "no number of rows"
+        name = f"{NAMES[quantity]}: {count}"
+        hover = [
+            f"<b>{NAMES[quantity]}</b>, {row.rows} rows a sample<br>ρ {style.number(row.correlation)}, middle "
+            f"95 % {between(row.low, row.high)}<br>{STABLE_CORRELATION} needs {count}"
+            for row in cast(Any, rows.itertuples())
+        ]
+        look = (
+            {"width": 4, "marker": {"size": 8, "symbol": "square"}} if quantity in EFFECTS else {"width": 2, "marks": 8}
         )
+        figure.add_trace(line(rows["rows"], rows["correlation"], _COLORS[quantity], name=name, hover=hover, **look))
     arrange(
         figure,
         title or f"How many rows until a rank holds? {agreement.model}",
@@ -183,13 +154,15 @@ def agreement_stability(agreement: Agreement, title: str | None = None) -> go.Fi
     )
     figure.add_hline(y=STABLE_CORRELATION, line={"dash": "dash", "width": 1.5})
     sizes = sorted(set(frame["rows"]))
-    figure.update_xaxes(type="log", tickmode="array", tickvals=sizes, ticktext=[str(s) for s in sizes])
-    figure.update_xaxes(title_text="rows in each sample (logarithmic)", showgrid=False)
+    ticks = {"tickmode": "array", "tickvals": sizes, "ticktext": [str(size) for size in sizes]}
+    figure.update_xaxes(type="log", **ticks, title_text="rows in each sample (logarithmic)", showgrid=False)
     return figure.update_yaxes(title_text="Spearman's ρ of two samples")
 
 
 def measures(agreement: Agreement) -> list[str]:
-    """The direct measures that it holds, in their usual order."""
+    """The direct measures of an agreement, in their usual order."""
+    from ...depth.direct_measures import Direct
+
     return [measure for measure in get_args(Direct) if measure in agreement.quantities]
 
 
@@ -198,22 +171,22 @@ def capital(quantity: str) -> str:
     return NAMES[quantity][0].upper() + NAMES[quantity][1:]
 
 
-def part(components: Sequence[Component]) -> str:
+def part_name(components: Sequence[Component]) -> str:
     """What was measured, in a word."""
     return "layer" if components[0].kind == "layer" else "sublayer"
 
 
-def hovers(frame: pd.DataFrame, quantities: Sequence[str]) -> list[str]:
+def rank_hovers(frame: pd.DataFrame, *quantities: str) -> list[str]:
     """Component, then value and rank of each quantity with their intervals."""
-    lines = hover_lines(frame, {})
+    texts = list(hover_lines(frame, {}))
     for quantity in quantities:
         values = hover_lines(frame, {NAMES[quantity]: quantity})
         ranks = (frame[f"{quantity}_rank{end}"] for end in ("", "_low", "_high"))
-        lines = [
-            line + value[value.index("<br>") :] + f"<br>rank {style.number(rank)} {between(low, high)}"
-            for line, value, rank, low, high in zip(lines, values, *ranks, strict=True)
+        texts = [
+            text + value[value.index("<br>") :] + f"<br>rank {style.number(rank)} {between(low, high)}"
+            for text, value, rank, low, high in zip(texts, values, *ranks, strict=True)
         ]
-    return lines
+    return texts
 
 
 def rank_ticks(count: int) -> list[int]:
@@ -222,9 +195,9 @@ def rank_ticks(count: int) -> list[int]:
     return sorted({1, *range(step, count + 1, step)})
 
 
-def _correlation_hover(row: Any, called: str) -> str:
+def _correlation_hover(row: Any, group: str) -> str:
     lines = [
-        f"<b>{NAMES[row.measure]}</b>, {called.lower()} ({row.components} components)",
+        f"<b>{NAMES[row.measure]}</b>, {html.escape(group.lower())} ({row.components} components)",
         f"ρ {style.number(row.correlation)}, corrected for few rows {style.number(row.corrected)}",
         f"middle 95 % over resampled rows {between(row.spread_low, row.spread_high)}",
         f"middle 95 % over resampled components {between(row.low_components, row.high_components)}",

@@ -2,42 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import Any
 
-import numpy as np
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
+from ..._registry import figure_of
 from ...ensemble.decomposition import TERMS, Decomposition, Part
-from .. import style
-from .axes import component_axis
-from .gauge_controls import (
-    MEANING,
-    Measured,
-    buttons,
-    checked,
-    column,
-    hover_lines,
-    most_diverse,
-    parts_in,
-    suffixed,
-    whiskers,
-)
-
-if TYPE_CHECKING:
-    import pandas as pd
+from ..plotting import DOTTED, arrange, buttons, changes, component_axis, module_bars, panels
+from .gauge import MEANING, Measured, column, half_of, hovers, most_diverse, part_shown, parts_in, suffixed
 
 _TITLE = {"bias": "Bias", "diversity": "Diversity", "net": "Net = bias − diversity"}
-# Above this many bars the whiskers are a gray smear; the interval stays in the hover.
-_WHISKERS = 150
-# Nor are whiskers drawn that would make the bars small: those of a handful of examples.
-_WIDEST = 2
+# Above this many bars the whiskers are a gray smear, and whiskers this many times the tallest bar, those of a handful
+# of examples, would make the bars small: the intervals are in the hover only.
+MAX_WHISKERS, _WIDEST = 150, 2
 
 
+@figure_of("bars", "Decomposition", "CorpusProfile", default=True)
 def component_bars(
     measured: Measured,
     part: Part = "centered",
-    most: int = 1500,
+    max_components: int = 1500,
     title: str | None = None,
     height: int = 720,
 ) -> go.Figure:
@@ -47,90 +32,47 @@ def component_bars(
         A decomposition, a corpus or a profile (means over its tokens).
     part
         What is shown first; for the squared error buttons switch between raw, centered and shift.
-    most
+    max_components
         Of more components those with the largest diversity in `part` are shown, and the title says so.
 
-    Whiskers are 95 % intervals over examples (texts, for a corpus); of many bars, and where they would dwarf the
-    bars, they are in the hover only. Values are a component's own, undivided by
-    |L|, in the loss's unit. The dotted line is the bias of a component that writes nothing. Raises InputError
-    for an unknown part.
+    Whiskers are 95 % intervals over examples (texts, for a corpus). Values are a component's own, undivided by |L|, in
+    the loss's unit. The dotted line is the bias of a zero contribution. Raises InputError for an unknown part.
     """
-    checked(part)
-    frame, components, of = most_diverse(measured, part, most)
+    frame, components, remark = most_diverse(measured, part_shown(part), max_components)
     parts = parts_in(frame)
-    part = checked(part, parts)
+    part = part_shown(part, parts)
     terms = [term for term in TERMS if term in frame]
-    modules = np.array([c.module for c in components], dtype=object)
-    figure = make_subplots(
-        rows=len(terms), cols=1, shared_xaxes=True, vertical_spacing=0.07, subplot_titles=[_TITLE[t] for t in terms]
-    )
-    figure.update_annotations(font={"size": 13}, x=0, xanchor="left")
-    for row, term in enumerate(terms, start=1):
-        for module in dict.fromkeys(modules):
-            figure.add_bar(
-                x=np.flatnonzero(modules == module),
-                name=style.MODULE_NAME[module],
-                legendgroup=module,
-                showlegend=row == 1,
-                width=0.8,
-                marker={"color": style.MODULE[module], "line": {"width": 0}},
-                row=row,
-                col=1,
-                **_bars(frame, modules == module, term, part),
-            )
-    choices: dict[str, list[dict[str, Any]]] = {}
-    for choice in parts:
-        traces = [_bars(frame, modules == module, term, choice) for term in terms for module in dict.fromkeys(modules)]
-        update: dict[str, Any] = {key: [trace[key] for trace in traces] for key in ("y", "hovertext", "error_y")}
-        choices[MEANING[choice]] = [update, _silence(measured, choice, len(terms))]
-    figure.update_layout(
-        template=style.template(),
-        title={
-            "text": title or suffixed("Bias and diversity of every component", measured),
-            "subtitle": {"text": of},
-        },
+
+    def draw(part: Part) -> list[list[go.Bar]]:
+        rows = []
+        for name in (column(frame, term, part) for term in terms):
+            widest = (frame[f"{name}_high"] - frame[f"{name}_low"]).max()
+            whisker = len(frame) <= MAX_WHISKERS and bool(widest <= _WIDEST * frame[name].abs().max())
+            rows.append(module_bars(components, frame, name, hovers(frame, name), whisker=whisker))
+        return rows
+
+    def baseline(part: Part) -> dict[str, Any]:
+        # The line's own text follows the headings of the rows.
+        zero = half_of(measured, part).zero_bias if isinstance(measured, Decomposition) else None
+        moved = ("shapes[0].y0", "shapes[0].y1", f"annotations[{len(terms)}].y")
+        return {} if zero is None else dict.fromkeys(moved, zero)
+
+    figure = panels(draw(part), [_TITLE[term] for term in terms])
+    views = {MEANING[p]: (changes(chain(*draw(p)), "y", "hovertext", "error_y"), baseline(p)) for p in parts}
+    arrange(
+        figure,
+        title or suffixed("Bias and diversity of every component", measured),
+        remark,
         height=height,
-        barmode="overlay",
-        margin={"t": (112 if len(parts) > 1 else 72) + 20 * bool(of), "b": 96},
-        legend=style.LEGEND_BELOW,
-        updatemenus=buttons(choices, parts.index(part)),
+        below=96,
+        menus=buttons(views, parts.index(part)),
+        headings=True,
     )
     for row, term in enumerate(terms, start=1):
         figure.update_yaxes(title_text=frame.attrs["units"][term], row=row, col=1)
     if isinstance(measured, Decomposition):
-        figure.add_hline(
-            y=_silence(measured, part, len(terms))["shapes[0].y0"],
-            row=1,
-            col=1,
-            line={"dash": "dot", "width": 1.5},
-            annotation={"text": measured.loss_function.baseline},
-            annotation_position="top left",
-        )
-    figure.update_xaxes(**component_axis(components), range=[-1, len(modules)])
-    figure.update_xaxes(title_text="component, in stream order", row=len(terms), col=1)
-    return figure
-
-
-def _bars(frame: pd.DataFrame, here: np.ndarray, term: str, part: Part) -> dict[str, Any]:
-    """Heights, whiskers and hovers of one trace."""
-    at = column(frame, term, part)
-    tallest, widest = frame[at].abs().max(), (frame[f"{at}_high"] - frame[f"{at}_low"]).max()
-    seen = len(frame) <= _WHISKERS and bool(widest <= _WIDEST * tallest)
-    return {
-        "y": frame[at].to_numpy()[here],
-        "hovertext": hover_lines(frame[here], {at.replace("_", ", "): at}),
-        "hoverinfo": "text",
-        "error_y": whiskers(frame[here], at) | {"visible": True} if seen else {"visible": False},
-    }
-
-
-def _silence(measured: Measured, part: Part, before: int) -> dict[str, float]:
-    """Where the line of a component that writes nothing stands, and its text, which follows the rows' titles."""
-    if not isinstance(measured, Decomposition):
-        return {}
-    half: Decomposition = measured if part == "raw" else getattr(measured, part)
-    return {
-        "shapes[0].y0": half.zero_bias,
-        "shapes[0].y1": half.zero_bias,
-        f"annotations[{before}].y": half.zero_bias,
-    }
+        text = {"annotation": {"text": measured.loss_function.baseline}, "annotation_position": "top left"}
+        figure.add_hline(y=baseline(part)["shapes[0].y0"], row=1, col=1, line=DOTTED, **text)
+    figure.update_layout(barmode="overlay")
+    figure.update_xaxes(**component_axis(components, grid=True), range=[-1, len(components)])
+    return figure.update_xaxes(title_text="component, in stream order", row=len(terms), col=1)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from ..._checks import choice, some_of
 from ...replication.correlation import AGGREGATIONS, AVERAGE, COEFFICIENTS, Aggregation
 from .. import style
-from .layout import arrange, beneath, between, buttons, tilted, wrapped
+from ..plotting import arrange, bar, between, buttons, changes, error_bars, named_columns, panels, tilted, wrapped
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,104 +44,70 @@ def correlation_bars(
 
     table
         What `correlations` gives. r is that of sign × metric, so that up is as expected.
-    reading
+    aggregation
         Shown first; buttons show the others.
     metrics
         Of the table, in this order; None takes the paper's three, what softmax sees of two of them, and
         cross-entropy.
 
-    A bar is full where `p_permutation` (in the reading "final", which has no depth, `p_t`) is below 0.05,
+    A bar is full where `p_permutation` (`p_t` for the aggregation "final", which has no depth) is below 0.05,
     hollow where it is not, hatched where there is no test. The hover has all that the table has. Raises
-    InputError for an unknown reading and metrics that the table lacks.
+    InputError for an unknown aggregation and metrics that the table lacks.
     """
     choice("aggregation", aggregation, AGGREGATIONS)
-    there = list(dict.fromkeys(table["metric"]))
-    metrics = [m for m in METRICS if m in there] or there if metrics is None else some_of("metrics", metrics, there)
+    present = list(dict.fromkeys(table["metric"]))
+    if metrics is None:
+        metrics = [metric for metric in METRICS if metric in present] or present
+    else:
+        metrics = some_of("metrics", metrics, present)
+    colors = {m: style.TERM.get(m, style.SERIES[i % len(style.SERIES)]) for i, m in enumerate(metrics)}
     tasks = list(dict.fromkeys(table["task"]))
-    at = [place + 0.3 * (task == AVERAGE) for place, task in enumerate(tasks)]
+    x = [position + 0.3 * (task == AVERAGE) for position, task in enumerate(tasks)]
     cells: dict[Any, pd.DataFrame] = {
         key: rows.set_index("task").loc[tasks] for key, rows in table.groupby(["aggregation", "coefficient", "metric"])
     }
-    figure = make_subplots(
-        rows=len(COEFFICIENTS),
-        cols=1,
-        shared_xaxes=True,
-        vertical_spacing=0.1,
-        subplot_titles=[f"{kind.title()}'s correlation with accuracy" for kind in COEFFICIENTS],
-    )
-    figure.update_annotations(font={"size": 13}, x=0, xanchor="left")
-    traces = [(kind, metric) for kind in COEFFICIENTS for metric in metrics]
-    for kind, metric in traces:
-        rows = cells[aggregation, kind, metric]
-        figure.add_bar(
-            x=at,
-            legendgroup=metric,
-            offsetgroup=metric,
-            showlegend=False,
-            hoverinfo="text",
-            row=COEFFICIENTS.index(kind) + 1,
-            col=1,
-            **_bars(rows, aggregation, kind, metric, _color(metric, metrics)),
-        )
+
+    def draw(aggregation: str) -> list[list[go.Bar]]:
+        return [
+            [_bars(x, cells[aggregation, kind, m], aggregation, kind, m, colors[m]) for m in metrics]
+            for kind in COEFFICIENTS
+        ]
+
+    figure = panels(draw(aggregation), [f"{kind.title()}'s correlation with accuracy" for kind in COEFFICIENTS])
     for metric in metrics:
-        # A bar's own entry would be hollow where its first bar is.
-        figure.add_scatter(
-            x=[None],
-            y=[None],
-            mode="markers",
-            marker={"symbol": "square", "size": 11, "color": _color(metric, metrics)},
-            name=html.escape(_signed(metric, int(cells[aggregation, COEFFICIENTS[0], metric]["sign"].iloc[0]))),
-            legendgroup=metric,
-            row=1,
-            col=1,
-        )
-    entries = []
-    for one in AGGREGATIONS:
-        new = [_bars(cells[one, kind, m], one, kind, m, _color(m, metrics), flat=True) for kind, m in traces]
-        update = {key: [trace[key] for trace in new] for key in new[0]}
-        entries.append({"label": _MEANING[one], "method": "restyle", "args": [update, list(range(len(traces)))]})
+        # A bar's own entry in the legend would be hollow where its first bar is.
+        marker = {"symbol": "square", "size": 11, "color": colors[metric]}
+        name = html.escape(_signed(metric, int(cells[aggregation, COEFFICIENTS[0], metric]["sign"].iloc[0])))
+        figure.add_scatter(x=[None], y=[None], mode="markers", marker=marker, name=name, legendgroup=metric)
+    attributes = ("y", "error_y", "hovertext", "marker.color", "marker.pattern.shape")
+    bars = list(range(len(COEFFICIENTS) * len(metrics)))
+    views = {_MEANING[one]: [changes(chain(*draw(one)), *attributes), bars] for one in AGGREGATIONS}
     arrange(
         figure,
         title or "Do MSE, bias and diversity follow accuracy along depth?",
         _LEGEND,
         plot=560,
         below=72 + tilted(tasks),
-        menus=[buttons(entries, AGGREGATIONS.index(aggregation))],
+        menus=buttons(views, AGGREGATIONS.index(aggregation), "restyle"),
         headings=True,
     )
     figure.update_layout(barmode="group", bargap=0.22, bargroupgap=0.06)
-    figure.update_xaxes(**beneath(tasks, at), range=[-0.6, at[-1] + 0.6])
+    figure.update_xaxes(**named_columns(tasks, x), range=[-0.6, x[-1] + 0.6])
     return figure.update_yaxes(title_text="r of sign × metric", range=[-1.05, 1.05])
 
 
-def _bars(
-    rows: pd.DataFrame, aggregation: str, kind: str, metric: str, color: str, flat: bool = False
-) -> dict[str, Any]:
-    """Heights, whiskers, fillings and hovers of one trace; `flat` names nested ones as a button does."""
-    r, low, high = (rows[column].to_numpy(dtype=float) for column in ("r", "low", "high"))
+def _bars(x: list[float], rows: pd.DataFrame, aggregation: str, kind: str, metric: str, color: str) -> go.Bar:
+    """The bars of one metric: full, hollow or hatched."""
     p = rows[_TEST[aggregation]].to_numpy(dtype=float)
-    fills = [style.CLEAR if value >= SIGNIFICANT else color for value in p]
+    error = error_bars(*(rows[column] for column in ("r", "low", "high")))
+    error |= {end: np.fmax(error[end], 0) for end in ("array", "arrayminus")}
+    hover = [_hover(str(task), row, kind, metric) for task, row in rows.iterrows()]
     shapes = ["" if np.isfinite(value) else "/" for value in p]
-    spread = {
-        "type": "data",
-        "array": np.fmax(high - r, 0),
-        "arrayminus": np.fmax(r - low, 0),
-        "thickness": 1,
-        "width": 0,
-        "color": style.LIGHT.zero,
-    }
-    bars: dict[str, Any] = {
-        "y": r,
-        "error_y": spread,
-        "hovertext": [_hover(str(task), row, kind, metric) for task, row in rows.iterrows()],
-    }
-    if flat:
-        return bars | {"marker.color": fills, "marker.pattern.shape": shapes}
-    marker = {"color": fills, "line": {"color": color, "width": 1.5}}
-    return bars | {
-        "marker": marker
-        | {"pattern": {"shape": shapes, "fillmode": "replace", "fgcolor": color, "bgcolor": style.CLEAR, "size": 5}}
-    }
+    pattern = {"shape": shapes, "fillmode": "replace", "fgcolor": color, "bgcolor": style.CLEAR, "size": 5}
+    fills = [style.CLEAR if value >= SIGNIFICANT else color for value in p]
+    trace = bar(x, rows["r"].to_numpy(dtype=float), fills, width=None, error=error, hover=hover)
+    group = {"legendgroup": metric, "offsetgroup": metric}
+    return trace.update(marker={"line": {"color": color, "width": 1.5}, "pattern": pattern}, **group)
 
 
 def _hover(task: str, row: pd.Series, kind: str, metric: str) -> str:
@@ -163,7 +129,3 @@ def _hover(task: str, row: pd.Series, kind: str, metric: str) -> str:
 def _signed(metric: str, sign: int) -> str:
     """A metric as it is correlated: with a minus where it should fall, as in the paper."""
     return ("−" if sign < 0 else "") + style.TERM_NAME.get(metric, metric)
-
-
-def _color(metric: str, metrics: Sequence[str]) -> str:
-    return style.TERM.get(metric, style.SERIES[list(metrics).index(metric) % len(style.SERIES)])

@@ -1,19 +1,21 @@
-"""How much of bias and of diversity each module holds, beside its number of components."""
+"""How much of bias and of diversity each module holds, next to its number of components."""
 
 from __future__ import annotations
 
 import numpy as np
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
+from ..._registry import figure_of
 from ...ensemble.decomposition import Decomposition, Part
 from .. import style
-from .gauge_controls import hover_lines, suffixed, whiskers
+from ..plotting import arrange, bar, cell, error_bars, hover_lines, panels
+from .gauge import suffixed
 
 _TERMS = ("bias", "diversity")
 _PANELS: dict[Part, str] = {"raw": "Raw: as in the paper", "centered": "Centered: what softmax sees"}
 
 
+@figure_of("modules", "Decomposition")
 def module_shares(decomposition: Decomposition, title: str | None = None, height: int = 460) -> go.Figure:
     """Each module's share of bias and of diversity, raw and centered side by side (Fig. 4).
 
@@ -21,62 +23,47 @@ def module_shares(decomposition: Decomposition, title: str | None = None, height
     were like all others. Whiskers are 95 % intervals over examples.
     """
     frame = decomposition.by_module()
-    modules = list(frame["module"])
-    frame.insert(0, "component", [style.MODULE_NAME[module] for module in modules])
-    panels = [p for p in _PANELS if p == "raw" or f"bias_share_{p}" in frame]
-    titles = [_PANELS[p] for p in panels] if len(panels) > 1 else None
-    figure = make_subplots(rows=1, cols=len(panels), shared_yaxes=True, horizontal_spacing=0.06, subplot_titles=titles)
-    figure.update_annotations(font={"size": 13})
+    frame.insert(0, "component", [style.MODULE_NAME[module] for module in frame["module"]])
+    parts = [part for part in _PANELS if part == "raw" or f"bias_share_{part}" in frame]
     width = 0.8 / len(frame)
-    for col, part in enumerate(panels, start=1):
-        suffix = "" if part == "raw" else f"_{part}"
-        for number, module in enumerate(modules):
-            row = frame.iloc[[number]]
-            columns = [f"{term}_share{suffix}" for term in _TERMS]
-            offset = (number - (len(frame) - 1) / 2) * width
-            bounds = [whiskers(row, at) for at in columns]
-            count = float(row["member_share"].iloc[0])
-            figure.add_bar(
-                x=np.arange(len(_TERMS)) + offset,
-                y=[float(row[at].iloc[0]) for at in columns],
-                width=0.92 * width,
-                error_y=bounds[0] | {end: np.concatenate([b[end] for b in bounds]) for end in ("array", "arrayminus")},
-                marker={"color": style.MODULE[module], "line": {"width": 0}},
-                name=f"{style.MODULE_NAME[module]} ({int(row['members'].iloc[0]):,})",
-                legendgroup=module,
-                showlegend=col == 1,
-                hovertext=[
-                    f"{hover_lines(row, {f'share of {term}': at})[0]}<br>share of components {style.number(count)}"
-                    for term, at in zip(_TERMS, columns, strict=True)
-                ],
-                hoverinfo="text",
-                row=1,
-                col=col,
-            )
-            for place in range(len(_TERMS)):
-                middle = place + offset
-                figure.add_shape(
-                    type="line",
-                    x0=middle - width / 2,
-                    x1=middle + width / 2,
-                    y0=count,
-                    y1=count,
-                    line={"width": 2.5},
-                    row=1,
-                    col=col,
+    contents: list[list[go.Bar]] = []
+    expected = []
+    for part in parts:
+        columns = [f"{term}_share" + ("" if part == "raw" else f"_{part}") for term in _TERMS]
+        hover = np.array([hover_lines(frame, {f"share of {t}": c}) for t, c in zip(_TERMS, columns, strict=True)])
+        values, low, high = (frame[[name + end for name in columns]].to_numpy() for end in ("", "_low", "_high"))
+        traces = []
+        for number, row in enumerate(frame.to_dict("records")):
+            x = np.arange(len(_TERMS)) + (number - (len(frame) - 1) / 2) * width
+            remark = f"<br>share of components {style.number(row['member_share'])}"
+            traces.append(
+                bar(
+                    x,
+                    values[number],
+                    style.MODULE[row["module"]],
+                    width=0.92 * width,
+                    error=error_bars(values[number], low[number], high[number]),
+                    name=f"{row['component']} ({int(row['members']):,})",
+                    legendgroup=row["module"],
+                    hover=hover[:, number] + remark,
                 )
-    figure.update_layout(
-        template=style.template(),
-        title={
-            "text": title or suffixed("Each module's share of bias and of diversity", decomposition),
-            "subtitle": {"text": "the line across a bar: the module's share of components, n_g/|L|"},
-        },
+            )
+            expected += [(len(contents), middle, row["member_share"]) for middle in x]
+        contents.append(traces)
+    headings = [_PANELS[part] for part in parts] if len(parts) > 1 else []
+    figure = panels(contents, headings, columns=len(parts), across=0.06, shared_xaxes=False)
+    for panel, middle, share in expected:
+        ends = {"x0": middle - width / 2, "x1": middle + width / 2, "y0": share, "y1": share}
+        figure.add_shape(type="line", line={"width": 2.5}, **ends, **cell(panel, len(parts)))
+    arrange(
+        figure,
+        title or suffixed("Each module's share of bias and of diversity", decomposition),
+        "the line across a bar: the module's share of components, n_g/|L|",
         height=height,
-        barmode="overlay",
-        margin={"t": 104, "b": 84},
-        legend=style.LEGEND_BELOW,
+        below=84,
+        headings=bool(headings),
     )
+    figure.update_layout(barmode="overlay")
     figure.update_xaxes(tickmode="array", tickvals=np.arange(len(_TERMS)), ticktext=_TERMS, showgrid=False)
     figure.update_yaxes(tickformat=".0%", rangemode="tozero")
-    figure.update_yaxes(title_text="share of the ensemble's", col=1)
-    return figure
+    return figure.update_yaxes(title_text="share of the ensemble's", col=1)

@@ -1,4 +1,4 @@
-"""Which components say the same: a matrix of all pairs, in the order of a clustering."""
+"""Which components contribute the same: a matrix of all pairs, in the order of a clustering."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Literal
 import numpy as np
 import plotly.graph_objects as go
 
+from ..._registry import figure_of
 from ...ensemble.decomposition import Decomposition, Part
-from .. import style
-from .gauge_controls import checked, column, largest, suffixed
+from ..plotting import arrange, heat_map, module_strip, robust_limit
+from .gauge import column, largest, part_shown, suffixed
 
 _TITLE = {
     "cosine": "How alike the components' contributions are: cosine",
@@ -20,11 +21,12 @@ _TITLE = {
 }
 
 
+@figure_of("pairwise", "Decomposition")
 def pairwise_map(
     decomposition: Decomposition,
     by: Literal["cosine", "distance", "disagreement"] = "cosine",
     part: Part = "centered",
-    most: int = 400,
+    max_components: int = 400,
     title: str | None = None,
     height: int = 900,
 ) -> go.Figure:
@@ -33,103 +35,75 @@ def pairwise_map(
     by, part
         The number, by which the components are clustered too, and whether it is raw or centered over the options;
         "disagreement" has no parts, and none has a shift.
-    most
+    max_components
         Of more components those with the largest (centered) diversity are shown, and the title says so.
 
     Under the tree stands each component's module; two branches meet at the mean distance of their members
     (1 − cosine for "cosine"). Raises InputError for an unknown `by` or part, for one component, and for
     more than 1000 of them.
     """
-    checked(part)
-    everything = decomposition
-    if len(decomposition.components) > most:
+    part_shown(part)
+    count, remark = len(decomposition.components), ""
+    if count > max_components:
         half = decomposition.halves.get("centered", decomposition)
-        kept = largest(half.diversities.mean(0), most)
-        decomposition = replace(
-            decomposition,
-            values=decomposition.values[:, kept],
-            components=tuple(decomposition.components[i] for i in kept),
-        )
+        kept = largest(half.diversities.mean(0), max_components)
+        components = tuple(decomposition.components[i] for i in kept)
+        decomposition = replace(decomposition, values=decomposition.values[:, kept], components=components)
+        remark = f"the {max_components:,} of {count:,} most diverse; "
     frame = decomposition.pairwise(by)
-    at = column(frame, by, part)
-    order = frame.attrs["order"]
-    place = {label: number for number, label in enumerate(order)}
-    one, other = (frame[name].map(place).to_numpy() for name in ("component", "other"))
-    cells = np.full((len(order), len(order)), 1.0 if by == "cosine" else 0.0)
-    bounds = np.full((len(order), len(order), 2), np.nan, dtype=np.float32)
-    cells[one, other] = cells[other, one] = frame[at]
-    for end, name in enumerate(("low", "high")):
-        bounds[one, other, end] = bounds[other, one, end] = frame[f"{at}_{name}"]
-    np.fill_diagonal(cells, np.nan)  # itself: no pair
-    labels = [html.escape(label) for label in order]
-    unit = frame.attrs["units"][at]
-    known = np.abs(cells[np.isfinite(cells)])
-    furthest = 1.0 if by != "distance" else (float(known.max()) if known.size else 0.0) or 1.0
+    name = column(frame, by, part)
+    order: list[str] = frame.attrs["order"]
+    position = {label: i for i, label in enumerate(order)}
+    one, other = (frame[side].map(position).to_numpy() for side in ("component", "other"))
+    # The diagonal stays empty: a component makes no pair with itself.
+    cells = np.full((len(order), len(order)), np.nan)
+    ends = np.full((len(order), len(order), 2), np.nan, dtype=np.float32)
+    cells[one, other] = cells[other, one] = frame[name]
+    ends[one, other] = ends[other, one] = frame[[f"{name}_low", f"{name}_high"]]
+    labels, unit = [html.escape(label) for label in order], frame.attrs["units"][name]
+    hover = f"<b>%{{y}}</b> and <b>%{{x}}</b><br>{name.replace('_', ', ')} %{{z:.3g}}"
+    hover += "" if unit == by else f" {unit}"
+    hover += "<br>95 % [%{customdata[0]:.3g}, %{customdata[1]:.3g}]" if np.isfinite(ends).any() else ""
     figure = go.Figure(
-        go.Heatmap(
-            z=cells.astype(np.float32),
+        heat_map(
+            cells.astype(np.float32),
+            None,
+            unit,
+            robust_limit(cells, 1.0) if by == "distance" else 1.0,
+            signed=by == "cosine",
             x=labels,
             y=labels,
-            customdata=bounds,
-            autocolorscale=True,
-            zmin=-furthest if by == "cosine" else 0.0,
-            zmax=furthest,
-            hoverongaps=False,
-            hovertemplate=(
-                f"<b>%{{y}}</b> and <b>%{{x}}</b><br>{at.replace('_', ', ')} %{{z:.3g}}"
-                + ("" if unit == by else f" {unit}")
-                + ("<br>95 % [%{customdata[0]:.3g}, %{customdata[1]:.3g}]" if np.isfinite(bounds).any() else "")
-                + "<extra></extra>"
-            ),
-            colorbar={
-                "title": {"text": unit, "side": "top"},
-                "thickness": 12,
-                "outlinewidth": 0,
-                "len": 0.78,
-                "y": 0.39,
-            },
+            customdata=ends,
+            hovertemplate=f"{hover}<extra></extra>",
+            colorbar={"len": 0.78, "y": 0.39},
         )
     )
-    module = {c.label: c.module for c in decomposition.components}
-    for name in dict.fromkeys(module.values()):
-        here = [label for label in order if module[label] == name]
-        figure.add_bar(
-            x=[html.escape(label) for label in here],
-            y=[1.0] * len(here),
-            width=1,
-            marker={"color": style.MODULE[name], "line": {"width": 0}},
-            name=style.MODULE_NAME[name],
-            hovertext=[html.escape(label) for label in here],
-            hoverinfo="text",
-            yaxis="y2",
-        )
+    for strip in module_strip(decomposition.components, 1.0, yaxis="y2"):
+        figure.add_trace(strip.update(x=strip.hovertext))
     # An axis exists where a trace needs it; the tree is a shape, since no trace can stand between two categories.
-    figure.add_scatter(x=labels[:1], y=[0], mode="markers", marker={"opacity": 0}, hoverinfo="skip", yaxis="y3")
-    figure.data[-1].showlegend = False
+    invisible = {"mode": "markers", "marker": {"opacity": 0}, "hoverinfo": "skip", "showlegend": False}
+    figure.add_scatter(x=labels[:1], y=[0], yaxis="y3", **invisible)
     path, top = _tree(np.array(frame.attrs["linkage"]))
     figure.add_shape(type="path", path=path, xref="x", yref="y3", line={"width": 1})
-    of = "" if decomposition is everything else f"the {most:,} of {len(everything.components):,} most diverse; "
-    seen = {"disagreement": ""}.get(by, "raw; " if at == by else "centered over the options; ")
-    figure.update_layout(
-        template=style.template(),
-        title={
-            "text": title or suffixed(_TITLE[by], decomposition),
-            "subtitle": {"text": f"{of}{seen}ordered by average linkage"},
-        },
+    gauge = {"disagreement": ""}.get(by, "raw; " if name == by else "centered over the options; ")
+    arrange(
+        figure,
+        title or suffixed(_TITLE[by], decomposition),
+        f"{remark}{gauge}ordered by average linkage",
         height=height,
-        margin={"t": 76, "b": 120},
-        legend=style.LEGEND_BELOW,
-        barmode="overlay",
-        bargap=0,
-        yaxis2={"domain": [0.79, 0.81], "visible": False, "fixedrange": True, "range": [0, 1]},
-        yaxis3={"domain": [0.82, 1], "visible": False, "fixedrange": True, "range": [0, 1.03 * top]},
+        below=120,
     )
     ticks = {"type": "category", "categoryorder": "array", "categoryarray": labels, "nticks": 44, "showgrid": False}
     ticks |= {"tickfont": {"size": 10}, "ticks": ""}
-    edge = len(labels) - 0.5
-    figure.update_layout(xaxis=ticks | {"tickangle": -90, "anchor": "y", "range": [-0.5, edge]})
-    figure.update_layout(yaxis=ticks | {"domain": [0, 0.78], "range": [edge, -0.5]})
-    return figure
+    edge, hidden = len(labels) - 0.5, {"visible": False, "fixedrange": True}
+    return figure.update_layout(
+        barmode="overlay",
+        bargap=0,
+        xaxis=ticks | {"tickangle": -90, "anchor": "y", "range": [-0.5, edge]},
+        yaxis=ticks | {"domain": [0, 0.78], "range": [edge, -0.5]},
+        yaxis2=hidden | {"domain": [0.79, 0.81], "range": [0, 1]},
+        yaxis3=hidden | {"domain": [0.82, 1], "range": [0, 1.03 * top]},
+    )
 
 
 def _tree(linkage: np.ndarray) -> tuple[str, float]:

@@ -1,20 +1,17 @@
-"""Prefix ensembles: what bias and diversity are of all that was written up to a junction."""
+"""Prefix ensembles: bias and diversity of all components before a junction."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from itertools import chain
 
 import numpy as np
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
+from ..._registry import figure_of
 from ...ensemble.decomposition import Decomposition, NormAt, Part
 from .. import style
-from .axes import component_axis
-from .gauge_controls import MEANING, buttons, checked, column, hover_lines, parts_in, suffixed
-
-if TYPE_CHECKING:
-    import pandas as pd
+from ..plotting import DOTTED, arrange, band, buttons, by_module, changes, component_axis, dots, line, panels
+from .gauge import MEANING, column, hovers, part_shown, parts_in, suffixed
 
 _TITLE = {
     "accuracy": "Accuracy",
@@ -27,9 +24,9 @@ _NORM = {
     "frozen": "read out with the whole stream's norm",
     "recomputed": "read out with each junction's own norm",
 }
-_ROW_HEIGHT = 170
 
 
+@figure_of("depth", "Decomposition")
 def depth_curves(
     decomposition: Decomposition,
     part: Part = "centered",
@@ -49,108 +46,62 @@ def depth_curves(
     Bands are 95 % intervals over examples. Marks have the color of the module that closes the junction; open
     marks are partial sums, which the stream never holds. Raises InputError for an unknown part or norm.
     """
-    checked(part)
+    part_shown(part)
     frame = decomposition.by_depth(norm)
     parts = parts_in(frame, "diversity")
-    part = checked(part, parts)
-    named = {c.label: c for c in decomposition.junctions or decomposition.components}
-    components = [named[label] for label in frame["component"]]
-    modules = np.array([c.module for c in components], dtype=object)
+    part = part_shown(part, parts)
+    by_label = {c.label: c for c in decomposition.junctions or decomposition.components}
+    components = [by_label[label] for label in frame["component"]]
     terms = [term for term in ("accuracy", "loss", "bias", "diversity") if term in frame]
-    exact = decomposition.gap is not None
     fair = [False, True] if "diversity_logit" in frame else [False]
     views = [(p, f) for f in fair for p in parts if not (f and p == "shift")]
-    figure = make_subplots(
-        rows=len(terms),
-        cols=1,
-        shared_xaxes=True,
-        vertical_spacing=0.24 / len(terms),
-        subplot_titles=[_TITLE[term] + " = bias − diversity" * (term == "loss" and exact) for term in terms],
-    )
-    figure.update_annotations(font={"size": 13}, x=0, xanchor="left")
-    shown = (part, size_fair and True in fair and part != "shift")
-    for row, term in enumerate(terms, start=1):
-        for trace in _traces(frame, modules, _column(frame, term, *shown), row == 1):
-            figure.add_trace(trace, row=row, col=1)
-    choices: dict[str, list[dict[str, Any]]] = {}
+    first = (part, size_fair and True in fair and part != "shift")
+    partial = frame["partial"].to_numpy(dtype=bool)
+    steps = np.arange(len(frame))
+
+    def draw(part: Part, fair: bool) -> list[list[go.Scatter]]:
+        """Of every term the band, the curve, and the marks of every module."""
+        rows = []
+        for term in terms:
+            name = column(frame, "diversity_logit" if fair and term == "diversity" else term, part)
+            value = frame[name].to_numpy(dtype=float)
+            hover = hovers(frame, name) + np.where(partial, "<br>partial: the stream never holds this sum", "")
+            traces = [
+                band(steps, frame[f"{name}_low"], frame[f"{name}_high"]),
+                line(steps, value, style.NEUTRAL, marks=0, hoverinfo="skip"),
+            ]
+            for module, positions in by_module(components):
+                for half, symbol, suffix in ((False, "circle", ""), (True, "circle-open", ", partial sum")):
+                    at = positions[partial[positions] == half]
+                    label = {"name": style.MODULE_NAME[module] + suffix, "hover": hover[at]}
+                    if len(at):
+                        traces.append(dots(at, value[at], style.MODULE[module], size=7, symbol=symbol, **label))
+            rows.append(traces)
+        return rows
+
+    exact = " = bias − diversity" if decomposition.gap is not None else ""
+    headings = [_TITLE[term] + exact * (term == "loss") for term in terms]
+    figure = panels(draw(*first), headings)
+    choices = {}
     for p, f in views:
-        columns = [_column(frame, term, p, f) for term in terms]
-        traces = [trace for at in columns for trace in _traces(frame, modules, at, False)]
         label = (MEANING[p].partition(":")[0] if len(fair) > 1 else MEANING[p]) + (", |L|² × diversity" if f else "")
-        heading = _TITLE["diversity_logit" if f else "diversity"]
-        update = {key: [getattr(trace, key) for trace in traces] for key in ("y", "hovertext")}
-        choices[label] = [update, {f"annotations[{len(terms) - 1}].text": heading}]
-    figure.layout.annotations[len(terms) - 1].text = _TITLE["diversity_logit" if shown[1] else "diversity"]
-    figure.update_layout(
-        template=style.template(),
-        title={
-            "text": title or suffixed("Prefix ensembles along depth", decomposition),
-            "subtitle": {"text": f"all components before a junction, {_NORM[norm]}"},
-        },
-        height=height or 250 + _ROW_HEIGHT * len(terms),
-        margin={"t": 132 if len(views) > 1 else 100, "b": 96},
-        legend=style.LEGEND_BELOW,
-        updatemenus=buttons(choices, views.index(shown)),
+        heading = {f"annotations[{len(terms) - 1}].text": _TITLE["diversity_logit" if f else "diversity"]}
+        choices[label] = (changes(chain(*draw(p, f)), "y", "hovertext"), heading)
+    figure.layout.annotations[len(terms) - 1].text = _TITLE["diversity_logit" if first[1] else "diversity"]
+    arrange(
+        figure,
+        title or suffixed("Prefix ensembles along depth", decomposition),
+        f"all components before a junction, {_NORM[norm]}",
+        height=height or 250 + 170 * len(terms),
+        below=96,
+        menus=buttons(choices, views.index(first)),
+        headings=True,
     )
     for row, term in enumerate(terms, start=1):
         figure.update_yaxes(title_text=frame.attrs["units"][term], row=row, col=1)
     if "accuracy" in terms:
-        figure.add_hline(
-            y=1 / decomposition.values.shape[2],
-            row=1,
-            col=1,
-            line={"dash": "dot", "width": 1.5},
-            annotation={"text": f"one option in {decomposition.values.shape[2]}"},
-            annotation_position="bottom left",
-        )
-    figure.update_xaxes(**component_axis(components), range=[-0.5, len(frame) - 0.5], zeroline=False)
-    figure.update_xaxes(title_text="junction: the last component written", row=len(terms), col=1)
-    return figure
-
-
-def _column(frame: pd.DataFrame, term: str, part: Part, fair: bool) -> str:
-    return column(frame, "diversity_logit" if fair and term == "diversity" else term, part)
-
-
-def _traces(frame: pd.DataFrame, modules: np.ndarray, at: str, legend: bool) -> list[go.Scatter]:
-    """The band, the curve and the marks of one column."""
-    place = np.arange(len(frame))
-    value, low, high = (frame[at + end].to_numpy(dtype=float) for end in ("", "_low", "_high"))
-    hover = np.array(hover_lines(frame, {at.replace("_", ", "): at}), dtype=object)
-    partial = frame["partial"].to_numpy(dtype=bool)
-    hover = hover + np.where(partial, "<br>partial: the stream never holds this sum", "")
-    traces = [
-        go.Scatter(
-            x=np.concatenate([place, place[::-1]]),
-            y=np.concatenate([low, high[::-1]]),
-            fill="toself",
-            fillcolor=style.faint(style.NEUTRAL),
-            line={"width": 0},
-            mode="lines",
-            hoverinfo="skip",
-            showlegend=False,
-        ),
-        go.Scatter(x=place, y=value, mode="lines", line={"color": style.NEUTRAL}, hoverinfo="skip", showlegend=False),
-    ]
-    for module in dict.fromkeys(modules):
-        for half in (False, True):
-            here = (modules == module) & (partial == half)
-            if here.any():
-                traces.append(
-                    go.Scatter(
-                        x=place[here],
-                        y=value[here],
-                        mode="markers",
-                        marker={
-                            "color": style.MODULE[module],
-                            "size": 7,
-                            "symbol": "circle-open" if half else "circle",
-                        },
-                        name=style.MODULE_NAME[module] + (", partial sum" if half else ""),
-                        legendgroup=f"{module} {half}",
-                        showlegend=legend,
-                        hovertext=hover[here],
-                        hoverinfo="text",
-                    )
-                )
-    return traces
+        options = decomposition.values.shape[2]
+        text = {"annotation": {"text": f"one option in {options}"}, "annotation_position": "bottom left"}
+        figure.add_hline(y=1 / options, row=1, col=1, line=DOTTED, **text)
+    figure.update_xaxes(**component_axis(components, grid=True), range=[-0.5, len(frame) - 0.5])
+    return figure.update_xaxes(title_text="junction: the last component written", row=len(terms), col=1)

@@ -1,4 +1,4 @@
-"""A text under every component: maps component × token."""
+"""A text under every component: maps component × token, means along depth, and the loss of every token."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import Literal
 import numpy as np
 import plotly.graph_objects as go
 
+from ..._registry import figure_of
 from ...attribution.profile_base import Profile
 from ...attribution.profile_results import SquaredProfile
 from ...ensemble.decomposition import Part
 from .. import style
 from ..html import quoted
-from .axes import component_axis
+from ..plotting import DOTTED, arrange, component_axis, heat_map, token_axis
 from .bars import component_bars
-from .gauge_controls import checked, largest
+from .gauge import half_of, largest, part_shown
 
 Term = Literal["bias", "diversity", "net", "target_logit"]
 _TITLE = {
@@ -25,10 +26,10 @@ _TITLE = {
     "target_logit": "What every component adds to the next token's logit",
 }
 # More rows than this are thinner than a pixel: the largest are shown.
-_MOST_ROWS = 400
-_TICKS = 40
+_MAX_ROWS = 400
 
 
+@figure_of("map", "Profile", default=True)
 def profile_map(
     profile: Profile, term: Term = "net", part: Part = "centered", title: str | None = None, height: int = 720
 ) -> go.Figure:
@@ -38,63 +39,58 @@ def profile_map(
     so that one component does not hide the others; the hover has the value. Of more than 400 components
     those with the largest mean size are shown. Raises InputError for an unknown term or part.
     """
-    checked(part)
+    part_shown(part)
     halved = isinstance(profile, SquaredProfile) and term != "target_logit"
-    shown = profile
-    if isinstance(profile, SquaredProfile) and halved and part != "raw" and profile.part == "raw":
-        shown = (profile.centered if part == "centered" else profile.shift) or profile
-    values = np.asarray(getattr(shown, term), dtype=np.float64)
+    half = half_of(profile, part) if isinstance(profile, SquaredProfile) and halved and profile.part == "raw" else None
+    values = np.asarray(getattr(half or profile, term), dtype=np.float64)
     unit = "logits" if term == "target_logit" else profile.measured_in
-    kept = np.arange(len(values))
-    if len(values) > _MOST_ROWS:
-        kept = largest(np.nan_to_num(np.abs(values)).mean(1), _MOST_ROWS)
+    kept = largest(np.nan_to_num(np.abs(values)).mean(1), _MAX_ROWS)
     values, components = values[kept], [profile.components[i] for i in kept]
-    finite = np.abs(values[np.isfinite(values)])
-    most = float(np.quantile(finite, 0.99)) if finite.size else 1.0
-    signed = term in ("net", "target_logit")
+    tokens = [
+        f" at {html.escape(repr(token))}<br>next: {html.escape(repr(after)) if after else '–'}<br>"
+        for token, after in zip(profile.tokens, profile.next_tokens, strict=True)
+    ]
+    name = term.replace("_", " ")
     hover = [
-        [
-            f"<b>{c.label}</b> at {html.escape(repr(token))}<br>next: {html.escape(repr(after)) if after else '–'}<br>"
-            f"{term.replace('_', ' ')} {style.number(v)} {unit}"
-            for token, after, v in zip(profile.tokens, profile.next_tokens, row, strict=True)
-        ]
+        [f"<b>{html.escape(c.label)}</b>{at}{name} {style.number(v)} {unit}" for at, v in zip(tokens, row, strict=True)]
         for c, row in zip(components, values, strict=True)
     ]
-    figure = go.Figure(
-        go.Heatmap(
-            z=values,
-            x=np.arange(len(profile.tokens)),
-            y=np.arange(len(components)),
-            autocolorscale=True,
-            zmin=-(most or 1.0) if signed else 0.0,
-            zmax=most or 1.0,
-            hovertext=hover,
-            hoverinfo="text",
-            colorbar={"title": {"text": unit, "side": "top"}, "thickness": 12, "outlinewidth": 0},
-        )
-    )
-    of = f", the {len(kept)} largest of {len(profile.components)}" if len(kept) < len(profile.components) else ""
-    seen = f" ({part}{of})" if halved else f" ({of[2:]})" if of else ""
-    figure.update_layout(template=style.template(), title=title or _TITLE[term] + seen, height=height)
-    figure.update_layout(margin={"t": 72})
-    every = max(1, -(-len(profile.tokens) // _TICKS))
-    places = np.arange(0, len(profile.tokens), every)
-    figure.update_xaxes(
-        tickmode="array",
-        tickvals=places,
-        ticktext=[html.escape(quoted(profile.tokens[i], 12)) for i in places],
-        tickangle=-60,
-        title_text="token",
-        showgrid=False,
-    )
-    figure.update_yaxes(**component_axis(components), title_text="component, in stream order")
-    figure.update_yaxes(showgrid=False, zeroline=False)
-    return figure
+    figure = go.Figure(heat_map(values, hover, unit, signed=term in ("net", "target_logit"), hoverongaps=True))
+    count = len(profile.components)
+    remarks = [part] * halved + [f"the {len(kept)} largest of {count}"] * (len(kept) < count)
+    arrange(figure, title or _TITLE[term] + (f" ({', '.join(remarks)})" if remarks else ""), height=height)
+    figure.update_xaxes(**token_axis(profile.tokens), title_text="token")
+    return figure.update_yaxes(**component_axis(components), title_text="component, in stream order")
 
 
+@figure_of("depth", "Profile")
 def profile_depth(
-    profile: Profile, part: Part = "centered", most: int = 1500, title: str | None = None, height: int = 720
+    profile: Profile, part: Part = "centered", max_components: int = 1500, title: str | None = None, height: int = 720
 ) -> go.Figure:
     """Bias, diversity and net of every component, means over the tokens that have a next one: `component_bars`."""
-    count = int(profile.has_target.sum())
-    return component_bars(profile, part, most, title or f"Bias and diversity, means over {count:,} tokens", height)
+    title = title or f"Bias and diversity, means over {int(profile.has_target.sum()):,} tokens"
+    return component_bars(profile, part, max_components, title, height)
+
+
+@figure_of("loss", "Profile")
+def loss_curve(profile: Profile, title: str | None = None, height: int = 340) -> go.Figure:
+    """The model's own cross-entropy of every token, in nats, at the token that was to be predicted.
+
+    The dotted line is the loss of a guess that takes all tokens of the vocabulary as equally likely. The first
+    token of a text, which is not predicted, has no bar.
+    """
+    predicted = np.flatnonzero(np.isfinite(profile.losses))
+    losses, tokens = profile.losses[predicted], [html.escape(quoted(profile.tokens[i + 1])) for i in predicted]
+    hover = [
+        f"<b>{token}</b> at {i + 1}<br>{style.number(loss)} nats<br>probability {style.number(float(np.exp(-loss)))}"
+        for token, i, loss in zip(tokens, predicted, losses, strict=True)
+    ]
+    bars = {"marker": {"line": {"width": 0}}, "hovertext": hover, "hoverinfo": "text"}
+    figure = go.Figure(go.Bar(x=predicted + 1, y=losses, **bars))
+    uniform = float(np.log(profile.vocabulary))
+    figure.add_hline(y=uniform, line=DOTTED)
+    # In the title: next to its line it would lie on bars.
+    title = title or f"Loss at every token (dotted: a guess among all tokens, {uniform:.1f} nats)"
+    arrange(figure, title, height=height)
+    figure.update_xaxes(**token_axis(profile.tokens), range=[-0.6, len(profile.tokens) - 0.4])
+    return figure.update_yaxes(title_text="nats", rangemode="tozero")

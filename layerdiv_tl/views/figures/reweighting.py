@@ -2,59 +2,49 @@
 
 from __future__ import annotations
 
+import html
 from typing import Any, cast
 
-import numpy as np
 import plotly.graph_objects as go
 
+from ..._registry import figure_of
 from ...ensemble.reweight import Reweighting
 from .. import style
-from .axes import component_axis
-from .layout import arrange, between
+from ..plotting import arrange, bar, between, by_module, component_axis
 
 
+@figure_of("weights", "Reweighting")
 def reweighting_bars(reweighting: Reweighting, title: str | None = None) -> go.Figure:
     """The weight of every component as a bar from 1, which is the model itself, colored by module.
 
-    A component that was left alone has no bar, one that is silenced a bar down to 0. The subtitle has what
-    it is worth on the rows that were not learned from.
+    A component that was left alone has no bar, one that is zero-ablated a bar down to 0. The subtitle has what the
+    weights are worth on the rows that were not learned from.
     """
-    components = reweighting.components
-    modules = np.array([c.module for c in components])
+    components, weights = reweighting.components, reweighting.weights
+    hover = [
+        f"<b>{html.escape(c.label)}</b><br>weight {style.number(w)}" for c, w in zip(components, weights, strict=True)
+    ]
     figure = go.Figure()
-    for module in dict.fromkeys(modules.tolist()):
-        here = np.flatnonzero(modules == module)
-        weights = reweighting.weights[here]
-        figure.add_bar(
-            x=here,
-            y=weights - 1,
-            base=1,
-            width=0.8,
-            name=style.MODULE_NAME[module],
-            marker={"color": style.MODULE[module], "line": {"width": 0}},
-            hovertext=[
-                f"<b>{components[i].label}</b><br>weight {style.number(w)}" for i, w in zip(here, weights, strict=True)
-            ],
-            hoverinfo="text",
-        )
+    for module, positions in by_module(components):
+        named: dict[str, Any] = {"name": style.MODULE_NAME[module], "hover": [hover[i] for i in positions]}
+        figure.add_trace(bar(positions, weights[positions] - 1, style.MODULE[module], base=1, **named))
     rows = reweighting.frame().set_index("predictor")
     before, after = (cast(Any, rows.loc[name]) for name in ("model", "reweighted"))
-    subtitle = (
+    arrange(
+        figure,
+        title or "Weights of components (1: the model itself, 0: silenced)",
         f"{int(after.rows)} rows not learned from: accuracy {_with(before, 'accuracy')} → {_with(after, 'accuracy')}, "
         f"gain {_with(after, 'accuracy_gain')}; cross-entropy {_with(before, 'cross_entropy')} → "
         f"{_with(after, 'cross_entropy')} nats, saved {_with(after, 'cross_entropy_gain')}. "
-        f"Learned from {int(reweighting.is_train.sum())} rows."
+        f"Learned from {int(reweighting.is_train.sum())} rows.",
+        plot=300,
+        below=88,
     )
-    arrange(figure, title or "Weights of components (1: the model itself, 0: silenced)", subtitle, plot=300, below=88)
     figure.update_layout(barmode="overlay")
     figure.add_hline(y=1, line={"width": 1})
-    figure.update_xaxes(
-        **component_axis(components),
-        title_text="component, in stream order",
-        range=[-1, len(components)],
-        showgrid=False,
-    )
-    top = max(1.05, 1.05 * float(reweighting.weights.max()))
+    axis = {"title_text": "component, in stream order", "range": [-1, len(components)]}
+    figure.update_xaxes(**component_axis(components), **axis)
+    top = max(1.05, 1.05 * float(weights.max()))
     return figure.update_yaxes(title_text="weight", range=[-0.03 * top, top])
 
 

@@ -1,30 +1,33 @@
-"""A study as figures: models × tasks, and the way to the figures of its analyses."""
+"""A study as figures: models × tasks, and the figures of its analyses."""
 
 from __future__ import annotations
 
 import html
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import plotly.graph_objects as go
 
 from ..._checks import choice, keywords
+from ..._registry import figure_of
 from ...components import Unit
 from ...ensemble.decomposition import NormAt
-from ...studies.study import AVERAGE, QUANTITIES, Form, Study
 from .. import style
+from ..plotting import arrange, buttons, changes, heat_map, named_columns, named_rows, robust_limit, tilted
 from .correlations import correlation_bars
 from .depth_panels import depth_panels
-from .layout import arrange, beneath, beside, buttons, tilted
 from .paper_figures import scaling_curve, share_bars, tradeoff_steps
-from .size_panels import information_panels, size_panels
+from .size_panels import information_panels
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# Quantities with a button, and what each says; others can be asked for.
+    from ...studies.study import Study
+
+# Quantities with a button; others can be asked for.
 _SWITCH = ("accuracy", "MSE", "diversity", "diversity centered", "diversity_logit centered", "cross-entropy")
+# Of every quantity what colors mean, and the subtitle.
 _MEANING = {
     "accuracy": ("%", "Right answers in percent."),
     "MSE": (
@@ -45,6 +48,7 @@ _MEANING = {
 }
 
 
+@figure_of("table", "Study", default=True)
 def study_table_map(
     study: Study, quantity: str = "accuracy", unit: Unit = "sublayer", title: str | None = None
 ) -> go.Figure:
@@ -54,106 +58,87 @@ def study_table_map(
     below), all others from 0 to the largest. Cells that the study lacks are empty, and so is the average of a
     model that lacks one. Raises InputError for an unknown quantity or unit.
     """
-    choice("quantity", quantity, QUANTITIES)
+    choice("quantity", quantity, _MEANING)
     table, texts = study.table(unit), study.table(unit, intervals=True)
-    tasks, models = list(table[quantity].columns), list(table.index)
-    shown = _SWITCH if quantity in _SWITCH else (quantity, *_SWITCH)
-    cells = {one: _cells(table, texts, one) for one in shown}
-    at = [*range(len(tasks) - 1), len(tasks) - 0.8]
-    figure = go.Figure(
-        go.Heatmap(
-            x=at,
-            y=list(range(len(models))),
-            autocolorscale=True,
-            texttemplate="%{text}",
-            hoverinfo="text",
-            xgap=2,
-            ygap=2,
-            **cells[quantity],
-        )
-    )
-    entries = []
-    for one in shown:
-        new, bar = dict(cells[one]), cells[one]["colorbar"]
-        del new["colorbar"]
-        update = {key: [value] for key, value in new.items()} | {"colorbar.title.text": bar["title"]["text"]}
-        entries.append(
-            {"label": one, "method": "update", "args": [update, {"title.subtitle.text": html.escape(_MEANING[one][1])}]}
-        )
+    *tasks, average = table[quantity].columns
+    x = [*range(len(tasks)), len(tasks) + 0.2]
+    names = _SWITCH if quantity in _SWITCH else (quantity, *_SWITCH)
+    maps = {name: _cells(table, texts, name, x) for name in names}
+    figure = go.Figure(maps[quantity])
+    attributes = ("z", "text", "hovertext", "zmin", "zmax", "colorbar.title.text")
+    views = {
+        name: (changes([cells], *attributes), {"title.subtitle.text": html.escape(_MEANING[name][1])})
+        for name, cells in maps.items()
+    }
     arrange(
         figure,
         title or "Models and tasks",
         _MEANING[quantity][1],
-        plot=max(120, 34 * len(models)),
-        below=48 + tilted(tasks),
-        menus=[buttons(entries, shown.index(quantity))],
+        plot=max(120, 34 * len(table)),
+        below=48 + tilted([*tasks, average]),
+        menus=buttons(views, names.index(quantity)),
     )
-    figure.update_xaxes(**beneath(tasks, at))
-    figure.layout.xaxis.ticktext = (*figure.layout.xaxis.ticktext[:-1], f"<b>{AVERAGE}</b>")
-    return figure.update_yaxes(**beside(models), autorange="reversed")
+    figure.update_xaxes(**named_columns([*tasks, average], x))
+    figure.layout.xaxis.ticktext = (*figure.layout.xaxis.ticktext[:-1], f"<b>{average}</b>")
+    return figure.update_yaxes(**named_rows(list(table.index)), autorange="reversed")
 
 
-def _cells(table: pd.DataFrame, texts: pd.DataFrame, quantity: str) -> dict[str, Any]:
-    """Colors, texts and hovers of one quantity."""
-    values = table[quantity].to_numpy(dtype=float)
-    signed = _MEANING[quantity][0] == "less uniform"
-    uniform = table["uniform"].to_numpy(dtype=float)
+def _cells(table: pd.DataFrame, texts: pd.DataFrame, quantity: str, x: list[float]) -> go.Heatmap:
+    """The map of one quantity, its numbers written into the cells."""
+    values, uniform = (table[name].to_numpy(dtype=float) for name in (quantity, "uniform"))
+    meaning = _MEANING[quantity][0]
+    signed = meaning == "less uniform"
     z = values - uniform if signed else values
-    most = 100.0 if quantity == "accuracy" else float(np.nanmax(np.abs(z), initial=0.0)) or 1.0
     hover = [
         [
-            f"<b>{html.escape(model)}</b><br>{html.escape(task)}<br>{quantity} {said}"
+            f"<b>{html.escape(model)}</b><br>{html.escape(task)}<br>{quantity} {text}"
             + (f"<br>uniform {style.number(least)}" if signed else "")
-            for task, said, least in zip(table[quantity].columns, row, uniform_row, strict=True)
+            for task, text, least in zip(table[quantity].columns, row, least_row, strict=True)
         ]
-        for model, row, uniform_row in zip(table.index, texts[quantity].to_numpy(), uniform, strict=True)
+        for model, row, least_row in zip(table.index, texts[quantity].to_numpy(), uniform, strict=True)
     ]
-    return {
-        "z": z,
-        "text": [[f"{v:.4g}" if np.isfinite(v) else "" for v in row] for row in values],
-        "hovertext": hover,
-        "zmin": -most if signed else 0.0,
-        "zmax": most,
-        "colorbar": {
-            "title": {"text": _MEANING[quantity][0], "side": "right", "font": {"size": 12}},
-            "thickness": 12,
-            "outlinewidth": 0,
-        },
-    }
+    written = [[f"{value:.4g}" if np.isfinite(value) else "" for value in row] for row in values]
+    limit = 100.0 if quantity == "accuracy" else robust_limit(z, 1.0)
+    cells = {"x": x, "text": written, "texttemplate": "%{text}", "xgap": 2, "ygap": 2, "hoverongaps": True}
+    return heat_map(z, hover, meaning, limit, signed=signed, side="right", **cells)
 
 
 def _draw(function: Callable[..., go.Figure], numbers: Any, options: dict[str, Any]) -> go.Figure:
-    """The figure, after its options are held against its annotations, as `figure` does."""
+    """The figure, after its options are checked against its annotations, as `figure` does."""
     keywords(function, options)
     return function(numbers, **options)
 
 
-def _correlations(
+@figure_of("correlations", "Study")
+def study_correlations(
     study: Study, unit: Unit = "sublayer", n_resamples: int = 1000, seed: int = 0, **options: Any
 ) -> go.Figure:
     """`correlation_bars` of a study."""
     return _draw(correlation_bars, study.correlations(unit, n_resamples, seed), options)
 
 
-def _curves(study: Study, unit: Unit = "sublayer", norm: NormAt = "frozen", **options: Any) -> go.Figure:
+@figure_of("curves", "Study")
+def study_curves(study: Study, unit: Unit = "sublayer", norm: NormAt = "frozen", **options: Any) -> go.Figure:
     """`depth_panels` of a study."""
     return _draw(depth_panels, study.curves(unit, norm), options)
 
 
-def _shares(study: Study, unit: Unit = "sublayer", form: Form = "squared", **options: Any) -> go.Figure:
+@figure_of("shares", "Study")
+def study_shares(
+    study: Study, unit: Unit = "sublayer", form: Literal["squared", "paper"] = "squared", **options: Any
+) -> go.Figure:
     """`share_bars` of a study, its models in the study's order."""
     order = {"models": list(dict.fromkeys(study.metrics.loc[study.metrics["unit"] == unit, "model"]))}
     return _draw(share_bars, study.shares(unit, form), order | options)
 
 
-def _scaling(
-    study: Study,
-    unit: Unit = "sublayer",
-    quantity: str = "accuracy",
-    least_parameters: float = 0.0,
-    **options: Any,
+@figure_of("scaling", "Study")
+def study_scaling(
+    study: Study, unit: Unit = "sublayer", quantity: str = "accuracy", least_parameters: float = 0.0, **options: Any
 ) -> go.Figure:
     """`scaling_curve` of a study."""
+    from ...studies.study import AVERAGE
+
     fit = study.scaling(quantity, unit, least_parameters)
     means = study.table(unit)[quantity][AVERAGE].dropna()
     large = study.models(unit).query("parameters >= @least_parameters")["model"]
@@ -165,29 +150,18 @@ def _scaling(
     return _draw(scaling_curve, fit, titles | options)
 
 
-def _tradeoff(
+@figure_of("tradeoff", "Study")
+def study_tradeoff(
     study: Study, unit: Unit = "sublayer", still: float = 0.0, n_resamples: int = 1000, seed: int = 0, **options: Any
 ) -> go.Figure:
     """`tradeoff_steps` of a study."""
     return _draw(tradeoff_steps, study.tradeoff_signs(unit, still, n_resamples, seed), options)
 
 
-def _information(
+@figure_of("information", "Study")
+def study_information(
     study: Study, estimator: str = "gaussian", unit: Unit = "sublayer", title: str | None = None, **options: Any
 ) -> go.Figure:
     """`information_panels` of a study; options are those of `Study.information`, and `against`."""
     against = options.pop("against", "members")
     return information_panels(study.information(estimator, unit, **options), study.models(unit), against, title)
-
-
-# What can be drawn of a study; each takes the options of its analysis and of its figure function.
-STUDY_KINDS: dict[str, Callable[..., go.Figure]] = {
-    "table": study_table_map,
-    "correlations": _correlations,
-    "curves": _curves,
-    "shares": _shares,
-    "scaling": _scaling,
-    "tradeoff": _tradeoff,
-    "size": size_panels,
-    "information": _information,
-}

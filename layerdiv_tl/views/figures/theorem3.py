@@ -1,21 +1,24 @@
-"""Theorem 3: what bias and diversity are made of, and what they share."""
+"""Theorem 3: the summands of bias and of diversity, and those they share."""
 
 from __future__ import annotations
 
 import html
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import plotly.graph_objects as go
 
+from ..._registry import figure_of
 from ...ensemble.decomposition import Decomposition, Part
 from .. import style
-from .gauge_controls import MEANING, buttons, checked, suffixed, whiskers
+from ..plotting import arrange, bar, buttons, changes, whiskers
+from .gauge import MEANING, part_shown, suffixed
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
+@figure_of("tradeoff", "Decomposition")
 def tradeoff_bars(
     decomposition: Decomposition,
     part: Part = "centered",
@@ -33,74 +36,43 @@ def tradeoff_bars(
     The shaded rows are Ω, which stands in both: moving them moves neither loss nor accuracy. Whiskers are 95 %
     intervals over examples. Raises InputError for an unknown part and for a loss other than the squared error.
     """
-    checked(part)
-    halves: dict[Part, Any] = {"raw": decomposition}
-    halves |= decomposition.halves
-    frames = {p: half.tradeoff(paper) for p, half in halves.items()}
-    parts = tuple(frames)
-    part = checked(part, parts)
-    frame = frames[part]
-    count, unit = len(frame), frame.attrs["units"]["bias"]
-    figure = go.Figure()
-    for term, side in (("bias", -0.19), ("diversity", 0.19)):
-        figure.add_bar(
-            y=np.arange(count + 1) + side,
-            orientation="h",
-            width=0.36,
-            name=term,
-            marker={"color": style.TERM[term], "line": {"width": 0}},
-            hoverinfo="text",
-            **_bars(frame, term),
-        )
-    choices = {}
-    for p, other in frames.items():
-        bars = [_bars(other, term) for term in ("bias", "diversity")]
-        choices[MEANING[p]] = [{key: [b[key] for b in bars] for key in bars[0]}, {}]
+    part_shown(part)
+    frames: dict[Part, pd.DataFrame] = {"raw": decomposition.tradeoff(paper)}
+    frames |= {p: half.tradeoff(paper) for p, half in decomposition.halves.items()}
+    part = part_shown(part, tuple(frames))
+    traces = {p: [_bars(frame, "bias", -0.19), _bars(frame, "diversity", 0.19)] for p, frame in frames.items()}
+    views = {MEANING[p]: (changes(bars, "x", "error_x", "hovertext"),) for p, bars in traces.items()}
+    figure, frame = go.Figure(traces[part]), frames[part]
     shared = np.flatnonzero(frame["term"].str.contains("Ω"))
-    figure.add_hrect(
-        y0=shared.min() - 0.5, y1=shared.max() + 0.5, fillcolor=style.faint(style.NEUTRAL), line_width=0, layer="below"
-    )
-    figure.add_hline(y=count - 0.5, line={"width": 1})
-    form = "as printed in Eq. 11" if paper else "exact"
-    figure.update_layout(
-        template=style.template(),
-        title={
-            "text": title or suffixed("What bias and diversity are made of, and share", decomposition),
-            "subtitle": {"text": f"Theorem 3, {form}; shaded: Ω, which is in both"},
-        },
+    shade = {"fillcolor": style.faint(style.NEUTRAL), "line_width": 0, "layer": "below"}
+    figure.add_hrect(y0=shared.min() - 0.5, y1=shared.max() + 0.5, **shade)
+    figure.add_hline(y=len(frame) - 0.5, line={"width": 1})
+    arrange(
+        figure,
+        title or suffixed("What bias and diversity are made of, and share", decomposition),
+        f"Theorem 3, {'as printed in Eq. 11' if paper else 'exact'}; shaded: Ω, which is in both",
         height=height,
-        barmode="overlay",
-        margin={"t": 112 if len(parts) > 1 else 84, "b": 96},
-        legend=style.LEGEND_BELOW,
-        updatemenus=buttons(choices, parts.index(part), above=8),
+        below=96,
+        menus=buttons(views, list(frames).index(part)),
     )
-    names = [
-        f"{html.escape(name)}<br>{html.escape(formula)}"
-        for name, formula in zip(frame["term"], frame["formula"], strict=True)
-    ]
-    figure.update_yaxes(
-        tickmode="array",
-        tickvals=np.arange(count + 1),
-        ticktext=[*names, "<b>sum</b>"],
-        range=[count + 0.5, -0.5],
-        showgrid=False,
-    )
-    figure.update_xaxes(title_text=unit)
-    return figure
+    figure.update_layout(barmode="overlay")
+    rows = zip(frame["term"], frame["formula"], strict=True)
+    names = [f"{html.escape(term)}<br>{html.escape(formula)}" for term, formula in rows]
+    ticks = {"tickmode": "array", "tickvals": np.arange(len(frame) + 1), "ticktext": [*names, "<b>sum</b>"]}
+    figure.update_yaxes(**ticks, range=[len(frame) + 0.5, -0.5], showgrid=False)
+    return figure.update_xaxes(title_text=frame.attrs["units"]["bias"])
 
 
-def _bars(frame: pd.DataFrame, term: str) -> dict[str, Any]:
-    """Lengths, whiskers and hovers of one term, its sum last."""
-    value = frame[term].to_numpy()
-    unit = frame.attrs["units"][term]
+def _bars(frame: pd.DataFrame, term: str, side: float) -> go.Bar:
+    """The summands of one term with their whiskers, and last their sum."""
+    values, unit = frame[term].to_numpy(), frame.attrs["units"][term]
+    numbers = (frame[term + end] for end in ("", "_low", "_high"))
     hover = [
-        f"<b>{html.escape(name)}</b><br>in the {term} {style.measured(v, low, high, unit=unit)}"
-        for name, v, low, high in zip(frame["term"], value, frame[f"{term}_low"], frame[f"{term}_high"], strict=True)
+        f"<b>{html.escape(name)}</b><br>in the {term} {style.measured(value, low, high, unit=unit)}"
+        for name, value, low, high in zip(frame["term"], *numbers, strict=True)
     ]
-    bounds = whiskers(frame, term)
-    bounds |= {end: np.append(bounds[end], 0.0) for end in ("array", "arrayminus")}
-    return {
-        "x": np.append(value, value.sum()),
-        "error_x": bounds,
-        "hovertext": [*hover, f"<b>{term}</b> {style.measured(value.sum(), unit=unit)}"],
-    }
+    hover.append(f"<b>{term}</b> {style.measured(values.sum(), unit=unit)}")
+    error = whiskers(frame, term)
+    error |= {end: np.append(error[end], 0.0) for end in ("array", "arrayminus")}
+    lengths, rows = np.append(values, values.sum()), np.arange(len(frame) + 1) + side
+    return bar(lengths, rows, style.TERM[term], across=True, width=0.36, name=term, hover=hover, error=error)

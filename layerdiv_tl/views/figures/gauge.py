@@ -1,0 +1,80 @@
+"""Raw, centered, shift: the columns of a frame that hold them, and the rows that a figure has room for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol, get_args
+
+import numpy as np
+
+from ..._checks import choice
+from ...components import Component
+from ...ensemble.decomposition import Part
+from ..plotting import hover_lines
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PARTS: tuple[Part, ...] = get_args(Part)
+MEANING = {
+    "raw": "raw: as in the paper",
+    "centered": "centered: what softmax sees",
+    "shift": "shift: what softmax cannot see",
+}
+
+
+class Measured(Protocol):
+    """What figures of components draw: a decomposition, a profile or a corpus."""
+
+    @property
+    def components(self) -> tuple[Component, ...]:
+        """The rows' components."""
+
+    def by_component(self) -> pd.DataFrame:
+        """One row per component, with `bias`, `diversity`, mostly `net`, and their intervals."""
+
+
+def column(frame: pd.DataFrame, term: str, part: Part) -> str:
+    """The column that holds a part of a term; what has no parts is the same in all."""
+    name = term if part == "raw" else f"{term}_{part}"
+    return name if name in frame else term
+
+
+def parts_in(frame: pd.DataFrame, term: str = "bias") -> tuple[Part, ...]:
+    """The parts in which a frame holds a term."""
+    return tuple(part for part in PARTS if part == "raw" or f"{term}_{part}" in frame)
+
+
+def part_shown(part: str, parts: Sequence[Part] = PARTS) -> Part:
+    """The part to show first: raw where the result lacks it. Raises InputError for an unknown one."""
+    choice("part", part, PARTS)
+    return next((p for p in parts if p == part), "raw")
+
+
+def half_of(result: Any, part: Part) -> Any:
+    """The half of a decomposition or profile that a part is, or the whole for raw; None where there is none."""
+    return result if part == "raw" else getattr(result, part, None)
+
+
+def suffixed(text: str, result: Any) -> str:
+    """A title, with the half where the result is one."""
+    half = getattr(result, "part", "raw")
+    return text if half == "raw" else f"{text} ({half} half)"
+
+
+def hovers(frame: pd.DataFrame, name: str) -> np.ndarray:
+    """`hover_lines` of one column, whose parts follow a comma."""
+    return hover_lines(frame, {name.replace("_", ", "): name})
+
+
+def most_diverse(measured: Measured, part: Part, count: int) -> tuple[pd.DataFrame, list[Component], str]:
+    """The rows of `by_component` with the largest diversity, their components, and a remark if there are others."""
+    frame = measured.by_component()
+    kept = largest(frame[column(frame, "diversity", part)].to_numpy(), count)
+    remark = "" if len(kept) == len(frame) else f"the {len(kept):,} of {len(frame):,} with the largest diversity"
+    return frame.iloc[kept], [measured.components[i] for i in kept], remark
+
+
+def largest(sizes: np.ndarray, count: int) -> np.ndarray:
+    """The positions of the largest absolute values, in ascending order."""
+    return np.sort(np.argsort(-np.nan_to_num(np.abs(sizes)), kind="stable")[:count])
