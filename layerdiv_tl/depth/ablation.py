@@ -40,7 +40,7 @@ class PredictionRows:
     options, labels
         `[row, option]` token ids, and `[row]` the gold one's index; None for texts.
     source
-        The task's name, or "texts"; `digest` the SHA-256 of the token ids, options and labels.
+        The task's name, or "texts".
     """
 
     ids: tuple[Ids, ...]
@@ -116,10 +116,7 @@ def ablatable_components(model: Model, ids: Ids, part: AblatedPart) -> tuple[Com
 
 
 def score_ablations(
-    model: Model,
-    rows: PredictionRows,
-    ablations: Sequence[Collection[Component]],
-    batch_tokens: int | None = None,
+    model: Model, rows: PredictionRows, ablations: Sequence[Collection[Component]], batch_tokens: int | None = None
 ) -> AblationScores:
     """Losses and correct predictions of the model as it is, and with each set of sublayers or layers ablated.
 

@@ -61,25 +61,15 @@ class Agreement(Result):
     rows
         How many rows, and of what.
 
-    Direct measures, all from one clean pass:
+    Direct measures are from one clean pass. `diversity`, `diversity_centered`: the component's share of the sum of
+    mean_k(ū − u)² over all members, raw and centered; a layer's is the sum of its sublayers'. `net`: its additive share
+    of the cross-entropy, E_p[u] − u(t), in nats, below 0 where it helps (MATHS 3). `relevancy`: a lower bound of
+    I(u; Y) in bits, from a linear classifier of held-out rows; for tasks with at least 8 rows of every class.
+    `relative_norm`, `block_influence`: ‖output‖ / ‖stream‖, and 1 − cos of the stream before and after
+    (`ResidualNorms`).
 
-    diversity, diversity_centered
-        The component's share of the diversity of all members, raw and centered: of 1, its part of the sum of
-        mean_k(ū − u)² over them. A layer's is the sum of its sublayers'. Sums and counts are in squared logits.
-    net
-        Its additive share of the cross-entropy, E_p[u] − u(t), in nats: below 0 where it helps (MATHS 3).
-    relevancy
-        A lower bound of I(u; Y) in bits, from a linear classifier of held-out rows; for tasks with at least 8 rows of
-        every class.
-    relative_norm, block_influence
-        ‖output‖ / ‖stream‖, and 1 − cos of the stream before and after (`ResidualNorms`).
-
-    Effects, with the component zero-ablated:
-
-    loss
-        By how many nats per prediction the cross-entropy grows.
-    accuracy
-        Which share of the predictions becomes wrong, less those that become correct.
+    Effects are of zero-ablating the component. `loss`: growth of the cross-entropy in nats per prediction. `accuracy`:
+    the share of predictions that become wrong, less those that become correct.
     """
 
     components: tuple[Component, ...]
@@ -253,17 +243,13 @@ def agreement(
         "sublayer": attention and MLPs, ranked together; "layer": whole layers.
     seed
         Of resamples.
-    batch_tokens
-        The most padded tokens in one forward pass.
 
     Raises InputError for input that cannot be used.
 
     >>> import layerdiv_tl as ld
-    >>> from transformers import GPT2Config, GPT2LMHeadModel
-    >>> tiny = GPT2LMHeadModel(GPT2Config(n_layer=3, n_head=2, n_embd=8, vocab_size=16, n_positions=32))
-    >>> agreement = ld.depth.agreement(tiny, [[i, (3 * i) % 16, 5, i // 2, 7] for i in range(16)])
+    >>> agreement = ld.depth.agreement("zoo/d2", [[i, (3 * i) % 16, 5, i // 2, 7] for i in range(16)])
     >>> agreement.frame().component.tolist()
-    ['L0.attn', 'L0.mlp', 'L1.attn', 'L1.mlp', 'L2.attn', 'L2.mlp']
+    ['L0.attn', 'L0.mlp', 'L1.attn', 'L1.mlp']
     >>> agreement.correlations().query("kind == 'all'").measure.unique().tolist()
     ['diversity', 'diversity_centered', 'net', 'relative_norm', 'block_influence']
     """

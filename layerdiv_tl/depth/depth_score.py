@@ -35,17 +35,13 @@ class DepthScore(Result):
     effects
         `[question, layer]`: e_l = ‖softmax − softmax'‖₂ over the vocabulary when layer l is skipped or erased at, at
         the positions that `effect` says; between 0 and √2.
-    groups
-        `[question]`: the number of hops, the difficulty, or what else `by` says.
-    lengths, answer_lengths
-        `[question]`: tokens of the question and of its answer.
+    groups, lengths, answer_lengths
+        `[question]`: number of hops, difficulty, or what else `by` says; tokens of the question and of its answer.
     probability, rank
         `[question]`: the answer's probability, the product over its tokens; and the worst rank of its tokens in the
         vocabulary: 1 where greedy decoding gives the answer.
-    ids
-        The questions' names.
-    components
-        The layers, in order of use; the l of the score is the index here, from 0.
+    ids, components
+        The questions' names; the layers in order of use, of which the score's l is the index, from 0.
     by, effect, part, first_token, n_resamples, seed
         As asked for.
 
@@ -212,9 +208,7 @@ def depth_score(
     or part.
 
     >>> import layerdiv_tl as ld
-    >>> from transformers import GPT2Config, GPT2LMHeadModel
-    >>> tiny = GPT2LMHeadModel(GPT2Config(n_layer=3, n_head=2, n_embd=8, vocab_size=16, n_positions=32))
-    >>> score = ld.depth.depth_score(tiny, [([1, 2, 3], [4], 1), ([4, 5, 6, 7], [2, 2], 2)])
+    >>> score = ld.depth.depth_score("zoo/d2", [([1, 2, 3], [4], 1), ([4, 5, 6, 7], [2, 2], 2)])
     >>> score.frame()[["group", "length", "answer_length"]].values.tolist()
     [[1.0, 3.0, 1.0], [2.0, 4.0, 2.0]]
     """

@@ -41,8 +41,10 @@ def direct_measures(
     """The wanted direct measures of components, as (sums, counts) of every row. See `Agreement`."""
     measures: dict[str, Sums] = {}
     if {"diversity", "diversity_centered", "net", "relevancy"} & set(wanted):
-        measure = _of_texts if rows.options is None else _of_task
-        measures = measure(model, rows, components, wanted, batch_tokens)
+        if rows.options is None:
+            measures = _of_texts(model, rows, components, batch_tokens)
+        else:
+            measures = _of_task(model, rows, components, "relevancy" in wanted, batch_tokens)
     if {"relative_norm", "block_influence"} & set(wanted):
         norms = residual_norms(model, [list(ids) for ids in rows.ids], batch_tokens=batch_tokens)
         columns = [norms.components.index(component) for component in components]
@@ -55,11 +57,7 @@ def direct_measures(
 
 
 def _of_task(
-    model: Model,
-    rows: PredictionRows,
-    components: Sequence[Component],
-    wanted: Collection[str],
-    batch_tokens: int | None,
+    model: Model, rows: PredictionRows, components: Sequence[Component], relevancy: bool, batch_tokens: int | None
 ) -> dict[str, Sums]:
     assert rows.options is not None
     assert rows.labels is not None
@@ -73,7 +71,7 @@ def _of_task(
         "net": (_summed(decompose(c, rows.labels, loss="cross_entropy").net_linear, members), ones),
     }
     classes, y = np.unique(rows.labels, return_inverse=True)
-    if "relevancy" in wanted and len(classes) > 1 and np.bincount(y).min() >= _LEAST:
+    if relevancy and len(classes) > 1 and np.bincount(y).min() >= _LEAST:
         values = np.stack([c.values[:, some].sum(1) for some in members], 1)
         # A component with the same contrast between options in all rows has nothing to classify by.
         varies = np.ptp(values - values.mean(2, keepdims=True), axis=(0, 2)) > 0
@@ -90,11 +88,7 @@ def _of_task(
 
 
 def _of_texts(
-    model: Model,
-    rows: PredictionRows,
-    components: Sequence[Component],
-    wanted: Collection[str],
-    batch_tokens: int | None,
+    model: Model, rows: PredictionRows, components: Sequence[Component], batch_tokens: int | None
 ) -> dict[str, Sums]:
     from tqdm.auto import tqdm
 

@@ -18,7 +18,7 @@ from ..model.load import load_model
 from ..model.patched_forward import PatchedForward
 from ..results import Result
 from .distributions import softmax, softmax_change
-from .inputs import check_choices, read_answers, read_layers, read_texts, token_columns, token_texts
+from .inputs import check_choices, read_answers, read_layers, read_texts, read_tokens, token_columns
 from .passes import mean_streams, text_batches
 from .skipping import FirstToken
 from .token_stats import interval_note_of, labeled_frame, summarize
@@ -39,8 +39,6 @@ class Erasure(Result):
         `[token]`: which text, where in it, and how the token is spelled.
     components
         The layers.
-    span, measured, first_token
-        As asked for.
     """
 
     components: tuple[Component, ...]
@@ -85,7 +83,7 @@ def erase(
     token any more, but what they read before stays. By Csordás et al. (arXiv 2505.13898), with the rules of their
     released code as defaults; it erases the stream that leaves the last layer too, which only the erased token feels.
 
-    model, texts
+    model, texts, batch_tokens
         As in `residual_norms`.
     span
         "position": one token, the first of a text as well; "prefix": it and those before it.
@@ -102,16 +100,12 @@ def erase(
         Texts whose mean stream erases; None is `texts`. (The paper's are ten questions of GSM8K.)
     layers
         Which layers, in order of use; None is all.
-    batch_tokens
-        The most padded tokens in one forward pass.
 
     Costs about half a pass for every token and layer. Raises InputError for input that cannot be used, and
     for a layer that does not exist.
 
     >>> import layerdiv_tl as ld
-    >>> from transformers import GPT2Config, GPT2LMHeadModel
-    >>> tiny = GPT2LMHeadModel(GPT2Config(n_layer=2, n_head=2, n_embd=8, vocab_size=16, n_positions=32))
-    >>> ld.depth.erase(tiny, [[1, 2, 3, 4], [4, 5]]).effect.shape
+    >>> ld.depth.erase("zoo/d2", [[1, 2, 3, 4], [4, 5]]).effect.shape
     (4, 2)
     """
     measured = ("later" if span == "prefix" else "answer") if measured is None else measured
@@ -138,15 +132,12 @@ def erase(
             row = ids[number]
             forward = PatchedForward(model, [row] * max(1, min(len(row) - 1, batch_tokens // len(row))))
             tables[number] = _erase_text(forward, lengths[number], span, first, means, blocks)
-    counts = [len(row) - 1 for row in ids]
     mean, largest = np.concatenate(tables, 1)
     return Erasure(
         components=tuple(forward.component("layer", block) for block in blocks),
         effect=mean,
         effect_max=largest,
-        text=np.repeat(np.arange(len(ids)), counts),
-        position=np.concatenate([np.arange(count) for count in counts]),
-        tokens=token_texts(model, [row[:-1] for row in ids]),
+        **read_tokens(model, [row[:-1] for row in ids]),
         span=span,
         model=model.name,
         measured=measured,

@@ -89,9 +89,13 @@ def read_layers(layers: Any, count: int) -> list[int]:
     return list(dict.fromkeys(whole_number("layers", layer, 0, count - 1) for layer in wanted))
 
 
-def token_texts(model: Model, rows: Sequence[Ids]) -> tuple[str, ...]:
-    """The text of every token, one row's after another's."""
-    return tokenization.token_texts(model, [token for row in rows for token in row])
+def read_tokens(model: Model, rows: Sequence[Ids]) -> dict[str, Any]:
+    """The fields `text`, `position` and `tokens` of a result with one entry per token."""
+    return {
+        "text": np.repeat(np.arange(len(rows)), [len(row) for row in rows]),
+        "position": np.concatenate([np.arange(len(row)) for row in rows]),
+        "tokens": tokenization.token_texts(model, [token for row in rows for token in row]),
+    }
 
 
 def token_columns(

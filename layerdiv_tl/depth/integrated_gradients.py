@@ -18,7 +18,7 @@ from ..errors import InputError
 from ..model.load import load_model
 from ..model.patched_forward import PatchedForward
 from ..results import Result
-from .inputs import Ids, check_choices, read_answers, token_columns, token_texts
+from .inputs import Ids, check_choices, read_answers, read_tokens, token_columns
 from .passes import ablatable_blocks, text_batches
 from .residual_norms import Part
 from .token_stats import interval_note_of, labeled_frame, summarize
@@ -132,9 +132,7 @@ def integrated_gradients(
     InputError for input that cannot be used, and for a layer that does not exist.
 
     >>> import layerdiv_tl as ld
-    >>> from transformers import GPT2Config, GPT2LMHeadModel
-    >>> tiny = GPT2LMHeadModel(GPT2Config(n_layer=2, n_head=2, n_embd=8, vocab_size=16, n_positions=32))
-    >>> gradients = ld.depth.integrated_gradients(tiny, [[1, 2, 3], [4, 5]], steps=64)
+    >>> gradients = ld.depth.integrated_gradients("zoo/d2", [[1, 2, 3], [4, 5]], path="graded", steps=64)
     >>> gradients.attribution.shape, gradients.gap < 0.05
     ((3, 2), True)
     """
@@ -149,8 +147,7 @@ def integrated_gradients(
     ids, lengths = read_answers(model, texts, answers)
     batch_tokens = model.checked_batch_tokens(batch_tokens)
     points, weights = _path_points(path, steps)
-    attributions: list[np.ndarray] = [np.empty(0)] * len(ids)
-    changes: list[np.ndarray] = [np.empty(0)] * len(ids)
+    attributions, changes = ([np.empty(0)] * len(ids) for _ in range(2))
     with text_batches(model, ids, 1) as single_texts:
         for (number,) in single_texts:
             row = ids[number]
@@ -163,19 +160,15 @@ def integrated_gradients(
                 results = [of_text.integrate(block) for block in blocks]
             attributions[number] = np.stack([attribution for attribution, _ in results], 1)
             changes[number] = np.array([change for _, change in results])
-    counts = [len(row) - 1 for row in ids]
-    attribution, text = np.concatenate(attributions), np.repeat(np.arange(len(ids)), counts)
     change = np.stack(changes)
-    residual = -change
-    np.add.at(residual, text, attribution)
+    tokens = read_tokens(model, [row[:-1] for row in ids])
+    residual = np.stack([attribution.sum(0) for attribution in attributions]) - change
     return IntegratedGradients(
         components=tuple(forward.component(part, block) for block in blocks),
-        attribution=attribution,
+        attribution=np.concatenate(attributions),
         change=change,
         residual=residual,
-        text=text,
-        position=np.concatenate([np.arange(count) for count in counts]),
-        tokens=token_texts(model, [row[:-1] for row in ids]),
+        **tokens,
         part=part,
         baseline=baseline,
         steps=steps,

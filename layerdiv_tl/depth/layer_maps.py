@@ -43,8 +43,6 @@ class LayerMaps(Result):
         The layers of the source and of the target.
     fitted
         How many tokens the maps were fitted on.
-    ridge
-        As asked for.
 
     After *Do Language Models Use Their Depth Efficiently?*, "linear maps".
     """
@@ -143,9 +141,7 @@ def map_layers(
     group runs both models over all texts. Raises InputError for input that cannot be used.
 
     >>> import layerdiv_tl as ld
-    >>> from transformers import GPT2Config, GPT2LMHeadModel
-    >>> tiny = GPT2LMHeadModel(GPT2Config(n_layer=3, n_head=2, n_embd=8, vocab_size=16, n_positions=32))
-    >>> maps = ld.depth.map_layers(tiny, tiny, [[i, (3 * i) % 16, 5, i // 2, 7] for i in range(16)])
+    >>> maps = ld.depth.map_layers("zoo/d2", "zoo/d2", [[i, (3 * i) % 16, 5, i // 2, 7] for i in range(16)])
     >>> float(maps.depth_alignment().distance.iloc[0])
     0.0
     """
@@ -202,9 +198,9 @@ def _streams(
         for row, text in enumerate(texts):
             x, y = (
                 torch.stack(
-                    [upcast(s[row, torch.as_tensor(positions).to(s.device)]).to(device) for s in forward.block_outputs]
+                    [upcast(s[row, torch.as_tensor(at).to(s.device)]).to(device) for s in forward.block_outputs]
                 )
-                for forward, positions in zip(forwards, pairs[text], strict=True)
+                for forward, at in zip(forwards, pairs[text], strict=True)
             )
             yield text, x, y
 

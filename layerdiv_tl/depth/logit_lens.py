@@ -40,8 +40,6 @@ class LogitLens(Result):
         `[token, junction]`: the share of its k likeliest tokens that are among the final prediction's.
     text
         `[token]`, which text a token is from.
-    k, norm
-        As asked for.
     """
 
     components: tuple[Component, ...]
@@ -92,11 +90,9 @@ def logit_lens(
     Every junction costs one unembedding of every token. Raises InputError for input that cannot be used.
 
     >>> import layerdiv_tl as ld
-    >>> from transformers import GPT2Config, GPT2LMHeadModel
-    >>> tiny = GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=16, n_positions=32))
-    >>> frame = ld.depth.logit_lens(tiny, [[1, 2, 3], [4, 5]]).frame()
+    >>> frame = ld.depth.logit_lens("zoo/d1", [[1, 2, 3], [4, 5]]).frame()
     >>> frame.component.tolist(), float(frame.kl.iloc[-1]), float(frame.topk_overlap.iloc[-1])
-    (['pos_embed', 'L0.attn', 'L0.mlp'], 0.0, 1.0)
+    (['embed', 'L0.attn', 'L0.mlp'], 0.0, 1.0)
     """
     check_choices(norm=(norm, NormAt))
     model = load_model(model)

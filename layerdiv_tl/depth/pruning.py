@@ -54,11 +54,9 @@ class DropPlan(Result):
         of `dropped`, then of `influence_dropped`, then of the random plans, which all drop as many as asked for.
     count
         `[row]`: how many predictions each row has.
-    score, part
-        As asked for ("given" for one's own scores).
-    provenance
-        The model's, and that of the rows: what they were, SHA-256 of their ids, options and labels, how
-        many scored and measured.
+    score, provenance
+        As asked for ("given" for one's own scores); of the model, and of the rows: what they were, SHA-256 of their
+        ids, options and labels, how many scored and measured.
 
     Nothing is retrained: a model heals with training, and may then prefer another plan.
     """
@@ -228,10 +226,8 @@ def drop_plan(
     exist for these rows, labels that no component has; and for a model with hooks in it, which a plan cannot name.
 
     >>> import layerdiv_tl as ld
-    >>> from transformers import GPT2Config, GPT2LMHeadModel
-    >>> tiny = GPT2LMHeadModel(GPT2Config(n_layer=3, n_head=2, n_embd=8, vocab_size=16, n_positions=32))
     >>> texts = [[i, (3 * i) % 16, 5, i // 2, 7] for i in range(16)]
-    >>> plan = ld.depth.drop_plan(tiny, texts, 1, {"L0.layer": 0.3, "L1.layer": 0.1, "L2.layer": 0.2}, random=2)
+    >>> plan = ld.depth.drop_plan("zoo/d2", texts, 1, {"L0.layer": 0.3, "L1.layer": 0.1}, random=2)
     >>> plan.llm_drop()
     {'drop_attn_list': [1], 'drop_mlp_list': [1]}
     >>> plan.frame()[["plan", "dropped"]].values.tolist()

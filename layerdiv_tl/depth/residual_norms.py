@@ -109,9 +109,7 @@ def residual_norms(model: Any, texts: Any, *, batch_tokens: int | None = None) -
     Keeps 12 bytes for every token and component. Raises InputError for input that cannot be used.
 
     >>> import layerdiv_tl as ld
-    >>> from transformers import GPT2Config, GPT2LMHeadModel
-    >>> tiny = GPT2LMHeadModel(GPT2Config(n_layer=2, n_head=2, n_embd=8, vocab_size=16, n_positions=32))
-    >>> norms = ld.depth.residual_norms(tiny, [[1, 2, 3], [4, 5]])
+    >>> norms = ld.depth.residual_norms("zoo/d2", [[1, 2, 3], [4, 5]])
     >>> norms.relative_norm.shape, [c.label for c in norms.components[:3]]
     ((5, 6), ['L0.attn', 'L0.mlp', 'L0.layer'])
     """

@@ -48,8 +48,6 @@ class Skip(Result):
         `[measurement]`: which token that is. With cuts a token comes once for every cut before it.
     components, layers
         What was skipped, and the layers that were measured.
-    part, mode, first_token, cuts
-        As asked for; `cuts` is "none" where there are none.
 
     The released code of *Do Language Models Use Their Depth Efficiently?* draws the maxima over tokens, cuts and texts:
     `by_pair().effect_max` and `frame().output_change_max`. Its map also has a diagonal, 1 for a whole layer.
@@ -151,11 +149,9 @@ def skip(
     Raises InputError for input that cannot be used, and for a layer that does not exist.
 
     >>> import layerdiv_tl as ld
-    >>> from transformers import GPT2Config, GPT2LMHeadModel
-    >>> tiny = GPT2LMHeadModel(GPT2Config(n_layer=3, n_head=2, n_embd=8, vocab_size=16, n_positions=32))
-    >>> skips = ld.depth.skip(tiny, [[1, 2, 3], [4, 5]])
+    >>> skips = ld.depth.skip("zoo/d2", [[1, 2, 3], [4, 5]])
     >>> skips.frame().component.tolist(), skips.by_pair().downstream_layer.tolist()
-    (['L0.layer', 'L1.layer', 'L2.layer'], ['L1.layer', 'L2.layer', 'L2.layer'])
+    (['L0.layer', 'L1.layer'], ['L1.layer'])
     """
     check_choices(part=(part, Part), mode=(mode, Mode), first_token=(first_token, FirstToken))
     future = mode.startswith("future")
@@ -182,12 +178,11 @@ def skip(
             for start in starts:
                 skipped, measured = _positions(forward, None if start is None else start[rows], first_token)
                 batches.append(_BatchSkips(forward, rows, part, mode, skipped, measured, blocks))
-    text = np.concatenate([batch.text for batch in batches])
-    order = np.argsort(text, kind="stable")
-    output_change, loss, position = (
-        np.concatenate([getattr(batch, name) for batch in batches])[order]
-        for name in ("output_change", "loss", "position")
-    )
+    order = np.argsort(np.concatenate([batch.text for batch in batches]), kind="stable")
+    measurements = {
+        name: np.concatenate([getattr(batch, name) for batch in batches])[order]
+        for name in ("text", "position", "output_change", "loss")
+    }
     mean, largest = _over_cuts(batches, len(ids))
     cut_names = "published" if isinstance(cuts, str) else ", ".join(f"{cut:g}" for cut in cuts)
     return Skip(
@@ -195,10 +190,7 @@ def skip(
         layers=layer_components(forward),
         downstream_change=mean,
         downstream_change_max=largest,
-        output_change=output_change,
-        loss=loss,
-        text=text[order],
-        position=position,
+        **measurements,
         part=part,
         mode=mode,
         model=model.name,

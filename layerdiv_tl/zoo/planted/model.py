@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 from jaxtyping import Float
@@ -38,7 +38,7 @@ class Planted(Loadable):
     """A model with known answers. Made by `planted`; `load_model` and every other function take it as it is.
 
     name, shape, about
-        Which one it is, "llama" or "gpt2", and one line on what it shows.
+        The case, "llama" or "gpt2", and one line on what it shows.
     closed_form
         The derivation of `expected`, in words and formulas.
     model, tokenizer
@@ -94,18 +94,16 @@ class Planted(Loadable):
         return tuple((c.sublayer if unit == "sublayer" else c).label for c in self.components)
 
     def by_component(self) -> pd.DataFrame:
-        """One row per member: bias, diversity and net, raw, centered and shift, as `Decomposition` has them."""
+        """One row per member: bias, diversity and net, raw, centered and shift, as in `Decomposition`."""
         import pandas as pd
 
-        columns: dict[str, Any] = {"component": [c.label for c in self.components]}
-        values = {name: np.array(numbers, dtype=np.float64) for name, numbers in self.per_member.items()}
+        frame = pd.DataFrame({"component": [c.label for c in self.components]})
         for term in ("bias", "diversity"):
-            columns |= {term: values[term], f"{term}_shift": values[f"{term}_shift"]}
-            columns[f"{term}_centered"] = values[term] - values[f"{term}_shift"]
+            frame[term], frame[f"{term}_shift"] = self.per_member[term], self.per_member[f"{term}_shift"]
+            frame[f"{term}_centered"] = frame[term] - frame[f"{term}_shift"]
         for end in ("", "_centered", "_shift"):
-            columns[f"net{end}"] = columns[f"bias{end}"] - columns[f"diversity{end}"]
-        frame = pd.DataFrame(columns)
-        frame.attrs["units"] = dict.fromkeys(list(columns)[1:], "logits²")
+            frame[f"net{end}"] = frame[f"bias{end}"] - frame[f"diversity{end}"]
+        frame.attrs["units"] = dict.fromkeys(frame.columns[1:], "logits²")
         return frame
 
     def frame(self) -> pd.DataFrame:
@@ -124,14 +122,7 @@ def planted(name: str, shape: Shape = "llama") -> Planted:
     """A model with known answers, for tests and for teaching.
 
     name
-        One of `PLANTED`:
-
-        "independent", "copied", "complementary": two heads of equal bias, each right in 3 of 4 prompts, whose
-        votes are independent, the same, or given where the other gives none.
-        "together": two heads, each always wrong, whose sum is always right.
-        "shift": the second head adds to all options alike, which no softmax sees.
-        "undo": an MLP subtracts what a head wrote a layer before.
-        "votes": five noisy voters (`tasks.noisy_votes.Votes`), one a layer.
+        One of `PLANTED`, which says what each shows.
     shape
         "llama" (RMSNorm, rotary positions, SwiGLU) or "gpt2" (LayerNorm, learned positions, GELU).
 
@@ -179,13 +170,11 @@ def planted(name: str, shape: Shape = "llama") -> Planted:
 
 def load_planted(name: str) -> Planted:
     """The planted model that `load_model("zoo/planted-copied")` or `"zoo/planted-copied-gpt2"` means."""
-    case = name.removeprefix("zoo/").removeprefix(PREFIX)
-    shape: Shape = "gpt2" if case.endswith("-gpt2") else "llama"
-    case = case.removesuffix("-gpt2")
-    if not name.startswith(f"zoo/{PREFIX}") or case not in CASES:
-        names = ", ".join(f"zoo/{PREFIX}{case}" for case in CASES)
-        raise InputError(f"there is no {name!r:.60} in the zoo: choose among {names} (or with -gpt2).")
-    return planted(case, shape)
+    names = {f"zoo/{PREFIX}{case}": case for case in CASES}
+    llama_name = name.removesuffix("-gpt2")
+    if llama_name not in names:
+        raise InputError(f"there is no {name!r:.60} in the zoo: choose among {', '.join(names)} (or with -gpt2).")
+    return planted(names[llama_name], "llama" if name == llama_name else "gpt2")
 
 
 def _unit_of(quantity: str) -> str:
@@ -205,14 +194,10 @@ def _expected(case: Case, per_member: Mapping[str, tuple[float, ...]]) -> dict[s
     information_diversity = case.conditional_redundancy - case.redundancy
     return means | {
         "diversity_logit": len(case.members) ** 2 * means["diversity"],
-        "coherence": case.coherence,
-        "cosine": case.cosine,
-        "cosine_centered": case.cosine_centered,
+        **{name: getattr(case, name) for name in ("coherence", "cosine", "cosine_centered")},
         "member_accuracy": float(np.mean(case.accuracy)),
         "accuracy": case.ensemble_accuracy,
-        "relevancy": case.relevancy,
-        "redundancy": case.redundancy,
-        "conditional_redundancy": case.conditional_redundancy,
+        **{name: getattr(case, name) for name in BITS[:3]},
         "joint": case.relevancy + information_diversity,
         "information_diversity": information_diversity,
     }

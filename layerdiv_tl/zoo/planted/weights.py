@@ -1,15 +1,13 @@
 """Weights written by hand: heads that read one word each and vote, in a Llama or a GPT-2. Three rules make it exact.
 
-Outputs permute numbers. What a member adds to one coordinate of the stream (a slot) it subtracts from another (its
-counterweight), so the stream always holds the same numbers in another order, with sum 0 and mean square 1: every norm
-is the identity at every junction, also where other components are ablated. All numbers are small integers, which
-float32, in which a Llama computes its norms, holds exactly; the norms' epsilon is too small to matter.
+Outputs permute numbers: what a member adds to one coordinate of the stream (a slot) it subtracts from another (its
+counterweight), so the stream always has sum 0 and mean square 1, and every norm is the identity, also where components
+are ablated. All numbers are small integers, exact in float32; the norms' epsilon is too small to matter.
 
-A head attends to one token. Its scores grow towards that token in steps so large that all other exponentials are 0, in
-float32 too: by rotary angle in a Llama (a fixed offset, on one slow pair of dimensions), by position in a GPT-2.
+A head's scores grow towards the token it reads in steps so large that all other exponentials are 0: by rotary angle in
+a Llama (a fixed offset, on one slow pair of dimensions), by position in a GPT-2.
 
-An MLP neuron is a switch: 64 times a coordinate that is 0 or 1 goes into SiLU or GELU, which are 0 and the identity
-there without rounding.
+An MLP neuron is a switch: 64 times a coordinate that is 0 or 1 goes into SiLU or GELU, there exactly 0 or the identity.
 """
 
 from __future__ import annotations
@@ -131,8 +129,7 @@ def build(
                 body.neuron(member.layer, slot, source, -coordinates.vote(member.erased, vote))
             continue
         for number, (word, logits) in enumerate(member.votes.items()):
-            channel = body.value(member, number, coordinates.of("word", word))
-            body.output(member, channel, coordinates.vote(member, logits))
+            body.channel(member, number, coordinates.of("word", word), coordinates.vote(member, logits))
             for amount in filter(None, (*logits.options, logits.everywhere)):
                 counterweights[coordinates.of("counterweight", member.component, amount)] = amount
         body.attend(member, positions[member.witness], length)
@@ -204,13 +201,10 @@ class _Llama(_Body):
         attention.q_proj.weight[pair + half, one] = -SHARP * sin(angle)
         attention.k_proj.weight[pair, one] = 1.0
 
-    def value(self, head: WitnessHead, number: int, coordinate: int) -> int:
-        channel = head.index * self.head_width + number
-        self._attention(head).v_proj.weight[channel, coordinate] = 1.0
-        return channel
-
-    def output(self, head: WitnessHead, channel: int, output: Tensor) -> None:
-        self._attention(head).o_proj.weight[:, channel] = output
+    def channel(self, head: WitnessHead, number: int, coordinate: int, output: Tensor) -> None:
+        attention, channel = self._attention(head), head.index * self.head_width + number
+        attention.v_proj.weight[channel, coordinate] = 1.0
+        attention.o_proj.weight[:, channel] = output
 
     def neuron(self, layer: int, number: int, coordinate: int, output: Tensor) -> None:
         mlp = self.model.model.layers[layer].mlp
@@ -251,13 +245,10 @@ class _GPT2(_Body):
         for token in range(CONTEXT):
             query_key_value[self.coordinates.of("position", token), WIDTH + first] = -abs(token - position)
 
-    def value(self, head: WitnessHead, number: int, coordinate: int) -> int:
-        channel = head.index * self.head_width + number
-        self._attention(head).c_attn.weight[coordinate, 2 * WIDTH + channel] = 1.0
-        return channel
-
-    def output(self, head: WitnessHead, channel: int, output: Tensor) -> None:
-        self._attention(head).c_proj.weight[channel] = output
+    def channel(self, head: WitnessHead, number: int, coordinate: int, output: Tensor) -> None:
+        attention, channel = self._attention(head), head.index * self.head_width + number
+        attention.c_attn.weight[coordinate, 2 * WIDTH + channel] = 1.0
+        attention.c_proj.weight[channel] = output
 
     def neuron(self, layer: int, number: int, coordinate: int, output: Tensor) -> None:
         mlp = self.model.transformer.h[layer].mlp
