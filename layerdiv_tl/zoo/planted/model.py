@@ -37,22 +37,17 @@ PLANTED: Mapping[str, str] = MappingProxyType({name: about for name, (about, _) 
 class Planted(Loadable):
     """A model with known answers. Made by `planted`; `load_model` and every other function take it as it is.
 
-    name, shape, about
-        The case, "llama" or "gpt2", and one line on what it shows.
-    closed_form
-        The derivation of `expected`, in words and formulas.
-    model, tokenizer
-        The Hugging Face causal LM, in float64, and its tokenizer of whole words.
-    task
-        Its prompts, options and labels; also as `prompts`, `options`, `labels`.
+    name, shape, about, closed_form
+        The case, "llama" or "gpt2", one line on what it shows, and the derivation of `expected`.
+    model, tokenizer, task
+        The Hugging Face causal LM in float64, its tokenizer of whole words, and its prompts, options and labels.
     components
         The members. The contribution of every other component is exactly 0.
     over_vocabulary
         float64 `[example, member, id]`: each member's contribution to every logit, from the prompts' words alone.
-    expected
-        What the ensemble of the members must measure, by name: squared error in logits², information in bits.
-    per_member
-        The members' `bias`, `bias_shift`, `diversity`, `diversity_shift`, one number each, in logits².
+    expected, per_member
+        What the ensemble of the members must measure, by name: squared error in logits², information in bits; and the
+        members' `bias`, `bias_shift`, `diversity`, `diversity_shift`, one number each, in logits².
     """
 
     name: str

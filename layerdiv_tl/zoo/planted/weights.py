@@ -109,10 +109,8 @@ def build(
 ) -> Any:
     """A Llama or GPT-2 in float64 to whose stream only `members` add anything.
 
-    words, vocabulary
-        The witnesses' words, and every token's word by its id.
-    option_ids
-        The tokens of the options.
+    words, vocabulary, option_ids
+        The witnesses' words, every token's word by its id, and the tokens of the options.
     positions, length
         Where the witnesses' words are in a prompt, and its number of tokens.
     """
