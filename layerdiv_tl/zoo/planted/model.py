@@ -164,7 +164,7 @@ def planted(name: str, shape: Shape = "llama") -> Planted:
 
 
 def load_planted(name: str) -> Planted:
-    """The planted model that `load_model("zoo/planted-copied")` or `"zoo/planted-copied-gpt2"` means."""
+    """The planted model of `load_model("zoo/planted-copied")` or `"zoo/planted-copied-gpt2"`."""
     names = {f"zoo/{PREFIX}{case}": case for case in CASES}
     llama_name = name.removesuffix("-gpt2")
     if llama_name not in names:
