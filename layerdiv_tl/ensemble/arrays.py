@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -23,7 +24,7 @@ def coherence_of(
     return ratio(mean_square(sums), sum_of_power)
 
 
-def ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+def ratio(part: Any, whole: Any) -> np.ndarray:
     """part / whole, broadcast; NaN where the whole is not above 0."""
     return np.divide(part, whole, out=np.full(np.broadcast(part, whole).shape, np.nan), where=whole > 0)
 

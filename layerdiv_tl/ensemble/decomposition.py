@@ -15,8 +15,9 @@ from jaxtyping import Float
 from .._checks import choice, flag
 from ..components import Component
 from ..errors import InputError
+from ..results import Result
 from .arrays import Members, Target
-from .frames import ENDS, PerExample, accuracy_term, mean_of, shares, with_ends
+from .frames import ENDS, PerExample, accuracy_term, shares, with_ends
 from .intervals import interval_note
 from .losses import LOSSES
 from .nested import groups_of, nested_frame, nested_terms, repeats_frame
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 TERMS = ("bias", "diversity", "net")
 
 
-class Decomposition(EnsembleTerms):
+class Decomposition(EnsembleTerms, Result):
     """`loss = bias − diversity` of one ensemble, as numbers and as tables; made by `decompose`.
 
     Its fields and numbers are those of `EnsembleTerms`. Not every loss has all numbers and tables: asked for another,
@@ -191,13 +192,11 @@ class Decomposition(EnsembleTerms):
 
     def _with_shares(self, table: PerExample) -> pd.DataFrame:
         """The table averaged, with each row's share of the sum of bias and of diversity."""
-        frame = table.frame()
-        for name in [term + suffix for suffix in suffixed(self) for term in ("bias", "diversity")]:
-            values = table.terms[name]
-            term, _, suffix = name.partition("_")
-            column = f"{term}_share" + (f"_{suffix}" if suffix else "")
-            frame = frame.assign(**with_ends(column, *shares(values, values.sum(1))))
-        return frame
+        columns: dict[str, np.ndarray] = {}
+        for suffix, term in product(suffixed(self), ("bias", "diversity")):
+            values = table.terms[term + suffix]
+            columns |= with_ends(f"{term}_share{suffix}", *shares(values, values.sum(1)))
+        return table.frame().assign(**columns)
 
     def _members(self) -> dict[str, tuple[Members, Target]]:
         """Members and target by the suffix of their columns, for a nested cut."""
@@ -218,7 +217,7 @@ class Decomposition(EnsembleTerms):
         loss = self.loss_function
         parts = [loss.equation(self.loss, self.bias, self.diversity, self.zero_bias, self.gap or 0.0)]
         parts += [f"{part} {d.loss:.4g} = {d.bias:.4g} − {d.diversity:.4g}" for part, d in self.halves.items()]
-        parts += [f"{name} {float(mean_of(x)):.4g}" for name, x in self.extras.items() if x.ndim == 1]
+        parts += [f"{name} {self._extra_mean(name):.4g}" for name, x in self.extras.items() if x.ndim == 1]
         parts += [f"τ = {self.factor:g}"] if "tau" in loss.offers else []
         parts += [] if self.soft_cap is None else [f"before a soft-cap at {self.soft_cap:g}"]
         return f"Decomposition({n} examples × {count} members, {loss.name} in {loss.unit}: {'; '.join(parts)})"

@@ -1,24 +1,30 @@
 """Intervals over examples, or over clusters of tokens: of means, of functions of means, of proportions.
 
 Means have the interval of Student's t after Hall's transformation for skewness (1992, *On the Removal of
-Skewness by Transformation*, J. R. Statist. Soc. B 54), on neither side shorter than Student's own. Nothing is
-drawn, so it is the same at every call. `tests/calibration` measures how often it holds the truth.
+Skewness by Transformation*, J. R. Statist. Soc. B 54), on neither side shorter than Student's own; scipy's
+intervals have no correction for skewness. `tests/calibration` measures how often it holds the truth.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
+from scipy.special import ndtri, stdtrit
 
 from ..errors import InputError
+
+# (low, high), `[*rest]`: arrays, or numbers where there is no rest.
+Ends = tuple[Any, Any]
 
 LEVEL = 0.95
 # Fewer independent examples (rows, texts, tasks, models) have no interval. From 8 on, 95 % intervals of means hold the
 # truth in 94 % for log-normal rows (the percentile bootstrap: 77 %), and in 95 % or more for rows without such a tail.
 LEAST = 8
+# What RunningMean adds up next to the total, Σ count^a · value^b: all that the third moment of a ratio needs.
+_POWERS = ((1, 0), (2, 0), (3, 0), (1, 1), (2, 1), (0, 2), (1, 2), (0, 3))
 
 
 def interval_note(count: int, over: str = "rows", confidence_level: float = LEVEL) -> str:
@@ -32,9 +38,7 @@ def interval_note(count: int, over: str = "rows", confidence_level: float = LEVE
     return f"{confidence_level:.0%} intervals over {count} {over}".replace("%", " %")
 
 
-def mean_interval(
-    values: Float[np.ndarray, "example *rest"], confidence_level: float = LEVEL
-) -> tuple[Float[np.ndarray, "*rest"], Float[np.ndarray, "*rest"]]:
+def mean_interval(values: Float[np.ndarray, "example *rest"], confidence_level: float = LEVEL) -> Ends:
     """(low, high) of the mean over examples, in the units of `values`; NaN for fewer than `LEAST` examples.
 
     Examples without a value (NaN) are left out. Where no value is below 0, neither is the interval.
@@ -52,9 +56,9 @@ def mean_interval(
 
 
 def leave_one_out(
-    sums: Float[np.ndarray, "example *rest"], counts: Float[np.ndarray, "example *rest"] | None = None
+    sums: Float[np.ndarray, "example *rest"], counts: np.ndarray | None = None
 ) -> Float[np.ndarray, "example *rest"]:
-    """The mean over all examples but one, for each example in turn: what `jackknife` makes an interval of.
+    """The mean over all examples but one, for each example in turn, as `jackknife` takes it.
 
     `counts` (broadcast against `sums`) makes it a ratio of sums, such as a mean over the tokens of texts.
     NaN for an example that has no count, which is not one of the examples then.
@@ -70,7 +74,7 @@ def jackknife(
     left_out: Float[np.ndarray, "example *rest"],
     confidence_level: float = LEVEL,
     within: tuple[float, float] = (-np.inf, np.inf),
-) -> tuple[Float[np.ndarray, "*rest"], Float[np.ndarray, "*rest"]]:
+) -> Ends:
     """(low, high) of a smooth function of means (a ratio, a share, a cosine); NaN for fewer than `LEAST` examples.
 
     estimate
@@ -79,6 +83,7 @@ def jackknife(
         The same without each example in turn, `[example, *rest]`; NaN for what is not an example.
     within
         Where the quantity lies by definition, such as (0, 1) for a share: so do its ends.
+
     >>> x, y = np.random.default_rng(0).normal([5, 10], 1, (50, 2)).T
     >>> low, high = jackknife(y.mean() / x.mean(), leave_one_out(y) / leave_one_out(x))
     >>> bool(low < 2 < high)
@@ -99,9 +104,9 @@ def jackknife(
 
 def cluster_means(
     sums: Float[np.ndarray, "cluster *rest"],
-    counts: Float[np.ndarray, "cluster *rest"],
+    counts: np.ndarray,
     confidence_level: float = LEVEL,
-) -> tuple[Float[np.ndarray, "*rest"], Float[np.ndarray, "*rest"], Float[np.ndarray, "*rest"]]:
+) -> tuple[Any, Any, Any]:
     """(mean, low, high) over tokens that come in clusters, such as texts: Σ sums / Σ counts.
 
     Tokens of one text resemble one another, so clusters are what is independent. `counts` are broadcast
@@ -119,12 +124,10 @@ def cluster_means(
     return mean, np.where((sums >= 0).all(0), np.maximum(low, 0.0), low), high
 
 
-def _ends(estimate: Any, count: Any, second: Any, third: Any, confidence_level: float) -> tuple[np.ndarray, np.ndarray]:
+def _ends(estimate: Any, count: Any, second: Any, third: Any, confidence_level: float) -> Ends:
     """The interval from the moments of each example's influence on the estimate, about their mean."""
-    from scipy.stats import t
-
     with np.errstate(invalid="ignore", divide="ignore"):
-        quantile = np.where(count >= LEAST, t.ppf(0.5 + confidence_level / 2, count - 1), np.nan)
+        quantile = np.where(count >= LEAST, stdtrit(count - 1, 0.5 + confidence_level / 2), np.nan)
         error = np.sqrt(second / (count - 1))
         # Few examples of a skewed quantity rarely hold its tail, so that their own skewness is too small: n / (n − 4).
         skew = np.where(second > 0, third / second**1.5, 0.0) * count / (count - 4) / np.sqrt(count)
@@ -132,7 +135,7 @@ def _ends(estimate: Any, count: Any, second: Any, third: Any, confidence_level: 
         return estimate - error * np.maximum(above, quantile), estimate - error * np.minimum(below, -quantile)
 
 
-def _untransformed(y: np.ndarray, skew: np.ndarray) -> np.ndarray:
+def _untransformed(y: Any, skew: Any) -> Any:
     """The t at which Hall's t + At²/3 + A²t³/27 + A/6 is y."""
     small = np.abs(skew) < 1e-5
     safe = np.where(small, 1.0, skew)
@@ -141,10 +144,7 @@ def _untransformed(y: np.ndarray, skew: np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=4)
 def resamples(n: int, n_resamples: int = 1000, seed: int = 0) -> Float[np.ndarray, "draw example"]:
-    """Weights of resamples with replacement: `weights @ values` is the mean of every resample.
-
-    One example cannot be resampled: its weights are NaN, and so is every interval made of them.
-    """
+    """Weights of resamples with replacement: `weights @ values` is the mean of every resample; NaN for one example."""
     if n == 1:
         return np.full((n_resamples, 1), np.nan)
     weights = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=n_resamples) / n
@@ -152,38 +152,30 @@ def resamples(n: int, n_resamples: int = 1000, seed: int = 0) -> Float[np.ndarra
     return weights
 
 
-def interval(
-    drawn: Float[np.ndarray, "draw *rest"], confidence_level: float = LEVEL
-) -> tuple[Float[np.ndarray, "*rest"], Float[np.ndarray, "*rest"]]:
+def interval(drawn: Float[np.ndarray, "draw *rest"], confidence_level: float = LEVEL) -> Ends:
     """(low, high) percentiles over the draws that have a value, interpolated linearly; NaN where none has.
 
     >>> low, high = interval(np.arange(101.0), confidence_level=0.5)
     >>> float(low), float(high)
     (25.0, 75.0)
     """
-    tail, flat = (1 - confidence_level) / 2, drawn.reshape(len(drawn), int(np.prod(drawn.shape[1:])))
-    low, high = np.full(flat.shape[1], np.nan), np.full(flat.shape[1], np.nan)
-    known = np.isfinite(flat)
-    if len(flat) and known.all():
-        # Partial sorting of contiguous rows: twice as fast as numpy's own quantile.
-        values, last = np.array(flat.T, order="C"), len(flat) - 1
-        below = [int(tail * last), int((1 - tail) * last)]
-        values.partition(sorted({k for at in below for k in (at, min(at + 1, last))}), axis=1)
-        for bound, at, place in ((low, below[0], tail * last), (high, below[1], (1 - tail) * last)):
-            first, second = values[:, at], values[:, min(at + 1, last)]
-            bound[:] = first + (place - at) * (second - first)
-    elif known.any():
-        some = known.any(0)
-        finite = np.where(known, flat, np.nan)[:, some]
-        low[some], high[some] = np.nanquantile(finite, [tail, 1 - tail], axis=0)
-    return low.reshape(drawn.shape[1:]), high.reshape(drawn.shape[1:])
+    tails = np.array([1 - confidence_level, 1 + confidence_level]) / 2
+    known = np.isfinite(drawn)
+    if len(drawn) and known.all():
+        low, high = np.quantile(drawn, tails, axis=0)
+        return low, high
+    # numpy's nanquantile takes three times as long, and warns of columns without a value.
+    ends = np.full((2, *drawn.shape[1:]), np.nan)
+    some = known.any(0)
+    ends[:, some] = np.nanquantile(np.where(known, drawn, np.nan)[:, some], tails, axis=0) if known.any() else np.nan
+    return ends[0], ends[1]
 
 
 class RunningMean:
-    """The mean over tokens of what comes in clusters (texts), from running sums only.
+    """The mean over tokens that come in clusters (texts), from running sums only.
 
-    Tokens of one text resemble one another, so clusters are what is independent. The interval is that of
-    a ratio, Σ sums / Σ counts, linearized, as `mean_interval` has it for one value per cluster.
+    Clusters are what is independent. The interval is that of a ratio, Σ sums / Σ counts, linearized, as
+    `mean_interval` has it for one value per cluster.
 
     >>> mean = RunningMean()
     >>> for values in ([1.0, 2.0], [3.0], [2.0, 2.0, 2.0]):
@@ -243,7 +235,7 @@ class RunningMean:
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.asarray(self.total / self.count)
 
-    def interval(self, confidence_level: float = LEVEL) -> tuple[np.ndarray, np.ndarray]:
+    def interval(self, confidence_level: float = LEVEL) -> Ends:
         """(low, high) of the mean; NaN for fewer than `LEAST` clusters.
 
         Where no cluster's sum is below 0, neither is the interval.
@@ -267,9 +259,9 @@ class RunningMean:
 
 def paired_interval(
     differences: Float[np.ndarray, "example *rest"],
-    counts: Float[np.ndarray, "example *rest"] | None = None,
+    counts: np.ndarray | None = None,
     confidence_level: float = LEVEL,
-) -> tuple[Float[np.ndarray, "*rest"], Float[np.ndarray, "*rest"]]:
+) -> Ends:
     """(low, high) of the difference of two shares on the same examples, such as an accuracy gained.
 
     Bonett and Price's (2012): as if there were one more example won and one more lost. Where two predictors
@@ -282,45 +274,29 @@ def paired_interval(
     >>> round(float(low), 2), round(float(high), 2)
     (-0.05, 0.05)
     """
-    from scipy.stats import t
-
     counts = np.ones(differences.shape) if counts is None else np.broadcast_to(counts, differences.shape)
     size, n = counts.mean(0), len(counts)
     total = (n + 2) * size
     mean = differences.sum(0) / total
     power = ((differences - mean * counts) ** 2).sum(0) + ((1 - mean) ** 2 + (1 + mean) ** 2) * size**2
-    half = t.ppf(0.5 + confidence_level / 2, n + 1) * np.sqrt(power) / total
+    half = stdtrit(n + 1, 0.5 + confidence_level / 2) * np.sqrt(power) / total
     return np.clip(mean - half, -1.0, 1.0), np.clip(mean + half, -1.0, 1.0)
-
-
-# What RunningMean adds up beside the total: all that the third moment of a ratio needs.
-_POWERS = ((1, 0), (2, 0), (3, 0), (1, 1), (2, 1), (0, 2), (1, 2), (0, 3))
-
-
-@overload
-def wilson(hits: float, trials: float, confidence_level: float = LEVEL) -> tuple[float, float]: ...
-
-
-@overload
-def wilson(hits: np.ndarray, trials: Any, confidence_level: float = LEVEL) -> tuple[np.ndarray, np.ndarray]: ...
 
 
 def wilson(hits: Any, trials: Any, confidence_level: float = LEVEL) -> tuple[Any, Any]:
     """Wilson's score interval of a proportion; it stays inside [0, 1] and is not empty at 0 or 1.
 
-    Hits need not be whole: options that share the first place share the hit. Arrays are broadcast.
-    Raises InputError for more hits than trials, fewer than none, and no trials.
+    Not `scipy.stats.binomtest`, whose hits are one whole number: here options that share the first place share the
+    hit, and arrays are broadcast. Raises InputError for more hits than trials, fewer than none, and no trials.
 
     >>> low, high = wilson(45, 50)
     >>> round(float(low), 3), round(float(high), 3)
     (0.786, 0.957)
     """
-    from statistics import NormalDist
-
     hits, trials = np.asarray(hits, dtype=np.float64), np.asarray(trials, dtype=np.float64)
     if not ((hits >= 0) & (hits <= trials) & (trials > 0)).all():
         raise InputError(f"{hits} hits in {trials} trials is not a proportion.")
-    z = NormalDist().inv_cdf(0.5 + confidence_level / 2)
+    z = ndtri(0.5 + confidence_level / 2)
     p = hits / trials
     center = (p + z**2 / (2 * trials)) / (1 + z**2 / trials)
     half = z / (1 + z**2 / trials) * np.sqrt(p * (1 - p) / trials + z**2 / (4 * trials**2))

@@ -55,6 +55,10 @@ class Terms:
         )
 
 
+class LacksQuantityError(InputError, AttributeError):
+    """A loss was asked for what it does not have; an AttributeError too, so that `hasattr` is False."""
+
+
 class Loss(ABC):
     """A loss of an ensemble: its terms per example, in float64, and what only this loss has.
 
@@ -104,7 +108,9 @@ class Loss(ABC):
         for quantity in quantities:
             if quantity not in self.offers:
                 owners = one_of(name for name, loss in LOSSES.items() if quantity in loss.offers)
-                raise InputError(f"loss={self.name!r} does not have {quantity!r}: decompose with loss={owners}.")
+                raise LacksQuantityError(
+                    f"loss={self.name!r} does not have {quantity!r}: decompose with loss={owners}."
+                )
 
     def unit_of(self, column: str) -> str | None:
         """The unit of a table's column; None for what has none."""

@@ -103,7 +103,8 @@ def _prefix(d: EnsembleTerms, junction_of: list[int], junction: int, is_last: bo
         assert d.junction_scale is not None
         on_stream = np.array([junction_of[i] >= 0 for i in kept])
         u = np.where(on_stream[None, :, None], u / d.junction_scale[:, junction, None, None], u)
-    return replace(d, values=u, components=tuple(d.components[i] for i in kept))
+    halves = {part: _prefix(half, junction_of, junction, is_last, norm) for part, half in d.halves.items()}
+    return replace(d, values=u, components=tuple(d.components[i] for i in kept), known_halves=halves)
 
 
 TABLES: dict[str, Callable[[EnsembleTerms], PerExample]] = {

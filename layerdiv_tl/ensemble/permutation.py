@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
-from scipy.stats import t
+from scipy.special import stdtrit
 
 from ..errors import InputError
 from .intervals import LEAST
@@ -131,7 +131,7 @@ def over_models(
     count = len(left_out)
     if count < LEAST or not np.isfinite(left_out).all():
         return np.nan, np.nan
-    half = t.ppf(0.5 + confidence_level / 2, count - 1) * np.sqrt(
+    half = stdtrit(count - 1, 0.5 + confidence_level / 2) * np.sqrt(
         (count - 1) / count * ((left_out - left_out.mean()) ** 2).sum()
     )
     return float(estimate - half), float(estimate + half)

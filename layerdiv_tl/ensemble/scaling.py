@@ -1,4 +1,4 @@
-"""Do returns diminish with the number of components? y = a + b ln x beside its rivals (Fig. 6, MATHS 13.7)."""
+"""Do returns diminish with the number of components? y = a + b ln x against its rivals (Fig. 6, MATHS 13.7)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float
-from scipy.stats import t
+from scipy.special import stdtr, stdtrit
 
 from .._checks import resampling
 from ..errors import InputError
@@ -26,7 +26,7 @@ class LogFit(Result):
 
     x, y
         The points, `[point]`: numbers of components, say, and accuracy averaged over tasks, in any unit.
-    draws, seed, level
+    n_resamples, seed, confidence_level
         Of the intervals that resample points.
     """
 
@@ -39,12 +39,12 @@ class LogFit(Result):
     @property
     def intercept(self) -> float:
         """y where x = 1, which is far outside the points."""
-        return float(self._fit[0][0])
+        return float(self._coefficients[0][0])
 
     @property
     def slope(self) -> float:
         """What y gains when ln x grows by one; a doubling of x gains slope · ln 2."""
-        return float(self._fit[0][1])
+        return float(self._coefficients[0][1])
 
     def predict(self, x: Float[np.ndarray, " place"] | float) -> pd.DataFrame:
         """The curve at `x`: `y`, Student's interval of the mean curve, and one that resamples points.
@@ -53,16 +53,20 @@ class LogFit(Result):
         """
         import pandas as pd
 
-        at = np.atleast_1d(numbers(x, "x", "[place]"))
-        if at.ndim != 1:
-            raise InputError(f"x has the shape {at.shape}, but must be a number or a list of them.")
-        _refuse_unless_above_0(at)
-        design = _line(np.log(at))
-        half = self._t * np.sqrt(self._variance * np.einsum("ij,jk,ik->i", design, self._inverse, design))
-        y = design @ self._fit[0]
-        low, high = interval(self._drawn[0] @ design.T, self.confidence_level)
+        points = np.atleast_1d(numbers(x, "x", "[place]"))
+        if points.ndim != 1:
+            raise InputError(f"x has the shape {points.shape}, but must be a number or a list of them.")
+        _refuse_unless_above_0(points)
+        design = _line(np.log(points))
+        covariance = _covariance(_line(np.log(self.x)), self.y)
+        half = stdtrit(len(self.x) - 2, 0.5 + self.confidence_level / 2) * np.sqrt(
+            np.einsum("ij,jk,ik->i", design, covariance, design)
+        )
+        coefficients, resampled = self._coefficients
+        y = design @ coefficients
+        low, high = interval(resampled @ design.T, self.confidence_level)
         return pd.DataFrame(
-            {"x": at, "y": y, "low": y - half, "high": y + half, "resampled_low": low, "resampled_high": high}
+            {"x": points, "y": y, "low": y - half, "high": y + half, "resampled_low": low, "resampled_high": high}
         )
 
     def frame(self) -> pd.DataFrame:
@@ -84,31 +88,23 @@ class LogFit(Result):
         """
         import pandas as pd
 
-        line, line_drawn = self._fit, self._drawn
-        rows = []
-        for i, name in enumerate(("intercept", "slope")):
-            error = np.sqrt(self._variance * self._inverse[i, i])
-            robust = _robust_error(_line(np.log(self.x)), self.y, i)
-            rows.append(self._row(name, line[0][i], error, len(self.x) - 2, line_drawn[0][:, i], robust))
-        s = (self.x - self.x.mean()) / self.x.std()
-        curved = np.stack([np.ones_like(s), s, s**2], 1)
-        bent, bent_drawn = _fits(curved, self.y, self._one), _fits(curved, self.y, self._weights)
-        freedom, error, robust = len(self.x) - 3, np.nan, np.nan
-        if freedom > 0 and len(np.unique(self.x)) > 2:
-            error = np.sqrt(bent[1][0] / freedom * np.linalg.inv(curved.T @ curved)[2, 2])
-            robust = _robust_error(curved, self.y, 2)
-        rows.append(self._row("curvature", bent[0][0, 2], error, freedom, bent_drawn[0][:, 2], robust))
-        straight = _line(self.x)
-        aic = self._aic_difference(_fits(straight, self.y, self._one)[1], np.array([line[1]]))
-        aic_drawn = self._aic_difference(_fits(straight, self.y, self._weights)[1], line_drawn[1])
-        rows.append(self._row("aic_difference", aic[0], np.nan, 0, aic_drawn))
+        log_x, s = np.log(self.x), (self.x - self.x.mean()) / self.x.std()
+        logarithm, straight, curve = (
+            np.vander(x, terms, increasing=True) for x, terms in ((log_x, 2), (self.x, 2), (s, 3))
+        )
+        rows = [
+            self._row("intercept", logarithm, 0),
+            self._row("slope", logarithm, 1),
+            self._row("curvature", curve, 2),
+        ]
+        errors = [[_fits(x, self.y, weights)[1] for x in (straight, logarithm)] for weights in self._weights]
+        aic, resampled = (self._aic_difference(*pair) for pair in errors)
+        low, high = interval(resampled, self.confidence_level)
+        rows.append({"term": "aic_difference", "estimate": float(aic[0])})
+        rows[-1] |= {"resampled_low": float(low), "resampled_high": float(high)}
         frame = pd.DataFrame(rows)
-        frame.attrs |= {
-            "points": len(self.x),
-            "n_resamples": self.n_resamples,
-            "seed": self.seed,
-            "level": self.confidence_level,
-        }
+        frame.attrs |= {"points": len(self.x), "n_resamples": self.n_resamples}
+        frame.attrs |= {"seed": self.seed, "level": self.confidence_level}
         return frame
 
     def __repr__(self) -> str:
@@ -116,57 +112,35 @@ class LogFit(Result):
         return f"LogFit({len(self.x)} points: slope {row.estimate:.4g} [{row.low:.4g}, {row.high:.4g}] per ln x)"
 
     @cached_property
-    def _one(self) -> Float[np.ndarray, "1 point"]:
-        return np.ones((1, len(self.x)))
+    def _weights(self) -> tuple[Float[np.ndarray, "1 point"], Float[np.ndarray, "draw point"]]:
+        """Weights of the points as they are, and of their resamples."""
+        count = len(self.x)
+        return np.ones((1, count)), resamples(count, self.n_resamples, self.seed) * count
 
     @cached_property
-    def _weights(self) -> Float[np.ndarray, "draw point"]:
-        return resamples(len(self.x), self.n_resamples, self.seed) * len(self.x)
+    def _coefficients(self) -> tuple[Float[np.ndarray, " 2"], Float[np.ndarray, "draw 2"]]:
+        """(intercept, slope) of the points, and of their resamples."""
+        estimate, resampled = (_fits(_line(np.log(self.x)), self.y, weights)[0] for weights in self._weights)
+        return estimate[0], resampled
 
-    @cached_property
-    def _fit(self) -> tuple[Float[np.ndarray, " 2"], float]:
-        coefficients, error = _fits(_line(np.log(self.x)), self.y, self._one)
-        return coefficients[0], float(error[0])
-
-    @cached_property
-    def _drawn(self) -> tuple[Float[np.ndarray, "draw 2"], Float[np.ndarray, " draw"]]:
-        return _fits(_line(np.log(self.x)), self.y, self._weights)
-
-    @cached_property
-    def _inverse(self) -> Float[np.ndarray, "2 2"]:
-        design = _line(np.log(self.x))
-        return np.linalg.inv(design.T @ design)
-
-    @property
-    def _variance(self) -> float:
-        freedom = len(self.x) - 2
-        return self._fit[1] / freedom if freedom > 0 else np.nan
-
-    @property
-    def _t(self) -> float:
-        freedom = len(self.x) - 2
-        return float(t.ppf(0.5 + self.confidence_level / 2, freedom)) if freedom > 0 else np.nan
-
-    def _row(
-        self, term: str, estimate: float, error: float, freedom: int, drawn: np.ndarray, robust: float = np.nan
-    ) -> dict[str, object]:
-        half, wide, p = np.nan, np.nan, np.nan
-        if freedom > 0:
-            half, wide = (float(t.ppf(0.5 + self.confidence_level / 2, freedom)) * e for e in (error, robust))
+    def _row(self, name: str, design: Float[np.ndarray, "point term"], term: int) -> dict[str, object]:
+        """A coefficient of a fit with its intervals; no p and no Student's interval where no point is left over."""
+        estimate, resampled = (_fits(design, self.y, weights)[0][:, term] for weights in self._weights)
+        freedom = len(self.x) - design.shape[1]
+        half = robust_half = p = np.nan
+        if freedom > 0 and len(np.unique(self.x)) >= design.shape[1]:
+            error = np.sqrt(_covariance(design, self.y)[term, term])
+            quantile = stdtrit(freedom, 0.5 + self.confidence_level / 2)
+            half, robust_half = quantile * error, quantile * _robust_error(design, self.y, term)
             with np.errstate(divide="ignore", invalid="ignore"):
-                p = float(2 * t.sf(abs(np.divide(estimate, error)), freedom))
-        low, high = interval(drawn, self.confidence_level)
-        return {
-            "term": term,
-            "estimate": float(estimate),
-            "low": estimate - half,
-            "high": estimate + half,
-            "p": p,
-            "robust_low": estimate - wide,
-            "robust_high": estimate + wide,
-            "resampled_low": float(low),
-            "resampled_high": float(high),
-        }
+                p = float(2 * stdtr(freedom, -abs(estimate[0] / error)))
+        value = float(estimate[0])
+        ends = zip(("low", "high"), interval(resampled, self.confidence_level), strict=True)
+        return (
+            {"term": name, "estimate": value, "low": value - half, "high": value + half, "p": p}
+            | {"robust_low": value - robust_half, "robust_high": value + robust_half}
+            | {f"resampled_{end}": float(x) for end, x in ends}
+        )
 
     def _aic_difference(self, straight: np.ndarray, logarithm: np.ndarray) -> np.ndarray:
         # A fit that is exact is so up to rounding: no infinite preference.
@@ -229,11 +203,20 @@ def _fits(
     root = np.sqrt(weights)[:, :, None]
     coefficients = (np.linalg.pinv(root * design) @ (root[:, :, 0] * y)[:, :, None])[:, :, 0]
     error = (weights * (y - coefficients @ design.T) ** 2).sum(1)
-    _, place = np.unique(design[:, 1], return_inverse=True)
-    different = ((weights @ np.eye(place.max() + 1)[place]) > 0).sum(1)
+    _, which = np.unique(design[:, 1], return_inverse=True)
+    different = ((weights @ np.eye(which.max() + 1)[which]) > 0).sum(1)
     short = different < design.shape[1]
     coefficients[short], error[short] = np.nan, np.nan
     return coefficients, error
+
+
+def _covariance(
+    design: Float[np.ndarray, "point term"], y: Float[np.ndarray, " point"]
+) -> Float[np.ndarray, "term term"]:
+    """Of the coefficients of least squares, for points of equal noise; NaN where no point is left over."""
+    freedom = len(y) - design.shape[1]
+    error = _fits(design, y, np.ones((1, len(y))))[1][0]
+    return (error / freedom if freedom > 0 else np.nan) * np.linalg.inv(design.T @ design)
 
 
 def _robust_error(design: Float[np.ndarray, "point term"], y: Float[np.ndarray, " point"], term: int) -> float:

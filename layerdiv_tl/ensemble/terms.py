@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal, Self
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from ..components import Component
 from ..errors import InputError
-from ..results import Result
 from .frames import mean_of
-from .losses import LOSSES, Loss, Terms
+from .losses import LOSSES, LacksQuantityError, Loss, Terms
 
 Part = Literal["raw", "centered", "shift"]
+SameT = TypeVar("SameT", bound="EnsembleTerms")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class EnsembleTerms(Result):
+class EnsembleTerms:
     """Members, a target, a loss, and what the loss makes of them per example and on average.
 
     values, components
@@ -51,6 +51,8 @@ class EnsembleTerms(Result):
     identity_gap: float | None
     soft_cap: float | None
     part: Part = "raw"
+    # Of a prefix ensemble: prefixes of the halves, which need not be split again. Everything else is split on demand.
+    known_halves: dict[Part, Any] | None = field(default=None, metadata={"saved": False})
 
     @property
     def loss_function(self) -> Loss:
@@ -74,9 +76,15 @@ class EnsembleTerms(Result):
         """What only this loss has, `[example]` or `[example, member]`, by name."""
         return self.loss_function.extras(self.values, self.target, self.factor, self.terms)
 
-    @cached_property
-    def halves(self) -> dict[Part, Self]:
+    @property
+    def halves(self: SameT) -> dict[Part, SameT]:
         """The centered and the shift half of the squared error, whole decompositions; none of other losses."""
+        return self._halves
+
+    @cached_property
+    def _halves(self) -> dict[Part, Any]:
+        if self.known_halves is not None:
+            return self.known_halves
         if self.part != "raw" or "centered" not in self.loss_function.offers:
             return {}
         shift, target = self.values.mean(2, keepdims=True), self.target.mean(1, keepdims=True)
@@ -87,12 +95,12 @@ class EnsembleTerms(Result):
         }
 
     @property
-    def centered(self) -> Self:
+    def centered(self: SameT) -> SameT:
         """The half that a softmax sees. Raises InputError for other losses, and in the halves themselves."""
         return self._half("centered")
 
     @property
-    def shift(self) -> Self:
+    def shift(self: SameT) -> SameT:
         """The half that is common to all options. Raises InputError for other losses, and in the halves themselves."""
         return self._half("shift")
 
@@ -204,10 +212,10 @@ class EnsembleTerms(Result):
             raise InputError("this decomposition has no gold option for each example, so no accuracy: give labels.")
         return float(self.ensemble_correct.mean())
 
-    def _half(self, part: Part) -> Self:
+    def _half(self: SameT, part: Part) -> SameT:
         self.loss_function.require(part)
         if self.part != "raw":
-            raise InputError(f"this is the {self.part} half already: ask the whole decomposition for its halves.")
+            raise LacksQuantityError(f"this is the {self.part} half: ask the whole decomposition for its halves.")
         return self.halves[part]
 
     def _extra_mean(self, name: str) -> float:

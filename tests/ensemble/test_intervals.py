@@ -123,7 +123,7 @@ def test_what_cannot_be_below_0_has_no_interval_there():
     assert cluster_means(values, np.ones(12))[1] == 0
     assert mean_interval(values - 1e-9)[0] < 0
     share = np.append(np.full(19, 0.999), 0.5)
-    assert jackknife(share.mean(), leave_one_out(share), within=(0, 1))[1] <= 1
+    assert jackknife(share.mean(), leave_one_out(share), within=(0.0, 1.0))[1] <= 1
 
 
 def test_paired_shares_are_bonett_and_prices():

@@ -356,8 +356,6 @@ def test_tables_before_they_are_averaged():
                 assert values.shape == (3, len(frame))
                 np.testing.assert_allclose(values.mean(0), frame[term])
         assert d.per_example("totals").terms["loss"][:, 0].tolist() == d.losses.tolist()
-    with pytest.raises(ld.InputError, match="table='rows'"):
-        d.per_example("rows")
 
 
 @settings(max_examples=30, deadline=None)
@@ -495,6 +493,13 @@ def test_bad_questions_are_answered_in_a_sentence():
         d.by_depth("recomputed")
     with pytest.raises(ld.InputError, match="by='color' is unknown"):
         d.pairwise("color")
+    with pytest.raises(ld.InputError, match="table='rows'"):
+        d.per_example("rows")
+    assert not hasattr(d, "entropy")
+    with pytest.raises(ld.InputError, match="decompose with loss='cross_entropy'"):
+        _ = d.entropy
+    with pytest.raises(ld.InputError, match="centered half"):
+        _ = d.centered.shift
     with pytest.raises(ld.InputError, match="one member only"):
         ld.decompose(U[:, :1], LABELS).pairwise()
     with pytest.raises(ld.InputError, match=f"keep at most {MOST_PAIRED}"):

@@ -85,8 +85,8 @@ def test_many_members_of_very_different_sizes_are_solved():
 
 def test_a_large_price_gives_the_model_back_or_silence():
     u, gold = planted()
-    assert reweight(u, gold, l1=100).weights.tolist() == [1.0] * 6
-    assert reweight(u, gold, l1=100, prior_weight=0.0).weights.tolist() == [0.0] * 6
+    assert reweight(u, gold, l1=100.0).weights.tolist() == [1.0] * 6
+    assert reweight(u, gold, l1=100.0, prior_weight=0.0).weights.tolist() == [0.0] * 6
 
 
 def test_the_loud_member_is_turned_down_and_the_held_out_rows_gain():
