@@ -1,1 +1,1 @@
-"""Numbers -> numbers: numpy only, no model, no path, no figure."""
+"""Numbers -> numbers: numpy and scipy only, no model, no path, no figure. `theorems` maps equations to functions."""

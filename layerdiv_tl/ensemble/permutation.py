@@ -1,10 +1,8 @@
-"""Does a model's curve go with its own other curve, more than with that of another model of the same depth?
+"""Permutation tests over models: is a model's curve related to its own other curve, or to that of any such model?
 
-What happens in the same part of all models (they learn late, jump at the last layer, drift) ties any curve to any
-other, so no test that looks at one model can tell this from a relation. What can is a permutation of models: each gets
-the other curve of a model with as many junctions. If a model's two curves have nothing to do with each other beyond
-what all such models share, every permutation is as likely as what is, whatever the curves look like, and however the
-tasks of a model resemble one another, as long as they move together.
+What all models share (a late rise, a jump at the last layer, drift) correlates any two curves, so a test within one
+model cannot distinguish it from a relation. Here models are permuted within those of equal depth: without a relation
+every permutation is as likely as the data, whatever the curves' shape and however the tasks of a model correlate.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ def model_permutations(
 ) -> Int[np.ndarray, "permutation model"]:
     """Permutations of models within strata; the first changes nothing. None where a p could not reach 0.05.
 
-    All of them if there are at most `draws`, else so many that are drawn.
+    All of them if there are at most `n_resamples`, else so many that are drawn.
 
     >>> model_permutations([24] * 3), model_permutations([24] * 5).shape, model_permutations([12, 16, 24, 32, 36])
     (array([], shape=(0, 3), dtype=int64), (120, 5), array([], shape=(0, 5), dtype=int64))

@@ -1,4 +1,4 @@
-"""How steeply a number rises with another, beside a third: least squares from weighted moments."""
+"""The slope of one number on another, adjusted for a third: least squares from weighted moments."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Slope:
         The slope of least squares in y's unit per step of x, and its 95 % interval over the examples (the
         jackknife's; NaN for fewer than 8).
     p
-        The share of permutations whose slope is as far from 0 or further; two-sided, never below 1 / (draws + 1).
+        The share of permutations whose slope is as far from 0 or further; two-sided, at least 1 / (n_resamples + 1).
     n
         How many examples it is made from.
     reason
@@ -86,7 +86,7 @@ def _slopes(
     y: Float[np.ndarray, "#draw example"],
     other: Float[np.ndarray, " example"],
 ) -> Float[np.ndarray, " draw"]:
-    """The slope on x beside `other` of every draw; NaN where the draw does not determine it."""
+    """The slope on x, adjusted for `other`, of every draw; NaN where the draw does not determine it."""
 
     def covariance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return ((weights * a) * b).sum(1) - (weights * a).sum(1) * (weights * b).sum(1)
