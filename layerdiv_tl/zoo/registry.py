@@ -132,13 +132,12 @@ def models() -> pd.DataFrame:
     """
     import pandas as pd
 
-    rows, count = [], None
+    rows = []
     for model in SHIPPED:
         settings, evaluations = training_log(model)
         row = {"name": model.name, "depth": model.depth, "width": model.width, "shared": model.shared}
         row |= {"seed": model.seed, "parameters": settings["parameters"], "members": model.members}
         rows.append(row | evaluations[-1]["accuracy"])
-        count = evaluations[-1]["rows"]
     frame = pd.DataFrame(rows)
-    frame.attrs["rows"] = count
+    frame.attrs["rows"] = evaluations[-1]["rows"]  # the same for all
     return frame
