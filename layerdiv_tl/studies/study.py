@@ -485,9 +485,9 @@ class Study(Result):
         InputError.
         """
         options = {
-            "groups": n_groups,
-            "contrasts": n_contrasts,
-            "null": n_permutations,
+            "n_groups": n_groups,
+            "n_contrasts": n_contrasts,
+            "n_permutations": n_permutations,
             "n_resamples": n_resamples,
             "seed": seed,
         }
