@@ -154,7 +154,7 @@ def test_a_stream_half_way_through_a_parallel_block_is_said_to_be_partial(name):
         return (changed, *output[1:]) if isinstance(output, tuple) else changed
 
     before = wrote()
-    with attention.tap.module.register_forward_hook(nudge):
+    with attention.hook_point.module.register_forward_hook(nudge):
         blind = bool((wrote() - before).abs().max() < 1e-7)
     assert (attention.kind, mlp.kind) == ("attn", "mlp")
     c = ld.contributions(model, PROMPTS, OPTIONS)

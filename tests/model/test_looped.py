@@ -213,7 +213,7 @@ def test_an_unrolled_copy_gives_the_same_numbers(order):
     for part in ("layer", "attn"):
         for mode in ("current", "future", "local"):
             s, t = (ld.depth.skip(model, PROMPTS, part, mode) for model in (one, other))
-            for field in ("later", "later_max", "output", "loss"):
+            for field in ("downstream_change", "downstream_change_max", "output_change", "loss"):
                 np.testing.assert_array_equal(getattr(s, field), getattr(t, field))
             assert [c.label for c in s.layers] == names
             assert [c.label for c in t.layers] == [f"L{i}.layer" for i in range(4)]
@@ -234,24 +234,24 @@ def test_depth_of_a_loop_by_hand(bridged):
     sizes = ld.depth.residual_norms(model, [ids])
     layers = [i for i, c in enumerate(sizes.components) if c.kind == "layer"]
     relative = torch.stack([w.norm(dim=-1) / e.norm(dim=-1) for w, e in zip(wrote, entered, strict=True)], 1)
-    np.testing.assert_allclose(sizes.relative[:, layers], relative, rtol=1e-5)
+    np.testing.assert_allclose(sizes.relative_norm[:, layers], relative, rtol=1e-5)
 
     skip = ld.depth.skip(model, [ids], first_token="changed")
     for number in range(6):
         before, after, _, answers = rounds(ouro(), ids, number)
         np.testing.assert_allclose(
-            skip.output[:, number], (answers.softmax(-1) - logits.softmax(-1)).norm(dim=-1), atol=1e-6
+            skip.output_change[:, number], (answers.softmax(-1) - logits.softmax(-1)).norm(dim=-1), atol=1e-6
         )
         for later in range(number + 1, 6):
             off = (after[later] - before[later] - wrote[later]).norm(dim=-1) / wrote[later].norm(dim=-1)
-            np.testing.assert_allclose(skip.later[0, number, later], off.mean(), rtol=1e-4)
+            np.testing.assert_allclose(skip.downstream_change[0, number, later], off.mean(), rtol=1e-4)
 
     with inference_mode_for(model.architecture):
         assert PatchedForward(model, [ids]).resumes != bridged
     # A layer that is skipped at some tokens is not run again, except in whole passes.
     kept = [ld.depth.skip(m, [ids]) for m in (model, ouro())]
-    np.testing.assert_allclose(kept[0].output, kept[1].output, atol=1e-6)
-    assert np.abs(kept[0].output - skip.output).max() > 0
+    np.testing.assert_allclose(kept[0].output_change, kept[1].output, atol=1e-6)
+    assert np.abs(kept[0].output_change - skip.output_change).max() > 0
 
     # Behind each round the lens says what the model would, were it to stop there.
     lens = ld.depth.logit_lens(model, [ids])
@@ -285,7 +285,7 @@ def test_what_a_use_writes_directly_passes_the_norms_behind_it():
         stream = left[-1] - said @ torch.linalg.pinv(read.T)
         without = (stream / (stream.square().mean(-1, keepdim=True) + eps).sqrt()) @ read.T
         expected = (without.softmax(-1) - logits.softmax(-1)).norm(dim=-1)
-        np.testing.assert_allclose(local.output[:, number], expected, atol=1e-5)
+        np.testing.assert_allclose(local.output_change[:, number], expected, atol=1e-5)
 
 
 def test_gradients_of_a_loop_are_complete():
