@@ -1,9 +1,11 @@
-"""What the papers claim, and what a study says about it: estimate, interval, null, verdict (MATHS 13)."""
+"""Claims 1-8 of *Diversity of Transformer Layers*, tested on a study (MATHS 13.1-13.8)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,11 +14,11 @@ from ..ensemble.intervals import LEAST
 from ..ensemble.permutation import cluster_numbers
 from ..ensemble.scaling import LogFit, log_fit
 from ..errors import InputError
-from ..zoo import registry as trained
-from .claim_tests import MARGIN, Estimate, Reading, mean_of, scaled, spoken, table_of
+from ..zoo import registry
+from .claim_tests import HALF, MARGIN, ClaimTest, Estimate, claims_frame, mean_over_models
 from .correlation import SIGNS, curve_correlations
-from .depth_claims import depth_readings
-from .layer_pairs import given, same_parameters
+from .depth_claims import depth_claim_tests
+from .layer_pairs import checked_pairs, same_parameters
 from .tradeoff import tradeoff_signs
 
 if TYPE_CHECKING:
@@ -24,45 +26,60 @@ if TYPE_CHECKING:
 
     from ..studies.study import Study
 
-# Bias that has come no further than this part of the way from a uniform prediction to 0 is away from 0.
-HALF = 0.5
 BILLION = 1e9
 # Different numbers of components that a curvature needs.
-CURVED = 4
-UNPERMUTED = (
+LEAST_SIZES = 4
+NO_CURVES = "this study has no depth tables"
+NO_PERMUTATION = (
     "too few models of one depth swap their curves, and nothing else tells a relation from what happens at the same "
     "depth of all models"
 )
-UNRANKED = (
+NO_NULL = (
     "no null: accuracy counted over rows, and one jump of both curves, lower Spearman's more than Pearson's whether or "
     "not the curves themselves do"
 )
 
 
-def claims_of(study: Study, unit: Unit, pairs: Mapping[str, str] | None, n_resamples: int, seed: int) -> pd.DataFrame:
-    """The table that `Study.claims` gives."""
-    held = Held(study, unit, pairs, n_resamples, seed)
-    frame = table_of([*readings(held), *depth_readings(study.depth)])
+def study_claims(study: Study, unit: Unit, pairs: Mapping[str, str] | None, n_resamples: int, seed: int) -> pd.DataFrame:
+    """The table that `Study.claims` gives without seeds."""
+    source = ClaimSource(study, unit, pairs, n_resamples, seed)
+    frame = claims_frame([*claim_tests(source), *depth_claim_tests(study.depth)])
     frame.attrs |= {"n_resamples": n_resamples, "seed": seed, "component unit": unit}
     return frame
 
 
-def readings(held: Held) -> Iterator[Reading]:
+def claim_tests(source: ClaimSource) -> Iterator[ClaimTest]:
     """The rows of claims 1-8."""
-    for claim in _CLAIMS:
-        yield from claim(held)
+    for test_claim in _CLAIM_TESTS:
+        yield from test_claim(source)
 
 
-class Held:
-    """What a study holds at one unit, in the forms the claims need."""
+@dataclass(frozen=True)
+class ClaimSource:
+    """A study at one unit, in the forms the claims need."""
 
-    def __init__(self, study: Study, unit: Unit, pairs: Mapping[str, str] | None, n_resamples: int, seed: int) -> None:
-        self.study, self.unit, self.pairs, self.n_resamples, self.seed = study, unit, pairs, n_resamples, seed
-        self.metrics = study.metrics[study.metrics["unit"] == unit]
-        # {model: shape}: training seeds of one shape are not independent of one another.
-        self.shapes = study._shapes(unit)
-        self.clustered = len(set(self.shapes.values())) < len(self.shapes)
+    study: Study
+    unit: Unit
+    pairs: Mapping[str, str] | None
+    n_resamples: int
+    seed: int
 
+    @cached_property
+    def metrics(self) -> pd.DataFrame:
+        """The study's metrics at this unit."""
+        return self.study.metrics[self.study.metrics["unit"] == self.unit]
+
+    @cached_property
+    def shapes(self) -> dict[str, str]:
+        """{model: shape}: training seeds of one shape are not independent of one another."""
+        return self.study.shapes(self.unit)
+
+    @property
+    def clustered(self) -> bool:
+        """Whether any two models have one shape."""
+        return len(set(self.shapes.values())) < len(self.shapes)
+
+    @cached_property
     def curves(self) -> pd.DataFrame | None:
         """Along depth; None where the study has no depth tables."""
         try:
@@ -76,209 +93,186 @@ class Held:
         rows = m[(m["table"] == "totals") & (m["loss"] == loss) & (m["term"] == term)]
         return rows.set_index(["model", "task"])["mean"]
 
-    def mean(self, values: pd.Series) -> Estimate:
-        """Over models or the tasks of few."""
-        return mean_of(values, self.shapes)
-
-    def spoken(self, e: Estimate, what: str) -> str:
-        """With what the interval is over."""
-        return spoken(e, what, self.clustered)
-
     def shares(self, loss: str, term: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Of every (model, task): the share of `term` that each module holds, and its share of the members."""
+        """Each module's share of `term` and of the members, for every (model, task) where the term is above 0."""
         m = self.metrics
         rows = m[(m["table"] == "modules") & (m["loss"] == loss) & (m["term"] == term)]
-        parts = rows.pivot(index=["model", "task"], columns="module", values="mean").fillna(0.0)
-        counts = rows.pivot(index=["model", "task"], columns="module", values="members").fillna(0.0)
-        whole = parts.sum(axis=1)
-        parts, counts = parts[whole > 0], counts[whole > 0]
-        return parts.div(whole[whole > 0], axis=0), counts.div(counts.sum(axis=1), axis=0)
+        wide = rows.pivot(index=["model", "task"], columns="module", values=["mean", "members"]).fillna(0.0)
+        wide = wide[wide["mean"].sum(axis=1) > 0]
+        shares, counts = (wide[name].div(wide[name].sum(axis=1), axis=0) for name in ("mean", "members"))
+        return shares, counts
+
+    def mean_test(self, number: int, variant: str, values: pd.Series, quantity: str) -> ClaimTest:
+        """The test of a mean over models, or over the tasks of few."""
+        e = mean_over_models(values, self.shapes)
+        return ClaimTest(number, variant, e, e.explained(quantity, self.clustered))
 
 
-def _tracks(held: Held) -> Iterator[Reading]:
-    claim, below = "MSE tracks accuracy along depth", "Spearman's correlation is below Pearson's"
-    curves = held.curves()
-    if curves is None:
-        for number, text in ((1, claim), (2, below)):
-            yield Reading(
-                number, text, "per model", Estimate(), 0.0, 1, "correlation", "this study has no depth tables"
-            )
+def _mse_tracks_accuracy(source: ClaimSource) -> Iterator[ClaimTest]:
+    if source.curves is None:
+        for number in (1, 2):
+            yield ClaimTest(number, "per model", Estimate(interval_over=""), NO_CURVES)
         return
-    found, p = curve_correlations(
-        curves, "mse", SIGNS["mse"], clusters=held.shapes, n_resamples=held.n_resamples, seed=held.seed
+    r, p = curve_correlations(
+        source.curves, "mse", SIGNS["mse"], clusters=source.shapes, n_resamples=source.n_resamples, seed=source.seed
     )
-    found = found.set_index(["model", "task"])
-    fisher = np.arctanh(found["pearson"].clip(-1 + 1e-12, 1 - 1e-12))
-    e = scaled(mean_of(fisher, held.shapes, p, tasks=False), np.tanh)
-    flat = found["pearson"].isna().sum()
-    left = f" ({flat} more do not vary)" if flat else ""
-    what = f"Pearson's r of −MSE (Eq. 14) and accuracy over junctions, mean of {len(found) - flat} curves{left}"
-    permuted = "p gives models the MSE of others of their depth" if np.isfinite(p) else UNPERMUTED
-    rationale = spoken(e, what, held.clustered, tasks=False) + f"; {permuted}"
-    yield Reading(1, claim, "per model", e, 0.0, 1, "correlation", rationale, tested=True)
-    e = mean_of(found["spearman"] - found["pearson"], held.shapes, tasks=False)
-    what = f"Spearman's less Pearson's r of −MSE; Spearman's is {found['spearman'].mean():.2f} on average"
-    rationale = f"{spoken(e, what, held.clustered, tasks=False)}; {UNRANKED}"
-    yield Reading(2, below, "per model", e, np.nan, -1, "correlation", rationale)
+    r = r.set_index(["model", "task"])
+    fisher_z = np.arctanh(r["pearson"].clip(-1 + 1e-12, 1 - 1e-12))
+    e = mean_over_models(fisher_z, source.shapes, p, tasks=False).transformed(np.tanh)
+    constant = r["pearson"].isna().sum()
+    more = f" ({constant} more do not vary)" if constant else ""
+    what = f"Pearson's r of −MSE (Eq. 14) and accuracy over junctions, mean of {len(r) - constant} curves{more}"
+    permuted = "p gives models the MSE of others of their depth" if np.isfinite(p) else NO_PERMUTATION
+    yield ClaimTest(1, "per model", e, f"{e.explained(what, source.clustered, tasks=False)}; {permuted}")
+    e = mean_over_models(r["spearman"] - r["pearson"], source.shapes, tasks=False)
+    what = f"Spearman's less Pearson's r of −MSE; Spearman's is {r['spearman'].mean():.2f} on average"
+    yield ClaimTest(2, "per model", e, f"{e.explained(what, source.clustered, tasks=False)}; {NO_NULL}")
 
 
-def _follows_counts(held: Held) -> Iterator[Reading]:
-    claim = "Modules share bias in proportion to their number of members"
-    forms = (("Eq. 14", "paper", "bias"), ("raw", "squared", "bias"), ("centered", "squared", "bias_centered"))
-    for reading, loss, term in forms:
-        shares, counts = held.shares(loss, term)
-        e = held.mean((shares - counts).abs().sum(axis=1) / 2)
-        what = f"share of bias that lies elsewhere than members do; up to {MARGIN} counts as in proportion"
-        if reading == "Eq. 14":
-            what += "; where softmax of one component is nearly uniform, every member has nearly the same bias"
-        yield Reading(3, claim, reading, e, MARGIN, -1, "share", held.spoken(e, what))
-
-
-def _dominates(held: Held) -> Iterator[Reading]:
-    for reading, term in (("raw", "diversity"), ("centered", "diversity_centered")):
-        shares, counts = held.shares("squared", term)
-        e, count = Estimate(interval_over="nothing"), 0.0
-        if "mlp" in shares:
-            e, count = held.mean(shares["mlp"]), counts["mlp"].mean()
-        what = f"share of diversity that MLPs hold, more than half of it; they are {count:.0%} of the members"
-        yield Reading(4, "MLPs dominate diversity", reading, e, 0.5, 1, "share", held.spoken(e, what))
-
-
-def _trades(held: Held) -> Iterator[Reading]:
-    claim = "Bias and diversity trade off only where accuracy stands still"
-    curves = held.curves()
-    for reading, bias, diversity in (
-        ("centered", "bias_centered", "diversity_centered"),
-        ("Eq. 14", "bias", "diversity"),
+def _bias_follows_counts(source: ClaimSource) -> Iterator[ClaimTest]:
+    what = f"share of bias that lies elsewhere than members do; up to {MARGIN} counts as in proportion"
+    uniform = "; where softmax of one component is nearly uniform, every member has nearly the same bias"
+    for variant, loss, term, more in (
+        ("Eq. 14", "paper", "bias", uniform),
+        ("raw", "squared", "bias", ""),
+        ("centered", "squared", "bias_centered", ""),
     ):
-        e, rationale = Estimate(interval_over="nothing"), "this study has no depth tables"
-        if curves is not None:
-            options: dict[str, Any] = {"clusters": held.shapes, "n_resamples": held.n_resamples, "seed": held.seed}
-            r = tradeoff_signs(curves, bias=bias, diversity=diversity, **options)
-            over = "models" if np.isfinite(r.low) else "nothing"
-            e = Estimate(r.difference, r.low, r.high, over, r.models, r.p)
-            steps = dict(zip(("rises", "still", "falls"), r.counts.sum(1).tolist(), strict=True))
-            rationale = (
-                "share of steps along depth in which both move together, where accuracy stands still less where it "
-                f"moves ({steps['still']} and {steps['rises'] + steps['falls']} steps)"
-            )
-            rationale = spoken(e, rationale, held.clustered, tasks=False)
-            if not np.isfinite(r.difference):
-                rationale += " and steps of both kinds"
-            elif np.isfinite(r.p):
-                rationale += "; p gives models bias and diversity of others of their depth"
-            else:
-                rationale += f"; {UNPERMUTED}"
-        yield Reading(5, claim, reading, e, 0.0, 1, "share", rationale, tested=True)
+        shares, counts = source.shares(loss, term)
+        # The total variation distance of both distributions over modules.
+        yield source.mean_test(3, variant, (shares - counts).abs().sum(axis=1) / 2, what + more)
 
 
-def _stays_away(held: Held) -> Iterator[Reading]:
-    ratio = held.totals("paper", "bias") / held.totals("paper", "zero_bias")
-    e = held.mean(ratio)
+def _mlps_dominate(source: ClaimSource) -> Iterator[ClaimTest]:
+    for variant, term in (("raw", "diversity"), ("centered", "diversity_centered")):
+        shares, counts = source.shares("squared", term)
+        values = shares["mlp"] if "mlp" in shares else shares.sum(axis=1)[:0]
+        count = counts["mlp"].mean() if "mlp" in shares else 0.0
+        what = f"share of diversity that MLPs hold, more than half of it; they are {count:.0%} of the members"
+        yield source.mean_test(4, variant, values, what)
+
+
+def _bias_and_diversity_trade_off(source: ClaimSource) -> Iterator[ClaimTest]:
+    variants = {"centered": ("bias_centered", "diversity_centered"), "Eq. 14": ("bias", "diversity")}
+    for variant, (bias, diversity) in variants.items():
+        if source.curves is None:
+            yield ClaimTest(5, variant, Estimate(), NO_CURVES)
+            continue
+        signs = tradeoff_signs(
+            source.curves,
+            bias=bias,
+            diversity=diversity,
+            clusters=source.shapes,
+            n_resamples=source.n_resamples,
+            seed=source.seed,
+        )
+        over = "models" if np.isfinite(signs.low) else "nothing"
+        e = Estimate(signs.difference, signs.low, signs.high, over, signs.models, signs.p)
+        rises, still, falls = signs.counts.sum(1).tolist()
+        rationale = e.explained(
+            "share of steps along depth in which both move together, where accuracy stands still less where it moves "
+            f"({still} and {rises + falls} steps)",
+            source.clustered,
+            tasks=False,
+        )
+        if not np.isfinite(signs.difference):
+            rationale += " and steps of both kinds"
+        elif np.isfinite(signs.p):
+            rationale += "; p gives models bias and diversity of others of their depth"
+        else:
+            rationale += f"; {NO_PERMUTATION}"
+        yield ClaimTest(5, variant, e, rationale)
+
+
+def _bias_stays_away(source: ClaimSource) -> Iterator[ClaimTest]:
+    ratio = source.totals("paper", "bias") / source.totals("paper", "zero_bias")
     what = (
         f"Eq. 14's bias over that of a uniform prediction, at least {ratio.min():.2f}; above {HALF} is away from 0, "
         "and near 1 says that single components predict next to nothing"
     )
-    yield Reading(6, "Bias stays away from 0", "Eq. 14", e, HALF, 1, "ratio", held.spoken(e, what))
+    yield source.mean_test(6, "Eq. 14", ratio, what)
 
 
-def returns(held: Held) -> Iterator[tuple[str, str, int, LogFit]]:
-    """What claim 7 is read from: quantity, which models, 1 where it is to rise or −1 to fall, the fit of it.
+def scaling_fits(source: ClaimSource) -> Iterator[tuple[str, str, int, LogFit]]:
+    """Fits of claim 7: quantity, which models, 1 where it is to rise or −1 to fall, its logarithmic fit.
 
     Training seeds of one shape are one point.
     """
-    models = held.study.models(held.unit).set_index("model")
-    table = held.study.table(held.unit)
-    whole = table["accuracy"]["Avg."].dropna().index
+    models = source.study.models(source.unit).set_index("model")
+    table = source.study.table(source.unit)
+    complete = table["accuracy"]["Avg."].dropna().index
     for which, least in (("all models", 0.0), ("≥ 1B parameters", BILLION)):
-        names = whole[models["parameters"][whole] >= least]
-        shapes = cluster_numbers(names.tolist(), held.shapes)
+        names = complete[models["parameters"][complete] >= least]
+        shapes = cluster_numbers(names.tolist(), source.shapes)
         members = models["members"][names].astype(float).groupby(shapes).first().to_numpy()
-        if len(np.unique(members)) < CURVED:
+        if len(np.unique(members)) < LEAST_SIZES:
             continue
-        for quantity, rising in (("accuracy", 1), ("MSE", -1)):
+        for quantity, sign in (("accuracy", 1), ("MSE", -1)):
             means = table[quantity]["Avg."][names].groupby(shapes).mean().to_numpy(dtype=float)
-            yield (
-                quantity,
-                which,
-                rising,
-                log_fit(members, rising * means, n_resamples=held.n_resamples, seed=held.seed),
-            )
+            fit = log_fit(members, sign * means, n_resamples=source.n_resamples, seed=source.seed)
+            yield quantity, which, sign, fit
 
 
-def _diminishes(held: Held) -> Iterator[Reading]:
-    claim = "Returns diminish with the number of components"
-    tested = False
-    for quantity, which, rising, fit in returns(held):
-        tested = True
+def _returns_diminish(source: ClaimSource) -> Iterator[ClaimTest]:
+    fits = list(scaling_fits(source))
+    for quantity, which, sign, fit in fits:
         terms = fit.frame().set_index("term")[["estimate", "robust_low", "robust_high"]].T
-        bend, rises = terms["curvature"], terms["slope"]["robust_low"] > 0
+        curvature, rises = terms["curvature"], terms["slope"]["robust_low"] > 0
         enough = len(fit.x) >= LEAST
-        low, high = (bend["robust_low"], bend["robust_high"]) if rises and enough else (np.nan, np.nan)
-        e = Estimate(bend["estimate"], low, high, "models" if enough else "nothing", len(fit.x))
-        rationale = bent(quantity, rising, fit.slope, rises)
+        low, high = (curvature["robust_low"], curvature["robust_high"]) if rises and enough else (np.nan, np.nan)
+        e = Estimate(curvature["estimate"], low, high, "models" if enough else "nothing", len(fit.x))
+        rationale = curvature_rationale(quantity, sign, fit.slope, rises)
         if not enough:
             rationale += f"; an interval needs {LEAST} models"
-        elif held.clustered:
+        elif source.clustered:
             rationale += f"; the interval is over {len(fit.x)} models; training seeds of one shape count as one model"
-        unit = "points" if quantity == "accuracy" else "hundredths"
-        yield Reading(7, claim, f"{quantity}, {which}", e, 0.0, -1, unit, rationale)
-    if not tested:
-        whole = len(held.study.table(held.unit)["accuracy"]["Avg."].dropna())
-        several = f"{whole} model{'s' * (whole != 1)}"
-        rationale = f"{several} with every task; a curvature needs {CURVED} different numbers of components"
-        yield Reading(7, claim, "all models", Estimate(interval_over="nothing", n=whole), 0.0, -1, "points", rationale)
+        measured_in = "points" if quantity == "accuracy" else "hundredths"
+        yield ClaimTest(7, f"{quantity}, {which}", e, rationale, measured_in=measured_in)
+    if not fits:
+        n = len(source.study.table(source.unit)["accuracy"]["Avg."].dropna())
+        several = f"{n} model{'s' * (n != 1)}"
+        rationale = f"{several} with every task; a curvature needs {LEAST_SIZES} different numbers of components"
+        yield ClaimTest(7, "all models", Estimate(n=n), rationale)
 
 
-def bent(quantity: str, rising: int, slope: float, rises: bool) -> str:
-    """What was estimated for claim 7, and whether there are returns that could diminish."""
+def curvature_rationale(quantity: str, sign: int, slope: float, rises: bool) -> str:
+    """What is estimated for claim 7, and whether there are returns that could diminish."""
     return (
-        f"curvature of {'' if rising > 0 else '−'}{quantity}, averaged over tasks, against the number of "
-        f"components in standard deviations; each doubling brings {rising * slope * np.log(2):+.3g}"
+        f"curvature of {'' if sign > 0 else '−'}{quantity}, averaged over tasks, against the number of "
+        f"components in standard deviations; each doubling brings {sign * slope * np.log(2):+.3g}"
         + ("" if rises else ", not clearly for the better: no returns that could diminish")
     )
 
 
-def _reuse(held: Held) -> Iterator[Reading]:
-    claim = "Reusing layers lowers diversity"
-    models = held.study.models(held.unit)
-    seeds = {name: seed for name, (_, seed) in trained.seeds(models["model"]).items()}
-    pairs = same_parameters(models, seeds) if held.pairs is None else given(models, held.pairs)
+def _sharing_lowers_diversity(source: ClaimSource) -> Iterator[ClaimTest]:
+    import pandas as pd
+
+    models = source.study.models(source.unit)
+    seeds = {name: seed for name, (_, seed) in registry.seeds(models["model"]).items()}
+    pairs = same_parameters(models, seeds) if source.pairs is None else checked_pairs(models, source.pairs)
     if not pairs:
-        rationale = "no model here reuses its layers beside one of the same size that does not"
-        yield Reading(8, claim, "raw", Estimate(interval_over="nothing"), 1.0, -1, "ratio", rationale)
+        rationale = "no model here reuses its layers next to one of the same size that does not"
+        yield ClaimTest(8, "raw", Estimate(), rationale)
         return
     what = "diversity over that of its pair: " + ", ".join(f"{a} over {b}" for a, b in pairs.items())
-    readings = {
+    variants = {
         "before the size correction, raw": "diversity",
         "before the size correction, centered": "diversity_centered",
         "after it, raw": "diversity_logit",
         "after it, centered": "diversity_logit_centered",
     }
-    for reading, term in readings.items():
-        values = held.totals("squared", term)
-        logs = {
-            (reused, task): np.log(values[reused, task] / values[plain, task])
-            for reused, plain in pairs.items()
-            for task in values[reused].index.intersection(values[plain].index)
-        }
-        e = scaled(held.mean(_series(logs)), np.exp)
-        yield Reading(8, claim, reading, e, 1.0, -1, "ratio", held.spoken(e, what))
+    for variant, term in variants.items():
+        values = source.totals("squared", term)
+        logs = {reuses: np.log(values[reuses] / values[baseline]).dropna() for reuses, baseline in pairs.items()}
+        e = mean_over_models(pd.concat(logs, names=["model"]), source.shapes).transformed(np.exp)
+        yield ClaimTest(8, variant, e, e.explained(what, source.clustered))
 
 
-def _series(values: dict[tuple[str, str], float]) -> pd.Series:
-    import pandas as pd
-
-    index = pd.MultiIndex.from_tuples(list(values), names=["model", "task"])
-    return pd.Series(list(values.values()), index=index, dtype=float)
-
-
-_CLAIMS: tuple[Callable[[Held], Iterator[Reading]], ...] = (
-    _tracks,
-    _follows_counts,
-    _dominates,
-    _trades,
-    _stays_away,
-    _diminishes,
-    _reuse,
+_CLAIM_TESTS: tuple[Callable[[ClaimSource], Iterator[ClaimTest]], ...] = (
+    _mse_tracks_accuracy,
+    _bias_follows_counts,
+    _mlps_dominate,
+    _bias_and_diversity_trade_off,
+    _bias_stays_away,
+    _returns_diminish,
+    _sharing_lowers_diversity,
 )

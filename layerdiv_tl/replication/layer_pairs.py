@@ -1,8 +1,8 @@
-"""Which model that reuses its layers is held against which that does not."""
+"""Which model that reuses its layers is compared with which that does not, and which training seed each has."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .._checks import shown
@@ -12,25 +12,47 @@ if TYPE_CHECKING:
     import pandas as pd
 
 # Numbers of parameters that differ by less than this part count as the same.
-SAME = 0.05
+TOLERANCE = 0.05
+# {model: (shape, seed)}: models of one shape differ in their training seed only.
+Seeds = Mapping[str, tuple[str, Hashable]]
 
 
-def given(models: pd.DataFrame, pairs: Mapping[str, str]) -> dict[str, str]:
-    """{reuses: plain} as a user names them. Raises InputError for what is no pair of two models of the study."""
+def checked_pairs(models: pd.DataFrame, pairs: Mapping[str, str]) -> dict[str, str]:
+    """{reuses: baseline} as a user names them. Raises InputError for what is not a pair of two models of the study."""
     if not isinstance(pairs, Mapping):
         raise InputError(f"pairs={shown(pairs)} must be {{model that reuses layers: model that does not}}.")
     names = models["model"].tolist()
     unknown = [name for pair in pairs.items() for name in pair if name not in names]
     if unknown:
         raise InputError(f"pairs names {shown(unknown[0])}, but the study has {', '.join(names)}.")
-    for reused, plain in pairs.items():
-        if reused == plain:
-            raise InputError(f"pairs holds {reused!r} against itself: name another model.")
+    for reuses, baseline in pairs.items():
+        if reuses == baseline:
+            raise InputError(f"pairs compares {reuses!r} with itself: name another model.")
     return dict(pairs)
 
 
+def checked_seeds(seeds: Seeds, models: Iterable[str]) -> dict[str, tuple[str, Hashable]]:
+    """The seeds as given. Raises InputError for what is not {model: (shape, seed)} of models of the study."""
+    names = list(models)
+    example = '{"small-a": ("small", 0), "small-b": ("small", 1)}'
+    if not isinstance(seeds, Mapping):
+        raise InputError(f"seeds={shown(seeds)} must be {{model: (shape, seed)}}, such as {example}.")
+    model_of: dict[tuple[str, Hashable], str] = {}
+    for name, pair in seeds.items():
+        if name not in names:
+            raise InputError(f"seeds names {shown(name)}, but the study has {', '.join(names)}.")
+        if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) and _is_hashable(pair)):
+            raise InputError(f"seeds has {shown(pair)} for {name!r}: give (shape, seed), such as {example}.")
+        if pair in model_of:
+            raise InputError(
+                f"{model_of[pair]!r} and {name!r} are both seed {pair[1]!r} of shape {pair[0]!r}: give one of them."
+            )
+        model_of[pair] = name
+    return dict(seeds)
+
+
 def same_parameters(models: pd.DataFrame, seeds: Mapping[str, Hashable]) -> dict[str, str]:
-    """{reuses: plain} of nearly the same number of parameters; of the same training seed where there is one.
+    """{reuses: baseline} of nearly the same number of parameters; of the same training seed where there is one.
 
     models
         As `Study.models` gives it.
@@ -44,23 +66,23 @@ def same_parameters(models: pd.DataFrame, seeds: Mapping[str, Hashable]) -> dict
     ({'shared': 'b'}, {'shared': 'a'})
     """
     # In the order of their names, so that of equals one is taken whatever order the study has them in.
-    size = models.set_index("model")["parameters"].sort_index()
-    reuses = models.set_index("model")["reuses"]
-    found = {}
-    for name in reuses.index[reuses]:
-        off = (size[~reuses[size.index]] / size[name] - 1).abs()
-        off = off[off <= SAME]
-        same = off[[seeds.get(other) == seeds.get(name) for other in off.index]]
-        if len(off):
-            found[str(name)] = str((same if len(same) else off).idxmin())
-    return found
+    table = models.set_index("model").sort_index()
+    baselines = table["parameters"][~table["reuses"]]
+    pairs = {}
+    for name in models.loc[models["reuses"], "model"]:
+        difference = (baselines / table["parameters"][name] - 1).abs()
+        difference = difference[difference <= TOLERANCE]
+        same_seed = difference[[seeds.get(other) == seeds.get(name) for other in difference.index]]
+        if len(difference):
+            pairs[str(name)] = str((same_seed if len(same_seed) else difference).idxmin())
+    return pairs
 
 
 def same_depth(models: pd.DataFrame, seeds: Mapping[str, Hashable], repeats: Mapping[Any, int]) -> dict[str, str]:
-    """{reuses: plain} of as many members and the same seed: what the model would be, had every use its own layers.
+    """{reuses: baseline} of as many members and the same seed: the model in which every repeat has its own layers.
 
-    Such a model has more parameters than the one that reuses, and at most as many times more as a layer is
-    used (`uses`, by model): wider and narrower models of the same depth are none.
+    It has more parameters than the one that reuses, and at most as many times more as a layer is repeated
+    (`repeats`, by model), which leaves out wider and narrower models of the same depth.
 
     >>> import pandas as pd
     >>> models = pd.DataFrame({"model": ["narrow", "twin", "wide", "shared"], "parameters": [50, 170, 400, 100],
@@ -69,12 +91,20 @@ def same_depth(models: pd.DataFrame, seeds: Mapping[str, Hashable], repeats: Map
     {'shared': 'twin'}
     """
     table = models.set_index("model").sort_index()
-    found = {}
+    pairs = {}
     for name in models.loc[models["reuses"], "model"]:
-        size = table["parameters"][~table["reuses"] & (table["members"] == table["members"][name])]
-        own = table["parameters"][name]
-        size = size[(size > own) & (size <= repeats[name] * own)]
-        size = size[[seeds.get(other) == seeds.get(name) for other in size.index]]
-        if len(size):
-            found[str(name)] = str(size.idxmax())
-    return found
+        parameters, own = table["parameters"], table["parameters"][name]
+        fits = ~table["reuses"] & (table["members"] == table["members"][name])
+        fits &= (parameters > own) & (parameters <= repeats[name] * own)
+        fits &= [seeds.get(other) == seeds.get(name) for other in table.index]
+        if fits.any():
+            pairs[str(name)] = str(parameters[fits].idxmax())
+    return pairs
+
+
+def _is_hashable(value: Any) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True

@@ -2,52 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._checks import shown
 from ..components import Unit
 from ..errors import InputError
-from .claim_tests import LEAST_SEEDS, MARGIN, Estimate, Reading, scaled, student, table_of
-from .claims import HALF, UNRANKED, Held, bent, readings, returns
-from .depth_claims import depth_readings
-from .layer_pairs import given, same_parameters
+from .claim_tests import HALF, LEAST_SEEDS, MARGIN, ClaimTest, Estimate, claims_frame, student_mean
+from .claims import NO_NULL, ClaimSource, claim_tests, curvature_rationale, scaling_fits
+from .depth_claims import depth_claim_tests
+from .layer_pairs import Seeds, checked_pairs, checked_seeds, same_parameters
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from ..studies.study import Study
 
-# {model: (shape, seed)}: models of one shape differ in their training seed only.
-Seeds = Mapping[str, tuple[str, Hashable]]
+# A scale on which seeds are averaged: there and back.
 _Scale = tuple[Callable[[Any], Any], Callable[[Any], Any]]
-
-_AS_IT_IS: _Scale = (np.asarray, float)
+_IDENTITY: _Scale = (np.asarray, float)
 _FISHER: _Scale = (lambda r: np.arctanh(np.clip(r, -1 + 1e-12, 1 - 1e-12)), np.tanh)
 _LOG: _Scale = (np.log, np.exp)
-# Number of a claim -> what is estimated in every seed, and the scale on which seeds are averaged.
-_ESTIMATED: Mapping[int, tuple[str, _Scale]] = {
-    1: ("Pearson's r of −MSE (Eq. 14) and accuracy over junctions, mean of a seed's curves", _FISHER),
-    2: ("Spearman's less Pearson's r of −MSE, mean of a seed's curves", _AS_IT_IS),
-    3: (f"share of bias that lies elsewhere than members do; up to {MARGIN} counts as in proportion", _AS_IT_IS),
-    4: ("share of diversity that MLPs hold, more than half of it", _AS_IT_IS),
+# Claims 1 and 5 are tested by permuting models, which says nothing over seeds.
+_UNTESTED = "; untested: one shape has much the same curves in every seed, so read this claim over models"
+# Number of a claim: the scale, what is estimated in every seed, and why it is not tested.
+_ESTIMATED: Mapping[int, tuple[_Scale, str, str]] = {
+    1: (_FISHER, "Pearson's r of −MSE (Eq. 14) and accuracy over junctions, mean of a seed's curves", _UNTESTED),
+    2: (_IDENTITY, "Spearman's less Pearson's r of −MSE, mean of a seed's curves", f"; {NO_NULL}"),
+    3: (_IDENTITY, f"share of bias that lies elsewhere than members do; up to {MARGIN} counts as in proportion", ""),
+    4: (_IDENTITY, "share of diversity that MLPs hold, more than half of it", ""),
     5: (
+        _IDENTITY,
         "share of steps along depth in which bias and diversity move together, where accuracy stands still less where "
         "it moves",
-        _AS_IT_IS,
+        _UNTESTED,
     ),
-    6: (f"Eq. 14's bias over that of a uniform prediction; above {HALF} is away from 0", _AS_IT_IS),
-    8: ("diversity over that of its pair", _LOG),
+    6: (_IDENTITY, f"Eq. 14's bias over that of a uniform prediction; above {HALF} is away from 0", ""),
+    8: (_LOG, "diversity over that of its pair", ""),
 }
-_OTHER = "; untested: one shape has much the same curves in every seed, so read this claim over models"
-_UNTESTED: Mapping[int, str] = {1: _OTHER, 2: f"; {UNRANKED}", 5: _OTHER}
 
 
 @dataclass(frozen=True)
-class BySeed:
+class StudiesBySeed:
     """A study cut into one for every seed, in which models go by their shapes.
 
     studies
@@ -63,35 +61,15 @@ class BySeed:
     left_out: tuple[str, ...]
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """Over which seeds, of which shapes, and what was left out."""
         seeds = [str(seed) for seed in self.studies]
         few = f"; an interval needs {LEAST_SEEDS} seeds" if len(seeds) < LEAST_SEEDS else ""
-        left = f"; left out: {', '.join(self.left_out)}" if self.left_out else ""
-        return f"over seeds {', '.join(seeds)} of {', '.join(self.shapes)}{few}{left}"
+        left_out = f"; left out: {', '.join(self.left_out)}" if self.left_out else ""
+        return f"over seeds {', '.join(seeds)} of {', '.join(self.shapes)}{few}{left_out}"
 
 
-def checked_seeds(seeds: Seeds, models: Iterable[str]) -> dict[str, tuple[str, Hashable]]:
-    """The seeds as given. Raises InputError for what is not {model: (shape, seed)} of models of the study."""
-    names = list(models)
-    example = '{"small-a": ("small", 0), "small-b": ("small", 1)}'
-    if not isinstance(seeds, Mapping):
-        raise InputError(f"seeds={shown(seeds)} must be {{model: (shape, seed)}}, such as {example}.")
-    found: dict[tuple[str, Hashable], str] = {}
-    for name, pair in seeds.items():
-        if name not in names:
-            raise InputError(f"seeds names {shown(name)}, but the study has {', '.join(names)}.")
-        if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) and _hashable(pair[1])):
-            raise InputError(f"seeds has {shown(pair)} for {name!r}: give (shape, seed), such as {example}.")
-        if pair in found:
-            raise InputError(
-                f"{found[pair]!r} and {name!r} are both seed {pair[1]!r} of shape {pair[0]!r}: give one of them."
-            )
-        found[pair] = name
-    return dict(seeds)
-
-
-def by_seed(study: Study, unit: Unit, seeds: Seeds) -> BySeed:
+def split_by_seed(study: Study, unit: Unit, seeds: Seeds) -> StudiesBySeed:
     """Cut a study into one for every seed, of the shapes and tasks that all seeds have.
 
     Raises InputError for fewer than two seeds, a name that the study lacks, two models of one shape and seed, and
@@ -101,7 +79,7 @@ def by_seed(study: Study, unit: Unit, seeds: Seeds) -> BySeed:
 
     models = study.models(unit).set_index("model")
     seeds = checked_seeds(seeds, models.index)
-    names: dict[Hashable, dict[str, str]] = {seed: {} for seed in _in_order({seed for _, seed in seeds.values()})}
+    names: dict[Hashable, dict[str, str]] = {seed: {} for seed in _ordered({seed for _, seed in seeds.values()})}
     for name, (shape, seed) in seeds.items():
         names[seed][shape] = name
     if len(names) < 2:
@@ -109,103 +87,90 @@ def by_seed(study: Study, unit: Unit, seeds: Seeds) -> BySeed:
             f"seeds holds {len(names)} training seed{'s' * (len(names) != 1)}: give models of two at least, "
             f"{LEAST_SEEDS} for intervals."
         )
-    of_unit = study.metrics[study.metrics["unit"] == unit]
-    cells = of_unit.groupby("model", sort=False)["task"].unique().map(set)
-    every = set.intersection(*map(set, names.values()))
-    tasks = {shape: set.intersection(*(cells[of[shape]] for of in names.values())) for shape in every}
-    shapes = [shape for shape in every if tasks[shape]]
+    metrics = study.metrics[study.metrics["unit"] == unit]
+    tasks_of = metrics.groupby("model", sort=False)["task"].unique().map(set)
+    in_all_seeds = set.intersection(*map(set, names.values()))
+    tasks = {shape: set.intersection(*(tasks_of[of[shape]] for of in names.values())) for shape in in_all_seeds}
+    first = next(iter(names.values()))
+    shapes = sorted(filter(tasks.get, tasks), key=lambda shape: (models["members"][first[shape]], shape))
     if not shapes:
         raise InputError(
             f"no shape has all the seeds {', '.join(map(str, names))} on a task: leave out the models of a seed that "
             "has few shapes."
         )
-    first = next(iter(names.values()))
-    shapes.sort(key=lambda shape: (models["members"][first[shape]], shape))
+    cells = sorted(study.cells, key=lambda cell: cell["settings"]["task"])
     studies = {}
     for seed, of in names.items():
-        parts, kept = [], []
+        frames, kept = [], []
         for shape in shapes:
-            rows = of_unit[(of_unit["model"] == of[shape]) & of_unit["task"].isin(tasks[shape])]
-            parts.append(rows.assign(model=shape).sort_values("task", kind="stable"))
-            for cell in sorted(study.cells, key=lambda cell: cell["settings"]["task"]):
+            rows = metrics[(metrics["model"] == of[shape]) & metrics["task"].isin(tasks[shape])]
+            frames.append(rows.assign(model=shape).sort_values("task", kind="stable"))
+            for cell in cells:
                 settings = cell["settings"]
                 if (settings["model"], settings["unit"]) == (of[shape], unit) and settings["task"] in tasks[shape]:
                     kept.append(cell | {"settings": settings | {"model": shape}})
-        studies[seed] = replace(study, metrics=pd.concat(parts, ignore_index=True), cells=tuple(kept))
+        studies[seed] = replace(study, metrics=pd.concat(frames, ignore_index=True), cells=tuple(kept))
     used = {of[shape] for of in names.values() for shape in shapes}
-    left = [str(name) for name in sorted(models.index) if name not in used]
+    left_out = [str(name) for name in sorted(models.index) if name not in used]
     for shape in shapes:
-        more = set.union(*(cells[of[shape]] for of in names.values())) - tasks[shape]
-        left += [f"{shape} on {task}" for task in sorted(more)]
-    return BySeed(studies, tuple(shapes), tuple(left))
+        more = set.union(*(tasks_of[of[shape]] for of in names.values())) - tasks[shape]
+        left_out += [f"{shape} on {task}" for task in sorted(more)]
+    return StudiesBySeed(studies, tuple(shapes), tuple(left_out))
 
 
 def claims_over_seeds(study: Study, unit: Unit, pairs: Mapping[str, str] | None, seeds: Seeds) -> pd.DataFrame:
-    """The table that `Study.claims` gives where it is told the models' seeds."""
-    cut = by_seed(study, unit, seeds)
-    first = next(iter(cut.studies.values())).models(unit)
+    """The table that `Study.claims` gives with the models' seeds: every estimate is the mean over seeds."""
+    split = split_by_seed(study, unit, seeds)
     if pairs is None:
-        of_shapes = same_parameters(first, {})
+        shape_pairs = same_parameters(next(iter(split.studies.values())).models(unit), {})
     else:
-        of_shapes = {}
-        for both in given(study.models(unit), pairs).items():
-            for name in both:
-                if name not in seeds or seeds[name][0] not in cut.shapes:
-                    raise InputError(
-                        f"pairs names {name!r}, which has no shape that all seeds have: leave it out of pairs."
-                    )
-            of_shapes[seeds[both[0]][0]] = seeds[both[1]][0]
-    # Of what a seed says the estimate alone is used, which no draw changes.
-    held = [Held(one, unit, of_shapes, n_resamples=1, seed=0) for one in cut.studies.values()]
-    found = [{(r.number, r.variant): r for r in readings(one)} for one in held]
-    slopes = [{f"{quantity}, {which}": fit.slope for quantity, which, _, fit in returns(one)} for one in held]
+        shape_pairs = {}
+        for pair in checked_pairs(study.models(unit), pairs).items():
+            if without := [name for name in pair if name not in seeds or seeds[name][0] not in split.shapes]:
+                raise InputError(
+                    f"pairs names {without[0]!r}, which has no shape that all seeds have: leave it out of pairs."
+                )
+            shape_pairs[seeds[pair[0]][0]] = seeds[pair[1]][0]
+    # Of each seed's tests only the estimate is used, which does not depend on resampling.
+    sources = [ClaimSource(each, unit, shape_pairs, n_resamples=1, seed=0) for each in split.studies.values()]
+    by_seed = [{(test.number, test.variant): test for test in claim_tests(source)} for source in sources]
+    slopes = [{f"{quantity}, {which}": fit.slope for quantity, which, _, fit in scaling_fits(s)} for s in sources]
     rows = []
-    for key, reading in {key: reading for one in found for key, reading in one.items()}.items():
-        values = np.array([one[key].found.estimate if key in one else np.nan for one in found])
+    for key, test in {key: test for tests in by_seed for key, test in tests.items()}.items():
+        values = np.array([tests[key].estimate.estimate if key in tests else np.nan for tests in by_seed])
         if not np.isfinite(values).any():
-            rationale = f"{reading.rationale}; {cut.words}"
-            rows.append(replace(reading, found=Estimate(interval_over="nothing"), rationale=rationale))
-        elif reading.number == 7:
-            rises = np.array([one.get(reading.variant, np.nan) for one in slopes])
-            rows.append(_diminishes(reading, values, rises, cut.words))
+            e, rationale = Estimate(), test.rationale
+        elif test.number == 7:
+            e, rationale = _curvature(test, values, np.array([s.get(test.variant, np.nan) for s in slopes]))
         else:
-            what, (there, back) = _ESTIMATED[reading.number]
-            if reading.number == 8:
-                what += ": " + ", ".join(f"{reused} over {plain}" for reused, plain in of_shapes.items())
+            (forward, back), what, untested = _ESTIMATED[test.number]
+            if test.number == 8:
+                what += ": " + ", ".join(f"{reuses} over {baseline}" for reuses, baseline in shape_pairs.items())
             with np.errstate(divide="ignore", invalid="ignore"):
-                e = scaled(student(there(values), "seeds"), back)
-            rationale = f"{what}{_some(e, values)}{_UNTESTED.get(reading.number, '')}; {cut.words}"
-            # What is tested by permuting models has no p over seeds: the same shapes have the same curves in all.
-            rows.append(replace(reading, found=e, rationale=rationale))
-    frame = table_of([*rows, *depth_readings(study.depth)])
-    frame.attrs |= {"component unit": unit, "seeds": list(cut.studies), "shapes": list(cut.shapes)}
-    frame.attrs |= {"left out": list(cut.left_out), "interval_over": cut.words}
+                e = student_mean(forward(values)).transformed(back)
+            rationale = f"{what}{_missing(e, values)}{untested}"
+        rows.append(replace(test, estimate=e, rationale=f"{rationale}; {split.description}"))
+    frame = claims_frame([*rows, *depth_claim_tests(study.depth)])
+    frame.attrs |= {"component unit": unit, "seeds": list(split.studies), "shapes": list(split.shapes)}
+    frame.attrs |= {"left out": list(split.left_out), "interval_over": split.description}
     return frame
 
 
-def _diminishes(reading: Reading, values: np.ndarray, slopes: np.ndarray, words: str) -> Reading:
+def _curvature(test: ClaimTest, values: np.ndarray, slopes: np.ndarray) -> tuple[Estimate, str]:
     """Claim 7: the curvature counts only where the slope, over seeds, is clearly for the better."""
-    quantity = reading.variant.split(",")[0]
-    e, slope = student(values, "seeds"), student(slopes, "seeds")
+    quantity = test.variant.split(",")[0]
+    e, slope = student_mean(values), student_mean(slopes)
     rises = slope.low > 0
-    what = bent(quantity, -1 if quantity == "MSE" else 1, slope.estimate, rises or e.n < LEAST_SEEDS)
-    e = e if rises else replace(e, low=np.nan, high=np.nan, interval_over="nothing")
-    return replace(reading, found=e, rationale=f"{what}{_some(e, values)}; {words}")
+    sign = -1 if quantity == "MSE" else 1
+    rationale = curvature_rationale(quantity, sign, slope.estimate, rises or e.n < LEAST_SEEDS) + _missing(e, values)
+    return e if rises else Estimate(e.estimate, n=e.n), rationale
 
 
-def _some(e: Estimate, values: np.ndarray) -> str:
+def _missing(e: Estimate, values: np.ndarray) -> str:
     return f", which {e.n} of the seeds have" if e.n < len(values) else ""
 
 
-def _hashable(value: Any) -> bool:
-    try:
-        hash(value)
-    except TypeError:
-        return False
-    return True
-
-
-def _in_order(values: set[Any]) -> list[Any]:
+def _ordered(values: set[Any]) -> list[Any]:
     try:
         return sorted(values)
     except TypeError:

@@ -1,7 +1,8 @@
-"""Do bias and diversity trade off only where accuracy stands still? (Section 5.4, MATHS 13.5)"""
+"""Trade-off of bias and diversity along depth, by what accuracy does (section 5.4, MATHS 13.5)."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,17 +12,11 @@ from jaxtyping import Float, Int
 
 from .._checks import number, resampling
 from ..ensemble.intervals import LEVEL, interval, wilson
-from ..ensemble.permutation import (
-    by_cluster,
-    cluster_numbers,
-    model_permutations,
-    over_models,
-    permutation_p,
-    strata_of,
-)
+from ..ensemble.permutation import by_cluster, cluster_numbers, over_models, permutation_p
 from ..ensemble.validation import checked
 from ..errors import InputError
 from ..results import Result
+from .curve_statistics import cluster_permutations
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,7 +27,7 @@ STILL = 1
 
 @dataclass(frozen=True, eq=False)
 class TradeOff(Result):
-    """Steps along depth, by what accuracy does and by whether bias and diversity move together.
+    """Numbers of steps along depth, by what accuracy does and by whether bias and diversity move together.
 
     counts
         `[accuracy, movement]`, numbers of steps: accuracy rises, stands still, falls; bias and diversity
@@ -122,55 +117,55 @@ def tradeoff_signs(
     frame = checked(frame, ("model", "task", "junction"), ("accuracy", bias, diversity))
     models = list(dict.fromkeys(frame["model"]))
     frame = frame.sort_values("junction")
+    # [model, model, accuracy, movement]: steps of one model's accuracy with another's bias and diversity.
     counts = np.full((len(models), len(models), 3, 3), np.nan)
     for _, of_task in frame.groupby("task", sort=False):
         steps = {
             models.index(model): _steps(*curve[["accuracy", bias, diversity]].to_numpy().T, still=still)
             for model, curve in of_task.groupby("model", sort=False)
         }
-        for m, (does, _) in steps.items():
-            for n, (_, moves) in steps.items():
-                if len(does) == len(moves) > 0:
-                    counts[m, n] = np.nan_to_num(counts[m, n]) + does.T @ moves
-    own = counts[np.arange(len(models)), np.arange(len(models))]
+        for (m, (accuracy, _)), (n, (_, movement)) in itertools.product(steps.items(), repeat=2):
+            if len(accuracy) == len(movement) > 0:
+                counts[m, n] = np.nan_to_num(counts[m, n]) + accuracy.T @ movement
+    own = counts.diagonal().transpose(2, 0, 1)
     if np.isnan(own).all():
         raise InputError("no curve has two junctions, so there is no step to look at.")
     kept = np.flatnonzero(np.isfinite(own[:, 0, 0]))
-    own, counts = own[kept], counts[np.ix_(kept, kept)]
-    cluster = cluster_numbers([models[at] for at in kept], clusters)
+    own, counts, names = own[kept], counts[np.ix_(kept, kept)], [models[m] for m in kept]
+    cluster = cluster_numbers(names, clusters)
     difference = float(_difference(own.sum(0)))
     left_out = [float(_difference(own[cluster != c].sum(0))) for c in np.unique(cluster)]
     low, high = over_models(difference, np.array(left_out), confidence_level)
-    lengths = frame.groupby("model", sort=False)["junction"].nunique()[[models[at] for at in kept]].to_numpy()
+    # The null: every cluster of models gets bias and diversity of another one of its depth.
+    lengths = frame.groupby("model", sort=False)["junction"].nunique()[names].to_numpy()
     between = by_cluster(counts, cluster)
-    of = [tuple(np.unique(lengths[cluster == c])) for c in np.unique(cluster)]
-    ways = model_permutations(strata_of(of, between[:, :, 0, 0]), n_resamples, seed)
-    drawn = _difference(between[np.arange(len(between)), ways].sum(1))
-    null_low, null_high = map(float, interval(drawn[1:], confidence_level))
+    ways = cluster_permutations(between[:, :, 0, 0], lengths, cluster, np.unique(cluster), n_resamples, seed)
+    permuted = _difference(between[np.arange(len(between)), ways].sum(1))
+    null_low, null_high = map(float, interval(permuted[1:], confidence_level))
     return TradeOff(
-        own.sum(0).astype(np.int64),
-        difference,
-        low,
-        high,
-        null_low,
-        null_high,
-        permutation_p(drawn),
-        len(left_out),
-        confidence_level,
+        counts=own.sum(0).astype(np.int64),
+        difference=difference,
+        low=low,
+        high=high,
+        null_low=null_low,
+        null_high=null_high,
+        p=permutation_p(permuted),
+        models=len(left_out),
+        confidence_level=confidence_level,
     )
 
 
 def _steps(
     accuracy: np.ndarray, bias: np.ndarray, diversity: np.ndarray, *, still: float
 ) -> tuple[Float[np.ndarray, "step accuracy"], Float[np.ndarray, "step movement"]]:
-    """What accuracy does and how bias and diversity move in every step, as ones and zeros; zeros where unknown."""
+    """Indicators of what accuracy does and of how bias and diversity move in every step; zeros where unknown."""
     step = np.diff(accuracy)
-    # What a difference of two equal shares leaves in the last bits is no step.
-    does = np.where(np.abs(step) <= still + 1e-12, STILL, np.where(step > 0, 0, 2))
-    moves = np.sign(np.diff(bias)) * np.sign(np.diff(diversity))
-    kind = np.where(moves > 0, 0, np.where(moves < 0, 1, 2))
-    known = (np.isfinite(step) & np.isfinite(moves))[:, None]
-    return np.eye(3)[does] * known, np.eye(3)[kind] * known
+    # What a difference of two equal shares leaves in the last bits is not a step.
+    change = np.where(np.abs(step) <= still + 1e-12, STILL, np.where(step > 0, 0, 2))
+    sign = np.sign(np.diff(bias)) * np.sign(np.diff(diversity))
+    movement = np.where(sign > 0, 0, np.where(sign < 0, 1, 2))
+    known = (np.isfinite(step) & np.isfinite(sign))[:, None]
+    return np.eye(3)[change] * known, np.eye(3)[movement] * known
 
 
 def _difference(counts: Float[np.ndarray, "*draw accuracy movement"]) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What the components of every cell tell about the label: Eq. 13 beside the decomposition, kept beside the metrics."""
+"""Information-theoretic diversity (Eq. 13) of the cells of a study, stored next to their metrics."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 
 # Of files of estimates: another number whenever an estimator gives other numbers from the same shards.
 PATTERN = "information-2-*.parquet"
-# The column that says how an estimate was made; those of other settings are other estimates.
+# The column with the settings of an estimate; those of other settings are other estimates.
 SETTINGS = "settings"
+_CELL = ("model", "task", "unit")
 
 
-def told(
+def study_information(
     study: Study,
     unit: Unit,
     estimator: str | Sequence[str],
@@ -37,27 +38,26 @@ def told(
     tasks: str | Sequence[str] | None,
     options: dict[str, Any],
 ) -> pd.DataFrame:
-    """The frame that `Study.information` gives: what is kept beside a cell's metrics is not computed again."""
+    """The frame that `Study.information` gives; what is stored is not computed again."""
     import pandas as pd
 
     frames, left_out = [], []
     estimators = list(dict.fromkeys(some_of("estimator", estimator, get_args(EstimatorName))))
     options = {name: None if x is None else whole_number(name, x) for name, x in options.items()}
     choice("unit", unit, study.metrics["unit"].unique().tolist())
-    cells = [settings for cell in study.cells if (settings := cell["settings"])["unit"] == unit]
-    for name, given in (("model", models), ("task", tasks)):
-        if given is None:
-            continue
-        wanted = some_of(f"{name}s", given, list(dict.fromkeys(settings[name] for settings in cells)))
-        cells = [settings for settings in cells if settings[name] in wanted]
+    cells = [cell for cell in study.cells if cell["settings"]["unit"] == unit]
+    for name, names in (("model", models), ("task", tasks)):
+        if names is not None:
+            wanted = some_of(f"{name}s", names, list(dict.fromkeys(cell["settings"][name] for cell in cells)))
+            cells = [cell for cell in cells if cell["settings"][name] in wanted]
     if not cells:
         raise InputError("this study has no cell of these models on these tasks: leave out models or tasks.")
-    for settings in cells:
-        for one in estimators:
+    for cell in cells:
+        for name in estimators:
             try:
-                frames.append(_cell(study, settings, {"estimator": one, **options}))
+                frames.append(_cell_information(study, cell, {"estimator": name, **options}))
             except InputError as error:
-                left_out.append(f"{settings['model']} on {settings['task']}, {one}: {error}")
+                left_out.append(f"{cell['settings']['model']} on {cell['settings']['task']}, {name}: {error}")
     if not frames:
         raise InputError(left_out[0])
     frame = pd.concat(frames, ignore_index=True)
@@ -65,17 +65,17 @@ def told(
     return frame
 
 
-def kept(study: Study) -> pd.DataFrame | None:
-    """What was computed before, of all cells; None where nothing was."""
+def stored_information(study: Study) -> pd.DataFrame | None:
+    """All stored estimates of all cells; None where there are none."""
     import pandas as pd
 
-    files = [(file, cell["settings"]) for cell in study.cells for file in sorted(Path(cell["folder"]).glob(PATTERN))]
-    frames = [frame for file, settings in files if (frame := _read(file, settings)) is not None]
+    files = [(file, cell) for cell in study.cells for file in sorted(Path(cell["folder"]).glob(PATTERN))]
+    frames = [frame for file, cell in files if (frame := _read(file, cell)) is not None]
     return pd.concat(frames, ignore_index=True) if frames else None
 
 
-def _read(file: Path, settings: dict[str, Any]) -> pd.DataFrame | None:
-    """What was kept, by the names that the study has now; None for a file that is cut off or has no checks."""
+def _read(file: Path, cell: dict[str, Any]) -> pd.DataFrame | None:
+    """A stored estimate, by the names that the study has now; None for a file that is cut off or has no checks."""
     import pandas as pd
 
     try:
@@ -84,16 +84,15 @@ def _read(file: Path, settings: dict[str, Any]) -> pd.DataFrame | None:
         return None
     if not {"bits", "doubts", SETTINGS} <= set(frame):
         return None
-    return frame.assign(**{name: settings[name] for name in ("model", "task", "unit")})
+    return frame.assign(**{name: cell["settings"][name] for name in _CELL})
 
 
-def _cell(study: Study, settings: dict[str, Any], options: dict[str, Any]) -> pd.DataFrame:
-    names = {name: settings[name] for name in ("model", "task", "unit")}
-    folder = next(Path(cell["folder"]) for cell in study.cells if cell["settings"] is settings)
+def _cell_information(study: Study, cell: dict[str, Any], options: dict[str, Any]) -> pd.DataFrame:
     digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:12]
-    file = folder / PATTERN.replace("*", digest)
-    if file.is_file() and (frame := _read(file, settings)) is not None:
+    file = Path(cell["folder"]) / PATTERN.replace("*", digest)
+    if (frame := _read(file, cell)) is not None:
         return frame
+    names = {name: cell["settings"][name] for name in _CELL}
     shard = study.contributions(**names)
     i = information(shard, shard.labels, **options)
     frame = i.frame().assign(
@@ -110,7 +109,7 @@ def _cell(study: Study, settings: dict[str, Any], options: dict[str, Any]) -> pd
     for name, field in (("lower_bound", "bits"), ("lower_bound_low", "low"), ("lower_bound_high", "high")):
         frame[name] = np.where(joint, getattr(i.lower_bound, field, np.nan), np.nan)
     frame[SETTINGS] = ", ".join(f"{name}={x}" for name, x in options.items() if name != "estimator")
-    first = ["model", "task", "unit", "members", "rows", "estimator"]
+    first = [*_CELL, "members", "rows", "estimator"]
     frame = frame[first + [column for column in frame if column not in first]]
     frame.attrs = {}
     # A folder may be one that may only be read: computed again another time.

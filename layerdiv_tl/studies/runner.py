@@ -1,4 +1,4 @@
-"""Models × tasks × units: one command that can be stopped, shared and gone on with."""
+"""Running a study, models × tasks × units: it can be stopped, shared between processes and resumed."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from .._files import sweep, write_text, written
 from ..components import Unit
 from ..ensemble.intervals import wilson
 from ..errors import InputError
-from ..model.fingerprint import Identity, identify
-from ..model.load import Model, load_model
+from ..model.fingerprint import Identity
+from ..model.load import Model
 from ..model.tokenization import encode
 from ..tasks.baselines import bag_of_words
 from ..tasks.task import Task, task
-from .arguments import load_options, made_folder, models_of, reason, tasks_of, units_of
-from .folder import claim, finished
+from .folder import read_finished
+from .grid import error_text, load_claimed, load_options, models_of, output_folder, tasks_of, units_of
 from .metrics import metrics_of
 from .shards import FORMAT, Cell, Shard, cell_of, write_json
 from .study import Study
@@ -50,7 +50,7 @@ def run_study(
     load: Mapping[str, Any] | None = None,
     workers: int = 1,
 ) -> Study:
-    """Take models apart on tasks, in a folder that any number of processes may work in and go on with.
+    """Decompose the logits of models on tasks, in a folder that any number of processes may share and resume.
 
     models
         One or several of what `load_model` takes, or {name: x}. "default" is the default model, "zoo" all trained
@@ -62,9 +62,8 @@ def run_study(
     limit, data, template, shots, seed, train
         As in `task`, for tasks that are given by name.
     out
-        The folder. What is finished there is not computed again; a changed setting or prompt goes into a cell of its
-        own, and a name stands for one model there. None keeps nothing on disk but the result's own copy in a
-        temporary folder.
+        The folder; None is a temporary one. Finished cells are not computed again; a changed setting or prompt goes
+        into a cell of its own, and a name stands for one model.
     multi_token, chat
         Score options of several tokens by their first distinguishing one; put prompts through the
         tokenizer's chat template.
@@ -79,9 +78,9 @@ def run_study(
         Processes that share the models, each of which holds one model at a time and its part of the cores: for
         many small models, given by name. A script that asks for several needs an `if __name__ == "__main__":`.
 
-    A model or cell that fails is named in `failures` and the others go on: a model of a name that stands for another
-    one in this folder (other weights, another tokenizer), say, or one with hooks in it. Raises InputError for a grid
-    that names nothing, and where nothing at all could be measured.
+    A model or cell that fails is named in `failures` and the others go on: a name that stands for another model in
+    this folder (other weights, another tokenizer), say, or a model with hooks in it. Raises InputError for an empty
+    grid, and where nothing at all could be measured.
 
     >>> import layerdiv_tl as ld, pandas as pd
     >>> from tokenizers import Tokenizer, models, pre_tokenizers
@@ -105,39 +104,40 @@ def run_study(
     workers, seed = whole_number("workers", workers, 1), whole_number("seed", seed, 0)
     for name, value in {"multi_token": multi_token, "chat": chat, "keep_text": keep_text}.items():
         flag(name, value)
-    if workers > 1 and (here := [name for name, x in grid.items() if not isinstance(x, str | os.PathLike | None)]):
-        raise InputError(f"workers={workers} needs models by name, and {here[0]!r} is in this process's memory.")
+    in_memory = [name for name, x in grid.items() if not isinstance(x, str | os.PathLike | None)]
+    if workers > 1 and in_memory:
+        raise InputError(f"workers={workers} needs models by name, and {in_memory[0]!r} is in this process's memory.")
     cuts = units_of(units)
-    how: dict[str, Any] = {"limit": limit, "template": template, "shots": shots, "seed": seed, "train": train}
-    ready = [t if isinstance(t, Task) else task(t, data, **how) for t in names]
+    read: dict[str, Any] = {"limit": limit, "template": template, "shots": shots, "seed": seed, "train": train}
+    ready = [t if isinstance(t, Task) else task(t, data, **read) for t in names]
     called = [t.name for t in ready]
     if twice := [name for name in called if called.count(name) > 1]:
         raise InputError(f"two tasks are called {twice[0]!r}: give each once, under a name of its own.")
-    asked = {name: value for name, value in how.items() if name != "train"} | {"chat": chat, "multi_token": multi_token}
+    # What somebody else would have to ask for to get the same cell; rows from Python's memory cannot be asked for.
+    asked = {name: value for name, value in read.items() if name != "train"} | {"chat": chat, "multi_token": multi_token}
     asked |= {"batch_tokens": batch_tokens, "trust_remote_code": bool(options.get("trust_remote_code"))}
     asked |= {name: None if rows is None else str(rows) for name, rows in (("data", data), ("train", train))}
-    # Rows from Python's memory cannot be asked for in another process.
-    told = all(rows is None or isinstance(rows, str | os.PathLike) for rows in (data, train))
-    by_name = {t.name for given, t in zip(names, ready, strict=True) if told and not isinstance(given, Task)}
-    place = made_folder(out)
-    work = _Work(ready, cuts, place, chat, multi_token, keep_text, batch_tokens, options, asked, by_name)
+    on_disk = all(rows is None or isinstance(rows, str | os.PathLike) for rows in (data, train))
+    by_name = {t.name for x, t in zip(names, ready, strict=True) if on_disk and not isinstance(x, Task)}
+    folder = output_folder(out)
+    job = _Job(ready, cuts, folder, chat, multi_token, keep_text, batch_tokens, options, asked, by_name)
     # One process is this one.
-    parts = in_processes(work.on, grid, min(workers, len(grid))) if min(workers, len(grid)) > 1 else [work.on(grid)]
-    failures = [sentence for failed, _ in parts for sentence in failed]
-    mine = {folder for _, done in parts for folder in done}
+    workers = min(workers, len(grid))
+    parts = in_processes(job.run, grid, workers) if workers > 1 else [job.run(grid)]
+    failures = [failure for failed, _ in parts for failure in failed]
     try:
-        study = Study.collect([place], mine)
+        study = Study.collect([folder], {cell for _, done in parts for cell in done})
     except InputError as error:
         raise InputError("; ".join(failures) or str(error)) from error
     return replace(study, failures=(*failures, *study.failures))
 
 
 @dataclass(frozen=True)
-class _Work:
-    """What is done with every model of a study; the arguments of `run_study`, read."""
+class _Job:
+    """The work on every model of a study; the arguments of `run_study`, read."""
 
     tasks: list[Task]
-    units: list[Any]
+    units: list[Unit]
     out: Path
     chat: bool
     multi_token: bool
@@ -147,40 +147,36 @@ class _Work:
     asked: dict[str, Any]
     by_name: set[str]
 
-    def on(self, grid: Mapping[str, Any]) -> tuple[list[str], set[Path]]:
-        """Take models apart: a sentence for everything that failed, and the folders of finished cells."""
+    def run(self, grid: Mapping[str, Any]) -> tuple[list[str], set[Path]]:
+        """Measure these models: a sentence for everything that failed, and the folders of finished cells."""
         failures: list[str] = []
-        mine: set[Path] = set()
+        done: set[Path] = set()
         for name, x in grid.items():
             try:
-                model = load_model(x, **(self.load if not isinstance(x, Model) else {}))
-                # In a list the default model has its own name.
-                model = model if x is None and name == "default" else replace(model, name=name)
-                identity = identify(model)
-                claim(self.out, model, identity)
-                most = model.checked_batch_tokens(self.batch_tokens)
+                model, identity = load_claimed(name, x, self.out, self.load)
+                batch_tokens = model.at_once(self.batch_tokens)
             except Exception as error:
-                failures.append(f"{name}: {reason(error)}")
+                failures.append(f"{name}: {error_text(error)}")
                 continue
-            for one in self.tasks:
+            for t in self.tasks:
                 try:
-                    prompts = prepared(one, model, self.chat, self.multi_token)
+                    prompts = prepared(t, model, self.chat, self.multi_token)
                 except Exception as error:
-                    failures.append(f"{name} on {one.name}: {reason(error)}")
+                    failures.append(f"{name} on {t.name}: {error_text(error)}")
                     continue
                 for unit in self.units:
                     try:
-                        mine.add(self._cell(model, identity, prompts, unit, most))
+                        done.add(self._cell(model, identity, prompts, unit, batch_tokens))
                     except Exception as error:
-                        failures.append(f"{name} on {one.name} at unit {unit}: {reason(error)}")
+                        failures.append(f"{name} on {t.name} at unit {unit}: {error_text(error)}")
             del model
-        return failures, mine
+        return failures, done
 
-    def _cell(self, model: Model, identity: Identity, prompts: Task, unit: Unit, most: int) -> Path:
-        """Compute what is missing of one cell, and its metrics once nothing is; its folder."""
+    def _cell(self, model: Model, identity: Identity, prompts: Task, unit: Unit, batch_tokens: int) -> Path:
+        """Compute the missing shards of one cell, then its metrics; its folder."""
         from tqdm.auto import tqdm
 
-        cell = cell_of(model, identity, prompts, unit, self.out, encode(model, list(prompts.prompts)), most)
+        cell = cell_of(model, identity, prompts, unit, self.out, encode(model, list(prompts.prompts)), batch_tokens)
         try:
             cell.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -188,29 +184,44 @@ class _Work:
         if self.keep_text:
             lines = "".join(json.dumps({"row": i, "prompt": p}) + "\n" for i, p in enumerate(prompts.prompts))
             write_text(cell.folder / "prompts.jsonl", lines)
-        done = cell.folder / "metrics.parquet"
-        if done.is_file() and finished(cell.folder / "meta.json") is not None:
+        metrics = cell.folder / "metrics.parquet"
+        if metrics.is_file() and read_finished(cell.folder / "meta.json") is not None:
             return cell.folder
         sweep(cell.folder)
-        start, here = time.time(), 0
+        start, computed = time.time(), 0
         total = len(prompts)
-        there = total - sum(len(cell.rows(number)) for number in cell.missing())
+        stored = total - sum(len(cell.rows(number)) for number in cell.missing())
         title = f"{model.name} on {prompts.name} ({unit})"
-        with tqdm(total=total, initial=there, desc=title, unit="row", delay=2, leave=False) as progress:
-            for number in cell.missing(_first(cell.count)):
-                cell.compute(model, number, most)
-                here += len(cell.rows(number))
+        with tqdm(total=total, initial=stored, desc=title, unit="row", delay=2, leave=False) as progress:
+            for number in cell.missing(_first_shard(cell.count)):
+                cell.compute(model, number, batch_tokens)
+                computed += len(cell.rows(number))
                 progress.update(len(cell.rows(number)))
         seconds = time.time() - start
-        frame = metrics_of(_whole(cell, model, most))
-        with written(done) as partial:
+        frame = metrics_of(_whole_shards(cell, model, batch_tokens))
+        with written(metrics) as partial:
             frame.to_parquet(partial, index=False)
         asked = self.asked if prompts.name in self.by_name else None
-        write_json(cell.folder / "meta.json", _about(model, cell, asked, seconds, here))
+        write_json(cell.folder / "meta.json", _meta(model, cell, asked, seconds, computed))
         return cell.folder
 
 
-def _whole(cell: Cell, model: Model, batch_tokens: int) -> Iterator[Shard]:
+def prepared(task: Task, model: Model, chat: bool = False, multi_token: bool = False) -> Task:
+    """The task as this model can take it: in its chat's form if wanted, with option ids, cut to its context."""
+    task = task.as_chat(model) if chat else task
+    task = task.resolve(model, multi_token)
+    return task if model.context is None else task.fit(model, model.context)
+
+
+def _first_shard(count: int) -> int:
+    """Where this process begins: process r of W at its part, unrelated ones apart by chance (ids may be the same)."""
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if world > 1:
+        return int(os.environ.get("RANK", "0")) * count // world
+    return secrets.randbelow(max(1, count))
+
+
+def _whole_shards(cell: Cell, model: Model, batch_tokens: int) -> Iterator[Shard]:
     """All shards in order; one that is not whole is computed again, once."""
     for number in range(cell.count):
         try:
@@ -220,7 +231,7 @@ def _whole(cell: Cell, model: Model, batch_tokens: int) -> Iterator[Shard]:
             yield cell.read(number)
 
 
-def _about(model: Model, cell: Cell, asked: dict[str, Any] | None, seconds: float, rows: int) -> dict[str, Any]:
+def _meta(model: Model, cell: Cell, asked: dict[str, Any] | None, seconds: float, rows: int) -> dict[str, Any]:
     from importlib.metadata import version
 
     t = cell.task
@@ -234,7 +245,7 @@ def _about(model: Model, cell: Cell, asked: dict[str, Any] | None, seconds: floa
         "dropped": t.dropped,
         "truncated": t.truncated,
         "scored": t.scored,
-        "baselines": _baselines(_Guessed(f"{t.prompt_hash} {t.options} {cell.settings['labels']}", t)),
+        "baselines": _baselines(_TaskKey(f"{t.prompt_hash} {t.options} {cell.settings['labels']}", t)),
         "versions": {name: version(name) for name in ("layerdiv_tl", "numpy", "pandas")},
         "finished": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "rows_here": rows,
@@ -244,35 +255,20 @@ def _about(model: Model, cell: Cell, asked: dict[str, Any] | None, seconds: floa
 
 
 @dataclass(frozen=True)
-class _Guessed:
-    """A task without a model: many models read one and the same, and word counts take longer than a small one."""
+class _TaskKey:
+    """A task as a cache knows it: many models read the same one, and counting words can outlast a small model."""
 
-    rows: str
+    key: str
     task: Task = field(compare=False)
 
 
 @lru_cache(maxsize=32)
-def _baselines(guessed: _Guessed) -> dict[str, Any]:
-    """What guessing and word counts get right, as shares; word counts with a 95 % interval, None for few rows."""
-    t = guessed.task
+def _baselines(cached: _TaskKey) -> dict[str, Any]:
+    """Accuracy of guessing and of word counts, as shares; word counts with a 95 % interval, None for few rows."""
+    t = cached.task
     try:
-        words = bag_of_words(t)
+        correct = bag_of_words(t)
     except InputError:  # a class with fewer rows than folds
         return {"chance": 1 / len(t.options), "bag_of_words": None}
-    ends = [float(x) for x in wilson(words.sum(), len(words))]
-    return {"chance": 1 / len(t.options), "bag_of_words": [float(words.mean()), *ends]}
-
-
-def prepared(task: Task, model: Model, chat: bool = False, multi_token: bool = False) -> Task:
-    """The task as this model can take it: in its chat's form if wanted, with option ids, cut to its context."""
-    task = task.as_chat(model) if chat else task
-    task = task.resolve(model, multi_token)
-    return task if model.context is None else task.fit(model, model.context)
-
-
-def _first(count: int) -> int:
-    """Where this process begins: process r of W at its part, unrelated ones apart by chance (ids may be the same)."""
-    world = int(os.environ.get("WORLD_SIZE", "1"))
-    if world > 1:
-        return int(os.environ.get("RANK", "0")) * count // world
-    return secrets.randbelow(max(1, count))
+    ends = [float(x) for x in wilson(correct.sum(), len(correct))]
+    return {"chance": 1 / len(t.options), "bag_of_words": [float(correct.mean()), *ends]}

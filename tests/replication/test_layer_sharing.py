@@ -55,7 +55,7 @@ def test_every_number_is_that_of_the_tasks():
         ["shared", "d4", "same parameters"],
         ["shared", "d8", "same depth"],
     ]
-    assert frame[["parameters", "parameters_plain", "members", "members_baseline"]].values.tolist() == [
+    assert frame[["parameters", "parameters_baseline", "members", "members_baseline"]].values.tolist() == [
         [177, 177, 17, 9],
         [177, 341, 17, 17],
     ]
@@ -67,7 +67,7 @@ def test_every_number_is_that_of_the_tasks():
         for (loss, term), name in names.items():
             own, plain = ([value(study, row[key], t, loss, term) for t in tasks] for key in ("model", "baseline"))
             assert row[name] == pytest.approx(TERMS[loss, term] * np.mean(own))
-            assert row[f"{name}_plain"] == pytest.approx(TERMS[loss, term] * np.mean(plain))
+            assert row[f"{name}_baseline"] == pytest.approx(TERMS[loss, term] * np.mean(plain))
             if name in DIVERSITIES:
                 logs = np.log(np.array(own) / plain)
                 ends = stats.ttest_1samp(logs, 0).confidence_interval(0.95)
@@ -248,9 +248,9 @@ def test_the_report_shows_pairs(real):
         )
         ends = text["|L|² × diversity, raw"].partition("\n")[2]
         assert bool(ends) == np.isfinite(row["diversity_logit_ratio_low"])
-    said = list(layer_sharing_findings(frame))
-    assert [sentence in list(study_findings(real)) for sentence in said] == [True, True]
-    points = frame.set_index("matched_on").eval("accuracy - accuracy_plain")["same depth"]
+    said = list(reuse_findings(frame))
+    assert [sentence in list(findings(real)) for sentence in said] == [True, True]
+    points = frame.set_index("matched_on").eval("accuracy - accuracy_baseline")["same depth"]
     assert said[1].endswith(f"{abs(points):.1f} points {'less' if points < 0 else 'more'} accuracy.")
     page = study_page(real).html()
     assert "Reuse of layers, before and after the size correction" in page

@@ -12,7 +12,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from ..._checks import choice, some_of, whole_number
-from ...replication.correlation import z_scores
+from ...replication.curve_statistics import z_scores
 from .. import style
 from ..plotting import arrange, buttons, cell, changes, clipped, panels, short
 

@@ -1,0 +1,245 @@
+"""Running the standard depth analyses of one or several models, in a folder that can be resumed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, get_args
+
+from .. import depth
+from .._checks import choice, flag, listed, whole_number
+from ..depth.ablation import Cut, ablatable_components
+from ..depth.pruning import SCORES
+from ..errors import InputError
+from ..model.fingerprint import Identity
+from ..model.load import Model
+from ..model.tokenization import encode, plain
+from ..results import Result
+from ..tasks.multihop import Questions
+from ..tasks.multihop import questions as read_questions
+from ..tasks.samples import SAMPLE_QUESTIONS
+from ..tasks.task import SAMPLE_TASKS, Task, task
+from .depth_study import FORMAT, Analysis, DepthStudy, analysis_file
+from .grid import error_text, load_claimed, load_options, models_of, output_folder, tasks_of
+
+# Shorter texts have no token that is skipped, one that is measured, and a cut between them.
+LEAST_TOKENS = 4
+# Prompts of each task that residual norms, skips and the lens read where no texts are given.
+PROMPTS_PER_TASK = 16
+
+
+def run_depth(
+    models: Any = "default",
+    tasks: Any = None,
+    texts: Sequence[str] | None = None,
+    out: str | os.PathLike[str] | None = None,
+    *,
+    data: Any = None,
+    limit: int | None = 64,
+    drop: int | None = None,
+    part: Cut = "layer",
+    score: str = "loss",
+    ask: Any = SAMPLE_QUESTIONS,
+    questions: int = 32,
+    multi_token: bool = False,
+    seed: int = 0,
+    batch_tokens: int | None = None,
+    load: Mapping[str, Any] | None = None,
+) -> DepthStudy:
+    """Run the standard depth analyses of one or several models, in a folder that can be resumed.
+
+    Residual norms, skips (at all tokens; at earlier ones for later ones), the logit lens, the depth score; for each
+    task, or for the texts where no task is named, the agreement of direct measures with ablation and a plan of what
+    to drop; and linear maps from each model to the next.
+
+    models
+        One or several of what `load_model` takes, or {name: x}; "default" is the default model.
+    tasks
+        Names or `Task`s, as in `run_study`; None is the authored sample tasks, or none where there are texts.
+    texts
+        What residual norms, skips and the lens read, of which some must have 4 tokens; None is the first 16 prompts
+        of each task.
+    out
+        The folder; None is a temporary one. Finished analyses are not computed again. A study may lie in it too, and
+        its report then shows both.
+    data, limit
+        As in `task`; the first 64 rows of each, by default. None takes all.
+    drop, part, score
+        How many layers the plan drops (None: a fifth), of which part and by which score: see `drop_plan`.
+    ask, questions
+        The depth score's questions, as the source of `ld.depth.questions`, and how many of each number of steps; 0
+        leaves it out.
+    multi_token
+        Score options of several tokens by their first distinguishing one.
+    seed, batch_tokens
+        As in the analyses.
+    load
+        Options for `load_model`.
+
+    A model or analysis that fails is named in `failures` and the others go on. Raises InputError for input that
+    names nothing, and where nothing at all could be measured.
+    """
+    grid, options = models_of(models), load_options(load)
+    tasks = ([] if texts is not None else list(SAMPLE_TASKS)) if tasks is None else tasks
+    names = tasks_of(tasks) if not isinstance(tasks, list | tuple) or tasks else []
+    ready = [t if isinstance(t, Task) else task(t, data, limit=limit, seed=seed) for t in names]
+    questions, seed = whole_number("questions", questions, 0), whole_number("seed", seed, 0)
+    flag("multi_token", multi_token)
+    choice("part", part, get_args(Cut))
+    choice("score", score, SCORES)
+    drop = None if drop is None else whole_number("drop", drop, 1)
+    if texts is None:
+        texts = [prompt for t in ready for prompt in t.prompts[:PROMPTS_PER_TASK]]
+    texts = listed("texts", texts, "a list of texts")
+    if not texts:
+        raise InputError("texts is empty: give a list of texts.")
+    asked = read_questions(ask, limit=questions) if questions else None  # before models are loaded
+    inputs = _Inputs(plain(texts), ready, drop, part, score, asked, multi_token, seed, batch_tokens)
+    folder = output_folder(out)
+    failures: list[str] = []
+    done: set[Path] = set()
+    before: tuple[Model, Identity] | None = None
+    for name, x in grid.items():
+        try:
+            model, identity = load_claimed(name, x, folder, options)
+            jobs = list(standard_jobs(model, before, inputs))
+        except Exception as error:
+            failures.append(f"{name}: {error_text(error)}")
+            continue
+        for job in jobs:
+            try:
+                done.add(_run(folder, model, identity, job))
+            except Exception as error:
+                failures.append(f"{job.analysis} of {model.name} ({job.dataset}): {error_text(error)}")
+        before = model, identity
+    study = DepthStudy.collect([folder], done) if done else None
+    if study is None:
+        raise InputError("; ".join(failures))
+    return replace(study, failures=(*failures, *study.failures))
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """What the analyses of a model read, and how; the arguments of `run_depth`, read."""
+
+    texts: list[str]
+    tasks: list[Task]
+    drop: int | None
+    part: Cut
+    score: str
+    questions: Questions | None
+    multi_token: bool
+    seed: int
+    batch_tokens: int | None
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One analysis to run: everything its numbers follow from, besides the model, and the call that makes it."""
+
+    analysis: str
+    dataset: str
+    settings: dict[str, Any]
+    make: Callable[[], Result]
+
+
+def standard_jobs(model: Model, before: tuple[Model, Identity] | None, inputs: _Inputs) -> Iterator[_Job]:
+    """The analyses of a model; the maps are from the model `before` it, if there is one."""
+    size: dict[str, Any] = {"batch_tokens": model.at_once(inputs.batch_tokens)}
+    seeded = {"seed": inputs.seed, **size}
+    rows = [ids for ids in encode(model, inputs.texts, any_length=True) if len(ids) >= LEAST_TOKENS]
+    if not rows:
+        raise InputError(f"no text has {LEAST_TOKENS} tokens: give longer ones.")
+    texts = [list(ids if model.context is None else ids[: model.context]) for ids in rows]
+    on_texts = f"{len(texts)} texts"
+    read = {"texts": _digest(texts), **size}
+    yield _Job("residual_norms", on_texts, read, lambda: depth.residual_norms(model, texts, **size))
+    yield _Job("skip", on_texts, read, lambda: depth.skip(model, texts, **size))
+    yield _Job("skip_future", on_texts, read, lambda: depth.skip(model, texts, mode="future", **size))
+    yield _Job("logit_lens", on_texts, read, lambda: depth.logit_lens(model, texts, **size))
+    if (asked := inputs.questions) is not None:
+        settings = {"questions": [asked.texts, asked.answers], "effect": "published", **seeded}
+        score = partial(depth.depth_score, model, asked, effect="published", **seeded)
+        yield _Job("depth_score", f"{len(asked.texts)} questions", settings, score)
+    count = len(ablatable_components(model, rows[0], inputs.part))
+    budget = max(1, int(count / 5 + 0.5)) if inputs.drop is None else inputs.drop
+    plan = {"drop": inputs.drop, "part": inputs.part, "score": inputs.score}
+    for t in inputs.tasks or [None]:
+        dataset, settings = on_texts, read | seeded
+        if t is not None:
+            labels = hashlib.sha256(t.labels.tobytes()).hexdigest()
+            settings = {"prompts": t.prompt_hash, "options": list(t.options), "labels": labels, **seeded}
+            dataset, settings["multi_token"] = t.name, inputs.multi_token
+        data = partial(_resolved, t, model, inputs.multi_token, texts)
+        yield _Job("agreement", dataset, settings, lambda data=data: depth.agreement(model, data(), **seeded))
+        if inputs.drop is not None or count > 1:  # of one, none can go
+            kind = inputs.score, inputs.part
+            drop = lambda data=data, kind=kind: depth.drop_plan(model, data(), budget, *kind, **seeded)  # noqa: E731
+            yield _Job("drop_plan", dataset, settings | plan, drop)
+    if before is not None:
+        shallow, identity = before
+        settings = {"texts": _digest(inputs.texts), "from": asdict(identity), **seeded}
+
+        def maps() -> Result:
+            return depth.map_layers(shallow, model, _comparable_texts(shallow, model, inputs.texts), **seeded)
+
+        yield _Job("map_layers", f"from {shallow.name}", settings, maps)
+
+
+def _resolved(t: Task | None, model: Model, multi_token: bool, texts: list[list[int]]) -> Any:
+    """The task with this model's option ids, or the texts; a task that the model cannot take fails its own jobs."""
+    return texts if t is None else t.resolve(model, multi_token)
+
+
+def _comparable_texts(before: Model, model: Model, texts: Sequence[Any]) -> list[Any]:
+    """The texts that both models read whole; where their tokens are the same, what both read of each."""
+    models = before, model
+    rows = [encode(each, texts, any_length=True) for each in models]
+    limits = [len(max(rows[0] + rows[1], key=len)) if each.context is None else each.context for each in models]
+    if rows[0] == rows[1] and before.vocabulary == model.vocabulary:
+        return [row[: min(limits)] for row in rows[0] if len(row) >= LEAST_TOKENS]
+    return [
+        text
+        for text, *both in zip(texts, *rows, strict=True)
+        if all(LEAST_TOKENS <= len(row) <= limit for row, limit in zip(both, limits, strict=True))
+    ]
+
+
+def _run(folder: Path, model: Model, identity: Identity, job: _Job) -> Path:
+    """The analysis from the folder, or computed and written there; the file that describes it."""
+    from importlib.metadata import version
+
+    # Names too: two that make one name of a file are two analyses.
+    settings = job.settings | {"model": model.name, "dataset": job.dataset, "dtype": model.provenance["dtype"]}
+    settings |= {"weights": identity.weights, "tokenizer": identity.tokenizer, **identity.settings, "format": FORMAT}
+    about: dict[str, Any] = {
+        "format": FORMAT,
+        "model": model.name,
+        "analysis": job.analysis,
+        "dataset": job.dataset,
+        "settings": settings,
+        "digest": hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12],
+    }
+    file = analysis_file(folder, about)
+    if file.is_file() and file.with_suffix(".safetensors").is_file():
+        return file
+    start = time.time()
+    result = job.make()
+    about |= {
+        "provenance": model.provenance,
+        "versions": {package: version(package) for package in ("layerdiv_tl", "numpy", "pandas")},
+        "seconds": round(time.time() - start, 3),
+        "finished": datetime.now(UTC).isoformat(timespec="milliseconds"),
+    }
+    return Analysis(model.name, job.analysis, job.dataset, result, about).write(folder)
+
+
+def _digest(texts: Any) -> str:
+    return hashlib.sha256(json.dumps(texts).encode()).hexdigest()

@@ -1,0 +1,120 @@
+"""The grid of a study: its models, tasks and units, its folder, and options for loading, checked before any work."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast, get_args
+
+from .. import zoo
+from .._checks import file_path, listed, shown, some_of
+from ..components import Unit
+from ..errors import InputError
+from ..model.fingerprint import Identity, identify
+from ..model.load import Model, load_model
+from ..tasks.paper import EIGHT_TASKS
+from ..tasks.task import Task
+from .folder import claim_name
+from .shards import safe_name
+
+ZOO = "zoo"
+# Options of `load_model` that a command can pass on.
+_LOAD = ("tokenizer", "device", "dtype", "device_map", "copy", "trust_remote_code")
+
+
+def models_of(models: Any) -> dict[str, Any]:
+    """{name: what to load}; names of a list come from the models themselves. Raises InputError."""
+    if isinstance(models, Mapping):
+        grid = {str(name): x for name, x in models.items()}
+    else:
+        grid = {}
+        for x in _expanded(_items("models", models), ZOO, lambda: zoo.NAMES):
+            name = _model_name(x)
+            if name in grid:
+                raise InputError(f"two models are called {name!r}: give {{name: model}}.")
+            grid[name] = x
+    if not grid:
+        raise InputError("there are no models: give one, or 'default'.")
+    if len({safe_name(name) for name in grid}) < len(grid):
+        raise InputError(f"the names {', '.join(grid)} are too alike for folders: give others.")
+    return {name: None if isinstance(x, str) and x == "default" else x for name, x in grid.items()}
+
+
+def tasks_of(tasks: Any) -> list[str | Task]:
+    """Names and tasks, each name once; "all" and "zoo" spelled out. Raises InputError."""
+    several = _items("tasks", tasks)
+    if strange := [x for x in several if not isinstance(x, str | os.PathLike | Task)]:
+        raise InputError(f"tasks has a {type(strange[0]).__name__}: give names, Tasks, or 'all'.")
+    found: list[str | Task] = []
+    for x in _expanded(_expanded(several, "all", lambda: EIGHT_TASKS), ZOO, lambda: zoo.TASKS):
+        if not (isinstance(x, str) and x in found):
+            found.append(x)
+    if not found:
+        raise InputError("there are no tasks: give names, Tasks, or 'all'.")
+    return found
+
+
+def units_of(units: Any) -> list[Unit]:
+    """One or several units, each once, in the order given. Raises InputError."""
+    return [cast(Unit, unit) for unit in dict.fromkeys(some_of("units", units, get_args(Unit)))]
+
+
+def output_folder(out: Any) -> Path:
+    """The folder of results, made where it does not exist; a temporary one for None. Raises InputError."""
+    if out is None:
+        return Path(tempfile.mkdtemp(prefix="layerdiv-"))
+    path = file_path("out", out)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"out={shown(str(path))} cannot be made ({error.strerror}): give another.") from error
+    return path
+
+
+def load_options(load: Any) -> dict[str, Any]:
+    """Options for `load_model`. Raises InputError for what is not {name of an option: value}."""
+    load = {} if load is None else load
+    if not isinstance(load, Mapping) or (unknown := [name for name in load if name not in _LOAD]):
+        what = f"has {shown(unknown[0])}" if isinstance(load, Mapping) else f"is {shown(load)}"
+        raise InputError(f"load {what}: give {{option: value}} of load_model's {', '.join(_LOAD)}.")
+    return dict(load)
+
+
+def load_claimed(name: str, x: Any, out: Path, options: Mapping[str, Any]) -> tuple[Model, Identity]:
+    """A loaded model that stands for its name in a folder. Raises InputError where another one does."""
+    model = load_model(x, **({} if isinstance(x, Model) else options))
+    # In a list the default model has its own name.
+    model = model if x is None and name == "default" else replace(model, name=name)
+    identity = identify(model)
+    claim_name(out, model, identity)
+    return model, identity
+
+
+def error_text(error: Exception) -> str:
+    """An error as part of a sentence."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, InputError) else f"{type(error).__name__}: {text}"
+
+
+def _items(name: str, value: Any) -> list[Any]:
+    """One or several things in the order given; a set has none, and changes from run to run."""
+    return listed(name, value) if isinstance(value, list | tuple | set | frozenset) else [value]
+
+
+def _expanded(items: Sequence[Any], word: str, names: Callable[[], Sequence[str]]) -> list[Any]:
+    """Items, with the names that a word such as "zoo" stands for in its place."""
+    return [name for x in items for name in (names() if isinstance(x, str) and x == word else [x])]
+
+
+def _model_name(x: Any) -> str:
+    if isinstance(x, Model):
+        return x.name
+    if x is None:
+        return "default"
+    if isinstance(x, str | os.PathLike):
+        path = file_path("models", x)
+        return path.name if path.exists() else str(x)
+    return load_model(x).name
