@@ -19,8 +19,8 @@ from .model.attention import attention_patterns as attention_patterns
 from .model.load import Model as Model
 from .model.load import load_model as load_model
 from .replication.zoo_experiment import run_zoo as run_zoo
+from .studies.depth_runner import run_depth as run_depth
 from .studies.depth_study import DepthStudy as DepthStudy
-from .studies.depth_study import run_depth as run_depth
 from .studies.runner import run_study as run_study
 from .studies.study import Study as Study
 from .tasks.task import Task as Task

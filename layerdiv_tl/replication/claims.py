@@ -40,11 +40,10 @@ NO_NULL = (
 )
 
 
-def study_claims(study: Study, unit: Unit, pairs: Mapping[str, str] | None, n_resamples: int, seed: int) -> pd.DataFrame:
+def study_claims(source: ClaimSource) -> pd.DataFrame:
     """The table that `Study.claims` gives without seeds."""
-    source = ClaimSource(study, unit, pairs, n_resamples, seed)
-    frame = claims_frame([*claim_tests(source), *depth_claim_tests(study.depth)])
-    frame.attrs |= {"n_resamples": n_resamples, "seed": seed, "component unit": unit}
+    frame = claims_frame([*claim_tests(source), *depth_claim_tests(source.study.depth)])
+    frame.attrs |= {"n_resamples": source.n_resamples, "seed": source.seed, "component unit": source.unit}
     return frame
 
 
@@ -97,9 +96,10 @@ class ClaimSource:
         """Each module's share of `term` and of the members, for every (model, task) where the term is above 0."""
         m = self.metrics
         rows = m[(m["table"] == "modules") & (m["loss"] == loss) & (m["term"] == term)]
-        wide = rows.pivot(index=["model", "task"], columns="module", values=["mean", "members"]).fillna(0.0)
-        wide = wide[wide["mean"].sum(axis=1) > 0]
-        shares, counts = (wide[name].div(wide[name].sum(axis=1), axis=0) for name in ("mean", "members"))
+        wide = [
+            rows.pivot(index=["model", "task"], columns="module", values=x).fillna(0.0) for x in ("mean", "members")
+        ]
+        shares, counts = (x.div(x.sum(axis=1), axis=0)[wide[0].sum(axis=1) > 0] for x in wide)
         return shares, counts
 
     def mean_test(self, number: int, variant: str, values: pd.Series, quantity: str) -> ClaimTest:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -174,10 +174,10 @@ def curve_correlations(
     rows = []
     for (m, model), task in product(enumerate(models), pairs):
         if m in pairs[task]:
-            r = dict.fromkeys(COEFFICIENTS, np.nan)
+            r = [np.nan, np.nan]
             if not fault_of(*pairs[task][m]):
-                r = {name: pearson(*standardized(pairs[task][m], name)) for name in COEFFICIENTS}
-            rows.append({"model": model, "task": task, **r})
+                r = [pearson(*standardized(pairs[task][m], name)) for name in COEFFICIENTS]
+            rows.append({"model": model, "task": task} | dict(zip(COEFFICIENTS, r, strict=True)))
     varying = [{m: standardized(p) for m, p in of_task.items() if not fault_of(*p)} for of_task in pairs.values()]
     lengths = frame.groupby("model", sort=False)["junction"].nunique().to_numpy()
     products = np.stack([products_between(of_task, len(models)) for of_task in varying], 2)
@@ -185,10 +185,10 @@ def curve_correlations(
     return pd.DataFrame(rows), p
 
 
-def _pairs_by_task(frame: pd.DataFrame, metric: str, sign: int) -> dict[str, dict[int, Pair]]:
+def _pairs_by_task(frame: pd.DataFrame, metric: str, sign: int) -> dict[Any, dict[int, Pair]]:
     """{task: {model number: (accuracy, sign × metric)}}, junctions in order."""
-    models = {model: m for m, model in enumerate(dict.fromkeys(frame["model"]))}
-    found: dict[str, dict[int, Pair]] = {task: {} for task in dict.fromkeys(frame["task"])}
+    models: dict[Any, int] = {model: m for m, model in enumerate(dict.fromkeys(frame["model"]))}
+    found: dict[Any, dict[int, Pair]] = {task: {} for task in dict.fromkeys(frame["task"])}
     for (model, task), curve in frame.groupby(["model", "task"], sort=False):
         curve = curve.sort_values("junction")
         found[task][models[model]] = curve["accuracy"].to_numpy(float), sign * curve[metric].to_numpy(float)

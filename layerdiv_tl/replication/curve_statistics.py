@@ -189,8 +189,9 @@ def cluster_permutations(
 
 
 def with_interval(
-    z: float, z_without: Mapping[int, float], confidence_level: float, **more: Any
+    z: float, z_without: Mapping[int, float], confidence_level: float, **columns: Any
 ) -> CorrelationEstimate:
+    """An estimate from Fisher's z, with the jackknife's interval over clusters of models."""
     low, high = over_models(z, np.array(list(z_without.values())), confidence_level)
     r, low, high = _bounded(np.tanh(z)), float(np.tanh(low)), float(np.tanh(high))
     return CorrelationEstimate(r, low, high, z=z, z_without=z_without, **columns)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from .._checks import shown
 from ..errors import InputError
 
@@ -96,7 +98,7 @@ def same_depth(models: pd.DataFrame, seeds: Mapping[str, Hashable], repeats: Map
         parameters, own = table["parameters"], table["parameters"][name]
         fits = ~table["reuses"] & (table["members"] == table["members"][name])
         fits &= (parameters > own) & (parameters <= repeats[name] * own)
-        fits &= [seeds.get(other) == seeds.get(name) for other in table.index]
+        fits &= np.array([seeds.get(other) == seeds.get(name) for other in table.index], dtype=bool)
         if fits.any():
             pairs[str(name)] = str(parameters[fits].idxmax())
     return pairs

@@ -184,7 +184,9 @@ def _language_config(config: Any) -> Mapping[str, Any]:
         try:
             config = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise InputError(f"{str(path)!r} cannot be read ({error}): give a model's folder, or its config.") from error
+            raise InputError(
+                f"{str(path)!r} cannot be read ({error}): give a model's folder, or its config."
+            ) from error
     elif hasattr(config, "to_dict"):
         config = config.to_dict()
     if not isinstance(config, Mapping):

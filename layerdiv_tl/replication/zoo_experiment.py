@@ -10,7 +10,7 @@ from typing import Any
 
 from .. import zoo
 from ..errors import InputError
-from ..studies.depth_study import run_depth
+from ..studies.depth_runner import run_depth
 from ..studies.runner import run_study
 from ..studies.study import Study
 

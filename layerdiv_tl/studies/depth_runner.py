@@ -15,7 +15,7 @@ from typing import Any, get_args
 
 from .. import depth
 from .._checks import choice, flag, listed, whole_number
-from ..depth.ablation import Cut, ablatable_components
+from ..depth.ablation import AblatedPart, ablatable_components
 from ..depth.pruning import SCORES
 from ..errors import InputError
 from ..model.fingerprint import Identity
@@ -44,7 +44,7 @@ def run_depth(
     data: Any = None,
     limit: int | None = 64,
     drop: int | None = None,
-    part: Cut = "layer",
+    part: AblatedPart = "layer",
     score: str = "loss",
     ask: Any = SAMPLE_QUESTIONS,
     questions: int = 32,
@@ -92,7 +92,7 @@ def run_depth(
     ready = [t if isinstance(t, Task) else task(t, data, limit=limit, seed=seed) for t in names]
     questions, seed = whole_number("questions", questions, 0), whole_number("seed", seed, 0)
     flag("multi_token", multi_token)
-    choice("part", part, get_args(Cut))
+    choice("part", part, get_args(AblatedPart))
     choice("score", score, SCORES)
     drop = None if drop is None else whole_number("drop", drop, 1)
     if texts is None:
@@ -132,7 +132,7 @@ class _Inputs:
     texts: list[str]
     tasks: list[Task]
     drop: int | None
-    part: Cut
+    part: AblatedPart
     score: str
     questions: Questions | None
     multi_token: bool
@@ -152,7 +152,7 @@ class _Job:
 
 def standard_jobs(model: Model, before: tuple[Model, Identity] | None, inputs: _Inputs) -> Iterator[_Job]:
     """The analyses of a model; the maps are from the model `before` it, if there is one."""
-    size: dict[str, Any] = {"batch_tokens": model.at_once(inputs.batch_tokens)}
+    size: dict[str, Any] = {"batch_tokens": model.checked_batch_tokens(inputs.batch_tokens)}
     seeded = {"seed": inputs.seed, **size}
     rows = [ids for ids in encode(model, inputs.texts, any_length=True) if len(ids) >= LEAST_TOKENS]
     if not rows:
@@ -171,18 +171,24 @@ def standard_jobs(model: Model, before: tuple[Model, Identity] | None, inputs: _
     count = len(ablatable_components(model, rows[0], inputs.part))
     budget = max(1, int(count / 5 + 0.5)) if inputs.drop is None else inputs.drop
     plan = {"drop": inputs.drop, "part": inputs.part, "score": inputs.score}
-    for t in inputs.tasks or [None]:
+    tasks: list[Task | None] = [*inputs.tasks] or [None]
+    for t in tasks:
         dataset, settings = on_texts, read | seeded
         if t is not None:
             labels = hashlib.sha256(t.labels.tobytes()).hexdigest()
             settings = {"prompts": t.prompt_hash, "options": list(t.options), "labels": labels, **seeded}
             dataset, settings["multi_token"] = t.name, inputs.multi_token
-        data = partial(_resolved, t, model, inputs.multi_token, texts)
-        yield _Job("agreement", dataset, settings, lambda data=data: depth.agreement(model, data(), **seeded))
+
+        def agreement(t: Task | None = t) -> Result:
+            return depth.agreement(model, _resolved(t, model, inputs.multi_token, texts), **seeded)
+
+        def drop_plan(t: Task | None = t) -> Result:
+            rows = _resolved(t, model, inputs.multi_token, texts)
+            return depth.drop_plan(model, rows, budget, inputs.score, inputs.part, **seeded)
+
+        yield _Job("agreement", dataset, settings, agreement)
         if inputs.drop is not None or count > 1:  # of one, none can go
-            kind = inputs.score, inputs.part
-            drop = lambda data=data, kind=kind: depth.drop_plan(model, data(), budget, *kind, **seeded)  # noqa: E731
-            yield _Job("drop_plan", dataset, settings | plan, drop)
+            yield _Job("drop_plan", dataset, settings | plan, drop_plan)
     if before is not None:
         shallow, identity = before
         settings = {"texts": _digest(inputs.texts), "from": asdict(identity), **seeded}

@@ -157,7 +157,7 @@ class DepthStudy(Result):
         for a in self.analyses:
             wide = a.result.frame().rename(columns=str)
             keys = [name for name in names if name in wide]
-            for quantity in [c for c in wide if c not in keys and not c.endswith(ends)]:
+            for quantity in [str(c) for c in wide if c not in keys and not str(c).endswith(ends)]:
                 part = wide[keys].assign(quantity=quantity, value=pd.to_numeric(wide[quantity], errors="coerce"))
                 for end in ("low", "high"):
                     part[end] = wide.get(f"{quantity}_{end}", float("nan"))

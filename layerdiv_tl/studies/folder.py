@@ -69,7 +69,9 @@ def claim_name(out: Path, model: Model, identity: Identity) -> None:
         try:
             write_first(folder / CARD, json.dumps(asdict(own), indent=1, sort_keys=True) + "\n")
         except OSError as error:
-            raise InputError(f"{str(folder)!r} cannot be written ({error.strerror}): give a folder of yours.") from error
+            raise InputError(
+                f"{str(folder)!r} cannot be written ({error.strerror}): give a folder of yours."
+            ) from error
         stored = read_json(folder / CARD)
     try:
         first = Card(**(stored or {}))

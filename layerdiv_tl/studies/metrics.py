@@ -49,7 +49,7 @@ def metrics_of(shards: Iterable[Shard]) -> pd.DataFrame:
                 for term, values in per_example.terms.items():
                     terms.setdefault(term, RunningMean()).add_examples(values)
             totals = running.setdefault((loss, "totals"), ({}, {}))[1]
-            totals.setdefault("zero_bias", RunningMean()).add_examples(d.terms.silences[:, None])
+            totals.setdefault("zero_bias", RunningMean()).add_examples(d.terms.zero_biases[:, None])
     if not running:
         raise InputError("there are no rows to measure.")
     blocks = [
@@ -71,13 +71,13 @@ def _decompositions(shard: Shard) -> Iterator[tuple[str, Decomposition]]:
     step = max(1, MAX_NUMBERS // shard.values[0].size)
     for start in range(0, len(shard.rows), step):
         part = shard.take(slice(start, start + step))
-        for loss in FORMS:
+        for loss in LOSSES:
             yield loss, decompose(cast(Any, part), part.labels, loss=loss)
 
 
 def _tables(d: Decomposition) -> list[Table]:
     if len(d.components) > MAX_MEMBERS_WITH_DEPTH or any(c.kind == "neuron" for c in d.components):
-        return ["totals", "components", "modules"] if isinstance(d, SquaredError) else ["totals", "modules"]
+        return ["totals", "components", "modules"] if d.loss_name == "squared" else ["totals", "modules"]
     return list(get_args(Table))
 
 

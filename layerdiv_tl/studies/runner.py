@@ -114,8 +114,9 @@ def run_study(
     if twice := [name for name in called if called.count(name) > 1]:
         raise InputError(f"two tasks are called {twice[0]!r}: give each once, under a name of its own.")
     # What somebody else would have to ask for to get the same cell; rows from Python's memory cannot be asked for.
-    asked = {name: value for name, value in read.items() if name != "train"} | {"chat": chat, "multi_token": multi_token}
-    asked |= {"batch_tokens": batch_tokens, "trust_remote_code": bool(options.get("trust_remote_code"))}
+    asked = {name: value for name, value in read.items() if name != "train"}
+    asked |= {"chat": chat, "multi_token": multi_token, "batch_tokens": batch_tokens}
+    asked["trust_remote_code"] = bool(options.get("trust_remote_code"))
     asked |= {name: None if rows is None else str(rows) for name, rows in (("data", data), ("train", train))}
     on_disk = all(rows is None or isinstance(rows, str | os.PathLike) for rows in (data, train))
     by_name = {t.name for x, t in zip(names, ready, strict=True) if on_disk and not isinstance(x, Task)}
@@ -154,7 +155,7 @@ class _Job:
         for name, x in grid.items():
             try:
                 model, identity = load_claimed(name, x, self.out, self.load)
-                batch_tokens = model.at_once(self.batch_tokens)
+                batch_tokens = model.checked_batch_tokens(self.batch_tokens)
             except Exception as error:
                 failures.append(f"{name}: {error_text(error)}")
                 continue

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from .. import _registry
 from .._checks import choice, file_path, flag, number, one_of, shown, some_of, text, whole_number
@@ -18,7 +18,7 @@ from ..ensemble.decomposition import NormAt
 from ..ensemble.reweight import Reweighting, reweight
 from ..ensemble.scaling import LogFit, log_fit
 from ..errors import InputError
-from ..replication.claims import study_claims
+from ..replication.claims import ClaimSource, study_claims
 from ..replication.correlation import correlations
 from ..replication.curve_statistics import z_scores
 from ..replication.layer_pairs import Seeds
@@ -241,9 +241,15 @@ class Study(Result):
 
         Training seeds of one shape that the zoo knows count as one model.
         """
-        terms = {"bias": "bias_centered", "diversity": "diversity_centered"}
-        more: dict[str, Any] = {"clusters": self.shapes(unit), "n_resamples": n_resamples, "seed": seed}
-        return tradeoff_signs(self.curves(unit), still=still, **terms, **more)
+        return tradeoff_signs(
+            self.curves(unit),
+            bias="bias_centered",
+            diversity="diversity_centered",
+            still=still,
+            clusters=self.shapes(unit),
+            n_resamples=n_resamples,
+            seed=seed,
+        )
 
     def shares(self, unit: Unit = "sublayer", form: Form = "squared") -> pd.DataFrame:
         """Each module's share of bias and diversity, raw and centered (Fig. 4); see `module_shares`.
@@ -333,7 +339,7 @@ class Study(Result):
         self._metrics(unit)
         if seeds is not None:
             return claims_over_seeds(self, unit, pairs, seeds)
-        return study_claims(self, unit, pairs, n_resamples, seed)
+        return study_claims(ClaimSource(self, unit, pairs, n_resamples, seed))
 
     def information(
         self,

@@ -98,9 +98,10 @@ def curves_table(rows: pd.DataFrame) -> pd.DataFrame:
     """`Study.curves` from the rows of a depth table, whole junctions only: a column for each of `CURVES`."""
     keys = ["model", "task", "component", "members"]
     columns = {pair: name for name, pair in CURVES.items()}
-    rows = rows.assign(curve=[columns.get(pair) for pair in zip(rows["loss"], rows["term"], strict=True)])
-    rows = rows[rows["curve"].notna()]
-    wide = rows.pivot(index=keys, columns="curve", values="mean").reindex(columns=list(CURVES)).rename_axis(columns=None)
+    rows = rows.assign(curve=[columns.get(pair, "") for pair in zip(rows["loss"], rows["term"], strict=True)])
+    rows = rows[rows["curve"] != ""]
+    wide = rows.pivot(index=keys, columns="curve", values="mean")
+    wide = wide.reindex(columns=list(CURVES)).rename_axis(columns=None)
     frame = rows[keys].drop_duplicates().merge(wide.reset_index(), on=keys, how="left", sort=False)
     frame.insert(3, "junction", frame.groupby(["model", "task"], sort=False).cumcount())
     return frame

@@ -90,7 +90,7 @@ def layer_sharing_findings(pairs: pd.DataFrame) -> Iterator[str]:
         rows = some[some["matched_on"] == matched].to_dict("records")
         if not rows:
             continue
-        points = np.mean([row["accuracy"] - row["accuracy_plain"] for row in rows])
+        points = np.mean([row["accuracy"] - row["accuracy_baseline"] for row in rows])
         after = f", {_ratio(rows, 'diversity_logit_centered')} after the size correction" * (matched == PARAMETERS)
         many = "as many parameters" if matched == PARAMETERS else "as many layers, each used once"
         who, whose = "Models that reuse layers have", f"models with {many}"

@@ -14,9 +14,8 @@ from ..ensemble.decomposition import decompose
 from ..ensemble.intervals import LEAST
 from ..errors import InputError
 from ..replication.claim_tests import LEAST_SEEDS
-from ..studies.depth_study import DepthStudy
-from ..studies.information import SETTINGS, kept
-from ..studies.study import Study
+from ..studies.information import SETTINGS, stored_information
+from ..studies.study import AVERAGE, QUANTITIES, Study
 from ..tasks.task import task_specs
 from ..zoo import registry as trained
 from . import tables
@@ -183,7 +182,7 @@ def _information(page: Page, study: Study) -> None:
     """Information-theoretic diversity, where it was computed."""
     import pandas as pd
 
-    frame = kept(study)
+    frame = stored_information(study)
     if frame is None:
         return
     page.heading("Information")

@@ -84,7 +84,7 @@ def layer_sharing_table(frame: pd.DataFrame) -> pd.DataFrame:
         {
             "reuses layers": f"{row['model']}\nagainst {row['baseline']}",
             "matched on": f"{row['matched_on']}\n{row['members']} members against {row['members_baseline']}",
-            "accuracy, %": f"{row['accuracy']:.1f}\nagainst {row['accuracy_plain']:.1f}",
+            "accuracy, %": f"{row['accuracy']:.1f}\nagainst {row['accuracy_baseline']:.1f}",
             **{heading: estimate(row, f"{name}_ratio") for name, heading in _HEADINGS["ratios"].items()},
             "interval over": f"{row['n']} {row['interval_over'].removesuffix('s') + 's' * (row['n'] != 1)}",
         }

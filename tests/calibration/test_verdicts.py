@@ -18,10 +18,10 @@ from layerdiv_tl.depth.agreement import Agreement
 from layerdiv_tl.depth.layer_maps import LayerMaps
 from layerdiv_tl.ensemble.regression import slope
 from layerdiv_tl.ensemble.scaling import _robust_error, log_fit
-from layerdiv_tl.replication.claim_tests import Reading, averaged, mean_of, student
-from layerdiv_tl.replication.claims import _trades
-from layerdiv_tl.replication.correlation import _along_depth, _Curves, _permuted, _products, student_p
-from layerdiv_tl.replication.depth_claims import _ratio, _without_each
+from layerdiv_tl.replication.claim_tests import ClaimTest, hall_mean, mean_over_models, student_mean
+from layerdiv_tl.replication.claims import _bias_and_diversity_trade_off
+from layerdiv_tl.replication.curve_statistics import Curves, permuted_p, products_between, student_p
+from layerdiv_tl.replication.depth_claims import half_ratio, means_without_each
 
 pytestmark = pytest.mark.full
 
@@ -84,7 +84,7 @@ UNRELATED = {
 }
 
 
-def held(curves, tasks=2):
+def claim_source(curves, tasks=2):
     """What claims 1, 2 and 5 ask of a study: its curves."""
     parts = [
         pd.DataFrame(
@@ -94,7 +94,7 @@ def held(curves, tasks=2):
         for t in range(tasks)
     ]
     frame = pd.concat(parts, ignore_index=True)
-    return SimpleNamespace(curves=lambda: frame, shapes={}, clustered=False, n_resamples=199, seed=0)
+    return SimpleNamespace(curves=frame, shapes={}, clustered=False, n_resamples=199, seed=0)
 
 
 def standard(x):
@@ -103,13 +103,13 @@ def standard(x):
 
 
 def claim_1(made, models, rng, tasks=2):
-    """The reading of claim 1 as `curve_correlations` and `mean_of` make it, without their frames."""
+    """The reading of claim 1 as `curve_correlations` and `mean_over_models` make it, without their frames."""
     pairs = [tuple(map(standard, made(rng, tasks))) for _ in range(models)]
-    of_tasks = [_products({m: (a[t], b[t]) for m, (a, b) in enumerate(pairs)}, models) for t in range(tasks)]
-    p = _permuted(np.stack(of_tasks, 2), np.full(models, JUNCTIONS), np.arange(models), 199, 0)
+    of_tasks = [products_between({m: (a[t], b[t]) for m, (a, b) in enumerate(pairs)}, models) for t in range(tasks)]
+    p = permuted_p(np.stack(of_tasks, 2), np.full(models, JUNCTIONS), np.arange(models), 199, 0)
     r = np.array([(a * b).mean(1) for a, b in pairs])
-    e = averaged(np.arctanh(np.clip(r, -1 + 1e-12, 1 - 1e-12)).mean(1), "models", p)
-    return Reading(1, "", "", e, 0.0, 1, "", "", tested=True)
+    e = hall_mean(np.arctanh(np.clip(r, -1 + 1e-12, 1 - 1e-12)).mean(1), "models", p)
+    return ClaimTest(1, "", e, "")
 
 
 @pytest.mark.parametrize("models", [8, 12])
@@ -146,7 +146,7 @@ def test_claim_2_would_be_decided_by_counting_alone(rows):
             level = 0.25 + 0.5 * rising(rng)
             accuracy = rng.binomial(rows, level) / rows
             less.append(spearmanr(accuracy, level).statistic - pearsonr(accuracy, level).statistic)
-        parted.append(averaged(np.array(less), "models").high < 0)
+        parted.append(hall_mean(np.array(less), "models").high < 0)
     print(f"claim 2, {rows} rows: {np.mean(parted):.3f}")
     assert np.mean(parted) > 0.5
 
@@ -171,8 +171,8 @@ def test_claim_5_is_rarely_decided_where_steps_are_unrelated(late_moves):
     rng = np.random.default_rng(4)
     decided = []
     for _ in range(100):
-        made = held([stretches(rng, 2, late_moves) for _ in range(8)])
-        decided.append(next(iter(_trades(made))).verdict in ("confirmed", "refuted"))
+        made = claim_source([stretches(rng, 2, late_moves) for _ in range(8)])
+        decided.append(next(iter(_bias_and_diversity_trade_off(made))).verdict in ("confirmed", "refuted"))
     print(f"claim 5, late {late_moves}: {np.mean(decided):.3f}")
     assert np.mean(decided) <= 0.1
 
@@ -194,11 +194,11 @@ def test_the_papers_test_calls_walks_significant():
 def test_intervals_of_correlations_over_models(name, models):
     """Nominal 5 % of intervals exclude a true 0; percentiles over six models did in 11-17 %. Measured 1-5 %."""
     rng = np.random.default_rng(6)
-    out = {(reading, ranks): [] for reading in ("pooled", "per_model") for ranks in (False, True)}
+    out = {(reading, kind): [] for reading in ("pooled", "per_model") for kind in ("pearson", "spearman")}
     for _ in range(100):
         curves = {m: tuple(x[0] for x in UNRELATED[name](rng, 1)) for m in range(models)}
-        for (reading, ranks), found in out.items():
-            e = _along_depth(reading, _Curves(curves, np.arange(models), ranks), 1, [0], 0.95, "")
+        for (reading, kind), found in out.items():
+            e = Curves(curves, np.arange(models), kind, reading).estimate(1, [0], 0.95)
             found.append(not e.low <= 0 <= e.high)
     rates = {key: float(np.mean(found)) for key, found in out.items()}
     print(f"intervals, {name}, {models}: {rates}")
@@ -222,7 +222,7 @@ def test_means_over_models_or_tasks(name, count):
     """Claims 3, 4, 6, 8, 9, 10 over models or tasks: nominal 5 % of intervals miss the mean. Measured 0-5 %."""
     made, truth = KNOWN[name]
     rng = np.random.default_rng(7)
-    found = [averaged(made(rng, count), "models") for _ in range(1000)]
+    found = [hall_mean(made(rng, count), "models") for _ in range(1000)]
     missed = np.mean([not e.low <= truth <= e.high for e in found])
     print(f"means, {name}, {count}: {missed:.3f}")
     assert missed <= 0.065
@@ -236,7 +236,7 @@ def test_a_mean_over_models_whose_tasks_share_the_models_level():
     )
     missed = 0
     for _ in range(TIMES):
-        e = mean_of(pd.Series((rng.normal(size=(8, 1)) + 0.2 * rng.normal(size=(8, 8))).ravel(), index))
+        e = mean_over_models(pd.Series((rng.normal(size=(8, 1)) + 0.2 * rng.normal(size=(8, 8))).ravel(), index))
         assert e.interval_over == "models"
         missed += not e.low <= 0 <= e.high
     print(f"tasks share: {missed / TIMES:.3f}")
@@ -246,7 +246,7 @@ def test_a_mean_over_models_whose_tasks_share_the_models_level():
 def test_means_over_three_seeds():
     """Student's over three seeds, each a mean over 12 skewed cells: nominal 5 %, measured 4.9 %."""
     rng = np.random.default_rng(9)
-    found = [student(rng.exponential(size=(3, 12)).mean(1), "seeds") for _ in range(2000)]
+    found = [student_mean(rng.exponential(size=(3, 12)).mean(1)) for _ in range(2000)]
     missed = np.mean([not e.low <= 1 <= e.high for e in found])
     print(f"seeds: {missed:.3f}")
     assert 0.03 < missed < 0.065
@@ -286,7 +286,7 @@ def test_ratios_over_texts(texts, sd):
     text = np.arange(texts).repeat(3)
     for _ in range(400):
         values = np.exp(sd * (rng.normal(size=(texts, 1)) + rng.normal(size=(texts, 6))))[text]
-        _, low, high, count = _ratio(_without_each(values, text), np.arange(6) >= 3)
+        _, low, high, count = half_ratio(means_without_each(values, text), np.arange(6) >= 3)
         assert count == texts
         decided.append(not low <= 1 <= high)
     print(f"claims 9-10, {texts} texts, sd {sd}: {np.mean(decided):.3f}")
@@ -297,7 +297,7 @@ def test_ratios_of_few_texts_have_no_interval():
     """Seven texts decide nothing; from two the percentile bootstrap decided in 53 %, from three in 23 %."""
     rng = np.random.default_rng(12)
     for texts in range(1, 8):
-        _, low, high, _ = _ratio(_without_each(rng.random((texts, 6)), np.arange(texts)), np.arange(6) >= 3)
+        _, low, high, _ = half_ratio(means_without_each(rng.random((texts, 6)), np.arange(texts)), np.arange(6) >= 3)
         assert np.isnan([low, high]).all()
 
 

@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 
 import layerdiv_tl as ld
-from layerdiv_tl.studies.study import CURVES, Study
+from layerdiv_tl.studies.study import Study
+from layerdiv_tl.studies.tables import CURVES
 
 # What every finished cell has among its totals.
 DULL = {("squared", "accuracy"): 0.5, ("paper", "loss"): 0.2, ("paper", "bias"): 0.25, ("paper", "zero_bias"): 0.25}

@@ -2,6 +2,7 @@
 
 import json
 
+import pandas as pd
 import pytest
 import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
@@ -9,13 +10,12 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 import layerdiv_tl as ld
 from layerdiv_tl.errors import InputError
 from layerdiv_tl.model.mobilellm import MODEL_TYPE
-from layerdiv_tl.replication import paper_models as room
 from layerdiv_tl.replication.paper_models import (
     DEPTH,
     DIVERSITY,
     catalog,
-    catalog_frame,
     component_count,
+    families,
     task_records,
 )
 from layerdiv_tl.tasks.task import task_specs
@@ -102,8 +102,8 @@ def test_counts_are_those_of_the_model_taken_apart(family, tmp_path):
     """From the config object and from config.json, at both units; other families are refused, never miscounted."""
     model = FAMILIES[family]()
     config = getattr(model, "config", None)
-    if getattr(config, "model_type", None) not in room._FAMILIES:
-        with pytest.raises(InputError, match=r"load the model and count|is no config"):
+    if getattr(config, "model_type", None) not in families():
+        with pytest.raises(InputError, match=r"load the model and count|is not a config"):
             component_count(config)
         return
     config.save_pretrained(tmp_path)
@@ -115,7 +115,7 @@ def test_counts_are_those_of_the_model_taken_apart(family, tmp_path):
 
 def test_families_of_the_papers_are_counted():
     counted = {FAMILIES[name]().config.model_type for name in ("llama", "phi3", "mistral", "qwen2", "qwen3")}
-    assert counted | {"mobilellm"} == {entry.config["model_type"] for entry in catalog()} <= set(room._FAMILIES)
+    assert counted | {"mobilellm"} == {entry.config["model_type"] for entry in catalog()} <= set(families())
 
 
 @pytest.mark.parametrize("unit", ["sublayer", "head"])
@@ -144,7 +144,7 @@ def test_a_config_inside_another_is_found():
         ({"model_type": "llama", "num_hidden_layers": "2"}, "sublayer", "num_hidden_layers"),
         ({"model_type": "llama", "num_hidden_layers": 2}, "head", "num_attention_heads"),
         ({"model_type": "llama", "num_hidden_layers": 2}, "neuron", "'neuron' cannot be counted"),
-        (None, "sublayer", "None is no config"),
+        (None, "sublayer", "None is not a config"),
     ],
 )
 def test_what_cannot_be_counted_is_said(config, unit, says):
@@ -157,15 +157,15 @@ def test_folders_without_a_config(tmp_path):
         component_count(tmp_path)
     for text in (b"{", b"\xff\xfe"):
         (tmp_path / "config.json").write_bytes(text)
-        with pytest.raises(InputError, match="is not JSON"):
+        with pytest.raises(InputError, match="cannot be read"):
             component_count(tmp_path)
     (tmp_path / "config.json").write_text("[1]")
-    with pytest.raises(InputError, match="is no config"):
+    with pytest.raises(InputError, match="is not a config"):
         component_count(tmp_path)
 
 
 def test_frames_and_records():
-    frame = catalog_frame()
+    frame = pd.DataFrame([entry.record() for entry in catalog()])
     assert frame.name.tolist() == [entry.name for entry in catalog()]
     assert frame.name.is_unique
     assert frame.components.dtype == frame.parameters.dtype == "int64"

@@ -454,9 +454,7 @@ def test_a_word_is_several_tasks_and_nonsense_is_refused_before_anything_runs(tm
         ld.run_depth("zoo/d1", "zoo", drop=0)
     with pytest.raises(ld.InputError, match="questions=-1 must be a whole number of at least 0"):
         ld.run_depth("zoo/d1", "zoo", questions=-1)
-    monkeypatch.setattr(
-        "layerdiv_tl.studies.depth_study.load_model", lambda *given, **options: pytest.fail("it was loaded")
-    )
+    monkeypatch.setattr("layerdiv_tl.studies.grid.load_model", lambda *given, **options: pytest.fail("it was loaded"))
     with pytest.raises(ld.InputError, match="there are no questions 'nonsense'"):
         ld.run_depth("zoo/d1", "zoo", ask="nonsense")
     monkeypatch.undo()

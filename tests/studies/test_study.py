@@ -19,7 +19,7 @@ import layerdiv_tl as ld
 from layerdiv_tl.ensemble.losses import LOSSES
 from layerdiv_tl.studies import runner as running
 from layerdiv_tl.studies import shards
-from layerdiv_tl.studies.arguments import tasks_of
+from layerdiv_tl.studies.grid import tasks_of
 from layerdiv_tl.studies.runner import run_study
 from layerdiv_tl.tasks.paper import EIGHT_TASKS
 from tests.conftest import llama

@@ -285,7 +285,7 @@ def test_training_again_goes_the_same_way(tmp_path):
 
 def test_one_word_is_all_of_the_zoo():
     """`zoo` names every model that is shipped, and every task that they were trained on."""
-    from layerdiv_tl.studies.runner import models_of, tasks_of
+    from layerdiv_tl.studies.grid import models_of, tasks_of
 
     assert list(models_of(["default", "zoo"])) == ["default", *ld.zoo.NAMES]
     assert tasks_of(["zoo", "rte", "zoo"]) == [*TASKS, "rte"]
