@@ -82,7 +82,7 @@ def run_run(options: argparse.Namespace) -> int:
 
 def run_depth(options: argparse.Namespace) -> int:
     """The standard depth analyses."""
-    from ..studies import depth_study
+    from ..studies import depth_runner
     from ..views.findings import depth_findings
     from ..views.frames import write_depth_frames
 
@@ -92,7 +92,7 @@ def run_depth(options: argparse.Namespace) -> int:
         if not texts:
             raise InputError(f"--text {options.text} is empty: give a file with texts.")
     names = ("data", "limit", "drop", "part", "score", "ask", "questions", "multi_token", "seed", "batch_tokens")
-    study = depth_study.run_depth(
+    study = depth_runner.run_depth(
         options.model or "default",
         options.task,
         texts,

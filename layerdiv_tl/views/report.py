@@ -14,8 +14,9 @@ from ..ensemble.decomposition import decompose
 from ..ensemble.intervals import LEAST
 from ..errors import InputError
 from ..replication.claim_tests import LEAST_SEEDS
+from ..studies.depth_study import DepthStudy
 from ..studies.information import SETTINGS, stored_information
-from ..studies.study import AVERAGE, QUANTITIES, Study
+from ..studies.study import Study
 from ..tasks.task import task_specs
 from ..zoo import registry as trained
 from . import tables

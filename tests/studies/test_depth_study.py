@@ -108,7 +108,7 @@ def test_the_tidy_frame_holds_every_analysis(study):
     frame = study.frame()
     assert set(frame["analysis"]) == {a.name for a in study.analyses}
     sizes = study.of(ResidualNorms)[0][1].frame().set_index("component")
-    at = frame.query("model == 'one' and analysis == 'sizes' and component == 'L1.mlp' and quantity == 'relative_norm'")
+    at = frame.query("model == 'one' and analysis == 'residual_norms' and component == 'L1.mlp' and quantity == 'relative_norm'")
     assert at[["value", "low", "high"]].values[0].tolist() == pytest.approx(
         sizes.loc["L1.mlp", ["relative_norm", "relative_norm_low", "relative_norm_high"]].tolist(), nan_ok=True
     )
@@ -171,7 +171,7 @@ def test_claim_9_over_models_is_of_logarithms():
     results = [sizes_of([1, 1, r, r], seed=i) for i, r in enumerate((0.4, 0.5, 0.7, 0.3, 0.6, 0.5, 0.4, 0.6))]
     analyses = [a for i, r in enumerate(results) for a in made(r, model=f"m{i}")]
     row = claim(analyses, 9).loc["mean of layers"]
-    logs = np.log([r.relative[:, 2:].mean() / r.relative[:, :2].mean() for r in results])
+    logs = np.log([r.relative_norm[:, 2:].mean() / r.relative_norm[:, :2].mean() for r in results])
     low, high = jackknife(logs.mean(), leave_one_out(logs))
     assert (row["interval_over"], row["n"]) == ("models", 8)
     assert row[["estimate", "low", "high"]].tolist() == pytest.approx(np.exp([logs.mean(), low, high]))
@@ -250,7 +250,7 @@ def test_claims_take_what_was_finished_last():
     """Of two runs on other texts the later one, whatever the texts are called."""
     (late,) = made(sizes_of([1, 1, 0.5, 0.5]))
     (early,) = made(sizes_of([0.5, 0.5, 1, 1]))
-    early = replace(early, on="z", about=early.about | {"finished": "1999-01-01"})
+    early = replace(early, dataset="z", about=early.about | {"finished": "1999-01-01"})
     for order in ((late, early), (early, late)):
         assert claim(order, 9).loc["mean of layers", "verdict"] == "confirmed"
 

@@ -98,7 +98,7 @@ def test_no_task_or_model_hides_another(words, monkeypatch):
     with pytest.raises(ld.InputError, match="two tasks are called 'words'"):
         run_study({"m": model}, [rows(8), rows(9, seed=1)])
     assert tasks_of(["rte", "all", "rte"]) == ["rte", *(name for name in EIGHT_TASKS if name != "rte")]
-    monkeypatch.setattr(running, "load_model", lambda x, **options: model)
+    monkeypatch.setattr("layerdiv_tl.studies.grid.load_model", lambda x, **options: model)
     assert run_study({"mine": "default"}, rows(8)).metrics["model"].unique().tolist() == ["mine"]
     assert run_study("default", rows(8)).metrics["model"].unique().tolist() == [model.name]
 
