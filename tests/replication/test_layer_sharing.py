@@ -11,7 +11,7 @@ from scipy import stats
 
 import layerdiv_tl as ld
 from layerdiv_tl.studies.study import Study
-from layerdiv_tl.views.findings import layer_sharing_findings
+from layerdiv_tl.views.findings import layer_sharing_findings, study_findings
 from layerdiv_tl.views.page import Page
 from layerdiv_tl.views.report import _layer_sharing, study_page
 from layerdiv_tl.views.tables import layer_sharing_table
@@ -195,7 +195,7 @@ def test_tasks_that_one_model_lacks_are_left_out():
         made({"d4": D4, "d8": D8}).layer_sharing()
     for pairs, message in (
         ({"shared": "d9"}, "pairs names 'd9'"),
-        ({"d4": "d4"}, "against itself"),
+        ({"d4": "d4"}, "with itself"),
         (["d4"], "must be"),
     ):
         with pytest.raises(ld.InputError, match=message):
@@ -248,8 +248,8 @@ def test_the_report_shows_pairs(real):
         )
         ends = text["|L|² × diversity, raw"].partition("\n")[2]
         assert bool(ends) == np.isfinite(row["diversity_logit_ratio_low"])
-    said = list(reuse_findings(frame))
-    assert [sentence in list(findings(real)) for sentence in said] == [True, True]
+    said = list(layer_sharing_findings(frame))
+    assert [sentence in list(study_findings(real)) for sentence in said] == [True, True]
     points = frame.set_index("matched_on").eval("accuracy - accuracy_baseline")["same depth"]
     assert said[1].endswith(f"{abs(points):.1f} points {'less' if points < 0 else 'more'} accuracy.")
     page = study_page(real).html()

@@ -75,8 +75,8 @@ def test_what_is_finished_is_not_computed_again(study, models, place, monkeypatc
     again = ld.run_depth(models, texts=TEXTS, out=place, questions=2, drop=1)
     assert runs == []
     pd.testing.assert_frame_equal(again.frame(), study.frame())
-    next(place.glob("depth/one/lens-*.json")).unlink()
-    next(place.glob("depth/one/sizes-*.safetensors")).unlink()
+    next(place.glob("depth/one/logit_lens-*.json")).unlink()
+    next(place.glob("depth/one/residual_norms-*.safetensors")).unlink()
     again = ld.run_depth(models, texts=TEXTS, out=place, questions=2, drop=1)
     assert runs == ["residual_norms", "logit_lens"]
     pd.testing.assert_frame_equal(again.frame(), study.frame())
@@ -90,7 +90,7 @@ def test_loading_and_saving_give_the_same(study, tmp_path):
     again = DepthStudy.load(tmp_path / "copy")
     pd.testing.assert_frame_equal(again.frame(), study.frame())
     pd.testing.assert_frame_equal(again.claims(), study.claims())
-    broken = next((tmp_path / "copy").glob("depth/one/lens-*.safetensors"))
+    broken = next((tmp_path / "copy").glob("depth/one/logit_lens-*.safetensors"))
     broken.write_bytes(b"nothing")
     assert len(DepthStudy.load(tmp_path / "copy").failures) == 1
 
@@ -108,7 +108,9 @@ def test_the_tidy_frame_holds_every_analysis(study):
     frame = study.frame()
     assert set(frame["analysis"]) == {a.name for a in study.analyses}
     sizes = study.of(ResidualNorms)[0][1].frame().set_index("component")
-    at = frame.query("model == 'one' and analysis == 'residual_norms' and component == 'L1.mlp' and quantity == 'relative_norm'")
+    at = frame.query(
+        "model == 'one' and analysis == 'residual_norms' and component == 'L1.mlp' and quantity == 'relative_norm'"
+    )
     assert at[["value", "low", "high"]].values[0].tolist() == pytest.approx(
         sizes.loc["L1.mlp", ["relative_norm", "relative_norm_low", "relative_norm_high"]].tolist(), nan_ok=True
     )

@@ -397,7 +397,10 @@ def test_folders_of_earlier_versions_are_said_and_not_mixed(model, tmp_path):
     ld.run_depth({"m": model}, texts=TEXTS, out=tmp_path, questions=0)
     old = tmp_path / "old" / "words" / "sublayer-0"
     shutil.copytree(study.cells[0]["folder"], old)
-    for file, version in ((old / "meta.json", "study/2"), (next(tmp_path.glob("depth/m/lens-*.json")), "depth/1")):
+    for file, version in (
+        (old / "meta.json", "study/2"),
+        (next(tmp_path.glob("depth/m/logit_lens-*.json")), "depth/1"),
+    ):
         about = json.loads(file.read_text()) | {"format": f"layerdiv_tl.{version}"}
         about["settings"].pop("tokenizer")
         file.write_text(json.dumps(about))
