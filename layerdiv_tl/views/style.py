@@ -47,7 +47,7 @@ DARK = Theme(
     diverging=((0.0, "#9fd3f2"), (0.25, "#2f7fb3"), (0.5, "#1b1f27"), (0.75, "#c05a12"), (1.0, "#ffc08f")),
 )
 
-# Okabe and Ito's colors: told apart with every common color vision, in print too. One for each module.
+# Okabe and Ito's colors: distinct for every common color vision, in print too. One for each module.
 MODULE = {
     "embedding": "#009e73",
     "attention": "#0072b2",
@@ -100,7 +100,7 @@ CLEAR = "rgba(0,0,0,0)"
 GOOD, BAD = "#009e73", "#d55e00"
 # What carries no meaning of its own (whiskers, guides): seen on light and on dark ground.
 NEUTRAL = "#8a8f98"
-# For what is told apart but is no module (tasks, models, terms): the same family of colors.
+# For distinct things that are not modules (tasks, models, terms): the same family of colors.
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a6d00", "#7a5cc7")
 
 

@@ -32,7 +32,7 @@ def reweighting_bars(reweighting: Reweighting, title: str | None = None) -> go.F
     before, after = (cast(Any, rows.loc[name]) for name in ("model", "reweighted"))
     arrange(
         figure,
-        title or "Weights of components (1: the model itself, 0: silenced)",
+        title or "Weights of components (1: the model itself, 0: zero-ablated)",
         f"{int(after.rows)} rows not learned from: accuracy {_with(before, 'accuracy')} → {_with(after, 'accuracy')}, "
         f"gain {_with(after, 'accuracy_gain')}; cross-entropy {_with(before, 'cross_entropy')} → "
         f"{_with(after, 'cross_entropy')} nats, saved {_with(after, 'cross_entropy_gain')}. "
