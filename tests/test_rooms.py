@@ -35,7 +35,7 @@ MODULES = {
 
 def _room(module: str) -> str:
     """The room of a module; the package itself has none and stands at the top."""
-    return (module.split(".") + [""])[1]
+    return [*module.split("."), ""][1]
 
 
 def _is_for_types(node: ast.AST) -> bool:
