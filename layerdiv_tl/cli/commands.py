@@ -156,22 +156,22 @@ def run_profile(options: argparse.Namespace) -> int:
     _made_folder(options.out, out.parent, "a file")
 
     from ..model.load import load_model
-    from ..views.explorer import explore
-    from ..views.profile_numbers import profile_at, profile_record
+    from ..views.profile_numbers import profile_and_explorer, profile_record
 
     printing.print_progress(f"Loading {'the default model' if options.model == 'default' else options.model} …")
     source = None if options.model == "default" else options.model
     model = load_model(source, dtype=options.dtype, trust_remote_code=options.trust_remote_code)
     printing.print_progress(f"Decomposing {model.name} on the text …")
-    explorer = explore(model, text)
-    numbers = profile_record(profile_at(explorer, options.unit))
+    found, explorer = profile_and_explorer(model, text, options.unit)
+    numbers, shown = profile_record(found), len(explorer.texts[0].sublayers.tokens)
     printing.print_progress("Looking up what components promote, writing the page …")
     page = explorer.save(out)
     if options.json:
         printing.print_json({"model": model.provenance, **numbers, "page": str(page)})
     else:
         printing.print_profile(model.name, numbers)
-        print(f"\nOpen {page} in a browser.")
+        part = f"; it shows the first {shown} of {len(found.tokens)} tokens" if shown < len(found.tokens) else ""
+        print(f"\nOpen {page} in a browser{part}.")
     return 0
 
 

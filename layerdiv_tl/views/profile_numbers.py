@@ -11,16 +11,22 @@ from ..attribution.profile import profile
 from ..attribution.profile_results import SquaredProfile
 from ..components import Unit
 from ..errors import InputError
-from .explorer import Explorer
+from ..model.load import Model
+from ..model.tokenization import encode
+from .explorer import Explorer, explore
+from .explorer.data import LONGEST
 
 
-def profile_at(explorer: Explorer, unit: Unit) -> SquaredProfile:
-    """The profile of an explorer's first text at a unit; measured only where the explorer does not have it."""
-    text = explorer.texts[0]
-    known = {"sublayer": text.sublayers, "head": text.heads}.get(unit)
-    measured = known or profile(explorer.model, text.sublayers.token_ids.tolist(), unit)
+def profile_and_explorer(model: Model, text: str | list[int], unit: Unit) -> tuple[SquaredProfile, Explorer]:
+    """The profile of a whole text at a unit, and an explorer of as much of its beginning as a page shows."""
+    (ids,) = encode(model, text, any_length=True)
+    explorer = explore(model, ids[: min(LONGEST, model.context or LONGEST)])
+    shown = explorer.texts[0]
+    whole = len(shown.sublayers.tokens) == len(ids)
+    known = {"sublayer": shown.sublayers, "head": shown.heads}.get(unit) if whole else None
+    measured = known or profile(model, ids, unit)
     assert isinstance(measured, SquaredProfile)
-    return measured
+    return measured, explorer
 
 
 def profile_summary(profile: SquaredProfile) -> dict[str, float]:

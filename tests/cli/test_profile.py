@@ -11,7 +11,7 @@ import pytest
 import layerdiv_tl as ld
 from layerdiv_tl.cli import main
 from layerdiv_tl.cli.commands import _text
-from layerdiv_tl.views.profile_numbers import hardest_tokens, profile_summary
+from layerdiv_tl.views.profile_numbers import hardest_tokens, profile_and_explorer, profile_summary
 from tests.conftest import llama
 from tests.oracles.browser import save_hostile_model
 
@@ -62,6 +62,15 @@ def test_the_hardest_tokens_are_the_frame_s(profile):
         labels = here.component.to_numpy()
         assert [label for label, _ in row["raised"]] == [labels[i] for i in order[:3] if beyond[i] > 0]
         assert [label for label, _ in row["lowered"]] == [labels[i] for i in order[::-1][:3] if beyond[i] < 0]
+
+
+@pytest.mark.parametrize(("count", "unit"), [(12, "sublayer"), (12, "neuron"), (100, "sublayer"), (100, "head")])
+def test_a_long_text_has_all_its_numbers(model, count, unit):
+    """The page shows no more than the model's context; the numbers are those of the whole text."""
+    ids = [1 + i % 60 for i in range(count)]
+    found, explorer = profile_and_explorer(model, ids, unit)
+    np.testing.assert_array_equal(found.net, ld.profile(model, ids, unit).net)
+    assert explorer.texts[0].sublayers.token_ids.tolist() == ids[: model.context]
 
 
 def test_the_command_writes_the_page(folder, tmp_path, capsys):
