@@ -37,8 +37,8 @@ TERMS = ("bias", "diversity", "net")
 class Decomposition(EnsembleTerms, Result):
     """`loss = bias − diversity` of one ensemble, as numbers and as tables; made by `decompose`.
 
-    Its fields and numbers are those of `EnsembleTerms`. Not every loss has all numbers and tables: asked for another,
-    it raises InputError with the losses that have it.
+    Its fields and numbers are those of `EnsembleTerms`. Not every loss offers every number or table: asking for a missing one
+    raises InputError, which names the losses that have it.
     """
 
     def frame(self) -> pd.DataFrame:
@@ -54,7 +54,7 @@ class Decomposition(EnsembleTerms, Result):
         return self._finish(pd.DataFrame(rows))
 
     def by_component(self) -> pd.DataFrame:
-        """One row per member: bias, diversity, net and what else its loss has, undivided by |L|.
+        """One row per member: bias, diversity, net and what else its loss has, not divided by |L|.
 
         `bias_share` and `diversity_share` are a member's part of the ensemble's sum; `accuracy` is the
         member's own; `_low` and `_high` are 95 % intervals over examples, NaN for fewer than 8.
@@ -244,7 +244,7 @@ def decompose(
         probabilities over the options for the other losses. Give exactly one of the two.
     loss
         "squared": Theorem 1 in logits; "cross_entropy": in nats; "brier": between probabilities; "paper":
-        Eq. 14 as the paper's numbers were made, which mixes units. The formulas are in `ensemble.losses`.
+        Eq. 14, as the paper computed its numbers, which mixes units. The formulas are in `ensemble.losses`.
     tau
         What logits are multiplied by before a softmax, for "cross_entropy" (default |L|: the model's own
         distribution) and "brier" (default 1: the paper's scale).

@@ -1,12 +1,12 @@
-"""Bias and diversity of an ensemble, for each loss: one strategy class a loss, pure functions of arrays.
+"""Bias and diversity of an ensemble, for each loss: one class per loss, whose methods are pure functions of arrays.
 
-    u : [example, member, option]   the members' predictions in logits; ū is their mean over members
+    u : [example, member, option]   the members' predictions in logits; ū is their mean over the |L| members
     t : [example, option]           the target: logits for the squared error, else probabilities
 
 | loss=           | class          | equation of arXiv 2505.24009         | in        |
 |-----------------|----------------|--------------------------------------|-----------|
 | "squared"       | `SquaredError` | Theorem 1, Eq. 7-10                  | logits²   |
-| "paper"         | `PaperForm`    | Eq. 14, with which its tables are made | mixed   |
+| "paper"         | `PaperForm`    | Eq. 14, the form of the paper's tables | probability² and logits² |
 | "cross_entropy" | `CrossEntropy` | not in the paper (MATHS 3)           | nats      |
 | "brier"         | `Brier`        | Eq. 14 made exact (MATHS 4)          | probability² |
 
@@ -199,12 +199,13 @@ class PaperForm(Loss):
         return Terms(
             losses=((t - softmax(u.mean(1), 1)) ** 2).mean(1),
             biases=mean_square(t[:, None] - softmax(u, 2)),
+            # As in Theorem 1: no softmax here.
             diversities=mean_square(u.mean(1, keepdims=True) - u),
             zero_biases=((t - 1 / u.shape[2]) ** 2).mean(1),
         )
 
     def extras(self, u: Members, t: Target, tau: float, terms: Terms) -> dict[str, PerExample | PerMember]:
-        """The halves of the diversity, |L|² × diversity, and loss − (bias − diversity)."""
+        """The centered and the shift part of the diversity, |L|² × diversity, and loss − (bias − diversity)."""
         shift = u.mean(2, keepdims=True)
         diversity = terms.diversities.mean(1)
         return {

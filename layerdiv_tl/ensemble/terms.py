@@ -36,7 +36,8 @@ class EnsembleTerms:
     part
         "raw", or the half of the squared error that this is; the shift half has one option for all.
 
-    Not every loss has all numbers and tables: asked for another, it raises InputError with the losses that have it.
+    Not every loss offers every number or table: asking for a missing one raises InputError, which names the losses
+    that have it.
     """
 
     values: Float[np.ndarray, "example member option"]

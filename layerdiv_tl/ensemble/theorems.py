@@ -1,4 +1,4 @@
-"""Theorems 2 and 3 of arXiv 2505.24009, exactly and as printed, as tables with intervals over examples.
+"""Where each equation of arXiv 2505.24009 is computed; Theorems 2 and 3, exactly and as printed, are here.
 
 | in the paper                            | here                                                       |
 |-----------------------------------------|------------------------------------------------------------|
@@ -7,7 +7,7 @@
 | Theorem 2: limits of diversity          | `theorem_2`                                                |
 | Theorem 3, Eq. 11: the trade-off's terms | `theorem_3_terms`, `theorem_3`                            |
 | Eq. 12-13, Theorems 4-8: information    | `information/`                                             |
-| Eq. 14: the terms as its tables have them | `losses.PaperForm.terms`                                 |
+| Eq. 14: loss and bias of probabilities  | `losses.PaperForm.terms`                                   |
 | Fig. 5, 7: prefix ensembles             | `decomposition.Decomposition.by_depth`                     |
 | Fig. 6: diminishing returns             | `scaling.log_fit`                                          |
 """
