@@ -37,8 +37,8 @@ TERMS = ("bias", "diversity", "net")
 class Decomposition(EnsembleTerms, Result):
     """`loss = bias − diversity` of one ensemble, as numbers and as tables; made by `decompose`.
 
-    Its fields and numbers are those of `EnsembleTerms`. Not every loss offers every number or table: asking for a missing one
-    raises InputError, which names the losses that have it.
+    Its fields and numbers are those of `EnsembleTerms`. Not every loss offers every number or table: asking for a
+    missing one raises InputError, which names the losses that have it.
     """
 
     def frame(self) -> pd.DataFrame:
