@@ -157,8 +157,9 @@ def component_columns(components: Sequence[Component], rows: Sequence[int] | Any
     rows
         The number of each row's component; None for one row per component.
 
-    >>> {name: column[0] for name, column in component_columns([Component("head", 3, 5)]).items()}
-    {'component': 'L3.H5', 'kind': 'head', 'layer': 3, 'index': 5, 'repeat': <NA>}
+    >>> columns = component_columns([Component("head", 3, 5)])
+    >>> list(columns), str(columns["layer"].dtype)
+    (['component', 'kind', 'layer', 'index', 'repeat'], 'Int64')
     """
     import pandas as pd
 

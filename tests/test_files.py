@@ -115,6 +115,7 @@ def workers_of(process: subprocess.Popen, count: int) -> list[psutil.Process]:
     raise AssertionError(f"there are no {count} workers: {process.communicate()}")
 
 
+@pytest.mark.full
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGKILL, -9)], ids=str

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 import layerdiv_tl
 
 ROOT = Path(layerdiv_tl.__file__).parent
@@ -126,6 +128,7 @@ def test_import_is_light():
     assert shown.stdout.strip() == "[]"
 
 
+@pytest.mark.full
 def test_public_names_are_the_same_before_and_after_importing_every_submodule():
     """A submodule never takes the place of a public name."""
     code = """

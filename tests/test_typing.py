@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import layerdiv_tl as ld
 
 # A user's own settings: strict, and not reading the sources of torch and transformers, which takes a minute.
@@ -41,6 +43,7 @@ def _checked(tmp_path: Path, text: str) -> str:
     return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False).stdout
 
 
+@pytest.mark.full
 def test_a_type_checker_sees_signatures_and_fields(tmp_path):
     """Under mypy --strict right calls have their types, and each wrong one is its own error."""
     output = _checked(tmp_path, SCRIPT)

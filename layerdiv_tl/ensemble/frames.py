@@ -65,6 +65,9 @@ def accuracy_term(correct: np.ndarray | None) -> dict[str, Float[np.ndarray, "ex
 def shares(
     values: Float[np.ndarray, "example row"], whole: Float[np.ndarray, " example"]
 ) -> tuple[Float[np.ndarray, " row"], Float[np.ndarray, " row"], Float[np.ndarray, " row"]]:
-    """Each row's share of a whole, a ratio of means over examples, with the jackknife's interval."""
+    """Each row's share of a whole, a ratio of means over examples, with the jackknife's interval; NaN of no whole.
+
+    Shares of what is never negative lie between 0 and 1, and so do their intervals.
+    """
     share, left_out = ratio(values.mean(0), whole.mean()), ratio(leave_one_out(values), leave_one_out(whole)[:, None])
-    return share, *jackknife(share, left_out, within=(0.0, 1.0))
+    return share, *jackknife(share, left_out, within=(0.0, 1.0) if (values >= 0).all() else (-np.inf, np.inf))

@@ -10,8 +10,9 @@
 | "cross_entropy" | `CrossEntropy` | not in the paper (MATHS 3)           | nats      |
 | "brier"         | `Brier`        | Eq. 14 made exact (MATHS 4)          | probability² |
 
-Theorems 2 and 3 are in `theorems`. **To add a loss**, write a subclass of `Loss` here (`terms` is enough) and enter it
-in `LOSSES`: `decompose`, every table and figure, and studies take it from there.
+Theorems 2 and 3 are in `theorems`. **To add a loss**, write a subclass of `Loss` here with `name`, `unit` and `terms`,
+and `offers = ("tau",)` if it takes `tau`, and enter it in `LOSSES`: `decompose`, every table and figure, and studies
+take it from there.
 """
 
 from __future__ import annotations
@@ -39,7 +40,10 @@ _MEASURED = ("bias", "diversity", "net", "loss", "zero_bias", "within", "between
 
 @dataclass(frozen=True, eq=False)
 class Terms:
-    """An ensemble's loss, and each member's bias and diversity; `zero_biases` is the bias of a member with u = 0."""
+    """An ensemble's loss, and each member's bias and diversity; `zero_biases` is the bias of a member with u = 0.
+
+    The ensemble's bias and diversity are the means of its members'.
+    """
 
     losses: PerExample
     biases: PerMember
@@ -65,11 +69,16 @@ class Loss(ABC):
     name, unit
         What `decompose(loss=…)` calls it, and the unit of loss and bias.
     offers
-        The names of what not every loss has, such as `nested`; asked for another, `require` raises InputError.
+        What `require` lets through, of what not every loss has: the argument `tau`, the names of `extras`, the methods
+        `nested`, `tradeoff` and `bounds`, the parts `centered` and `shift`.
     additive
         Extras `[example, member]` that add up to the ensemble's; others are averaged over members.
     column_units
         Units other than `unit`, by how a column's name begins.
+    compares_probabilities
+        The target is a distribution over options, not logits.
+    baseline
+        What figures call the line at `zero_bias`.
     """
 
     name: ClassVar[str]
@@ -83,10 +92,10 @@ class Loss(ABC):
 
     @abstractmethod
     def terms(self, u: Members, t: Target, tau: float) -> Terms:
-        """Loss, biases and diversities; `tau` is the factor on logits before a softmax."""
+        """Loss, biases and diversities; predictions are softmax(tau × logits), the ensemble's as each loss says."""
 
     def extras(self, u: Members, t: Target, tau: float, terms: Terms) -> dict[str, PerExample | PerMember]:
-        """What else this loss has, by the column's name: of the ensemble `[example]`, or `[example, member]`."""
+        """More columns of the tables, by name: of the ensemble `[example]`, or `[example, member]`."""
         return {}
 
     def module_extras(self, u: Members, is_in: Float[np.ndarray, "module member"]) -> dict[str, np.ndarray]:

@@ -16,7 +16,7 @@ from tests.conftest import TEXTS, gpt2, llama
 from tests.model.test_bridge import boot
 from tests.model.test_families import NO_HEADS, NO_NEURONS
 from tests.oracles import brute_force_ensemble as brute
-from tests.oracles.families import FAMILIES
+from tests.oracles.families import FAMILIES, each
 
 IDS = [5, 1, 4, 1, 5, 9, 2, 6, 8, 30, 11]
 MODEL = ld.load_model(llama())
@@ -175,7 +175,7 @@ def test_streaming_is_the_same_in_any_pieces(monkeypatch):
             np.testing.assert_allclose(getattr(one, name), getattr(other, name), rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", each(FAMILIES))
 def test_a_family(name):
     """Norms after sublayers, multipliers, caps, biases, experts: the logits form again, at every unit."""
     model = ld.load_model(FAMILIES[name]())

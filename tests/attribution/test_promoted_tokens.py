@@ -272,6 +272,7 @@ def test_hostile_tokens_stay_text_before_any_browser():
     assert "<" not in script_json({"</script>": "<!--"})
 
 
+@pytest.mark.full
 def test_hostile_tokens_stay_text_in_a_browser(browser, tmp_path):
     """Seen, hovered and clicked, tokens that are HTML ask for nothing, run nothing and add no element."""
     p, blocks = every_block()
@@ -301,6 +302,7 @@ def test_hostile_tokens_stay_text_in_a_browser(browser, tmp_path):
         assert opened.requests == []
 
 
+@pytest.mark.full
 def test_a_notebook_s_output_needs_nothing(browser, tmp_path):
     """Two outputs in one document, without a page of ours, are drawn offline; buttons choose."""
     p = ld.profile(llama(), IDS)

@@ -503,6 +503,7 @@ def halves(plan, rows):
     return [i for i in range(len(rows)) if i not in measured], measured
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("part", ["layer", "attn", "mlp", "sublayer"])
 @pytest.mark.parametrize("family", ["llama", "neox_parallel"])
 def test_a_plan_scores_on_some_rows_and_measures_on_others(family, part):

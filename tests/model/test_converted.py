@@ -180,6 +180,7 @@ def start(path, wait):
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
 
+@pytest.mark.full
 def test_two_processes_at_once_and_one_that_was_killed(tmp_path, cache):
     """The killed one leaves a part that is never taken for a model; two at once end with one whole folder."""
     write_gguf(tmp_path / "tiny.gguf")

@@ -15,7 +15,7 @@ import torch
 import layerdiv_tl as ld
 from tests.conftest import randomized
 from tests.model.test_bridge import boot
-from tests.oracles.families import FAMILIES, REFUSED
+from tests.oracles.families import FAMILIES, REFUSED, each
 
 PROMPTS = [[5, 1, 4, 1, 5, 9, 2, 6, 8, 30, 11], [3], [17, 11, 60, 0]]
 OPTIONS = [7, 30, 2]
@@ -71,7 +71,7 @@ def gap(model, unit, refused):
     return f"{c.identity_gap:.0e}"
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", each(FAMILIES))
 def test_a_family(name):
     """Gap ≤ 1e-6 at every unit, heads and neurons within 1e-5 of their sublayer, logits those of Hugging Face."""
     model = ld.load_model(FAMILIES[name]())
@@ -110,7 +110,7 @@ def test_a_native_toy(name):
     ROWS[name] = tuple(gap(bridge, unit, False) for unit in ("sublayer", "head", "neuron"))
 
 
-@pytest.mark.parametrize("name", [name for name in FAMILIES if name not in NO_BRIDGE])
+@pytest.mark.parametrize("name", each(name for name in FAMILIES if name not in NO_BRIDGE))
 def test_a_family_through_a_bridge(name):
     """TransformerLens' hook points give what the modules give."""
     units = ["sublayer"] + ["head"] * (name not in NO_HEADS) + ["neuron"] * (name not in NO_NEURONS)
@@ -122,6 +122,7 @@ def test_a_family_through_a_bridge(name):
         np.testing.assert_allclose(bridged.values, plain.values, atol=1e-5)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["gpt2", "llama_biased", "gemma2", "qwen3", "stablelm_parallel", "granite"])
 def test_a_family_in_compatibility_mode(name):
     """Folded weights are taken as they are: exact at every unit."""
@@ -134,7 +135,7 @@ def test_a_family_in_compatibility_mode(name):
         assert float(gap(model, unit, False)) <= 1e-6
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", each(FAMILIES))
 def test_a_stream_half_way_through_a_parallel_block_is_said_to_be_partial(name):
     """Asked of the model: does a block's MLP see what its attention wrote?"""
     from layerdiv_tl.model.batches import inference_mode_for, pad

@@ -72,6 +72,7 @@ def home(tmp_path_factory):
     return str(home)
 
 
+@pytest.mark.full
 def test_an_id_that_is_not_here_is_refused_after_one_call(home, broken):
     """With names that were meant; the hub's own client calls again for most of a minute."""
     address, calls = broken
@@ -82,6 +83,7 @@ def test_an_id_that_is_not_here_is_refused_after_one_call(home, broken):
     assert len(calls) == 1
 
 
+@pytest.mark.full
 def test_an_id_that_is_here_loads_without_the_hub(home, broken):
     """The client alone would ask the hub for every file first, several times; once it asks what to call itself."""
     address, calls = broken
@@ -92,6 +94,7 @@ def test_an_id_that_is_here_loads_without_the_hub(home, broken):
     assert calls == []
 
 
+@pytest.mark.full
 def test_offline_nothing_is_asked(home, broken):
     address, calls = broken
     told = load("somebody/tiny-lama", HF_HOME=home, HF_HUB_OFFLINE="1", HF_ENDPOINT=address)
@@ -100,6 +103,7 @@ def test_offline_nothing_is_asked(home, broken):
     assert calls == []
 
 
+@pytest.mark.full
 def test_a_tokenizer_by_id_is_refused_at_once_too(home):
     told = load("somebody/tiny-llama", {"tokenizer": "nobody/nothing"}, HF_HOME=home, HF_ENDPOINT=CLOSED)
     assert told.startswith("InputError")

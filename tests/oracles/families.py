@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import dataclasses
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel
@@ -214,4 +215,13 @@ def inputs(model: PreTrainedModel, ids: torch.Tensor) -> dict[str, torch.Tensor]
 
 
 FAMILIES: dict[str, Callable[..., PreTrainedModel]] = {name: partial(family, name) for name in _FAMILIES}
+# A newcomer's `pytest` meets these; the others are part of the whole suite.
+SIX = ("gpt2", "llama", "gemma2", "neox_parallel", "mixtral", "olmo2")
+
+
+def each(names: Iterable[str]) -> list[Any]:
+    """Parameters for a test of every family, of which all but six are marked `full`."""
+    return [pytest.param(name, marks=() if name in SIX else pytest.mark.full) for name in names]
+
+
 REFUSED: dict[str, Callable[..., PreTrainedModel]] = {name: partial(family, name) for name in _REFUSED}

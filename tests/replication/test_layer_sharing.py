@@ -211,6 +211,7 @@ def real():
     return ld.run_study(["zoo/d2", "zoo/d4", "zoo/d4-shared"], tasks, limit=24)
 
 
+@pytest.mark.full
 def test_models_of_the_zoo(real):
     """The ratio of diversities from contributions themselves: Σ (u − ū)² over members, options and rows."""
 
@@ -237,6 +238,7 @@ def test_models_of_the_zoo(real):
     assert same["diversity_centered_ratio"] == pytest.approx(same["diversity_logit_centered_ratio"])
 
 
+@pytest.mark.full
 def test_the_report_shows_pairs(real):
     """The table and its two sentences hold the frame's numbers, and are left out where nothing is reused."""
     frame = real.layer_sharing()

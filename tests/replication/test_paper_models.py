@@ -20,7 +20,7 @@ from layerdiv_tl.replication.paper_models import (
 )
 from layerdiv_tl.tasks.task import task_specs
 from tests.conftest import llama
-from tests.oracles.families import FAMILIES
+from tests.oracles.families import FAMILIES, each
 
 # Parameter size and layer size as the paper prints them.
 TABLE_4 = """
@@ -97,7 +97,7 @@ def test_every_model_can_be_loaded():
         assert DEPTH in entry.papers or DIVERSITY in entry.papers or entry.loading == "from PyPI"
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", each(FAMILIES))
 def test_counts_are_those_of_the_model_taken_apart(family, tmp_path):
     """From the config object and from config.json, at both units; other families are refused, never miscounted."""
     model = FAMILIES[family]()

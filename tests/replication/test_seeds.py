@@ -214,6 +214,7 @@ def zoo():
     return ld.run_study([*names, "zoo/d4-shared"], "synthetic/recall", limit=24)
 
 
+@pytest.mark.full
 def test_models_of_the_zoo(zoo):
     """Claim 6 by hand from the table: the mean over seeds of the mean over depths of bias over uniform."""
     found = over_seeds(zoo, ld.zoo.seeds(zoo.models()["model"]))
@@ -226,6 +227,7 @@ def test_models_of_the_zoo(zoo):
     assert found.attrs["left out"] == ["zoo/d4-shared"]
 
 
+@pytest.mark.full
 def test_the_report_shows_claims_over_seeds(zoo):
     """Below the first table, with the seeds and shapes said once; not where there are no three seeds."""
     page = study_page(zoo).html()

@@ -62,6 +62,7 @@ def test_every_analysis_is_that_of_its_own_function(study, models):
     np.testing.assert_allclose(maps[0].result.error, direct.error, rtol=1e-4)
 
 
+@pytest.mark.full
 def test_what_is_finished_is_not_computed_again(study, models, place, monkeypatch):
     """Started again nothing runs; what was lost or half written is made again, alone."""
     runs = []
@@ -95,6 +96,7 @@ def test_loading_and_saving_give_the_same(study, tmp_path):
     assert len(DepthStudy.load(tmp_path / "copy").failures) == 1
 
 
+@pytest.mark.full
 def test_a_fresh_process_reads_every_analysis(study, tmp_path):
     """Who only loads has imported nothing else."""
     study.save(tmp_path)
@@ -365,6 +367,7 @@ def test_sentences_hold_the_frames_numbers(study):
     assert float(re.findall(r"ρ (-?\d+\.\d+)", sentence)[0]) == pytest.approx(best["correlation"], abs=0.006)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("width", "scheme"), [(900, "dark"), (1600, "light")])
 def test_the_page_in_a_browser(study, tmp_path, browser, width, scheme):
     """Offline: no request, no complaint, hostile names inert; every figure is drawn, nothing is wider than it."""
@@ -379,6 +382,7 @@ def test_the_page_in_a_browser(study, tmp_path, browser, width, scheme):
         assert not [c for c in opened.complaints if "GPU" not in c and "WebGL" not in c]
 
 
+@pytest.mark.full
 def test_the_command_line_writes_all_of_it(tmp_path, models, capsys, words):  # noqa: F811
     """Numbers, frames, plans in LLM-Drop's form, a page; a report of the folder; the same again at once."""
     models["one"].tokenizer.save_pretrained(tmp_path / "model")
@@ -413,6 +417,7 @@ def test_the_command_line_writes_all_of_it(tmp_path, models, capsys, words):  # 
     assert not (tmp_path / "no.html").exists()
 
 
+@pytest.mark.full
 def test_a_report_of_a_study_shows_the_depth_analyses_beside_it(models, tmp_path):
     from layerdiv_tl.studies.runner import run_study
 
@@ -429,6 +434,7 @@ def test_a_report_of_a_study_shows_the_depth_analyses_beside_it(models, tmp_path
     assert "Depth, model by model" in whole.report(tmp_path / "r.html").read_text()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -449,6 +455,7 @@ def test_wrong_input_is_a_sentence(arguments, sentence, tmp_path, monkeypatch, m
     assert sentence in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_a_word_is_several_tasks_and_nonsense_is_refused_before_anything_runs(tmp_path, monkeypatch):
     """`zoo` is what the zoo was trained on; what cannot be dropped or asked is said at once."""
     monkeypatch.setattr(ld.depth, "residual_norms", lambda *given, **options: pytest.fail("it ran"))

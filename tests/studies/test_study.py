@@ -61,6 +61,7 @@ def files(place):
     }
 
 
+@pytest.mark.full
 def test_metrics_are_those_of_the_rows(folder, tmp_path):
     """Every table of every loss, against decompose on all rows at once; shards change nothing."""
     task = rows(300)
@@ -92,6 +93,7 @@ def test_metrics_are_those_of_the_rows(folder, tmp_path):
     assert ld.decompose(stored, stored.labels).loss == pytest.approx(ld.decompose(c, task.labels).loss, rel=1e-4)
 
 
+@pytest.mark.full
 def test_no_task_or_model_hides_another(words, monkeypatch):
     """Two tasks of one name are refused, one named twice is run once; the default model takes the name it is given."""
     model = ld.load_model(llama(), tokenizer=words)
@@ -111,6 +113,7 @@ def test_other_folders_are_no_cells(words, tmp_path):
     assert ld.Study.load(tmp_path).failures == ()
 
 
+@pytest.mark.full
 def test_answers_are_the_models_own(folder, tmp_path):
     """The second source: plain Hugging Face passes over the rendered prompts, to 1e-6."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -137,6 +140,7 @@ def test_answers_are_the_models_own(folder, tmp_path):
     assert "[" in study.table(intervals=True)["MSE", "words"].item()
 
 
+@pytest.mark.full
 def test_metrics_are_those_of_plain_passes(folder, tmp_path):
     """Every total, from the rendered prompts alone: Hugging Face passes in float64, caught by hooks, to 1e-6."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -157,6 +161,7 @@ def test_metrics_are_those_of_plain_passes(folder, tmp_path):
     assert totals["squared", "diversity_centered"] == pytest.approx(both.centered.diversity, rel=1e-6)
 
 
+@pytest.mark.full
 def test_a_study_is_of_what_was_asked_for(folder, tmp_path):
     """Other cells in the folder stay out of a run's result; of two limits a load takes the later."""
     few = run_study(folder / "tiny-0", rows(10), out=tmp_path)
@@ -173,6 +178,7 @@ def test_a_study_is_of_what_was_asked_for(folder, tmp_path):
     assert own.table().index.tolist() == ["my name"]
 
 
+@pytest.mark.full
 def test_a_second_run_computes_nothing(folder, tmp_path, monkeypatch):
     first = run_study(folder / "tiny-0", rows(150), out=tmp_path)
     before = files(tmp_path)
@@ -183,6 +189,7 @@ def test_a_second_run_computes_nothing(folder, tmp_path, monkeypatch):
     assert ld.Study.load(tmp_path).frame().equals(first.frame())
 
 
+@pytest.mark.full
 def test_other_settings_never_mix(folder, tmp_path):
     """Another prompt, label, unit, batch size or attention goes into a folder of its own."""
     run_study(folder / "tiny-0", rows(20), out=tmp_path)
@@ -245,6 +252,7 @@ def undisturbed(folder, words_json, tmp_path_factory):
     return files(place)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("shards_seen", [0, 1, 3, 5, 6])
 def test_killed_at_any_moment_it_goes_on(folder, words_json, undisturbed, tmp_path, shards_seen):
     """kill -9, again and again; the same command ends with the same bytes."""
@@ -263,6 +271,7 @@ def test_killed_at_any_moment_it_goes_on(folder, words_json, undisturbed, tmp_pa
     assert files(tmp_path) == undisturbed
 
 
+@pytest.mark.full
 def test_two_processes_share_a_folder(folder, words_json, undisturbed, tmp_path):
     """Unrelated processes, and the ranks of a launch, end with the same bytes as one."""
     for name, environments in (
@@ -288,6 +297,7 @@ def test_accelerate_launches_it(folder, words_json, undisturbed, tmp_path):
     assert files(tmp_path) == undisturbed
 
 
+@pytest.mark.full
 def test_a_shard_that_is_not_whole_is_computed_again(folder, tmp_path):
     first = run_study(folder / "tiny-0", rows(300), out=tmp_path)
     before = files(tmp_path)
@@ -299,6 +309,7 @@ def test_a_shard_that_is_not_whole_is_computed_again(folder, tmp_path):
         assert files(tmp_path) == before
 
 
+@pytest.mark.full
 def test_metrics_of_another_version_are_made_again(folder, tmp_path, monkeypatch):
     """From their shards, without a pass; until then the cell is named as not finished."""
     first = run_study(folder / "tiny-0", rows(20), out=tmp_path)
@@ -354,6 +365,7 @@ def test_a_full_disk_is_reported(folder, tmp_path, monkeypatch):
         run_study(folder / "tiny-0", rows(20), out=tmp_path)
 
 
+@pytest.mark.full
 def test_memory_does_not_grow_with_rows(folder, tmp_path):
     """Metrics are running sums over shards: the largest array is one shard's."""
     import tracemalloc
@@ -396,6 +408,7 @@ def grid(folder, tmp_path_factory):
     return run_study([folder / "tiny-0", deep], tasks, out=tmp_path_factory.mktemp("grid"))
 
 
+@pytest.mark.full
 def test_curves_are_the_prefix_ensembles(grid, folder):
     """Fig. 5's numbers are by_depth's, each junction once; standardized they have mean 0 and spread 1."""
     curves = grid.curves()

@@ -213,6 +213,7 @@ def test_the_template_decides_the_options_space(template, prompt, prefix):
     assert parsed.option_prefix == prefix
 
 
+@pytest.mark.full
 @settings(deadline=None)
 @given(st.text(), st.text())
 def test_a_prompt_is_its_texts_between_the_templates_words(a, b):

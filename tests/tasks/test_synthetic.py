@@ -85,6 +85,7 @@ def test_bad_parameters(name, message):
 LAWS = [(5, 2, 0.7, 0.0), (4, 3, 0.6, 0.0), (4, 3, 0.6, 0.3), (3, 2, 1.0, 0.0), (3, 4, 0.25, 0.5), (1, 2, 0.8, 0.2)]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("members", "options", "right", "shared"), LAWS)
 def test_drawn_votes_measure_what_the_law_says(members, options, right, shared):
     """Bias, diversity and loss of 40,000 drawn rows lie within five standard errors of the closed form."""

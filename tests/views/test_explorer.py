@@ -390,6 +390,7 @@ def test_buttons_change_part_term_and_color(opened, frames):
         check_views(opened, frames, 4, "L1.H2", **now)
 
 
+@pytest.mark.full
 def test_keys_move_and_the_focus_stays(opened, frames):
     """Arrows in the text, along depth, in the grid, in a layer; a and b pin."""
     page = opened.page
@@ -465,6 +466,7 @@ def test_pins_compare_two_texts(opened, frames, model):
     assert "Nothing is pinned" in page.locator(".compare .host").inner_text()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [600, 900, 1600])
 def test_hostile_tokens_are_inert(browser, folder, tmp_path, width, scheme):
@@ -481,6 +483,7 @@ def test_hostile_tokens_are_inert(browser, folder, tmp_path, width, scheme):
         assert (opened.complaints, opened.requests) == ([], [])
 
 
+@pytest.mark.full
 def test_long_tokens_stay_inside(browser, model, tmp_path):
     """Tokens of hundreds of letters, as vocabularies have them, make no page wider than its window."""
     e = ld.explore(model, IDS)
@@ -495,6 +498,7 @@ def test_long_tokens_stay_inside(browser, model, tmp_path):
         assert (opened.complaints, opened.requests) == ([], [])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", [*SHAPES, "jetmoe"])
 def test_families_have_a_page(browser, tmp_path, name):
     """Every component can be chosen; without heads the page says so, and has the rest."""
@@ -510,6 +514,7 @@ def test_families_have_a_page(browser, tmp_path, name):
         assert (opened.complaints, opened.requests) == ([], [])
 
 
+@pytest.mark.full
 def test_a_page_without_promoted_tokens_says_so(browser, model, tmp_path):
     path = ld.explore(model, IDS).save(tmp_path / "page.html", promoted=False)
     with browser.open(path) as opened:
@@ -517,6 +522,7 @@ def test_a_page_without_promoted_tokens_says_so(browser, model, tmp_path):
         assert (opened.complaints, opened.requests) == ([], [])
 
 
+@pytest.mark.full
 def test_a_large_text_is_drawn_at_once(browser, tmp_path):
     """128 tokens × 61 components × 270 heads: from click to the next frame; a page below 10 MB."""
     wide = llama(num_hidden_layers=30, num_attention_heads=9, num_key_value_heads=3, hidden_size=36)
@@ -642,6 +648,7 @@ def test_the_widget_looks_tokens_up(explorer, monkeypatch):
     assert len(sent) == 1
 
 
+@pytest.mark.full
 def test_the_front_end_asks_and_hears(browser, explorer, tmp_path):
     """The same module with a stand-in for anywidget's model: it types, asks, hears, follows Python, and is put away."""
     blobs = [base64.b64encode(pack_text(text)).decode() for text in explorer.texts]

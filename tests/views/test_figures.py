@@ -80,6 +80,7 @@ def marks(figure):
     }
 
 
+@pytest.mark.full
 def test_every_kind_is_reached_by_name_and_an_unknown_one_is_told_the_others(heads, reused):
     """The first kind is the natural one; an unknown kind answers with the names that this result has."""
     for kind, draw in FIGURES["Decomposition"].items():
@@ -120,6 +121,7 @@ def test_bars_of_uses_show_what_by_use_says(reused):
     assert sum(len(t.y) for t in few.data) == 9
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("loss", ["squared", "paper", "cross_entropy", "brier"])
 def test_every_loss_has_the_figures_that_its_numbers_allow(heads, loss):
     """All kinds but Theorem 3's, which is about the squared error; net = 0 where bias and diversity have one unit."""
@@ -473,6 +475,7 @@ def test_a_task_and_votes_are_counted():
     assert v.plot().layout.shapes[0].y0 == 0.7
 
 
+@pytest.mark.full
 def test_a_figure_of_numbers_does_not_load_torch():
     """Nobody who decomposes an array waits for torch, whichever figure of it is drawn."""
     code = """

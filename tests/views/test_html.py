@@ -103,6 +103,7 @@ def test_every_loss_has_bars_in_its_units(contributions, loss):
     assert not figure.layout.updatemenus
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("term", ["bias", "diversity", "net", "target_logit"])
 def test_a_profile_is_a_map_of_its_numbers(term):
     """Rows and columns are the profile's, in its units; many components are cut to the largest."""

@@ -36,6 +36,7 @@ def on(figure, axis):
     return [trace for trace in figure.data if (trace.yaxis or "y") == axis]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("effect", ["loss", "accuracy"])
 @pytest.mark.parametrize("scale", ["rank", "value"])
 def test_each_panel_has_every_component_where_the_frame_puts_it(agreement, effect, scale):
@@ -246,6 +247,7 @@ def test_layers_are_called_layers(model):
     assert "which layers" in layers.plot().layout.title.text
 
 
+@pytest.mark.full
 def test_hostile_names_stay_text_and_dark_is_left_to_the_template(agreement, plan):
     """Nothing that a model or a task says becomes markup; no figure names an ink or a ground of its own."""
     rows = plan.provenance["rows"] | {"where": HOSTILE}

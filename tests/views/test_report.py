@@ -37,6 +37,7 @@ def numbers(text):
     return [float(x) for x in re.findall(r"-?\d+(?:\.\d+)?(?:e-?\d+)?", text.replace("−", "-"))]
 
 
+@pytest.mark.full
 def test_sentences_hold_the_frames_numbers(study):
     """Each figure in a sentence, computed a second time."""
     said = list(study_findings(study))
@@ -120,6 +121,7 @@ def far(study, mse):
     return ld.Study(study.metrics.assign(mean=study.metrics["mean"].mask(at, mse)), study.cells, (), study.folders)
 
 
+@pytest.mark.full
 def test_the_report_is_one_page(study, tmp_path, capsys):
     """From Python and from the shell; every section, all cells' components, no other host."""
     page = study.report(tmp_path / "report.html").read_text(encoding="utf-8")
@@ -145,6 +147,7 @@ def test_the_report_is_one_page(study, tmp_path, capsys):
     assert "there is no folder" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_what_a_study_lacks_is_said(study, tmp_path):
     """Without contributions, of one model on one task: a page that names what is left out."""
     saved = ld.Study.load(study.save(tmp_path / "saved"))
@@ -165,6 +168,7 @@ def test_what_a_study_lacks_is_said(study, tmp_path):
     assert set(claims_table(one.claims(n_resamples=20))["verdict"]) == {"not tested"}
 
 
+@pytest.mark.full
 def test_names_stay_text(study):
     """A model called like HTML."""
     metrics = study.metrics.replace({"model": {"m0": HOSTILE}, "task": {"t0": HOSTILE}})
@@ -183,6 +187,7 @@ def test_names_stay_text(study):
     assert "\\u003cimg" not in drawn
 
 
+@pytest.mark.full
 def test_the_command_measures_the_same(study, tmp_path, capsys):
     """What the page prints finds every number done already; models or tasks in memory have no command."""
     import shlex
@@ -219,6 +224,7 @@ def bytes_tokenizer():
     return made
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("width", "scheme"), [(900, "dark"), (1600, "light")])
 def test_the_report_in_a_browser(study, tmp_path, browser, width, scheme):
     """Offline: no request, no complaint; every figure is drawn, in the reader's colors; nothing is wider than it."""
@@ -236,6 +242,7 @@ def test_the_report_in_a_browser(study, tmp_path, browser, width, scheme):
         assert not [c for c in opened.complaints if "GPU" not in c and "WebGL" not in c]
 
 
+@pytest.mark.full
 def test_a_switch_changes_what_is_drawn(study, tmp_path, browser):
     """A click on another quantity puts its numbers into the map of all cells."""
     with browser.open(study.report(tmp_path / "report.html"), 1200) as opened:

@@ -76,6 +76,7 @@ def pressed(figure, button):
     return new
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("quantity", QUANTITIES)
 def test_a_table_holds_the_cells_of_its_quantity(gappy, quantity):
     """Texts are the frame's means in the table's factor, empty without a cell; color is less uniform for MSE, bias."""
@@ -115,6 +116,7 @@ def test_a_tables_buttons_put_the_figure_of_their_quantity(gappy):
         assert after.layout.title.subtitle.text == asked.layout.title.subtitle.text
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
 def test_bars_of_correlations_are_the_frames(study, aggregation):
     """Height r, whiskers the interval; full where p < 0.05, hollow where not, hatched where there is no p."""
@@ -157,6 +159,7 @@ def test_correlations_of_other_metrics(study):
         correlation_bars(table, "middle")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("depth", ["relative", "junction"])
 @pytest.mark.parametrize("part", ["raw", "centered"])
 def test_curves_are_the_standardized_ones(study, depth, part):
@@ -337,6 +340,7 @@ def test_a_stored_cell_is_drawn_as_contributions_are(study):
     assert list(drawn.layout.yaxis.ticktext) == [html.escape(repr(option)) for option in shard.options]
 
 
+@pytest.mark.full
 def test_every_kind_has_a_figure_and_others_are_refused(study):
     """Kinds are named where one is unknown; an unknown unit and quantity say what there is."""
     titles = {kind: study.plot(kind=kind).layout.title.text for kind in STUDY_KINDS}

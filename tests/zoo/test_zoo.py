@@ -50,6 +50,7 @@ def test_every_model_is_what_its_name_says(model):
     assert row["parameters"] == loaded.provenance["parameters"]
 
 
+@pytest.mark.full
 @each
 def test_every_model_is_taken_apart_without_a_rest_and_answers_as_logged(model):
     """Components sum to the logits; right answers on rows of another seed agree with the log's share of them."""
@@ -82,6 +83,7 @@ def test_the_zoo_is_small():
     }
 
 
+@pytest.mark.full
 def test_names_and_tasks_are_what_a_study_takes():
     """NAMES load, TASKS are known, and the frame has a row for each name with an accuracy for each task."""
     frame = ld.zoo.models()

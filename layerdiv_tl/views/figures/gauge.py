@@ -70,6 +70,7 @@ def hovers(frame: pd.DataFrame, name: str) -> np.ndarray:
 def most_diverse(measured: Measured, part: Part, count: int) -> tuple[pd.DataFrame, list[Component], str]:
     """The rows of `by_component` with the largest diversity, their components, and a remark if there are others."""
     frame = measured.by_component()
+    part = part_shown(part, parts_in(frame))  # settled first: what is named as largest is what is drawn
     kept = largest(frame[column(frame, "diversity", part)].to_numpy(), count)
     remark = "" if len(kept) == len(frame) else f"the {len(kept):,} of {len(frame):,} with the largest diversity"
     return frame.iloc[kept], [measured.components[i] for i in kept], remark
