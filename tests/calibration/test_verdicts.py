@@ -346,9 +346,9 @@ def test_correlations_of_ranks_corrected_for_few_rows(rows):
         measured = 0.8 * worth + 0.6 * rng.normal(size=16)
         sums = np.stack([measured + 3 * rng.normal(size=(rows, 16)), worth + 3 * rng.normal(size=(rows, 16))], 1)
         sums = np.concatenate([sums[:, :1], sums, sums[:, 1:]], 1)
-        quantities = ("net", "influence", "loss", "accuracy")
+        quantities = ("net", "block_influence", "loss", "accuracy")
         made = Agreement(names, quantities, sums, np.ones((rows, 4)), 1.0, 0.5, "made", "rows", i)
-        row = made.correlations().query("measure == 'influence' and effect == 'loss'").iloc[0]
+        row = made.correlations().query("measure == 'block_influence' and effect == 'loss'").iloc[0]
         r = pd.Series(measured).corr(pd.Series(worth), method="spearman")
         truth.append(r)
         plain.append(row["correlation"])
