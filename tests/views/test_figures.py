@@ -487,3 +487,25 @@ print(sorted({"torch", "transformers"} & set(sys.modules)))
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("kind", ["bars", "scatter"])
+def test_the_largest_of_many_are_those_of_the_part_drawn(kind):
+    """The paper's loss has its diversity in parts and its bias in none: raw is drawn, and raw is what is ranked."""
+    rng = np.random.default_rng(0)
+    u = rng.normal(size=(6, 60, 3)) + 5 * rng.normal(size=(6, 60, 1)) * (np.arange(60) % 2)[:, None]
+    d = ld.decompose(u, [0, 1, 2, 0, 1, 2], loss="paper")
+    frame = d.by_component()
+    largest = frame.nlargest(10, "diversity")["diversity"].to_numpy()
+    assert set(frame.nlargest(10, "diversity_centered")["component"]) != set(
+        frame.nlargest(10, "diversity")["component"]
+    )
+    drawn = np.concatenate(
+        [
+            np.ravel(axis)
+            for trace in d.plot(kind=kind, max_components=10).data
+            for axis in (trace.x, trace.y)
+            if axis is not None and np.issubdtype(np.asarray(axis).dtype, np.number)
+        ]
+    )
+    assert all(np.isclose(drawn, value, rtol=1e-9).any() for value in largest)
