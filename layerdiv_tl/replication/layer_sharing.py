@@ -57,11 +57,7 @@ def layer_sharing_table(study: Study, unit: Unit, pairs: Mapping[str, str] | Non
 
 
 def _matches(
-    study: Study,
-    unit: Unit,
-    models: pd.DataFrame,
-    pairs: Mapping[str, str] | None,
-    seeds: Mapping[str, Hashable],
+    study: Study, unit: Unit, models: pd.DataFrame, pairs: Mapping[str, str] | None, seeds: Mapping[str, Hashable]
 ) -> list[Match]:
     if pairs is None:
         repeats = study.metrics[study.metrics["unit"] == unit].groupby("model")["repeat"].max().to_dict()

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
@@ -27,7 +25,9 @@ from ..tasks.multihop import questions as read_questions
 from ..tasks.samples import SAMPLE_QUESTIONS
 from ..tasks.task import SAMPLE_TASKS, Task, task
 from .depth_study import FORMAT, Analysis, DepthStudy, analysis_file
-from .grid import error_text, load_claimed, load_options, models_of, output_folder, tasks_of
+from .folder import failing, made_by
+from .grid import load_claimed, load_options, models_of, output_folder, tasks_of
+from .shards import digest_of
 
 # Shorter texts have no token that is skipped, one that is measured, and a cut between them.
 LEAST_TOKENS = 4
@@ -107,18 +107,12 @@ def run_depth(
     done: set[Path] = set()
     before: tuple[Model, Identity] | None = None
     for name, x in grid.items():
-        try:
+        with failing(failures, name):
             model, identity = load_claimed(name, x, folder, options)
-            jobs = list(standard_jobs(model, before, inputs))
-        except Exception as error:
-            failures.append(f"{name}: {error_text(error)}")
-            continue
-        for job in jobs:
-            try:
-                done.add(_run(folder, model, identity, job))
-            except Exception as error:
-                failures.append(f"{job.analysis} of {model.name} ({job.dataset}): {error_text(error)}")
-        before = model, identity
+            for job in list(standard_jobs(model, before, inputs)):
+                with failing(failures, f"{job.analysis} of {model.name} ({job.dataset})"):
+                    done.add(_run(folder, model, identity, job))
+            before = model, identity
     study = DepthStudy.collect([folder], done) if done else None
     if study is None:
         raise InputError("; ".join(failures))
@@ -159,7 +153,7 @@ def standard_jobs(model: Model, before: tuple[Model, Identity] | None, inputs: _
         raise InputError(f"no text has {LEAST_TOKENS} tokens: give longer ones.")
     texts = [list(ids if model.context is None else ids[: model.context]) for ids in rows]
     on_texts = f"{len(texts)} texts"
-    read = {"texts": _digest(texts), **size}
+    read = {"texts": digest_of(texts), **size}
     yield _Job("residual_norms", on_texts, read, lambda: depth.residual_norms(model, texts, **size))
     yield _Job("skip", on_texts, read, lambda: depth.skip(model, texts, **size))
     yield _Job("skip_future", on_texts, read, lambda: depth.skip(model, texts, mode="future", **size))
@@ -191,7 +185,7 @@ def standard_jobs(model: Model, before: tuple[Model, Identity] | None, inputs: _
             yield _Job("drop_plan", dataset, settings | plan, drop_plan)
     if before is not None:
         shallow, identity = before
-        settings = {"texts": _digest(inputs.texts), "from": asdict(identity), **seeded}
+        settings = {"texts": digest_of(inputs.texts), "from": asdict(identity), **seeded}
 
         def maps() -> Result:
             return depth.map_layers(shallow, model, _comparable_texts(shallow, model, inputs.texts), **seeded)
@@ -220,32 +214,15 @@ def _comparable_texts(before: Model, model: Model, texts: Sequence[Any]) -> list
 
 def _run(folder: Path, model: Model, identity: Identity, job: _Job) -> Path:
     """The analysis from the folder, or computed and written there; the file that describes it."""
-    from importlib.metadata import version
-
     # Names too: two that make one name of a file are two analyses.
     settings = job.settings | {"model": model.name, "dataset": job.dataset, "dtype": model.provenance["dtype"]}
     settings |= {"weights": identity.weights, "tokenizer": identity.tokenizer, **identity.settings, "format": FORMAT}
-    about: dict[str, Any] = {
-        "format": FORMAT,
-        "model": model.name,
-        "analysis": job.analysis,
-        "dataset": job.dataset,
-        "settings": settings,
-        "digest": hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12],
-    }
+    about: dict[str, Any] = {"format": FORMAT, "model": model.name, "analysis": job.analysis, "dataset": job.dataset}
+    about |= {"settings": settings, "digest": digest_of(settings, 12)}
     file = analysis_file(folder, about)
-    if file.is_file() and file.with_suffix(".safetensors").is_file():
-        return file
-    start = time.time()
-    result = job.make()
-    about |= {
-        "provenance": model.provenance,
-        "versions": {package: version(package) for package in ("layerdiv_tl", "numpy", "pandas")},
-        "seconds": round(time.time() - start, 3),
-        "finished": datetime.now(UTC).isoformat(timespec="milliseconds"),
-    }
-    return Analysis(model.name, job.analysis, job.dataset, result, about).write(folder)
-
-
-def _digest(texts: Any) -> str:
-    return hashlib.sha256(json.dumps(texts).encode()).hexdigest()
+    if not (file.is_file() and file.with_suffix(".safetensors").is_file()):
+        start = time.time()
+        result = job.make()
+        about |= {"seconds": round(time.time() - start, 3), **made_by(model)}
+        Analysis(model.name, job.analysis, job.dataset, result, about).write(folder)
+    return file

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from ..errors import InputError
 from ..replication.claim_tests import claims_frame
 from ..replication.depth_claims import depth_claim_tests
 from ..results import Result
-from .folder import OLD, card_of, refuse_two_models, write_page
+from .folder import OLD, Unread, read_newest, write_page
 from .shards import safe_name, write_json
 
 if TYPE_CHECKING:
@@ -95,38 +94,16 @@ class DepthStudy(Result):
     @classmethod
     def collect(cls, folders: Sequence[str | os.PathLike[str]], only: set[Path] | None = None) -> Self | None:
         """The same, or None where there is nothing; `only` these files."""
-        newest: dict[tuple[str, str, str], Analysis] = {}
-        failures: list[str] = []
-        cards = []
-        for folder in folders:
-            root = file_path("folder", folder)
-            if not root.is_dir():
-                raise InputError(f"there is no folder {str(folder)!r}: run layerdiv depth --out there first.")
-            for file in sorted(root.glob(f"{FOLDER}/*/*-{12 * '[0-9a-f]'}.json")):  # an exported plan has no digest
-                if only is not None and file not in only:
-                    continue
-                try:
-                    about = json.loads(file.read_text(encoding="utf-8"))
-                    if not isinstance(about, dict) or about.get("format") != FORMAT:
-                        failures.append(f"{file.relative_to(root)}: {OLD}.")
-                        continue
-                    key = about["model"], about["analysis"], about["dataset"]
-                    kind = ANALYSES.get(about["analysis"], Result)
-                    analysis = Analysis(*key, kind.load(file.with_suffix(".safetensors")), about)
-                    cards.append((str(root), card_of(about)))
-                except (InputError, OSError, ValueError, KeyError) as error:
-                    failures.append(f"{file.relative_to(root)} cannot be read ({error}): remove it, run depth again.")
-                    continue
-                if key not in newest or newest[key].about["finished"] <= about["finished"]:
-                    newest[key] = analysis
-        refuse_two_models(cards)
+
+        def find(root: Path) -> list[Path]:
+            files = sorted(root.glob(f"{FOLDER}/*/*-{12 * '[0-9a-f]'}.json"))  # an exported plan has no digest
+            return [file for file in files if only is None or file in only]
+
+        newest, failures = read_newest(folders, "layerdiv depth", find, _read_analysis)
         if not newest:
             return None
-        models = list(dict.fromkeys(model for model, _, _ in newest))
-        order = {name: number for number, name in enumerate(ANALYSES)}
-        analyses = sorted(
-            newest.values(), key=lambda a: (models.index(a.model), order.get(a.name, len(order)), a.dataset)
-        )
+        models, names = list(dict.fromkeys(a.model for a in newest)), list(ANALYSES)
+        analyses = sorted(newest, key=lambda a: (models.index(a.model), names.index(a.name), a.dataset))
         return cls(tuple(analyses), tuple(failures), tuple(map(str, folders)))
 
     @property
@@ -197,3 +174,13 @@ def analysis_file(folder: Path, about: Mapping[str, Any]) -> Path:
     """The file that describes an analysis; its result lies next to it."""
     name = "-".join(safe_name(about[key]) for key in ("analysis", "dataset", "digest"))
     return folder / FOLDER / safe_name(about["model"]) / f"{name}.json"
+
+
+def _read_analysis(file: Path, about: dict[str, Any] | None) -> tuple[tuple[str, ...], dict[str, Any], Analysis]:
+    """Key and description of an analysis, and itself."""
+    if about is not None and about.get("format") != FORMAT:
+        raise Unread(file, f": {OLD}")
+    if about is None:
+        raise InputError("its JSON is not whole")
+    key = about["model"], about["analysis"], about["dataset"]
+    return key, about, Analysis(*key, ANALYSES[about["analysis"]].load(file.with_suffix(".safetensors")), about)

@@ -1,28 +1,26 @@
-"""Results in a folder: one name stands for one model there, and cells of other formats are not read."""
+"""Results in a folder: one name stands for one model there, and what other versions wrote is not read."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 from .._checks import file_path
-from .._files import PARTIAL, write_first
+from .._files import write_first
 from ..errors import InputError
 from ..model.fingerprint import Identity
 from ..model.load import Model
 from .shards import FORMAT, read_json, safe_name
 
-if TYPE_CHECKING:
-    import pandas as pd
-
+T = TypeVar("T")
 CARD = "model.json"
-# Files that only the folder of a cell holds.
-_FILES = ("shard-*.safetensors", "metrics.parquet", "meta.json", PARTIAL)
 OLD = "another version of layerdiv_tl wrote it, and its numbers are not mixed with this one's: run it again elsewhere"
 
 
@@ -69,16 +67,12 @@ def claim_name(out: Path, model: Model, identity: Identity) -> None:
         try:
             write_first(folder / CARD, json.dumps(asdict(own), indent=1, sort_keys=True) + "\n")
         except OSError as error:
-            raise InputError(
-                f"{str(folder)!r} cannot be written ({error.strerror}): give a folder of yours."
-            ) from error
+            raise InputError(f"{str(folder)!r} cannot be written ({error.strerror}): give another.") from error
         stored = read_json(folder / CARD)
     try:
         first = Card(**(stored or {}))
     except TypeError as error:
-        raise InputError(
-            f"{str(folder / CARD)!r} is not whole, or of another version: remove {str(folder)!r}."
-        ) from error
+        raise InputError(f"{str(folder / CARD)!r} is of another version or not whole: remove its folder.") from error
     refuse_two_models([(str(out), first), (str(out), own)])
 
 
@@ -99,7 +93,7 @@ def refuse_two_models(cards: Iterable[tuple[str, Card]]) -> None:
 def card_of(about: dict[str, Any]) -> Card:
     """The card of a finished cell or depth analysis, from its description."""
     settings = about["settings"]
-    weights = settings["fingerprint"] if "fingerprint" in settings else settings["weights"]
+    weights = settings.get("fingerprint") or settings["weights"]
     return Card.of(settings["model"], weights, settings["tokenizer"], about["provenance"])
 
 
@@ -117,47 +111,63 @@ def write_page(page: Any, path: str | os.PathLike[str]) -> Path:
         raise InputError(f"{str(path)!r} cannot be written ({error.strerror}): give the path of a file.") from error
 
 
-def read_cells(
-    folders: Sequence[Any], only: set[Path] | None = None
-) -> tuple[list[tuple[dict[str, Any], pd.DataFrame]], list[str]]:
-    """(description, metrics) of the newest cell of every model, task and unit; and what failed.
+def read_newest(
+    folders: Sequence[Any],
+    command: str,
+    find: Callable[[Path], Iterable[Path]],
+    read: Callable[[Path, dict[str, Any] | None], tuple[tuple[str, ...], dict[str, Any], T]],
+) -> tuple[list[T], list[str]]:
+    """What lies in folders, of each key the one finished last; and what could not be read.
 
-    `only` these folders of cells. Raises InputError for a folder that does not exist, and for two models of one name.
+    `find` gives the files that describe what lies below a folder; `read` takes such a file and what it holds, and gives
+    key, description and result, or raises Unread. Raises InputError for a folder that does not exist, and for two
+    models of one name.
     """
-    import pandas as pd
-
-    newest: dict[tuple[str, ...], tuple[dict[str, Any], pd.DataFrame]] = {}
+    newest: dict[tuple[str, ...], tuple[str, T]] = {}
     failures: dict[str, None] = {}
     cards: list[tuple[str, Card]] = []
     for folder in folders:
         root = file_path("folder", folder)
         if not root.is_dir():
-            raise InputError(f"there is no folder {str(folder)!r}: run a study there first.")
-        cells = {file.parent for name in _FILES for file in root.glob(f"*/*/*/{name}")}
-        for cell in sorted(cells if only is None else cells & only, key=_natural):
-            about = read_json(cell / "meta.json")
-            # A cell that is not finished has no description, but its model has a card since there are any.
-            if about.get("format") != FORMAT if about else not (cell.parents[1] / CARD).is_file():
-                failures[f"{cell.parents[1].relative_to(root)}: {OLD}."] = None
-                continue
-            if about is None or not (cell / "metrics.parquet").is_file():
-                failures[f"{cell.relative_to(root)} is not finished: run the same study again."] = None
-                continue
+            raise InputError(f"there is no folder {str(folder)!r}: run {command} there first.")
+        for file in find(root):
             try:
-                frame = pd.read_parquet(cell / "metrics.parquet")
-                names = {name: about["settings"][name] for name in ("model", "task", "unit")}
+                key, about, result = read(file, read_json(file))
                 cards.append((str(root), card_of(about)))
-            except (OSError, ValueError, KeyError) as error:
-                failures[f"{cell.relative_to(root)} cannot be read ({error}): remove it, run the study again."] = None
+            except Unread as unread:
+                failures[f"{unread.path.relative_to(root)}{unread}."] = None
                 continue
-            before = newest.get(tuple(names.values()))
-            if before is None or before[0]["finished"] <= about["finished"]:
-                newest[tuple(names.values())] = (about | {"folder": str(cell)}, frame.assign(**names))
+            except (InputError, OSError, ValueError, KeyError) as error:
+                failures[f"{file.relative_to(root)} cannot be read ({error}): remove it, run {command} again."] = None
+                continue
+            if key not in newest or newest[key][0] <= about["finished"]:
+                newest[key] = about["finished"], result
     refuse_two_models(cards)
-    return list(newest.values()), list(failures)
+    return [result for _, result in newest.values()], list(failures)
 
 
-def _natural(path: Path) -> list[list[tuple[int, str]]]:
-    """A key that sorts d2 before d12, and d2 before d2-seed1."""
-    names = [re.split(r"(\d+)", name) for name in path.parts[-3:]]
-    return [[(int(part), "") if part.isdigit() else (-1, part) for part in name if part] for name in names]
+class Unread(Exception):
+    """Something in a folder that is not read, and why."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(reason)
+        self.path = path
+
+
+@contextlib.contextmanager
+def failing(failures: list[str], what: str) -> Iterator[None]:
+    """An error in the block is a sentence in `failures`, and what comes after the block goes on."""
+    try:
+        yield
+    except Exception as error:
+        text = " ".join(str(error).split())
+        failures.append(f"{what}: {text if isinstance(error, InputError) else f'{type(error).__name__}: {text}'}")
+
+
+def made_by(model: Model) -> dict[str, Any]:
+    """The part of a description that says what computed the numbers, and when."""
+    return {
+        "provenance": model.provenance,
+        "versions": {package: version(package) for package in ("layerdiv_tl", "numpy", "pandas")},
+        "finished": datetime.now(UTC).isoformat(timespec="milliseconds"),
+    }

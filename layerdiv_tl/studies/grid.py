@@ -93,12 +93,6 @@ def load_claimed(name: str, x: Any, out: Path, options: Mapping[str, Any]) -> tu
     return model, identity
 
 
-def error_text(error: Exception) -> str:
-    """An error as part of a sentence."""
-    text = " ".join(str(error).split())
-    return text if isinstance(error, InputError) else f"{type(error).__name__}: {text}"
-
-
 def _items(name: str, value: Any) -> list[Any]:
     """One or several things in the order given; a set has none, and changes from run to run."""
     return listed(name, value) if isinstance(value, list | tuple | set | frozenset) else [value]

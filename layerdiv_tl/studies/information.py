@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -16,6 +14,7 @@ from .._files import written
 from ..ensemble.information.estimator import EstimatorName
 from ..ensemble.information.information import information
 from ..errors import InputError
+from .shards import digest_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 PATTERN = "information-2-*.parquet"
 # The column with the settings of an estimate; those of other settings are other estimates.
 SETTINGS = "settings"
-_CELL = ("model", "task", "unit")
+CELL = ("model", "task", "unit")
 
 
 def study_information(
@@ -84,15 +83,14 @@ def _read(file: Path, cell: dict[str, Any]) -> pd.DataFrame | None:
         return None
     if not {"bits", "doubts", SETTINGS} <= set(frame):
         return None
-    return frame.assign(**{name: cell["settings"][name] for name in _CELL})
+    return frame.assign(**{name: cell["settings"][name] for name in CELL})
 
 
 def _cell_information(study: Study, cell: dict[str, Any], options: dict[str, Any]) -> pd.DataFrame:
-    digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:12]
-    file = Path(cell["folder"]) / PATTERN.replace("*", digest)
+    file = Path(cell["folder"]) / PATTERN.replace("*", digest_of(options, 12))
     if (frame := _read(file, cell)) is not None:
         return frame
-    names = {name: cell["settings"][name] for name in _CELL}
+    names = {name: cell["settings"][name] for name in CELL}
     shard = study.contributions(**names)
     i = information(shard, shard.labels, **options)
     frame = i.frame().assign(
@@ -109,7 +107,7 @@ def _cell_information(study: Study, cell: dict[str, Any], options: dict[str, Any
     for name, field in (("lower_bound", "bits"), ("lower_bound_low", "low"), ("lower_bound_high", "high")):
         frame[name] = np.where(joint, getattr(i.lower_bound, field, np.nan), np.nan)
     frame[SETTINGS] = ", ".join(f"{name}={x}" for name, x in options.items() if name != "estimator")
-    first = [*_CELL, "members", "rows", "estimator"]
+    first = [*CELL, "members", "rows", "estimator"]
     frame = frame[first + [column for column in frame if column not in first]]
     frame.attrs = {}
     # A folder may be one that may only be read: computed again another time.

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
-from functools import lru_cache
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +22,15 @@ from ..model.load import Model
 from ..model.tokenization import encode
 from ..tasks.baselines import bag_of_words
 from ..tasks.task import Task, task
-from .folder import read_finished
-from .grid import error_text, load_claimed, load_options, models_of, output_folder, tasks_of, units_of
+from .folder import failing, made_by, read_finished
+from .grid import load_claimed, load_options, models_of, output_folder, tasks_of, units_of
 from .metrics import metrics_of
-from .shards import FORMAT, Cell, Shard, cell_of, write_json
+from .shards import FORMAT, META, METRICS, Cell, Shard, cell_of, write_json
 from .study import Study
 from .workers import in_processes
+
+# Of tasks that many models read: counting words can outlast a small model.
+_KNOWN_BASELINES: dict[str, dict[str, Any]] = {}
 
 
 def run_study(
@@ -153,24 +155,16 @@ class _Job:
         failures: list[str] = []
         done: set[Path] = set()
         for name, x in grid.items():
-            try:
+            with failing(failures, name):
                 model, identity = load_claimed(name, x, self.out, self.load)
                 batch_tokens = model.checked_batch_tokens(self.batch_tokens)
-            except Exception as error:
-                failures.append(f"{name}: {error_text(error)}")
-                continue
-            for t in self.tasks:
-                try:
-                    prompts = prepared(t, model, self.chat, self.multi_token)
-                except Exception as error:
-                    failures.append(f"{name} on {t.name}: {error_text(error)}")
-                    continue
-                for unit in self.units:
-                    try:
-                        done.add(self._cell(model, identity, prompts, unit, batch_tokens))
-                    except Exception as error:
-                        failures.append(f"{name} on {t.name} at unit {unit}: {error_text(error)}")
-            del model
+                for t in self.tasks:
+                    with failing(failures, f"{name} on {t.name}"):
+                        prompts = prepared(t, model, self.chat, self.multi_token)
+                        for unit in self.units:
+                            with failing(failures, f"{name} on {t.name} at unit {unit}"):
+                                done.add(self._cell(model, identity, prompts, unit, batch_tokens))
+                del model
         return failures, done
 
     def _cell(self, model: Model, identity: Identity, prompts: Task, unit: Unit, batch_tokens: int) -> Path:
@@ -185,8 +179,8 @@ class _Job:
         if self.keep_text:
             lines = "".join(json.dumps({"row": i, "prompt": p}) + "\n" for i, p in enumerate(prompts.prompts))
             write_text(cell.folder / "prompts.jsonl", lines)
-        metrics = cell.folder / "metrics.parquet"
-        if metrics.is_file() and read_finished(cell.folder / "meta.json") is not None:
+        metrics = cell.folder / METRICS
+        if metrics.is_file() and read_finished(cell.folder / META) is not None:
             return cell.folder
         sweep(cell.folder)
         start, computed = time.time(), 0
@@ -203,7 +197,7 @@ class _Job:
         with written(metrics) as partial:
             frame.to_parquet(partial, index=False)
         asked = self.asked if prompts.name in self.by_name else None
-        write_json(cell.folder / "meta.json", _meta(model, cell, asked, seconds, computed))
+        write_json(cell.folder / META, _meta(model, cell, asked, seconds, computed))
         return cell.folder
 
 
@@ -233,43 +227,26 @@ def _whole_shards(cell: Cell, model: Model, batch_tokens: int) -> Iterator[Shard
 
 
 def _meta(model: Model, cell: Cell, asked: dict[str, Any] | None, seconds: float, rows: int) -> dict[str, Any]:
-    from importlib.metadata import version
-
     t = cell.task
-    return {
+    about = {name: getattr(t, name) for name in ("source", "license", "dropped", "truncated", "scored")}
+    return about | {
         "format": FORMAT,
         "settings": cell.settings,
         "asked": asked,
-        "provenance": model.provenance,
-        "source": t.source,
-        "license": t.license,
-        "dropped": t.dropped,
-        "truncated": t.truncated,
-        "scored": t.scored,
-        "baselines": _baselines(_TaskKey(f"{t.prompt_hash} {t.options} {cell.settings['labels']}", t)),
-        "versions": {name: version(name) for name in ("layerdiv_tl", "numpy", "pandas")},
-        "finished": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "baselines": _baselines(t, f"{t.prompt_hash} {t.options} {cell.settings['labels']}"),
         "rows_here": rows,
         "seconds_here": round(seconds, 3),
         "rows_per_second": round(rows / seconds, 3) if rows else None,
+        **made_by(model),
     }
 
 
-@dataclass(frozen=True)
-class _TaskKey:
-    """A task as a cache knows it: many models read the same one, and counting words can outlast a small model."""
-
-    key: str
-    task: Task = field(compare=False)
-
-
-@lru_cache(maxsize=32)
-def _baselines(cached: _TaskKey) -> dict[str, Any]:
+def _baselines(t: Task, key: str) -> dict[str, Any]:
     """Accuracy of guessing and of word counts, as shares; word counts with a 95 % interval, None for few rows."""
-    t = cached.task
-    try:
-        correct = bag_of_words(t)
-    except InputError:  # a class with fewer rows than folds
-        return {"chance": 1 / len(t.options), "bag_of_words": None}
-    ends = [float(x) for x in wilson(correct.sum(), len(correct))]
-    return {"chance": 1 / len(t.options), "bag_of_words": [float(correct.mean()), *ends]}
+    if key not in _KNOWN_BASELINES:
+        words = None
+        with contextlib.suppress(InputError):  # a class with fewer rows than folds
+            correct = bag_of_words(t)
+            words = [float(x) for x in (correct.mean(), *wilson(correct.sum(), len(correct)))]
+        _KNOWN_BASELINES[key] = {"chance": 1 / len(t.options), "bag_of_words": words}
+    return _KNOWN_BASELINES[key]

@@ -26,6 +26,8 @@ from ..model.load import Model
 from ..tasks.task import Task
 
 ROWS = 128
+# What lies next to a cell's shards when it is finished: its description and its metrics.
+META, METRICS = "meta.json", "metrics.parquet"
 # Of cells. 4: shards hold all that contributions hold, less the token ids.
 FORMAT = "layerdiv_tl.study/4"
 # Fields of a shard with one entry for each example.
@@ -127,7 +129,7 @@ def cell_of(
         "fingerprint": identity.weights,
         "tokenizer": identity.tokenizer,
         **identity.settings,
-        "tokens": hashlib.sha256(json.dumps([list(row) for row in ids]).encode()).hexdigest(),
+        "tokens": digest_of([list(row) for row in ids]),
         "dtype": model.provenance["dtype"],
         "task": task.name,
         "unit": unit,
@@ -140,10 +142,13 @@ def cell_of(
         "labels": hashlib.sha256(task.labels.tobytes()).hexdigest(),
         "batch_tokens": batch_tokens,
     }
-    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
-    folder = out / safe_name(model.name) / safe_name(task.name) / f"{unit}-{digest}"
-    lengths = [len(row) for row in ids]
-    return Cell(task, unit, settings, folder, np.lexsort((np.arange(len(lengths)), -np.asarray(lengths))))
+    folder = out / safe_name(model.name) / safe_name(task.name) / f"{unit}-{digest_of(settings, 12)}"
+    return Cell(task, unit, settings, folder, np.argsort([-len(row) for row in ids], kind="stable"))
+
+
+def digest_of(settings: Any, length: int | None = None) -> str:
+    """SHA-256 of settings as JSON, or its first digits."""
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:length]
 
 
 def safe_name(name: str) -> str:

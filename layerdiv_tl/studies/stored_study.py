@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,20 +11,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, get_args
 
 from .._checks import choice, file_path, flag, one_of, shown, some_of, text, whole_number
-from .._files import written
+from .._files import PARTIAL, written
 from ..components import Unit
 from ..ensemble.decomposition import NormAt
 from ..errors import InputError
 from ..replication.curve_statistics import z_scores
 from ..results import Result
 from ..zoo import registry
-from .folder import read_cells
-from .information import PATTERN
-from .shards import Shard
+from .folder import CARD, OLD, Unread, read_newest
+from .information import CELL, PATTERN
+from .shards import FORMAT, META, METRICS, Shard
 from .tables import AVERAGE, CURVES, curves_table, models_table, quantity_table, summary_row, wide_table
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    # A cell's description and metrics.
+    _Cell = tuple[dict[str, Any], pd.DataFrame]
+
+# Files that only the folder of a cell holds.
+_FILES = ("shard-*.safetensors", METRICS, META, PARTIAL)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,13 +68,16 @@ class StoredStudy(Result):
         """The same; `only` the cells in these folders."""
         import pandas as pd
 
-        cells, failures = read_cells(folders, only)
+        def find(root: Path) -> list[Path]:
+            cells = {file.parent for name in _FILES for file in root.glob(f"*/*/*/{name}")}
+            return [cell / META for cell in sorted(cells if only is None else cells & only, key=_natural)]
+
+        cells, failures = read_newest(folders, "the study", find, _read_cell)
         if not cells:
             reason = "; ".join(failures) or "run the same study again to go on with it."
             raise InputError(f"{str(folders[0])!r} holds no finished study: {reason}")
         metrics = pd.concat([frame for _, frame in cells], ignore_index=True)
-        first = ["model", "task", "unit"]
-        metrics = metrics[first + [column for column in metrics.columns if column not in first]]
+        metrics = metrics[[*CELL, *metrics.columns.drop(list(CELL))]]
         return cls(metrics, tuple(about for about, _ in cells), tuple(failures), tuple(map(str, folders)))
 
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -79,7 +89,7 @@ class StoredStudy(Result):
             try:
                 if into.is_dir() and into.samefile(folder):
                     continue
-                for name in (*(file.name for file in folder.glob(PATTERN)), "metrics.parquet", "meta.json"):
+                for name in (*(file.name for file in folder.glob(PATTERN)), METRICS, META):
                     with written(into / name) as partial:
                         shutil.copyfile(folder / name, partial)
             except OSError as error:
@@ -212,3 +222,24 @@ class StoredStudy(Result):
     def shapes(self, unit: Unit = "sublayer") -> dict[str, str]:
         """{model: shape} of the zoo's models, whose training seeds are not independent models."""
         return {name: shape for name, (shape, _) in registry.seeds(self._metrics(unit)["model"].unique()).items()}
+
+
+def _read_cell(file: Path, about: dict[str, Any] | None) -> tuple[tuple[str, ...], dict[str, Any], _Cell]:
+    """Key, description, and both description and metrics of a cell."""
+    import pandas as pd
+
+    cell = file.parent
+    # A cell that is not finished has no description, but its model has a card since there are any.
+    if about.get("format") != FORMAT if about else not (cell.parents[1] / CARD).is_file():
+        raise Unread(cell.parents[1], f": {OLD}")
+    if about is None or not (cell / METRICS).is_file():
+        raise Unread(cell, " is not finished: run the same study again")
+    names = {name: about["settings"][name] for name in CELL}
+    frame = pd.read_parquet(cell / METRICS).assign(**names)
+    return tuple(names.values()), about, (about | {"folder": str(cell)}, frame)
+
+
+def _natural(path: Path) -> list[list[tuple[int, str]]]:
+    """A key that sorts d2 before d12, and d2 before d2-seed1."""
+    names = [re.split(r"(\d+)", name) for name in path.parts[-3:]]
+    return [[(int(part), "") if part.isdigit() else (-1, part) for part in name if part] for name in names]
