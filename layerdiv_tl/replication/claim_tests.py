@@ -1,9 +1,11 @@
-"""Claims of the two papers, and their tests: estimate, interval, null, verdict (MATHS 13)."""
+"""Claims of the two papers, and their tests: estimate, interval, null, verdict."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -20,40 +22,40 @@ Verdict = Literal["confirmed", "refuted", "within noise", "not tested"]
 # What differs between seeds is an average over shapes and tasks, which is nearly normal: Student's interval of three
 # is right for it, and wide.
 LEAST_SEEDS = 3
-# Shares that differ from the counts' by less than this count as proportional to them.
-MARGIN = 0.05
-# Bias that has come no further than this part of the way from a uniform prediction to 0 is away from 0.
-HALF = 0.5
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What a paper says, as a number on one side of a null: 1 above it, −1 below it.
+    """What a paper says, as a number on one side of a null: 1 above it, −1 below it; read from claims.json.
 
     A claim with `needs_p` has a permutation test of its own, without whose p it is not decided. A null of NaN: none
-    is known that holds.
+    is known that holds. `quantity` is what is estimated, averaged on a `scale`; `undecided` says why no claim over
+    seeds (of claim 2: none at all) is decided.
     """
 
+    number: int
     text: str
     null: float
     side: int
     measured_in: str
     needs_p: bool = False
+    quantity: str = ""
+    scale: Literal["as it is", "fisher", "log"] = "as it is"
+    undecided: str = ""
 
 
-CLAIMS: Mapping[int, Claim] = {
-    1: Claim("MSE tracks accuracy along depth", 0.0, 1, "correlation", needs_p=True),
-    2: Claim("Spearman's correlation is below Pearson's", np.nan, -1, "correlation"),
-    3: Claim("Modules share bias in proportion to their number of members", MARGIN, -1, "share"),
-    4: Claim("MLPs dominate diversity", 0.5, 1, "share"),
-    5: Claim("Bias and diversity trade off only where accuracy stands still", 0.0, 1, "share", needs_p=True),
-    6: Claim("Bias stays away from 0", HALF, 1, "ratio"),
-    7: Claim("Returns diminish with the number of components", 0.0, -1, "points"),
-    8: Claim("Reusing layers lowers diversity", 1.0, -1, "ratio"),
-    9: Claim("The later half of the layers contributes less", 1.0, -1, "ratio"),
-    10: Claim("Skipping late layers disturbs later computation less", 1.0, -1, "ratio"),
-    11: Claim("Models do not use deeper layers for more hops", MARGIN, -1, "share of depth"),
-    12: Claim("Layers at the same relative depth map best", 1.0, -1, "ratio"),
+def _read_claims() -> dict[int, Claim]:
+    entries = json.loads(Path(__file__).with_name("claims.json").read_text(encoding="utf-8"))
+    claims = [Claim(**entry | {"null": np.nan if entry["null"] is None else entry["null"]}) for entry in entries]
+    return {claim.number: claim for claim in claims}
+
+
+CLAIMS: Mapping[int, Claim] = _read_claims()
+# Scales on which numbers are averaged: there and back.
+SCALES: Mapping[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "as it is": (np.positive, float),
+    "fisher": (lambda r: np.arctanh(np.clip(r, -1 + 1e-12, 1 - 1e-12)), np.tanh),
+    "log": (np.log, np.exp),
 }
 
 
@@ -71,7 +73,7 @@ class Estimate:
     def transformed(self, function: Callable[[float], float]) -> Estimate:
         """An estimate taken on another scale (Fisher's z, a logarithm), back on its own."""
         estimate, low, high = (float(function(x)) for x in (self.estimate, self.low, self.high))
-        return Estimate(estimate, low, high, self.interval_over, self.n, self.p)
+        return replace(self, estimate=estimate, low=low, high=high)
 
     def explained(self, quantity: str, clustered: bool = False, tasks: bool = True) -> str:
         """The quantity, and what its interval is over or needs."""
@@ -85,7 +87,10 @@ class Estimate:
 
 @dataclass(frozen=True)
 class ClaimTest:
-    """One variant of a claim, tested; `null` and `measured_in` are the claim's own where they are None."""
+    """One variant of a claim, tested; `null` and `measured_in` are the claim's own where they are None.
+
+    `slope` is that of claim 7, which only says something of returns where there are any.
+    """
 
     number: int
     variant: str
@@ -93,40 +98,30 @@ class ClaimTest:
     rationale: str
     null: float | None = None
     measured_in: str | None = None
-
-    @property
-    def claim(self) -> Claim:
-        """What the paper says."""
-        return CLAIMS[self.number]
+    slope: float = np.nan
 
     @property
     def verdict(self) -> Verdict:
         """On which side of the null the interval lies, if the claim's own test, where it has one, is significant."""
-        e, null = self.estimate, self.claim.null if self.null is None else self.null
-        if not np.isfinite([e.low, e.high, null]).all() or (self.claim.needs_p and not np.isfinite(e.p)):
+        claim, e, null = CLAIMS[self.number], self.estimate, self._null
+        if not np.isfinite([e.low, e.high, null]).all() or (claim.needs_p and not np.isfinite(e.p)):
             return "not tested"
         if (np.isfinite(e.p) and e.p >= 1 - LEVEL) or e.low <= null <= e.high:
             return "within noise"
-        return "confirmed" if (e.low > null) == (self.claim.side > 0) else "refuted"
+        return "confirmed" if (e.low > null) == (claim.side > 0) else "refuted"
 
     def row(self) -> dict[str, Any]:
         """A row of the claims table."""
-        e = self.estimate
-        return {
-            "number": self.number,
-            "claim": self.claim.text,
-            "variant": self.variant,
-            "estimate": e.estimate,
-            "low": e.low,
-            "high": e.high,
-            "null": self.claim.null if self.null is None else self.null,
-            "measured_in": self.claim.measured_in if self.measured_in is None else self.measured_in,
-            "p": e.p,
-            "interval_over": e.interval_over,
-            "n": e.n,
-            "verdict": self.verdict,
-            "rationale": self.rationale,
-        }
+        claim, e = CLAIMS[self.number], vars(self.estimate)
+        row = {"number": self.number, "claim": claim.text, "variant": self.variant}
+        row |= {name: e[name] for name in ("estimate", "low", "high")} | {"null": self._null}
+        row["measured_in"] = claim.measured_in if self.measured_in is None else self.measured_in
+        row |= {name: e[name] for name in ("p", "interval_over", "n")}
+        return row | {"verdict": self.verdict, "rationale": self.rationale}
+
+    @property
+    def _null(self) -> float:
+        return CLAIMS[self.number].null if self.null is None else self.null
 
 
 def claims_frame(tests: Iterable[ClaimTest]) -> pd.DataFrame:
@@ -173,7 +168,7 @@ def hall_mean(values: Float[np.ndarray, " value"], over: str, p: float = np.nan)
     return Estimate(mean, low, high, over, n, p)
 
 
-def student_mean(values: Float[np.ndarray, " seed"], over: str = "seeds") -> Estimate:
+def student_mean(values: Float[np.ndarray, " seed"]) -> Estimate:
     """The mean over training seeds with Student's interval; without one where there are fewer than three.
 
     >>> e = student_mean(np.array([1.0, 2.0, 3.0]))
@@ -185,4 +180,4 @@ def student_mean(values: Float[np.ndarray, " seed"], over: str = "seeds") -> Est
     if n < LEAST_SEEDS:
         return Estimate(mean, n=n)
     half = float(t.ppf(0.5 + LEVEL / 2, n - 1) * values.std(ddof=1) / np.sqrt(n))
-    return Estimate(mean, mean - half, mean + half, over, n)
+    return Estimate(mean, mean - half, mean + half, "seeds", n)

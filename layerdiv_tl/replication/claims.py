@@ -1,24 +1,24 @@
-"""Claims 1-8 of *Diversity of Transformer Layers*, tested on a study (MATHS 13.1-13.8)."""
+"""Claims 1-8 of *Diversity of Transformer Layers*, tested on a study."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..components import Unit
 from ..ensemble.intervals import LEAST
 from ..ensemble.permutation import cluster_numbers
-from ..ensemble.scaling import LogFit, log_fit
+from ..ensemble.scaling import log_fit
 from ..errors import InputError
 from ..zoo import registry
-from .claim_tests import HALF, MARGIN, ClaimTest, Estimate, claims_frame, mean_over_models
+from .claim_tests import CLAIMS, SCALES, ClaimTest, Estimate, claims_frame, mean_over_models
 from .correlation import SIGNS, curve_correlations
 from .depth_claims import depth_claim_tests
-from .layer_pairs import checked_pairs, same_parameters
+from .layer_sharing import checked_pairs, same_parameters
 from .tradeoff import tradeoff_signs
 
 if TYPE_CHECKING:
@@ -33,10 +33,6 @@ NO_CURVES = "this study has no depth tables"
 NO_PERMUTATION = (
     "too few models of one depth swap their curves, and nothing else tells a relation from what happens at the same "
     "depth of all models"
-)
-NO_NULL = (
-    "no null: accuracy counted over rows, and one jump of both curves, lower Spearman's more than Pearson's whether or "
-    "not the curves themselves do"
 )
 
 
@@ -102,10 +98,15 @@ class ClaimSource:
         shares, counts = (x.div(x.sum(axis=1), axis=0)[wide[0].sum(axis=1) > 0] for x in wide)
         return shares, counts
 
-    def mean_test(self, number: int, variant: str, values: pd.Series, quantity: str) -> ClaimTest:
-        """The test of a mean over models, or over the tasks of few."""
-        e = mean_over_models(values, self.shapes)
-        return ClaimTest(number, variant, e, e.explained(quantity, self.clustered))
+    def mean_test(
+        self, number: int, variant: str, values: pd.Series, note: str = "", p: float = np.nan, tasks: bool = True
+    ) -> ClaimTest:
+        """The test of a mean over models, or, with `tasks`, over the tasks of few; `note` is about this variant."""
+        claim = CLAIMS[number]
+        there, back = SCALES[claim.scale]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            e = mean_over_models(there(values), self.shapes, p, tasks).transformed(back)
+        return ClaimTest(number, variant, e, e.explained(claim.quantity + note, self.clustered, tasks))
 
 
 def _mse_tracks_accuracy(source: ClaimSource) -> Iterator[ClaimTest]:
@@ -117,29 +118,22 @@ def _mse_tracks_accuracy(source: ClaimSource) -> Iterator[ClaimTest]:
         source.curves, "mse", SIGNS["mse"], clusters=source.shapes, n_resamples=source.n_resamples, seed=source.seed
     )
     r = r.set_index(["model", "task"])
-    fisher_z = np.arctanh(r["pearson"].clip(-1 + 1e-12, 1 - 1e-12))
-    e = mean_over_models(fisher_z, source.shapes, p, tasks=False).transformed(np.tanh)
     constant = r["pearson"].isna().sum()
     more = f" ({constant} more do not vary)" if constant else ""
-    what = f"Pearson's r of −MSE (Eq. 14) and accuracy over junctions, mean of {len(r) - constant} curves{more}"
     permuted = "p gives models the MSE of others of their depth" if np.isfinite(p) else NO_PERMUTATION
-    yield ClaimTest(1, "per model", e, f"{e.explained(what, source.clustered, tasks=False)}; {permuted}")
-    e = mean_over_models(r["spearman"] - r["pearson"], source.shapes, tasks=False)
-    what = f"Spearman's less Pearson's r of −MSE; Spearman's is {r['spearman'].mean():.2f} on average"
-    yield ClaimTest(2, "per model", e, f"{e.explained(what, source.clustered, tasks=False)}; {NO_NULL}")
+    note = f", mean of {len(r) - constant} curves{more}; {permuted}"
+    yield source.mean_test(1, "per model", r["pearson"], note, p, tasks=False)
+    note = f"; Spearman's is {r['spearman'].mean():.2f} on average; {CLAIMS[2].undecided}"
+    yield source.mean_test(2, "per model", r["spearman"] - r["pearson"], note, tasks=False)
 
 
 def _bias_follows_counts(source: ClaimSource) -> Iterator[ClaimTest]:
-    what = f"share of bias that lies elsewhere than members do; up to {MARGIN} counts as in proportion"
     uniform = "; where softmax of one component is nearly uniform, every member has nearly the same bias"
-    for variant, loss, term, more in (
-        ("Eq. 14", "paper", "bias", uniform),
-        ("raw", "squared", "bias", ""),
-        ("centered", "squared", "bias_centered", ""),
-    ):
+    variants = (("Eq. 14", "paper", "bias", uniform), ("raw", "squared", "bias", ""))
+    for variant, loss, term, note in (*variants, ("centered", "squared", "bias_centered", "")):
         shares, counts = source.shares(loss, term)
         # The total variation distance of both distributions over modules.
-        yield source.mean_test(3, variant, (shares - counts).abs().sum(axis=1) / 2, what + more)
+        yield source.mean_test(3, variant, (shares - counts).abs().sum(axis=1) / 2, note)
 
 
 def _mlps_dominate(source: ClaimSource) -> Iterator[ClaimTest]:
@@ -147,8 +141,7 @@ def _mlps_dominate(source: ClaimSource) -> Iterator[ClaimTest]:
         shares, counts = source.shares("squared", term)
         values = shares["mlp"] if "mlp" in shares else shares.sum(axis=1)[:0]
         count = counts["mlp"].mean() if "mlp" in shares else 0.0
-        what = f"share of diversity that MLPs hold, more than half of it; they are {count:.0%} of the members"
-        yield source.mean_test(4, variant, values, what)
+        yield source.mean_test(4, variant, values, f"; they are {count:.0%} of the members")
 
 
 def _bias_and_diversity_trade_off(source: ClaimSource) -> Iterator[ClaimTest]:
@@ -157,23 +150,13 @@ def _bias_and_diversity_trade_off(source: ClaimSource) -> Iterator[ClaimTest]:
         if source.curves is None:
             yield ClaimTest(5, variant, Estimate(), NO_CURVES)
             continue
-        signs = tradeoff_signs(
-            source.curves,
-            bias=bias,
-            diversity=diversity,
-            clusters=source.shapes,
-            n_resamples=source.n_resamples,
-            seed=source.seed,
-        )
+        options: dict[str, Any] = {"clusters": source.shapes, "n_resamples": source.n_resamples, "seed": source.seed}
+        signs = tradeoff_signs(source.curves, bias=bias, diversity=diversity, **options)
         over = "models" if np.isfinite(signs.low) else "nothing"
         e = Estimate(signs.difference, signs.low, signs.high, over, signs.models, signs.p)
         rises, still, falls = signs.counts.sum(1).tolist()
-        rationale = e.explained(
-            "share of steps along depth in which both move together, where accuracy stands still less where it moves "
-            f"({still} and {rises + falls} steps)",
-            source.clustered,
-            tasks=False,
-        )
+        quantity = f"{CLAIMS[5].quantity} ({still} and {rises + falls} steps)"
+        rationale = e.explained(quantity, source.clustered, tasks=False)
         if not np.isfinite(signs.difference):
             rationale += " and steps of both kinds"
         elif np.isfinite(signs.p):
@@ -185,60 +168,50 @@ def _bias_and_diversity_trade_off(source: ClaimSource) -> Iterator[ClaimTest]:
 
 def _bias_stays_away(source: ClaimSource) -> Iterator[ClaimTest]:
     ratio = source.totals("paper", "bias") / source.totals("paper", "zero_bias")
-    what = (
-        f"Eq. 14's bias over that of a uniform prediction, at least {ratio.min():.2f}; above {HALF} is away from 0, "
-        "and near 1 says that single components predict next to nothing"
-    )
-    yield source.mean_test(6, "Eq. 14", ratio, what)
+    note = f"; it is at least {ratio.min():.2f}, and near 1 says that single components predict next to nothing"
+    yield source.mean_test(6, "Eq. 14", ratio, note)
 
 
-def scaling_fits(source: ClaimSource) -> Iterator[tuple[str, str, int, LogFit]]:
-    """Fits of claim 7: quantity, which models, 1 where it is to rise or −1 to fall, its logarithmic fit.
-
-    Training seeds of one shape are one point.
-    """
+def _returns_diminish(source: ClaimSource) -> Iterator[ClaimTest]:
+    """Curvatures of accuracy and −MSE against the number of components; training seeds of one shape are one point."""
     models = source.study.models(source.unit).set_index("model")
     table = source.study.table(source.unit)
     complete = table["accuracy"]["Avg."].dropna().index
+    some = False
     for which, least in (("all models", 0.0), ("≥ 1B parameters", BILLION)):
         names = complete[models["parameters"][complete] >= least]
         shapes = cluster_numbers(names.tolist(), source.shapes)
         members = models["members"][names].astype(float).groupby(shapes).first().to_numpy()
         if len(np.unique(members)) < LEAST_SIZES:
             continue
-        for quantity, sign in (("accuracy", 1), ("MSE", -1)):
+        some = True
+        for quantity, sign, measured_in in (("accuracy", 1, "points"), ("MSE", -1, "hundredths")):
             means = table[quantity]["Avg."][names].groupby(shapes).mean().to_numpy(dtype=float)
             fit = log_fit(members, sign * means, n_resamples=source.n_resamples, seed=source.seed)
-            yield quantity, which, sign, fit
+            terms = fit.frame().set_index("term")[["estimate", "robust_low", "robust_high"]].T
+            curvature, rises, n = terms["curvature"], terms["slope"]["robust_low"] > 0, len(fit.x)
+            low, high = curvature[["robust_low", "robust_high"]] if rises and n >= LEAST else (np.nan, np.nan)
+            rationale = curvature_rationale(quantity, sign * fit.slope, rises)
+            if n < LEAST:
+                rationale += f"; an interval needs {LEAST} models"
+            elif source.clustered:
+                rationale += f"; the interval is over {n} models; training seeds of one shape count as one model"
+            e = Estimate(curvature["estimate"], low, high, "models" if n >= LEAST else "nothing", n)
+            variant = f"{quantity}, {which}"
+            yield ClaimTest(7, variant, e, rationale, measured_in=measured_in, slope=fit.slope)
+    if not some:
+        rationale = (
+            f"{len(complete)} model{'s' * (len(complete) != 1)} with every task; a curvature needs {LEAST_SIZES} "
+            "different numbers of components"
+        )
+        yield ClaimTest(7, "all models", Estimate(n=len(complete)), rationale)
 
 
-def _returns_diminish(source: ClaimSource) -> Iterator[ClaimTest]:
-    fits = list(scaling_fits(source))
-    for quantity, which, sign, fit in fits:
-        terms = fit.frame().set_index("term")[["estimate", "robust_low", "robust_high"]].T
-        curvature, rises = terms["curvature"], terms["slope"]["robust_low"] > 0
-        enough = len(fit.x) >= LEAST
-        low, high = (curvature["robust_low"], curvature["robust_high"]) if rises and enough else (np.nan, np.nan)
-        e = Estimate(curvature["estimate"], low, high, "models" if enough else "nothing", len(fit.x))
-        rationale = curvature_rationale(quantity, sign, fit.slope, rises)
-        if not enough:
-            rationale += f"; an interval needs {LEAST} models"
-        elif source.clustered:
-            rationale += f"; the interval is over {len(fit.x)} models; training seeds of one shape count as one model"
-        measured_in = "points" if quantity == "accuracy" else "hundredths"
-        yield ClaimTest(7, f"{quantity}, {which}", e, rationale, measured_in=measured_in)
-    if not fits:
-        n = len(source.study.table(source.unit)["accuracy"]["Avg."].dropna())
-        several = f"{n} model{'s' * (n != 1)}"
-        rationale = f"{several} with every task; a curvature needs {LEAST_SIZES} different numbers of components"
-        yield ClaimTest(7, "all models", Estimate(n=n), rationale)
-
-
-def curvature_rationale(quantity: str, sign: int, slope: float, rises: bool) -> str:
-    """What is estimated for claim 7, and whether there are returns that could diminish."""
+def curvature_rationale(quantity: str, slope: float, rises: bool) -> str:
+    """What is estimated for claim 7 (`slope` is the quantity's own), and whether there are returns to diminish."""
     return (
-        f"curvature of {'' if sign > 0 else '−'}{quantity}, averaged over tasks, against the number of "
-        f"components in standard deviations; each doubling brings {sign * slope * np.log(2):+.3g}"
+        f"curvature of {'−' * (quantity == 'MSE')}{quantity}, averaged over tasks, against the number of components in "
+        f"standard deviations; each doubling brings {slope * np.log(2):+.3g}"
         + ("" if rises else ", not clearly for the better: no returns that could diminish")
     )
 
@@ -253,18 +226,12 @@ def _sharing_lowers_diversity(source: ClaimSource) -> Iterator[ClaimTest]:
         rationale = "no model here reuses its layers next to one of the same size that does not"
         yield ClaimTest(8, "raw", Estimate(), rationale)
         return
-    what = "diversity over that of its pair: " + ", ".join(f"{a} over {b}" for a, b in pairs.items())
-    variants = {
-        "before the size correction, raw": "diversity",
-        "before the size correction, centered": "diversity_centered",
-        "after it, raw": "diversity_logit",
-        "after it, centered": "diversity_logit_centered",
-    }
-    for variant, term in variants.items():
-        values = source.totals("squared", term)
-        logs = {reuses: np.log(values[reuses] / values[baseline]).dropna() for reuses, baseline in pairs.items()}
-        e = mean_over_models(pd.concat(logs, names=["model"]), source.shapes).transformed(np.exp)
-        yield ClaimTest(8, variant, e, e.explained(what, source.clustered))
+    note = ": " + ", ".join(f"{reuses} over {baseline}" for reuses, baseline in pairs.items())
+    for correction, term in (("before the size correction", "diversity"), ("after it", "diversity_logit")):
+        for gauge, end in (("raw", ""), ("centered", "_centered")):
+            values = source.totals("squared", f"{term}{end}")
+            ratios = {reuses: values[reuses] / values[baseline] for reuses, baseline in pairs.items()}
+            yield source.mean_test(8, f"{correction}, {gauge}", pd.concat(ratios, names=["model"]), note)
 
 
 _CLAIM_TESTS: tuple[Callable[[ClaimSource], Iterator[ClaimTest]], ...] = (

@@ -1,4 +1,4 @@
-"""Claims 9-12, of *Do Language Models Use Their Depth Efficiently?*, tested on depth analyses (MATHS 13.9-13.12)."""
+"""Claims 9-12, of *Do Language Models Use Their Depth Efficiently?*, tested on depth analyses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..depth.layer_maps import LayerMaps
 from ..depth.skipping import Skip
 from ..depth.token_stats import sums_per_text
 from ..ensemble.intervals import LEAST, interval, jackknife, leave_one_out
-from .claim_tests import CLAIMS, MARGIN, ClaimTest, Estimate, hall_mean
+from .claim_tests import CLAIMS, ClaimTest, Estimate, hall_mean
 
 if TYPE_CHECKING:
     from ..studies.depth_study import DepthStudy
@@ -105,8 +105,7 @@ def _hops_need_no_depth(depth: DepthStudy) -> Iterator[ClaimTest]:
             if last:  # one layer has one score only
                 slope = score.slope_at_length if by_length else score.slope
                 slopes[model] = slope.value / last, slope.low / last, slope.high / last, slope.n
-        what = f"growth of the depth score with each hop, {variant}; up to {MARGIN} of the depth counts as none{note}"
-        yield _over_models_or_texts(11, variant, slopes, what, cases="questions")
+        yield _over_models_or_texts(11, variant, slopes, f"{CLAIMS[11].quantity}; {variant}{note}", cases="questions")
 
 
 def _layers_align(depth: DepthStudy) -> Iterator[ClaimTest]:
@@ -120,7 +119,7 @@ def _layers_align(depth: DepthStudy) -> Iterator[ClaimTest]:
             distances[f"{maps.source} to {maps.target}"] = (distance / chance, *ends, len(maps.counts))
             pairs.append({maps.source, maps.target})
         ranks.append(float(maps.depth_alignment()["rank_correlation"].iloc[0]))
-    what = "distance of the best target layer from the same relative depth, over what it is where any is as good"
+    what = CLAIMS[12].quantity
     if ranks:
         what += f"; Spearman's correlation of places is {np.mean(ranks):.2f}"
     models = sorted(set().union(*pairs))

@@ -16,8 +16,7 @@ from ..ensemble.reweight import Reweighting, reweight
 from ..ensemble.scaling import LogFit, log_fit
 from ..replication.claims import ClaimSource, study_claims
 from ..replication.correlation import correlations
-from ..replication.layer_pairs import Seeds
-from ..replication.layer_sharing import layer_sharing_table
+from ..replication.layer_sharing import Seeds, layer_sharing_table
 from ..replication.module_shares import module_shares
 from ..replication.seeds import claims_over_seeds
 from ..replication.tradeoff import TradeOff, tradeoff_signs
