@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from .. import _registry
-from .._checks import choice, number
+from .._checks import choice, file_path, number, shown, text
+from .._files import PARTIAL, written
 from ..components import Unit
 from ..ensemble.reweight import Reweighting, reweight
 from ..ensemble.scaling import LogFit, log_fit
+from ..errors import InputError
 from ..replication.claims import ClaimSource, study_claims
 from ..replication.correlation import correlations
 from ..replication.layer_sharing import Seeds, layer_sharing_table
@@ -21,20 +25,92 @@ from ..replication.module_shares import module_shares
 from ..replication.seeds import claims_over_seeds
 from ..replication.tradeoff import TradeOff, tradeoff_signs
 from .depth_study import DepthStudy
-from .folder import card_of, refuse_two_models, write_page
-from .information import study_information
-from .stored_study import StoredStudy
-from .tables import AVERAGE, QUANTITIES
+from .folder import CARD, OLD, Unread, card_of, read_newest, refuse_two_models, write_page
+from .information import CELL, PATTERN, study_information
+from .shards import FORMAT, META, METRICS, Shard
+from .tables import AVERAGE, QUANTITIES, StudyTables
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    # A cell's description and metrics.
+    _Cell = tuple[dict[str, Any], pd.DataFrame]
+
 Form = Literal["squared", "paper"]
 
 
+# Files that only the folder of a cell holds.
+_FILES = ("shard-*.safetensors", METRICS, META, PARTIAL)
+
+
 @dataclass(frozen=True, eq=False, repr=False)
-class Study(StoredStudy):
+class Study(StudyTables):
     """A study of a grid of models, tasks and units. Made by `run_study`, or read from its folders by `load`."""
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *more: str | os.PathLike[str]) -> Self:
+        """Collect one or several folders. Cells that are not finished are left out and named in `failures`.
+
+        Of cells of one model, task and unit with different settings (another limit, say) the one that was
+        finished last is taken. Raises InputError where there is no such folder, or no finished cell in any, and where
+        two models (other weights, another tokenizer) have one name.
+        """
+        return cls.collect((path, *more))
+
+    @classmethod
+    def collect(cls, folders: Sequence[str | os.PathLike[str]], only: set[Path] | None = None) -> Self:
+        """The same; `only` the cells in these folders."""
+        import pandas as pd
+
+        def find(root: Path) -> list[Path]:
+            cells = {file.parent for name in _FILES for file in root.glob(f"*/*/*/{name}")}
+            return [cell / META for cell in sorted(cells if only is None else cells & only, key=_natural)]
+
+        cells, failures = read_newest(folders, "the study", find, _read_cell)
+        if not cells:
+            reason = "; ".join(failures) or "run the same study again to go on with it."
+            raise InputError(f"{str(folders[0])!r} holds no finished study: {reason}")
+        metrics = pd.concat([frame for _, frame in cells], ignore_index=True)
+        metrics = metrics[[*CELL, *metrics.columns.drop(list(CELL))]]
+        return cls(metrics, tuple(about for about, _ in cells), tuple(failures), tuple(map(str, folders)))
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Copy metrics, information and settings, without shards, into a folder that `load` reads."""
+        copy = file_path("path", path)
+        for cell in self.cells:
+            folder = Path(cell["folder"])
+            into = copy / folder.relative_to(folder.parents[2])
+            try:
+                if into.is_dir() and into.samefile(folder):
+                    continue
+                for name in (*(file.name for file in folder.glob(PATTERN)), METRICS, META):
+                    with written(into / name) as partial:
+                        shutil.copyfile(folder / name, partial)
+            except OSError as error:
+                raise InputError(f"{str(path)!r} cannot be written ({error.strerror}): give a folder.") from error
+        return copy
+
+    def contributions(self, model: str, task: str, unit: Unit = "sublayer") -> Shard:
+        """The stored contributions of a cell in the task's order; an ensemble that `decompose` takes.
+
+        Raises InputError for a cell that this study does not have, and one whose shards do not lie in its folder.
+        """
+        self._metrics(unit)
+        wanted = {"model": text("model", model), "task": text("task", task), "unit": unit}
+        cells = [cell for cell in self.cells if wanted.items() <= cell["settings"].items()]
+        if not cells:
+            raise InputError(f"this study has no cell of {shown(model)} on {shown(task)} at unit {unit!r}.")
+        folder, rows = cells[-1]["folder"], cells[-1]["settings"]["rows"]
+        shards = [Shard.load(file) for file in sorted(Path(folder).glob("shard-*.safetensors"))]
+        if not shards:
+            raise InputError("this study was saved without its contributions: load the folder it was run in.")
+        stored = sum(len(shard.rows) for shard in shards)
+        if stored != rows:
+            raise InputError(
+                f"{folder!r} holds {stored} of {rows} rows: remove its metrics.parquet and run the study again, which "
+                "computes the others."
+            )
+        return Shard.join(shards)
 
     def correlations(self, unit: Unit = "sublayer", n_resamples: int = 1000, seed: int = 0) -> pd.DataFrame:
         """Correlation of MSE, bias, diversity and more with accuracy along depth (Fig. 3); see `correlations`.
@@ -230,3 +306,24 @@ class Study(StoredStudy):
         failed = f"; {len(self.failures)} failed or unfinished" if self.failures else ""
         counts = [self.metrics[name].nunique() for name in ("model", "task", "unit")]
         return f"Study({counts[0]} models × {counts[1]} tasks × {counts[2]} units, {len(self.cells)} cells{failed})"
+
+
+def _read_cell(file: Path, about: dict[str, Any] | None) -> tuple[tuple[str, ...], dict[str, Any], _Cell]:
+    """Key, description, and both description and metrics of a cell."""
+    import pandas as pd
+
+    cell = file.parent
+    # A cell that is not finished has no description, but its model has a card since there are any.
+    if about.get("format") != FORMAT if about else not (cell.parents[1] / CARD).is_file():
+        raise Unread(cell.parents[1], f": {OLD}")
+    if about is None or not (cell / METRICS).is_file():
+        raise Unread(cell, " is not finished: run the same study again")
+    names = {name: about["settings"][name] for name in CELL}
+    frame = pd.read_parquet(cell / METRICS).assign(**names)
+    return tuple(names.values()), about, (about | {"folder": str(cell)}, frame)
+
+
+def _natural(path: Path) -> list[list[tuple[int, str]]]:
+    """A key that sorts d2 before d12, and d2 before d2-seed1."""
+    names = [re.split(r"(\d+)", name) for name in path.parts[-3:]]
+    return [[(int(part), "") if part.isdigit() else (-1, part) for part in name if part] for name in names]

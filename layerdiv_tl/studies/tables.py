@@ -1,11 +1,20 @@
-"""Wide tables from the long metrics of a study: Table 1, summaries, components, curves along depth, models."""
+"""The metrics of a study and their wide tables: Table 1, summaries, components, curves along depth, models."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
+
+from .._checks import choice, flag, one_of, some_of, whole_number
+from ..components import Unit
+from ..ensemble.decomposition import NormAt
+from ..errors import InputError
+from ..replication.curve_statistics import z_scores
+from ..results import Result
+from ..zoo import registry
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,23 +52,167 @@ CURVES: Mapping[str, tuple[str, str]] = {
 }
 
 
-def quantity_table(totals: pd.DataFrame, intervals: bool) -> pd.DataFrame:
-    """`Study.table` from the totals of one unit."""
-    import pandas as pd
+@dataclass(frozen=True, eq=False)
+class StudyTables(Result):
+    """Metrics of a grid of models, tasks and units, and their tables.
 
-    models, tasks = totals["model"].unique(), totals["task"].unique()
-    blocks = {}
-    for quantity, (loss, term, factor) in QUANTITIES.items():
-        rows = totals[(totals["loss"] == loss) & (totals["term"] == term)].set_index(["model", "task"])
-        mean = rows["mean"].unstack().reindex(index=models, columns=tasks)
-        average = factor * mean.mean(axis=1, skipna=False)
-        block = factor * mean
-        if intervals:
-            texts = {key: _with_interval(factor * row) for key, row in rows[["mean", "low", "high"]].iterrows()}
-            block = pd.DataFrame([[texts.get((model, task), "") for task in tasks] for model in models], models, tasks)
-            average = average.map("{:.4g}".format)
-        blocks[quantity] = block.assign(**{AVERAGE: average})
-    return pd.concat(blocks, axis=1, names=["quantity", "task"]).rename_axis(index="model")
+    metrics
+        A long frame: model, task, unit, then loss, table, the row's names, term, mean, low, high (see
+        `studies.metrics`).
+    cells
+        One dict for every finished cell: settings, where rows and model came from, versions, times.
+    failures
+        One sentence for every model or cell that could not be measured.
+    folders
+        Where it lies; the first holds the shards.
+    """
+
+    metrics: pd.DataFrame
+    cells: tuple[dict[str, Any], ...]
+    failures: tuple[str, ...]
+    folders: tuple[str, ...]
+
+    def frame(self) -> pd.DataFrame:
+        """All numbers, tidy: one row per model, task, unit, loss, table, row and term."""
+        return self.metrics
+
+    def _metrics(self, unit: Any, table: str | None = None) -> pd.DataFrame:
+        """The metrics of a unit that the study has, of one table."""
+        choice("unit", unit, get_args(Unit))
+        if unit not in (units := self.metrics["unit"].unique().tolist()):
+            has = one_of(units, "and")
+            raise InputError(f"unit={unit!r} is not in this study, which has {has}: run it at unit {unit!r} first.")
+        rows = self.metrics[self.metrics["unit"] == unit]
+        return rows if table is None else rows[rows["table"] == table]
+
+    def totals(self) -> pd.DataFrame:
+        """The rows that are about a whole cell."""
+        return self.metrics[self.metrics["table"] == "totals"]
+
+    def table(self, unit: Unit = "sublayer", intervals: bool = False) -> pd.DataFrame:
+        """The paper's Table 1 for any models: a row per model, columns (quantity, task) and their average.
+
+        Accuracy, MSE, bias and `uniform`, the loss of the uniform predictor, are in hundredths and after
+        Eq. 14, as in the paper; then diversity as softmax sees it (`centered`), the size-fair
+        `diversity_logit`, and the cross-entropy in nats. `intervals` gives texts with 95 % intervals.
+        """
+        import pandas as pd
+
+        totals = self._metrics(unit, "totals")
+        flag("intervals", intervals)
+        models, tasks = totals["model"].unique(), totals["task"].unique()
+        blocks = {}
+        for quantity, (loss, term, factor) in QUANTITIES.items():
+            rows = totals[(totals["loss"] == loss) & (totals["term"] == term)].set_index(["model", "task"])
+            block = factor * rows["mean"].unstack().reindex(index=models, columns=tasks)
+            average = block.mean(axis=1, skipna=False)
+            if intervals:
+                texts = {key: _with_interval(factor * row) for key, row in rows[["mean", "low", "high"]].iterrows()}
+                cells = [[texts.get((model, task), "") for task in tasks] for model in models]
+                block, average = pd.DataFrame(cells, models, tasks), average.map("{:.4g}".format)
+            blocks[quantity] = block.assign(**{AVERAGE: average})
+        return pd.concat(blocks, axis=1, names=["quantity", "task"]).rename_axis(index="model")
+
+    def summary(self, unit: Unit = "sublayer") -> pd.DataFrame:
+        """One row per model and task: accuracy and its baselines, Theorem 1 raw and centered, the gaps.
+
+        `accuracy` and `bag_of_words`, a cross-validated word-counting classifier (NaN where a class has fewer
+        than 5 rows), are shares with 95 % intervals; `answers` is {option: share of rows the model answers
+        with it}; `loss`, `bias`, `diversity` are in squared logits; `cross_entropy` and `entropy` in nats.
+        """
+        import pandas as pd
+
+        m = self._metrics(unit)
+        frames = [(cell, cell["settings"]) for cell in self.cells if cell["settings"]["unit"] == unit]
+        return pd.DataFrame(
+            [_summary_row(m[(m["model"] == s["model"]) & (m["task"] == s["task"])], cell) for cell, s in frames]
+        )
+
+    def components(self, unit: Unit = "sublayer", loss: str = "squared") -> pd.DataFrame:
+        """Bias, diversity, net and more of every component, one row per model, task and component.
+
+        Values are a component's own, undivided, with intervals in `<term>_low`, `<term>_high`; `loss` is that of
+        `decompose`. Raises InputError for a unit or loss that the study does not have.
+        """
+        return self._wide("components", unit, loss, ["component", "kind", "layer", "index", "repeat"])
+
+    def modules(self, unit: Unit = "sublayer", loss: str = "squared") -> pd.DataFrame:
+        """The same per module (Eq. 9-10), weighted so that they add up to the ensemble's; `share` is n_g/|L|."""
+        return self._wide("modules", unit, loss, ["module", "members", "share"])
+
+    def _wide(self, table: str, unit: Unit, loss: str, names: list[str]) -> pd.DataFrame:
+        """Rows of one table and loss with a column, and its interval, for each term; in the rows' order."""
+        rows = self._metrics(unit, table)
+        rows = rows[rows["loss"] == choice("loss", loss, rows["loss"].unique().tolist())]
+        keys = ["model", "task", *names]
+        wide = rows.pivot(index=keys, columns="term", values=list(_ENDINGS.values()))
+        terms = {(name, term): f"{term}{end}" for term in rows["term"].unique() for end, name in _ENDINGS.items()}
+        wide = wide[list(terms)].set_axis(list(terms.values()), axis=1)
+        return rows.drop_duplicates(keys)[keys].merge(wide.reset_index(), on=keys, how="left", sort=False)
+
+    def models(self, unit: Unit = "sublayer") -> pd.DataFrame:
+        """The paper's Table 4 for these models: parameters, members |L|, dtype, where each came from.
+
+        `reuses`: whether some block runs more than once in a pass. Raises InputError for a unit that the
+        study does not have.
+        """
+        import pandas as pd
+
+        metrics = self._metrics(unit)
+        cells = [cell for cell in self.cells if cell["settings"]["unit"] == unit]
+        provenance = {cell["settings"]["model"]: cell["provenance"] for cell in cells}
+        rows = []
+        for model, m in metrics.groupby("model", sort=False):
+            members = m.loc[m["table"] == "totals", "members"].dropna()
+            row = {"model": model, "parameters": provenance[model]["parameters"]}
+            row |= {"members": int(members.iloc[0]), "reuses": bool(m["repeat"].notna().any())}
+            rows.append(row | {name: provenance[model][name] for name in ("architecture", "dtype", "source")})
+        return pd.DataFrame(rows)
+
+    def best(self, count: int, unit: Unit = "sublayer") -> list[str]:
+        """The `count` models of highest accuracy, averaged over tasks, best first (the paper's Fig. 5 shows five)."""
+        whole_number("count", count, 1)
+        means = self.table(unit)["accuracy"][AVERAGE].dropna().sort_values(ascending=False, kind="stable")
+        return means.index[:count].tolist()
+
+    def curves(
+        self,
+        unit: Unit = "sublayer",
+        norm: NormAt = "frozen",
+        standardized: bool = False,
+        models: Sequence[str] | None = None,
+    ) -> pd.DataFrame:
+        """Accuracy, MSE, bias, diversity and more of the prefix ensembles (Fig. 5 and 7), wide.
+
+        One row per model, task and junction, numbered from 0; junctions that the stream never holds are left out.
+        `standardized`: each curve less its mean, over its standard deviation, as in the figures; NaN if it never
+        moves. `models`: these only, such as `best(5)`. Raises InputError for a unit that has no depth tables here,
+        and for a model that is not in the study.
+        """
+        choice("norm", norm, get_args(NormAt))
+        flag("standardized", standardized)
+        rows = self._metrics(unit, "depth" if norm == "frozen" else "depth_recomputed")
+        rows = rows[~rows["partial"].astype(bool)]
+        if rows.empty:
+            raise InputError(f"this study has no curves at unit {unit!r}: run it at unit 'sublayer'.")
+        if models is not None:
+            rows = rows[rows["model"].isin(some_of("models", models, rows["model"].unique().tolist()))]
+        keys = ["model", "task", "component", "members"]
+        columns = {pair: name for name, pair in CURVES.items()}
+        rows = rows.assign(curve=[columns.get(pair, "") for pair in zip(rows["loss"], rows["term"], strict=True)])
+        rows = rows[rows["curve"] != ""]
+        wide = rows.pivot(index=keys, columns="curve", values="mean")
+        wide = wide.reindex(columns=list(CURVES)).rename_axis(columns=None)
+        frame = rows[keys].drop_duplicates().merge(wide.reset_index(), on=keys, how="left", sort=False)
+        frame.insert(3, "junction", frame.groupby(["model", "task"], sort=False).cumcount())
+        if standardized:
+            curves = frame.groupby(["model", "task"], sort=False)[list(CURVES)]
+            frame[list(CURVES)] = curves.transform(lambda curve: z_scores(curve.to_numpy(dtype=float)))
+        return frame
+
+    def shapes(self, unit: Unit = "sublayer") -> dict[str, str]:
+        """{model: shape} of the zoo's models, whose training seeds are not independent models."""
+        return {name: shape for name, (shape, _) in registry.seeds(self._metrics(unit)["model"].unique()).items()}
 
 
 def _with_interval(row: pd.Series) -> str:
@@ -67,7 +220,7 @@ def _with_interval(row: pd.Series) -> str:
     return f"{row['mean']:.4g}{interval}"
 
 
-def summary_row(metrics: pd.DataFrame, cell: Mapping[str, Any]) -> dict[str, Any]:
+def _summary_row(metrics: pd.DataFrame, cell: Mapping[str, Any]) -> dict[str, Any]:
     """A row of `Study.summary` from the metrics of one cell."""
     settings, baselines = cell["settings"], cell["baselines"]
     totals = metrics[metrics["table"] == "totals"].set_index(["loss", "term"])
@@ -83,39 +236,3 @@ def summary_row(metrics: pd.DataFrame, cell: Mapping[str, Any]) -> dict[str, Any
     terms |= {"cross_entropy": ("cross_entropy", "loss"), "entropy": ("cross_entropy", "entropy")}
     terms |= {gap: ("none", gap) for gap in ("identity_gap", "absolute_gap")}
     return row | {name: float(totals["mean"][pair]) for name, pair in terms.items()}
-
-
-def wide_table(rows: pd.DataFrame, names: list[str]) -> pd.DataFrame:
-    """Rows of one table and loss with a column, and its interval, for each term; in the rows' order."""
-    keys = ["model", "task", *names]
-    wide = rows.pivot(index=keys, columns="term", values=list(_ENDINGS.values()))
-    terms = [(name, f"{term}{end}", term) for term in rows["term"].unique() for end, name in _ENDINGS.items()]
-    wide = wide[[(name, term) for name, _, term in terms]].set_axis([column for _, column, _ in terms], axis=1)
-    return rows.drop_duplicates(keys)[keys].merge(wide.reset_index(), on=keys, how="left", sort=False)
-
-
-def curves_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """`Study.curves` from the rows of a depth table, whole junctions only: a column for each of `CURVES`."""
-    keys = ["model", "task", "component", "members"]
-    columns = {pair: name for name, pair in CURVES.items()}
-    rows = rows.assign(curve=[columns.get(pair, "") for pair in zip(rows["loss"], rows["term"], strict=True)])
-    rows = rows[rows["curve"] != ""]
-    wide = rows.pivot(index=keys, columns="curve", values="mean")
-    wide = wide.reindex(columns=list(CURVES)).rename_axis(columns=None)
-    frame = rows[keys].drop_duplicates().merge(wide.reset_index(), on=keys, how="left", sort=False)
-    frame.insert(3, "junction", frame.groupby(["model", "task"], sort=False).cumcount())
-    return frame
-
-
-def models_table(metrics: pd.DataFrame, cells: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """`Study.models` from the metrics and cells of one unit."""
-    import pandas as pd
-
-    provenance = {cell["settings"]["model"]: cell["provenance"] for cell in cells}
-    rows = []
-    for model, m in metrics.groupby("model", sort=False):
-        totals = m[(m["table"] == "totals") & m["members"].notna()]
-        row = {"model": model, "parameters": provenance[model]["parameters"]}
-        row |= {"members": int(totals["members"].iloc[0]), "reuses": bool(m["repeat"].notna().any())}
-        rows.append(row | {name: provenance[model][name] for name in ("architecture", "dtype", "source")})
-    return pd.DataFrame(rows)
