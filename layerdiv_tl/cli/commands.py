@@ -6,6 +6,7 @@ import argparse
 import os
 import re
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from . import printing
 
 def run_demo(options: argparse.Namespace) -> int:
     """The default model on the sample tasks."""
-    out = _made_folder(options.out, Path(_named(options.out, "a folder")), "a folder")
+    out = _made_folder(options.out, Path(options.out))
 
     from ..model.load import load_model
     from ..studies.runner import run_study
@@ -51,7 +52,7 @@ def run_run(options: argparse.Namespace) -> int:
         options.task,
         tuple(options.unit or ("sublayer",)),
         options.limit,
-        _named(options.out, "a folder"),
+        options.out,
         options.data,
         load=_load_options(options),
         **{name: getattr(options, name) for name in names},
@@ -86,7 +87,7 @@ def run_depth(options: argparse.Namespace) -> int:
     from ..views.findings import depth_findings
     from ..views.frames import write_depth_frames
 
-    out, texts = Path(_named(options.out, "a folder")), None
+    out, texts = Path(options.out), None
     if options.text is not None:
         texts = [text.strip() for text in re.split(r"\n\s*\n", _read_file("--text", options.text)) if text.strip()]
         if not texts:
@@ -102,16 +103,8 @@ def run_depth(options: argparse.Namespace) -> int:
     )
     write_depth_frames(study, out)
     page = study.report(out / "depth.html")
-    claims, findings = study.claims(), list(depth_findings(study))
-    if options.json:
-        record = {"claims": claims.to_dict("records"), "findings": findings}
-        printing.print_json(record | {"failures": study.failures, "page": str(page)})
-    else:
-        printing.print_findings(findings)
-        printing.print_claims(claims)
-        print(f"\nOpen {page} in a browser; frames (CSV) and plans lie in {out / 'depth'}.")
-        print(f"In Python: ld.DepthStudy.load({str(out)!r}).")
-    return printing.print_failures(study.failures)
+    where = f"; frames (CSV) and plans lie in {out / 'depth'}.\nIn Python: ld.DepthStudy.load({options.out!r})."
+    return _print_study(options, study, page, depth_findings(study), where)
 
 
 def run_zoo(options: argparse.Namespace) -> int:
@@ -119,16 +112,22 @@ def run_zoo(options: argparse.Namespace) -> int:
     from ..replication import zoo_experiment
     from ..views.findings import study_findings
 
-    out = _named(options.out, "a folder")
+    out = options.out
     study = zoo_experiment.run_zoo(out, options.model, workers=options.workers, say=printing.print_progress)
     page = study.report(Path(out) / "index.html")
-    claims = study.claims()
+    return _print_study(options, study, page, study_findings(study), f". In Python: ld.Study.load({out!r}).")
+
+
+def _print_study(options: argparse.Namespace, study: Any, page: Path, findings: Iterable[str], where: str) -> int:
+    """Claims and findings of a study or of depth analyses, and `where` they lie; the exit code."""
+    claims, findings = study.claims(), list(findings)
     if options.json:
-        printing.print_json({"claims": claims.to_dict("records"), "failures": study.failures, "page": str(page)})
+        record = {"claims": claims.to_dict("records"), "findings": findings}
+        printing.print_json(record | {"failures": study.failures, "page": str(page)})
     else:
-        printing.print_findings(study_findings(study))
+        printing.print_findings(findings)
         printing.print_claims(claims)
-        print(f"\nOpen {page} in a browser. In Python: ld.Study.load({out!r}).")
+        print(f"\nOpen {page} in a browser{where}")
     return printing.print_failures(study.failures)
 
 
@@ -137,23 +136,22 @@ def run_report(options: argparse.Namespace) -> int:
     from ..studies.depth_study import DepthStudy
     from ..studies.study import Study
 
-    out = _named(options.out, "a file")
     try:
         study: Study | DepthStudy = Study.load(*options.folders)
     except InputError:
         if not all(map(os.path.isdir, options.folders)) or (depth := DepthStudy.collect(options.folders)) is None:
             raise
         study = depth
-    print(study.report(out))
+    print(study.report(options.out))
     return 0
 
 
 def run_profile(options: argparse.Namespace) -> int:
     """The explorer of one text, and its numbers."""
     text, out = _text(options), Path(options.out)
-    if not options.out.strip() or out.is_dir():
+    if out.is_dir():
         raise InputError(f"--out {options.out!r} names no file: give one, or leave the option out.")
-    _made_folder(options.out, out.parent, "a file")
+    _made_folder(options.out, out.parent)
 
     from ..model.load import load_model
     from ..views.profile_numbers import profile_and_explorer, profile_record
@@ -179,19 +177,11 @@ def run_tasks(options: argparse.Namespace) -> int:
     """The tasks by name."""
     from ..replication.paper_models import task_records
 
-    records = task_records()
-    if options.json:
-        printing.print_json(records)
-        return 0
     columns = ("name", "rows", "options", "templates", "license", "asks", "source")
+    records = task_records()
     rows = [{name: record[name] for name in columns} for record in records]
     texts = [{n: ", ".join(map(str, x)) if isinstance(x, list) else str(x) for n, x in row.items()} for row in rows]
-    printing.print_paragraph(
-        "ld.task(NAME) renders one, layerdiv run --task NAME uses it; rows from Hugging Face can come from a folder "
-        "(data=DIR, --data DIR)."
-    )
-    printing.print_table(texts, right=("rows",))
-    return 0
+    return _print_list(options, records, texts, right=("rows",))
 
 
 def run_models(options: argparse.Namespace) -> int:
@@ -199,44 +189,37 @@ def run_models(options: argparse.Namespace) -> int:
     from ..replication.paper_models import catalog
 
     entries = catalog()
+    rows = []
+    for e in entries:
+        size = f"{e.parameters / 1e6:.0f}M" if e.parameters < 1e9 else f"{e.parameters / 1e9:.3g}B"
+        row = {"name": e.name, "size": size, "components": str(e.components), "bf16 GB": f"{e.gigabytes:.3g}"}
+        rows.append(row | {"license": e.license, "loading": e.loading})
+    notes = dict.fromkeys(entry.note for entry in entries if entry.note)
+    records = [entry.record() for entry in entries]
+    return _print_list(options, records, rows, ("size", "components", "bf16 GB"), notes)
+
+
+def _print_list(
+    options: argparse.Namespace, records: Any, rows: Any, right: Sequence[str], notes: Iterable[str] = ()
+) -> int:
+    """Records as JSON; or what they are for, a table of them, and notes."""
     if options.json:
-        printing.print_json([entry.record() for entry in entries])
+        printing.print_json(records)
         return 0
-    rows = [
-        {
-            "name": entry.name,
-            "size": f"{n / 1e6:.0f}M" if (n := entry.parameters) < 1e9 else f"{n / 1e9:.3g}B",
-            "components": str(entry.components),
-            "bf16 GB": f"{entry.gigabytes:.3g}",
-            "license": entry.license,
-            "loading": entry.loading,
-        }
-        for entry in entries
-    ]
-    printing.print_paragraph(
-        "ld.load_model(NAME) loads one, layerdiv run --model NAME decomposes it (gated: log in to Hugging Face and "
-        "accept its conditions first)."
-    )
-    printing.print_table(rows, right=("size", "components", "bf16 GB"))
-    for note in dict.fromkeys(entry.note for entry in entries if entry.note):
+    printing.print_paragraph(options.hint)
+    printing.print_table(rows, right=right)
+    for note in notes:
         print()
         printing.print_paragraph(note, end="")
     return 0
 
 
-def _named(out: Any, kind: str) -> str:
-    """The value of --out; Path("") would be the current folder. Raises InputError where it is blank."""
-    if not isinstance(out, str) or not out.strip():  # argparse makes a list of --out=--
-        raise InputError(f"--out {out!r} names nothing: give {kind}.")
-    return out
-
-
-def _made_folder(out: str, folder: Path, kind: str) -> Path:
-    """A folder, made before the work begins. Raises InputError where it cannot be made."""
+def _made_folder(out: str, folder: Path) -> Path:
+    """A folder for --out, made before the work begins. Raises InputError where it cannot be made."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"--out {out} cannot be made ({error.strerror}): give {kind} of yours.") from error
+        raise InputError(f"--out {out} cannot be made ({error.strerror}): give another.") from error
     return folder
 
 

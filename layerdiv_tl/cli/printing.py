@@ -85,17 +85,12 @@ def print_profile(model: str, numbers: Mapping[str, Any]) -> None:
         f"  centered: {n['net_centered']:.4g} = {n['bias_centered']:.4g} − {n['diversity_centered']:.4g}   "
         f"({n['shift_share']:.1%} of raw diversity is a shift that softmax cannot see)\n"
     )
-    rows = [
-        {
-            "position": str(row["position"]),
-            # A terminal obeys what is not printable.
-            "token": "".join(c if c.isprintable() else ascii(c)[1:-1] for c in quoted(row["token"])),
-            "loss": f"{row['loss']:.3g}",
-            "raised by": ", ".join(label for label, _ in row["raised"]),
-            "lowered by": ", ".join(label for label, _ in row["lowered"]),
-        }
-        for row in n["hardest"]
-    ]
+    rows = []
+    for row in n["hardest"]:
+        # A terminal obeys what is not printable.
+        token = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in quoted(row["token"]))
+        moved = {f"{way} by": ", ".join(label for label, _ in row[way]) for way in ("raised", "lowered")}
+        rows.append({"position": str(row["position"]), "token": token, "loss": f"{row['loss']:.3g}"} | moved)
     print_table(rows, right=("position", "loss"))
 
 

@@ -1,4 +1,4 @@
-"""Correlation of ensemble metrics with accuracy along depth, per task and averaged (Fig. 3, MATHS 12)."""
+"""Correlation of ensemble metrics with accuracy along depth, per task and averaged (Fig. 3)."""
 
 from __future__ import annotations
 
@@ -64,15 +64,14 @@ def correlations(
     seed: int = 0,
     confidence_level: float = LEVEL,
 ) -> pd.DataFrame:
-    """Correlation of sign × metric with accuracy along depth, per task and averaged (Fig. 3, MATHS 12).
+    """Correlation of sign × metric with accuracy along depth, per task and averaged (Fig. 3).
 
     frame
         One row per model, task and junction (columns `model`, `task`, `junction`: numbers in the stream's
         order), with `accuracy` and the metrics. Leave partial junctions out.
     signs
-        {metric: 1 or −1}: the metrics to correlate, and whether each should rise (1) or fall (−1) where
-        accuracy rises; None is all columns in `SIGNS`. r is that of sign × metric, so that
-        "as expected" is always positive, as for the paper's −MSE and −bias.
+        {metric: 1 or −1}, whether it should rise or fall where accuracy rises; None is all columns in `SIGNS`. As
+        for the paper's −MSE and −bias, "as expected" is always positive.
     clusters
         {model: cluster} of models that are not independent, such as training seeds of one shape: they count as
         one in every interval and test but the paper's. Models that are not named are independent.
@@ -88,13 +87,11 @@ def correlations(
     Intervals are jackknives over models of atanh r with Student's t, and need 8 models. For unrelated curves they
     exclude 0 in 1-5 % of studies of 8 models (`tests/calibration`).
 
-    `p_t` of `pooled`, with n − 2 degrees of freedom, is the paper's test and wrong along depth: it takes
-    junctions for independent, and calls independent random walks significant 60 % of the time at 5 %. That of
-    `per_model` holds where models' correlations are as likely above as below 0.
-
     **Read `p_permutation`.** It gives every model the metric's curve of another model with as many junctions, so that
     what all models share along depth (jumps, trends) is in the null: 5 % or less of independent curves are significant.
-    It needs five models of one depth, or several of each of a few depths; otherwise it is NaN.
+    It needs five models of one depth, or several of each of a few depths; otherwise it is NaN. `p_t` of `pooled`, with
+    n − 2 degrees of freedom, is the paper's test and wrong along depth: it takes junctions for independent, and calls
+    independent random walks significant 60 % of the time at 5 %.
 
     The rows of the task "average" hold tanh(mean atanh r) over tasks, untested as in the paper, with an interval over
     models. A model whose curve is constant or not finite is left out; `note` names it, and says why an r, an interval
@@ -155,8 +152,7 @@ def curve_correlations(
         As `correlations` takes them.
 
     One row per model and task: `pearson`, `spearman`, NaN where a curve is constant or not finite; and the
-    two-sided p of the mean of Pearson's r over tasks and models, where models of as many junctions swap the
-    metric's curves of all tasks at once (see `correlations`). NaN where too few models have one depth.
+    two-sided `p_permutation` of the mean of Pearson's r, tasks of a model swapped together.
 
     >>> import pandas as pd
     >>> depth = np.arange(4.0)

@@ -1,4 +1,4 @@
-"""Statistics of two curves along depth, such as accuracy and −MSE, over models (MATHS 12).
+"""Statistics of two curves along depth, such as accuracy and −MSE, over models.
 
 A correlation r is averaged, left out and bounded as Fisher's z = atanh r. `Curves` holds the curves of one task and
 metric and gives z, its jackknife over clusters of models, and the p of permuted models.

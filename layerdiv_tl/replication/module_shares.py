@@ -1,4 +1,4 @@
-"""How much of bias and of diversity each module holds, beside its number of components (Fig. 4, Eq. 9-10)."""
+"""How much of bias and of diversity each module holds, next to its number of components (Fig. 4, Eq. 9-10)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TERMS = ("bias", "bias_centered", "diversity", "diversity_centered")
 
 
 def module_shares(frame: pd.DataFrame, *, confidence_level: float = LEVEL) -> pd.DataFrame:
-    """Average share of a term that a module holds, per model over its tasks (Fig. 4, MATHS 13.3-13.4).
+    """Average share of a term that a module holds, per model over its tasks (Fig. 4).
 
     frame
         `Decomposition.by_module()` of several models and tasks, one below the other, with columns `model`

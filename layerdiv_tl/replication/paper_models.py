@@ -27,16 +27,12 @@ _HEADS = ("num_attention_heads", "n_head", "num_heads")
 class CatalogEntry:
     """A model that a paper uses, or the default one.
 
-    name
-        Its id on Hugging Face.
-    config
-        Its config.json, as far as components and parameters depend on it.
+    name, config
+        Its id on Hugging Face; its config.json, as far as components and parameters depend on it.
     license, gated
         Its license, and whether Hugging Face wants its conditions accepted before it can be downloaded.
-    papers
-        The arXiv numbers of the papers that use it.
-    note
-        What else there is to know before loading it.
+    papers, note
+        arXiv numbers of the papers that use it; what else there is to know before loading it.
 
     >>> entry = catalog()[5]
     >>> entry.name, entry.components, f"{entry.parameters:,}", entry.gigabytes

@@ -1,4 +1,4 @@
-"""Trade-off of bias and diversity along depth, by what accuracy does (section 5.4, MATHS 13.5)."""
+"""Trade-off of bias and diversity along depth, by what accuracy does (section 5.4)."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def tradeoff_signs(
     seed: int = 0,
     confidence_level: float = LEVEL,
 ) -> TradeOff:
-    """Sign of Δbias · Δdiversity by sign of Δaccuracy, from junction to junction (MATHS 13.5).
+    """Sign of Δbias · Δdiversity by sign of Δaccuracy, from junction to junction (section 5.4).
 
     frame, clusters
         As `correlations` takes them: `model`, `task`, `junction`, `accuracy`, and the columns named by

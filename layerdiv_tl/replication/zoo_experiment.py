@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import zoo
-from ..errors import InputError
+from .._checks import some_of
 from ..studies.depth_runner import run_depth
 from ..studies.runner import run_study
 from ..studies.study import Study
@@ -37,36 +37,24 @@ def run_zoo(
     unit neuron on 128 rows of these two; and the depth analyses of `LADDER`, with maps between neighbors and the
     depth score of chains of one to four steps. The study's `.report(…)` shows it all.
 
-    out
-        The folder.
-    models
-        Names as in `ld.zoo.models()`; None is all.
-    workers
-        Processes; None is one for every core.
-    say
-        What to call with a sentence about each stage.
+    out, models
+        The folder; names as in `ld.zoo.models()`, None is all.
+    workers, say
+        Processes, None is one for every core; what to call with a sentence about each stage.
 
     Raises InputError for a model that the zoo has not.
     """
-    names = list(zoo.NAMES) if models is None else list(models)
-    if not names or isinstance(models, str):
-        raise InputError("models is one name or none: give a list of names of ld.zoo.models().")
-    if unknown := [name for name in names if name not in zoo.NAMES]:
-        raise InputError(f"there is no trained model {unknown[0]!r:.60} in the zoo: {', '.join(zoo.NAMES)}.")
+    names = list(zoo.NAMES) if models is None else some_of("models", models, zoo.NAMES)
     tell = say or (lambda _: None)
     several = (os.cpu_count() or 1) if workers is None else workers
     place = Path(out).expanduser()
     others = [task for task in zoo.TASKS if task not in INFORMED]
-    stages: tuple[tuple[Any, Any, int], ...] = (
-        (list(INFORMED), "sublayer", MANY),
-        (others, "sublayer", SOME),
-        (list(INFORMED), "neuron", FEW),
-    )
+    stages: Any = ((INFORMED, "sublayer", MANY), (others, "sublayer", SOME), (INFORMED, "neuron", FEW))
     failures: list[str] = []
     mine: set[Path] = set()  # of cells with other rows in the folder, say, those finished last would be taken
     for tasks, unit, limit in stages:
         tell(f"Taking {len(names)} models apart on {len(tasks)} tasks, {limit} rows, unit {unit} …")
-        part = run_study(names, tasks, unit, limit, place, workers=several)
+        part = run_study(names, list(tasks), unit, limit, place, workers=several)
         failures += part.failures
         mine |= {Path(cell["folder"]) for cell in part.cells}
     study = Study.collect([place], mine)

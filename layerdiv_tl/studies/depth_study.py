@@ -144,7 +144,7 @@ class DepthStudy(Result):
         return frame[["model", "analysis", "dataset", *rest]]
 
     def claims(self) -> pd.DataFrame:
-        """Claims 9-12 of the paper on depth (MATHS 13), tested on these models. Columns are those of `Study.claims`.
+        """Claims 9-12 of the paper on depth, tested on these models. Columns are those of `Study.claims`.
 
         9. The later half of the layers contributes less. 10. Skipping late layers disturbs later computation less.
         11. Models do not use deeper layers for more hops. 12. Layers at the same relative depth map best.

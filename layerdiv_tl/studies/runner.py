@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+import multiprocessing
 import os
 import secrets
+import signal
+import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from .._checks import flag, whole_number
 from .._files import sweep, write_text, written
@@ -18,17 +21,16 @@ from ..components import Unit
 from ..ensemble.intervals import wilson
 from ..errors import InputError
 from ..model.fingerprint import Identity
-from ..model.load import Model
+from ..model.load import Model, take_cores
 from ..model.tokenization import encode
 from ..tasks.baselines import bag_of_words
 from ..tasks.task import Task, task
 from .folder import failing, made_by, read_finished
 from .grid import load_claimed, load_options, models_of, output_folder, tasks_of, units_of
-from .metrics import metrics_of
-from .shards import FORMAT, META, METRICS, Cell, Shard, cell_of, write_json
+from .shards import FORMAT, META, METRICS, Cell, Shard, cell_of, metrics_of, write_json
 from .study import Study
-from .workers import in_processes
 
+T = TypeVar("T")
 # Of tasks that many models read: counting words can outlast a small model.
 _KNOWN_BASELINES: dict[str, dict[str, Any]] = {}
 
@@ -72,8 +74,7 @@ def run_study(
     keep_text
         Also write the prompts, which the rows' licenses may not allow to be passed on.
     batch_tokens
-        The most padded tokens in one forward pass; None is what is fast on each model's device. It is one of
-        the settings: batches change last bits.
+        The most padded tokens in one pass; None is what is fast on each device. A setting: batches change last bits.
     load
         Options for `load_model` (dtype, device, device_map, trust_remote_code).
     workers
@@ -81,25 +82,13 @@ def run_study(
         many small models, given by name. A script that asks for several needs an `if __name__ == "__main__":`.
 
     A model or cell that fails is named in `failures` and the others go on: a name that stands for another model in
-    this folder (other weights, another tokenizer), say, or a model with hooks in it. Raises InputError for an empty
-    grid, and where nothing at all could be measured.
+    this folder, say, or a model with hooks in it. Raises InputError for an empty grid, and where nothing was measured.
 
-    >>> import layerdiv_tl as ld, pandas as pd
-    >>> from tokenizers import Tokenizer, models, pre_tokenizers
-    >>> from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-    >>> ids = {word: i for i, word in enumerate("? hot big cold small".split())}
-    >>> words = Tokenizer(models.WordLevel(ids, unk_token="?"))
-    >>> words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    >>> tiny = LlamaForCausalLM(LlamaConfig(vocab_size=5, hidden_size=8, intermediate_size=8,
-    ...     num_hidden_layers=1, num_attention_heads=2))
-    >>> model = ld.load_model(tiny, tokenizer=PreTrainedTokenizerFast(tokenizer_object=words))
-    >>> rows = pd.DataFrame({"word": ["hot", "big"], "label": [0, 1]})
-    >>> opposites = ld.Task.from_frame(rows, template="{word} {answer}", options=["cold", "small"], name="opposites")
-    >>> study = ld.run_study({"tiny": model}, opposites)
-    >>> study.table()["uniform", "opposites"]
-    model
-    tiny    25.0
-    Name: (uniform, opposites), dtype: float64
+    >>> study = run_study("zoo/d1", "synthetic/recall", limit=8)
+    >>> study
+    Study(1 models × 1 tasks × 1 units, 1 cells)
+    >>> study.table()["uniform", "synthetic/recall"].round(2).to_dict()
+    {'zoo/d1': 18.75}
     """
     grid, options = models_of(models), load_options(load)
     names = tasks_of(tasks)
@@ -250,3 +239,64 @@ def _baselines(t: Task, key: str) -> dict[str, Any]:
             words = [float(x) for x in (correct.mean(), *wilson(correct.sum(), len(correct)))]
         _KNOWN_BASELINES[key] = {"chance": 1 / len(t.options), "bag_of_words": words}
     return _KNOWN_BASELINES[key]
+
+
+def in_processes(work: Callable[[dict[str, Any]], T], grid: Mapping[str, Any], workers: int) -> list[T]:
+    """What `work` gives for each {name: model} of a grid, by so many processes, in the grid's order.
+
+    Whatever ends this process, an interrupt or a kill, ends them too, at once. Raises InputError where one of them
+    was ended.
+    """
+    from concurrent.futures import ProcessPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
+
+    before = set(multiprocessing.active_children())
+    # Processes that each take all cores only wait for one another.
+    share = max(1, (os.cpu_count() or 1) // workers)
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, context, _begin, (share,)) as pool:
+        try:
+            with _not_interrupted():
+                futures = [pool.submit(work, {name: x}) for name, x in grid.items()]
+            return [future.result() for future in futures]
+        except BrokenProcessPool as error:
+            raise InputError(
+                "a process of workers= was ended: in a script, call it below `if __name__ == '__main__':`; elsewhere "
+                "there may be too little memory for so many models at a time, so give fewer. What is finished is kept "
+                "in out."
+            ) from error
+        except BaseException:  # an interrupt: leaving the pool would wait for what they are at
+            for process in set(multiprocessing.active_children()) - before:
+                process.terminate()
+            raise
+
+
+def _begin(cores: int) -> None:
+    """What a worker does first: take its part of the cores, and end when its parent is gone."""
+    from tqdm import tqdm
+
+    tqdm.set_lock(threading.RLock())  # its own would be a semaphore of the system, which an ended process leaves behind
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # at a terminal all processes get it; the parent ends its workers
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Thread(target=_follow_parent, daemon=True).start()
+    take_cores(cores)
+
+
+def _follow_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(128 + signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def _not_interrupted() -> Iterator[None]:
+    """Processes that are started here take no notice of an interrupt from their first moment on."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before or signal.SIG_DFL)

@@ -113,28 +113,16 @@ class Study(StudyTables):
         return Shard.join(shards)
 
     def correlations(self, unit: Unit = "sublayer", n_resamples: int = 1000, seed: int = 0) -> pd.DataFrame:
-        """Correlation of MSE, bias, diversity and more with accuracy along depth (Fig. 3); see `correlations`.
-
-        Training seeds of one shape that the zoo knows count as one model.
-        """
+        """Correlation of metrics with accuracy along depth (Fig. 3), as in `correlations`; clusters are `shapes`."""
         return correlations(self.curves(unit), clusters=self.shapes(unit), n_resamples=n_resamples, seed=seed)
 
     def tradeoff_signs(
         self, unit: Unit = "sublayer", still: float = 0.0, n_resamples: int = 1000, seed: int = 0
     ) -> TradeOff:
-        """Trade-off of centered bias and diversity along depth, by what accuracy does (5.4); see `tradeoff_signs`.
-
-        Training seeds of one shape that the zoo knows count as one model.
-        """
-        return tradeoff_signs(
-            self.curves(unit),
-            bias="bias_centered",
-            diversity="diversity_centered",
-            still=still,
-            clusters=self.shapes(unit),
-            n_resamples=n_resamples,
-            seed=seed,
-        )
+        """As `tradeoff_signs`, of centered bias and diversity (section 5.4); clusters are `shapes`."""
+        options: dict[str, Any] = {"bias": "bias_centered", "diversity": "diversity_centered", "still": still}
+        options |= {"clusters": self.shapes(unit), "n_resamples": n_resamples, "seed": seed}
+        return tradeoff_signs(self.curves(unit), **options)
 
     def shares(self, unit: Unit = "sublayer", form: Form = "squared") -> pd.DataFrame:
         """Each module's share of bias and diversity, raw and centered (Fig. 4); see `module_shares`.
@@ -181,7 +169,7 @@ class Study(StudyTables):
         seed: int = 0,
         seeds: Seeds | None = None,
     ) -> pd.DataFrame:
-        """Claims of both papers, tested on this study: a row for every variant of a claim (MATHS 13).
+        """Claims of both papers, tested on this study: a row for every variant of a claim.
 
         1. MSE tracks accuracy. 2. Spearman's correlation is below Pearson's. 3. Shares of bias follow the
            counts of members (equivalence within 0.05). 4. MLPs dominate diversity. 5. Bias and diversity trade off
@@ -193,24 +181,21 @@ class Study(StudyTables):
         what the interval is over (`interval_over`) and how many these are (`n`), `verdict` and `rationale`. A verdict
         is "confirmed" or "refuted" where the interval lies on one side of the null, "within noise" where it holds the
         null, "not tested" where there are too few models, nothing that the claim is about, or no null that holds.
-        Intervals are over models if there are eight (training seeds of one shape that the zoo knows count as one),
-        else over eight tasks, which speaks of these models only. Verdicts are at 5 %, not corrected for their number.
+        Verdicts are at 5 %, not corrected for their number; `tests/calibration` measures how often they are false.
 
-        Claims 1 and 5 are about curves along depth, where tasks share the model's curve and all models may change at
-        the same depth: they are decided over models only, and where `p` is below 0.05 too, which permutes models of
-        one depth (see `correlations`). Claim 2 is estimated and never decided. `tests/calibration` measures how often
-        verdicts are false.
+        Intervals are over models if there are eight (training seeds of one shape that the zoo knows count as one),
+        else over eight tasks, which speaks of these models only. Claims 1 and 5 are decided over models only, and
+        where `p` is below 0.05 too, which permutes models of one depth (see `correlations`): tasks share a model's
+        curve, and all models may change at the same depth. Claim 2 is estimated and never decided.
 
         pairs
             {model that reuses layers: model that does not} for claim 8; None takes those whose numbers of
             parameters are within 5 % of each other, of the same training seed where the zoo knows one.
         seeds
             {model: (shape, seed)}, as `ld.zoo.seeds(names)` makes it, where models of one shape differ in their
-            training seed only. Claims 1-8 are then estimated for each seed, from the shapes that all seeds have; the
-            table holds their mean (of logarithms for claim 8, of Fisher's z for claim 1) with Student's interval over
-            three seeds or more: how far the same shapes trained again would differ. There is no p, and models that
-            are not named, or whose shape a seed lacks, are left out. A pair of one seed stands for all.
-            `attrs` holds `seeds`, `shapes` and what was `left out`.
+            training seed only. Claims 1-8 are then means over seeds (of logarithms for claim 8, of Fisher's z for
+            claim 1), from the shapes that all seeds have, with Student's interval over three seeds or more and no p.
+            A pair of one seed stands for all. `attrs` holds `seeds`, `shapes` and what was `left out`.
 
         Raises InputError for a unit, a pair or a name in `seeds` that the study does not have, fewer than two seeds,
         two models of one shape and seed, and where no shape has all seeds.
@@ -264,20 +249,17 @@ class Study(StudyTables):
         """Models that reuse layers and baselines that do not, as in the paper's Table 1 (5.6): a row for each pair.
 
         `matched_on` is "same parameters" (within 5 %) or "same depth", as many members and the same training seed.
-        Averaged over the `tasks` that both have: accuracy, `MSE` and `bias` of Eq. 14 in hundredths, diversity in
-        squared logits, raw and `_centered`, and after the size correction, `diversity_logit` = |L|² × diversity.
-        Columns that end in `_baseline` are of the model that does not reuse; `<diversity>_ratio` is reused over
-        baseline, the geometric mean, with the interval of its logarithm in `_ratio_low` and `_ratio_high`.
+        Averaged over the `tasks` that both have: columns of `table`, diversity also `_centered`; those that end in
+        `_baseline` are of the model that does not reuse; `<diversity>_ratio` is reused over baseline, the geometric
+        mean, with the interval of its logarithm in `_ratio_low` and `_ratio_high`.
 
         Rows whose `interval_over` is "seeds" come first: of two or more training seeds of one pair of shapes, which
         go by the shapes' names; the interval is over these `n` seeds, and needs three. That of the others is over
         their `n` tasks, needs eight, and speaks of these two models only.
 
-        pairs
-            {model that reuses layers: model that does not}; None takes those of the same number of parameters,
-            and those of the same depth.
-        seeds
-            As in `claims`; None takes those that the zoo knows.
+        pairs, seeds
+            As in `claims`; None takes those of the same number of parameters and those of the same depth, and the
+            seeds that the zoo knows.
 
         Raises InputError for a unit, a pair or a seed's name that the study does not have, and where there is
         no pair, or none with a common task.
@@ -296,10 +278,7 @@ class Study(StudyTables):
         return reweight(shard, shard.labels, **options)
 
     def report(self, path: str | os.PathLike[str]) -> Path:
-        """Write the study as one offline page: findings, claims, tables, figures, methods, provenance.
-
-        Raises InputError for a file that cannot be written.
-        """
+        """Write the study as one offline page. Raises InputError for a file that cannot be written."""
         return write_page(_registry.lookup("study_page")(self), path)
 
     def __repr__(self) -> str:

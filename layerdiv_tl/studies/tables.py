@@ -57,8 +57,7 @@ class StudyTables(Result):
     """Metrics of a grid of models, tasks and units, and their tables.
 
     metrics
-        A long frame: model, task, unit, then loss, table, the row's names, term, mean, low, high (see
-        `studies.metrics`).
+        A long frame: model, task, unit, then what `metrics_of` gives.
     cells
         One dict for every finished cell: settings, where rows and model came from, versions, times.
     failures
