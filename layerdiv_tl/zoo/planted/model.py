@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 from jaxtyping import Float
@@ -20,7 +20,6 @@ from ...tasks.synthetic import COLORS
 from ...tasks.task import Task, task
 from .cases import CASES, UNSURE, Case
 from .weights import EraserMLP, Shape, VoteLogits, build
-from .word_tokenizer import word_tokenizer
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,6 +28,8 @@ PREFIX = "planted-"
 LEAST_ROWS = 64
 PER_MEMBER = ("bias", "bias_shift", "diversity", "diversity_shift")
 BITS = ("relevancy", "redundancy", "conditional_redundancy", "joint", "information_diversity")
+# A word with its space, a line break, a space, or one other sign; and what stands for others.
+_PIECE, _UNKNOWN = r" ?\w+|\n| |[^\w\s]", "<unk>"
 
 PLANTED: Mapping[str, str] = MappingProxyType({name: about for name, (about, _) in CASES.items()})
 
@@ -139,7 +140,7 @@ def planted(name: str, shape: Shape = "llama") -> Planted:
     about, make_case = CASES[name]
     case = make_case()
     task_of_case = _make_task(name, case)
-    tokenizer = word_tokenizer([*task_of_case.options, *task_of_case.prompts])
+    tokenizer = _word_tokenizer([*task_of_case.options, *task_of_case.prompts])
     vocabulary = {number: token.strip() for token, number in tokenizer.get_vocab().items()}
     option_ids = tokenizer.convert_tokens_to_ids(list(task_of_case.options))
     words = (*COLORS[: case.options], UNSURE)
@@ -187,15 +188,11 @@ def _expected(case: Case, per_member: Mapping[str, tuple[float, ...]]) -> dict[s
     for end in ("", "_centered", "_shift"):
         means[f"loss{end}"] = means[f"bias{end}"] - means[f"diversity{end}"]
     information_diversity = case.conditional_redundancy - case.redundancy
-    return means | {
-        "diversity_logit": len(case.members) ** 2 * means["diversity"],
-        **{name: getattr(case, name) for name in ("coherence", "cosine", "cosine_centered")},
-        "member_accuracy": float(np.mean(case.accuracy)),
-        "accuracy": case.ensemble_accuracy,
-        **{name: getattr(case, name) for name in BITS[:3]},
-        "joint": case.relevancy + information_diversity,
-        "information_diversity": information_diversity,
-    }
+    means["diversity_logit"] = len(case.members) ** 2 * means["diversity"]
+    means |= {name: getattr(case, name) for name in ("coherence", "cosine", "cosine_centered")}
+    means |= {"member_accuracy": float(np.mean(case.accuracy)), "accuracy": case.ensemble_accuracy}
+    means |= {name: getattr(case, name) for name in BITS[:3]}
+    return means | {"joint": case.relevancy + information_diversity, "information_diversity": information_diversity}
 
 
 def _make_task(name: str, case: Case) -> Task:
@@ -223,3 +220,17 @@ def _contributions(case: Case, vocabulary: int, option_ids: Sequence[int]) -> Fl
             if isinstance(member, EraserMLP):
                 values[row, number] *= -1
     return np.tile(values, (-(-LEAST_ROWS // len(case.rows)), 1, 1))
+
+
+def _word_tokenizer(texts: Iterable[str]) -> Any:
+    """A tokenizer of the whole words of these texts, each with its space; decoding gives the text back exactly."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    cut = pre_tokenizers.Split(Regex(_PIECE), "isolated")
+    pieces = [piece for text in texts for piece, _ in cut.pre_tokenize_str(text)]
+    ids = {piece: number for number, piece in enumerate(dict.fromkeys([_UNKNOWN, *pieces]))}
+    tokenizer = Tokenizer(models.WordLevel(ids, _UNKNOWN))
+    tokenizer.pre_tokenizer = cut
+    tokenizer.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token=_UNKNOWN, clean_up_tokenization_spaces=False)

@@ -34,7 +34,6 @@ SHARP = 2.0**26
 # One pair of dimensions turns by 1/20 a token, less than half a turn over the whole context: nearer is always higher.
 ANGLE = 1 / 20
 SWITCH = 64.0
-_UNTIED: Any = {"tie_word_embeddings": False, "bos_token_id": None, "eos_token_id": None}
 
 
 class VoteLogits(NamedTuple):
@@ -46,10 +45,7 @@ class VoteLogits(NamedTuple):
 
 @dataclass(frozen=True)
 class WitnessHead:
-    """A head that reads one witness's word; its output is `votes[word]`, and 0 for other words.
-
-    The nonzero logits for one word must differ.
-    """
+    """A head that reads one witness's word and writes `votes[word]`, whose nonzero logits must differ; 0 for others."""
 
     layer: int
     index: int
@@ -161,8 +157,11 @@ def _ballast(amounts: Sequence[int]) -> list[int]:
 class _Body:
     """A model of zeros, into which single weights are written."""
 
-    def __init__(self, model: Any, heads: int) -> None:
-        self.model = model.to(torch.float64).eval().requires_grad_(False)
+    def __init__(self, causal_lm: Any, vocabulary: int, layers: int, heads: int, **options: Any) -> None:
+        options |= {"num_hidden_layers": layers, "num_attention_heads": heads, "max_position_embeddings": CONTEXT}
+        options |= {"tie_word_embeddings": False, "bos_token_id": None, "eos_token_id": None}
+        config = causal_lm.config_class(vocab_size=vocabulary, hidden_size=WIDTH, **options)
+        self.model = causal_lm(config).to(torch.float64).eval().requires_grad_(False)
         self.coordinates, self.head_width = _Coordinates(), WIDTH // heads
         for name, parameter in self.model.named_parameters():
             is_gain = name.endswith("weight") and parameter.dim() == 1
@@ -174,22 +173,13 @@ class _Body:
 
 
 class _Llama(_Body):
-    def __init__(self, vocabulary: int, layers: int, heads: int) -> None:
-        from transformers import LlamaConfig, LlamaForCausalLM
+    def __init__(self, *sizes: int) -> None:
+        from transformers import LlamaForCausalLM
 
-        config = LlamaConfig(
-            vocab_size=vocabulary,
-            hidden_size=WIDTH,
-            intermediate_size=NEURONS,
-            num_hidden_layers=layers,
-            num_attention_heads=heads,
-            max_position_embeddings=CONTEXT,
-            rms_norm_eps=EPSILON,
-            # The pair in the middle turns by base^(-1/2) a token.
-            rope_parameters={"rope_type": "default", "rope_theta": ANGLE**-2},
-            **_UNTIED,
-        )
-        super().__init__(LlamaForCausalLM(config), heads)
+        # The pair in the middle turns by base^(-1/2) a token.
+        rope = {"rope_type": "default", "rope_theta": ANGLE**-2}
+        own: Any = {"intermediate_size": NEURONS, "rms_norm_eps": EPSILON, "rope_parameters": rope}
+        super().__init__(LlamaForCausalLM, *sizes, **own)
 
     def attend(self, head: WitnessHead, position: int, length: int) -> None:
         attention, first = self._attention(head), head.index * self.head_width
@@ -215,20 +205,10 @@ class _Llama(_Body):
 
 
 class _GPT2(_Body):
-    def __init__(self, vocabulary: int, layers: int, heads: int) -> None:
-        from transformers import GPT2Config, GPT2LMHeadModel
+    def __init__(self, *sizes: int) -> None:
+        from transformers import GPT2LMHeadModel
 
-        config = GPT2Config(
-            vocab_size=vocabulary,
-            n_positions=CONTEXT,
-            n_embd=WIDTH,
-            n_layer=layers,
-            n_head=heads,
-            n_inner=NEURONS,
-            layer_norm_epsilon=EPSILON,
-            **_UNTIED,
-        )
-        super().__init__(GPT2LMHeadModel(config), heads)
+        super().__init__(GPT2LMHeadModel, *sizes, n_inner=NEURONS, layer_norm_epsilon=EPSILON)
 
     def position_constants(self) -> dict[int, int]:
         counterweight = self.coordinates.of("counterweight", "position")
