@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -15,9 +15,8 @@ from ..ensemble.permutation import cluster_numbers
 from ..ensemble.scaling import log_fit
 from ..errors import InputError
 from ..zoo import registry
-from .claim_tests import CLAIMS, SCALES, ClaimTest, Estimate, claims_frame, mean_over_models
+from .claim_tests import CLAIMS, SCALES, ClaimTest, Estimate, mean_over_models
 from .correlation import SIGNS, curve_correlations
-from .depth_claims import depth_claim_tests
 from .layer_sharing import checked_pairs, same_parameters
 from .tradeoff import tradeoff_signs
 
@@ -36,19 +35,6 @@ NO_PERMUTATION = (
 )
 
 
-def study_claims(source: ClaimSource) -> pd.DataFrame:
-    """The table that `Study.claims` gives without seeds."""
-    frame = claims_frame([*claim_tests(source), *depth_claim_tests(source.study.depth)])
-    frame.attrs |= {"n_resamples": source.n_resamples, "seed": source.seed, "component unit": source.unit}
-    return frame
-
-
-def claim_tests(source: ClaimSource) -> Iterator[ClaimTest]:
-    """The rows of claims 1-8."""
-    for test_claim in _CLAIM_TESTS:
-        yield from test_claim(source)
-
-
 @dataclass(frozen=True)
 class ClaimSource:
     """A study at one unit, in the forms the claims need."""
@@ -58,11 +44,6 @@ class ClaimSource:
     pairs: Mapping[str, str] | None
     n_resamples: int
     seed: int
-
-    @cached_property
-    def metrics(self) -> pd.DataFrame:
-        """The study's metrics at this unit."""
-        return self.study.metrics[self.study.metrics["unit"] == self.unit]
 
     @cached_property
     def shapes(self) -> dict[str, str]:
@@ -82,19 +63,20 @@ class ClaimSource:
         except InputError:
             return None
 
+    def rows(self, table: str, loss: str, term: str) -> pd.DataFrame:
+        """The study's metrics at this unit, of one term."""
+        wanted = {"unit": self.unit, "table": table, "loss": loss, "term": term}
+        m = self.study.metrics
+        return m[np.logical_and.reduce([m[name] == value for name, value in wanted.items()])]
+
     def totals(self, loss: str, term: str) -> pd.Series:
         """One number for every (model, task)."""
-        m = self.metrics
-        rows = m[(m["table"] == "totals") & (m["loss"] == loss) & (m["term"] == term)]
-        return rows.set_index(["model", "task"])["mean"]
+        return self.rows("totals", loss, term).set_index(["model", "task"])["mean"]
 
     def shares(self, loss: str, term: str) -> tuple[pd.DataFrame, pd.DataFrame]:
         """Each module's share of `term` and of the members, for every (model, task) where the term is above 0."""
-        m = self.metrics
-        rows = m[(m["table"] == "modules") & (m["loss"] == loss) & (m["term"] == term)]
-        wide = [
-            rows.pivot(index=["model", "task"], columns="module", values=x).fillna(0.0) for x in ("mean", "members")
-        ]
+        rows, keys = self.rows("modules", loss, term), ["model", "task"]
+        wide = [rows.pivot(index=keys, columns="module", values=x).fillna(0.0) for x in ("mean", "members")]
         shares, counts = (x.div(x.sum(axis=1), axis=0)[wide[0].sum(axis=1) > 0] for x in wide)
         return shares, counts
 
@@ -234,12 +216,12 @@ def _sharing_lowers_diversity(source: ClaimSource) -> Iterator[ClaimTest]:
             yield source.mean_test(8, f"{correction}, {gauge}", pd.concat(ratios, names=["model"]), note)
 
 
-_CLAIM_TESTS: tuple[Callable[[ClaimSource], Iterator[ClaimTest]], ...] = (
-    _mse_tracks_accuracy,
-    _bias_follows_counts,
-    _mlps_dominate,
-    _bias_and_diversity_trade_off,
-    _bias_stays_away,
-    _returns_diminish,
-    _sharing_lowers_diversity,
-)
+def claim_tests(source: ClaimSource) -> Iterator[ClaimTest]:
+    """The rows of claims 1-8."""
+    yield from _mse_tracks_accuracy(source)
+    yield from _bias_follows_counts(source)
+    yield from _mlps_dominate(source)
+    yield from _bias_and_diversity_trade_off(source)
+    yield from _bias_stays_away(source)
+    yield from _returns_diminish(source)
+    yield from _sharing_lowers_diversity(source)

@@ -22,7 +22,6 @@ from .curve_statistics import (
     Pair,
     fault_of,
     joined,
-    pearson,
     permuted_p,
     products_between,
     standardized,
@@ -172,7 +171,8 @@ def curve_correlations(
         if m in pairs[task]:
             r = [np.nan, np.nan]
             if not fault_of(*pairs[task][m]):
-                r = [pearson(*standardized(pairs[task][m], name)) for name in COEFFICIENTS]
+                curves = [standardized(pairs[task][m], name) for name in COEFFICIENTS]
+                r = [float(np.clip(np.mean(a * b), -1, 1)) for a, b in curves]
             rows.append({"model": model, "task": task} | dict(zip(COEFFICIENTS, r, strict=True)))
     varying = [{m: standardized(p) for m, p in of_task.items() if not fault_of(*p)} for of_task in pairs.values()]
     lengths = frame.groupby("model", sort=False)["junction"].nunique().to_numpy()

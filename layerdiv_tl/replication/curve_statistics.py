@@ -128,14 +128,15 @@ class Curves:
         if fault := self.fault():
             return CorrelationEstimate(n=models, models=models, note=fault)
         z, z_without = self.fisher_z(), self.z_without()
-        r, clusters = _bounded(np.tanh(z)), len(z_without)
-        n, p_t = models, student_p(r, clusters)
+        n, clusters, r = models, len(z_without), float(np.tanh(z))
+        p_t, p, reason = student_p(r, clusters), np.nan, "over models there is no depth"
         if self.aggregation == "pooled":
             n = sum(len(a) for a, _ in self.pairs.values())
             p_t = student_p(r, n)
-        elif self.aggregation == "per_model":
-            p_t = _student_p_over_models(z, np.array(list(z_without.values())))
-        p, reason = np.nan, "over models there is no depth"
+        elif self.aggregation == "per_model":  # Student's t of a mean z over clusters of models
+            error = np.sqrt((clusters - 1) / clusters * np.sum((np.array(list(z_without.values())) - z) ** 2))
+            with np.errstate(divide="ignore", invalid="ignore"):
+                p_t = float(2 * t.sf(abs(z / error), clusters - 1)) if clusters >= LEAST else np.nan
         if self.aggregation != "final":
             curves, count = self.standardized_pairs(), max(self.pairs) + 1
             lengths = np.array([len(curves[m][0]) if m in curves else 0 for m in range(count)])
@@ -171,21 +172,14 @@ def permuted_p(
     between = by_cluster(means, cluster)
     kept = np.flatnonzero(np.isfinite(np.diag(between)))
     between = between[np.ix_(kept, kept)]
-    ways = cluster_permutations(between, lengths, cluster, np.unique(cluster)[kept], n_resamples, seed)
+    depths = depths_of(lengths, cluster)
+    ways = model_permutations(strata_of([depths[c] for c in kept], between), n_resamples, seed)
     return permutation_p(permuted_sums(between, ways))
 
 
-def cluster_permutations(
-    between: Float[np.ndarray, "cluster cluster"],
-    lengths: Int[np.ndarray, " model"],
-    cluster: Int[np.ndarray, " model"],
-    kept: Int[np.ndarray, " cluster"],
-    n_resamples: int,
-    seed: Any,
-) -> Int[np.ndarray, "permutation cluster"]:
-    """Permutations of the clusters `kept` whose models have the same numbers of junctions."""
-    depths = [tuple(np.unique(lengths[cluster == c])) for c in kept]
-    return model_permutations(strata_of(depths, between), n_resamples, seed)
+def depths_of(lengths: Int[np.ndarray, " model"], cluster: Int[np.ndarray, " model"]) -> list[tuple[int, ...]]:
+    """The numbers of junctions that each cluster's models have: clusters swap where these are the same."""
+    return [tuple(np.unique(lengths[cluster == c])) for c in np.unique(cluster)]
 
 
 def with_interval(
@@ -193,18 +187,8 @@ def with_interval(
 ) -> CorrelationEstimate:
     """An estimate from Fisher's z, with the jackknife's interval over clusters of models."""
     low, high = over_models(z, np.array(list(z_without.values())), confidence_level)
-    r, low, high = _bounded(np.tanh(z)), float(np.tanh(low)), float(np.tanh(high))
+    r, low, high = (float(np.tanh(x)) for x in (z, low, high))
     return CorrelationEstimate(r, low, high, z=z, z_without=z_without, **columns)
-
-
-def _student_p_over_models(z: float, z_without: Float[np.ndarray, " cluster"]) -> float:
-    """Two-sided p of Student's t of a mean z over clusters of models; NaN for fewer than an interval needs."""
-    count = len(z_without)
-    if count < LEAST:
-        return np.nan
-    error = np.sqrt((count - 1) / count * np.sum((z_without - z) ** 2))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return float(2 * t.sf(abs(z / error), count - 1))
 
 
 def fault_of(a: np.ndarray, b: np.ndarray) -> str:
@@ -226,15 +210,6 @@ def standardized(pair: Pair, coefficient: Coefficient = "pearson") -> Pair:
     """Both curves, or their ranks, less their mean and over their standard deviation."""
     a, b = (rankdata(x) if coefficient == "spearman" else x for x in pair)
     return (a - a.mean()) / a.std(), (b - b.mean()) / b.std()
-
-
-def pearson(a: np.ndarray, b: np.ndarray) -> float:
-    """r of standardized curves."""
-    return _bounded(a @ b / len(a))
-
-
-def _bounded(r: float) -> float:
-    return float(np.clip(r, -1, 1))
 
 
 def _fisher(r: Any) -> Any:

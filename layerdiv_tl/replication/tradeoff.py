@@ -12,11 +12,18 @@ from jaxtyping import Float, Int
 
 from .._checks import number, resampling
 from ..ensemble.intervals import LEVEL, interval, wilson
-from ..ensemble.permutation import by_cluster, cluster_numbers, over_models, permutation_p
+from ..ensemble.permutation import (
+    by_cluster,
+    cluster_numbers,
+    model_permutations,
+    over_models,
+    permutation_p,
+    strata_of,
+)
 from ..ensemble.validation import checked
 from ..errors import InputError
 from ..results import Result
-from .curve_statistics import cluster_permutations
+from .curve_statistics import depths_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -139,20 +146,11 @@ def tradeoff_signs(
     # The null: every cluster of models gets bias and diversity of another one of its depth.
     lengths = frame.groupby("model", sort=False)["junction"].nunique()[names].to_numpy()
     between = by_cluster(counts, cluster)
-    ways = cluster_permutations(between[:, :, 0, 0], lengths, cluster, np.unique(cluster), n_resamples, seed)
+    ways = model_permutations(strata_of(depths_of(lengths, cluster), between[:, :, 0, 0]), n_resamples, seed)
     permuted = _difference(between[np.arange(len(between)), ways].sum(1))
     null_low, null_high = map(float, interval(permuted[1:], confidence_level))
-    return TradeOff(
-        counts=own.sum(0).astype(np.int64),
-        difference=difference,
-        low=low,
-        high=high,
-        null_low=null_low,
-        null_high=null_high,
-        p=permutation_p(permuted),
-        models=len(left_out),
-        confidence_level=confidence_level,
-    )
+    ends, p = (low, high, null_low, null_high), permutation_p(permuted)
+    return TradeOff(own.sum(0).astype(np.int64), difference, *ends, p, len(left_out), confidence_level)
 
 
 def _steps(

@@ -18,8 +18,10 @@ from ..components import Unit
 from ..ensemble.reweight import Reweighting, reweight
 from ..ensemble.scaling import LogFit, log_fit
 from ..errors import InputError
-from ..replication.claims import ClaimSource, study_claims
+from ..replication.claim_tests import claims_frame
+from ..replication.claims import ClaimSource, claim_tests
 from ..replication.correlation import correlations
+from ..replication.depth_claims import depth_claim_tests
 from ..replication.layer_sharing import Seeds, layer_sharing_table
 from ..replication.module_shares import module_shares
 from ..replication.seeds import claims_over_seeds
@@ -209,7 +211,10 @@ class Study(StudyTables):
         self._metrics(unit)
         if seeds is not None:
             return claims_over_seeds(self, unit, pairs, seeds)
-        return study_claims(ClaimSource(self, unit, pairs, n_resamples, seed))
+        tests = claim_tests(ClaimSource(self, unit, pairs, n_resamples, seed))
+        frame = claims_frame([*tests, *depth_claim_tests(self.depth)])
+        frame.attrs |= {"n_resamples": n_resamples, "seed": seed, "component unit": unit}
+        return frame
 
     def information(
         self,
