@@ -33,6 +33,11 @@ class CatalogEntry:
         Its license, and whether Hugging Face wants its conditions accepted before it can be downloaded.
     papers, note
         arXiv numbers of the papers that use it; what else there is to know before loading it.
+    components, parameters, gigabytes
+        Components at unit sublayer in single precision, the paper's layer size; parameters, tied ones once; size of
+        the weights in bfloat16, in 10⁹ bytes.
+    architecture, load, loading
+        The class that runs it; the call that loads it; where it comes from, in a word or two.
 
     >>> entry = catalog()[5]
     >>> entry.name, entry.components, f"{entry.parameters:,}", entry.gigabytes
@@ -46,45 +51,19 @@ class CatalogEntry:
     license: str
     gated: bool
     papers: tuple[str, ...]
-    note: str = ""
-
-    @property
-    def components(self) -> int:
-        """Number of components at unit sublayer, in single precision: the paper's layer size."""
-        return component_count(self.config)
-
-    @property
-    def parameters(self) -> int:
-        """Number of parameters, tied ones once."""
-        return _parameters(self.config)
-
-    @property
-    def gigabytes(self) -> float:
-        """Size of its weights in bfloat16, in 10⁹ bytes."""
-        return round(2 * self.parameters / 1e9, 1)
-
-    @property
-    def architecture(self) -> str:
-        """The class that runs it."""
-        return str(self.config["architectures"][0])
-
-    @property
-    def load(self) -> str:
-        """The call that loads it; larger models than one GPU of 80 GB holds are spread over devices."""
-        spread = ', device_map="auto"' if self.gigabytes > 80 else ""
-        return "ld.load_model()" if self.name == DEFAULT else f'ld.load_model("{self.name}"{spread})'
-
-    @property
-    def loading(self) -> str:
-        """Where it comes from, in a word or two."""
-        return "from PyPI" if self.name == DEFAULT else "gated" if self.gated else "open"
+    note: str
+    components: int
+    parameters: int
+    gigabytes: float
+    architecture: str
+    load: str
+    loading: str
 
     def record(self) -> dict[str, Any]:
-        """All of it as plain values, for JSON and frames."""
-        computed = ("parameters", "components", "loading", "load", "architecture")
-        given = {"name": self.name, "license": self.license, "gated": self.gated, "note": self.note}
-        values = {name: getattr(self, name) for name in computed}
-        return given | values | {"bf16_gigabytes": self.gigabytes, "papers": list(self.papers)}
+        """All of it but the config as plain values, for JSON and frames."""
+        names = "name license gated note parameters components loading load architecture"
+        record = {name: getattr(self, name) for name in names.split()}
+        return record | {"bf16_gigabytes": self.gigabytes, "papers": list(self.papers)}
 
 
 @cache
@@ -94,7 +73,19 @@ def catalog() -> tuple[CatalogEntry, ...]:
     >>> [entry.components for entry in catalog()[:5]]
     [61, 61, 121, 65, 129]
     """
-    return tuple(CatalogEntry(**entry | {"papers": tuple(entry["papers"])}) for entry in _stored()["models"])
+    entries = []
+    for stored in _stored()["models"]:
+        config, parameters = stored["config"], _parameters(stored["config"])
+        gigabytes = round(2 * parameters / 1e9, 1)
+        # Larger models than one GPU of 80 GB holds are spread over devices.
+        spread = ', device_map="auto"' if gigabytes > 80 else ""
+        load, loading = f'ld.load_model("{stored["name"]}"{spread})', "gated" if stored["gated"] else "open"
+        if stored["name"] == DEFAULT:
+            load, loading = "ld.load_model()", "from PyPI"
+        known = {"note": ""} | stored | {"papers": tuple(stored["papers"]), "components": component_count(config)}
+        known |= {"parameters": parameters, "gigabytes": gigabytes, "architecture": config["architectures"][0]}
+        entries.append(CatalogEntry(**known, load=load, loading=loading))
+    return tuple(entries)
 
 
 def component_count(config: Any, unit: Unit = "sublayer") -> int:
@@ -119,10 +110,9 @@ def component_count(config: Any, unit: Unit = "sublayer") -> int:
     config = _language_config(config)
     family = families().get(config.get("model_type"))
     if family is None:
-        raise InputError(
-            f"the components of model_type {config.get('model_type')!r} are not known from its config: load the model "
-            "and count ld.load_model(…).components(unit)."
-        )
+        kind = config.get("model_type")
+        known = f"the components of model_type {kind!r} are not known from its config"
+        raise InputError(f"{known}: load the model and count ld.load_model(…).components(unit).")
     attention = 1
     if unit == "head":
         attention = _first_number(config, _HEADS) + bool(config.get(family["bias_setting"], family["bias_default"]))
@@ -154,17 +144,9 @@ def task_records() -> list[dict[str, Any]]:
         if not source:  # it brings its rows
             own = spec.load_rows("test", None)
             rows, source = len(own.rows), own.source
-        records.append(
-            {
-                "name": spec.name,
-                "asks": spec.description,
-                "options": list(spec.options),
-                "templates": list(spec.templates),
-                "rows": rows,
-                "license": spec.license,
-                "source": source,
-            }
-        )
+        record: dict[str, Any] = {"name": spec.name, "asks": spec.description, "options": list(spec.options)}
+        record |= {"templates": list(spec.templates), "rows": rows, "license": spec.license, "source": source}
+        records.append(record)
     return records
 
 
@@ -180,9 +162,7 @@ def _language_config(config: Any) -> Mapping[str, Any]:
         try:
             config = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise InputError(
-                f"{str(path)!r} cannot be read ({error}): give a model's folder, or its config."
-            ) from error
+            raise InputError(f"{str(path)!r} cannot be read ({error}): give a model's folder or config.") from error
     elif hasattr(config, "to_dict"):
         config = config.to_dict()
     if not isinstance(config, Mapping):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any
 
 from .. import zoo
-from .._checks import file_path, listed, shown, some_of
-from ..components import Unit
+from .._checks import file_path, listed, shown
 from ..errors import InputError
 from ..model.fingerprint import Identity, identify
 from ..model.load import Model, load_model
@@ -20,7 +19,6 @@ from ..tasks.task import Task
 from .folder import claim_name
 from .shards import safe_name
 
-ZOO = "zoo"
 # Options of `load_model` that a command can pass on.
 _LOAD = ("tokenizer", "device", "dtype", "device_map", "copy", "trust_remote_code")
 
@@ -31,7 +29,7 @@ def models_of(models: Any) -> dict[str, Any]:
         grid = {str(name): x for name, x in models.items()}
     else:
         grid = {}
-        for x in _expanded(_items("models", models), ZOO, lambda: zoo.NAMES):
+        for x in _expanded("models", models, {"zoo": zoo.NAMES}):
             name = _model_name(x)
             if name in grid:
                 raise InputError(f"two models are called {name!r}: give {{name: model}}.")
@@ -45,21 +43,15 @@ def models_of(models: Any) -> dict[str, Any]:
 
 def tasks_of(tasks: Any) -> list[str | Task]:
     """Names and tasks, each name once; "all" and "zoo" spelled out. Raises InputError."""
-    several = _items("tasks", tasks)
-    if strange := [x for x in several if not isinstance(x, str | os.PathLike | Task)]:
-        raise InputError(f"tasks has a {type(strange[0]).__name__}: give names, Tasks, or 'all'.")
-    found: list[str | Task] = []
-    for x in _expanded(_expanded(several, "all", lambda: EIGHT_TASKS), ZOO, lambda: zoo.TASKS):
+    found: list[Any] = []
+    for x in _expanded("tasks", tasks, {"all": EIGHT_TASKS, "zoo": zoo.TASKS}):
+        if not isinstance(x, str | os.PathLike | Task):
+            raise InputError(f"tasks has a {type(x).__name__}: give names, Tasks, or 'all'.")
         if not (isinstance(x, str) and x in found):
             found.append(x)
     if not found:
         raise InputError("there are no tasks: give names, Tasks, or 'all'.")
     return found
-
-
-def units_of(units: Any) -> list[Unit]:
-    """One or several units, each once, in the order given. Raises InputError."""
-    return [cast(Unit, unit) for unit in dict.fromkeys(some_of("units", units, get_args(Unit)))]
 
 
 def output_folder(out: Any) -> Path:
@@ -93,14 +85,10 @@ def load_claimed(name: str, x: Any, out: Path, options: Mapping[str, Any]) -> tu
     return model, identity
 
 
-def _items(name: str, value: Any) -> list[Any]:
-    """One or several things in the order given; a set has none, and changes from run to run."""
-    return listed(name, value) if isinstance(value, list | tuple | set | frozenset) else [value]
-
-
-def _expanded(items: Sequence[Any], word: str, names: Callable[[], Sequence[str]]) -> list[Any]:
-    """Items, with the names that a word such as "zoo" stands for in its place."""
-    return [name for x in items for name in (names() if isinstance(x, str) and x == word else [x])]
+def _expanded(name: str, value: Any, words: Mapping[str, Sequence[str]]) -> list[Any]:
+    """One or several things in the order given, which a set has not; words stand for several names."""
+    items = listed(name, value) if isinstance(value, list | tuple | set | frozenset) else [value]
+    return [each for x in items for each in (words[x] if isinstance(x, str) and x in words else [x])]
 
 
 def _model_name(x: Any) -> str:

@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast, get_args
 
-from .._checks import flag, whole_number
+from .._checks import flag, some_of, whole_number
 from .._files import sweep, write_text, written
 from ..components import Unit
 from ..ensemble.intervals import wilson
@@ -26,7 +26,7 @@ from ..model.tokenization import encode
 from ..tasks.baselines import bag_of_words
 from ..tasks.task import Task, task
 from .folder import failing, made_by, read_finished
-from .grid import load_claimed, load_options, models_of, output_folder, tasks_of, units_of
+from .grid import load_claimed, load_options, models_of, output_folder, tasks_of
 from .shards import FORMAT, META, METRICS, Cell, Shard, cell_of, metrics_of, write_json
 from .study import Study
 
@@ -98,7 +98,7 @@ def run_study(
     in_memory = [name for name, x in grid.items() if not isinstance(x, str | os.PathLike | None)]
     if workers > 1 and in_memory:
         raise InputError(f"workers={workers} needs models by name, and {in_memory[0]!r} is in this process's memory.")
-    cuts = units_of(units)
+    cuts = [cast(Unit, unit) for unit in dict.fromkeys(some_of("units", units, get_args(Unit)))]
     read: dict[str, Any] = {"limit": limit, "template": template, "shots": shots, "seed": seed, "train": train}
     ready = [t if isinstance(t, Task) else task(t, data, **read) for t in names]
     called = [t.name for t in ready]
