@@ -6,17 +6,15 @@ import json
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 from jaxtyping import Float
 from scipy.stats import t
 
 from ..ensemble.intervals import LEAST, LEVEL, jackknife, leave_one_out
 from ..ensemble.permutation import cluster_numbers
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Verdict = Literal["confirmed", "refuted", "within noise", "not tested"]
 # What differs between seeds is an average over shapes and tasks, which is nearly normal: Student's interval of three
@@ -126,8 +124,6 @@ class ClaimTest:
 
 def claims_frame(tests: Iterable[ClaimTest]) -> pd.DataFrame:
     """The claims table: one row per test."""
-    import pandas as pd
-
     frame = pd.DataFrame([test.row() for test in tests])
     frame.attrs["confidence_level"] = LEVEL
     return frame

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from ..components import Unit
 from ..ensemble.intervals import LEAST
@@ -21,8 +22,6 @@ from .layer_sharing import checked_pairs, same_parameters
 from .tradeoff import tradeoff_signs
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from ..studies.study import Study
 
 BILLION = 1e9
@@ -199,8 +198,6 @@ def curvature_rationale(quantity: str, slope: float, rises: bool) -> str:
 
 
 def _sharing_lowers_diversity(source: ClaimSource) -> Iterator[ClaimTest]:
-    import pandas as pd
-
     models = source.study.models(source.unit)
     seeds = {name: seed for name, (_, seed) in registry.seeds(models["model"]).items()}
     pairs = same_parameters(models, seeds) if source.pairs is None else checked_pairs(models, source.pairs)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from .._checks import instance, resampling, shown, whole_number
 from ..ensemble.intervals import LEVEL
@@ -27,9 +28,6 @@ from .curve_statistics import (
     standardized,
     with_interval,
 )
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 AGGREGATIONS: tuple[Aggregation, ...] = ("pooled", "per_model", "final")
 COEFFICIENTS: tuple[Coefficient, ...] = ("pearson", "spearman")
@@ -104,8 +102,6 @@ def correlations(
     >>> table.set_index("coefficient")["r"].round(3).to_dict()
     {'pearson': 0.908, 'spearman': 1.0}
     """
-    import pandas as pd
-
     resampling(n_resamples, seed, confidence_level)
     signs = _checked_signs(frame, signs)
     frame = checked(frame, ("model", "task", "junction"), ("accuracy", *signs))
@@ -159,8 +155,6 @@ def curve_correlations(
     >>> curve_correlations(frame, "mse", -1)[0].round(3).values.tolist()
     [['m', 't', 0.908, 1.0]]
     """
-    import pandas as pd
-
     resampling(n_resamples, seed)
     sign = _checked_signs(frame, {metric: sign} if isinstance(metric, str) else {})[metric]
     frame = checked(frame, ("model", "task", "junction"), ("accuracy", metric))

@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from .._checks import shown
 from ..components import Unit
@@ -14,8 +15,6 @@ from ..zoo import registry
 from .claim_tests import hall_mean, student_mean
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from ..studies.study import Study
 
 # Numbers of parameters that differ by less than this part count as the same.
@@ -34,8 +33,6 @@ Match = tuple[str, str, str]
 
 def layer_sharing_table(study: Study, unit: Unit, pairs: Mapping[str, str] | None, seeds: Seeds | None) -> pd.DataFrame:
     """The table that `Study.layer_sharing` gives."""
-    import pandas as pd
-
     models = study.models(unit)
     known = registry.seeds(models["model"]) if seeds is None else checked_seeds(seeds, models["model"])
     matches = _matches(study, unit, models, pairs, {name: seed for name, (_, seed) in known.items()})

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import pandas as pd
 
 from .._checks import number
 from ..ensemble.intervals import LEVEL, mean_interval
 from ..ensemble.validation import checked, framed
 from ..errors import InputError
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 TERMS = ("bias", "bias_centered", "diversity", "diversity_centered")
 
@@ -35,8 +32,6 @@ def module_shares(frame: pd.DataFrame, *, confidence_level: float = LEVEL) -> pd
     >>> module_shares(frame)[["module", "share", "member_share", "excess"]].values.tolist()
     [['attention', 0.5, 0.25, 0.25], ['mlp', 0.5, 0.75, -0.25]]
     """
-    import pandas as pd
-
     number("level", confidence_level, above=0, below=1)
     terms = [term for term in TERMS if term in framed(frame)]
     if not terms:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from ..components import Unit
 from ..errors import InputError
@@ -16,8 +17,6 @@ from .depth_claims import depth_claim_tests
 from .layer_sharing import Seeds, checked_pairs, checked_seeds, same_parameters
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from ..studies.study import Study
 
 
@@ -27,8 +26,6 @@ def _split_by_seed(study: Study, unit: Unit, seeds: Seeds) -> tuple[dict[Hashabl
     Also the shapes in order of depth, and what was left out: models that are in none, and tasks of a shape that not
     every seed has.
     """
-    import pandas as pd
-
     models = study.models(unit).set_index("model")
     seeds = checked_seeds(seeds, models.index)
     names: dict[Hashable, dict[str, str]] = {seed: {} for seed in _ordered({seed for _, seed in seeds.values()})}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 from jaxtyping import Float, Int
 
 from .._checks import number, resampling
@@ -24,9 +24,6 @@ from ..ensemble.validation import checked
 from ..errors import InputError
 from ..results import Result
 from .curve_statistics import depths_of
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 ACCURACY = ("rises", "still", "falls")
 STILL = 1
@@ -66,8 +63,6 @@ class TradeOff(Result):
 
         `share` is that of trade-offs among the steps in which both move.
         """
-        import pandas as pd
-
         rows = []
         for accuracy, (together, apart, neither) in zip(ACCURACY, self.counts.tolist(), strict=True):
             moved = together + apart

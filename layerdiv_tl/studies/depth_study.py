@@ -6,7 +6,9 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
+
+import pandas as pd
 
 from .. import _registry
 from .._checks import file_path
@@ -23,9 +25,6 @@ from ..replication.depth_claims import depth_claim_tests
 from ..results import Result
 from .folder import OLD, Unread, read_newest, write_page
 from .shards import safe_name, write_json
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 FOLDER = "depth"
 # Of analyses, their defaults included. 2: fingerprints are of all weights and of the tokenizer, and analyses follow the
@@ -126,8 +125,6 @@ class DepthStudy(Result):
 
         `low` and `high` are the 95 % intervals that an analysis has for the quantity; NaN where it has none.
         """
-        import pandas as pd
-
         names = ("component", "kind", "layer", "plan", "dropped", "group", "text", "position", "token")
         ends = ("_low", "_high", "_q10", "_q90", "_median", "_max", "_rank")
         frames = []

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
+import pandas as pd
 
 from .._checks import choice, some_of, whole_number
 from .._files import written
@@ -17,8 +18,6 @@ from ..errors import InputError
 from .shards import digest_of
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from ..components import Unit
     from .study import Study
 
@@ -38,8 +37,6 @@ def study_information(
     options: dict[str, Any],
 ) -> pd.DataFrame:
     """The frame that `Study.information` gives; what is stored is not computed again."""
-    import pandas as pd
-
     frames, left_out = [], []
     estimators = list(dict.fromkeys(some_of("estimator", estimator, get_args(EstimatorName))))
     options = {name: None if x is None else whole_number(name, x) for name, x in options.items()}
@@ -66,8 +63,6 @@ def study_information(
 
 def stored_information(study: Study) -> pd.DataFrame | None:
     """All stored estimates of all cells; None where there are none."""
-    import pandas as pd
-
     files = [(file, cell) for cell in study.cells for file in sorted(Path(cell["folder"]).glob(PATTERN))]
     frames = [frame for file, cell in files if (frame := _read(file, cell)) is not None]
     return pd.concat(frames, ignore_index=True) if frames else None
@@ -75,8 +70,6 @@ def stored_information(study: Study) -> pd.DataFrame | None:
 
 def _read(file: Path, cell: dict[str, Any]) -> pd.DataFrame | None:
     """A stored estimate, by the names that the study has now; None for a file that is cut off or has no checks."""
-    import pandas as pd
-
     try:
         frame = pd.read_parquet(file)
     except (OSError, ValueError):

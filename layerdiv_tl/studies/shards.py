@@ -12,9 +12,10 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import Any, cast, get_args
 
 import numpy as np
+import pandas as pd
 from jaxtyping import Int
 
 from .._files import write_text
@@ -28,9 +29,6 @@ from ..errors import InputError
 from ..model.fingerprint import Identity
 from ..model.load import Model
 from ..tasks.task import Task
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 ROWS = 128
 # What lies next to a cell's shards when it is finished: its description and its metrics.
@@ -140,8 +138,6 @@ def metrics_of(shards: Iterable[Shard]) -> pd.DataFrame:
     the share of rows that the model answers with each option. At unit neuron, and above 3000 members, there is no
     depth table.
     """
-    import pandas as pd
-
     answers = RunningMean()
     options: tuple[str, ...] = ()
     running: dict[tuple[str, Table], tuple[dict[str, Any], dict[str, RunningMean]]] = {}
@@ -190,8 +186,6 @@ def _tables(d: Decomposition) -> list[Table]:
 
 
 def _block(loss: str, table: str, names: dict[str, Any], term: str, mean: RunningMean) -> pd.DataFrame:
-    import pandas as pd
-
     low, high = wilson(mean.total, mean.count) if term == "accuracy" else mean.interval()
     columns: dict[str, Any] = {"loss": loss, "table": table}
     columns |= {name: names[name] for name in _NAMES if name in names}

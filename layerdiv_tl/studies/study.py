@@ -9,7 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+from typing import Any, Literal, Self, get_args
+
+import pandas as pd
 
 from .. import _registry
 from .._checks import choice, file_path, number, shown, text
@@ -32,15 +34,11 @@ from .information import CELL, PATTERN, study_information
 from .shards import FORMAT, META, METRICS, Shard
 from .tables import AVERAGE, QUANTITIES, StudyTables
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-    # A cell's description and metrics.
-    _Cell = tuple[dict[str, Any], pd.DataFrame]
-
 Form = Literal["squared", "paper"]
 
 
+# A cell's description and metrics.
+_Cell = tuple[dict[str, Any], pd.DataFrame]
 # Files that only the folder of a cell holds.
 _FILES = ("shard-*.safetensors", METRICS, META, PARTIAL)
 
@@ -62,7 +60,6 @@ class Study(StudyTables):
     @classmethod
     def collect(cls, folders: Sequence[str | os.PathLike[str]], only: set[Path] | None = None) -> Self:
         """The same; `only` the cells in these folders."""
-        import pandas as pd
 
         def find(root: Path) -> list[Path]:
             cells = {file.parent for name in _FILES for file in root.glob(f"*/*/*/{name}")}
@@ -294,8 +291,6 @@ class Study(StudyTables):
 
 def _read_cell(file: Path, about: dict[str, Any] | None) -> tuple[tuple[str, ...], dict[str, Any], _Cell]:
     """Key, description, and both description and metrics of a cell."""
-    import pandas as pd
-
     cell = file.parent
     # A cell that is not finished has no description, but its model has a card since there are any.
     if about.get("format") != FORMAT if about else not (cell.parents[1] / CARD).is_file():

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 import numpy as np
+import pandas as pd
 
 from .._checks import choice, flag, one_of, some_of, whole_number
 from ..components import Unit
@@ -15,9 +16,6 @@ from ..errors import InputError
 from ..replication.curve_statistics import z_scores
 from ..results import Result
 from ..zoo import registry
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 # Quantity of a table: (loss, term, factor). The paper shows accuracy, MSE and bias in hundredths.
 QUANTITIES: Mapping[str, tuple[str, str, float]] = {
@@ -95,8 +93,6 @@ class StudyTables(Result):
         Eq. 14, as in the paper; then diversity as softmax sees it (`centered`), the size-fair
         `diversity_logit`, and the cross-entropy in nats. `intervals` gives texts with 95 % intervals.
         """
-        import pandas as pd
-
         totals = self._metrics(unit, "totals")
         flag("intervals", intervals)
         models, tasks = totals["model"].unique(), totals["task"].unique()
@@ -119,8 +115,6 @@ class StudyTables(Result):
         than 5 rows), are shares with 95 % intervals; `answers` is {option: share of rows the model answers
         with it}; `loss`, `bias`, `diversity` are in squared logits; `cross_entropy` and `entropy` in nats.
         """
-        import pandas as pd
-
         m = self._metrics(unit)
         frames = [(cell, cell["settings"]) for cell in self.cells if cell["settings"]["unit"] == unit]
         return pd.DataFrame(
@@ -155,8 +149,6 @@ class StudyTables(Result):
         `reuses`: whether some block runs more than once in a pass. Raises InputError for a unit that the
         study does not have.
         """
-        import pandas as pd
-
         metrics = self._metrics(unit)
         cells = [cell for cell in self.cells if cell["settings"]["unit"] == unit]
         provenance = {cell["settings"]["model"]: cell["provenance"] for cell in cells}
