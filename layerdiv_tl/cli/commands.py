@@ -219,7 +219,7 @@ def _made_folder(out: str, folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"--out {out} cannot be made ({error.strerror}): give another.") from error
+        raise InputError(f"--out {out} cannot be made ({error.strerror}): give one of yours.") from error
     return folder
 
 

@@ -33,22 +33,17 @@ class Claim:
 
     number: int
     text: str
-    null: float
     side: int
     measured_in: str
+    null: float = np.nan
     needs_p: bool = False
     quantity: str = ""
     scale: Literal["as it is", "fisher", "log"] = "as it is"
     undecided: str = ""
 
 
-def _read_claims() -> dict[int, Claim]:
-    entries = json.loads(Path(__file__).with_name("claims.json").read_text(encoding="utf-8"))
-    claims = [Claim(**entry | {"null": np.nan if entry["null"] is None else entry["null"]}) for entry in entries]
-    return {claim.number: claim for claim in claims}
-
-
-CLAIMS: Mapping[int, Claim] = _read_claims()
+_STORED = json.loads(Path(__file__).with_name("claims.json").read_text(encoding="utf-8"))
+CLAIMS: Mapping[int, Claim] = {entry["number"]: Claim(**entry) for entry in _STORED}
 # Scales on which numbers are averaged: there and back.
 SCALES: Mapping[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "as it is": (np.positive, float),

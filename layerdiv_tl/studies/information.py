@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -48,12 +49,11 @@ def study_information(
             cells = [cell for cell in cells if cell["settings"][name] in wanted]
     if not cells:
         raise InputError("this study has no cell of these models on these tasks: leave out models or tasks.")
-    for cell in cells:
-        for name in estimators:
-            try:
-                frames.append(_cell_information(study, cell, {"estimator": name, **options}))
-            except InputError as error:
-                left_out.append(f"{cell['settings']['model']} on {cell['settings']['task']}, {name}: {error}")
+    for cell, name in product(cells, estimators):
+        try:
+            frames.append(_cell_information(study, cell, {"estimator": name, **options}))
+        except InputError as error:
+            left_out.append(f"{cell['settings']['model']} on {cell['settings']['task']}, {name}: {error}")
     if not frames:
         raise InputError(left_out[0])
     frame = pd.concat(frames, ignore_index=True)

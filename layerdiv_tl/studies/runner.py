@@ -68,11 +68,9 @@ def run_study(
     out
         The folder; None is a temporary one. Finished cells are not computed again; a changed setting or prompt goes
         into a cell of its own, and a name stands for one model.
-    multi_token, chat
-        Score options of several tokens by their first distinguishing one; put prompts through the
-        tokenizer's chat template.
-    keep_text
-        Also write the prompts, which the rows' licenses may not allow to be passed on.
+    multi_token, chat, keep_text
+        Score options of several tokens by their first distinguishing one; put prompts through the tokenizer's chat
+        template; also write the prompts, which the rows' licenses may not allow to be passed on.
     batch_tokens
         The most padded tokens in one pass; None is what is fast on each device. A setting: batches change last bits.
     load
@@ -112,7 +110,7 @@ def run_study(
     on_disk = all(rows is None or isinstance(rows, str | os.PathLike) for rows in (data, train))
     by_name = {t.name for x, t in zip(names, ready, strict=True) if on_disk and not isinstance(x, Task)}
     folder = output_folder(out)
-    job = _Job(ready, cuts, folder, chat, multi_token, keep_text, batch_tokens, options, asked, by_name)
+    job = _Job(ready, cuts, folder, keep_text, options, asked, by_name)
     # One process is this one.
     workers = min(workers, len(grid))
     parts = in_processes(job.run, grid, workers) if workers > 1 else [job.run(grid)]
@@ -131,10 +129,7 @@ class _Job:
     tasks: list[Task]
     units: list[Unit]
     out: Path
-    chat: bool
-    multi_token: bool
     keep_text: bool
-    batch_tokens: int | None
     load: dict[str, Any]
     asked: dict[str, Any]
     by_name: set[str]
@@ -146,10 +141,10 @@ class _Job:
         for name, x in grid.items():
             with failing(failures, name):
                 model, identity = load_claimed(name, x, self.out, self.load)
-                batch_tokens = model.checked_batch_tokens(self.batch_tokens)
+                batch_tokens = model.checked_batch_tokens(self.asked["batch_tokens"])
                 for t in self.tasks:
                     with failing(failures, f"{name} on {t.name}"):
-                        prompts = prepared(t, model, self.chat, self.multi_token)
+                        prompts = prepared(t, model, self.asked["chat"], self.asked["multi_token"])
                         for unit in self.units:
                             with failing(failures, f"{name} on {t.name} at unit {unit}"):
                                 done.add(self._cell(model, identity, prompts, unit, batch_tokens))

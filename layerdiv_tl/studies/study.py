@@ -228,10 +228,8 @@ class Study(StudyTables):
     ) -> pd.DataFrame:
         """Information-theoretic diversity (Eq. 13) of every cell, in bits about the label.
 
-        estimator
-            "gaussian", "vote", "variational", one or several: see `ld.information`.
-        models, tasks
-            One or several, these only; None is all.
+        estimator, models, tasks
+            One or several of `ld.information`'s estimators; of the study's models and tasks, None is all.
         n_groups, n_contrasts, n_permutations, n_resamples, seed
             As in `ld.information`; one contrast of each component, by default, so that 2000 rows suffice for dozens.
 

@@ -42,7 +42,7 @@ def test_a_failure_is_one_sentence_and_1(tmp_path, monkeypatch, capsys):
 def test_an_output_that_is_a_file(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert main(["demo", "--out", str(tmp_path / "file")]) == 1
-    assert "give a folder of yours" in capsys.readouterr().err
+    assert "cannot be made" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

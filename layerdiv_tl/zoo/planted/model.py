@@ -117,10 +117,9 @@ class Planted(Loadable):
 def planted(name: str, shape: Shape = "llama") -> Planted:
     """A model with known answers, for tests and for teaching.
 
-    name
-        One of `PLANTED`, which says what each shows.
-    shape
-        "llama" (RMSNorm, rotary positions, SwiGLU) or "gpt2" (LayerNorm, learned positions, GELU).
+    name, shape
+        One of `PLANTED`, which says what each shows; "llama" (RMSNorm, rotary positions, SwiGLU) or "gpt2" (LayerNorm,
+        learned positions, GELU).
 
     Raises InputError for a name or shape that does not exist.
 
