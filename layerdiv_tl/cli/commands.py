@@ -6,6 +6,8 @@ import argparse
 import os
 import re
 import sys
+import warnings
+import webbrowser
 from pathlib import Path
 from typing import Any
 
@@ -221,6 +223,24 @@ def run_models(options: argparse.Namespace) -> int:
     for note in dict.fromkeys(entry.note for entry in entries if entry.note):
         print()
         printing.print_paragraph(note, end="")
+    return 0
+
+
+def run_docs(options: argparse.Namespace) -> int:
+    """The reference as offline pages."""
+    out = _made_folder(options.out, Path(_named(options.out, "a folder")), "a folder")
+    try:
+        import pdoc
+    except ImportError as error:
+        raise InputError("the reference is built by pdoc: pip install 'layerdiv-tl[docs]'.") from error
+    pdoc.render.configure(docformat="google")
+    with warnings.catch_warnings(action="ignore"):  # annotations that only type checkers import
+        pdoc.pdoc("layerdiv_tl", "!layerdiv_tl[.](depth|zoo)[.]", output_directory=out)
+    page = out / "layerdiv_tl.html"
+    if options.json:
+        printing.print_json({"page": str(page)})
+    elif not (sys.stdout.isatty() and webbrowser.open(page.resolve().as_uri())):
+        print(f"Open {page} in a browser.")
     return 0
 
 
