@@ -16,13 +16,22 @@ from .._checks import choice, flag
 from ..components import Component
 from ..errors import InputError
 from ..results import Result
-from .arrays import Members, Target
-from .frames import ENDS, PerExample, accuracy_term, shares, with_ends
 from .intervals import interval_note
-from .losses import LOSSES
-from .nested import groups_of, nested_frame, nested_terms, repeats_frame
+from .losses import LOSSES, Members, Target
+from .nested import groups_of, nested_frame, repeats_frame
 from .pairs import By, pairwise_frame
-from .per_example import TABLES, NormAt, Table, depth_table, suffixed, total_terms
+from .tables import (
+    ENDS,
+    TABLES,
+    NormAt,
+    PerExample,
+    Table,
+    accuracy_term,
+    depth_table,
+    shares,
+    total_terms,
+    with_ends,
+)
 from .terms import EnsembleTerms
 from .terms import Part as Part
 from .theorems import theorem_2, theorem_3
@@ -37,8 +46,7 @@ TERMS = ("bias", "diversity", "net")
 class Decomposition(EnsembleTerms, Result):
     """`loss = bias − diversity` of one ensemble, as numbers and as tables; made by `decompose`.
 
-    Its fields and numbers are those of `EnsembleTerms`. Not every loss offers every number or table: asking for a
-    missing one raises InputError, which names the losses that have it.
+    Its fields and numbers are those of `EnsembleTerms`.
     """
 
     def frame(self) -> pd.DataFrame:
@@ -68,7 +76,7 @@ class Decomposition(EnsembleTerms, Result):
         its members were like all others; `_mean` is undivided.
         """
         frame = self._with_shares(self.per_example("modules"))
-        for suffix, term, end in product(suffixed(self), ("bias", "diversity"), ENDS):
+        for suffix, term, end in product(self.parts, ("bias", "diversity"), ENDS):
             frame[f"{term}_mean{suffix}{end}"] = frame[f"{term}{suffix}{end}"] / frame["member_share"]
         return self._finish(frame)
 
@@ -104,7 +112,7 @@ class Decomposition(EnsembleTerms, Result):
         return frame
 
     def nested(self, groups: Sequence[object] | None = None) -> pd.DataFrame:
-        """One row per group: diversity within groups of members, and between them (MATHS 8).
+        """One row per group: diversity within groups of members, and between them.
 
         groups
             A name for each member; None is the sublayer it is cut from, so that an attention is the
@@ -123,12 +131,12 @@ class Decomposition(EnsembleTerms, Result):
         """
         members = self._members()
         names, group = groups_of(self.components, groups)
-        return self._finish(nested_frame(names, group, *nested_terms(self.loss_function, members, group)))
+        return self._finish(nested_frame(self.loss_function, members, names, group)[0])
 
     def by_repeat(self) -> pd.DataFrame:
         """One row per sublayer, head or neuron that runs several times in a pass: do its repeats differ?
 
-        The nested cut (MATHS 8) with blocks for groups and their repeats for leaves, so that `within` lies between
+        The nested cut with blocks for groups and their repeats for leaves, so that `within` lies between
         the repeats of one block, and `between` between blocks. `share` is a block's `within` as a part of all of both;
         `attrs["share"]`, with `_low` and `_high`, is that of all blocks together, and `attrs` holds the totals as
         those of `nested`. `cosine_centered` is the mean cosine between two repeats, centered over options and pooled
@@ -145,7 +153,7 @@ class Decomposition(EnsembleTerms, Result):
         return self._finish(repeats_frame(self.loss_function, self._members(), self.components))
 
     def tradeoff(self, paper: bool = False) -> pd.DataFrame:
-        """Theorem 3: the summands of bias and of diversity, and what the two share (MATHS 5).
+        """Theorem 3: the summands of bias and of diversity, and what the two share.
 
         One row per summand with its part of either, in squared logits; the columns add up to bias and
         diversity. The rows marked Ω stand in both: moving them moves neither loss nor accuracy. For the
@@ -164,7 +172,7 @@ class Decomposition(EnsembleTerms, Result):
         return frame
 
     def bounds(self) -> pd.DataFrame:
-        """Theorem 2, exactly: where diversity can be, given bias and loss (MATHS 6).
+        """Theorem 2, exactly: where diversity can be, given bias and loss.
 
         One row for the ensemble and one per module, with undivided means. (√bias − √MSE)² ≤ diversity ≤
         (√bias + √MSE)², columns `lowest` and `highest`; for the whole ensemble also diversity ≤ bias. A
@@ -193,7 +201,7 @@ class Decomposition(EnsembleTerms, Result):
     def _with_shares(self, table: PerExample) -> pd.DataFrame:
         """The table averaged, with each row's share of the sum of bias and of diversity."""
         columns: dict[str, np.ndarray] = {}
-        for suffix, term in product(suffixed(self), ("bias", "diversity")):
+        for suffix, term in product(self.parts, ("bias", "diversity")):
             values = table.terms[term + suffix]
             columns |= with_ends(f"{term}_share{suffix}", *shares(values, values.sum(1)))
         return table.frame().assign(**columns)
@@ -203,13 +211,13 @@ class Decomposition(EnsembleTerms, Result):
         self.loss_function.require("nested")
         if self.tau is not None:
             raise InputError("a nested cut is that of the model's own distribution: decompose without tau.")
-        return {suffix: (d.values, d.target) for suffix, d in suffixed(self).items()}
+        return {suffix: (d.values, d.target) for suffix, d in self.parts.items()}
 
     def _finish(self, frame: pd.DataFrame) -> pd.DataFrame:
         unit_of = self.loss_function.unit_of
         frame.attrs["units"] = {column: unit for column in frame.columns if (unit := unit_of(column))}
         frame.attrs |= {"identity_gap": self.identity_gap, "soft_cap": self.soft_cap}
-        frame.attrs |= {"intervals": interval_note(len(self.values))}
+        frame.attrs["intervals"] = interval_note(len(self.values))
         return frame
 
     def __repr__(self) -> str:

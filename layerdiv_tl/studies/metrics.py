@@ -10,7 +10,7 @@ import numpy as np
 from ..ensemble.decomposition import Decomposition, decompose
 from ..ensemble.intervals import RunningMean, wilson
 from ..ensemble.losses import LOSSES
-from ..ensemble.per_example import Table
+from ..ensemble.tables import Table
 from ..errors import InputError
 from .shards import Shard
 
