@@ -15,8 +15,6 @@ from ..components import Component
 from ..ensemble.decomposition import decompose
 from ..ensemble.information.estimator import single_threaded_blas
 from ..ensemble.information.features import prepare
-from ..ensemble.information.gaussian import normal_scores
-from ..ensemble.information.variational import Variational
 from ..model.batches import inference_mode_for, upcast
 from ..model.load import Model
 from ..model.patched_forward import PatchedForward
@@ -77,12 +75,8 @@ def _of_task(
         varies = np.ptp(values - values.mean(2, keepdims=True), axis=(0, 2)) > 0
         bits = np.zeros((len(rows), len(components)))
         if varies.any():
-            prepared = prepare(values[:, varies], y, "variational", None, None, None)
             with single_threaded_blas():
-                estimate = Variational(
-                    normal_scores(prepared.features), prepared.owner, y, len(classes), int(varies.sum()), 0
-                )
-                bits[:, varies] = estimate.single_rows.T
+                bits[:, varies] = prepare(values[:, varies], y, "variational").classifier.single_rows.T
         measures["relevancy"] = bits, ones
     return measures
 

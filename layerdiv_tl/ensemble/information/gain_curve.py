@@ -161,7 +161,7 @@ def gain_curve_of(i: Information, order: str, n_permutations: int, n_resamples: 
     n_permutations = whole_number("n_permutations", n_permutations, 0, MAX_DRAWS)
     n_resamples = whole_number("n_resamples", n_resamples, 0, MAX_DRAWS)
     orders = whole_number("orders", orders, 1, MAX_DRAWS)
-    sample, members = i.sample, i.sample.members
+    members = i.members
     if order == "greedy" and i.method != "gaussian" and members > MAX_SEARCHED:
         raise InputError(
             f"a greedy search through {members} members takes too long by {i.method}: use estimator='gaussian', "
@@ -176,12 +176,12 @@ def gain_curve_of(i: Information, order: str, n_permutations: int, n_resamples: 
             return estimate.sweep()[0][None]
         return random_orders if order == "random" else np.arange(members)[None]
 
-    whole = sample.estimate()
+    whole = i.estimate()
     chosen = chosen_orders(whole)
     terms = _mean_chain(whole, chosen)
     # Terms side by side, and the gains after them: [term, step] of every subsample.
-    drawn = sample.on_subsamples(lambda e: _with_gains(_mean_chain(e, chosen)), n_resamples)
-    errors = sample.standard_errors(drawn, (len(TERMS) + 1) * members).reshape(-1, members)
+    drawn = i.on_subsamples(lambda e: _with_gains(_mean_chain(e, chosen)), n_resamples)
+    errors = i.standard_errors(drawn, (len(TERMS) + 1) * members).reshape(-1, members)
     null_shares: list[float] = []
 
     def shuffled_joint(estimate: Estimator) -> Float[np.ndarray, " step"]:
@@ -200,7 +200,7 @@ def gain_curve_of(i: Information, order: str, n_permutations: int, n_resamples: 
         errors=dict(zip(TERMS, errors, strict=False)),
         gains=np.diff(terms["joint"], prepend=0.0),
         gain_errors=errors[-1],
-        null=np.reshape(sample.with_shuffled_labels(shuffled_joint, n_permutations), (-1, members)),
+        null=np.reshape(i.with_shuffled_labels(shuffled_joint, n_permutations), (-1, members)),
         shares=_shares(whole, random_orders, triples) if members > 1 else np.zeros(0),
         null_shares=np.array(null_shares),
         label_entropy=i.label_entropy,
