@@ -63,11 +63,11 @@ class LacksQuantityError(InputError, AttributeError):
 class Loss(ABC):
     """A loss of an ensemble: its terms per example, in float64, and what only this loss has.
 
-    name, unit
-        What `decompose(loss=…)` calls it, and the unit of loss and bias.
+    name, unit, is_exact
+        What `decompose(loss=…)` calls it, the unit of loss and bias, and whether loss = bias − diversity holds.
     offers
-        What `require` lets through, of what not every loss has: the argument `tau`, the names of `extras`, the methods
-        `nested`, `tradeoff` and `bounds`, the parts `centered` and `shift`.
+        What not every loss has: the argument `tau`, the names of `extras`, the methods `nested`, `tradeoff` and
+        `bounds`, the parts `centered` and `shift`.
     additive
         Extras `[example, member]` that add up to the ensemble's; others are averaged over members.
     column_units
@@ -80,7 +80,7 @@ class Loss(ABC):
 
     name: ClassVar[str]
     unit: ClassVar[str]
-    is_exact: ClassVar[bool] = True  # loss = bias − diversity holds
+    is_exact: ClassVar[bool] = True
     compares_probabilities: ClassVar[bool] = True
     offers: ClassVar[tuple[str, ...]] = ()
     additive: ClassVar[tuple[str, ...]] = ()
@@ -161,11 +161,10 @@ class SquaredError(Loss):
         return {"coherence": ratio(mean_square(sums), mean_square(u) @ is_in.T)}
 
     def nested(self, u: Members, t: Target, group: Group) -> tuple[OfEnsemble, dict[str, PerGroup]]:
-        """In logits².
+        """In logits²; `within_unscaled` and `between_unscaled` split the diversity of the leaves as they are.
 
-        The leaves of a group sum to its member a_g of the coarser ensemble, whose loss this is: n_g u_h is what leaf h
-        alone predicts for a_g. `between` is the distance of a_g from the coarser mean. `within_unscaled` and
-        `between_unscaled` split the diversity of the leaves as they are, with weights n_g/N.
+        The leaves of a group sum to its member a_g of the coarser ensemble: n_g u_h is what leaf h alone predicts for
+        a_g. The unscaled terms have weights n_g/N.
         """
         counts, sums = np.bincount(group).astype(np.float64), sum_by_group(u, group)
         coarse_mean, means, leaves = sums.mean(1, keepdims=True), sums / counts[:, None], counts[group][:, None] * u
@@ -181,9 +180,9 @@ class SquaredError(Loss):
 class PaperForm(Loss):
     """Eq. 14: loss and bias between probabilities, softmax(ū) and softmax(u_i), diversity between logits.
 
-    The units do not agree, so loss = bias − diversity does not hold: `gap` is None, and `mismatch` says by how much.
-    softmax(ū) is nearly uniform, so loss and bias have to be read next to `zero_bias`, the uniform predictor's
-    loss (0.25, 0.2222, 0.1875 for 2, 3, 4 options). Tables of the paper show loss and bias × 100.
+    The units do not agree, so loss = bias − diversity does not hold; `mismatch` says by how much. softmax(ū) is nearly
+    uniform, so read loss and bias next to `zero_bias`, the uniform predictor's loss (0.25, 0.2222, 0.1875 for 2, 3, 4
+    options). Tables of the paper show loss and bias × 100.
     """
 
     name, unit = "paper", "probability²"
@@ -202,7 +201,7 @@ class PaperForm(Loss):
         )
 
     def extras(self, u: Members, t: Target, tau: float, terms: Terms) -> dict[str, OfEnsemble | PerMember]:
-        """The centered and the shift part of the diversity, |L|² × diversity, and loss − (bias − diversity)."""
+        """Diversity's centered and shift part, |L|² × diversity, and mismatch = loss − (bias − diversity)."""
         shift = u.mean(2, keepdims=True)
         diversity = terms.diversities.mean(1)
         return {
@@ -251,10 +250,7 @@ class CrossEntropy(Loss):
         """entropy = H(p); net_linear = (τ/|L|)(E_p[u_i] − E_t[u_i]): linear in u_i and blind to shifts."""
         log_p = log_softmax(tau * u.mean(1), 1)
         p = np.exp(log_p)
-        return {
-            "entropy": -(p * log_p).sum(1),
-            "net_linear": tau / u.shape[1] * ((p - t)[:, None] * u).sum(2),
-        }
+        return {"entropy": -(p * log_p).sum(1), "net_linear": tau / u.shape[1] * ((p - t)[:, None] * u).sum(2)}
 
     def nested(self, u: Members, t: Target, group: Group) -> tuple[OfEnsemble, dict[str, PerGroup]]:
         """In nats: q_h = softmax(L n_g u_h), q_g = softmax(L a_g), p = softmax(Σu), with L groups."""

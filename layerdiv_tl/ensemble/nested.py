@@ -55,9 +55,9 @@ def nested_frame(loss: Loss, parts: Parts, names: list, group: Group) -> tuple[p
         losses[suffix], measured = loss.nested(u, t, group)
         terms |= {name + suffix: values for name, values in measured.items()}
     if "_centered" in losses:  # as everywhere: the halves first, then their sum
-        for values in (losses, terms):
-            for name in [name.removesuffix("_shift") for name in values if name.endswith("_shift")]:
-                values[name] = values[f"{name}_centered"] + values[f"{name}_shift"]
+        for arrays in (losses, terms):
+            for name in [name.removesuffix("_shift") for name in arrays if name.endswith("_shift")]:
+                arrays[name] = arrays[f"{name}_centered"] + arrays[f"{name}_shift"]
     columns: dict[str, Any] = {"group": [str(name) for name in names]}
     if all(isinstance(name, Component) for name in names):
         of_names = component_columns(names)

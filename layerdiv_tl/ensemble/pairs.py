@@ -97,8 +97,8 @@ def mean_cosines(u: Members, group: Group, wanted: Sequence[int]) -> tuple[Any, 
             rows = same_size[start : start + _AT_ONCE]
             repeats = [centered[:, [members[wanted[row]][repeat] for row in rows]] for repeat in range(count)]
             pairs = [_pooled_cosine((x * y).sum(2), (x**2).sum(2), (y**2).sum(2)) for x, y in combinations(repeats, 2)]
-            mean[rows] = sum(cosine for cosine, _ in pairs) / len(pairs)
-            left_out = sum(cosines for _, cosines in pairs) / len(pairs)
+            mean[rows] = np.mean([cosine for cosine, _ in pairs], 0)
+            left_out = np.mean([cosines for _, cosines in pairs], 0)
             low[rows], high[rows] = jackknife(mean[rows], left_out, within=(-1.0, 1.0))
     return mean, low, high
 

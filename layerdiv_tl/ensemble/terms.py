@@ -26,7 +26,7 @@ class EnsembleTerms:
     target, gold
         `[example, option]`, and the gold option's index `[example]`, None for a dense target.
     loss_name, tau
-        The loss, one of `losses.LOSSES`, and the factor on logits before a softmax, None for the loss's own default.
+        One of `losses.LOSSES`, and the factor on logits before a softmax, None for the loss's own default.
     junctions, junction_scale, partial_junctions, identity_gap, soft_cap
         As in `Contributions`; None for a plain array, whose every member closes a junction.
     part

@@ -70,15 +70,10 @@ class Estimator(ABC):
         return joint[:, 0] - joint[:, 1] - (joint[:, 2] - joint[:, 3])
 
 
-def terms_of_entropies(
-    weights: Float[np.ndarray, " matrix"],
-    joint: Float[np.ndarray, "matrix prefix"],
-    alone: Float[np.ndarray, "matrix prefix"],
-) -> Terms:
-    """Eq. 13 from entropies of each prefix and sums of its members' own: over all rows, then within each class.
+def terms_of_entropies(weights: Curve, joint: Float[np.ndarray, "matrix prefix"], alone: np.ndarray) -> Terms:
+    """Eq. 13 from entropies of each prefix and sums of its members' own, over all rows and within each class.
 
-    weights
-        1, and minus each class's share of the rows.
+    `weights` are 1, and minus each class's share of the rows.
     """
     correlation = alone - joint
     return check_eq13(weights @ alone, correlation[0], -weights[1:] @ correlation[1:], weights @ joint)

@@ -81,9 +81,8 @@ def prepare(
         features, owner = _votes(u, is_vote_array, estimator, spans, notes), np.arange(len(names))
     else:
         contrasts = _contrasts(u, spans)
-        columns, owner = _leading(
-            contrasts, n_contrasts, np.bincount(y).min() if estimator == "gaussian" else None, notes
-        )
+        smallest = int(np.bincount(y).min()) if estimator == "gaussian" else None
+        columns, owner = _leading(contrasts, n_contrasts, smallest, notes)
         everything = np.concatenate(contrasts).T if sum(map(len, contrasts)) > len(owner) else None
         features = normal_scores(columns)
     method = estimator
