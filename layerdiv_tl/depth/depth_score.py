@@ -5,25 +5,35 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
+import torch
 from jaxtyping import Bool, Float, Int
+from torch import Tensor
 
 from .._checks import listed, number, resampling, shown
 from ..components import Component, component_columns
 from ..ensemble.intervals import jackknife, leave_one_out, mean_interval, wilson
 from ..ensemble.regression import Slope, slope
 from ..errors import InputError
-from ..model.load import load_model
+from ..model.load import Model, load_model
+from ..model.patched_forward import PatchedForward
 from ..results import Result
-from .inputs import check_choices, read_answers
-from .layer_effects import Effect, measure_effects
-from .residual_norms import Part
-from .skipping import FirstToken
-from .token_stats import labeled_frame
+from .inputs import FirstToken, Ids, Part, check_choices, read_answers
+from .passes import (
+    ablatable_blocks,
+    layer_components,
+    map_batches,
+    mean_streams,
+    output_changes,
+    same_components,
+    softmax,
+)
+from .token_stats import SOFTMAX_CHANGE, labeled_frame
 
+Effect = Literal["published", "skip", "skip_before", "erase"]
 # Smaller effects of all layers together are rounding, and have no depth.
 _SMALLEST = 1e-5
 
@@ -139,7 +149,7 @@ class DepthScore(Result):
             share = effects.sum(0) / total.sum() if known else np.full(effects.shape[1], np.nan)
             low, high = jackknife(share, leave_one_out(effects, total), within=(0.0, 1.0))
             frames.append(pd.DataFrame(columns | {"share": share, "share_low": low, "share_high": high}))
-        units = {"group": self.by, "effect": "‖Δ softmax‖₂", "share": "share of all layers' effects"}
+        units = {"group": self.by, "effect": SOFTMAX_CHANGE, "share": "share of all layers' effects"}
         return labeled_frame(pd.concat(frames, ignore_index=True), units)
 
     def by_question(self) -> pd.DataFrame:
@@ -230,9 +240,8 @@ def depth_score(
                 f"question {i} has {start} token{'s' * (start != 1)}, but effect={effect!r} needs {least}"
                 f"{', the first of which is kept' * kept}: give a longer one."
             )
-    measured = measure_effects(model, ids, starts, effect, part, first_token, batch_tokens)
     return DepthScore(
-        **measured._asdict(),
+        **_measure(model, ids, starts, effect, part, first_token, batch_tokens),
         groups=groups,
         lengths=np.array(starts),
         answer_lengths=np.array(answer_lengths),
@@ -245,6 +254,78 @@ def depth_score(
         seed=int(seed),
         first_token=first_token,
     )
+
+
+def _measure(
+    model: Model,
+    ids: list[Ids],
+    starts: list[int],
+    effect: Effect,
+    part: Part,
+    first_token: FirstToken,
+    batch_tokens: int | None,
+) -> dict[str, Any]:
+    """The measured fields of `DepthScore`; `starts`: where in its ids every question's answer begins."""
+    means = mean_streams(model, ids, batch_tokens, first=1) if effect == "erase" else []
+
+    def measure_batch(rows: list[int]) -> tuple[Any, ...]:
+        forward = PatchedForward(model, [ids[row] for row in rows])
+        ablatable_blocks(model, forward, part)
+        changed, measured, predicting = _positions(forward, [starts[row] for row in rows], effect, first_token)
+        finals = []
+        for block, stream in enumerate(forward.streams[:-1]):
+            if effect == "erase":
+                assert changed is not None
+                erased = torch.where(changed[..., None].to(stream.device), means[block].to(stream), stream)
+                final = forward.resume(block, erased)
+            else:
+                final = forward.resume(block, stream, forward.zero_ablate(part, block, changed))
+            finals.append(final[measured.to(final.device)])
+        changes, _ = output_changes(forward, finals, measured)
+        owner = measured.nonzero(as_tuple=True)[0].cpu().numpy()
+        of_questions = [changes[owner == number] for number in range(len(rows))]
+        effects = [values.max(0) if effect == "published" else values.mean(0) for values in of_questions]
+        return layer_components(forward, part), rows, np.stack(effects), *_score_answers(forward, predicting)
+
+    components, rows, *values = zip(*map_batches(model, ids, batch_tokens, measure_batch, "question"), strict=True)
+    order = np.argsort(np.concatenate(rows))
+    arrays = (np.concatenate(of_batches)[order] for of_batches in values)
+    fields = dict(zip(("effects", "probability", "rank"), arrays, strict=True))
+    return {"components": same_components(model, components), **fields}
+
+
+def _positions(
+    forward: PatchedForward, starts: list[int], effect: Effect, first_token: FirstToken
+) -> tuple[Bool[Tensor, "row token"] | None, Bool[Tensor, "row token"], Bool[Tensor, "row token"]]:
+    """Where the layer is changed (None: everywhere), where that is measured, and where answers are predicted."""
+    positions = torch.arange(forward.ids.shape[1], device=forward.ids.device)
+    start = torch.tensor(starts, device=positions.device)[:, None]
+    ends = forward.mask.sum(1, keepdim=True)
+    predicting = (positions >= start - 1) & (positions < ends - 1)
+    changeable = (positions >= (first_token == "kept")).expand_as(predicting)
+    if effect == "published":
+        return changeable & (positions < start), (positions >= start) & (positions < ends), predicting
+    if effect == "skip":
+        return (changeable if first_token == "kept" else None), predicting, predicting
+    return changeable & (positions < start - 1), predicting, predicting
+
+
+def _score_answers(
+    forward: PatchedForward, predicting: Bool[Tensor, "row token"]
+) -> tuple[Float[np.ndarray, " row"], Int[np.ndarray, " row"]]:
+    """(probability, rank) of every question's answer in the clean pass."""
+    owner, position = (x.cpu().numpy() for x in predicting.nonzero(as_tuple=True))
+    targets = torch.as_tensor(forward.ids.cpu()[owner, position + 1])
+    clean = forward.streams[-1][predicting.to(forward.streams[-1].device)]
+    log_p, ranks = np.empty(len(owner)), np.empty(len(owner), dtype=np.int64)
+    for chunk in forward.chunks(len(owner)):
+        logits = forward.logits(clean[chunk])
+        _, loss = softmax(logits, targets[chunk])
+        answer = logits.gather(1, targets[chunk].to(logits.device)[:, None])
+        # Ties count against the answer: a model with equal logits for all tokens answers nothing.
+        ranks[chunk], log_p[chunk] = (logits >= answer).sum(1).cpu().numpy(), -loss.cpu().numpy()
+    of_row = [owner == row for row in range(len(predicting))]
+    return np.exp([log_p[mask].sum() for mask in of_row]), np.array([ranks[mask].max() for mask in of_row])
 
 
 def _read_questions(questions: Any, by: Any) -> tuple[Any, Any, Float[np.ndarray, " question"], tuple[str, ...], str]:

@@ -21,16 +21,20 @@ from ..errors import InputError
 from ..model.fingerprint import identify
 from ..model.load import Model, load_model
 from ..results import Result
-from .ablation import (
+from .quantities import (
+    INVERTED,
+    UNITS,
     AblatedPart,
     AblationScores,
+    Direct,
+    Effect,
     PredictionRows,
     ablatable_components,
+    ablation_effects,
+    direct_measures,
     read_rows,
     score_ablations,
 )
-from .agreement import INVERTED, UNITS, Effect, ablation_effect
-from .direct_measures import Direct, direct_measures
 from .token_stats import labeled_frame
 
 # The plans of a frame: by the chosen score, by block influence, random.
@@ -292,14 +296,14 @@ def _score_components(
     model: Model, rows: PredictionRows, components: tuple[Component, ...], score: str, batch_tokens: int | None
 ) -> Float[np.ndarray, " component"]:
     """How much each component is needed."""
-    if score in get_args(Effect):
-        scores = score_ablations(model, rows, [[c] for c in components], batch_tokens)
-        return ablation_effect(scores, score).sum(0) / scores.count.sum()
     if score not in SCORES:
         raise InputError(
             f"score={score!r:.40} is unknown: use {', '.join(map(repr, SCORES))}, or give {{label: number}}."
         )
-    measures = direct_measures(model, rows, components, (score,), batch_tokens)
+    if score in get_args(Effect):
+        measures = ablation_effects(score_ablations(model, rows, [[c] for c in components], batch_tokens))
+    else:
+        measures = direct_measures(model, rows, components, (score,), batch_tokens)
     if score not in measures:
         raise InputError(f"score={score!r} needs a task with at least 8 scoring rows of every class: choose another.")
     sums, counts = measures[score]

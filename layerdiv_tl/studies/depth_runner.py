@@ -15,8 +15,8 @@ from typing import Any, get_args
 
 from .. import depth
 from .._checks import choice, flag, listed, whole_number
-from ..depth.ablation import AblatedPart, ablatable_components
 from ..depth.pruning import SCORES
+from ..depth.quantities import AblatedPart, ablatable_components
 from ..errors import InputError
 from ..model.fingerprint import Identity
 from ..model.load import Model

@@ -142,7 +142,7 @@ def test_the_scores_of_a_plan_are_those_that_there_are():
     from typing import get_args
 
     from layerdiv_tl.cli.parser import COMMANDS
-    from layerdiv_tl.depth.agreement import Direct, Effect
+    from layerdiv_tl.depth.quantities import Direct, Effect
 
     assert set(COMMANDS["depth"]["options"]["--score"]["choices"]) == {*get_args(Direct), *get_args(Effect)}
 

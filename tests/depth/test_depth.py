@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import layerdiv_tl as ld
-from layerdiv_tl.depth.change_point import change_point
 from layerdiv_tl.depth.layer_maps import _aligned_tokens, _fit
+from layerdiv_tl.depth.residual_norms import change_point
 from layerdiv_tl.model.batches import inference_mode_for
 from layerdiv_tl.model.patched_forward import PatchedForward
 from tests.conftest import TEXTS, gpt2, llama

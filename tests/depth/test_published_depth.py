@@ -202,7 +202,7 @@ def test_sums_over_a_vocabulary_are_in_float64(stories):
     """What is little off the answer is told to a millionth of itself, which float32 sums miss by a thousand times."""
     import torch
 
-    from layerdiv_tl.depth.distributions import divergence, log_softmax, softmax, softmax_change
+    from layerdiv_tl.depth.passes import divergence, log_softmax, softmax, softmax_change
 
     logits = 4 * torch.randn(6, 50_000, generator=torch.Generator().manual_seed(0))
     other = logits + 1e-2 * torch.randn(logits.shape, generator=torch.Generator().manual_seed(1))
