@@ -31,7 +31,7 @@ from .passes import (
     same_components,
     softmax,
 )
-from .token_stats import SOFTMAX_CHANGE, labeled_frame
+from .token_stats import SOFTMAX_CHANGE, labeled_frame, with_ends
 
 Effect = Literal["published", "skip", "skip_before", "erase"]
 # Smaller effects of all layers together are rounding, and have no depth.
@@ -115,16 +115,15 @@ class DepthScore(Result):
         questions; `relative`: the same as a share of the depth, 0 the first layer, 1 the last. `accuracy`: the share
         answered correctly, with Wilson's interval; `probability`, `length`, `answer_length`: means.
         """
-        ends, last = ("", "_low", "_high"), len(self.components) - 1
+        last = len(self.components) - 1
         rows = []
         for group, mask in self._groups():
             score = self._score(mask)
             correct, count = int((self.rank[mask] == 1).sum()), int(mask.sum())
-            row = {"group": group, "n": int(np.isfinite(self.scores[mask]).sum())}
-            row |= {f"score{end}": value for end, value in zip(ends, score, strict=True)}
-            row |= {f"relative{end}": value / last if last else np.nan for end, value in zip(ends, score, strict=True)}
-            accuracy = (correct / count, *wilson(correct, count))
-            row |= {f"accuracy{end}": value for end, value in zip(ends, accuracy, strict=True)}
+            row: dict[str, Any] = {"group": group, "n": int(np.isfinite(self.scores[mask]).sum())}
+            row |= with_ends("score", *score)
+            row |= with_ends("relative", *(value / last if last else np.nan for value in score))
+            row |= with_ends("accuracy", correct / count, *wilson(correct, count))
             for name in ("probability", "lengths", "answer_lengths"):
                 row[name.removesuffix("s")] = float(getattr(self, name)[mask].mean())
             rows.append(row)
@@ -139,16 +138,12 @@ class DepthScore(Result):
         """
         frames = []
         for group, mask in self._groups():
+            effects = self.effects[mask]
             columns: dict[str, Any] = {"group": group, "n": int(np.isfinite(self.scores[mask]).sum())}
             columns |= component_columns(self.components)
-            effects = self.effects[mask]
-            low, high = mean_interval(effects)
-            columns |= {"effect": effects.mean(0), "effect_low": low, "effect_high": high}
-            total = effects.sum(1, keepdims=True)
-            known = total.sum() > _SMALLEST
-            share = effects.sum(0) / total.sum() if known else np.full(effects.shape[1], np.nan)
-            low, high = jackknife(share, leave_one_out(effects, total), within=(0.0, 1.0))
-            frames.append(pd.DataFrame(columns | {"share": share, "share_low": low, "share_high": high}))
+            columns |= with_ends("effect", effects.mean(0), *mean_interval(effects))
+            columns |= with_ends("share", *_ratio(effects, effects.sum(1, keepdims=True), 1.0))
+            frames.append(pd.DataFrame(columns))
         units = {"group": self.by, "effect": SOFTMAX_CHANGE, "share": "share of all layers' effects"}
         return labeled_frame(pd.concat(frames, ignore_index=True), units)
 
@@ -159,18 +154,21 @@ class DepthScore(Result):
         columns |= {"length": self.lengths, "answer_length": self.answer_lengths}
         return labeled_frame(columns, {"score": "layers", "length": "tokens", "answer_length": "tokens"})
 
-    def _score(self, mask: Bool[np.ndarray, " question"]) -> tuple[float, float, float]:
+    def _score(self, mask: Bool[np.ndarray, " question"]) -> tuple[float, ...]:
         """The score of some questions' mean effects, and its interval over them."""
-        effects = self.effects[mask]
-        weighted, total = effects @ np.arange(effects.shape[1]), effects.sum(1)
-        if not total.sum() > _SMALLEST:
-            return np.nan, np.nan, np.nan
-        score = weighted.sum() / total.sum()
-        low, high = jackknife(score, leave_one_out(weighted, total), within=(0.0, effects.shape[1] - 1.0))
-        return float(score), float(low), float(high)
+        effects, last = self.effects[mask], len(self.components) - 1
+        return tuple(map(float, _ratio(effects @ np.arange(last + 1), effects.sum(1), last)))
 
     def _groups(self) -> Iterable[tuple[float, Bool[np.ndarray, " question"]]]:
         return ((float(group), self.groups == group) for group in np.unique(self.groups))
+
+
+def _ratio(values: np.ndarray, effects: np.ndarray, largest: float) -> tuple[Any, Any, Any]:
+    """Σ values / Σ effects, and its interval over questions from 0 to `largest`; NaN where nothing has an effect."""
+    if not effects.sum() > _SMALLEST:
+        return (np.full(values.shape[1:], np.nan),) * 3
+    ratio = values.sum(0) / effects.sum()
+    return ratio, *jackknife(ratio, leave_one_out(values, effects), within=(0.0, largest))
 
 
 def depth_score(

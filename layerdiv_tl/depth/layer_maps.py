@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .._checks import MOST_ITEMS, listed, number, whole_number
 from ..components import Component, component_columns
-from ..ensemble.intervals import LEAST, interval, interval_note, resamples
+from ..ensemble.intervals import interval, interval_note
 from ..errors import InputError
 from ..model import tokenization
 from ..model.batches import batches, inference_mode_for, upcast
@@ -23,7 +23,7 @@ from ..model.patched_forward import PatchedForward
 from ..results import Result
 from .inputs import Ids, read_texts, unwrap_texts
 from .passes import layer_components
-from .token_stats import labeled_frame, mean_columns, quantile_columns
+from .token_stats import labeled_frame, mean_columns, quantile_columns, resampled_ratio, with_ends
 
 # Entries of the right-hand sides that are accumulated at once: 512 MiB in float64.
 ENTRIES = 1 << 26
@@ -82,9 +82,8 @@ class LayerMaps(Result):
         from scipy.stats import spearmanr
 
         distance, resampled, chance = self.distances()
-        low, high = interval(resampled)
         best = self._means()[0].argmin(1)
-        row = {"distance": distance, "distance_low": float(low), "distance_high": float(high), "chance": chance}
+        row = with_ends("distance", distance, *map(float, interval(resampled))) | {"chance": chance}
         row["rank_correlation"] = float(spearmanr(np.arange(len(best)), best).statistic) if np.ptp(best) else np.nan
         return pd.DataFrame([row])
 
@@ -100,10 +99,8 @@ class LayerMaps(Result):
     def _means(self) -> tuple[Float[np.ndarray, "source target"], Float[np.ndarray, "draw source target"]]:
         """(mean over tokens, the same of every resample of texts)."""
         counts = self.counts[:, None].astype(float)
-        sums = self.error.reshape(len(counts), -1) * counts
-        weights = resamples(len(counts)) if len(counts) >= LEAST else np.full((1, len(counts)), np.nan)
-        shape = self.error.shape[1:]
-        return (sums.sum(0) / counts.sum()).reshape(shape), ((weights @ sums) / (weights @ counts)).reshape(-1, *shape)
+        mean, resampled = resampled_ratio(self.error.reshape(len(counts), -1) * counts, counts)
+        return mean.reshape(self.error.shape[1:]), resampled.reshape(-1, *self.error.shape[1:])
 
 
 def map_layers(

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from .._checks import choice
+from .._checks import choice, one_of
 from ..attribution.contributions import contributions
 from ..attribution.profile import profile
 from ..attribution.profile_results import SquaredProfile
@@ -29,7 +29,7 @@ from ..model import tokenization
 from ..model.batches import inference_mode_for, upcast
 from ..model.load import Model
 from ..model.patched_forward import PatchedForward
-from .inputs import Ids, read_texts
+from .inputs import Ids, Part, read_texts
 from .passes import map_batches
 from .residual_norms import residual_norms
 
@@ -123,7 +123,7 @@ def read_rows(model: Model, rows: Any) -> PredictionRows:
 def ablatable_components(model: Model, ids: Ids, part: AblatedPart) -> tuple[Component, ...]:
     """The components of a part that add to the stream, in stream order. Raises InputError where there are none."""
     choice("part", part, get_args(AblatedPart))
-    kinds = ("attn", "mlp") if part == "sublayer" else (part,)
+    kinds: Sequence[Part] = ("attn", "mlp") if part == "sublayer" else (part,)
     with inference_mode_for(model.architecture):
         forward = PatchedForward(model, [ids])
     blocks = range(len(forward.layers))
@@ -229,6 +229,22 @@ def direct_measures(
             np.add.at(sums, norms.text, values[:, columns])
             measures[name] = sums, counts
     return {name: measures[name] for name in get_args(Direct) if name in measures and name in wanted}
+
+
+def score_components(
+    model: Model, rows: PredictionRows, components: tuple[Component, ...], score: str, batch_tokens: int | None
+) -> Float[np.ndarray, " component"]:
+    """How much each component is needed, by one quantity. Raises InputError for one that these rows do not have."""
+    if score not in UNITS:
+        raise InputError(f"score={score!r:.40} is unknown: use {one_of(UNITS)}, or give {{label: number}}.")
+    if score in get_args(Effect):
+        measures = ablation_effects(score_ablations(model, rows, [[c] for c in components], batch_tokens))
+    else:
+        measures = direct_measures(model, rows, components, (score,), batch_tokens)
+    if score not in measures:
+        raise InputError(f"score={score!r} needs a task with at least 8 scoring rows of every class: choose another.")
+    sums, counts = measures[score]
+    return (-1 if score in INVERTED else 1) * sums.sum(0) / counts.sum()
 
 
 def _of_task(

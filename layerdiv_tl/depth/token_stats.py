@@ -80,11 +80,16 @@ def sums_per_text(
     return sums, counts
 
 
+def with_ends(name: str, value: Any, low: Any, high: Any) -> dict[str, Any]:
+    """The columns `name`, `_low` and `_high`."""
+    return {name: value, f"{name}_low": low, f"{name}_high": high}
+
+
 def mean_columns(
     name: str, sums: Float[np.ndarray, "text row"], counts: Float[np.ndarray, "text #row"]
 ) -> dict[str, Float[np.ndarray, " row"]]:
     """Columns `name` (Σ sums / Σ counts), `_low`, `_high` (95 %, over texts; NaN for fewer than 8)."""
-    return dict(zip((name, f"{name}_low", f"{name}_high"), cluster_means(sums, counts), strict=True))
+    return with_ends(name, *cluster_means(sums, counts))
 
 
 def quantile_columns(name: str, values: Float[np.ndarray, "value row"]) -> dict[str, Float[np.ndarray, " row"]]:

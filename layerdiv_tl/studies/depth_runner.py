@@ -15,8 +15,7 @@ from typing import Any, get_args
 
 from .. import depth
 from .._checks import choice, flag, listed, whole_number
-from ..depth.pruning import SCORES
-from ..depth.quantities import AblatedPart, ablatable_components
+from ..depth.quantities import UNITS, AblatedPart, ablatable_components
 from ..errors import InputError
 from ..model.fingerprint import Identity
 from ..model.load import Model
@@ -93,7 +92,7 @@ def run_depth(
     questions, seed = whole_number("questions", questions, 0), whole_number("seed", seed, 0)
     flag("multi_token", multi_token)
     choice("part", part, get_args(AblatedPart))
-    choice("score", score, SCORES)
+    choice("score", score, UNITS)
     drop = None if drop is None else whole_number("drop", drop, 1)
     if texts is None:
         texts = [prompt for t in ready for prompt in t.prompts[:PROMPTS_PER_TASK]]
