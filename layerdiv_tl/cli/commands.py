@@ -21,7 +21,7 @@ def run_demo(options: argparse.Namespace) -> int:
 
     from ..model.load import load_model
     from ..studies.runner import run_study
-    from ..tasks.task import SAMPLE_TASKS
+    from ..tasks.specs import SAMPLE_TASKS
     from ..views.findings import study_findings
     from ..views.frames import write_study_frames
     from ..views.tables import module_table

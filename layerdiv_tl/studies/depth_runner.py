@@ -21,10 +21,10 @@ from ..model.fingerprint import Identity
 from ..model.load import Model
 from ..model.tokenization import encode, plain
 from ..results import Result
-from ..tasks.multihop import Questions
+from ..tasks.multihop import SAMPLE_QUESTIONS, Questions
 from ..tasks.multihop import questions as read_questions
-from ..tasks.samples import SAMPLE_QUESTIONS
-from ..tasks.task import SAMPLE_TASKS, Task, task
+from ..tasks.specs import SAMPLE_TASKS
+from ..tasks.task import Task, task
 from .depth_study import FORMAT, Analysis, DepthStudy, analysis_file
 from .grid import error_text, load_claimed, load_options, models_of, output_folder, tasks_of
 

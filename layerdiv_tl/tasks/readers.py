@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,13 @@ class TaskData:
 
     rows: Sequence[Row]
     source: str
+
+
+def sample_rows(name: str) -> TaskData:
+    """The rows of a file that is part of this package."""
+    lines = resources.files(__package__).joinpath(f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [Row(json.loads(line), f"line {number} of {name}") for number, line in enumerate(lines, start=1)]
+    return TaskData(rows, "written for layerdiv_tl")
 
 
 def open_rows(data: Any, names: Sequence[str], split: str = "validation") -> TaskData:
@@ -194,7 +202,7 @@ def _load_saved(folder: Path, split: str) -> TaskData:
         rows = datasets.load_from_disk(str(folder))
     except Exception as error:
         raise InputError(
-            f"{str(folder)!r} is not a data set that can be read ({_one_line(error)}): save it again."
+            f"{str(folder)!r} is not a data set to be read ({_one_line(error)}): save it again."
         ) from error
     if hasattr(rows, "column_names") and isinstance(rows, Mapping):
         if split not in rows:

@@ -17,10 +17,8 @@ from ..errors import InputError
 from ..model import tokenization
 from ..results import Result
 from . import option_tokens
-from .custom import custom_spec, read_spec_file
-from .paper import PAPER_TASKS
 from .readers import TaskData, open_rows
-from .samples import SAMPLE_TASKS
+from .specs import PACKAGED_TASKS, custom_spec, read_spec_file
 from .synthetic import GENERATORS, PREFIX, synthetic
 from .templates import TaskSpec, demonstrations, render
 
@@ -277,7 +275,7 @@ def task_specs() -> dict[str, TaskSpec]:
     >>> task_specs()["rte"].options, list(task_specs()["arc"].templates)
     (('Yes', 'No'), ['table3', 'promptsource'])
     """
-    return {**SAMPLE_TASKS, **PAPER_TASKS, **{name: synthetic(name) for name in GENERATORS}}
+    return {**PACKAGED_TASKS, **{name: synthetic(name) for name in GENERATORS}}
 
 
 def _find_spec(name: str | os.PathLike[str]) -> tuple[TaskSpec, Any]:
@@ -299,15 +297,17 @@ def _build(
     if _is_folder(data) and not spec.file_names:
         data = None
     rows = spec.load_rows("test", limit) if data is None else open_rows(data, spec.file_names, spec.split)
-    rendered, source = render(spec, rows, template, limit), rows.source
+    if rows is None:
+        raise InputError(f"{spec.name} names no data: give the rows as data=.")
+    fields, source = render(spec, rows, template, limit), rows.source
     shots, seed = whole_number("shots", shots, 0, MAX_ROWS), whole_number("seed", seed, 0)
     if shots:
         pool = _training_rows(spec, data, train)
-        solved = demonstrations(render(spec, pool, template), shots, seed, rendered.prompts)
-        prompts = tuple(solved + prompt for prompt in rendered.prompts)
-        rendered = replace(rendered, prompts=prompts, passages=rendered.passages + len(solved))
+        solved = demonstrations(render(spec, pool, template), shots, seed, fields["prompts"])
+        fields["prompts"] = tuple(solved + prompt for prompt in fields["prompts"])
+        fields["passages"] += len(solved)
         source += f"; {shots} demonstrations of {pool.source}, seed {seed}"
-    return Task(name=spec.name, source=source, license=spec.license, shots=shots, **vars(rendered))
+    return Task(name=spec.name, source=source, license=spec.license, shots=shots, **fields)
 
 
 def _check_train(train: Any) -> None:
@@ -320,11 +320,12 @@ def _training_rows(spec: TaskSpec, data: Any, train: Any) -> TaskData:
     names = tuple(f"{name}_train" for name in spec.file_names)
     if train is not None:
         return open_rows(train, (*names, *spec.file_names), "train")
-    if data is None:
-        return spec.load_rows("train", None)
     if _is_folder(data):
         return open_rows(data, names, "train")
-    raise InputError(f"{spec.name} has no training rows to draw shots from: give a file of them as train=.")
+    rows = spec.load_rows("train", None) if data is None else None
+    if rows is None:
+        raise InputError(f"{spec.name} has no training rows to draw shots from: give a file of them as train=.")
+    return rows
 
 
 def _is_folder(data: Any) -> bool:

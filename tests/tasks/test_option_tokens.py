@@ -164,10 +164,10 @@ def test_what_cannot_be_fitted(bpe):
 
 @pytest.mark.full
 def test_the_papers_options_are_single_tokens_of_the_default_model(smol):
-    from layerdiv_tl.tasks.paper import PAPER_TASKS
+    from layerdiv_tl.tasks.specs import EIGHT_TASKS, PACKAGED_TASKS
 
-    for spec in PAPER_TASKS.values():
-        words = own(spec.options)
+    for name in EIGHT_TASKS:
+        words = own(PACKAGED_TASKS[name].options)
         assert words.resolve(smol).options == words.options
 
 
