@@ -59,7 +59,7 @@ class Agreement(Result):
 
     Direct measures are from one clean pass. `diversity`, `diversity_centered`: the component's share of the sum of
     mean_k(ū − u)² over all members, raw and centered; a layer's is the sum of its sublayers'. `net`: its additive share
-    of the cross-entropy, E_p[u] − u(t), in nats, below 0 where it helps (MATHS 3). `relevancy`: a lower bound of
+    of the cross-entropy, E_p[u] − u(t), in nats, below 0 where it helps. `relevancy`: a lower bound of
     I(u; Y) in bits, from a linear classifier of held-out rows; for tasks with at least 8 rows of every class.
     `relative_norm`, `block_influence`: ‖output‖ / ‖stream‖, and 1 − cos of the stream before and after
     (`ResidualNorms`).

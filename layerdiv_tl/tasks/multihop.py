@@ -207,9 +207,7 @@ def _parse_gsm8k(row: Row, by: str) -> tuple[str, str, float | None]:
     reasoning, mark, answer = _cell(row, "answer").rpartition("####")
     answer = answer.strip()
     if not mark or not answer:
-        raise InputError(
-            f"{row.where} has an answer without '#### ' and its number: end it so, or call the columns text and answer."
-        )
+        raise InputError(f"{row.where} has an answer without '#### ' and its number: end it so, or name it otherwise.")
     if re.fullmatch(r"-?\d{1,3}(,\d{3})+(\.\d+)?", answer):
         answer = answer.replace(",", "")
     steps = sum(bool(line.strip()) for line in reasoning.splitlines())

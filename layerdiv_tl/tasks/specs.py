@@ -72,8 +72,7 @@ def _four_options(row: Row) -> Row | None:
         texts, labels = list(map(str, choices["text"])), list(map(str, choices["label"]))
     except (ValueError, TypeError, KeyError) as error:
         raise InputError(
-            f"{row.where}: choices must be an object with the lists text and label, not {row['choices']!r:.60}: "
-            "in a CSV file write it as JSON."
+            f"{row.where}: choices={choices!r:.60} must hold the lists text and label: in CSV, as JSON."
         ) from error
     if len(texts) != len(labels):
         raise InputError(f"{row.where} has {len(texts)} choices and {len(labels)} labels: correct the row.")

@@ -40,9 +40,7 @@ class Template:
         try:
             parsed = list(string.Formatter().parse(text))
         except ValueError as error:
-            raise InputError(
-                f"the template {shown(text)} is not a format string ({error}): a brace is {{{{."
-            ) from error
+            raise InputError(f"template={shown(text)} is not a format string ({error}): a brace is {{{{.") from error
         pieces = []
         for literal, name, format_spec, conversion in parsed:
             if format_spec or conversion:
@@ -150,9 +148,7 @@ def render(spec: TaskSpec, data: TaskData, template: str | None = None, limit: i
         texts.append("\n".join(cells[name] for name in spec.text_fields or parsed.fields))
         labels.append(_gold(row, spec))
     if not prompts:
-        raise InputError(
-            f"none of the {dropped} rows of {data.source} fits {spec.name} ({spec.description}): give others."
-        )
+        raise InputError(f"none of {dropped} rows of {data.source} fits {spec.name} ({spec.description}): give others.")
     has_space = any(option.startswith(" ") for option in spec.options)
     return {
         "prompts": tuple(prompts),

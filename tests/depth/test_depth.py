@@ -109,9 +109,9 @@ def effects(clean, changed, layer, measured):
     """(later effects by layer, ‖Δ softmax‖₂, growth of the loss without its targets) at some tokens."""
     (streams, logits), (others, answers) = clean, changed
     later = {}
-    for behind in range(layer + 1, len(streams) - 1):
-        delta, other = streams[behind + 1] - streams[behind], others[behind + 1] - others[behind]
-        later[behind] = ((delta - other).norm(dim=-1) / delta.norm(dim=-1))[measured]
+    for following in range(layer + 1, len(streams) - 1):
+        delta, other = streams[following + 1] - streams[following], others[following + 1] - others[following]
+        later[following] = ((delta - other).norm(dim=-1) / delta.norm(dim=-1))[measured]
     return later, (logits.softmax(-1) - answers.softmax(-1)).norm(dim=-1)[measured]
 
 
@@ -125,7 +125,7 @@ def close(a, b, tolerance=1e-5):
 
 
 def test_sizes_are_those_of_the_modules_themselves(case):
-    """Relative norms and cosines are those of what the modules return beside what they were added to."""
+    """Relative norms and cosines are those of what the modules return next to what they were added to."""
     model, plain, ids = case
     found = ld.depth.residual_norms(model, ids)
     expected = []
@@ -134,8 +134,8 @@ def test_sizes_are_those_of_the_modules_themselves(case):
         columns = []
         for layer in range(len(plain.blocks)):
             a, m, h = seen["attn", layer], seen["mlp", layer], streams[layer]
-            behind = h if model.architecture.parallel else h + a
-            columns += [(a, h), (m, behind), (a + m, h)]
+            base = h if model.architecture.parallel else h + a
+            columns += [(a, h), (m, base), (a + m, h)]
         expected.append(
             [
                 (x.norm(dim=-1) / s.norm(dim=-1), torch.cosine_similarity(x, s, dim=-1), x.norm(dim=-1))
@@ -167,10 +167,10 @@ def test_skips_are_single_patched_passes(case, part, first_token):
             here = found.text == text
             close(found.output_change[here, number], output)
             close(found.loss[here, number], losses(changed[1], row) - losses(clean[1], row))
-            for behind in range(len(plain.blocks)):
-                wanted = later.get(behind)
-                close(found.downstream_change[text, number, behind], np.nan if wanted is None else wanted.mean())
-                close(found.downstream_change_max[text, number, behind], np.nan if wanted is None else wanted.max())
+            for following in range(len(plain.blocks)):
+                wanted = later.get(following)
+                close(found.downstream_change[text, number, following], np.nan if wanted is None else wanted.mean())
+                close(found.downstream_change_max[text, number, following], np.nan if wanted is None else wanted.max())
 
 
 def test_future_skips_change_earlier_tokens_only(case):
@@ -190,10 +190,10 @@ def test_future_skips_change_earlier_tokens_only(case):
                     outputs.append(output)
                     laters.append(later)
                 close(found.output_change[found.text == text, number], torch.cat(outputs))
-                for behind in laters[0]:
-                    together = torch.cat([later[behind] for later in laters])
-                    close(found.downstream_change[text, number, behind], together.mean())
-                    close(found.downstream_change_max[text, number, behind], together.max())
+                for following in laters[0]:
+                    together = torch.cat([later[following] for later in laters])
+                    close(found.downstream_change[text, number, following], together.mean())
+                    close(found.downstream_change_max[text, number, following], together.max())
 
 
 def test_local_effects_do_not_propagate(case):
@@ -206,16 +206,16 @@ def test_local_effects_do_not_propagate(case):
             for number in range(len(plain.blocks)):
                 wrote = seen["attn", number] + seen["mlp", number] if part == "layer" else seen[part, number].clone()
                 wrote[: int(first_token == "kept")] = 0.0
-                for behind in range(number + 1, len(plain.blocks)):
+                for following in range(number + 1, len(plain.blocks)):
                     # One block at a time: what leaves it is what the next one is given.
-                    less = (plain.blocks[behind], lambda x, h=streams[behind] - wrote: h[None])
+                    less = (plain.blocks[following], lambda x, h=streams[following] - wrote: h[None])
                     left = []
                     plain.run(
-                        row, [(plain.blocks[behind], lambda _, y, left=left: left.append(y[0].clone()) or y)], [less]
+                        row, [(plain.blocks[following], lambda _, y, left=left: left.append(y[0].clone()) or y)], [less]
                     )
-                    delta = streams[behind + 1] - streams[behind]
-                    effect = (delta - (left[0] - (streams[behind] - wrote))).norm(dim=-1) / delta.norm(dim=-1)
-                    close(found.downstream_change[text, number, behind], effect.mean())
+                    delta = streams[following + 1] - streams[following]
+                    effect = (delta - (left[0] - (streams[following] - wrote))).norm(dim=-1) / delta.norm(dim=-1)
+                    close(found.downstream_change[text, number, following], effect.mean())
                 _, answers = plain.run(row, inputs=[(plain.final, lambda x, h=streams[-1] - wrote: h[None])])
                 off = (answers.softmax(-1) - logits.softmax(-1)).norm(dim=-1)
                 close(found.output_change[found.text == text, number], off)
@@ -422,7 +422,7 @@ def test_a_layer_that_writes_nothing_can_go():
 
 
 def test_the_last_layer_has_no_future():
-    """Nothing behind the last layer reads earlier tokens, so skipping it there changes nothing."""
+    """Nothing after the last layer reads earlier tokens, so skipping it there changes nothing."""
     found = ld.depth.skip(llama(), IDS, mode="future")
     assert found.output_change[:, -1].max() < 1e-7
     assert found.output_change[:, 0].max() > 1e-3
@@ -474,7 +474,7 @@ ANALYZES = [
 
 
 def test_the_users_model_is_left_as_it_was():
-    """No hook, no gradient, no changed mode or weight is left behind."""
+    """No hook, no gradient, no changed mode or weight is left over."""
     root = llama().train()
     root.model.layers[1].eval()
     before = {name: p.clone() for name, p in root.named_parameters()}
@@ -526,7 +526,7 @@ def test_intervals_hold_the_mean_and_widen_with_fewer_texts():
 
 
 def test_pairs_are_the_means_of_their_texts():
-    """by_pair weighs texts by their tokens, and has a row for every layer behind a skipped one."""
+    """by_pair weighs texts by their tokens, and has a row for every layer after a skipped one."""
     found = ld.depth.skip(llama(), IDS)
     pairs = found.by_pair()
     assert list(zip(pairs.component, pairs.downstream_layer, strict=True)) == [

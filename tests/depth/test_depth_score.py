@@ -36,7 +36,7 @@ def case(request):
 
 
 def whole(model, text, answer):
-    """Ids of a question with its answer behind it, and where the answer begins."""
+    """Ids of a question with its answer after it, and where the answer begins."""
     if not isinstance(text, str):
         return [*text, *answer], len(text)
     ids = model.tokenizer(text)["input_ids"]
@@ -206,13 +206,13 @@ def test_length_alone_is_no_slope_at_equal_length():
     found = made(pointed(places), hops, length)
     assert found.slope.p < 0.01
     assert found.slope.low > 1
-    beside = found.slope_at_length
+    at_length = found.slope_at_length
     design = np.stack([np.ones(180), hops, length], 1)
-    assert np.isclose(beside.value, np.linalg.lstsq(design, places, rcond=None)[0][1])
-    assert beside.low < 0 < beside.high
-    assert beside.p > 0.05
+    assert np.isclose(at_length.value, np.linalg.lstsq(design, places, rcond=None)[0][1])
+    assert at_length.low < 0 < at_length.high
+    assert at_length.p > 0.05
     assert np.isclose(made(pointed(places), hops).slope_at_length.value, found.slope.value)  # all equally long
-    # A little of its own beside the length is found: what the length explains is no noise to the permutations.
+    # A little of its own next to the length is found: what the length explains is not noise to the permutations.
     own = made(pointed(places + 0.3 * hops), hops, length).slope_at_length
     assert own.low < 0.3 < own.high
     assert own.p < 0.01
@@ -343,7 +343,7 @@ def test_bad_input_is_refused_in_a_sentence(questions, options, says):
 
 
 def test_an_answer_without_tokens_is_refused(stories):
-    """Text that the tokenizer makes nothing of is no answer."""
+    """Text that the tokenizer makes nothing of is not an answer."""
     with pytest.raises(ld.InputError, match="answer 1 is empty"):
         ld.depth.depth_score(stories, [("Once upon", " a", 1), ("Once upon", "", 2)])
 

@@ -234,7 +234,7 @@ def check_effects(model, plain, rows, task, part):
 @pytest.mark.parametrize("part", ["sublayer", "layer"])
 @pytest.mark.parametrize("of", ["texts", "task"])
 def test_direct_measures_are_theorem_1_and_the_hidden_states(case, part, of):
-    """Shares of diversity and net by loops over members and options; sizes from the streams before and behind."""
+    """Shares of diversity and net by loops over members and options; sizes from the streams before and after."""
     model, plain, rows, _ = case
     rows, task = rows[:4], asked(rows[:4], [7, 11, 30], [0, 1, 2, 0]) if of == "task" else None
     frame = ld.depth.agreement(model, rows if task is None else task, part).frame()
@@ -256,7 +256,7 @@ def test_a_layer_is_the_sum_of_its_sublayers():
 
 @pytest.mark.parametrize("family", ["gpt2", "neox_parallel", "gemma2"])
 def test_block_influence_is_one_minus_the_cosine_of_hidden_states(family):
-    """1 − cos of the streams before and behind every layer, attention and MLP, at every token."""
+    """1 − cos of the streams before and after every layer, attention and MLP, at every token."""
     root = FAMILIES[family]()
     plain, rows = Plain(root, family), texts(4)
     sizes = ld.depth.residual_norms(ld.load_model(root), rows)

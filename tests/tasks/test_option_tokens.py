@@ -9,7 +9,7 @@ CHATML = (
     "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content | trim }}<|end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
 )
-# As Qwen 3 does: an answer that was not thought about stands behind an empty thought.
+# As Qwen 3 does: an answer that was not thought about stands after an empty thought.
 THINKING = (
     "{% for m in messages %}<|{{ m.role }}|>\n{% if m.role == 'assistant' %}<think>\n\n</think>\n\n{% endif %}"
     "{{ m.content }}<|end|>\n{% endfor %}{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
@@ -28,7 +28,7 @@ def own(options, template="{q} is", texts=("one", "two")):
 
 @pytest.fixture(scope="module")
 def bpe():
-    """A byte-level BPE: a space merges with the word behind it, as in GPT-2, but not with a digit, as in Llama 3."""
+    """A byte-level BPE: a space merges with the word after it, as in GPT-2, but not with a digit, as in Llama 3."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -86,7 +86,7 @@ def test_a_space_of_its_own_goes_to_the_prompt(bpe):
 
 def test_long_options_are_refused_or_scored_by_the_token_that_tells_them_apart(bpe):
     t = own(["the answer 1", "the answer 2"])
-    with pytest.raises(ld.InputError, match="tokens .* must be a single one.*; or score .*, multi_token=True"):
+    with pytest.raises(ld.InputError, match="multi_token=True"):
         t.resolve(bpe)
     r = t.resolve(bpe, multi_token=True)
     assert r.prompts[0] == "one is the answer "
@@ -97,7 +97,7 @@ def test_long_options_are_refused_or_scored_by_the_token_that_tells_them_apart(b
     assert r.scored.startswith("options of several tokens are scored by their first distinguishing one: ' never' by ")
     assert "' is not' by 'Ġis'" in r.scored
     assert r.frame().attrs["scored"] == r.scored
-    with pytest.raises(ld.InputError, match="' is', ' is not' do not differ in the token they begin with"):
+    with pytest.raises(ld.InputError, match="' is', ' is not'"):
         own(["is", "is not", "never"]).resolve(bpe, multi_token=True)
 
 

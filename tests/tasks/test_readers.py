@@ -207,7 +207,7 @@ def test_unknown_names_list_the_known_ones():
     ],
 )
 def test_the_template_decides_the_options_space(template, prompt, prefix):
-    """The space in front of the answer is the options'; behind a line break or a sign they have none."""
+    """The space in front of the answer is the options'; after a line break or a sign they have none."""
     parsed = Template.parse(template)
     assert parsed.fill({"text": "x"})[0] == prompt
     assert parsed.option_prefix == prefix
@@ -284,7 +284,7 @@ def test_a_folder_of_data_leaves_tasks_with_their_own_rows_alone(tmp_path):
 
 @pytest.fixture
 def described(tmp_path):
-    """A task described in JSON, its rows beside it."""
+    """A task described in JSON, its rows next to it."""
     pd.DataFrame({"word": ["hot", "big"], "gold": ["cold", "small"]}).to_csv(tmp_path / "rows.csv", index=False)
     pd.DataFrame({"word": ["cool"], "gold": [0]}).to_json(tmp_path / "more.jsonl", orient="records", lines=True)
     said = {
