@@ -229,8 +229,8 @@ def agreement(
 ) -> Agreement:
     """Measure every sublayer directly, zero-ablate each in turn, and compare.
 
-    model
-        A `Model`, or anything `load_model` takes.
+    model, batch_tokens
+        As in `residual_norms`.
     rows
         A `Task`, whose gold options are predicted; or texts, whose every next token is.
     part
@@ -255,19 +255,11 @@ def agreement(
     measures = direct_measures(model, predictions, components, batch_tokens=batch_tokens)
     scores = score_ablations(model, predictions, [[c] for c in components], batch_tokens)
     quantities = measures | ablation_effects(scores)
-    total = scores.count.sum()
-    task = predictions.options is not None
-    return Agreement(
-        components=components,
-        quantities=tuple(quantities),
-        sums=np.stack([sums for sums, _ in quantities.values()], 1),
-        counts=np.stack([counts for _, counts in quantities.values()], 1),
-        loss=float(scores.loss[:, 0].sum() / total),
-        accuracy=float(scores.correct[:, 0].sum() / total),
-        model=model.name,
-        rows=f"{len(predictions)} rows of {predictions.source}" if task else f"{len(predictions)} texts",
-        seed=seed,
-    )
+    loss, accuracy = (float(x[:, 0].sum() / scores[2].sum()) for x in scores[:2])
+    rows_of = "texts" if predictions.options is None else f"rows of {predictions.source}"
+    sums, counts = (np.stack(arrays, 1) for arrays in zip(*quantities.values(), strict=True))
+    about = model.name, f"{len(predictions)} {rows_of}", seed
+    return Agreement(components, tuple(quantities), sums, counts, loss, accuracy, *about)
 
 
 def _mean_of_most(correlations: Float[np.ndarray, " split"]) -> float:

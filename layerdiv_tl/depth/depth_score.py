@@ -52,8 +52,6 @@ class DepthScore(Result):
         vocabulary: 1 where greedy decoding gives the answer.
     ids, components
         The questions' names; the layers in order of use, of which the score's l is the index, from 0.
-    by, effect, part, first_token, n_resamples, seed
-        As asked for.
 
     The score of a question is Σ l·e_l / Σ e_l, in layers; it is NaN where no layer changes the answer. That of a group
     is the same of its mean effects, as published: questions weigh as much as their effects.
@@ -188,8 +186,8 @@ def depth_score(
     By Csordás et al. (arXiv 2505.13898), with the rule of their released code as default; not here: their second
     score, of changes in later layers, and their several cuts inside long answers.
 
-    model
-        A `Model`, or anything `load_model` takes.
+    model, batch_tokens
+        As in `skip`.
     questions
         `ld.depth.questions(…)`, a list of (text, answer, number of hops), or a `Task` with `by`. The answer, exactly
         as it is written, follows its text.
@@ -208,8 +206,6 @@ def depth_score(
         One number per question instead of its own hops or difficulty.
     n_resamples, seed
         Permutations for p, and their seed.
-    batch_tokens
-        The most padded tokens in one forward pass. Of each, the streams of all layers are kept, twice.
 
     Costs about half a pass of every question for each layer. Raises InputError for questions that cannot be used
     (none, an answer without tokens, nothing before the answer, hops that are not a number), and for an unknown effect
@@ -234,10 +230,8 @@ def depth_score(
     least = 1 + kept + (effect in ("skip_before", "erase"))
     for i, start in enumerate(starts):
         if start < least:
-            raise InputError(
-                f"question {i} has {start} token{'s' * (start != 1)}, but effect={effect!r} needs {least}"
-                f"{', the first of which is kept' * kept}: give a longer one."
-            )
+            has = f"question {i} has {start} token{'s' * (start != 1)}, but effect={effect!r} needs {least}"
+            raise InputError(f"{has}{', the first of which is kept' * kept}: give a longer one.")
     return DepthScore(
         **_measure(model, ids, starts, effect, part, first_token, batch_tokens),
         groups=groups,

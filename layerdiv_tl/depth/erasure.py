@@ -129,16 +129,9 @@ def erase(
 
     components, tables = zip(*map_texts(model, ids, erase_text), strict=True)
     mean, largest = np.concatenate(tables, 1)
-    return Erasure(
-        same_components(model, components),
-        mean,
-        largest,
-        **read_tokens(model, [row[:-1] for row in ids]),
-        span=span,
-        model=model.name,
-        measured=measured,
-        first_token=first_token,
-    )
+    text, position, tokens = read_tokens(model, [row[:-1] for row in ids])
+    about = span, model.name, measured, first_token
+    return Erasure(same_components(model, components), mean, largest, text, position, tokens, *about)
 
 
 def _erase_text(

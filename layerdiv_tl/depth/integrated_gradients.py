@@ -43,8 +43,6 @@ class IntegratedGradients(TokenResult):
         `[text, component]`: their sum less the change.
     text, position, tokens
         `[token]`: which text, where in it, and how the token is spelled; all tokens but a text's last.
-    components, part, baseline, path, steps
-        As asked for.
 
     Sundararajan et al. (2017); for layers as in *Do Language Models Use Their Depth Efficiently?*.
     """
@@ -103,8 +101,8 @@ def integrated_gradients(
 
     By Csordás et al. (arXiv 2505.13898), with the rules of their released code as defaults.
 
-    model, texts
-        As in `residual_norms`.
+    model, texts, batch_tokens
+        As in `residual_norms`; so many steps of one text are worked on together.
     part
         Whose output: the "layer"'s (the stream after it), its "attn"'s or its "mlp"'s.
     answers
@@ -122,8 +120,6 @@ def integrated_gradients(
         mixture of experts, which jumps where a token changes experts, nor much a model in half precision.
     layers
         Which layers, in order of use; None is all.
-    batch_tokens
-        The most tokens in one pass; so many steps of one text are worked on together.
 
     Costs `steps` passes and their gradients for every component and text, from the component on. Raises
     InputError for input that cannot be used, and for a layer that does not exist.
@@ -155,19 +151,10 @@ def integrated_gradients(
         return components, np.stack(attributions, 1), np.array(changes)
 
     components, attributions, changes = zip(*map_texts(model, ids, integrate), strict=True)
-    change = np.stack(changes)
-    return IntegratedGradients(
-        components=same_components(model, components),
-        attribution=np.concatenate(attributions),
-        change=change,
-        residual=np.stack([attribution.sum(0) for attribution in attributions]) - change,
-        **read_tokens(model, [row[:-1] for row in ids]),
-        part=part,
-        baseline=baseline,
-        steps=steps,
-        model=model.name,
-        path=path,
-    )
+    attribution, change = np.concatenate(attributions), np.stack(changes)
+    residual = np.stack([of_text.sum(0) for of_text in attributions]) - change
+    arrays = attribution, change, residual, *read_tokens(model, [row[:-1] for row in ids])
+    return IntegratedGradients(same_components(model, components), *arrays, part, baseline, steps, model.name, path)
 
 
 @dataclass

@@ -35,14 +35,12 @@ Pairs = tuple[Int[np.ndarray, " pair"], Int[np.ndarray, " pair"]]
 class LayerMaps(Result):
     """Relative errors of linear maps from every layer's stream in one model to every layer's stream in another.
 
-    error, error_max
-        `[text, source, target]`: ‖y − ŷ‖ / ‖y‖ over the tokens of each held-out text, mean and maximum.
-    counts
-        `[text]`, how many tokens of it were compared.
     components, targets
         The layers of the source and of the target.
-    fitted
-        How many tokens the maps were fitted on.
+    error, error_max
+        `[text, source, target]`: ‖y − ŷ‖ / ‖y‖ over the tokens of each held-out text, mean and maximum.
+    counts, fitted
+        `[text]`, how many of its tokens were compared; and on how many tokens of other texts the maps were fitted.
 
     After *Do Language Models Use Their Depth Efficiently?*, "linear maps".
     """
@@ -168,17 +166,10 @@ def map_layers(
                     residual = (_with_constant(x[layer]) @ weights).view(y.shape[1], len(y), -1).transpose(0, 1) - y
                     relative = residual.norm(dim=-1) / y.norm(dim=-1).clamp_min(1e-30)
                     error[row, layer], largest[row, layer] = relative.mean(1).cpu(), relative.amax(1).cpu()
-    return LayerMaps(
-        components=components,
-        targets=targets,
-        error=error,
-        error_max=largest,
-        counts=np.array([len(pairs[text][0]) for text in held]),
-        fitted=sum(len(pairs[text][0]) for text in fitting),
-        ridge=float(ridge),
-        source=models[0].name,
-        target=models[1].name,
-    )
+    counts = np.array([len(pairs[text][0]) for text in held])
+    fitted = sum(len(pairs[text][0]) for text in fitting)
+    names = models[0].name, models[1].name
+    return LayerMaps(components, targets, error, largest, counts, fitted, float(ridge), *names)
 
 
 def _streams(
@@ -234,10 +225,8 @@ def _aligned_tokens(
     items = [plain] if isinstance(plain, str) else listed("texts", plain, "a list of texts")
     if not all(isinstance(text, str) for text in items):
         if models[0].vocabulary != models[1].vocabulary:
-            raise InputError(
-                f"{models[0].name} has {models[0].vocabulary} token ids and {models[1].name} {models[1].vocabulary}, "
-                "so the same ids are not the same text: give texts, which are compared where tokens of both end."
-            )
+            sizes = f"{models[0].name} has {models[0].vocabulary} token ids and {models[1].name} {models[1].vocabulary}"
+            raise InputError(f"{sizes}, so the same ids are not the same text: give texts.")
         ids = read_texts(models[0], texts, first + 1, "its first tokens are left out")
         positions = [np.arange(first, len(row)) for row in ids]
         return (ids, ids), [(some, some) for some in positions]
@@ -264,8 +253,5 @@ def _token_ends(model: Model, text: str) -> dict[int, int]:
     try:
         offsets = model.tokenizer(text, add_special_tokens=special, return_offsets_mapping=True)["offset_mapping"]
     except NotImplementedError as error:
-        raise InputError(
-            f"the tokenizer of {model.name} does not give the ends of its tokens, so it cannot be compared with "
-            "another one: load a fast tokenizer, or give models that share one."
-        ) from error
+        raise InputError(f"the tokenizer of {model.name} hides where tokens end: load a fast one.") from error
     return {stop: position for position, (start, stop) in enumerate(offsets) if stop > start}

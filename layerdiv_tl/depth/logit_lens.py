@@ -70,16 +70,14 @@ def logit_lens(
     streams that enter the layers; the junctions between attention and MLP are in addition. Sums over the vocabulary
     are in float64: in float32, as there, a small divergence is off by up to 1e-2 of itself.
 
-    model, texts
-        As in `residual_norms`.
+    model, texts, batch_tokens
+        As in `residual_norms`; logits are formed for some tokens of one junction at a time.
     norm
         Whose statistic the final norm divides by: the junction's own ("recomputed", as published), or the final
         stream's ("frozen", by which contributions add up). Where a loop passes the final norm in every round,
         "recomputed" is the prediction of a model that leaves the loop there.
     k
         How many of the likeliest tokens are compared.
-    batch_tokens
-        The most padded tokens in one forward pass; logits are formed for some tokens of one junction at a time.
 
     Every junction costs one unembedding of every token. Raises InputError for input that cannot be used.
 

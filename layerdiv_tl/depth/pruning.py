@@ -235,28 +235,20 @@ def drop_plan(
     values = score_components(model, choosing, candidates, str(score), batch_tokens) if given is None else given
     influence = score_components(model, choosing, candidates, "block_influence", batch_tokens)
     plan, usual = ([candidates[i] for i in np.argsort(v, kind="stable")[:budget]] for v in (values, influence))
-    draw, count = np.random.default_rng([seed, 1]), len(candidates)
-    randoms = [[candidates[i] for i in sorted(draw.permutation(count)[:budget].tolist())] for _ in range(random)]
+    draw = np.random.default_rng([seed, 1])
+    drawn = [sorted(draw.permutation(len(candidates))[:budget].tolist()) for _ in range(random)]
+    randoms = [[candidates[i] for i in some] for some in drawn]
     sets = [plan[:k] for k in range(1, budget + 1)] + [usual[:k] for k in range(1, budget + 1)] + randoms
     distinct = list(dict.fromkeys(map(frozenset, sets)))  # each is run once
-    scores = score_ablations(model, measured, distinct, batch_tokens)
+    loss, correct, count = score_ablations(model, measured, distinct, batch_tokens)
     columns = [0, *(1 + distinct.index(frozenset(members)) for members in sets)]
     about = {"where": predictions.source, "sha256": predictions.digest, "scored": len(choosing)}
     about |= {"measured": len(measured), "seed": seed}
-    return DropPlan(
-        candidates=candidates,
-        values=values,
-        dropped=tuple(plan),
-        influence_dropped=tuple(usual),
-        random_dropped=tuple(map(tuple, randoms)),
-        loss=scores.loss[:, columns],
-        correct=scores.correct[:, columns],
-        count=scores.count,
-        score=score if isinstance(score, str) else "given",
-        part=part,
-        model=model.name,
-        provenance=dict(model.provenance) | {"name": model.name, "weights": weights, "rows": about},
-    )
+    provenance = dict(model.provenance) | {"name": model.name, "weights": weights, "rows": about}
+    dropped = tuple(plan), tuple(usual), tuple(map(tuple, randoms))
+    name = score if isinstance(score, str) else "given"
+    measures = loss[:, columns], correct[:, columns], count
+    return DropPlan(candidates, values, *dropped, *measures, name, part, model.name, provenance)
 
 
 def _given_scores(score: Mapping[Any, float], components: tuple[Component, ...]) -> Float[np.ndarray, " component"]:

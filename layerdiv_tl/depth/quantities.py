@@ -53,6 +53,9 @@ _LEAST = 8
 
 # Of every row, the sums of each component, and what they are divided by.
 Sums = tuple[Float[np.ndarray, "row component"], Float[np.ndarray, " row"]]
+# Of every row, sums over its predictions: cross-entropy in nats (over the options, or the vocabulary), how many are
+# correct, and how many there are. The first ablation is empty: the model as it is.
+Scores = tuple[Float[np.ndarray, "row ablation"], Float[np.ndarray, "row ablation"], Float[np.ndarray, " row"]]
 
 
 @dataclass(frozen=True)
@@ -83,22 +86,6 @@ class PredictionRows:
         """Some of the rows."""
         options, labels = (None if x is None else x[list(rows)] for x in (self.options, self.labels))
         return PredictionRows(tuple(self.ids[row] for row in rows), options, labels, self.source)
-
-
-@dataclass(frozen=True)
-class AblationScores:
-    """Of every row: sums over its predictions.
-
-    loss, correct
-        `[row, ablation]`: cross-entropy in nats (over the options, or the vocabulary), and correct predictions. The
-        first ablation is empty: the model as it is.
-    count
-        `[row]`: how many predictions it has.
-    """
-
-    loss: Float[np.ndarray, "row ablation"]
-    correct: Float[np.ndarray, "row ablation"]
-    count: Float[np.ndarray, " row"]
 
 
 def read_rows(model: Model, rows: Any) -> PredictionRows:
@@ -135,8 +122,8 @@ def ablatable_components(model: Model, ids: Ids, part: AblatedPart) -> tuple[Com
 
 def score_ablations(
     model: Model, rows: PredictionRows, ablations: Sequence[Collection[Component]], batch_tokens: int | None = None
-) -> AblationScores:
-    """Losses and correct predictions of the model as it is, and with each set of sublayers or layers ablated.
+) -> Scores:
+    """`Scores` of the model as it is, and with each set of sublayers or layers ablated.
 
     Every batch is run once; what lies before the first ablated block of a set is not run again.
     """
@@ -161,13 +148,13 @@ def score_ablations(
                 np.add.at(correct[:, number], owner[chunk], chunk_correct)
 
     map_batches(model, rows.ids, batch_tokens, score_batch, "row")
-    return AblationScores(loss, correct, count)
+    return loss, correct, count
 
 
-def ablation_effects(scores: AblationScores) -> dict[str, Sums]:
+def ablation_effects(scores: Scores) -> dict[str, Sums]:
     """Over each row's predictions: growth of the loss, and correct predictions lost."""
-    lost = scores.correct[:, :1] - scores.correct[:, 1:]
-    return {"loss": (scores.loss[:, 1:] - scores.loss[:, :1], scores.count), "accuracy": (lost, scores.count)}
+    loss, correct, count = scores
+    return {"loss": (loss[:, 1:] - loss[:, :1], count), "accuracy": (correct[:, :1] - correct[:, 1:], count)}
 
 
 def _predictions(

@@ -119,8 +119,8 @@ def skip(
     The effects of Csordás et al. (arXiv 2505.13898) by the rules of their released code. Its defaults are those here
     except for `cuts`.
 
-    model, texts
-        As in `residual_norms`; texts of at least two tokens.
+    model, texts, batch_tokens
+        As in `residual_norms`; texts of at least two tokens, for each of which all layers' streams are kept, twice.
     part
         What is zero-ablated: the "layer", its "attn" or its "mlp".
     mode
@@ -137,8 +137,6 @@ def skip(
         For the future modes, shares of a text's length; or "published": up to four random ones of every eighth token,
         drawn for one text after another from Python's generator seeded with 123. The default is not the published
         one, because that needs texts of 13 tokens.
-    batch_tokens
-        The most padded tokens in one forward pass. Of each, the streams of all layers are kept, twice.
 
     Of a layer that is used several times one use is skipped at a time (`L3@2.layer`).
     The passes share what lies before the skipped layer: all L skips cost about half of L forward passes.

@@ -42,13 +42,11 @@ class TokenResult(Result):
         return labeled_frame(columns | {name: getattr(self, name).ravel() for name in units}, units)
 
 
-def read_tokens(model: Model, rows: Sequence[Ids]) -> dict[str, Any]:
-    """The fields `text`, `position` and `tokens` of a result with one entry per token."""
-    return {
-        "text": np.repeat(np.arange(len(rows)), [len(row) for row in rows]),
-        "position": np.concatenate([np.arange(len(row)) for row in rows]),
-        "tokens": tokenization.token_texts(model, [token for row in rows for token in row]),
-    }
+def read_tokens(model: Model, rows: Sequence[Ids]) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
+    """`text`, `position` and `tokens` of a result with one entry per token."""
+    text = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
+    position = np.concatenate([np.arange(len(row)) for row in rows])
+    return text, position, tokenization.token_texts(model, [token for row in rows for token in row])
 
 
 def labeled_frame(columns: Any, units: dict[str, str], intervals: str = "") -> pd.DataFrame:
