@@ -27,8 +27,8 @@ from .token_stats import labeled_frame, mean_columns, quantile_columns, resample
 
 # Entries of the right-hand sides that are accumulated at once: 512 MiB in float64.
 ENTRIES = 1 << 26
-# Positions of the tokens of both models that end at the same character.
-Pairs = tuple[Int[np.ndarray, " pair"], Int[np.ndarray, " pair"]]
+# A text's ids in both models, and the positions of those of its tokens that end at the same character.
+Aligned = tuple[tuple[Ids, Ids], tuple[Int[np.ndarray, " pair"], Int[np.ndarray, " pair"]]]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -143,54 +143,47 @@ def map_layers(
     ridge, held_out = number("ridge", ridge, least=0), number("held_out", held_out, above=0, below=1)
     first, seed = whole_number("first", first, 0, MOST_ITEMS), whole_number("seed", seed, 0)
     models = load_model(source), load_model(target)
-    ids, pairs = _aligned_tokens(models, texts, first)
-    if len(pairs) < 2:
+    texts = _aligned_tokens(models, texts, first)
+    if len(texts) < 2:
         raise InputError("maps are fitted on some texts and evaluated on others: give at least two texts.")
-    order = np.random.default_rng(seed).permutation(len(pairs))
-    count = max(1, min(len(pairs) - 1, round(len(pairs) * held_out)))
-    held, fitting = sorted(order[:count].tolist()), sorted(order[count:].tolist())
+    order = np.random.default_rng(seed).permutation(len(texts)).tolist()
+    count = max(1, min(len(texts) - 1, round(len(texts) * held_out)))
+    held, fitting = ([texts[i] for i in sorted(some)] for some in (order[:count], order[count:]))
     limit = min(model.checked_batch_tokens(batch_tokens) for model in models)
     with inference_mode_for(models[0].architecture), inference_mode_for(models[1].architecture):
         components, targets = (
-            layer_components(PatchedForward(model, [rows[0]])) for model, rows in zip(models, ids, strict=True)
+            layer_components(PatchedForward(model, [ids])) for model, ids in zip(models, texts[0][0], strict=True)
         )
         source_width, target_width = (model.architecture.norm.gain.numel() for model in models)
         group = max(1, ENTRIES // ((source_width + 1) * (source_width + 1 + target_width * len(targets))))
         error, largest = np.empty((2, len(held), len(components), len(targets)))
         for start in range(0, len(components), group):
             layers = range(start, min(start + group, len(components)))
-            maps = _fit(_streams(models, ids, pairs, fitting, limit), layers, float(ridge))
-            for text, x, y in _streams(models, ids, pairs, held, limit):
-                row = held.index(text)
+            maps = _fit(_streams(models, fitting, limit), layers, float(ridge))
+            for row, x, y in _streams(models, held, limit):
                 for layer, weights in zip(layers, maps, strict=True):
                     residual = (_with_constant(x[layer]) @ weights).view(y.shape[1], len(y), -1).transpose(0, 1) - y
                     relative = residual.norm(dim=-1) / y.norm(dim=-1).clamp_min(1e-30)
                     error[row, layer], largest[row, layer] = relative.mean(1).cpu(), relative.amax(1).cpu()
-    counts = np.array([len(pairs[text][0]) for text in held])
-    fitted = sum(len(pairs[text][0]) for text in fitting)
-    names = models[0].name, models[1].name
-    return LayerMaps(components, targets, error, largest, counts, fitted, float(ridge), *names)
+    counts, fitted = (np.array([len(positions[0]) for _, positions in some]) for some in (held, fitting))
+    about = int(fitted.sum()), float(ridge), models[0].name, models[1].name
+    return LayerMaps(components, targets, error, largest, counts, *about)
 
 
 def _streams(
-    models: tuple[Model, Model], ids: tuple[list[Ids], list[Ids]], pairs: list[Pairs], chosen: list[int], limit: int
+    models: tuple[Model, Model], texts: list[Aligned], limit: int
 ) -> Iterator[tuple[int, Float[Tensor, "layer pair d"], Float[Tensor, "layer pair e"]]]:
-    """(text, both models' streams after every layer at the paired tokens), text by text."""
-    lengths = [max(len(ids[0][text]), len(ids[1][text])) for text in chosen]
-    for batch in batches(lengths, limit, models[0].architecture.length_switch):
-        texts = [chosen[i] for i in batch]
-        forwards = [
-            PatchedForward(model, [rows[text] for text in texts]) for model, rows in zip(models, ids, strict=True)
-        ]
+    """(number, both models' streams after every layer at the paired tokens), text by text."""
+    lengths = [max(map(len, ids)) for ids, _ in texts]
+    for rows in batches(lengths, limit, models[0].architecture.length_switch):
+        forwards = [PatchedForward(model, [texts[row][0][i] for row in rows]) for i, model in enumerate(models)]
         device = forwards[0].ids.device
-        for row, text in enumerate(texts):
+        for i, row in enumerate(rows):
             x, y = (
-                torch.stack(
-                    [upcast(s[row, torch.as_tensor(at).to(s.device)]).to(device) for s in forward.block_outputs]
-                )
-                for forward, at in zip(forwards, pairs[text], strict=True)
+                torch.stack([upcast(s[i, torch.as_tensor(at).to(s.device)]).to(device) for s in forward.block_outputs])
+                for forward, at in zip(forwards, texts[row][1], strict=True)
             )
-            yield text, x, y
+            yield row, x, y
 
 
 def _fit(streams: Iterator[tuple[int, Tensor, Tensor]], layers: range, ridge: float) -> list[Tensor]:
@@ -217,33 +210,29 @@ def _with_constant(x: Float[Tensor, "n d"]) -> Float[Tensor, "n _"]:
     return torch.cat([x, torch.ones_like(x[:, :1])], 1)
 
 
-def _aligned_tokens(
-    models: tuple[Model, Model], texts: Any, first: int
-) -> tuple[tuple[list[Ids], list[Ids]], list[Pairs]]:
-    """(both models' ids of every text, the positions of tokens that end together)."""
+def _aligned_tokens(models: tuple[Model, Model], texts: Any, first: int) -> list[Aligned]:
+    """Every text as both models read it."""
     plain = tokenization.plain(unwrap_texts(texts))
     items = [plain] if isinstance(plain, str) else listed("texts", plain, "a list of texts")
     if not all(isinstance(text, str) for text in items):
         if models[0].vocabulary != models[1].vocabulary:
             sizes = f"{models[0].name} has {models[0].vocabulary} token ids and {models[1].name} {models[1].vocabulary}"
             raise InputError(f"{sizes}, so the same ids are not the same text: give texts.")
-        ids = read_texts(models[0], texts, first + 1, "its first tokens are left out")
-        positions = [np.arange(first, len(row)) for row in ids]
-        return (ids, ids), [(some, some) for some in positions]
-    both_ids = read_texts(models[0], items), read_texts(models[1], items)
-    pairs: list[Pairs] = []
-    for i, (text, source, target) in enumerate(zip(items, *both_ids, strict=True)):
-        if source == target:
-            paired = (np.arange(len(source)), np.arange(len(source)))
-        else:
-            ends = [_token_ends(model, text) for model in models]
+        both_ids = (read_texts(models[0], texts, first + 1, "its first tokens are left out"),) * 2
+    else:
+        both_ids = read_texts(models[0], items), read_texts(models[1], items)
+    aligned: list[Aligned] = []
+    for i, (source, target) in enumerate(zip(*both_ids, strict=True)):
+        paired = np.tile(np.arange(len(source)), (2, 1))
+        if source != target:
+            ends = [_token_ends(model, items[i]) for model in models]
             shared = sorted(ends[0].keys() & ends[1].keys())
-            paired = (np.array([ends[0][end] for end in shared], int), np.array([ends[1][end] for end in shared], int))
-        kept = (paired[0] >= first) & (paired[1] >= first)
-        if not kept.any():
+            paired = np.array([[of_model[end] for end in shared] for of_model in ends], int)
+        paired = paired[:, (paired >= first).all(0)]
+        if not paired.size:
             raise InputError(f"text {i} has no token after its first {first} that ends in both models alike.")
-        pairs.append((paired[0][kept], paired[1][kept]))
-    return both_ids, pairs
+        aligned.append(((source, target), (paired[0], paired[1])))
+    return aligned
 
 
 def _token_ends(model: Model, text: str) -> dict[int, int]:

@@ -175,25 +175,18 @@ def skip(
         return tuple(forward.component(part, block) for block in blocks), layer_components(forward), at_cuts
 
     components, later, batches = zip(*map_batches(model, ids, batch_tokens, skip_batch), strict=True)
-    measurements = [batch for at_cuts in batches for batch in at_cuts]
-    order = np.argsort(np.concatenate([batch["text"] for batch in measurements]), kind="stable")
-    mean, largest = _over_cuts(measurements, len(ids))
+    measured = [batch for at_cuts in batches for batch in at_cuts]
+    fields = {name: np.concatenate([batch[name] for batch in measured]) for name in measured[0]}
+    rows, shape = fields["rows"], (len(ids), *fields["mean"].shape[1:])
+    sums, largest, counts = np.zeros(shape), np.full(shape, -np.inf), np.bincount(fields["text"], minlength=len(ids))
+    np.add.at(sums, rows, fields["mean"] * fields["counts"][:, None, None])
+    np.maximum.at(largest, rows, fields["largest"])
+    order = np.argsort(fields["text"], kind="stable")
+    measurements = (fields[name][order] for name in ("output_change", "loss", "text", "position"))
     cut_names = "published" if isinstance(cuts, str) else ", ".join(f"{cut:g}" for cut in cuts)
-    return Skip(
-        components=same_components(model, components),
-        layers=same_components(model, later),
-        downstream_change=mean,
-        downstream_change_max=largest,
-        **{
-            name: np.concatenate([batch[name] for batch in measurements])[order]
-            for name in ("output_change", "loss", "text", "position")
-        },
-        part=part,
-        mode=mode,
-        model=model.name,
-        first_token=first_token,
-        cuts=cut_names if future else "none",
-    )
+    about = part, mode, model.name, first_token, cut_names if future else "none"
+    names = same_components(model, components), same_components(model, later)
+    return Skip(*names, sums / counts[:, None, None], largest, *measurements, *about)
 
 
 def _first_measured(lengths: list[int], cuts: Cuts, first_token: FirstToken) -> list[Any]:
@@ -282,15 +275,3 @@ def _final_stream(
         return streams[layer] - forward.through_loop_norms(output, block, layer).to(streams[layer].device)
 
     return forward.resume(block + 1, without(block + 1, output), edit=without, see=see)
-
-
-def _over_cuts(measurements: list[dict[str, np.ndarray]], texts: int) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and maximum change of later layers `[text, skipped, layer]`, over all cuts of each text."""
-    shape = (texts, *measurements[0]["mean"].shape[1:])
-    sums, largest, counts = np.zeros(shape), np.full(shape, -np.inf), np.zeros(texts)
-    for batch in measurements:
-        rows = batch["rows"]
-        sums[rows] += batch["mean"] * batch["counts"][:, None, None]
-        largest[rows] = np.maximum(largest[rows], batch["largest"])
-        counts[rows] += batch["counts"]
-    return sums / counts[:, None, None], largest

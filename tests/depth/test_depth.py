@@ -603,11 +603,11 @@ def test_other_tokenizers_meet_where_tokens_of_both_end(stories):
     """Tokens are compared where both texts so far are the same characters."""
     text = "Lily and Ben went to the park"
     other = ld.load_model(llama(), tokenizer=word_tokenizer(["?", *text.split()]))
-    (here, there), [(one, two)] = _aligned_tokens((stories, other), [text], 0)
+    [((here, there), (one, two))] = _aligned_tokens((stories, other), [text], 0)
     assert two.tolist() == list(range(7))
     ends = stories.tokenizer(text, return_offsets_mapping=True)["offset_mapping"]
     assert [ends[i][1] for i in one] == [4, 8, 12, 17, 20, 24, 29]
-    assert len(here[0]) > len(there[0]) == 7
+    assert len(here) > len(there) == 7
     found = ld.depth.map_layers(stories, other, [text, text + " to the park", "Ben went to Lily"])
     assert np.isfinite(found.error).all()
 
