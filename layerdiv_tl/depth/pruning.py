@@ -161,7 +161,7 @@ class DropPlan(Result):
         file = file_path("path", path)
         if file.suffix == ".json":
             rows = self.frame().set_index(["plan", "dropped"])[["loss", "accuracy"]].to_dict("index")
-            about = {"model": self.provenance, "score": self.score, "part": self.part}
+            about: dict[str, Any] = {"model": self.provenance, "score": self.score, "part": self.part}
             about |= {"before": rows["none", 0], "after": rows[OWN, len(self.dropped)]}
             text = json.dumps(self.llm_drop() | {"layerdiv_tl": about}, indent=1, default=float) + "\n"
         elif file.suffix == ".csv":

@@ -293,9 +293,7 @@ def _build(
     in_folder = isinstance(data, str | os.PathLike) and os.path.isdir(file_path("data", data))
     if in_folder and not spec.file_names:
         data, in_folder = None, False
-    rows = spec.load_rows("test", limit) if data is None else open_rows(data, spec.file_names, spec.split)
-    if rows is None:
-        raise InputError(f"{spec.name} names no data: give the rows as data=.")
+    rows = spec.rows("test", limit) if data is None else open_rows(data, spec.file_names, spec.split)
     fields, source = render(spec, rows, template, limit), rows.source
     shots, seed = whole_number("shots", shots, 0, MAX_ROWS), whole_number("seed", seed, 0)
     if shots:
@@ -304,8 +302,10 @@ def _build(
             pool = open_rows(train, (*names, *spec.file_names), "train")
         elif in_folder:
             pool = open_rows(data, names, "train")
-        elif data is not None or (pool := spec.load_rows("train", None)) is None:
-            raise InputError(f"{spec.name} has no training rows to draw shots from: give a file of them as train=.")
+        elif data is None:
+            pool = spec.rows("train")
+        else:
+            raise spec.without_rows("train")
         solved = demonstrations(render(spec, pool, template), shots, seed, fields["prompts"])
         fields["prompts"] = tuple(solved + prompt for prompt in fields["prompts"])
         fields["passages"] += len(solved)

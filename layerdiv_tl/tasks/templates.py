@@ -117,6 +117,18 @@ class TaskSpec:
     split: str = "test"
     source: str = ""
 
+    def rows(self, split: str = "test", count: int | None = None) -> TaskData:
+        """What `load_rows` gives. Raises InputError where there are none."""
+        rows = self.load_rows(split, count)
+        if rows is None:
+            raise self.without_rows(split)
+        return rows
+
+    def without_rows(self, split: str) -> InputError:
+        """The error of a task that has no such rows."""
+        training = "has no training rows to draw shots from: give a file of them as train="
+        return InputError(f"{self.name} {training if split == 'train' else 'names no data: give the rows as data='}.")
+
 
 def render(spec: TaskSpec, data: TaskData, template: str | None = None, limit: int | None = None) -> dict[str, Any]:
     """The first `limit` usable rows as prompts: the fields of a `Task`.

@@ -132,10 +132,10 @@ def test_a_system_turn_and_templates_that_refuse(bpe):
     bpe.chat_template = CHATML
     assert own(["yes", "no"]).as_chat(bpe, system="Be brief.").prompts[0].startswith("<|system|>\nBe brief.<|end|>")
     bpe.chat_template = INST
-    with pytest.raises(ld.InputError, match="no system turn.*without system="):
+    with pytest.raises(ld.InputError, match="system="):
         own(["yes", "no"]).as_chat(bpe, system="Be brief.")
     bpe.chat_template = None
-    with pytest.raises(ld.InputError, match="cannot make a chat of this .*: use the task as it is"):
+    with pytest.raises(ld.InputError, match="tokenizer"):
         own(["yes", "no"]).as_chat(bpe)
 
 
@@ -156,9 +156,9 @@ def test_a_long_prompt_loses_the_left_of_its_passage(tokenizer, context):
 
 
 def test_what_cannot_be_fitted(bpe):
-    with pytest.raises(ld.InputError, match="longer than 2 tokens even without its passage"):
+    with pytest.raises(ld.InputError, match="2 tokens"):
         own(["yes", "no"], "one two {q} is not").fit(bpe, 2)
-    with pytest.raises(ld.InputError, match="there is no tokenizer"):
+    with pytest.raises(ld.InputError, match="tokenizer"):
         own(["yes", "no"]).resolve(None)
 
 
