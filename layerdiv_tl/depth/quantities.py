@@ -21,8 +21,6 @@ from ..components import Component
 from ..ensemble.decomposition import decompose
 from ..ensemble.information.estimator import single_threaded_blas
 from ..ensemble.information.features import prepare
-from ..ensemble.information.gaussian import normal_scores
-from ..ensemble.information.variational import Variational
 from ..ensemble.validation import gold_options
 from ..errors import InputError
 from ..model import tokenization
@@ -255,11 +253,8 @@ def _of_task(
         varies = np.ptp(values - values.mean(2, keepdims=True), axis=(0, 2)) > 0
         bits = np.zeros((len(rows), len(components)))
         if varies.any():
-            prepared = prepare(values[:, varies], y, "variational", None, None, None)
-            features = normal_scores(prepared.features)
             with single_threaded_blas():
-                estimate = Variational(features, prepared.owner, y, len(classes), int(varies.sum()), 0)
-                bits[:, varies] = estimate.single_rows.T
+                bits[:, varies] = prepare(values[:, varies], y, "variational").classifier.single_rows.T
         measures["relevancy"] = bits, ones
     return measures
 
