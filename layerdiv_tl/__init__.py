@@ -1,6 +1,8 @@
 """Decompose a language model's logits along its residual stream; measure the bias and diversity of the components.
 
 The public names are loaded when they are first used, so that importing this package is instant.
+
+.. include:: reference.md
 """
 
 import lazy_loader

@@ -1,4 +1,4 @@
-"""What `import layerdiv_tl` offers, each name from its own module: read by type checkers, editors and `lazy_loader`."""
+# What `import layerdiv_tl` offers, each name from its own module: read by type checkers, editors and `lazy_loader`.
 
 from . import depth as depth
 from . import zoo as zoo

@@ -5,27 +5,64 @@ from pathlib import Path
 
 import pytest
 
+import layerdiv_tl as ld
+
+from .conftest import llama
+from .test_notebooks import differences
+
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+PROMPT = "When Mary and John went to the store, John gave a drink to"
+
+
+def test_it_is_short():
+    assert len(README.splitlines()) <= 160
 
 
 @pytest.mark.full
-def test_the_first_examples_run(smol, tmp_path, monkeypatch):
-    """The Python examples that need nothing but the default model, one after the other, as a reader would."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "corpus.txt").write_text("The cat sat on the mat.\nOnce upon a time there was a king.\n")
-    examples = re.findall(r"```python\n(.*?)```", README, flags=re.S)
-    names = {}
-    for example in examples[:4]:
-        assert "ld." in example
-        exec(compile(example, "README.md", "exec"), names)
-    assert names["c"].identity_gap < 1e-6
-    assert names["d"].loss == pytest.approx(names["d"].bias - names["d"].diversity)
+def test_the_first_example_prints_what_it_shows(smol, capsys):
+    example = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", README, flags=re.S)
+    exec(compile(example[1], "README.md", "exec"), {})
+    assert differences(example[2], capsys.readouterr().out) == []
+
+
+@pytest.mark.full
+def test_each_question_has_a_line_that_runs(smol, capsys):
+    """The lines of code of the table, on a tiny random model that reads like the default one."""
+    model = ld.load_model(llama(vocab_size=smol.architecture.outputs), tokenizer=smol.tokenizer)
+    task = ld.task("sample/topic").resolve(model)
+    c = ld.contributions(model, task.prompts, task.option_ids)
+    names = {"ld": ld, "model": model, "task": task, "texts": list(task.prompts[:8]), "c": c, "labels": task.labels}
+    lines = re.findall(r"^\| [^|]*\? \| `(ld\.[^`]*)`", README, flags=re.M)
+    assert len(lines) >= 10
+    for line in lines:
+        assert eval(line, names) is not None, line
+
+
+@pytest.mark.full
+def test_a_raw_bridge_does_not_sum_to_its_logits_and_contributions_do(smol):
+    """The two sums and the logit difference that the README compares."""
+    from transformer_lens.model_bridge import TransformerBridge
+
+    ids = [smol.tokenizer(name)["input_ids"][0] for name in (" Mary", " John")]
+    c = ld.contributions(smol, [PROMPT], [[" Mary", " John"]])
+    bridge = TransformerBridge.boot_transformers(
+        "default", hf_model=ld.load_model(copy=True).architecture.roots[0], tokenizer=smol.tokenizer, device="cpu"
+    )
+    logits, cache = bridge.run_with_cache(smol.tokenizer(PROMPT, return_tensors="pt")["input_ids"])
+    direction = bridge.W_U[:, ids[0]] - bridge.W_U[:, ids[1]]
+    parts = cache.decompose_resid(layer=-1, pos_slice=-1, apply_ln=True)[:, 0] @ direction
+    difference = (logits[0, -1, ids[0]] - logits[0, -1, ids[1]]).detach()
+    ours = float((c.values[0, :, 0] - c.values[0, :, 1]).sum())
+    said = re.search(
+        r"sums to (\d+\.\d+) where the model's logit difference is (\d+\.\d+).*?sums to (\d+\.\d+)", README, re.S
+    )
+    assert [f"{float(x):.2f}" for x in (parts.sum().detach(), difference, ours)] == list(said.groups())
 
 
 def test_pictures_and_files_that_it_names_are_there():
     named = re.findall(r'(?:src|srcset)="([^"]+)"', README)
     named += re.findall(r"`((?:tests|assets|notebooks)/[\w/]+\.py)`", README) + re.findall(
-        r"\]\((notebooks/[^)]+)\)", README
+        r"\]\(((?:notebooks|layerdiv_tl)/[^)]+)\)", README
     )
     notebooks = (Path(__file__).parents[1] / "notebooks").glob("*.ipynb")
     assert {f"notebooks/{path.name}" for path in notebooks} <= set(named)

@@ -6,6 +6,8 @@ import argparse
 import os
 import re
 import sys
+import warnings
+import webbrowser
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ def run_demo(options: argparse.Namespace) -> int:
 
     from ..model.load import load_model
     from ..studies.runner import run_study
-    from ..tasks.task import SAMPLE_TASKS
+    from ..tasks.specs import SAMPLE_TASKS
     from ..views.findings import study_findings
     from ..views.frames import write_study_frames
     from ..views.tables import module_table
@@ -211,6 +213,24 @@ def _print_list(
     for note in notes:
         print()
         printing.print_paragraph(note, end="")
+    return 0
+
+
+def run_docs(options: argparse.Namespace) -> int:
+    """The reference as offline pages."""
+    out = _made_folder(options.out, Path(options.out))
+    try:
+        import pdoc
+    except ImportError as error:
+        raise InputError("the reference is built by pdoc: pip install 'layerdiv-tl[docs]'.") from error
+    pdoc.render.configure(docformat="google")
+    with warnings.catch_warnings(action="ignore"):  # annotations that only type checkers import
+        pdoc.pdoc("layerdiv_tl", "!layerdiv_tl[.](depth|zoo)[.]", output_directory=out)
+    page = out / "layerdiv_tl.html"
+    if options.json:
+        printing.print_json({"page": str(page)})
+    elif not (sys.stdout.isatty() and webbrowser.open(page.resolve().as_uri())):
+        print(f"Open {page} in a browser.")
     return 0
 
 

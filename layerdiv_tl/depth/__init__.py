@@ -19,14 +19,13 @@ of token ids, or a `Task`, whose prompts are read; questions come from `ld.depth
 from ..ensemble.regression import Slope
 from ..tasks.multihop import Questions, questions
 from .agreement import Agreement, agreement
-from .change_point import ChangePoint
 from .depth_score import DepthScore, depth_score
 from .erasure import Erasure, erase
 from .integrated_gradients import IntegratedGradients, integrated_gradients
 from .layer_maps import LayerMaps, map_layers
 from .logit_lens import LogitLens, logit_lens
 from .pruning import DropPlan, drop_plan
-from .residual_norms import ResidualNorms, residual_norms
+from .residual_norms import ChangePoint, ResidualNorms, residual_norms
 from .skipping import Skip, skip
 
 __all__ = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, get_args
@@ -18,23 +18,19 @@ from ..ensemble.intervals import LEAST, cluster_means, interval, interval_note, 
 from ..errors import InputError
 from ..model.load import load_model
 from ..results import Result
-from .ablation import AblationScores, ablatable_components, read_rows, score_ablations
-from .direct_measures import Direct, direct_measures
+from .quantities import (
+    INVERTED,
+    UNITS,
+    Direct,
+    Effect,
+    ablatable_components,
+    ablation_effects,
+    direct_measures,
+    read_rows,
+    score_ablations,
+)
 from .token_stats import labeled_frame
 
-Effect = Literal["loss", "accuracy"]
-# Quantities of which a smaller value means a more needed component.
-INVERTED = ("net",)
-UNITS: Mapping[str, str] = {
-    "diversity": "share of the whole",
-    "diversity_centered": "share of the whole",
-    "net": "nats",
-    "relevancy": "bits",
-    "relative_norm": "share of the stream's norm",
-    "block_influence": "1 − cosine",
-    "loss": "nats",
-    "accuracy": "share of answers",
-}
 # Ranks that two samples of rows reproduce this well count as stable.
 STABLE_CORRELATION = 0.9
 # Less reliable ranks are mostly noise, and a correction for it mostly that of the reliability.
@@ -63,7 +59,7 @@ class Agreement(Result):
 
     Direct measures are from one clean pass. `diversity`, `diversity_centered`: the component's share of the sum of
     mean_k(ū − u)² over all members, raw and centered; a layer's is the sum of its sublayers'. `net`: its additive share
-    of the cross-entropy, E_p[u] − u(t), in nats, below 0 where it helps (MATHS 3). `relevancy`: a lower bound of
+    of the cross-entropy, E_p[u] − u(t), in nats, below 0 where it helps. `relevancy`: a lower bound of
     I(u; Y) in bits, from a linear classifier of held-out rows; for tasks with at least 8 rows of every class.
     `relative_norm`, `block_influence`: ‖output‖ / ‖stream‖, and 1 − cos of the stream before and after
     (`ResidualNorms`).
@@ -123,30 +119,28 @@ class Agreement(Result):
         if len(set(kinds)) > 1:
             groups |= {kind: np.flatnonzero(kinds == kind) for kind in dict.fromkeys(kinds.tolist())}
         index = {name: number for number, name in enumerate(self.quantities)}
+        direct = [name for name in get_args(Direct) if name in index]
         records = []
         for kind, group in groups.items():
             if len(group) < 3:
                 continue
             reliability = self._reliability(group)
-            draws = len(resampled)
-            chosen = np.random.default_rng([self.seed, 1]).integers(len(group), size=(draws, len(group)))[:, None]
+            size = (len(resampled), len(group))
+            chosen = np.random.default_rng([self.seed, 1]).integers(len(group), size=size)[:, None]
             point, over_rows = values[:, group], resampled[:, :, group]
             over_components = np.take_along_axis(np.broadcast_to(point, over_rows.shape), chosen, 2)
             over_both = np.take_along_axis(over_rows, chosen, 2)
             ranks = [self._ranks(table) for table in (point, over_rows, over_components, over_both)]
             for effect in get_args(Effect):
                 rho = {
-                    name: [_pearson(r[..., index[name], :], r[..., index[effect], :]) for r in ranks]
-                    for name in get_args(Direct)
-                    if name in index
+                    name: [_pearson(r[..., index[name], :], r[..., index[effect], :]) for r in ranks] for name in direct
                 }
                 base, *_, base_both = rho["block_influence"]
                 for name, (correlation, by_rows, by_components, by_both) in rho.items():
-                    ends = [interval(by_rows), interval(by_components), interval(by_both - base_both)]
-                    if name == "block_influence":
-                        ends[2] = (np.array(np.nan), np.array(np.nan))
-                    (low, high), (first, last), (less, more) = ((float(a), float(b)) for a, b in ends)
                     corrected = _corrected(float(correlation), reliability[index[name]], reliability[index[effect]])
+                    better = np.nan if name == "block_influence" else by_both - base_both
+                    ends = [*interval(by_rows), *interval(by_components), *interval(np.broadcast_to(better, size[:1]))]
+                    low, high, first, last, less, more = map(float, ends)
                     record = [name, effect, kind, float(correlation), corrected, low, high, first, last]
                     records.append([*record, float(correlation - base), less, more, len(group)])
         frame = pd.DataFrame(records, columns=_COLUMNS)
@@ -184,12 +178,12 @@ class Agreement(Result):
                 records.append(record | {"low": float(low), "high": float(high), "rows_needed": needed})
         return labeled_frame(records, {"correlation": "Spearman's ρ", "rows_needed": "rows"})
 
-    def _reliability(self, group: Int[np.ndarray, " some"], splits: int = 100) -> Float[np.ndarray, " quantity"]:
+    def _reliability(self, group: Int[np.ndarray, " some"]) -> Float[np.ndarray, " quantity"]:
         """The correlation of ranks with those of as many other rows, from drawn halves; NaN for fewer than 4 rows."""
         count = len(self.sums)
         if count < 4:
             return np.full(len(self.quantities), np.nan)
-        order = np.argsort(np.random.default_rng([self.seed, 3]).random((splits, count)), 1)
+        order = np.argsort(np.random.default_rng([self.seed, 3]).random((100, count)), 1)
         halves = [(order < count // 2).astype(float), (order >= count - count // 2).astype(float)]
         correlations = self._split_correlations(halves, group).T
         means = np.maximum([_mean_of_most(some) for some in correlations], 0.0)
@@ -235,8 +229,8 @@ def agreement(
 ) -> Agreement:
     """Measure every sublayer directly, zero-ablate each in turn, and compare.
 
-    model
-        A `Model`, or anything `load_model` takes.
+    model, batch_tokens
+        As in `residual_norms`.
     rows
         A `Task`, whose gold options are predicted; or texts, whose every next token is.
     part
@@ -260,27 +254,12 @@ def agreement(
     components = ablatable_components(model, predictions.ids[0], part)
     measures = direct_measures(model, predictions, components, batch_tokens=batch_tokens)
     scores = score_ablations(model, predictions, [[c] for c in components], batch_tokens)
-    quantities = measures | {name: (ablation_effect(scores, name), scores.count) for name in get_args(Effect)}
-    total = scores.count.sum()
-    task = predictions.options is not None
-    return Agreement(
-        components=components,
-        quantities=tuple(quantities),
-        sums=np.stack([sums for sums, _ in quantities.values()], 1),
-        counts=np.stack([counts for _, counts in quantities.values()], 1),
-        loss=float(scores.loss[:, 0].sum() / total),
-        accuracy=float(scores.correct[:, 0].sum() / total),
-        model=model.name,
-        rows=f"{len(predictions)} rows of {predictions.source}" if task else f"{len(predictions)} texts",
-        seed=seed,
-    )
-
-
-def ablation_effect(scores: AblationScores, effect: str) -> Float[np.ndarray, "row ablation"]:
-    """Sums over each row's predictions: growth of the loss, or correct predictions lost."""
-    if effect == "loss":
-        return scores.loss[:, 1:] - scores.loss[:, :1]
-    return scores.correct[:, :1] - scores.correct[:, 1:]
+    quantities = measures | ablation_effects(scores)
+    loss, accuracy = (float(x[:, 0].sum() / scores[2].sum()) for x in scores[:2])
+    rows_of = "texts" if predictions.options is None else f"rows of {predictions.source}"
+    sums, counts = (np.stack(arrays, 1) for arrays in zip(*quantities.values(), strict=True))
+    about = model.name, f"{len(predictions)} {rows_of}", seed
+    return Agreement(components, tuple(quantities), sums, counts, loss, accuracy, *about)
 
 
 def _mean_of_most(correlations: Float[np.ndarray, " split"]) -> float:

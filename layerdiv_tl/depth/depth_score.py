@@ -5,25 +5,35 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
+import torch
 from jaxtyping import Bool, Float, Int
+from torch import Tensor
 
 from .._checks import listed, number, resampling, shown
 from ..components import Component, component_columns
 from ..ensemble.intervals import jackknife, leave_one_out, mean_interval, wilson
 from ..ensemble.regression import Slope, slope
 from ..errors import InputError
-from ..model.load import load_model
+from ..model.load import Model, load_model
+from ..model.patched_forward import PatchedForward
 from ..results import Result
-from .inputs import check_choices, read_answers
-from .layer_effects import Effect, measure_effects
-from .residual_norms import Part
-from .skipping import FirstToken
-from .token_stats import labeled_frame
+from .inputs import FirstToken, Ids, Part, check_choices, read_answers
+from .passes import (
+    ablatable_blocks,
+    layer_components,
+    map_batches,
+    mean_streams,
+    output_changes,
+    same_components,
+    softmax,
+)
+from .token_stats import SOFTMAX_CHANGE, labeled_frame, with_ends
 
+Effect = Literal["published", "skip", "skip_before", "erase"]
 # Smaller effects of all layers together are rounding, and have no depth.
 _SMALLEST = 1e-5
 
@@ -42,8 +52,6 @@ class DepthScore(Result):
         vocabulary: 1 where greedy decoding gives the answer.
     ids, components
         The questions' names; the layers in order of use, of which the score's l is the index, from 0.
-    by, effect, part, first_token, n_resamples, seed
-        As asked for.
 
     The score of a question is Σ l·e_l / Σ e_l, in layers; it is NaN where no layer changes the answer. That of a group
     is the same of its mean effects, as published: questions weigh as much as their effects.
@@ -105,16 +113,15 @@ class DepthScore(Result):
         questions; `relative`: the same as a share of the depth, 0 the first layer, 1 the last. `accuracy`: the share
         answered correctly, with Wilson's interval; `probability`, `length`, `answer_length`: means.
         """
-        ends, last = ("", "_low", "_high"), len(self.components) - 1
+        last = len(self.components) - 1
         rows = []
         for group, mask in self._groups():
             score = self._score(mask)
             correct, count = int((self.rank[mask] == 1).sum()), int(mask.sum())
-            row = {"group": group, "n": int(np.isfinite(self.scores[mask]).sum())}
-            row |= {f"score{end}": value for end, value in zip(ends, score, strict=True)}
-            row |= {f"relative{end}": value / last if last else np.nan for end, value in zip(ends, score, strict=True)}
-            accuracy = (correct / count, *wilson(correct, count))
-            row |= {f"accuracy{end}": value for end, value in zip(ends, accuracy, strict=True)}
+            row: dict[str, Any] = {"group": group, "n": int(np.isfinite(self.scores[mask]).sum())}
+            row |= with_ends("score", *score)
+            row |= with_ends("relative", *(value / last if last else np.nan for value in score))
+            row |= with_ends("accuracy", correct / count, *wilson(correct, count))
             for name in ("probability", "lengths", "answer_lengths"):
                 row[name.removesuffix("s")] = float(getattr(self, name)[mask].mean())
             rows.append(row)
@@ -129,17 +136,13 @@ class DepthScore(Result):
         """
         frames = []
         for group, mask in self._groups():
+            effects = self.effects[mask]
             columns: dict[str, Any] = {"group": group, "n": int(np.isfinite(self.scores[mask]).sum())}
             columns |= component_columns(self.components)
-            effects = self.effects[mask]
-            low, high = mean_interval(effects)
-            columns |= {"effect": effects.mean(0), "effect_low": low, "effect_high": high}
-            total = effects.sum(1, keepdims=True)
-            known = total.sum() > _SMALLEST
-            share = effects.sum(0) / total.sum() if known else np.full(effects.shape[1], np.nan)
-            low, high = jackknife(share, leave_one_out(effects, total), within=(0.0, 1.0))
-            frames.append(pd.DataFrame(columns | {"share": share, "share_low": low, "share_high": high}))
-        units = {"group": self.by, "effect": "‖Δ softmax‖₂", "share": "share of all layers' effects"}
+            columns |= with_ends("effect", effects.mean(0), *mean_interval(effects))
+            columns |= with_ends("share", *_ratio(effects, effects.sum(1, keepdims=True), 1.0))
+            frames.append(pd.DataFrame(columns))
+        units = {"group": self.by, "effect": SOFTMAX_CHANGE, "share": "share of all layers' effects"}
         return labeled_frame(pd.concat(frames, ignore_index=True), units)
 
     def by_question(self) -> pd.DataFrame:
@@ -149,18 +152,21 @@ class DepthScore(Result):
         columns |= {"length": self.lengths, "answer_length": self.answer_lengths}
         return labeled_frame(columns, {"score": "layers", "length": "tokens", "answer_length": "tokens"})
 
-    def _score(self, mask: Bool[np.ndarray, " question"]) -> tuple[float, float, float]:
+    def _score(self, mask: Bool[np.ndarray, " question"]) -> tuple[float, ...]:
         """The score of some questions' mean effects, and its interval over them."""
-        effects = self.effects[mask]
-        weighted, total = effects @ np.arange(effects.shape[1]), effects.sum(1)
-        if not total.sum() > _SMALLEST:
-            return np.nan, np.nan, np.nan
-        score = weighted.sum() / total.sum()
-        low, high = jackknife(score, leave_one_out(weighted, total), within=(0.0, effects.shape[1] - 1.0))
-        return float(score), float(low), float(high)
+        effects, last = self.effects[mask], len(self.components) - 1
+        return tuple(map(float, _ratio(effects @ np.arange(last + 1), effects.sum(1), last)))
 
     def _groups(self) -> Iterable[tuple[float, Bool[np.ndarray, " question"]]]:
         return ((float(group), self.groups == group) for group in np.unique(self.groups))
+
+
+def _ratio(values: np.ndarray, effects: np.ndarray, largest: float) -> tuple[Any, Any, Any]:
+    """Σ values / Σ effects, and its interval over questions from 0 to `largest`; NaN where nothing has an effect."""
+    if not effects.sum() > _SMALLEST:
+        return (np.full(values.shape[1:], np.nan),) * 3
+    ratio = values.sum(0) / effects.sum()
+    return ratio, *jackknife(ratio, leave_one_out(values, effects), within=(0.0, largest))
 
 
 def depth_score(
@@ -180,8 +186,8 @@ def depth_score(
     By Csordás et al. (arXiv 2505.13898), with the rule of their released code as default; not here: their second
     score, of changes in later layers, and their several cuts inside long answers.
 
-    model
-        A `Model`, or anything `load_model` takes.
+    model, batch_tokens
+        As in `skip`.
     questions
         `ld.depth.questions(…)`, a list of (text, answer, number of hops), or a `Task` with `by`. The answer, exactly
         as it is written, follows its text.
@@ -200,8 +206,6 @@ def depth_score(
         One number per question instead of its own hops or difficulty.
     n_resamples, seed
         Permutations for p, and their seed.
-    batch_tokens
-        The most padded tokens in one forward pass. Of each, the streams of all layers are kept, twice.
 
     Costs about half a pass of every question for each layer. Raises InputError for questions that cannot be used
     (none, an answer without tokens, nothing before the answer, hops that are not a number), and for an unknown effect
@@ -226,13 +230,10 @@ def depth_score(
     least = 1 + kept + (effect in ("skip_before", "erase"))
     for i, start in enumerate(starts):
         if start < least:
-            raise InputError(
-                f"question {i} has {start} token{'s' * (start != 1)}, but effect={effect!r} needs {least}"
-                f"{', the first of which is kept' * kept}: give a longer one."
-            )
-    measured = measure_effects(model, ids, starts, effect, part, first_token, batch_tokens)
+            has = f"question {i} has {start} token{'s' * (start != 1)}, but effect={effect!r} needs {least}"
+            raise InputError(f"{has}{', the first of which is kept' * kept}: give a longer one.")
     return DepthScore(
-        **measured._asdict(),
+        **_measure(model, ids, starts, effect, part, first_token, batch_tokens),
         groups=groups,
         lengths=np.array(starts),
         answer_lengths=np.array(answer_lengths),
@@ -245,6 +246,78 @@ def depth_score(
         seed=int(seed),
         first_token=first_token,
     )
+
+
+def _measure(
+    model: Model,
+    ids: list[Ids],
+    starts: list[int],
+    effect: Effect,
+    part: Part,
+    first_token: FirstToken,
+    batch_tokens: int | None,
+) -> dict[str, Any]:
+    """The measured fields of `DepthScore`; `starts`: where in its ids every question's answer begins."""
+    means = mean_streams(model, ids, batch_tokens, first=1) if effect == "erase" else []
+
+    def measure_batch(rows: list[int]) -> tuple[Any, ...]:
+        forward = PatchedForward(model, [ids[row] for row in rows])
+        ablatable_blocks(model, forward, part)
+        changed, measured, predicting = _positions(forward, [starts[row] for row in rows], effect, first_token)
+        finals = []
+        for block, stream in enumerate(forward.streams[:-1]):
+            if effect == "erase":
+                assert changed is not None
+                erased = torch.where(changed[..., None].to(stream.device), means[block].to(stream), stream)
+                final = forward.resume(block, erased)
+            else:
+                final = forward.resume(block, stream, forward.zero_ablate(part, block, changed))
+            finals.append(final[measured.to(final.device)])
+        changes, _ = output_changes(forward, finals, measured)
+        owner = measured.nonzero(as_tuple=True)[0].cpu().numpy()
+        of_questions = [changes[owner == number] for number in range(len(rows))]
+        effects = [values.max(0) if effect == "published" else values.mean(0) for values in of_questions]
+        return layer_components(forward, part), rows, np.stack(effects), *_score_answers(forward, predicting)
+
+    components, rows, *values = zip(*map_batches(model, ids, batch_tokens, measure_batch, "question"), strict=True)
+    order = np.argsort(np.concatenate(rows))
+    arrays = (np.concatenate(of_batches)[order] for of_batches in values)
+    fields = dict(zip(("effects", "probability", "rank"), arrays, strict=True))
+    return {"components": same_components(model, components), **fields}
+
+
+def _positions(
+    forward: PatchedForward, starts: list[int], effect: Effect, first_token: FirstToken
+) -> tuple[Bool[Tensor, "row token"] | None, Bool[Tensor, "row token"], Bool[Tensor, "row token"]]:
+    """Where the layer is changed (None: everywhere), where that is measured, and where answers are predicted."""
+    positions = torch.arange(forward.ids.shape[1], device=forward.ids.device)
+    start = torch.tensor(starts, device=positions.device)[:, None]
+    ends = forward.mask.sum(1, keepdim=True)
+    predicting = (positions >= start - 1) & (positions < ends - 1)
+    changeable = (positions >= (first_token == "kept")).expand_as(predicting)
+    if effect == "published":
+        return changeable & (positions < start), (positions >= start) & (positions < ends), predicting
+    if effect == "skip":
+        return (changeable if first_token == "kept" else None), predicting, predicting
+    return changeable & (positions < start - 1), predicting, predicting
+
+
+def _score_answers(
+    forward: PatchedForward, predicting: Bool[Tensor, "row token"]
+) -> tuple[Float[np.ndarray, " row"], Int[np.ndarray, " row"]]:
+    """(probability, rank) of every question's answer in the clean pass."""
+    owner, position = (x.cpu().numpy() for x in predicting.nonzero(as_tuple=True))
+    targets = torch.as_tensor(forward.ids.cpu()[owner, position + 1])
+    clean = forward.streams[-1][predicting.to(forward.streams[-1].device)]
+    log_p, ranks = np.empty(len(owner)), np.empty(len(owner), dtype=np.int64)
+    for chunk in forward.chunks(len(owner)):
+        logits = forward.logits(clean[chunk])
+        _, loss = softmax(logits, targets[chunk])
+        answer = logits.gather(1, targets[chunk].to(logits.device)[:, None])
+        # Ties count against the answer: a model with equal logits for all tokens answers nothing.
+        ranks[chunk], log_p[chunk] = (logits >= answer).sum(1).cpu().numpy(), -loss.cpu().numpy()
+    of_row = [owner == row for row in range(len(predicting))]
+    return np.exp([log_p[mask].sum() for mask in of_row]), np.array([ranks[mask].max() for mask in of_row])
 
 
 def _read_questions(questions: Any, by: Any) -> tuple[Any, Any, Float[np.ndarray, " question"], tuple[str, ...], str]:

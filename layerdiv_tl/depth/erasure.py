@@ -12,23 +12,20 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from .._checks import shown
-from ..components import Component, component_columns
+from ..components import Component
 from ..errors import InputError
 from ..model.load import load_model
 from ..model.patched_forward import PatchedForward
-from ..results import Result
-from .distributions import softmax, softmax_change
-from .inputs import check_choices, read_answers, read_layers, read_texts, read_tokens, token_columns
-from .passes import mean_streams, text_batches
-from .skipping import FirstToken
-from .token_stats import interval_note_of, labeled_frame, summarize
+from .inputs import FirstToken, check_choices, read_answers, read_layers, read_texts
+from .passes import map_texts, mean_streams, same_components, softmax, softmax_change
+from .token_stats import SOFTMAX_CHANGE, TokenResult, read_tokens, summarize
 
 Span = Literal["position", "prefix"]
 Measured = Literal["answer", "later"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Erasure(Result):
+class Erasure(TokenResult):
     """The change of the predictions when tokens are erased from the stream that enters a layer.
 
     effect, effect_max
@@ -54,15 +51,12 @@ class Erasure(Result):
 
     def frame(self) -> pd.DataFrame:
         """One row per layer: mean over tokens, 95 % interval over texts, quantiles over tokens, and the maximum."""
-        columns = component_columns(self.components) | summarize("effect", self.effect, self.text)
-        columns["effect_max"] = np.nanmax(self.effect_max, 0)
-        return labeled_frame(columns, {"effect": "‖Δ softmax‖₂"}, interval_note_of(self.text))
+        columns = summarize("effect", self.effect, self.text) | {"effect_max": np.nanmax(self.effect_max, 0)}
+        return self._with_units(columns, {"effect": SOFTMAX_CHANGE})
 
     def by_token(self) -> pd.DataFrame:
         """One row per token and layer."""
-        columns = token_columns(self.text, self.position, self.tokens, self.components)
-        columns |= {"effect": self.effect.ravel(), "effect_max": self.effect_max.ravel()}
-        return labeled_frame(columns, {"effect": "‖Δ softmax‖₂", "effect_max": "‖Δ softmax‖₂"})
+        return self._by_token({"effect": SOFTMAX_CHANGE, "effect_max": SOFTMAX_CHANGE})
 
 
 def erase(
@@ -124,25 +118,20 @@ def erase(
         ids = read_texts(model, texts, least, "a token is erased and a later one measured")
         lengths = [0] * len(ids)
     batch_tokens = model.checked_batch_tokens(batch_tokens)
-    tables: list[np.ndarray] = [np.empty(0)] * len(ids)
-    with text_batches(model, ids, 1) as single_texts:
-        means = mean_streams(model, ids if reference is None else read_texts(model, reference), batch_tokens)
-        blocks = read_layers(layers, len(means))
-        for (number,) in single_texts:
-            row = ids[number]
-            forward = PatchedForward(model, [row] * max(1, min(len(row) - 1, batch_tokens // len(row))))
-            tables[number] = _erase_text(forward, lengths[number], span, first, means, blocks)
+    means = mean_streams(model, ids if reference is None else read_texts(model, reference), batch_tokens)
+    blocks = read_layers(layers, len(means))
+
+    def erase_text(number: int) -> tuple[tuple[Component, ...], np.ndarray]:
+        row = ids[number]
+        forward = PatchedForward(model, [row] * max(1, min(len(row) - 1, batch_tokens // len(row))))
+        components = tuple(forward.component("layer", block) for block in blocks)
+        return components, _erase_text(forward, lengths[number], span, first, means, blocks)
+
+    components, tables = zip(*map_texts(model, ids, erase_text), strict=True)
     mean, largest = np.concatenate(tables, 1)
-    return Erasure(
-        components=tuple(forward.component("layer", block) for block in blocks),
-        effect=mean,
-        effect_max=largest,
-        **read_tokens(model, [row[:-1] for row in ids]),
-        span=span,
-        model=model.name,
-        measured=measured,
-        first_token=first_token,
-    )
+    text, position, tokens = read_tokens(model, [row[:-1] for row in ids])
+    about = span, model.name, measured, first_token
+    return Erasure(same_components(model, components), mean, largest, text, position, tokens, *about)
 
 
 def _erase_text(

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from numbers import Integral
-from typing import Any, get_args
-
-import numpy as np
+from typing import Any, Literal, get_args
 
 from .._checks import MOST_ITEMS, choice, listed, shown, whole_number
-from ..components import Component, component_columns
 from ..errors import InputError
 from ..model import tokenization
 from ..model.load import Model
 
 Ids = tuple[int, ...]
+Part = Literal["attn", "mlp", "layer"]
+FirstToken = Literal["kept", "changed"]
 
 
 def check_choices(**arguments: tuple[Any, Any]) -> None:
@@ -61,17 +60,12 @@ def read_answers(model: Model, texts: Any, answers: Any) -> tuple[list[Ids], lis
         answers = whole_number("answers", answers, 1, MOST_ITEMS)
         for number, row in enumerate(ids):
             if answers >= len(row):
-                raise InputError(
-                    f"text {number} has {len(row)} tokens, of which an answer of {answers} leaves nothing to answer: "
-                    "give longer texts, or other answers."
-                )
+                raise InputError(f"text {number} has {len(row)} tokens: an answer of {answers} leaves nothing before.")
         return ids, [answers] * len(ids)
     tokenization.refuse_tables(answers, "answers")
     items = [answers] if isinstance(answers, str) else tokenization.plain(answers)
     if not isinstance(items, Sequence) or len(items) != len(ids):
-        raise InputError(
-            f"answers={shown(answers)} does not fit {len(ids)} texts: give one per text, or how long each is."
-        )
+        raise InputError(f"answers={shown(answers)} does not fit {len(ids)} texts: give one per text, or their length.")
     appended = [_answer_ids(model, answer, number) for number, answer in enumerate(items)]
     whole = [row + answer for row, answer in zip(ids, appended, strict=True)]
     return tokenization.encode(model, whole), [len(answer) for answer in appended]
@@ -89,30 +83,10 @@ def read_layers(layers: Any, count: int) -> list[int]:
     return list(dict.fromkeys(whole_number("layers", layer, 0, count - 1) for layer in wanted))
 
 
-def read_tokens(model: Model, rows: Sequence[Ids]) -> dict[str, Any]:
-    """The fields `text`, `position` and `tokens` of a result with one entry per token."""
-    return {
-        "text": np.repeat(np.arange(len(rows)), [len(row) for row in rows]),
-        "position": np.concatenate([np.arange(len(row)) for row in rows]),
-        "tokens": tokenization.token_texts(model, [token for row in rows for token in row]),
-    }
-
-
-def token_columns(
-    text: np.ndarray, position: np.ndarray, tokens: tuple[str, ...], components: Sequence[Component]
-) -> dict[str, Any]:
-    """The first columns of a frame with one row per token and component."""
-    columns: dict[str, Any] = {"text": text, "position": position, "token": np.array(tokens, dtype=object)}
-    columns = {name: np.repeat(values, len(components)) for name, values in columns.items()}
-    return columns | component_columns(components, np.tile(np.arange(len(components)), len(text)))
-
-
 def _answer_ids(model: Model, answer: Any, number: int) -> Ids:
     if isinstance(answer, str):
         if model.tokenizer is None:
-            raise InputError(
-                f"answer {number} is text, but {model.name} was loaded without a tokenizer: give token ids."
-            )
+            raise InputError(f"answer {number} is text, but {model.name} was loaded without a tokenizer: give ids.")
         try:
             ids = tuple(tokenization.ids_after_text(model.tokenizer, answer))
         except TypeError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -13,15 +14,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from .._checks import MOST_REPEATS, whole_number
-from ..components import Component, component_columns
+from ..components import Component
 from ..errors import InputError
 from ..model.load import load_model
 from ..model.patched_forward import PatchedForward
-from ..results import Result
-from .inputs import Ids, check_choices, read_answers, read_tokens, token_columns
-from .passes import ablatable_blocks, text_batches
-from .residual_norms import Part
-from .token_stats import interval_note_of, labeled_frame, summarize
+from .inputs import Part, check_choices, read_answers
+from .passes import ablatable_blocks, map_texts, same_components
+from .token_stats import TokenResult, read_tokens, summarize
 
 Baseline = Literal["token_mean", "dimension_mean", "zero"]
 Path = Literal["uniform", "graded"]
@@ -30,7 +29,7 @@ POWER = 4
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class IntegratedGradients(Result):
+class IntegratedGradients(TokenResult):
     """Integrated gradients of the answer's probability over the outputs of layers, attentions or MLPs.
 
     With F the sum of the probabilities of the answer's tokens, x a component's output (of a layer the stream after it)
@@ -44,8 +43,6 @@ class IntegratedGradients(Result):
         `[text, component]`: their sum less the change.
     text, position, tokens
         `[token]`: which text, where in it, and how the token is spelled; all tokens but a text's last.
-    components, part, baseline, path, steps
-        As asked for.
 
     Sundararajan et al. (2017); for layers as in *Do Language Models Use Their Depth Efficiently?*.
     """
@@ -78,16 +75,14 @@ class IntegratedGradients(Result):
         np.add.at(sums, self.text, self.attribution)
         np.add.at(sizes, self.text, np.abs(self.attribution))
         text = np.arange(len(sums))
-        columns = component_columns(self.components) | summarize("attribution", sums, text)
-        columns |= summarize("size", sizes, text)
+        columns = summarize("attribution", sums, text) | summarize("size", sizes, text)
         columns["gap"] = np.abs(self.residual).sum(0) / np.maximum(np.abs(self.change).sum(0), 1e-30)
         units = {"attribution": "probability", "size": "probability", "gap": "share of the change"}
-        return labeled_frame(columns, units, interval_note_of(text))
+        return self._with_units(columns, units)
 
     def by_token(self) -> pd.DataFrame:
         """One row per token and component."""
-        columns = token_columns(self.text, self.position, self.tokens, self.components)
-        return labeled_frame(columns | {"attribution": self.attribution.ravel()}, {"attribution": "probability"})
+        return self._by_token({"attribution": "probability"})
 
 
 def integrated_gradients(
@@ -106,8 +101,8 @@ def integrated_gradients(
 
     By Csordás et al. (arXiv 2505.13898), with the rules of their released code as defaults.
 
-    model, texts
-        As in `residual_norms`.
+    model, texts, batch_tokens
+        As in `residual_norms`; so many steps of one text are worked on together.
     part
         Whose output: the "layer"'s (the stream after it), its "attn"'s or its "mlp"'s.
     answers
@@ -125,8 +120,6 @@ def integrated_gradients(
         mixture of experts, which jumps where a token changes experts, nor much a model in half precision.
     layers
         Which layers, in order of use; None is all.
-    batch_tokens
-        The most tokens in one pass; so many steps of one text are worked on together.
 
     Costs `steps` passes and their gradients for every component and text, from the component on. Raises
     InputError for input that cannot be used, and for a layer that does not exist.
@@ -139,61 +132,46 @@ def integrated_gradients(
     check_choices(part=(part, Part), baseline=(baseline, Baseline), path=(path, Path))
     steps = whole_number("steps", steps, 1, MOST_REPEATS)
     if baseline == "zero" and part == "layer" and path == "uniform":
-        raise InputError(
-            "baseline='zero' starts where the stream is nothing and norms have no gradient: use path='graded', or "
-            "baseline='token_mean'."
-        )
+        raise InputError("baseline='zero' starts at a stream of 0, where norms have no gradient: use path='graded'.")
     model = load_model(model)
     ids, lengths = read_answers(model, texts, answers)
     batch_tokens = model.checked_batch_tokens(batch_tokens)
     points, weights = _path_points(path, steps)
-    attributions, changes = ([np.empty(0)] * len(ids) for _ in range(2))
-    with text_batches(model, ids, 1) as single_texts:
-        for (number,) in single_texts:
-            row = ids[number]
-            # Tensors made in inference mode cannot take part in a gradient.
-            with torch.inference_mode(False), torch.no_grad():
-                size = max(1, min(steps, batch_tokens // len(row)))
-                forward = PatchedForward(model, [row] * size, keep_outputs=part != "layer")
-                blocks = ablatable_blocks(model, forward, part, layers)
-                of_text = _PathIntegral(forward, row, lengths[number], part, baseline, points, weights)
-                results = [of_text.integrate(block) for block in blocks]
-            attributions[number] = np.stack([attribution for attribution, _ in results], 1)
-            changes[number] = np.array([change for _, change in results])
-    change = np.stack(changes)
-    tokens = read_tokens(model, [row[:-1] for row in ids])
-    residual = np.stack([attribution.sum(0) for attribution in attributions]) - change
-    return IntegratedGradients(
-        components=tuple(forward.component(part, block) for block in blocks),
-        attribution=np.concatenate(attributions),
-        change=change,
-        residual=residual,
-        **tokens,
-        part=part,
-        baseline=baseline,
-        steps=steps,
-        model=model.name,
-        path=path,
-    )
+
+    def integrate(number: int) -> tuple[tuple[Component, ...], np.ndarray, np.ndarray]:
+        row = ids[number]
+        # Tensors made in inference mode cannot take part in a gradient.
+        with torch.inference_mode(False), torch.no_grad():
+            size = max(1, min(steps, batch_tokens // len(row)))
+            forward = PatchedForward(model, [row] * size, keep_outputs=part != "layer")
+            blocks = ablatable_blocks(model, forward, part, layers)
+            of_text = _PathIntegral(forward, lengths[number], part, baseline, points, weights)
+            attributions, changes = zip(*map(of_text.integrate, blocks), strict=True)
+        components = tuple(forward.component(part, block) for block in blocks)
+        return components, np.stack(attributions, 1), np.array(changes)
+
+    components, attributions, changes = zip(*map_texts(model, ids, integrate), strict=True)
+    attribution, change = np.concatenate(attributions), np.stack(changes)
+    residual = np.stack([of_text.sum(0) for of_text in attributions]) - change
+    arrays = attribution, change, residual, *read_tokens(model, [row[:-1] for row in ids])
+    return IntegratedGradients(same_components(model, components), *arrays, part, baseline, steps, model.name, path)
 
 
+@dataclass
 class _PathIntegral:
     """The path integrals of one text; every row of its forward is the text at another point of the path."""
 
-    def __init__(
-        self,
-        forward: PatchedForward,
-        row: Ids,
-        length: int,
-        part: Part,
-        baseline: Baseline,
-        points: Float[Tensor, " step"],
-        weights: Float[Tensor, " step"],
-    ) -> None:
-        self.forward, self.part, self.baseline, self.points, self.weights = forward, part, baseline, points, weights
-        self.predicting = slice(len(row) - length - 1, len(row) - 1)
-        self.answer = forward.ids[0, len(row) - length :]
-        self.clean = float(self._objective(forward.streams[-1])[0])
+    forward: PatchedForward
+    length: int  # of the answer
+    part: Part
+    baseline: Baseline
+    points: Float[Tensor, " step"]
+    weights: Float[Tensor, " step"]
+
+    @cached_property
+    def clean(self) -> float:
+        """F(x)."""
+        return float(self._objective(self.forward.streams[-1])[0])
 
     def integrate(self, block: int) -> tuple[Float[np.ndarray, " token"], float]:
         """(attribution of every token but the last, F(x) − F(x')) of one component."""
@@ -232,9 +210,10 @@ class _PathIntegral:
 
     def _objective(self, final: Float[Tensor, "row token d"]) -> Float[Tensor, " row"]:
         """F: the sum of the probabilities of the answer's tokens."""
-        stream = final[:, self.predicting]
+        stream = final[:, -self.length - 1 : -1]
         logits = self.forward.logits(stream.reshape(-1, stream.shape[-1])).view(*stream.shape[:2], -1)
-        return logits.softmax(-1)[:, torch.arange(len(self.answer)), self.answer].sum(1)
+        answer = self.forward.ids[0, -self.length :]
+        return logits.softmax(-1)[:, torch.arange(self.length), answer].sum(1)
 
 
 def _path_points(path: Path, steps: int) -> tuple[Float[Tensor, " step"], Float[Tensor, " step"]]:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .._checks import MOST_ITEMS, listed, number, whole_number
 from ..components import Component, component_columns
-from ..ensemble.intervals import LEAST, interval, interval_note, resamples
+from ..ensemble.intervals import interval, interval_note
 from ..errors import InputError
 from ..model import tokenization
 from ..model.batches import batches, inference_mode_for, upcast
@@ -23,26 +23,24 @@ from ..model.patched_forward import PatchedForward
 from ..results import Result
 from .inputs import Ids, read_texts, unwrap_texts
 from .passes import layer_components
-from .token_stats import labeled_frame, mean_columns, quantile_columns
+from .token_stats import labeled_frame, mean_columns, quantile_columns, resampled_ratio, with_ends
 
 # Entries of the right-hand sides that are accumulated at once: 512 MiB in float64.
 ENTRIES = 1 << 26
-# Positions of the tokens of both models that end at the same character.
-Pairs = tuple[Int[np.ndarray, " pair"], Int[np.ndarray, " pair"]]
+# A text's ids in both models, and the positions of those of its tokens that end at the same character.
+Aligned = tuple[tuple[Ids, Ids], tuple[Int[np.ndarray, " pair"], Int[np.ndarray, " pair"]]]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LayerMaps(Result):
     """Relative errors of linear maps from every layer's stream in one model to every layer's stream in another.
 
-    error, error_max
-        `[text, source, target]`: ‖y − ŷ‖ / ‖y‖ over the tokens of each held-out text, mean and maximum.
-    counts
-        `[text]`, how many tokens of it were compared.
     components, targets
         The layers of the source and of the target.
-    fitted
-        How many tokens the maps were fitted on.
+    error, error_max
+        `[text, source, target]`: ‖y − ŷ‖ / ‖y‖ over the tokens of each held-out text, mean and maximum.
+    counts, fitted
+        `[text]`, how many of its tokens were compared; and on how many tokens of other texts the maps were fitted.
 
     After *Do Language Models Use Their Depth Efficiently?*, "linear maps".
     """
@@ -82,9 +80,8 @@ class LayerMaps(Result):
         from scipy.stats import spearmanr
 
         distance, resampled, chance = self.distances()
-        low, high = interval(resampled)
         best = self._means()[0].argmin(1)
-        row = {"distance": distance, "distance_low": float(low), "distance_high": float(high), "chance": chance}
+        row = with_ends("distance", distance, *map(float, interval(resampled))) | {"chance": chance}
         row["rank_correlation"] = float(spearmanr(np.arange(len(best)), best).statistic) if np.ptp(best) else np.nan
         return pd.DataFrame([row])
 
@@ -100,10 +97,8 @@ class LayerMaps(Result):
     def _means(self) -> tuple[Float[np.ndarray, "source target"], Float[np.ndarray, "draw source target"]]:
         """(mean over tokens, the same of every resample of texts)."""
         counts = self.counts[:, None].astype(float)
-        sums = self.error.reshape(len(counts), -1) * counts
-        weights = resamples(len(counts)) if len(counts) >= LEAST else np.full((1, len(counts)), np.nan)
-        shape = self.error.shape[1:]
-        return (sums.sum(0) / counts.sum()).reshape(shape), ((weights @ sums) / (weights @ counts)).reshape(-1, *shape)
+        mean, resampled = resampled_ratio(self.error.reshape(len(counts), -1) * counts, counts)
+        return mean.reshape(self.error.shape[1:]), resampled.reshape(-1, *self.error.shape[1:])
 
 
 def map_layers(
@@ -148,61 +143,47 @@ def map_layers(
     ridge, held_out = number("ridge", ridge, least=0), number("held_out", held_out, above=0, below=1)
     first, seed = whole_number("first", first, 0, MOST_ITEMS), whole_number("seed", seed, 0)
     models = load_model(source), load_model(target)
-    ids, pairs = _aligned_tokens(models, texts, first)
-    if len(pairs) < 2:
+    texts = _aligned_tokens(models, texts, first)
+    if len(texts) < 2:
         raise InputError("maps are fitted on some texts and evaluated on others: give at least two texts.")
-    order = np.random.default_rng(seed).permutation(len(pairs))
-    count = max(1, min(len(pairs) - 1, round(len(pairs) * held_out)))
-    held, fitting = sorted(order[:count].tolist()), sorted(order[count:].tolist())
+    order = np.random.default_rng(seed).permutation(len(texts)).tolist()
+    count = max(1, min(len(texts) - 1, round(len(texts) * held_out)))
+    held, fitting = ([texts[i] for i in sorted(some)] for some in (order[:count], order[count:]))
     limit = min(model.checked_batch_tokens(batch_tokens) for model in models)
     with inference_mode_for(models[0].architecture), inference_mode_for(models[1].architecture):
         components, targets = (
-            layer_components(PatchedForward(model, [rows[0]])) for model, rows in zip(models, ids, strict=True)
+            layer_components(PatchedForward(model, [ids])) for model, ids in zip(models, texts[0][0], strict=True)
         )
         source_width, target_width = (model.architecture.norm.gain.numel() for model in models)
         group = max(1, ENTRIES // ((source_width + 1) * (source_width + 1 + target_width * len(targets))))
         error, largest = np.empty((2, len(held), len(components), len(targets)))
         for start in range(0, len(components), group):
             layers = range(start, min(start + group, len(components)))
-            maps = _fit(_streams(models, ids, pairs, fitting, limit), layers, float(ridge))
-            for text, x, y in _streams(models, ids, pairs, held, limit):
-                row = held.index(text)
+            maps = _fit(_streams(models, fitting, limit), layers, float(ridge))
+            for row, x, y in _streams(models, held, limit):
                 for layer, weights in zip(layers, maps, strict=True):
                     residual = (_with_constant(x[layer]) @ weights).view(y.shape[1], len(y), -1).transpose(0, 1) - y
                     relative = residual.norm(dim=-1) / y.norm(dim=-1).clamp_min(1e-30)
                     error[row, layer], largest[row, layer] = relative.mean(1).cpu(), relative.amax(1).cpu()
-    return LayerMaps(
-        components=components,
-        targets=targets,
-        error=error,
-        error_max=largest,
-        counts=np.array([len(pairs[text][0]) for text in held]),
-        fitted=sum(len(pairs[text][0]) for text in fitting),
-        ridge=float(ridge),
-        source=models[0].name,
-        target=models[1].name,
-    )
+    counts, fitted = (np.array([len(positions[0]) for _, positions in some]) for some in (held, fitting))
+    about = int(fitted.sum()), float(ridge), models[0].name, models[1].name
+    return LayerMaps(components, targets, error, largest, counts, *about)
 
 
 def _streams(
-    models: tuple[Model, Model], ids: tuple[list[Ids], list[Ids]], pairs: list[Pairs], chosen: list[int], limit: int
+    models: tuple[Model, Model], texts: list[Aligned], limit: int
 ) -> Iterator[tuple[int, Float[Tensor, "layer pair d"], Float[Tensor, "layer pair e"]]]:
-    """(text, both models' streams after every layer at the paired tokens), text by text."""
-    lengths = [max(len(ids[0][text]), len(ids[1][text])) for text in chosen]
-    for batch in batches(lengths, limit, models[0].architecture.length_switch):
-        texts = [chosen[i] for i in batch]
-        forwards = [
-            PatchedForward(model, [rows[text] for text in texts]) for model, rows in zip(models, ids, strict=True)
-        ]
+    """(number, both models' streams after every layer at the paired tokens), text by text."""
+    lengths = [max(map(len, ids)) for ids, _ in texts]
+    for rows in batches(lengths, limit, models[0].architecture.length_switch):
+        forwards = [PatchedForward(model, [texts[row][0][i] for row in rows]) for i, model in enumerate(models)]
         device = forwards[0].ids.device
-        for row, text in enumerate(texts):
+        for i, row in enumerate(rows):
             x, y = (
-                torch.stack(
-                    [upcast(s[row, torch.as_tensor(at).to(s.device)]).to(device) for s in forward.block_outputs]
-                )
-                for forward, at in zip(forwards, pairs[text], strict=True)
+                torch.stack([upcast(s[i, torch.as_tensor(at).to(s.device)]).to(device) for s in forward.block_outputs])
+                for forward, at in zip(forwards, texts[row][1], strict=True)
             )
-            yield text, x, y
+            yield row, x, y
 
 
 def _fit(streams: Iterator[tuple[int, Tensor, Tensor]], layers: range, ridge: float) -> list[Tensor]:
@@ -229,35 +210,29 @@ def _with_constant(x: Float[Tensor, "n d"]) -> Float[Tensor, "n _"]:
     return torch.cat([x, torch.ones_like(x[:, :1])], 1)
 
 
-def _aligned_tokens(
-    models: tuple[Model, Model], texts: Any, first: int
-) -> tuple[tuple[list[Ids], list[Ids]], list[Pairs]]:
-    """(both models' ids of every text, the positions of tokens that end together)."""
+def _aligned_tokens(models: tuple[Model, Model], texts: Any, first: int) -> list[Aligned]:
+    """Every text as both models read it."""
     plain = tokenization.plain(unwrap_texts(texts))
     items = [plain] if isinstance(plain, str) else listed("texts", plain, "a list of texts")
     if not all(isinstance(text, str) for text in items):
         if models[0].vocabulary != models[1].vocabulary:
-            raise InputError(
-                f"{models[0].name} has {models[0].vocabulary} token ids and {models[1].name} {models[1].vocabulary}, "
-                "so the same ids are not the same text: give texts, which are compared where tokens of both end."
-            )
-        ids = read_texts(models[0], texts, first + 1, "its first tokens are left out")
-        positions = [np.arange(first, len(row)) for row in ids]
-        return (ids, ids), [(some, some) for some in positions]
-    both_ids = read_texts(models[0], items), read_texts(models[1], items)
-    pairs: list[Pairs] = []
-    for i, (text, source, target) in enumerate(zip(items, *both_ids, strict=True)):
-        if source == target:
-            paired = (np.arange(len(source)), np.arange(len(source)))
-        else:
-            ends = [_token_ends(model, text) for model in models]
+            sizes = f"{models[0].name} has {models[0].vocabulary} token ids and {models[1].name} {models[1].vocabulary}"
+            raise InputError(f"{sizes}, so the same ids are not the same text: give texts.")
+        both_ids = (read_texts(models[0], texts, first + 1, "its first tokens are left out"),) * 2
+    else:
+        both_ids = read_texts(models[0], items), read_texts(models[1], items)
+    aligned: list[Aligned] = []
+    for i, (source, target) in enumerate(zip(*both_ids, strict=True)):
+        paired = np.tile(np.arange(len(source)), (2, 1))
+        if source != target:
+            ends = [_token_ends(model, items[i]) for model in models]
             shared = sorted(ends[0].keys() & ends[1].keys())
-            paired = (np.array([ends[0][end] for end in shared], int), np.array([ends[1][end] for end in shared], int))
-        kept = (paired[0] >= first) & (paired[1] >= first)
-        if not kept.any():
+            paired = np.array([[of_model[end] for end in shared] for of_model in ends], int)
+        paired = paired[:, (paired >= first).all(0)]
+        if not paired.size:
             raise InputError(f"text {i} has no token after its first {first} that ends in both models alike.")
-        pairs.append((paired[0][kept], paired[1][kept]))
-    return both_ids, pairs
+        aligned.append(((source, target), (paired[0], paired[1])))
+    return aligned
 
 
 def _token_ends(model: Model, text: str) -> dict[int, int]:
@@ -267,8 +242,5 @@ def _token_ends(model: Model, text: str) -> dict[int, int]:
     try:
         offsets = model.tokenizer(text, add_special_tokens=special, return_offsets_mapping=True)["offset_mapping"]
     except NotImplementedError as error:
-        raise InputError(
-            f"the tokenizer of {model.name} does not give the ends of its tokens, so it cannot be compared with "
-            "another one: load a fast tokenizer, or give models that share one."
-        ) from error
+        raise InputError(f"the tokenizer of {model.name} hides where tokens end: load a fast one.") from error
     return {stop: position for position, (start, stop) in enumerate(offsets) if stop > start}

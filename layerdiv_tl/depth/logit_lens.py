@@ -13,23 +13,21 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from .._checks import whole_number
-from ..components import Component, component_columns
+from ..components import Component
 from ..model.architecture import Architecture
 from ..model.capture import Activations
 from ..model.load import load_model
 from ..model.looped import after_loop_norm, to_final_stream
 from ..model.patched_forward import LOGITS, logits_of
-from ..results import Result
-from .distributions import divergence, log_softmax
 from .inputs import check_choices, read_texts
-from .passes import measure_tokens
-from .token_stats import interval_note_of, labeled_frame, summarize
+from .passes import divergence, log_softmax, measure_tokens
+from .token_stats import TokenResult, mean_columns, summarize, sums_per_text
 
 NormAt = Literal["frozen", "recomputed"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class LogitLens(Result):
+class LogitLens(TokenResult):
     """How far the prediction at every junction is from the final one, at every token.
 
     components
@@ -55,16 +53,12 @@ class LogitLens(Result):
 
         Intervals (95 %) are over texts, quantiles and maxima over tokens.
         """
-        columns: dict[str, Any] = component_columns(self.components)
-        texts = np.unique(self.text)
+        columns: dict[str, Any] = {}
         for name in ("kl", "topk_overlap"):
             values = getattr(self, name)
-            text_means = np.stack([values[self.text == text].mean(0) for text in texts])
-            means = summarize(name, text_means, np.arange(len(texts)))
-            columns |= summarize(name, values, self.text)
-            columns |= {column: means[column] for column in (name, f"{name}_low", f"{name}_high")}
-        units = {"kl": "nats", "topk_overlap": f"share of the top {self.k}"}
-        return labeled_frame(columns, units, interval_note_of(self.text))
+            sums, counts = sums_per_text(values, self.text)
+            columns |= summarize(name, values, self.text) | mean_columns(name, sums / counts, np.ones_like(counts))
+        return self._with_units(columns, {"kl": "nats", "topk_overlap": f"share of the top {self.k}"})
 
 
 def logit_lens(
@@ -76,16 +70,14 @@ def logit_lens(
     streams that enter the layers; the junctions between attention and MLP are in addition. Sums over the vocabulary
     are in float64: in float32, as there, a small divergence is off by up to 1e-2 of itself.
 
-    model, texts
-        As in `residual_norms`.
+    model, texts, batch_tokens
+        As in `residual_norms`; logits are formed for some tokens of one junction at a time.
     norm
         Whose statistic the final norm divides by: the junction's own ("recomputed", as published), or the final
         stream's ("frozen", by which contributions add up). Where a loop passes the final norm in every round,
         "recomputed" is the prediction of a model that leaves the loop there.
     k
         How many of the likeliest tokens are compared.
-    batch_tokens
-        The most padded tokens in one forward pass; logits are formed for some tokens of one junction at a time.
 
     Every junction costs one unembedding of every token. Raises InputError for input that cannot be used.
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,24 +19,13 @@ from ..components import Component, component_columns
 from ..ensemble.intervals import cluster_means, interval, interval_note, paired_interval, wilson
 from ..errors import InputError
 from ..model.fingerprint import identify
-from ..model.load import Model, load_model
+from ..model.load import load_model
 from ..results import Result
-from .ablation import (
-    AblatedPart,
-    AblationScores,
-    PredictionRows,
-    ablatable_components,
-    read_rows,
-    score_ablations,
-)
-from .agreement import INVERTED, UNITS, Effect, ablation_effect
-from .direct_measures import Direct, direct_measures
-from .token_stats import labeled_frame
+from .quantities import UNITS, AblatedPart, ablatable_components, read_rows, score_ablations, score_components
+from .token_stats import labeled_frame, with_ends
 
 # The plans of a frame: by the chosen score, by block influence, random.
 OWN, INFLUENCE, RANDOM = "plan", "block_influence", "random"
-# What a plan can be made by.
-SCORES = (*get_args(Direct), *get_args(Effect))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -82,8 +71,7 @@ class DropPlan(Result):
         is that of the plans: the middle 95 % of their means.
         """
         budget = len(self.dropped)
-        plans: list[tuple[str, int, Any]] = [("none", 0, [0])]
-        plans += [(OWN, k, [k]) for k in range(1, budget + 1)]
+        plans = [("none", 0, [0]), *((OWN, k, [k]) for k in range(1, budget + 1))]
         plans += [(INFLUENCE, k, [budget + k]) for k in range(1, budget + 1)]
         plans += [(RANDOM, budget, self._random_columns)] if self.random_dropped else []
         sums = {"loss": self.loss, "accuracy": self.correct}
@@ -93,10 +81,10 @@ class DropPlan(Result):
             record: dict[str, Any] = {"plan": plan, "dropped": dropped}
             for name, values in sums.items():
                 means = values[:, columns].sum(0) / self.count.sum()
-                low, high = interval(means) if plan == RANDOM else self._interval(name, values[:, columns[0]])
+                ends = interval(means) if plan == RANDOM else self._interval(name, values[:, columns[0]])
                 if plan == "none" and name == "accuracy_lost":  # against itself: nothing, whatever the rows
-                    low = high = np.zeros(())
-                record |= {name: float(means.mean()), f"{name}_low": float(low), f"{name}_high": float(high)}
+                    ends = 0.0, 0.0
+                record |= with_ends(name, float(means.mean()), *map(float, ends))
             records.append(record)
         units = {"loss": "nats", "loss_growth": "nats", "accuracy": "share", "accuracy_lost": "share"}
         return labeled_frame(records, units, interval_note(len(self.count)))
@@ -107,17 +95,15 @@ class DropPlan(Result):
         `loss` and `accuracy`: this plan's less the other's, on the same rows, with 95 % intervals over rows; of the
         random plans their mean, and `win_rate`, the share of them whose loss is higher.
         """
-        budget = len(self.dropped)
+        budget, total_loss = len(self.dropped), self.loss.sum(0)
         others = {INFLUENCE: [2 * budget]} | ({RANDOM: self._random_columns} if self.random_dropped else {})
-        total_loss = self.loss.sum(0)
         records = []
         for other, columns in others.items():
             record: dict[str, Any] = {"other": other, "dropped": budget}
-            for name, values in (("loss", self.loss), ("accuracy", self.correct)):
+            for name, kind, values in (("loss", "loss", self.loss), ("accuracy", "accuracy_lost", self.correct)):
                 difference = values[:, budget] - values[:, columns].mean(1)
-                low, high = self._interval("accuracy_lost" if name == "accuracy" else name, difference)
                 mean = difference.sum() / self.count.sum()
-                record |= {name: float(mean), f"{name}_low": float(low), f"{name}_high": float(high)}
+                record |= with_ends(name, float(mean), *map(float, self._interval(kind, difference)))
             record["win_rate"] = float((total_loss[columns] > total_loss[budget]).mean())
             records.append(record)
         units = {"loss": "nats", "accuracy": "share", "win_rate": "share of plans"}
@@ -137,10 +123,9 @@ class DropPlan(Result):
 
     def random_plans(self) -> pd.DataFrame:
         """One row per random plan: what goes, `loss` in nats per prediction and `accuracy`, a share of predictions."""
-        columns: dict[str, Any] = {"number": np.arange(1, len(self.random_dropped) + 1)}
-        columns["components"] = [", ".join(c.label for c in dropped) for dropped in self.random_dropped]
-        for name, values in (("loss", self.loss), ("accuracy", self.correct)):
-            columns[name] = values[:, self._random_columns].sum(0) / self.count.sum()
+        names = [", ".join(c.label for c in dropped) for dropped in self.random_dropped]
+        loss, accuracy = (x[:, self._random_columns].sum(0) / self.count.sum() for x in (self.loss, self.correct))
+        columns = {"number": np.arange(1, len(names) + 1), "components": names, "loss": loss, "accuracy": accuracy}
         return labeled_frame(columns, {"loss": "nats", "accuracy": "share"})
 
     def scores(self) -> pd.DataFrame:
@@ -162,9 +147,7 @@ class DropPlan(Result):
         repeated layer, a block of the model.
         """
         if any(c.repeat is not None for c in self.candidates):
-            raise InputError(
-                f"{self.model} repeats a layer, and lists of layers cannot name a repeat: write the plan as .csv."
-            )
+            raise InputError(f"{self.model} repeats a layer, and a list of layers cannot name a repeat: write .csv.")
         return {
             f"drop_{kind}_list": [c.layer for c in self.dropped if c.kind in (kind, "layer") and c.layer is not None]
             for kind in ("attn", "mlp")
@@ -177,15 +160,14 @@ class DropPlan(Result):
         """
         file = file_path("path", path)
         if file.suffix == ".json":
-            frame = self.frame().set_index(["plan", "dropped"])
-            after = {name: frame.loc[(OWN, len(self.dropped)), name] for name in ("loss", "accuracy")}
-            before = {name: frame.loc[("none", 0), name] for name in ("loss", "accuracy")}
-            about = {"model": self.provenance, "score": self.score, "part": self.part, "before": before, "after": after}
+            rows = self.frame().set_index(["plan", "dropped"])[["loss", "accuracy"]].to_dict("index")
+            about: dict[str, Any] = {"model": self.provenance, "score": self.score, "part": self.part}
+            about |= {"before": rows["none", 0], "after": rows[OWN, len(self.dropped)]}
             text = json.dumps(self.llm_drop() | {"layerdiv_tl": about}, indent=1, default=float) + "\n"
         elif file.suffix == ".csv":
             text = self.scores().to_csv(index=False)
         else:
-            raise InputError(f"{str(path)!r} ends in neither .json (LLM-Drop's lists) nor .csv: name one of them.")
+            raise InputError(f"{str(path)!r} ends in neither .json (LLM-Drop's lists) nor .csv.")
         try:
             return write_text(file, text)
         except OSError as error:
@@ -241,81 +223,42 @@ def drop_plan(
         raise InputError("some rows choose and others measure: give at least two.")
     candidates = ablatable_components(model, predictions.ids[0], part)
     if len(candidates) < 2:
-        raise InputError(
-            f"{candidates[0].label} is all that could go, and a plan leaves something: choose another part."
-        )
+        raise InputError(f"{candidates[0].label} is all that could go, and something must stay: choose another part.")
     whole_number("budget", budget, 1, len(candidates) - 1)
     whole_number("random", random, 0, 10_000)
     whole_number("seed", seed, 0)
     model.checked_batch_tokens(batch_tokens)
     given = None if isinstance(score, str) else _given_scores(score, candidates)  # before anything is run
-    order = np.random.default_rng([seed, 0]).permutation(len(predictions))
+    order = np.random.default_rng([seed, 0]).permutation(len(predictions)).tolist()
     first = min(len(predictions) - 1, max(1, round(scoring * len(predictions))))
-    choosing, measured = (predictions.take(sorted(some)) for some in (order[:first].tolist(), order[first:].tolist()))
-    values = _score_components(model, choosing, candidates, str(score), batch_tokens) if given is None else given
-    influence = _score_components(model, choosing, candidates, "block_influence", batch_tokens)
+    choosing, measured = (predictions.take(sorted(some)) for some in (order[:first], order[first:]))
+    values = score_components(model, choosing, candidates, str(score), batch_tokens) if given is None else given
+    influence = score_components(model, choosing, candidates, "block_influence", batch_tokens)
     plan, usual = ([candidates[i] for i in np.argsort(v, kind="stable")[:budget]] for v in (values, influence))
-    draw, count = np.random.default_rng([seed, 1]), len(candidates)
-    randoms = [[candidates[i] for i in sorted(draw.permutation(count)[:budget].tolist())] for _ in range(random)]
+    draw = np.random.default_rng([seed, 1])
+    drawn = [sorted(draw.permutation(len(candidates))[:budget].tolist()) for _ in range(random)]
+    randoms = [[candidates[i] for i in some] for some in drawn]
     sets = [plan[:k] for k in range(1, budget + 1)] + [usual[:k] for k in range(1, budget + 1)] + randoms
-    scores = _score_once(model, measured, sets, batch_tokens)
+    distinct = list(dict.fromkeys(map(frozenset, sets)))  # each is run once
+    loss, correct, count = score_ablations(model, measured, distinct, batch_tokens)
+    columns = [0, *(1 + distinct.index(frozenset(members)) for members in sets)]
     about = {"where": predictions.source, "sha256": predictions.digest, "scored": len(choosing)}
     about |= {"measured": len(measured), "seed": seed}
-    return DropPlan(
-        candidates=candidates,
-        values=values,
-        dropped=tuple(plan),
-        influence_dropped=tuple(usual),
-        random_dropped=tuple(map(tuple, randoms)),
-        loss=scores.loss,
-        correct=scores.correct,
-        count=scores.count,
-        score=score if isinstance(score, str) else "given",
-        part=part,
-        model=model.name,
-        provenance=dict(model.provenance) | {"name": model.name, "weights": weights, "rows": about},
-    )
-
-
-def _score_once(
-    model: Model, rows: PredictionRows, sets: list[list[Component]], batch_tokens: int | None
-) -> AblationScores:
-    """`score_ablations`, each distinct set run once."""
-    keys = [frozenset(members) for members in sets]
-    distinct = list(dict.fromkeys(keys))
-    scores = score_ablations(model, rows, distinct, batch_tokens)
-    columns = [0, *(1 + distinct.index(key) for key in keys)]
-    return AblationScores(scores.loss[:, columns], scores.correct[:, columns], scores.count)
-
-
-def _score_components(
-    model: Model, rows: PredictionRows, components: tuple[Component, ...], score: str, batch_tokens: int | None
-) -> Float[np.ndarray, " component"]:
-    """How much each component is needed."""
-    if score in get_args(Effect):
-        scores = score_ablations(model, rows, [[c] for c in components], batch_tokens)
-        return ablation_effect(scores, score).sum(0) / scores.count.sum()
-    if score not in SCORES:
-        raise InputError(
-            f"score={score!r:.40} is unknown: use {', '.join(map(repr, SCORES))}, or give {{label: number}}."
-        )
-    measures = direct_measures(model, rows, components, (score,), batch_tokens)
-    if score not in measures:
-        raise InputError(f"score={score!r} needs a task with at least 8 scoring rows of every class: choose another.")
-    sums, counts = measures[score]
-    return (-1 if score in INVERTED else 1) * sums.sum(0) / counts.sum()
+    provenance = dict(model.provenance) | {"name": model.name, "weights": weights, "rows": about}
+    dropped = tuple(plan), tuple(usual), tuple(map(tuple, randoms))
+    name = score if isinstance(score, str) else "given"
+    measures = loss[:, columns], correct[:, columns], count
+    return DropPlan(candidates, values, *dropped, *measures, name, part, model.name, provenance)
 
 
 def _given_scores(score: Mapping[Any, float], components: tuple[Component, ...]) -> Float[np.ndarray, " component"]:
     if not isinstance(score, Mapping):
-        what = type(score).__name__
-        raise InputError(f"score is a {what}, neither a quantity's name nor a dictionary: give {{label: number}}.")
+        raise InputError(f"score is a {type(score).__name__}: give a quantity's name, or {{label: number}}.")
     by_label = {getattr(key, "label", key): value for key, value in score.items()}
+    labels = [c.label for c in components]
     if len(by_label) < len(score):
         raise InputError("score names a component twice: give one number for each.")
-    labels = [c.label for c in components]
-    for what, wrong in (("has no score for", set(labels) - set(by_label)), ("names", set(by_label) - set(labels))):
-        if wrong:
-            label = min(wrong, key=str)
-            raise InputError(f"score {what} {label!r}: give one number for each of {labels[0]} to {labels[-1]}.")
+    if wrong := by_label.keys() ^ set(labels):
+        label = min(wrong, key=str)
+        raise InputError(f"score lacks or adds {label!r}: give one number for each of {labels[0]} to {labels[-1]}.")
     return np.array([number(f"the score of {label}", by_label[label]) for label in labels])

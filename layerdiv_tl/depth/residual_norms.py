@@ -1,4 +1,4 @@
-"""Norms of attention, MLP and layer outputs relative to the residual stream, cosines with it, and block influence."""
+"""Norms of attention, MLP and layer outputs relative to the residual stream, block influence, and where they fall."""
 
 from __future__ import annotations
 
@@ -13,25 +13,52 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..components import Component, component_columns
+from ..components import Component
+from ..ensemble.intervals import interval
+from ..errors import InputError
 from ..model.architecture import Architecture
 from ..model.capture import Activations
 from ..model.load import load_model
 from ..model.looped import after_loop_norm
 from ..results import Result
-from .change_point import ChangePoint, change_point
-from .inputs import check_choices, read_texts
+from .inputs import Part, check_choices, read_texts
 from .passes import measure_tokens
-from .token_stats import interval_note_of, labeled_frame, resampled_means, summarize
+from .token_stats import TokenResult, resampled_ratio, summarize, sums_per_text
 
 Quantity = Literal["relative_norm", "cosine", "norm", "block_influence"]
-Part = Literal["attn", "mlp", "layer"]
 # Streams this short are all rounding.
 SMALLEST = 1e-6
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ResidualNorms(Result):
+class ChangePoint(Result):
+    """The layer from which on a quantity is smaller than before, by Pettitt's rank statistic (1979).
+
+    layer, low, high
+        The first layer of the later part, counted from 0 in order of use, and its 95 % interval over texts.
+    before, after
+        The medians of the layers' means on either side, in the quantity's unit.
+    p
+        Pettitt's approximate p-value; layers are not independent, so it only tells clear falls from unclear ones.
+    quantity
+        The quantity and the kind of component.
+    """
+
+    quantity: str
+    layer: int
+    low: float
+    high: float
+    before: float
+    after: float
+    p: float
+
+    def frame(self) -> pd.DataFrame:
+        """One row."""
+        return pd.DataFrame([vars(self)])
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ResidualNorms(TokenResult):
     """Norms and directions of the outputs of attentions, MLPs and whole layers, at every token.
 
     With h the stream that enters a layer, a and m the outputs of its attention and its MLP:
@@ -78,11 +105,11 @@ class ResidualNorms(Result):
 
     def frame(self) -> pd.DataFrame:
         """One row per component: means over tokens, 95 % intervals over texts, quantiles and maxima over tokens."""
-        columns: dict[str, Any] = component_columns(self.components)
+        columns: dict[str, Any] = {}
         for name in get_args(Quantity):
             columns |= summarize(name, getattr(self, name), self.text)
         units = {"relative_norm": "share of the stream's norm", "cosine": "cosine", "norm": "norm"}
-        return labeled_frame(columns, units | {"block_influence": "1 − cosine"}, interval_note_of(self.text))
+        return self._with_units(columns, units | {"block_influence": "1 − cosine"})
 
     def change_point(self, part: Part = "layer", quantity: Quantity = "relative_norm") -> ChangePoint:
         """The layer from which on the mean over tokens is smaller than before, with its interval over texts.
@@ -92,7 +119,7 @@ class ResidualNorms(Result):
         check_choices(part=(part, Part), quantity=(quantity, Quantity))
         of_part = [i for i, component in enumerate(self.components) if component.kind == part]
         values = getattr(self, quantity)[:, of_part]
-        return change_point(f"{quantity} of {part}", *resampled_means(values, self.text))
+        return change_point(f"{quantity} of {part}", *resampled_ratio(*sums_per_text(values, self.text)))
 
 
 def residual_norms(model: Any, texts: Any, *, batch_tokens: int | None = None) -> ResidualNorms:
@@ -115,9 +142,8 @@ def residual_norms(model: Any, texts: Any, *, batch_tokens: int | None = None) -
     """
     model = load_model(model)
     ids = read_texts(model, texts)
-    components, (relative, cosine, norm), text = measure_tokens(
-        model, ids, batch_tokens, partial(_measure, model.architecture)
-    )
+    measure = partial(_measure, model.architecture)
+    components, (relative, cosine, norm), text = measure_tokens(model, ids, batch_tokens, measure)
     return ResidualNorms(components, relative, cosine, norm, text, model.name)
 
 
@@ -146,3 +172,40 @@ def _relative_to(stream: Float[Tensor, "token d"], output: Float[Tensor, "token 
     norm, stream_norm = output.norm(dim=-1), stream.norm(dim=-1).clamp_min(SMALLEST)
     product = (output * stream).sum(-1)
     return torch.stack([norm / stream_norm, product / (norm * stream_norm).clamp_min(SMALLEST**2), norm])
+
+
+def change_point(
+    quantity: str, mean: Float[np.ndarray, " layer"], drawn: Float[np.ndarray, "draw layer"]
+) -> ChangePoint:
+    """The change point of `mean`, with its interval over resamples.
+
+    Ranks are compared, so that a first or last layer of another order of magnitude does not decide.
+    Raises InputError for fewer than three layers.
+
+    >>> series = np.array([5.0, 1.2, 1.1, 1.3, 0.2, 0.3, 0.1])
+    >>> change_point("x", series, np.tile(series, (4, 1))).layer
+    4
+    """
+    count = len(mean)
+    if count < 3:
+        raise InputError(f"a change along depth needs at least three layers, and this model has {count}.")
+    (layer,), (statistic,) = _pettitt(mean[None])
+    layers = _pettitt(drawn)[0].astype(float) if np.isfinite(drawn).all() else np.full(len(drawn), np.nan)
+    low, high = interval(layers)
+    return ChangePoint(
+        quantity=quantity,
+        layer=int(layer),
+        low=float(low),
+        high=float(high),
+        before=float(np.median(mean[:layer])),
+        after=float(np.median(mean[layer:])),
+        p=float(min(1.0, np.exp(-6 * statistic**2 / (count**3 + count**2)))),
+    )
+
+
+def _pettitt(series: Float[np.ndarray, "draw layer"]) -> tuple[np.ndarray, np.ndarray]:
+    """The k with the largest U = Σ_{i<k≤j} sign(x_i − x_j), and that U."""
+    ranks = series.argsort(1).argsort(1) + 1.0
+    count = series.shape[1]
+    u = (2 * ranks.cumsum(1) - np.arange(1, count + 1) * (count + 1))[:, :-1]
+    return u.argmax(1) + 1, u.max(1)

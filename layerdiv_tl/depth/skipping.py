@@ -14,25 +14,23 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from .._checks import choice, listed, number
-from ..components import Component, component_columns
+from ..components import Component
 from ..errors import InputError
 from ..model.batches import upcast
 from ..model.load import load_model
-from ..model.patched_forward import PatchedForward
-from ..results import Result
-from .inputs import check_choices, read_texts
-from .passes import ablatable_blocks, layer_components, output_changes, text_batches
-from .residual_norms import SMALLEST, Part
-from .token_stats import interval_note_of, labeled_frame, mean_columns, quantile_columns, summarize
+from ..model.patched_forward import PatchedForward, See
+from .inputs import FirstToken, Part, check_choices, read_texts
+from .passes import ablatable_blocks, layer_components, map_batches, output_changes, same_components
+from .residual_norms import SMALLEST
+from .token_stats import SOFTMAX_CHANGE, TokenResult, mean_columns, quantile_columns, summarize
 
 Mode = Literal["current", "future", "local", "future_local"]
-FirstToken = Literal["kept", "changed"]
 Cuts = Sequence[float] | Literal["published"]
 _CUTS = "'published', or a list of shares of a text's length"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Skip(Result):
+class Skip(TokenResult):
     """The change of each later layer's output and of the predictions when a layer, attention or MLP is zero-ablated.
 
     With Δ_l what layer l adds to its stream, and primes where a component s < l is skipped:
@@ -73,17 +71,16 @@ class Skip(Result):
         `output_change` and `loss`: means over tokens, 95 % intervals over texts, quantiles and maxima over tokens.
         `downstream_change`: the mean over later layers and their tokens, and its maximum; NaN for the last layer.
         """
-        columns: dict[str, Any] = component_columns(self.components)
-        columns |= summarize("output_change", self.output_change, self.text) | summarize("loss", self.loss, self.text)
         later = np.isfinite(self.downstream_change)
         count = later.sum(2)
         with np.errstate(invalid="ignore"):
             mean = np.where(later, self.downstream_change, 0.0).sum(2) / count
         largest = np.where(later, self.downstream_change_max, -np.inf).max((0, 2))
+        columns = summarize("output_change", self.output_change, self.text) | summarize("loss", self.loss, self.text)
         columns |= self._over_texts("downstream_change", mean)
         columns["downstream_change_max"] = np.where(count.any(0), largest, np.nan)
-        units = {"output_change": "‖Δ softmax‖₂", "loss": "nats", "downstream_change": "share of the layer's write"}
-        return labeled_frame(columns, units, interval_note_of(self.text))
+        units = {"output_change": SOFTMAX_CHANGE, "loss": "nats", "downstream_change": "share of the layer's write"}
+        return self._with_units(columns, units)
 
     def by_pair(self) -> pd.DataFrame:
         """One row per skipped component and later layer.
@@ -93,13 +90,12 @@ class Skip(Result):
         """
         skipped, layer = np.argwhere(np.isfinite(self.downstream_change).all(0)).T
         values = self.downstream_change[:, skipped, layer]
-        columns: dict[str, Any] = component_columns(self.components, skipped)
-        columns["downstream_layer"] = [self.layers[number].label for number in layer]
+        columns: dict[str, Any] = {"downstream_layer": [self.layers[number].label for number in layer]}
         columns |= self._over_texts("effect", values)
         if len(layer):
             columns |= quantile_columns("effect", values)
         columns["effect_max"] = self.downstream_change_max[:, skipped, layer].max(0)
-        return labeled_frame(columns, {"effect": "share of the layer's write"}, interval_note_of(self.text))
+        return self._with_units(columns, {"effect": "share of the layer's write"}, skipped)
 
     def _over_texts(self, name: str, means: Float[np.ndarray, "text row"]) -> dict[str, np.ndarray]:
         """Mean and interval of texts' means, weighted by their measured tokens."""
@@ -123,8 +119,8 @@ def skip(
     The effects of Csordás et al. (arXiv 2505.13898) by the rules of their released code. Its defaults are those here
     except for `cuts`.
 
-    model, texts
-        As in `residual_norms`; texts of at least two tokens.
+    model, texts, batch_tokens
+        As in `residual_norms`; texts of at least two tokens, for each of which all layers' streams are kept, twice.
     part
         What is zero-ablated: the "layer", its "attn" or its "mlp".
     mode
@@ -141,8 +137,6 @@ def skip(
         For the future modes, shares of a text's length; or "published": up to four random ones of every eighth token,
         drawn for one text after another from Python's generator seeded with 123. The default is not the published
         one, because that needs texts of 13 tokens.
-    batch_tokens
-        The most padded tokens in one forward pass. Of each, the streams of all layers are kept, twice.
 
     Of a layer that is used several times one use is skipped at a time (`L3@2.layer`).
     The passes share what lies before the skipped layer: all L skips cost about half of L forward passes.
@@ -169,34 +163,33 @@ def skip(
             least, why = 13, "the first published cut is at token 8 and the last tokens are left out"
     ids = read_texts(model, texts, least, why)
     starts = _first_measured([len(row) for row in ids], cuts, first_token) if future else [None]
-    keep_outputs = mode.endswith("local") and part != "layer"
-    batches: list[_BatchSkips] = []
-    with text_batches(model, ids, batch_tokens) as row_batches:
-        for rows in row_batches:
-            forward = PatchedForward(model, [ids[row] for row in rows], keep_outputs=keep_outputs)
-            blocks = ablatable_blocks(model, forward, part, layers)
-            for start in starts:
-                skipped, measured = _positions(forward, None if start is None else start[rows], first_token)
-                batches.append(_BatchSkips(forward, rows, part, mode, skipped, measured, blocks))
-    order = np.argsort(np.concatenate([batch.text for batch in batches]), kind="stable")
-    measurements = {
-        name: np.concatenate([getattr(batch, name) for batch in batches])[order]
-        for name in ("text", "position", "output_change", "loss")
-    }
-    mean, largest = _over_cuts(batches, len(ids))
-    cut_names = "published" if isinstance(cuts, str) else ", ".join(f"{cut:g}" for cut in cuts)
-    return Skip(
-        components=tuple(forward.component(part, block) for block in blocks),
-        layers=layer_components(forward),
-        downstream_change=mean,
-        downstream_change_max=largest,
-        **measurements,
-        part=part,
-        mode=mode,
-        model=model.name,
-        first_token=first_token,
-        cuts=cut_names if future else "none",
+
+    def skip_batch(rows: list[int]) -> tuple[tuple[Component, ...], tuple[Component, ...], list[dict[str, np.ndarray]]]:
+        keep_outputs = mode.endswith("local") and part != "layer"
+        forward = PatchedForward(model, [ids[row] for row in rows], keep_outputs=keep_outputs)
+        blocks = ablatable_blocks(model, forward, part, layers)
+        at_cuts = [
+            _measure(forward, rows, part, mode, *_positions(forward, start, rows, first_token), blocks)
+            for start in starts
+        ]
+        return tuple(forward.component(part, block) for block in blocks), layer_components(forward), at_cuts
+
+    components, later, batches = zip(*map_batches(model, ids, batch_tokens, skip_batch), strict=True)
+    measured = [batch for at_cuts in batches for batch in at_cuts]
+    fields = {name: np.concatenate([batch[name] for batch in measured]) for name in measured[0]}
+    rows, shape = fields["rows"], (len(ids), *fields["mean"].shape[1:])
+    sums, largest, counts = np.zeros(shape), np.full(shape, -np.inf), np.bincount(fields["text"], minlength=len(ids))
+    np.add.at(sums, rows, fields["mean"] * fields["counts"][:, None, None])
+    np.maximum.at(largest, rows, fields["largest"])
+    order = np.argsort(fields["text"], kind="stable")
+    output_change, loss, text, position = (
+        fields[name][order] for name in ("output_change", "loss", "text", "position")
     )
+    cut_names = "published" if isinstance(cuts, str) else ", ".join(f"{cut:g}" for cut in cuts)
+    about = part, mode, model.name, first_token, cut_names if future else "none"
+    names = same_components(model, components), same_components(model, later)
+    mean = sums / counts[:, None, None]
+    return Skip(*names, mean, largest, output_change, loss, text, position, *about)
 
 
 def _first_measured(lengths: list[int], cuts: Cuts, first_token: FirstToken) -> list[Any]:
@@ -215,84 +208,73 @@ def _first_measured(lengths: list[int], cuts: Cuts, first_token: FirstToken) -> 
 
 
 def _positions(
-    forward: PatchedForward, start: np.ndarray | None, first_token: FirstToken
+    forward: PatchedForward, starts: np.ndarray | None, rows: list[int], first_token: FirstToken
 ) -> tuple[Bool[Tensor, "row token"] | None, Bool[Tensor, "row token"]]:
-    """(tokens that are skipped at, None for all; tokens that are measured)."""
+    """(tokens that are skipped at, None for all; tokens that are measured), of some rows of `starts`."""
     real = forward.tokens
     positions = torch.arange(real.shape[1], device=real.device).expand_as(real)
     skippable = positions >= (first_token == "kept")
-    if start is None:
+    if starts is None:
         return (skippable if first_token == "kept" else None), real
-    cut = torch.as_tensor(start, device=real.device)[:, None]
+    cut = torch.as_tensor(starts[rows], device=real.device)[:, None]
     return skippable & (positions < cut), real & (positions >= cut) & (cut > 0)
 
 
-class _BatchSkips:
-    """The skips of one batch at one cut: the arrays of `Skip`, and `counts` of measured tokens per row."""
+def _measure(
+    forward: PatchedForward,
+    rows: list[int],
+    part: Part,
+    mode: Mode,
+    skipped: Bool[Tensor, "row token"] | None,
+    measured: Bool[Tensor, "row token"],
+    blocks: list[int],
+) -> dict[str, np.ndarray]:
+    """The arrays of `Skip` for one batch at one cut, its `rows`, and how many tokens of each are measured, `counts`."""
+    counts = measured.sum(1).cpu().numpy()
+    later = np.full((2, len(rows), len(blocks), len(forward.layers)), np.nan)
+    through = zip(forward.streams[:-1], forward.block_outputs, strict=True)
+    clean = [upcast(after) - upcast(before) for before, after in through]
+    norms = [delta.norm(dim=-1).clamp_min(SMALLEST) for delta in clean]
+    finals = []
+    for i, block in enumerate(blocks):
 
-    def __init__(
-        self,
-        forward: PatchedForward,
-        rows: list[int],
-        part: Part,
-        mode: Mode,
-        skipped: Bool[Tensor, "row token"] | None,
-        measured: Bool[Tensor, "row token"],
-        blocks: list[int],
-    ) -> None:
-        self.forward, self.part, self.mode, self.skipped, self.measured = forward, part, mode, skipped, measured
-        self.rows, self.counts = rows, measured.sum(1).cpu().numpy()
-        self.text = np.repeat(rows, self.counts)
-        self.position = measured.nonzero(as_tuple=True)[1].cpu().numpy()
-        shape = (len(rows), len(blocks), len(forward.layers))
-        self.mean, self.largest = np.full(shape, np.nan), np.full(shape, np.nan)
-        self.clean = [
-            upcast(after) - upcast(before)
-            for before, after in zip(forward.streams, forward.block_outputs, strict=False)
-        ]
-        self.norms = [delta.norm(dim=-1).clamp_min(SMALLEST) for delta in self.clean]
-        finals = [self._final_stream(number, block) for number, block in enumerate(blocks)]
-        del self.clean, self.norms
-        changes = output_changes(forward, finals, measured, forward.targets()[measured[forward.tokens]])
-        self.output_change, self.loss = (values.astype(np.float32) for values in changes)
-
-    def _final_stream(self, number: int, block: int) -> Float[Tensor, "n d"]:
-        """The final stream at the measured tokens; on the way, the changes of later layers are kept."""
-        forward, streams = self.forward, self.forward.streams
-
-        def see(layer: int, before: Tensor, after: Tensor) -> None:
+        def see(layer: int, before: Tensor, after: Tensor, i: int = i, block: int = block) -> None:
             if layer == block:
                 return
-            change = upcast(after) - upcast(before) - self.clean[layer]
-            effect = (change.norm(dim=-1) / self.norms[layer]).masked_fill(~self.measured.to(change.device), 0.0)
-            mean = effect.sum(1, dtype=torch.float64).cpu().numpy() / np.maximum(self.counts, 1)
-            self.mean[:, number, layer], self.largest[:, number, layer] = mean, effect.amax(1).cpu().numpy()
+            change = upcast(after) - upcast(before) - clean[layer]
+            effect = (change.norm(dim=-1) / norms[layer]).masked_fill(~measured.to(change.device), 0.0)
+            later[0, :, i, layer] = effect.sum(1, dtype=torch.float64).cpu().numpy() / np.maximum(counts, 1)
+            later[1, :, i, layer] = effect.amax(1).cpu().numpy()
 
-        if self.mode.endswith("local"):
-            output = (
-                forward.block_outputs[block] - streams[block]
-                if self.part == "layer"
-                else forward.sublayer_outputs[block, self.part]
-            )
-            if self.skipped is not None:
-                output = output.masked_fill(~self.skipped.to(output.device)[..., None], 0.0)
-
-            def without(layer: int, _: Tensor) -> Tensor:
-                return streams[layer] - forward.through_loop_norms(output, block, layer).to(streams[layer].device)
-
-            final = forward.resume(block + 1, without(block + 1, output), edit=without, see=see)
-        else:
-            ablation = forward.zero_ablate(self.part, block, self.skipped)
-            final = forward.resume(block, streams[block], ablation, see=see)
-        return final[self.measured.to(final.device)]
+        final = _final_stream(forward, block, part, mode, skipped, see)
+        finals.append(final[measured.to(final.device)])
+    del clean, norms  # the vocabulary needs the memory
+    output_change, loss = output_changes(forward, finals, measured, forward.targets()[measured[forward.tokens]])
+    return {
+        "rows": np.array(rows),
+        "counts": counts,
+        "text": np.repeat(rows, counts),
+        "position": measured.nonzero(as_tuple=True)[1].cpu().numpy(),
+        "mean": later[0],
+        "largest": later[1],
+        "output_change": output_change.astype(np.float32),
+        "loss": loss.astype(np.float32),
+    }
 
 
-def _over_cuts(batches: list[_BatchSkips], texts: int) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and maximum change of later layers `[text, skipped, layer]`, over all cuts of each text."""
-    shape = (texts, *batches[0].mean.shape[1:])
-    sums, largest, counts = np.zeros(shape), np.full(shape, -np.inf), np.zeros(texts)
-    for batch in batches:
-        sums[batch.rows] += batch.mean * batch.counts[:, None, None]
-        largest[batch.rows] = np.maximum(largest[batch.rows], batch.largest)
-        counts[batch.rows] += batch.counts
-    return sums / counts[:, None, None], largest
+def _final_stream(
+    forward: PatchedForward, block: int, part: Part, mode: Mode, skipped: Bool[Tensor, "row token"] | None, see: See
+) -> Float[Tensor, "row token d"]:
+    """The final stream without a component; `see` is shown the layers after it."""
+    streams = forward.streams
+    if not mode.endswith("local"):
+        return forward.resume(block, streams[block], forward.zero_ablate(part, block, skipped), see=see)
+    whole = part == "layer"
+    output = forward.block_outputs[block] - streams[block] if whole else forward.sublayer_outputs[block, part]
+    if skipped is not None:
+        output = output.masked_fill(~skipped.to(output.device)[..., None], 0.0)
+
+    def without(layer: int, _: Tensor) -> Tensor:
+        return streams[layer] - forward.through_loop_norms(output, block, layer).to(streams[layer].device)
+
+    return forward.resume(block + 1, without(block + 1, output), edit=without, see=see)

@@ -1,16 +1,52 @@
-"""From one value per token to columns of a frame: means with intervals over texts, quantiles and maxima."""
+"""Results with values at tokens of texts: means with intervals over texts, quantiles and maxima, frames."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
 
+from ..components import Component, component_columns
 from ..ensemble.intervals import LEAST, cluster_means, interval_note, resamples
+from ..model import tokenization
+from ..model.load import Model
+from ..results import Result
+from .inputs import Ids
 
 QUANTILES = {"q10": 0.1, "median": 0.5, "q90": 0.9}
+SOFTMAX_CHANGE = "‖Δ softmax‖₂"
+
+
+class TokenResult(Result):
+    """Base of results with values at tokens: the text of each and, for `_by_token`, its position and spelling."""
+
+    components: tuple[Component, ...]
+    text: Int[np.ndarray, " token"]
+    position: Int[np.ndarray, " token"]
+    tokens: tuple[str, ...]
+
+    def _with_units(self, columns: dict[str, Any], units: dict[str, str], rows: Any = None) -> pd.DataFrame:
+        """A frame of one row per component, or of those of `rows`, with intervals over texts."""
+        columns = component_columns(self.components, rows) | columns
+        return labeled_frame(columns, units, interval_note(int(self.text.max()) + 1, "texts"))
+
+    def _by_token(self, units: dict[str, str]) -> pd.DataFrame:
+        """A frame of one row per token and component; `units`: those of the columns, which are fields."""
+        count = len(self.components)
+        of_token = {"text": self.text, "position": self.position, "token": np.array(self.tokens, dtype=object)}
+        columns: dict[str, Any] = {name: np.repeat(values, count) for name, values in of_token.items()}
+        columns |= component_columns(self.components, np.tile(np.arange(count), len(self.text)))
+        return labeled_frame(columns | {name: getattr(self, name).ravel() for name in units}, units)
+
+
+def read_tokens(model: Model, rows: Sequence[Ids]) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
+    """`text`, `position` and `tokens` of a result with one entry per token."""
+    text = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
+    position = np.concatenate([np.arange(len(row)) for row in rows])
+    return text, position, tokenization.token_texts(model, [token for row in rows for token in row])
 
 
 def labeled_frame(columns: Any, units: dict[str, str], intervals: str = "") -> pd.DataFrame:
@@ -22,19 +58,10 @@ def labeled_frame(columns: Any, units: dict[str, str], intervals: str = "") -> p
     return frame
 
 
-def interval_note_of(text: Int[np.ndarray, " token"]) -> str:
-    """What the intervals of a frame are over, or why it has none."""
-    return interval_note(int(text.max()) + 1, "texts")
-
-
-def resampled_means(
-    values: Float[np.ndarray, "token row"], text: Int[np.ndarray, " token"]
+def resampled_ratio(
+    sums: Float[np.ndarray, "text row"], counts: Float[np.ndarray, "text #row"]
 ) -> tuple[Float[np.ndarray, " row"], Float[np.ndarray, "draw row"]]:
-    """(mean over tokens, the same of 1000 resamples of whole texts), for what is not smooth in the mean.
-
-    Tokens without a value (NaN) are left out. Too few texts for an interval: the resamples are NaN.
-    """
-    sums, counts = sums_per_text(values, text)
+    """(Σ sums / Σ counts, the same of 1000 resamples of texts: NaN for too few), for what is not smooth in the mean."""
     weights = resamples(len(sums)) if len(sums) >= LEAST else np.full((1000, len(sums)), np.nan)
     with np.errstate(invalid="ignore", divide="ignore"):
         return sums.sum(0) / counts.sum(0), (weights @ sums) / (weights @ counts)
@@ -51,11 +78,16 @@ def sums_per_text(
     return sums, counts
 
 
+def with_ends(name: str, value: Any, low: Any, high: Any) -> dict[str, Any]:
+    """The columns `name`, `_low` and `_high`."""
+    return {name: value, f"{name}_low": low, f"{name}_high": high}
+
+
 def mean_columns(
     name: str, sums: Float[np.ndarray, "text row"], counts: Float[np.ndarray, "text #row"]
 ) -> dict[str, Float[np.ndarray, " row"]]:
     """Columns `name` (Σ sums / Σ counts), `_low`, `_high` (95 %, over texts; NaN for fewer than 8)."""
-    return dict(zip((name, f"{name}_low", f"{name}_high"), cluster_means(sums, counts), strict=True))
+    return with_ends(name, *cluster_means(sums, counts))
 
 
 def quantile_columns(name: str, values: Float[np.ndarray, "value row"]) -> dict[str, Float[np.ndarray, " row"]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 from jaxtyping import Float
@@ -16,13 +16,11 @@ from .._checks import choice, flag
 from ..components import Component
 from ..errors import InputError
 from ..results import Result
-from .arrays import Members, Target
-from .frames import ENDS, PerExample, accuracy_term, shares, with_ends
 from .intervals import interval_note
-from .losses import LOSSES
-from .nested import groups_of, nested_frame, nested_terms, repeats_frame
+from .losses import LOSSES, Members, Target
+from .nested import groups_of, nested_frame, repeats_frame
 from .pairs import By, pairwise_frame
-from .per_example import TABLES, NormAt, Table, depth_table, suffixed, total_terms
+from .tables import ENDS, TABLES, NormAt, PerExample, Table, accuracy_term, depth_table, shares, total_terms, with_ends
 from .terms import EnsembleTerms
 from .terms import Part as Part
 from .theorems import theorem_2, theorem_3
@@ -37,8 +35,7 @@ TERMS = ("bias", "diversity", "net")
 class Decomposition(EnsembleTerms, Result):
     """`loss = bias − diversity` of one ensemble, as numbers and as tables; made by `decompose`.
 
-    Its fields and numbers are those of `EnsembleTerms`. Not every loss offers every number or table: asking for a
-    missing one raises InputError, which names the losses that have it.
+    Its fields and numbers are those of `EnsembleTerms`.
     """
 
     def frame(self) -> pd.DataFrame:
@@ -56,19 +53,19 @@ class Decomposition(EnsembleTerms, Result):
     def by_component(self) -> pd.DataFrame:
         """One row per member: bias, diversity, net and what else its loss has, not divided by |L|.
 
-        `bias_share` and `diversity_share` are a member's part of the ensemble's sum; `accuracy` is the
-        member's own; `_low` and `_high` are 95 % intervals over examples, NaN for fewer than 8.
+        `_share` is a member's part of the ensemble's sum; `accuracy` is the member's own; `_low` and `_high` are 95 %
+        intervals over examples, NaN for fewer than 8.
         """
         return self._finish(self._with_shares(self.per_example("components")))
 
     def by_module(self) -> pd.DataFrame:
         """One row per module (Eq. 9-10): its additive part (n_g/|L|) · mean over its members.
 
-        The columns add up to the ensemble's; `member_share` is n_g/|L|, the share a module would have if
-        its members were like all others; `_mean` is undivided.
+        The columns add up to the ensemble's; `member_share` is n_g/|L|, what a module of members like all others would
+        have; `_mean` is undivided.
         """
         frame = self._with_shares(self.per_example("modules"))
-        for suffix, term, end in product(suffixed(self), ("bias", "diversity"), ENDS):
+        for suffix, term, end in product(self.parts, ("bias", "diversity"), ENDS):
             frame[f"{term}_mean{suffix}{end}"] = frame[f"{term}{suffix}{end}"] / frame["member_share"]
         return self._finish(frame)
 
@@ -76,27 +73,23 @@ class Decomposition(EnsembleTerms, Result):
         """One row per junction: the prefix ensemble of all components up to there (Fig. 5 and 7).
 
         norm
-            "frozen" (as the paper decodes): every prefix is read out with the whole stream's norm
-            statistic; "recomputed": with its own, as if the model ended there. The constant belongs to
-            every prefix, and what half precision lost in between (`rounding`) to the last one only.
+            "frozen" (as the paper decodes): every prefix is read out with the whole stream's norm statistic;
+            "recomputed": with its own, as if the model ended there.
 
-        `partial` rows are sums that the stream never holds: half-way through a parallel block, and an
-        embedding whose positions are still to be added. Raises InputError for an unknown norm, and for
-        "recomputed" with a plain array, which has no norm.
+        The constant belongs to every prefix, and what half precision lost (`rounding`) to the last one only. `partial`
+        rows are sums that the stream never holds: half-way through a parallel block, and an embedding without its
+        positions. Raises InputError for an unknown norm, and for "recomputed" with a plain array, which has no norm.
         """
         choice("norm", norm, get_args(NormAt))
-        frame = self._finish(depth_table(self, norm).frame())
-        frame.attrs["norm"] = norm
-        return frame
+        return self._finish(depth_table(self, norm).frame(), norm=norm)
 
     def pairwise(self, by: By = "cosine") -> pd.DataFrame:
         """One row per pair of members: how far their predictions are apart, to find duplicates.
 
-        `distance` is the mean squared distance over examples and options, in logits² (diversity is half
-        its mean over all |L|² pairs); `cosine` is pooled over examples and options; `_centered` is over
-        options, which is what a softmax sees; `disagreement` is how often the preferred options differ.
-        `attrs["order"]` lists the members by hierarchical clustering (average linkage) of `by`, centered,
-        and the pairs stand in that order; `attrs["linkage"]` is the tree, as scipy's `linkage`. Raises
+        `distance` is the mean squared distance in logits² (diversity is half its mean over all |L|² pairs); `cosine`
+        is pooled over examples and options; `_centered` is over options, which is what a softmax sees; `disagreement`
+        is how often the preferred options differ. Pairs stand in the order of `attrs["order"]`, the members by
+        hierarchical clustering of `by`, centered; `attrs["linkage"]` is the tree, as scipy's `linkage`. Raises
         InputError for an unknown `by`, one member, and too many members.
         """
         frame = pairwise_frame(self.values, self.components, choice("by", by, get_args(By)))
@@ -104,18 +97,17 @@ class Decomposition(EnsembleTerms, Result):
         return frame
 
     def nested(self, groups: Sequence[object] | None = None) -> pd.DataFrame:
-        """One row per group: diversity within groups of members, and between them (MATHS 8).
+        """One row per group: diversity within groups of members, and between them.
 
         groups
-            A name for each member; None is the sublayer it is cut from, so that an attention is the
-            **sum** of its heads and an MLP of its neurons.
+            A name for each member; None is the sublayer it is cut from: an attention is the **sum** of its heads, an
+            MLP of its neurons.
 
-        n_g u_h is what leaf h alone predicts for its group's a_g = Σ_h u_h. `bias` is the leaves' mean error,
-        `within` their distance from a_g, `between` that of a_g from the mean over groups, whose mean is
-        the coarser diversity: the coarser ensemble's loss = mean over rows of (bias − within − between);
-        `attrs` holds these totals and the gap. For the squared error `within_unscaled` and `between_unscaled`
-        split the diversity of the leaves as they are, with weights n_g/N. Raises InputError where no group has two
-        members, for losses without a nested cut, and for a `tau`: it is that of the model's own distribution.
+        n_g u_h is what leaf h alone predicts for its group's a_g = Σ_h u_h. `bias` is the leaves' mean error, `within`
+        their distance from a_g, `between` that of a_g from the mean over groups: the coarser ensemble's loss = mean
+        over rows of (bias − within − between); `attrs` holds these totals and the gap. For `_unscaled` see
+        `SquaredError.nested`. Raises InputError where no group has two members, for losses without a nested cut, and
+        for a `tau`: it is that of the model's own distribution.
 
         >>> d = decompose(np.array([[[2.0, 0.0], [0.0, 0.0], [1.0, 1.0]]]), labels=[0])
         >>> d.nested(groups=["a", "a", "b"])[["group", "members", "within", "between"]].values.tolist()
@@ -123,19 +115,16 @@ class Decomposition(EnsembleTerms, Result):
         """
         members = self._members()
         names, group = groups_of(self.components, groups)
-        return self._finish(nested_frame(names, group, *nested_terms(self.loss_function, members, group)))
+        return self._finish(nested_frame(self.loss_function, members, names, group)[0])
 
     def by_repeat(self) -> pd.DataFrame:
         """One row per sublayer, head or neuron that runs several times in a pass: do its repeats differ?
 
-        The nested cut (MATHS 8) with blocks for groups and their repeats for leaves, so that `within` lies between
-        the repeats of one block, and `between` between blocks. `share` is a block's `within` as a part of all of both;
-        `attrs["share"]`, with `_low` and `_high`, is that of all blocks together, and `attrs` holds the totals as
-        those of `nested`. `cosine_centered` is the mean cosine between two repeats, centered over options and pooled
-        over examples. For the squared error `diversity` is that of the ensemble of a block's repeats alone,
-        `within` / repeats²: 0 where all repeats are equal.
-
-        Raises InputError where no layer is repeated, and for losses that have no nested cut.
+        As `nested`, with blocks for groups and their repeats for leaves. `share` is a block's `within` as a part of all
+        `within` and `between`; `attrs["share"]`, with `_low` and `_high`, is that of all blocks together.
+        `cosine_centered` is the mean cosine between two repeats, pooled over examples. For the squared error
+        `diversity` is that of a block's repeats alone, `within` / repeats². Raises InputError where no layer is
+        repeated, and as `nested`.
 
         >>> u = np.array([[[0.0, 0.0], [3.0, 1.0], [1.0, 3.0]]])
         >>> d = decompose(u, labels=[0], components=["embed", "L0@1.mlp", "L0@2.mlp"])
@@ -145,13 +134,11 @@ class Decomposition(EnsembleTerms, Result):
         return self._finish(repeats_frame(self.loss_function, self._members(), self.components))
 
     def tradeoff(self, paper: bool = False) -> pd.DataFrame:
-        """Theorem 3: the summands of bias and of diversity, and what the two share (MATHS 5).
+        """Theorem 3: the summands of bias and of diversity, and what the two share.
 
-        One row per summand with its part of either, in squared logits; the columns add up to bias and
-        diversity. The rows marked Ω stand in both: moving them moves neither loss nor accuracy. For the
-        centered half only v̄ is shared. `paper=True` gives Eq. 11 as printed. Its diversity is too large by
-        (m̄−m_t)²; its bias is too, and the difference right, only for a target constant over options,
-        since it leaves out the target's own terms. Raises InputError for other losses than the squared error.
+        One row per summand with its part of either, in logits²; the columns add up to bias and diversity. The rows
+        marked Ω stand in both: moving them moves neither loss nor accuracy. For the centered half only v̄ is shared.
+        `paper=True` gives Eq. 11 as printed, see `theorem_3`. Raises InputError for other losses.
 
         >>> d = decompose(np.array([[[2.0, 0.0], [0.0, 1.0]]]), labels=[0])
         >>> table = d.tradeoff()
@@ -159,17 +146,15 @@ class Decomposition(EnsembleTerms, Result):
         (True, True)
         """
         self.loss_function.require("tradeoff")
-        frame = self._finish(theorem_3(self.values, self.target, flag("paper", paper)))
-        frame.attrs["form"] = "as printed in Eq. 11" if paper else "exact"
-        return frame
+        frame = theorem_3(self.values, self.target, flag("paper", paper))
+        return self._finish(frame, form="as printed in Eq. 11" if paper else "exact")
 
     def bounds(self) -> pd.DataFrame:
-        """Theorem 2, exactly: where diversity can be, given bias and loss (MATHS 6).
+        """Theorem 2, exactly: where diversity can be, given bias and loss.
 
-        One row for the ensemble and one per module, with undivided means. (√bias − √MSE)² ≤ diversity ≤
-        (√bias + √MSE)², columns `lowest` and `highest`; for the whole ensemble also diversity ≤ bias. A
-        module's diversity vanishes with its bias only if MSE vanishes too, unlike in the printed theorem:
-        here the MLP is right, so its bias is 0, and its diversity is the loss that the embedding causes.
+        One row for the ensemble and one per module, with undivided means; columns `lowest` and `highest` as in
+        `theorem_2`. A module's diversity vanishes with its bias only if MSE vanishes too, unlike in the printed
+        theorem: here the MLP is right, so its bias is 0, and its diversity is the loss that the embedding causes.
         Raises InputError for other losses than the squared error.
 
         >>> d = decompose(np.array([[[4.0, 4.0], [1.0, 0.0]]]), labels=[0], components=["embed", "L0.mlp"])
@@ -177,23 +162,20 @@ class Decomposition(EnsembleTerms, Result):
         ([['all', 6.25, 3.125], ['embedding', 12.5, 3.125], ['mlp', 0.0, 3.125]], 3.125)
         """
         self.loss_function.require("bounds")
-        frame = self._finish(theorem_2(self.terms, self.components))
-        frame.attrs["loss"] = self.loss
-        return frame
+        return self._finish(theorem_2(self.terms, self.components), loss=self.loss)
 
     def per_example(self, table: Table) -> PerExample:
         """The numbers of a frame before they are averaged: every term, `[example, row]`.
 
         table
-            "totals" (`frame`), "components" (`by_component`), "modules" (`by_module`), "depth" and
-            "depth_recomputed" (`by_depth`). Raises InputError for any other.
+            Of `frame`, `by_component`, `by_module` or `by_depth`. Raises InputError for any other.
         """
         return TABLES[choice("table", table, TABLES)](self)
 
     def _with_shares(self, table: PerExample) -> pd.DataFrame:
-        """The table averaged, with each row's share of the sum of bias and of diversity."""
+        """The table averaged, with each row's share of bias and of diversity."""
         columns: dict[str, np.ndarray] = {}
-        for suffix, term in product(suffixed(self), ("bias", "diversity")):
+        for suffix, term in product(self.parts, ("bias", "diversity")):
             values = table.terms[term + suffix]
             columns |= with_ends(f"{term}_share{suffix}", *shares(values, values.sum(1)))
         return table.frame().assign(**columns)
@@ -203,13 +185,13 @@ class Decomposition(EnsembleTerms, Result):
         self.loss_function.require("nested")
         if self.tau is not None:
             raise InputError("a nested cut is that of the model's own distribution: decompose without tau.")
-        return {suffix: (d.values, d.target) for suffix, d in suffixed(self).items()}
+        return {suffix: (d.values, d.target) for suffix, d in self.parts.items()}
 
-    def _finish(self, frame: pd.DataFrame) -> pd.DataFrame:
+    def _finish(self, frame: pd.DataFrame, **attrs: Any) -> pd.DataFrame:
         unit_of = self.loss_function.unit_of
         frame.attrs["units"] = {column: unit for column in frame.columns if (unit := unit_of(column))}
-        frame.attrs |= {"identity_gap": self.identity_gap, "soft_cap": self.soft_cap}
-        frame.attrs |= {"intervals": interval_note(len(self.values))}
+        attrs |= {"identity_gap": self.identity_gap, "soft_cap": self.soft_cap}
+        frame.attrs.update(attrs, intervals=interval_note(len(self.values)))
         return frame
 
     def __repr__(self) -> str:
@@ -235,19 +217,18 @@ def decompose(
     """Bias and diversity of an ensemble, for the loss you choose; exact for all but the paper's own.
 
     ensemble
-        `Contributions`, whose array the result shares, or a plain array `[example, member, option]` of
-        logits, which is copied.
+        `Contributions`, whose array the result shares, or an array `[example, member, option]` of logits.
     labels
         The gold option of each example, as its index or its text: the target is then one-hot.
     target
-        Any other target, `[example, option]`: another model's logits for the squared error, its
-        probabilities over the options for the other losses. Give exactly one of the two.
+        Any other target, `[example, option]`: another model's logits for the squared error, its probabilities over
+        the options for the other losses. Give exactly one of the two.
     loss
-        "squared": Theorem 1 in logits; "cross_entropy": in nats; "brier": between probabilities; "paper":
-        Eq. 14, as the paper computed its numbers, which mixes units. The formulas are in `ensemble.losses`.
+        "squared": Theorem 1 in logits; "cross_entropy": in nats; "brier": between probabilities; "paper": Eq. 14, as
+        the paper computed its numbers, which mixes units. The formulas are in `ensemble.losses`.
     tau
-        What logits are multiplied by before a softmax, for "cross_entropy" (default |L|: the model's own
-        distribution) and "brier" (default 1: the paper's scale).
+        The factor on logits before a softmax, for "cross_entropy" (default |L|: the model's own distribution) and
+        "brier" (default 1: the paper's scale).
     components
         Names for the members of a plain array, as components or labels like "L0.mlp".
 

@@ -1,8 +1,8 @@
 """Intervals over examples, or over clusters of tokens: of means, of functions of means, of proportions.
 
-Means have the interval of Student's t after Hall's transformation for skewness (1992, *On the Removal of
-Skewness by Transformation*, J. R. Statist. Soc. B 54), on neither side shorter than Student's own; scipy's
-intervals have no correction for skewness. `tests/calibration` measures how often it holds the truth.
+Means have the interval of Student's t after Hall's transformation for skewness (1992, *On the Removal of Skewness by
+Transformation*, J. R. Statist. Soc. B 54), on neither side shorter than Student's own; scipy's intervals do not correct
+for skewness. `tests/calibration` measures how often it holds the truth.
 """
 
 from __future__ import annotations
@@ -60,8 +60,7 @@ def leave_one_out(
 ) -> Float[np.ndarray, "example *rest"]:
     """The mean over all examples but one, for each example in turn, as `jackknife` takes it.
 
-    `counts` (broadcast against `sums`) makes it a ratio of sums, such as a mean over the tokens of texts.
-    NaN for an example that has no count, which is not one of the examples then.
+    `counts` (broadcast against `sums`) makes it a ratio of sums; NaN for what has no count, and is not an example.
     """
     if counts is None:
         return (sums.sum(0) - sums) / max(1, len(sums) - 1)
@@ -77,10 +76,9 @@ def jackknife(
 ) -> Ends:
     """(low, high) of a smooth function of means (a ratio, a share, a cosine); NaN for fewer than `LEAST` examples.
 
-    estimate
-        The function of the means over all examples, `[*rest]`.
-    left_out
-        The same without each example in turn, `[example, *rest]`; NaN for what is not an example.
+    estimate, left_out
+        The function of the means over all examples, `[*rest]`; the same without each example in turn,
+        `[example, *rest]`, NaN for what is not an example.
     within
         Where the quantity lies by definition, such as (0, 1) for a share: so do its ends.
 
@@ -103,15 +101,12 @@ def jackknife(
 
 
 def cluster_means(
-    sums: Float[np.ndarray, "cluster *rest"],
-    counts: np.ndarray,
-    confidence_level: float = LEVEL,
+    sums: Float[np.ndarray, "cluster *rest"], counts: np.ndarray, confidence_level: float = LEVEL
 ) -> tuple[Any, Any, Any]:
     """(mean, low, high) over tokens that come in clusters, such as texts: Σ sums / Σ counts.
 
-    Tokens of one text resemble one another, so clusters are what is independent. `counts` are broadcast
-    against `sums`. NaN where there is no token, and no interval for fewer than `LEAST` clusters.
-    Where no sum is below 0, neither is the interval.
+    Clusters are what is independent. `counts` are broadcast against `sums`. NaN where there is no token, and for the
+    interval of fewer than `LEAST` clusters. Where no sum is below 0, neither is the interval.
 
     >>> mean, low, high = cluster_means(np.array([3.0, 3.0, 6.0]), np.array([2.0, 1.0, 3.0]))
     >>> float(mean), float(low)
@@ -172,10 +167,7 @@ def interval(drawn: Float[np.ndarray, "draw *rest"], confidence_level: float = L
 
 
 class RunningMean:
-    """The mean over tokens that come in clusters (texts), from running sums only.
-
-    Clusters are what is independent. The interval is that of a ratio, Σ sums / Σ counts, linearized, as
-    `mean_interval` has it for one value per cluster.
+    """As `cluster_means`, from running sums only: the interval is that of the linearized ratio.
 
     >>> mean = RunningMean()
     >>> for values in ([1.0, 2.0], [3.0], [2.0, 2.0, 2.0]):
@@ -236,10 +228,7 @@ class RunningMean:
             return np.asarray(self.total / self.count)
 
     def interval(self, confidence_level: float = LEVEL) -> Ends:
-        """(low, high) of the mean; NaN for fewer than `LEAST` clusters.
-
-        Where no cluster's sum is below 0, neither is the interval.
-        """
+        """(low, high) of the mean; NaN for fewer than `LEAST` clusters, not below 0 where no cluster's sum is."""
         n, count, s = self.clusters, self.count, self._sums
         with np.errstate(invalid="ignore", divide="ignore"):
             ratio = self.mean - self._origin
@@ -258,17 +247,13 @@ class RunningMean:
 
 
 def paired_interval(
-    differences: Float[np.ndarray, "example *rest"],
-    counts: np.ndarray | None = None,
-    confidence_level: float = LEVEL,
+    differences: Float[np.ndarray, "example *rest"], counts: np.ndarray | None = None, confidence_level: float = LEVEL
 ) -> Ends:
     """(low, high) of the difference of two shares on the same examples, such as an accuracy gained.
 
-    Bonett and Price's (2012): as if there were one more example won and one more lost. Where two predictors
-    differ in few rows, or in none, a mean's interval is far too narrow or empty, and this one is not.
-
-    differences
-        −1, 0 or 1 for each example, or what lies between; or their sums over each example's `counts`.
+    Bonett and Price's (2012): as if there were one more example won and one more lost. Where two predictors differ in
+    few rows, or in none, a mean's interval is far too narrow or empty. `differences` are −1, 0 or 1 for each example,
+    or what lies between; or their sums over each example's `counts`.
 
     >>> low, high = paired_interval(np.zeros(50))
     >>> round(float(low), 2), round(float(high), 2)
@@ -286,8 +271,8 @@ def paired_interval(
 def wilson(hits: Any, trials: Any, confidence_level: float = LEVEL) -> tuple[Any, Any]:
     """Wilson's score interval of a proportion; it stays inside [0, 1] and is not empty at 0 or 1.
 
-    Not `scipy.stats.binomtest`, whose hits are one whole number: here options that share the first place share the
-    hit, and arrays are broadcast. Raises InputError for more hits than trials, fewer than none, and no trials.
+    Unlike `scipy.stats.binomtest` it takes parts of a hit (options that share the first place), and arrays. Raises
+    InputError for more hits than trials, fewer than none, and no trials.
 
     >>> low, high = wilson(45, 50)
     >>> round(float(low), 3), round(float(high), 3)

@@ -7,8 +7,8 @@
 |-----------------|----------------|--------------------------------------|-----------|
 | "squared"       | `SquaredError` | Theorem 1, Eq. 7-10                  | logits²   |
 | "paper"         | `PaperForm`    | Eq. 14, the form of the paper's tables | probability² and logits² |
-| "cross_entropy" | `CrossEntropy` | not in the paper (MATHS 3)           | nats      |
-| "brier"         | `Brier`        | Eq. 14 made exact (MATHS 4)          | probability² |
+| "cross_entropy" | `CrossEntropy` | not in the paper                     | nats      |
+| "brier"         | `Brier`        | Eq. 14 made exact                    | probability² |
 
 Theorems 2 and 3 are in `theorems`. **To add a loss**, write a subclass of `Loss` here with `name`, `unit` and `terms`,
 and `offers = ("tau",)` if it takes `tau`, and enter it in `LOSSES`: `decompose`, every table and figure, and studies
@@ -18,18 +18,20 @@ take it from there.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from scipy.special import log_softmax, softmax
 
 from .._checks import one_of
 from ..errors import InputError
-from .arrays import Members, Target, coherence_of, mean_by_group, mean_square, sum_by_group
 
-PerExample = Float[np.ndarray, " example"]
+Members = Float[np.ndarray, "example member option"]
+Target = Float[np.ndarray, "example option"]
+OfEnsemble = Float[np.ndarray, " example"]
 PerMember = Float[np.ndarray, "example member"]
 PerGroup = Float[np.ndarray, "example group"]
 Group = Int[np.ndarray, " member"]
@@ -45,18 +47,13 @@ class Terms:
     The ensemble's bias and diversity are the means of its members'.
     """
 
-    losses: PerExample
+    losses: OfEnsemble
     biases: PerMember
     diversities: PerMember
-    zero_biases: PerExample
+    zero_biases: OfEnsemble
 
     def __add__(self, other: Terms) -> Terms:
-        return Terms(
-            self.losses + other.losses,
-            self.biases + other.biases,
-            self.diversities + other.diversities,
-            self.zero_biases + other.zero_biases,
-        )
+        return Terms(**{name: values + getattr(other, name) for name, values in vars(self).items()})
 
 
 class LacksQuantityError(InputError, AttributeError):
@@ -66,11 +63,11 @@ class LacksQuantityError(InputError, AttributeError):
 class Loss(ABC):
     """A loss of an ensemble: its terms per example, in float64, and what only this loss has.
 
-    name, unit
-        What `decompose(loss=…)` calls it, and the unit of loss and bias.
+    name, unit, is_exact
+        What `decompose(loss=…)` calls it, the unit of loss and bias, and whether loss = bias − diversity holds.
     offers
-        What `require` lets through, of what not every loss has: the argument `tau`, the names of `extras`, the methods
-        `nested`, `tradeoff` and `bounds`, the parts `centered` and `shift`.
+        What not every loss has: the argument `tau`, the names of `extras`, the methods `nested`, `tradeoff` and
+        `bounds`, the parts `centered` and `shift`.
     additive
         Extras `[example, member]` that add up to the ensemble's; others are averaged over members.
     column_units
@@ -83,7 +80,7 @@ class Loss(ABC):
 
     name: ClassVar[str]
     unit: ClassVar[str]
-    is_exact: ClassVar[bool] = True  # loss = bias − diversity holds
+    is_exact: ClassVar[bool] = True
     compares_probabilities: ClassVar[bool] = True
     offers: ClassVar[tuple[str, ...]] = ()
     additive: ClassVar[tuple[str, ...]] = ()
@@ -94,7 +91,7 @@ class Loss(ABC):
     def terms(self, u: Members, t: Target, tau: float) -> Terms:
         """Loss, biases and diversities; predictions are softmax(tau × logits), the ensemble's as each loss says."""
 
-    def extras(self, u: Members, t: Target, tau: float, terms: Terms) -> dict[str, PerExample | PerMember]:
+    def extras(self, u: Members, t: Target, tau: float, terms: Terms) -> dict[str, OfEnsemble | PerMember]:
         """More columns of the tables, by name: of the ensemble `[example]`, or `[example, member]`."""
         return {}
 
@@ -102,9 +99,7 @@ class Loss(ABC):
         """What else this loss has of a module, `[example, module]`, that is not made of its members' extras."""
         return {}
 
-    def nested(
-        self, u: Members, t: Target, group: Int[np.ndarray, " member"]
-    ) -> tuple[PerExample, dict[str, PerGroup]]:
+    def nested(self, u: Members, t: Target, group: Group) -> tuple[OfEnsemble, dict[str, PerGroup]]:
         """(loss of the coarser ensemble; bias, within, between): loss = mean_g (bias − within − between)_g."""
         raise NotImplementedError(f"{self.name} offers 'nested' without having it")
 
@@ -117,9 +112,7 @@ class Loss(ABC):
         for quantity in quantities:
             if quantity not in self.offers:
                 owners = one_of(name for name, loss in LOSSES.items() if quantity in loss.offers)
-                raise LacksQuantityError(
-                    f"loss={self.name!r} does not have {quantity!r}: decompose with loss={owners}."
-                )
+                raise LacksQuantityError(f"loss={self.name!r} has no {quantity!r}: decompose with loss={owners}.")
 
     def unit_of(self, column: str) -> str | None:
         """The unit of a table's column; None for what has none."""
@@ -157,27 +150,21 @@ class SquaredError(Loss):
             zero_biases=(t**2).mean(1),
         )
 
-    def extras(self, u: Members, t: Target, tau: float, terms: Terms) -> dict[str, PerExample | PerMember]:
+    def extras(self, u: Members, t: Target, tau: float, terms: Terms) -> dict[str, OfEnsemble | PerMember]:
         """diversity_logit = |L|² × diversity; coherence = |Σu|² / Σ|u|², NaN where all members are zero."""
-        power = mean_square(u).sum(1, keepdims=True)
-        return {
-            "diversity_logit": u.shape[1] ** 2 * terms.diversities,
-            "coherence": coherence_of(u.sum(1, keepdims=True), power)[:, 0],
-        }
+        coherence = ratio(mean_square(u.sum(1, keepdims=True)), mean_square(u).sum(1, keepdims=True))
+        return {"diversity_logit": u.shape[1] ** 2 * terms.diversities, "coherence": coherence[:, 0]}
 
     def module_extras(self, u: Members, is_in: Float[np.ndarray, "module member"]) -> dict[str, np.ndarray]:
         """The coherence of each module."""
         sums = np.einsum("nmk,sm->nsk", u, is_in, optimize=True)
-        return {"coherence": coherence_of(sums, mean_square(u) @ is_in.T)}
+        return {"coherence": ratio(mean_square(sums), mean_square(u) @ is_in.T)}
 
-    def nested(
-        self, u: Members, t: Target, group: Int[np.ndarray, " member"]
-    ) -> tuple[PerExample, dict[str, PerGroup]]:
-        """The nested cut in logits² (MATHS 8).
+    def nested(self, u: Members, t: Target, group: Group) -> tuple[OfEnsemble, dict[str, PerGroup]]:
+        """In logits²; `within_unscaled` and `between_unscaled` split the diversity of the leaves as they are.
 
-        The leaves of a group sum to its member a_g of the coarser ensemble, whose loss this is: n_g u_h is what leaf h
-        alone predicts for a_g. `between` is the distance of a_g from the coarser mean. `within_unscaled` and
-        `between_unscaled` split the diversity of the leaves as they are, with weights n_g/N.
+        The leaves of a group sum to its member a_g of the coarser ensemble: n_g u_h is what leaf h alone predicts for
+        a_g. The unscaled terms have weights n_g/N.
         """
         counts, sums = np.bincount(group).astype(np.float64), sum_by_group(u, group)
         coarse_mean, means, leaves = sums.mean(1, keepdims=True), sums / counts[:, None], counts[group][:, None] * u
@@ -193,9 +180,9 @@ class SquaredError(Loss):
 class PaperForm(Loss):
     """Eq. 14: loss and bias between probabilities, softmax(ū) and softmax(u_i), diversity between logits.
 
-    The units do not agree, so loss = bias − diversity does not hold: `gap` is None, and `mismatch` says by how much.
-    softmax(ū) is nearly uniform, so loss and bias have to be read next to `zero_bias`, the uniform predictor's
-    loss (0.25, 0.2222, 0.1875 for 2, 3, 4 options). Tables of the paper show loss and bias × 100.
+    The units do not agree, so loss = bias − diversity does not hold; `mismatch` says by how much. softmax(ū) is nearly
+    uniform, so read loss and bias next to `zero_bias`, the uniform predictor's loss (0.25, 0.2222, 0.1875 for 2, 3, 4
+    options). Tables of the paper show loss and bias × 100.
     """
 
     name, unit = "paper", "probability²"
@@ -213,8 +200,8 @@ class PaperForm(Loss):
             zero_biases=((t - 1 / u.shape[2]) ** 2).mean(1),
         )
 
-    def extras(self, u: Members, t: Target, tau: float, terms: Terms) -> dict[str, PerExample | PerMember]:
-        """The centered and the shift part of the diversity, |L|² × diversity, and loss − (bias − diversity)."""
+    def extras(self, u: Members, t: Target, tau: float, terms: Terms) -> dict[str, OfEnsemble | PerMember]:
+        """Diversity's centered and shift part, |L|² × diversity, and mismatch = loss − (bias − diversity)."""
         shift = u.mean(2, keepdims=True)
         diversity = terms.diversities.mean(1)
         return {
@@ -259,19 +246,14 @@ class CrossEntropy(Loss):
             zero_biases=t.sum(1) * np.log(u.shape[2]),
         )
 
-    def extras(self, u: Members, t: Target, tau: float, terms: Terms) -> dict[str, PerExample | PerMember]:
+    def extras(self, u: Members, t: Target, tau: float, terms: Terms) -> dict[str, OfEnsemble | PerMember]:
         """entropy = H(p); net_linear = (τ/|L|)(E_p[u_i] − E_t[u_i]): linear in u_i and blind to shifts."""
         log_p = log_softmax(tau * u.mean(1), 1)
         p = np.exp(log_p)
-        return {
-            "entropy": -(p * log_p).sum(1),
-            "net_linear": tau / u.shape[1] * ((p - t)[:, None] * u).sum(2),
-        }
+        return {"entropy": -(p * log_p).sum(1), "net_linear": tau / u.shape[1] * ((p - t)[:, None] * u).sum(2)}
 
-    def nested(
-        self, u: Members, t: Target, group: Int[np.ndarray, " member"]
-    ) -> tuple[PerExample, dict[str, PerGroup]]:
-        """In nats: q_h = softmax(L n_g u_h), q_g = softmax(L a_g), p = softmax(Σu), with L groups (MATHS 8)."""
+    def nested(self, u: Members, t: Target, group: Group) -> tuple[OfEnsemble, dict[str, PerGroup]]:
+        """In nats: q_h = softmax(L n_g u_h), q_g = softmax(L a_g), p = softmax(Σu), with L groups."""
         counts, sums = np.bincount(group).astype(np.float64), sum_by_group(u, group)
         log_p = log_softmax(len(counts) * sums.mean(1), 1)[:, None]
         log_group = log_softmax(len(counts) * sums, 2)
@@ -299,10 +281,48 @@ class Brier(Loss):
         terms = SquaredError().terms(softmax(tau * u, 2), t)
         return replace(terms, zero_biases=((t - 1 / u.shape[2]) ** 2).mean(1))
 
-    def extras(self, u: Members, t: Target, tau: float, terms: Terms) -> dict[str, PerExample | PerMember]:
+    def extras(self, u: Members, t: Target, tau: float, terms: Terms) -> dict[str, OfEnsemble | PerMember]:
         """The Brier loss of softmax(Σu), and what it costs to multiply members instead of averaging them."""
         model_loss = ((t - softmax(u.sum(1), 1)) ** 2).mean(1)
         return {"model_loss": model_loss, "combiner_gap": model_loss - terms.losses}
 
 
 LOSSES: dict[str, Loss] = {loss.name: loss for loss in (SquaredError(), PaperForm(), CrossEntropy(), Brier())}
+
+
+def mean_square(x: Members) -> PerMember:
+    """mean_k x²; for few options several times faster than numpy's own mean over a short last axis."""
+    return np.einsum("nmk,nmk->nm", x, x) / x.shape[2]
+
+
+def ratio(part: Any, whole: Any) -> np.ndarray:
+    """part / whole, broadcast; NaN where the whole is not above 0."""
+    return np.divide(part, whole, out=np.full(np.broadcast(part, whole).shape, np.nan), where=whole > 0)
+
+
+def share_of_first(
+    scores: Float[np.ndarray, "example *rest option"], is_gold: Bool[np.ndarray, "example *#rest option"]
+) -> Float[np.ndarray, "example *rest"]:
+    """1 where the gold option has the largest score, 1/n where n options share the first place."""
+    first = scores == scores.max(-1, keepdims=True)
+    return (first & is_gold).sum(-1) / first.sum(-1)
+
+
+def group_numbers(names: Sequence[object]) -> tuple[list, Group]:
+    """(distinct names in order, the number of each member's)."""
+    number: dict[object, int] = {}
+    group = [number.setdefault(name, len(number)) for name in names]
+    return list(number), np.array(group, dtype=np.int64)
+
+
+def sum_by_group(
+    x: Float[np.ndarray, "example member *rest"], group: Group
+) -> Float[np.ndarray, "example group *rest"]:
+    """`[example, group, *rest]`; there may be tens of thousands of groups (every neuron's repeats)."""
+    order = np.argsort(group, kind="stable")
+    return np.add.reduceat(x[:, order], np.searchsorted(group[order], np.arange(group.max() + 1)), axis=1)
+
+
+def mean_by_group(x: PerMember, group: Group) -> PerGroup:
+    """Means over the members of each group."""
+    return sum_by_group(x, group) / np.bincount(group).astype(np.float64)

@@ -18,6 +18,7 @@ from scipy.special import stdtrit
 
 from ..errors import InputError
 from .intervals import LEAST
+from .losses import group_numbers, ratio
 
 # A two-sided p reaches 0.05 from so many permutations on.
 LEAST_PERMUTATIONS = 40
@@ -31,9 +32,8 @@ def cluster_numbers(models: Sequence[str], clusters: Mapping[str, Hashable] | No
     """
     if clusters is not None and not isinstance(clusters, Mapping):
         raise InputError(f"clusters={clusters!r:.60} must be {{model: cluster}}, such as {{'small-seed1': 'small'}}.")
-    names: dict[Any, int] = {}
-    keys = [("cluster", clusters[m]) if clusters is not None and m in clusters else ("model", m) for m in models]
-    return np.array([names.setdefault(key, len(names)) for key in keys], dtype=np.int64)
+    named = clusters or {}
+    return group_numbers([("cluster", named[m]) if m in named else ("model", m) for m in models])[1]
 
 
 def model_permutations(
@@ -46,33 +46,26 @@ def model_permutations(
     >>> model_permutations([24] * 3), model_permutations([24] * 5).shape, model_permutations([12, 16, 24, 32, 36])
     (array([], shape=(0, 3), dtype=int64), (120, 5), array([], shape=(0, 5), dtype=int64))
     """
-    of: dict[Hashable, list[int]] = {}
-    for at, stratum in enumerate(strata):
-        of.setdefault(stratum, []).append(at)
-    total = math.prod(math.factorial(len(members)) for members in of.values())
+    names, number = group_numbers(strata)
+    within = [np.flatnonzero(number == stratum) for stratum in range(len(names))]
+    total = math.prod(math.factorial(len(models)) for models in within)
     if total < LEAST_PERMUTATIONS:
         return np.empty((0, len(strata)), dtype=np.int64)
-    straight = np.arange(len(strata))
     if total <= n_resamples:
-        ways = np.tile(straight, (total, 1))
-        every = itertools.product(*(itertools.permutations(members) for members in of.values()))
-        for way, orders in zip(ways, every, strict=True):
-            for members, order in zip(of.values(), orders, strict=True):
-                way[members] = order
+        ways = np.empty((total, len(strata)), dtype=np.int64)
+        every = itertools.product(*(itertools.permutations(models) for models in within))
+        ways[:, np.concatenate(within)] = [np.concatenate(orders) for orders in every]
         return ways
     random = np.random.default_rng(seed)
-    ways = np.tile(straight, (n_resamples + 1, 1))
-    for members in of.values():
-        shuffled = np.argsort(random.random((n_resamples, len(members))), axis=1)
-        ways[1:, members] = np.array(members)[shuffled]
+    ways = np.tile(np.arange(len(strata)), (n_resamples + 1, 1))
+    for models in within:
+        ways[1:, models] = models[np.argsort(random.random((n_resamples, len(models))), axis=1)]
     return ways
 
 
-def strata_of(lengths: Sequence[Hashable], products: Float[np.ndarray, "model model"] | None = None) -> list[Hashable]:
+def strata_of(lengths: Sequence[Hashable], products: Float[np.ndarray, "model model"]) -> list[Hashable]:
     """Within which models swap: those of one length whose products are all known; who lacks any swaps with none."""
     strata = list(lengths)
-    if products is None:
-        return strata
     same = np.array([[a == b for b in lengths] for a in lengths], dtype=bool).reshape(len(strata), len(strata))
     while (missing := same & ~np.isfinite(products)).any():
         worst = int((missing.sum(0) + missing.sum(1)).argmax())
@@ -110,9 +103,9 @@ def by_cluster(
     """Means over the pairs of models of two clusters that have a value; NaN where none has."""
     known = np.isfinite(products)
     member = (number == np.unique(number)[:, None]).astype(float)
-    total = np.einsum("cm,mn...,dn->cd...", member, np.where(known, products, 0.0), member)
-    count = np.einsum("cm,mn...,dn->cd...", member, known.astype(float), member)
-    return np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
+    pooled = "cm,mn...,dn->cd..."
+    total = np.einsum(pooled, member, np.where(known, products, 0.0), member)
+    return ratio(total, np.einsum(pooled, member, known.astype(float), member))
 
 
 def over_models(
@@ -129,7 +122,5 @@ def over_models(
     count = len(left_out)
     if count < LEAST or not np.isfinite(left_out).all():
         return np.nan, np.nan
-    half = stdtrit(count - 1, 0.5 + confidence_level / 2) * np.sqrt(
-        (count - 1) / count * ((left_out - left_out.mean()) ** 2).sum()
-    )
+    half = stdtrit(count - 1, 0.5 + confidence_level / 2) * np.sqrt((count - 1) * left_out.var())
     return float(estimate - half), float(estimate + half)

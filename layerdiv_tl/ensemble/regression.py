@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Float
@@ -39,15 +39,15 @@ class Slope:
 def slope(
     x: Float[np.ndarray, " example"],
     y: Float[np.ndarray, " example"],
-    beside: Float[np.ndarray, " example"] | None = None,
+    covariate: Float[np.ndarray, " example"] | None = None,
     n_resamples: int = 1000,
     seed: int = 0,
     weights: Float[np.ndarray, " example"] | None = None,
 ) -> Slope:
-    """The slope of y on x; with `beside`, that of the least-squares plane over x and it.
+    """The slope of y on x; with a `covariate`, that of the least-squares plane over x and it.
 
-    Permuted is what `beside` leaves of y (Freedman and Lane 1983; without it, y itself, which is to permute x), and
-    with it go the examples' `weights` (None: all alike). Examples without a y (NaN) are left out.
+    Permuted is what the covariate leaves of y (Freedman and Lane 1983; without it, y itself, which is to permute x),
+    and with it go the examples' `weights` (None: all alike). Examples without a y (NaN) are left out.
 
     >>> found = slope(np.array([1.0, 1, 1, 2, 2, 3, 3, 3]), np.array([2.0, 2, 2, 5, 5, 8, 8, 8]))
     >>> round(found.value, 9), round(found.low, 9), round(found.high, 9), found.reason
@@ -55,26 +55,26 @@ def slope(
     """
     known = np.isfinite(y)
     x, y = x[known], y[known]
-    other = np.zeros_like(y) if beside is None else beside[known].astype(float)
+    other = np.zeros_like(y) if covariate is None else covariate[known].astype(float)
     heavy = np.ones_like(y) if weights is None else weights[known].astype(float)
     count = len(y)
+    none = Slope(np.nan, np.nan, np.nan, np.nan, count)
     if count < 2 or len(np.unique(x)) < 2:
-        return _none(count, "all examples are of one group, so nothing can rise")
-    even = heavy[None] / heavy.sum()
+        return replace(none, reason="all examples are of one group, so nothing can rise")
+    even = heavy / heavy.sum()
     # Centered first, so that the moments do not cancel.
-    x, y, other = (v - even[0] @ v for v in (x, y, other))
-    value = _slopes(even, x, y[None], other)[0]
+    x, y, other = (v - even @ v for v in (x, y, other))
+    value = _slopes(even[None], x, y[None], other)[0]
     if np.isnan(value):
-        return _none(count, "the groups differ as the lengths do, so the two cannot be told apart")
+        return replace(none, reason="the groups differ as the lengths do, so the two cannot be told apart")
     others = np.where(np.eye(count, dtype=bool), 0.0, heavy)
     left_out = _slopes(others / others.sum(1, keepdims=True), x, y[None], other)
     # One example that a slope rests on alone leaves none without it.
     low, high = jackknife(value, left_out) if np.isfinite(left_out).all() else (np.nan, np.nan)
-    spread = (even[0] * other) @ other
-    rest = y - other * ((even[0] * other) @ y / spread) if spread > 0 else y
+    spread = (even * other) @ other
+    rest = y - other * ((even * other) @ y / spread) if spread > 0 else y
     order = np.random.default_rng([seed, 1]).permuted(np.tile(np.arange(count), (n_resamples, 1)), axis=1)
-    shuffled, even = rest[order], even[0][order]
-    chance = np.abs(_slopes(even, x, shuffled, other))
+    chance = np.abs(_slopes(even[order], x, rest[order], other))
     # Rounding must not tell a permutation from one that is the same.
     p = (1 + np.sum(chance >= abs(value) * (1 - 1e-9) - 1e-12)) / (1 + n_resamples)
     return Slope(float(value), float(low), float(high), float(p), count)
@@ -91,16 +91,11 @@ def _slopes(
     def covariance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return ((weights * a) * b).sum(1) - (weights * a).sum(1) * (weights * b).sum(1)
 
-    xx, xy, oo = covariance(x, x), covariance(x, y), covariance(other, other)
-    ox, oy = covariance(other, x), covariance(other, y)
-    varies = oo > _COLLINEAR * max(1e-30, float(other @ other) / len(other))
-    share = np.divide(ox, oo, out=np.zeros_like(ox), where=varies)
-    left = xx - share * ox
-    clear = left > _COLLINEAR * max(1e-30, float(x @ x) / len(x))
-    over = xy - share * oy
-    over, left = np.broadcast_arrays(over, left)
-    return np.divide(over, left, out=np.full(over.shape, np.nan), where=np.broadcast_to(clear, over.shape))
+    def is_clear(variance: np.ndarray, of: np.ndarray) -> np.ndarray:
+        return variance > _COLLINEAR * max(1e-30, float(of @ of) / len(of))
 
-
-def _none(count: int, reason: str) -> Slope:
-    return Slope(np.nan, np.nan, np.nan, np.nan, count, reason)
+    ox, oo = covariance(other, x), covariance(other, other)
+    share = np.divide(ox, oo, out=np.zeros_like(ox), where=is_clear(oo, other))
+    left = covariance(x, x) - share * ox
+    over = covariance(x, y) - share * covariance(other, y)
+    return np.where(is_clear(left, x), over / np.where(left == 0, 1.0, left), np.nan)

@@ -15,13 +15,13 @@ from .._checks import listed, number, whole_number
 from ..components import Component, component_columns
 from ..errors import InputError
 from ..results import Result
-from .frames import with_ends
 from .intervals import interval_note, mean_interval, paired_interval, wilson
+from .losses import Members, OfEnsemble, Target, share_of_first
+from .tables import with_ends
 from .validation import LARGEST, Ensemble, EnsembleLike, Labels, as_ensemble, gold_options
 
 if TYPE_CHECKING:
     import pandas as pd
-
 
 # Nats above the minimum at which the search may end, and its steps at most.
 ENOUGH = 1e-9
@@ -100,13 +100,12 @@ class Reweighting(Result):
                 row |= with_ends(column, values.mean(), *mean_interval(values))
             rows.append(row)
         frame = pd.DataFrame(rows)
-        frame = frame.astype(dict.fromkeys(frame.columns[2:], float))
-        frame.attrs["units"] = {
-            column: "nats" if column.startswith("cross_entropy") else "share" for column in frame.columns[2:]
-        }
+        columns = frame.columns[2:]
+        frame = frame.astype(dict.fromkeys(columns, float))
+        units = {column: "nats" if column.startswith("cross_entropy") else "share" for column in columns}
         names = ("l1", "prior_weight", "max_weight", "seed", "gap", "identity_gap", "soft_cap")
-        frame.attrs |= {name: getattr(self, name) for name in names} | {"is_train": int(self.is_train.sum())}
-        frame.attrs["intervals"] = interval_note(int(held_out.sum()))
+        frame.attrs |= {"units": units} | {name: getattr(self, name) for name in names}
+        frame.attrs |= {"is_train": int(self.is_train.sum()), "intervals": interval_note(int(held_out.sum()))}
         return frame
 
     def by_component(self) -> pd.DataFrame:
@@ -118,10 +117,7 @@ class Reweighting(Result):
         return frame
 
     def apply(self, ensemble: EnsembleLike) -> Float[np.ndarray, "example option"]:
-        """Re-weighted logits of other rows, `[example, option]`.
-
-        ensemble
-            Contributions of the same components, or an array `[example, member, option]`.
+        """Re-weighted logits `[example, option]` of other rows: contributions of the same components, or an array.
 
         Raises InputError for other components.
         """
@@ -156,23 +152,21 @@ def reweight(
     """Weights 0 ≤ w_i ≤ `max_weight` that minimize mean CE(softmax(Σ_i w_i u_i)) + l1 · Σ_i |w_i − prior_weight|.
 
     ensemble, labels, components
-        As `decompose` takes them: contributions or an array `[example, member, option]` in logits.
+        As in `decompose`.
     train
         The rows to learn from: how many (24 as in the paper), a share between 0 and 1 (both drawn at
         random by `seed`), or the rows' indices. All others are held out.
     l1
         Nats per unit of weight: a component moves only where the training rows save more than this.
     prior_weight, max_weight
-        What weights are drawn to, and where they are clipped. By default a component is left alone
-        (w = 1) unless the rows speak against it, and can only be turned down; large l1 gives the model
-        back. Chang et al.'s code draws to 0 (`prior_weight=0.0`) in the same clip, so that large l1 zero-ablates
-        everything, and stops early; `max_weight=inf` lets weights grow.
+        What weights are drawn to, and where they are clipped. By default a component is left alone (w = 1) unless the
+        rows speak against it, and can only be turned down; large l1 gives the model back. Chang et al.'s code draws
+        to 0 (`prior_weight=0.0`), so that large l1 zero-ablates everything, and stops early; `max_weight=inf` lets
+        weights grow.
 
-    The problem is convex and solved to its minimum; nothing is drawn but the rows, and `gap` bounds what is left.
-
-    Raises InputError for what `decompose` refuses, rows that do not exist, no row to train on or none held
-    out, and numbers outside their range; l1 = 0 needs a finite `max_weight`, for else separable rows have no
-    minimum.
+    The problem is convex and solved to its minimum; `gap` bounds what is left. Raises InputError for what `decompose`
+    refuses, rows that do not exist, no row to train on or none held out, numbers outside their range, and l1 = 0
+    without a finite `max_weight`, where separable rows have no minimum.
 
     >>> u = np.zeros((40, 2, 2))
     >>> labels = np.arange(40) % 2
@@ -216,11 +210,7 @@ def reweight(
 
 
 def _solve(
-    u: Float[np.ndarray, "example member option"],
-    gold: Int[np.ndarray, " example"],
-    l1: float,
-    prior_weight: float,
-    max_weight: float,
+    u: Members, gold: Int[np.ndarray, " example"], l1: float, prior_weight: float, max_weight: float
 ) -> tuple[Float[np.ndarray, " member"], float]:
     """(weights, a bound on how far the objective is above its minimum, in nats).
 
@@ -326,12 +316,10 @@ def _rows(train: Any, count: int, seed: int) -> Int[np.ndarray, " row"]:
     return np.random.default_rng(seed).choice(count, wanted, replace=False)
 
 
-def _correct(logits: Float[np.ndarray, "example option"], gold: Int[np.ndarray, " example"]) -> np.ndarray:
-    """1 where the gold option is first, 1/n where n options share the first place."""
-    first = logits == logits.max(1, keepdims=True)
-    return first[np.arange(len(gold)), gold] / first.sum(1)
+def _correct(logits: Target, gold: Int[np.ndarray, " example"]) -> OfEnsemble:
+    return share_of_first(logits, np.eye(logits.shape[1], dtype=bool)[gold])
 
 
-def _nats(logits: Float[np.ndarray, "example option"], gold: Int[np.ndarray, " example"]) -> np.ndarray:
+def _nats(logits: Target, gold: Int[np.ndarray, " example"]) -> OfEnsemble:
     """−log p of the gold option, in nats."""
     return -log_softmax(logits, 1)[np.arange(len(gold)), gold]

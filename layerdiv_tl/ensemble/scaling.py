@@ -1,10 +1,10 @@
-"""Do returns diminish with the number of components? y = a + b ln x against its rivals (Fig. 6, MATHS 13.7)."""
+"""Do returns diminish with the number of components? y = a + b ln x against its rivals (Fig. 6)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float
@@ -18,6 +18,8 @@ from .validation import numbers
 
 if TYPE_CHECKING:
     import pandas as pd
+
+Design = Float[np.ndarray, "point term"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,12 +41,12 @@ class LogFit(Result):
     @property
     def intercept(self) -> float:
         """y where x = 1, which is far outside the points."""
-        return float(self._coefficients[0][0])
+        return float(self._coefficients[0, 0])
 
     @property
     def slope(self) -> float:
         """What y gains when ln x grows by one; a doubling of x gains slope · ln 2."""
-        return float(self._coefficients[0][1])
+        return float(self._coefficients[0, 1])
 
     def predict(self, x: Float[np.ndarray, " place"] | float) -> pd.DataFrame:
         """The curve at `x`: `y`, Student's interval of the mean curve, and one that resamples points.
@@ -57,17 +59,13 @@ class LogFit(Result):
         if points.ndim != 1:
             raise InputError(f"x has the shape {points.shape}, but must be a number or a list of them.")
         _refuse_unless_above_0(points)
-        design = _line(np.log(points))
-        covariance = _covariance(_line(np.log(self.x)), self.y)
-        half = stdtrit(len(self.x) - 2, 0.5 + self.confidence_level / 2) * np.sqrt(
-            np.einsum("ij,jk,ik->i", design, covariance, design)
-        )
-        coefficients, resampled = self._coefficients
-        y = design @ coefficients
-        low, high = interval(resampled @ design.T, self.confidence_level)
-        return pd.DataFrame(
-            {"x": points, "y": y, "low": y - half, "high": y + half, "resampled_low": low, "resampled_high": high}
-        )
+        design, own = _line(np.log(points)), _line(np.log(self.x))
+        error = np.sqrt(np.einsum("ij,jk,ik->i", design, _covariance(own, self.y), design))
+        half = stdtrit(len(self.x) - 2, 0.5 + self.confidence_level / 2) * error
+        y = design @ self._coefficients[0]
+        low, high = interval(self._coefficients[1:] @ design.T, self.confidence_level)
+        columns = {"x": points, "y": y, "low": y - half, "high": y + half, "resampled_low": low, "resampled_high": high}
+        return pd.DataFrame(columns)
 
     def frame(self) -> pd.DataFrame:
         """One row per number: estimate, Student's interval and p, and intervals for points of unequal noise.
@@ -82,27 +80,19 @@ class LogFit(Result):
         that of a slope misses the truth in 9-17 %, that of a curvature in up to 31 %. `robust_low`, `robust_high` have
         HC3 errors, which allow for it: 4-7 % and 1-7 % with 8 to 20 points and noise that is equal or goes with x^±½
         or x, and up to 10 % of curvatures where it goes with x². `resampled_low`, `resampled_high`, percentiles over
-        resampled points, miss it in 8-17 % and are there for the AIC, which has no other; points that resample to
-        fewer different x than a fit has parameters are left out. All take points for independent; models of one
-        family are not.
+        resampled points with enough different x, miss it in 8-17 % and are there for the AIC, which has no other.
+        All take points for independent; models of one family are not.
         """
         import pandas as pd
 
-        log_x, s = np.log(self.x), (self.x - self.x.mean()) / self.x.std()
-        logarithm, straight, curve = (
-            np.vander(x, terms, increasing=True) for x, terms in ((log_x, 2), (self.x, 2), (s, 3))
-        )
-        rows = [
-            self._row("intercept", logarithm, 0),
-            self._row("slope", logarithm, 1),
-            self._row("curvature", curve, 2),
-        ]
-        errors = [[_fits(x, self.y, weights)[1] for x in (straight, logarithm)] for weights in self._weights]
-        aic, resampled = (self._aic_difference(*pair) for pair in errors)
-        low, high = interval(resampled, self.confidence_level)
-        rows.append({"term": "aic_difference", "estimate": float(aic[0])})
-        rows[-1] |= {"resampled_low": float(low), "resampled_high": float(high)}
-        frame = pd.DataFrame(rows)
+        logarithm, straight = _line(np.log(self.x)), _line(self.x)
+        curve = np.vander((self.x - self.x.mean()) / self.x.std(), 3, increasing=True)
+        terms = (("intercept", logarithm, 0), ("slope", logarithm, 1), ("curvature", curve, 2))
+        # A fit that is exact is so up to rounding: no infinite preference.
+        least = len(self.y) * (1e-12 * float(np.abs(self.y).max())) ** 2 + np.finfo(float).tiny
+        errors = [np.maximum(self._fit(design)[1], least) for design in (straight, logarithm)]
+        aic = self._ends("aic_difference", len(self.y) * np.log(errors[0] / errors[1]))
+        frame = pd.DataFrame([*(self._row(*term) for term in terms), aic])
         frame.attrs |= {"points": len(self.x), "n_resamples": self.n_resamples}
         frame.attrs |= {"seed": self.seed, "level": self.confidence_level}
         return frame
@@ -112,40 +102,35 @@ class LogFit(Result):
         return f"LogFit({len(self.x)} points: slope {row.estimate:.4g} [{row.low:.4g}, {row.high:.4g}] per ln x)"
 
     @cached_property
-    def _weights(self) -> tuple[Float[np.ndarray, "1 point"], Float[np.ndarray, "draw point"]]:
-        """Weights of the points as they are, and of their resamples."""
+    def _coefficients(self) -> Float[np.ndarray, "draw 2"]:
+        """(intercept, slope)."""
+        return self._fit(_line(np.log(self.x)))[0]
+
+    def _fit(self, design: Design) -> tuple[Float[np.ndarray, "draw term"], Float[np.ndarray, " draw"]]:
+        """Coefficients and squared errors: first of the points as they are, then of their resamples."""
         count = len(self.x)
-        return np.ones((1, count)), resamples(count, self.n_resamples, self.seed) * count
+        weights = resamples(count, self.n_resamples, self.seed) * count
+        return _fits(design, self.y, np.concatenate([np.ones((1, count)), weights]))
 
-    @cached_property
-    def _coefficients(self) -> tuple[Float[np.ndarray, " 2"], Float[np.ndarray, "draw 2"]]:
-        """(intercept, slope) of the points, and of their resamples."""
-        estimate, resampled = (_fits(_line(np.log(self.x)), self.y, weights)[0] for weights in self._weights)
-        return estimate[0], resampled
-
-    def _row(self, name: str, design: Float[np.ndarray, "point term"], term: int) -> dict[str, object]:
+    def _row(self, name: str, design: Design, term: int) -> dict[str, Any]:
         """A coefficient of a fit with its intervals; no p and no Student's interval where no point is left over."""
-        estimate, resampled = (_fits(design, self.y, weights)[0][:, term] for weights in self._weights)
-        freedom = len(self.x) - design.shape[1]
+        values = self._fit(design)[0][:, term]
+        value, freedom = float(values[0]), len(self.x) - design.shape[1]
         half = robust_half = p = np.nan
         if freedom > 0 and len(np.unique(self.x)) >= design.shape[1]:
             error = np.sqrt(_covariance(design, self.y)[term, term])
             quantile = stdtrit(freedom, 0.5 + self.confidence_level / 2)
             half, robust_half = quantile * error, quantile * _robust_error(design, self.y, term)
             with np.errstate(divide="ignore", invalid="ignore"):
-                p = float(2 * stdtr(freedom, -abs(estimate[0] / error)))
-        value = float(estimate[0])
-        ends = zip(("low", "high"), interval(resampled, self.confidence_level), strict=True)
-        return (
-            {"term": name, "estimate": value, "low": value - half, "high": value + half, "p": p}
-            | {"robust_low": value - robust_half, "robust_high": value + robust_half}
-            | {f"resampled_{end}": float(x) for end, x in ends}
-        )
+                p = float(2 * stdtr(freedom, -abs(values[0] / error)))
+        ends = {"low": value - half, "high": value + half, "p": p}
+        ends |= {"robust_low": value - robust_half, "robust_high": value + robust_half}
+        return {"term": name, "estimate": value} | ends | self._ends(name, values)
 
-    def _aic_difference(self, straight: np.ndarray, logarithm: np.ndarray) -> np.ndarray:
-        # A fit that is exact is so up to rounding: no infinite preference.
-        least = len(self.y) * (1e-12 * float(np.abs(self.y).max())) ** 2 + np.finfo(float).tiny
-        return len(self.y) * np.log(np.maximum(straight, least) / np.maximum(logarithm, least))
+    def _ends(self, name: str, values: Float[np.ndarray, " draw"]) -> dict[str, Any]:
+        """A number with the interval of its resamples, which follow it."""
+        low, high = map(float, interval(values[1:], self.confidence_level))
+        return {"term": name, "estimate": float(values[0]), "resampled_low": low, "resampled_high": high}
 
 
 def log_fit(
@@ -156,7 +141,7 @@ def log_fit(
     seed: int = 0,
     confidence_level: float = LEVEL,
 ) -> LogFit:
-    """Fit y = a + b ln x, as a curve of diminishing returns (Fig. 6, MATHS 13.7).
+    """Fit y = a + b ln x, as a curve of diminishing returns (Fig. 6).
 
     x, y
         `[point]`, x above 0: the number of components of each model, and its accuracy or MSE averaged
@@ -189,12 +174,12 @@ def _refuse_unless_above_0(x: np.ndarray) -> None:
         raise InputError(f"x holds {x[~good][0]:g}, which has no finite logarithm: x must be above 0.")
 
 
-def _line(x: Float[np.ndarray, " point"]) -> Float[np.ndarray, "point 2"]:
-    return np.stack([np.ones_like(x), x], 1)
+def _line(x: Float[np.ndarray, " point"]) -> Design:
+    return np.vander(x, 2, increasing=True)
 
 
 def _fits(
-    design: Float[np.ndarray, "point term"], y: Float[np.ndarray, " point"], weights: Float[np.ndarray, "draw point"]
+    design: Design, y: Float[np.ndarray, " point"], weights: Float[np.ndarray, "draw point"]
 ) -> tuple[Float[np.ndarray, "draw term"], Float[np.ndarray, " draw"]]:
     """Least squares once for each draw of weights: coefficients, and the weighted sum of squared errors.
 
@@ -204,22 +189,19 @@ def _fits(
     coefficients = (np.linalg.pinv(root * design) @ (root[:, :, 0] * y)[:, :, None])[:, :, 0]
     error = (weights * (y - coefficients @ design.T) ** 2).sum(1)
     _, which = np.unique(design[:, 1], return_inverse=True)
-    different = ((weights @ np.eye(which.max() + 1)[which]) > 0).sum(1)
-    short = different < design.shape[1]
+    short = ((weights @ np.eye(which.max() + 1)[which]) > 0).sum(1) < design.shape[1]
     coefficients[short], error[short] = np.nan, np.nan
     return coefficients, error
 
 
-def _covariance(
-    design: Float[np.ndarray, "point term"], y: Float[np.ndarray, " point"]
-) -> Float[np.ndarray, "term term"]:
+def _covariance(design: Design, y: Float[np.ndarray, " point"]) -> Float[np.ndarray, "term term"]:
     """Of the coefficients of least squares, for points of equal noise; NaN where no point is left over."""
     freedom = len(y) - design.shape[1]
     error = _fits(design, y, np.ones((1, len(y))))[1][0]
     return (error / freedom if freedom > 0 else np.nan) * np.linalg.inv(design.T @ design)
 
 
-def _robust_error(design: Float[np.ndarray, "point term"], y: Float[np.ndarray, " point"], term: int) -> float:
+def _robust_error(design: Design, y: Float[np.ndarray, " point"], term: int) -> float:
     """HC3 standard error of a coefficient: every point's own squared residual, over (1 − leverage)² of it."""
     weights = np.linalg.pinv(design)
     leverage = np.einsum("pt,tp->p", design, weights)

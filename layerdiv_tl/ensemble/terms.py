@@ -1,21 +1,20 @@
-"""The numbers of a decomposition: terms per example, their means, and the halves of the squared error (MATHS 1-4)."""
+"""The numbers of a decomposition: terms per example, their means, and the halves of the squared error."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, TypeVar
+from typing import Literal, Self
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from ..components import Component
 from ..errors import InputError
-from .frames import mean_of
-from .losses import LOSSES, LacksQuantityError, Loss, Terms
+from .losses import LOSSES, LacksQuantityError, Loss, Terms, share_of_first
+from .tables import mean_of
 
 Part = Literal["raw", "centered", "shift"]
-SameT = TypeVar("SameT", bound="EnsembleTerms")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -27,12 +26,9 @@ class EnsembleTerms:
     target, gold
         `[example, option]`, and the gold option's index `[example]`, None for a dense target.
     loss_name, tau
-        The loss, one of `losses.LOSSES`, and the factor on logits before a softmax, None for the loss's own default.
-    junctions, junction_scale, partial_junctions
-        Where the members stand in the stream (`Contributions`); None for a plain array, whose every
-        member closes a junction.
-    identity_gap, soft_cap
-        The reconstruction error of the logits, and where the model caps these; None for an array.
+        One of `losses.LOSSES`, and the factor on logits before a softmax, None for the loss's own default.
+    junctions, junction_scale, partial_junctions, identity_gap, soft_cap
+        As in `Contributions`; None for a plain array, whose every member closes a junction.
     part
         "raw", or the half of the squared error that this is; the shift half has one option for all.
 
@@ -53,7 +49,7 @@ class EnsembleTerms:
     soft_cap: float | None
     part: Part = "raw"
     # Of a prefix ensemble: prefixes of the halves, which need not be split again. Everything else is split on demand.
-    known_halves: dict[Part, Any] | None = field(default=None, metadata={"saved": False})
+    known_halves: dict[Part, Self] | None = field(default=None, metadata={"saved": False})
 
     @property
     def loss_function(self) -> Loss:
@@ -77,13 +73,9 @@ class EnsembleTerms:
         """What only this loss has, `[example]` or `[example, member]`, by name."""
         return self.loss_function.extras(self.values, self.target, self.factor, self.terms)
 
-    @property
-    def halves(self: SameT) -> dict[Part, SameT]:
-        """The centered and the shift half of the squared error, whole decompositions; none of other losses."""
-        return self._halves
-
     @cached_property
-    def _halves(self) -> dict[Part, Any]:
+    def halves(self) -> dict[Part, Self]:
+        """The centered and the shift half of the squared error, whole decompositions; none of other losses."""
         if self.known_halves is not None:
             return self.known_halves
         if self.part != "raw" or "centered" not in self.loss_function.offers:
@@ -96,13 +88,18 @@ class EnsembleTerms:
         }
 
     @property
-    def centered(self: SameT) -> SameT:
+    def parts(self) -> dict[str, Self]:
+        """This and its halves, by the suffix of their columns."""
+        return {"": self} | {f"_{part}": half for part, half in self.halves.items()}
+
+    @property
+    def centered(self) -> Self:
         """The half that a softmax sees. Raises InputError for other losses, and in the halves themselves."""
         return self._half("centered")
 
     @property
-    def shift(self: SameT) -> SameT:
-        """The half that is common to all options. Raises InputError for other losses, and in the halves themselves."""
+    def shift(self) -> Self:
+        """The half that is common to all options. Raises InputError as `centered`."""
         return self._half("shift")
 
     @property
@@ -195,8 +192,7 @@ class EnsembleTerms:
         """
         if self.gold is None:
             return None
-        first = self.values == self.values.max(2, keepdims=True)
-        return np.take_along_axis(first, self.gold[:, None, None], 2)[:, :, 0] / first.sum(2)
+        return share_of_first(self.values, np.eye(self.values.shape[2], dtype=bool)[self.gold][:, None])
 
     @cached_property
     def ensemble_correct(self) -> Bool[np.ndarray, " example"] | None:
@@ -213,7 +209,7 @@ class EnsembleTerms:
             raise InputError("this decomposition has no gold option for each example, so no accuracy: give labels.")
         return float(self.ensemble_correct.mean())
 
-    def _half(self: SameT, part: Part) -> SameT:
+    def _half(self, part: Part) -> Self:
         self.loss_function.require(part)
         if self.part != "raw":
             raise LacksQuantityError(f"this is the {self.part} half: ask the whole decomposition for its halves.")

@@ -5,7 +5,7 @@
 | Theorem 1, Eq. 7-8: MSE = bias − diversity | `losses.SquaredError.terms`                             |
 | Eq. 9-10: modules                       | `decomposition.Decomposition.by_module`                    |
 | Theorem 2: limits of diversity          | `theorem_2`                                                |
-| Theorem 3, Eq. 11: the trade-off's terms | `theorem_3_terms`, `theorem_3`                            |
+| Theorem 3, Eq. 11: the trade-off's terms | `theorem_3`                                               |
 | Eq. 12-13, Theorems 4-8: information    | `information/`                                             |
 | Eq. 14: loss and bias of probabilities  | `losses.PaperForm.terms`                                   |
 | Fig. 5, 7: prefix ensembles             | `decomposition.Decomposition.by_depth`                     |
@@ -21,32 +21,34 @@ import numpy as np
 from jaxtyping import Float
 
 from ..components import Component
-from .arrays import Members, Target, group_numbers
-from .frames import means
 from .intervals import jackknife, leave_one_out
-from .losses import PerExample, Terms
+from .losses import Members, Target, Terms, group_numbers
+from .tables import means, with_ends
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-def theorem_3_terms(u: Members, t: Target, paper: bool = False) -> list[tuple[str, str, PerExample, PerExample]]:
-    """The summands of bias and of diversity: (name, formula, in the bias, in the diversity), per example (MATHS 5).
+def theorem_3(u: Members, t: Target, paper: bool = False) -> pd.DataFrame:
+    """One row per summand: `term`, `formula`, its mean part of `bias` and of `diversity`.
 
     Ω = v̄ + mean_i (m_i − m̄)² is what the two share. `paper`: Eq. 11 as printed, with m_t for m̄ in Ω and
     without the target's own terms. The printed diversity is then too large by (m̄ − m_t)² for every target,
     the printed bias by as much only for a target that is constant over options.
     """
+    import pandas as pd
+
     count = u.shape[1]
-    means_, target_mean = u.mean(2), t.mean(1)
-    centered, target = u - means_[:, :, None], t - target_mean[:, None]
+    member_means, target_mean = u.mean(2), t.mean(1)
+    centered, target = u - member_means[:, :, None], t - target_mean[:, None]
     variance = (centered**2).mean(2).mean(1)
-    mean = means_.mean(1)
+    mean = member_means.mean(1)
     # Σ_ij cov(u_i, u_j) = var(Σ u_i), so the pairs need no table.
     pairs = (centered.sum(1) ** 2).mean(1) - count * variance
     covariance = pairs / (count * (count - 1)) if count > 1 else np.zeros_like(pairs)
     zero = np.zeros_like(variance)
-    spread = ((means_ - (target_mean if paper else mean)[:, None]) ** 2).mean(1)
+    spread = ((member_means - (target_mean if paper else mean)[:, None]) ** 2).mean(1)
+    # (name, formula, in the bias, in the diversity), per example.
     rows = [
         ("error of the mean", "(m̄ − m_t)²", (mean - target_mean) ** 2, zero),
         ("variance over options (Ω)", "v̄", variance, variance),
@@ -57,27 +59,19 @@ def theorem_3_terms(u: Members, t: Target, paper: bool = False) -> list[tuple[st
             ("variance of the target", "var(t)", (target**2).mean(1), zero),
             ("agreement with the target", "−2 mean_i cov(u_i, t)", -2 * (centered.mean(1) * target).mean(1), zero),
         ]
-    return [
-        *rows,
+    rows += [
         ("variance of the mean, own part", "−v̄/|L|", zero, -variance / count),
         ("variance of the mean, pairs", "−(1 − 1/|L|) c̄", zero, -(1 - 1 / count) * covariance),
     ]
-
-
-def theorem_3(u: Members, t: Target, paper: bool = False) -> pd.DataFrame:
-    """One row per summand: `term`, `formula`, its mean part of `bias` and of `diversity`."""
-    import pandas as pd
-
-    rows = theorem_3_terms(u, t, paper)
-    names = {"term": [name for name, *_ in rows], "formula": [formula for _, formula, *_ in rows]}
-    bias, diversity = (np.stack([row[column] for row in rows], 1) for column in (2, 3))
-    return pd.DataFrame(names | means({"bias": bias, "diversity": diversity}))
+    names, formulas, bias, diversity = zip(*rows, strict=True)
+    columns = means({"bias": np.stack(bias, 1), "diversity": np.stack(diversity, 1)})
+    return pd.DataFrame({"term": names, "formula": formulas} | columns)
 
 
 def theorem_2(terms: Terms, components: Sequence[Component]) -> pd.DataFrame:
     """(√bias − √MSE)² ≤ diversity ≤ (√bias + √MSE)², columns `lowest`, `highest`: of the ensemble and of each module.
 
-    The whole ensemble's diversity is also at most its bias (MATHS 6).
+    The whole ensemble's diversity is also at most its bias.
     """
     import pandas as pd
 
@@ -96,6 +90,5 @@ def theorem_2(terms: Terms, components: Sequence[Component]) -> pd.DataFrame:
         bound, left_out = (root + sign * loss) ** 2, (roots + sign * losses) ** 2
         if name == "highest":
             bound[0], left_out[:, 0] = columns["bias"][0], roots[:, 0] ** 2
-        low, high = jackknife(bound, left_out, within=(0.0, np.inf))
-        columns |= {name: bound, f"{name}_low": low, f"{name}_high": high}
+        columns |= with_ends(name, bound, *jackknife(bound, left_out, within=(0.0, np.inf)))
     return pd.DataFrame({"module": ["all", *modules], "members": [int(inside.sum()) for inside in sets]} | columns)

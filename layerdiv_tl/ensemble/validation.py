@@ -1,5 +1,7 @@
 """Ensembles, labels, targets and frames as users give them -> checked float64 numbers."""
 
+# ruff: noqa: D102 (the fields of `Ensemble` are described in `Contributions`)
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -23,39 +25,24 @@ LARGEST = 1e100
 
 @runtime_checkable
 class Ensemble(Protocol):
-    """What is read of `Contributions`: members with names, and where they stand in the residual stream."""
+    """What is read of `Contributions`, whose fields these are: members with names, and their places in the stream."""
 
     @property
-    def values(self) -> np.ndarray:
-        """`[example, member, option]`, in logits."""
-
+    def values(self) -> np.ndarray: ...
     @property
-    def components(self) -> tuple[Component, ...]:
-        """The members' names."""
-
+    def components(self) -> tuple[Component, ...]: ...
     @property
-    def options(self) -> tuple:
-        """The options' texts: K of them, or K for every example."""
-
+    def options(self) -> tuple: ...
     @property
-    def identity_gap(self) -> float | None:
-        """The reconstruction error of the model's logits."""
-
+    def identity_gap(self) -> float | None: ...
     @property
-    def junctions(self) -> tuple[Component, ...] | None:
-        """The component that closes each junction."""
-
+    def junctions(self) -> tuple[Component, ...] | None: ...
     @property
-    def junction_scale(self) -> np.ndarray | None:
-        """`[example, junction]`, the final norm's statistic there relative to that of the whole stream."""
-
+    def junction_scale(self) -> np.ndarray | None: ...
     @property
-    def partial_junctions(self) -> np.ndarray | None:
-        """`[junction]`, True where the stream never stands: half-way through a parallel block."""
-
+    def partial_junctions(self) -> np.ndarray | None: ...
     @property
-    def soft_cap(self) -> float | None:
-        """Where the model caps its logits; the members sum to the logits before it."""
+    def soft_cap(self) -> float | None: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,15 +64,35 @@ Labels = Sequence[int] | Sequence[str] | np.ndarray | None
 
 
 def as_ensemble(ensemble: EnsembleLike, components: Sequence[str | Component] | None = None) -> Ensemble:
-    """Contributions as they are, an array with `components` as names; checked by `check_members`."""
+    """Contributions as they are, or an array with `components` as names (`M0`, `M1`, … where there are none).
+
+    Raises InputError for what cannot be an ensemble `[example, member, option]`.
+    """
     if isinstance(ensemble, Ensemble):
         if components is not None:
             raise InputError("these contributions name their components themselves: components= is for plain arrays.")
-        check_members(ensemble.values)
+        u = ensemble.values
+    else:
+        u = numbers(ensemble, "the ensemble")
+    if u.ndim != 3:
+        raise InputError(f"an array must be [example, member, option], but this one has the shape {u.shape}.")
+    n, count, k = u.shape
+    if n == 0 or count == 0:
+        raise InputError(f"there is nothing to decompose: {n} examples and {count} members.")
+    if k < 2:
+        raise InputError("there is one option only, so every prediction is right: give at least two options.")
+    if not np.isfinite(u).all():
+        raise InputError("the members hold numbers that are not finite (NaN or infinity): mend them first.")
+    if np.abs(u).max() > LARGEST:
+        raise InputError(f"the members hold numbers beyond {LARGEST:.0e}, whose squares overflow: give logits.")
+    if isinstance(ensemble, Ensemble):
         return ensemble
-    u = numbers(ensemble, "the ensemble")
-    check_members(u)
-    return ArrayEnsemble(u, named(components, u.shape[1]))
+    if components is None:
+        return ArrayEnsemble(u, members(count))
+    names = tuple(Component.parse(label) for label in labels_of("components", components))
+    if len(names) != count or len(set(names)) != count:
+        raise InputError(f"components names {len(set(names))} members, but the array holds {count}: one name for each.")
+    return ArrayEnsemble(u, names)
 
 
 def gold_options(
@@ -98,15 +105,15 @@ def gold_options(
         raise InputError(f"there are {len(given)} labels for {n} examples: give one for each.")
     gold = np.empty(n, dtype=np.int64)
     for row, label in enumerate(given):
-        texts = options[row] if options and not isinstance(options[0], str) else options
+        texts = list(options[row] if options and not isinstance(options[0], str) else options)
         if isinstance(label, str):
-            if list(texts).count(label) != 1:
-                how = "none" if label not in texts else "more than one"
-                advice = "give one of them, or its index" if label not in texts else "use indices"
+            if texts.count(label) != 1:
+                how = "more than one" if label in texts else "none"
+                advice = "use indices" if label in texts else "give one of them, or its index"
                 raise InputError(
-                    f"label {shown(label)} of example {row} is {how} of its options {shown(list(texts))}: {advice}."
+                    f"label {shown(label)} of example {row} is {how} of its options {shown(texts)}: {advice}."
                 )
-            gold[row] = list(texts).index(label)
+            gold[row] = texts.index(label)
         elif isinstance(label, Integral) and not isinstance(label, bool) and 0 <= int(label) < k:
             gold[row] = int(label)
         else:
@@ -123,12 +130,14 @@ def dense_target(target: Any, shape: tuple[int, ...], probabilities: bool) -> Fl
         raise InputError(f"target has the shape {t.shape}, but must be [example, option] = {(n, k)}.")
     if not np.isfinite(t).all() or np.abs(t).max() > LARGEST:
         raise InputError("target holds numbers that are not finite, or so large that their squares overflow.")
-    if probabilities and not (np.all(t >= 0) and np.allclose(t.sum(1), 1, atol=1e-6)):
+    if not probabilities:
+        return t
+    if not (np.all(t >= 0) and np.allclose(t.sum(1), 1, atol=1e-6)):
         raise InputError(
             "this loss compares probabilities, but the target's rows are not distributions over the options: give "
             "the softmax of the other model's logits over these options."
         )
-    return t / t.sum(1, keepdims=True) if probabilities else t
+    return t / t.sum(1, keepdims=True)
 
 
 def factor(tau: Any) -> float | None:
@@ -142,43 +151,17 @@ def numbers(x: Any, name: str, shape: str = "[example, member, option]") -> np.n
         if hasattr(x, "detach"):  # a tensor of any precision, on any device
             x = x.detach().cpu()
             x = (x if x.is_complex() else x.double()).numpy()
-        if np.ma.is_masked(x):
-            raise InputError(f"{name} has masked entries: give numbers for all.")
         array = np.asarray(x)
-    except InputError:
-        raise
+        is_masked = np.ma.is_masked(x)
     except Exception as error:  # ragged lists, tensors without storage, and whatever else pretends to be an array
         raise InputError(f"{name} is not an array of numbers ({error}): give {shape}.") from error
+    if is_masked:
+        raise InputError(f"{name} has masked entries: give numbers for all.")
     if np.iscomplexobj(array):
         raise InputError(f"{name} holds complex numbers: logits are real.")
     if array.dtype.kind not in "iuf":
         raise InputError(f"{name} is not an array of numbers (it holds {array.dtype}): give {shape}.")
     return array.astype(np.float64)
-
-
-def check_members(u: np.ndarray) -> None:
-    """Refuse what cannot be an ensemble `[example, member, option]`."""
-    if u.ndim != 3:
-        raise InputError(f"an array must be [example, member, option], but this one has the shape {u.shape}.")
-    n, count, k = u.shape
-    if n == 0 or count == 0:
-        raise InputError(f"there is nothing to decompose: {n} examples and {count} members.")
-    if k < 2:
-        raise InputError("there is one option only, so every prediction is right: give at least two options.")
-    if not np.isfinite(u).all():
-        raise InputError("the members hold numbers that are not finite (NaN or infinity): mend them first.")
-    if np.abs(u).max() > LARGEST:
-        raise InputError(f"the members hold numbers beyond {LARGEST:.0e}, whose squares overflow: give logits.")
-
-
-def named(given: Sequence[str | Component] | None, count: int) -> tuple[Component, ...]:
-    """The names of an array's members as components, checked; `M0`, `M1`, … where there are none."""
-    if given is None:
-        return members(count)
-    names = tuple(Component.parse(label) for label in labels_of("components", given))
-    if len(names) != count or len(set(names)) != count:
-        raise InputError(f"components names {len(set(names))} members, but the array holds {count}: one name for each.")
-    return names
 
 
 def framed(frame: Any) -> pd.DataFrame:
@@ -204,8 +187,7 @@ def checked(frame: pd.DataFrame, keys: Sequence[str], values: Sequence[str]) -> 
             raise InputError(f"the column {name!r} holds texts or complex numbers: give numbers, which have an order.")
     if frame[list(keys)].isna().any(axis=None):
         raise InputError(f"a row of the frame names no {' or no '.join(keys)}: fill them in.")
-    twice = frame.duplicated(list(keys))
-    if twice.any():
+    if (twice := frame.duplicated(list(keys))).any():
         where = ", ".join(f"{name} {frame.loc[twice, name].iloc[0]}" for name in keys)
         raise InputError(f"{where} stands in the frame more than once: give one row for each.")
     try:

@@ -13,17 +13,16 @@ from typing import Any, get_args
 
 from .. import depth
 from .._checks import choice, flag, listed, whole_number
-from ..depth.ablation import AblatedPart, ablatable_components
-from ..depth.pruning import SCORES
+from ..depth.quantities import UNITS, AblatedPart, ablatable_components
 from ..errors import InputError
 from ..model.fingerprint import Identity
 from ..model.load import Model
 from ..model.tokenization import encode, plain
 from ..results import Result
-from ..tasks.multihop import Questions
+from ..tasks.multihop import SAMPLE_QUESTIONS, Questions
 from ..tasks.multihop import questions as read_questions
-from ..tasks.samples import SAMPLE_QUESTIONS
-from ..tasks.task import SAMPLE_TASKS, Task, task
+from ..tasks.specs import SAMPLE_TASKS
+from ..tasks.task import Task, task
 from .depth_study import FORMAT, Analysis, DepthStudy, analysis_file
 from .folder import failing, made_by
 from .grid import load_claimed, load_options, models_of, output_folder, tasks_of
@@ -87,7 +86,7 @@ def run_depth(
     questions, seed = whole_number("questions", questions, 0), whole_number("seed", seed, 0)
     flag("multi_token", multi_token)
     choice("part", part, get_args(AblatedPart))
-    choice("score", score, SCORES)
+    choice("score", score, UNITS)
     drop = None if drop is None else whole_number("drop", drop, 1)
     if texts is None:
         texts = [prompt for t in ready for prompt in t.prompts[:PROMPTS_PER_TASK]]

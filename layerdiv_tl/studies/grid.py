@@ -14,7 +14,7 @@ from .._checks import file_path, listed, shown
 from ..errors import InputError
 from ..model.fingerprint import Identity, identify
 from ..model.load import Model, load_model
-from ..tasks.paper import EIGHT_TASKS
+from ..tasks.specs import EIGHT_TASKS
 from ..tasks.task import Task
 from .folder import claim_name
 from .shards import safe_name

@@ -24,7 +24,7 @@ from ..components import Unit
 from ..ensemble.decomposition import Decomposition, decompose
 from ..ensemble.intervals import RunningMean, wilson
 from ..ensemble.losses import LOSSES
-from ..ensemble.per_example import Table
+from ..ensemble.tables import Table
 from ..errors import InputError
 from ..model.fingerprint import Identity
 from ..model.load import Model

@@ -16,20 +16,22 @@ from jaxtyping import Float
 
 from .._checks import listed, number, shown, whole_number
 from ..errors import InputError
-from .readers import Row, TaskData, open_rows
-from .samples import SAMPLE_QUESTIONS, sample_rows
+from .readers import Row, TaskData, open_rows, sample_rows
 from .synthetic import PREFIX
 from .task import task
 
 if TYPE_CHECKING:
     import pandas as pd
 
+SAMPLE_QUESTIONS = "sample/hops"  # not a task: every answer is another
 # The parameter of a generator that is the number of steps, and its default values.
 STEP_PARAMETER: Mapping[str, tuple[str, tuple[int, ...]]] = {
     PREFIX + "k_hop": ("hops", (1, 2, 3, 4)),
     PREFIX + "modular": ("terms", (2, 3, 4, 5)),
 }
 DEFAULT_GENERATED = 64  # of each number of steps, where the user gives no limit
+# Text, answer, number of steps, name and chain.
+_Question = tuple[str, str, float, str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,12 +77,8 @@ class Questions:
     def note(self) -> str:
         """In words, how many texts end in a blank, which most tokenizers would join with the answer; else empty."""
         count = sum(text.endswith(" ") for text in self.texts)
-        if not count:
-            return ""
-        return (
-            f"{count} texts end in a blank and go in as they are, so that their answers begin without one: most "
-            "tokenizers would join the two, so leave the blank out unless it is meant"
-        )
+        note = "texts end in a blank and go in as they are, so that their answers begin without one: most tokenizers"
+        return f"{count} {note} would join the two, so leave the blank out unless it is meant" if count else ""
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -91,23 +89,15 @@ class Questions:
         return f"Questions({self.name}: {len(self)} questions, {self.by} {counts}; {self.source}{note})"
 
 
-class _Question(NamedTuple):
-    text: str
-    answer: str
-    group: float
-    id: str
-    chain: tuple[str, ...] = ()
-
-
-class _DatasetFormat(NamedTuple):
-    """A known data set: its columns, how a row is read (None: steps not known), what it is grouped by.
+class _Format(NamedTuple):
+    """A known data set: its columns, how a row becomes (text, answer, steps or None), what it is grouped by.
 
     Of several names in `by` all rows are grouped by the one that the first row has.
     """
 
     name: str
     columns: tuple[str, ...]
-    parse: Callable[[Row, str], _Question | None]
+    parse: Callable[[Row, str], tuple[str, str, float | None]]
     by: tuple[str, ...]
 
 
@@ -163,14 +153,14 @@ def _generated(name: str, levels: Sequence[float] | None, limit: int) -> Questio
     by, usual = STEP_PARAMETER[generator]
     if any(setting.partition("=")[0] == by for setting in settings.split(",")):
         raise InputError(f"{name!r} names one number of {by}: give them as levels=, as in levels=[1, 2].")
-    found = []
+    found: list[_Question] = []
     for level in usual if levels is None else levels:
         if level != int(level):
             raise InputError(f"levels holds {shown(level)}: {generator} takes whole numbers of {by}.")
         step = f"{by}={int(level)}"
         rows = task(f"{generator}:{','.join(filter(None, [settings, step]))}", limit=limit)
         for row, (text, label) in enumerate(zip(rows.prompts, rows.labels, strict=True), start=1):
-            found.append(_Question(text, rows.options[label], float(level), f"{step}, row {row}"))
+            found.append((text, rows.options[label], float(level), f"{step}, row {row}", ()))
     return _collect(found, by, name, rows.source, rows.license, 0)
 
 
@@ -187,12 +177,17 @@ def _from_rows(data: TaskData, name: str, license: str, levels: Sequence[float] 
     found: list[_Question] = []
     dropped, counts = 0, Counter[float]()
     for row in data.rows:
-        question = known.parse(row, by)
-        if question is None:
+        text, answer, steps = known.parse(row, by)
+        chain = row.get("chain") if known.name == "plain" else None
+        links = [_text(link, f"{row.where}: a link of the chain") for link in chain] if isinstance(chain, list) else []
+        if steps is None:
             dropped += 1
-        elif (levels is None or question.group in levels) and (limit is None or counts[question.group] < limit):
-            counts[question.group] += 1
-            found.append(question)
+        elif (levels is None or steps in levels) and (limit is None or counts[steps] < limit):
+            counts[steps] += 1
+            # A question is asked as it is, with a space before its answer where it does not end in white space.
+            answer = ("" if text[-1:].isspace() else " ") + answer.strip()
+            number = next((row[key] for key in ("id", "case_id", "unique_id") if row.get(key) is not None), row.where)
+            found.append((text, answer, steps, str(number), tuple(links)))
     if not found:
         what = f"one of the levels {', '.join(f'{level:g}' for level in levels)}" if levels else f"a number of {by}"
         raise InputError(f"none of the {len(data.rows)} rows of {data.source} has {what}: give others.")
@@ -204,36 +199,31 @@ def _collect(found: list[_Question], by: str, name: str, source: str, license: s
     return Questions(texts, answers, np.array(groups, dtype=float), by, ids, chains, name, source, license, dropped)
 
 
-def _parse_plain(row: Row, by: str) -> _Question:
-    chain = row.get("chain")
-    links = [_text(link, f"{row.where}: a link of the chain") for link in chain] if isinstance(chain, list) else []
-    return _question(row, _cell(row, "text"), _cell(row, "answer"), _step_count(row[by], row, by), tuple(links))
+def _parse_plain(row: Row, by: str) -> tuple[str, str, float | None]:
+    return _cell(row, "text"), _cell(row, "answer"), _step_count(row[by], row, by)
 
 
-def _parse_gsm8k(row: Row, by: str) -> _Question | None:
+def _parse_gsm8k(row: Row, by: str) -> tuple[str, str, float | None]:
     reasoning, mark, answer = _cell(row, "answer").rpartition("####")
     answer = answer.strip()
     if not mark or not answer:
-        raise InputError(
-            f"{row.where} has an answer without '#### ' and its number: end it so, or call the columns text and answer."
-        )
+        raise InputError(f"{row.where} has an answer without '#### ' and its number: end it so, or name it otherwise.")
     if re.fullmatch(r"-?\d{1,3}(,\d{3})+(\.\d+)?", answer):
         answer = answer.replace(",", "")
     steps = sum(bool(line.strip()) for line in reasoning.splitlines())
-    text = f"Question: {_cell(row, 'question').strip()}\nAnswer:"
-    return _question(row, text, answer, float(steps)) if steps else None
+    return f"Question: {_cell(row, 'question').strip()}\nAnswer:", answer, float(steps) or None
 
 
-def _parse_math(row: Row, by: str) -> _Question | None:
+def _parse_math(row: Row, by: str) -> tuple[str, str, float | None]:
     answer = boxed(_cell(row, "solution"))
     if not answer:
         raise InputError(f"{row.where} has a solution without \\boxed{{…}}: box its answer.")
     level = str(row["level"]).strip().removeprefix("Level ").strip()
-    text = f"Problem: {_cell(row, 'problem').strip()}\nAnswer:"
-    return None if level == "?" else _question(row, text, answer, _step_count(level, row, by))
+    steps = None if level == "?" else _step_count(level, row, by)
+    return f"Problem: {_cell(row, 'problem').strip()}\nAnswer:", answer, steps
 
 
-def _parse_mquake(row: Row, by: str) -> _Question:
+def _parse_mquake(row: Row, by: str) -> tuple[str, str, float | None]:
     def is_list(value: Any) -> bool:
         return isinstance(value, Sequence | np.ndarray) and not isinstance(value, str) and len(value) > 0
 
@@ -245,15 +235,15 @@ def _parse_mquake(row: Row, by: str) -> _Question:
         steps = row["orig"].get("triples")
     if not is_list(steps):
         raise InputError(f"{row.where} has no list of single_hops, or of triples in orig: it says how many hops.")
-    text = f"Question: {_text(phrasings[0], f'{row.where}: its first question').strip()}\nAnswer:"
-    return _question(row, text, _cell(row, "answer"), float(len(steps)))
+    text = _text(phrasings[0], f"{row.where}: its first question").strip()
+    return f"Question: {text}\nAnswer:", _cell(row, "answer"), float(len(steps))
 
 
 FORMATS = (
-    _DatasetFormat("MQuAKE", ("questions", "answer"), _parse_mquake, ("hops",)),
-    _DatasetFormat("MATH", ("problem", "solution", "level"), _parse_math, ("level",)),
-    _DatasetFormat("GSM8K", ("question", "answer"), _parse_gsm8k, ("steps",)),
-    _DatasetFormat("plain", ("text", "answer"), _parse_plain, ("hops", "steps", "level", "difficulty")),
+    _Format("MQuAKE", ("questions", "answer"), _parse_mquake, ("hops",)),
+    _Format("MATH", ("problem", "solution", "level"), _parse_math, ("level",)),
+    _Format("GSM8K", ("question", "answer"), _parse_gsm8k, ("steps",)),
+    _Format("plain", ("text", "answer"), _parse_plain, ("hops", "steps", "level", "difficulty")),
 )
 
 
@@ -276,13 +266,6 @@ def boxed(solution: str) -> str:
         if depth == 0:
             return rest[1 : brace.start()].strip()
     return ""
-
-
-def _question(row: Row, text: str, answer: str, group: float, chain: tuple[str, ...] = ()) -> _Question:
-    """A question as it is, with a space before its answer where the text does not end in white space."""
-    space = "" if text[-1:].isspace() else " "
-    name = next((row[key] for key in ("id", "case_id", "unique_id") if row.get(key) is not None), row.where)
-    return _Question(text, space + answer.strip(), group, str(name), chain)
 
 
 def _cell(row: Row, column: str) -> str:

@@ -94,10 +94,10 @@ class Votes(Result):
         """One row per quantity: its expected value, and what it is measured in."""
         import pandas as pd
 
-        squared = ["loss", "bias", "diversity"]
-        bits = ["relevancy", "redundancy", "conditional_redundancy", "joint", "information_diversity"]
-        rows = [(name, getattr(self, name), "bits" if name in bits else "squared votes") for name in squared + bits]
-        return pd.DataFrame(rows, columns=["quantity", "expected", "measured_in"])
+        names = ["loss", "bias", "diversity"]
+        names += ["relevancy", "redundancy", "conditional_redundancy", "joint", "information_diversity"]
+        columns = {"quantity": names, "expected": [getattr(self, name) for name in names]}
+        return pd.DataFrame(columns | {"measured_in": ["squared votes"] * 3 + ["bits"] * 5})
 
     @property
     def _noise(self) -> float:

@@ -30,15 +30,11 @@ def option_ids(tokenizer: Any, options: Sequence[str], multi_token: bool) -> tup
         try:  # the reader of options names the one, and shows its pieces
             tokenization.options(_minimal_model(tokenizer), list(options), 1)
         except InputError as error:
-            raise InputError(
-                f"{str(error).rstrip('.')}; or score options by their first distinguishing token, multi_token=True."
-            ) from error
+            raise InputError(f"{str(error)[:-1]}; or score the first that differs: multi_token=True.") from error
     firsts = tuple(ids[0] for ids in rest if ids)
     if len(set(firsts)) < len(options):
         alike = [option for option, ids in zip(options, rest, strict=True) if not ids or firsts.count(ids[0]) > 1]
-        raise InputError(
-            f"the options {', '.join(map(repr, alike))} do not differ in the token they begin with: choose other words."
-        )
+        raise InputError(f"the options {', '.join(map(repr, alike))} begin with the same token: choose other words.")
     if all(len(ids) == 1 for ids in rest):
         return start, firsts, ""
     pieces = tokenizer.convert_ids_to_tokens(list(firsts))

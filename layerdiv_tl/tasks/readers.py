@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,13 @@ class TaskData:
 
     rows: Sequence[Row]
     source: str
+
+
+def sample_rows(name: str) -> TaskData:
+    """The rows of a file that is part of this package."""
+    lines = resources.files(__package__).joinpath(f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [Row(json.loads(line), f"line {number} of {name}") for number, line in enumerate(lines, start=1)]
+    return TaskData(rows, "written for layerdiv_tl")
 
 
 def open_rows(data: Any, names: Sequence[str], split: str = "validation") -> TaskData:
@@ -136,9 +144,7 @@ def _read_csv(text: str, path: Path) -> Iterator[dict[str, str]]:
     try:
         for number, values in enumerate(csv.DictReader(io.StringIO(text, newline=""), strict=True), start=1):
             if None in values or None in values.values():
-                raise InputError(
-                    f"row {number} of {path.name} has not as many cells as the header: check its quotes and commas."
-                )
+                raise InputError(f"row {number} of {path.name} has not as many cells as the header: check its quotes.")
             yield values
     except csv.Error as error:
         raise InputError(f"{str(path)!r} is not CSV in row {number + 1} ({error}): correct its quotes.") from error
@@ -169,9 +175,7 @@ def load_from_hub(path: str, config: str | None, split: str, name: str) -> TaskD
             rows = datasets.load_dataset(path, config, split=split)
     except Exception as error:  # datasets, huggingface_hub, fsspec and requests each raise their own
         reason = f"{type(error).__name__}: {_one_line(error)}"
-        raise InputError(
-            f"{path} ({split}) cannot be had from Hugging Face ({reason}): go online or {instead}."
-        ) from error
+        raise InputError(f"{path} ({split}) is not on Hugging Face ({reason}): go online or {instead}.") from error
     return _numbered(rows, path, " ".join(filter(None, ["Hugging Face", path, config, split])))
 
 
@@ -193,9 +197,7 @@ def _load_saved(folder: Path, split: str) -> TaskData:
     try:
         rows = datasets.load_from_disk(str(folder))
     except Exception as error:
-        raise InputError(
-            f"{str(folder)!r} is not a data set that can be read ({_one_line(error)}): save it again."
-        ) from error
+        raise InputError(f"{str(folder)!r} is not a saved data set ({_one_line(error)}): save it again.") from error
     if hasattr(rows, "column_names") and isinstance(rows, Mapping):
         if split not in rows:
             raise InputError(f"{str(folder)!r} has no split {split!r}, only {', '.join(rows)}: save that split.")
@@ -207,9 +209,7 @@ def _import_datasets(instead: str) -> Any:
     try:
         return importlib.import_module("datasets")
     except ImportError as error:
-        raise InputError(
-            f"the library datasets is not installed: pip install 'layerdiv-tl[datasets]', or {instead}."
-        ) from error
+        raise InputError(f"datasets is not installed: pip install 'layerdiv-tl[datasets]', or {instead}.") from error
 
 
 def _one_line(error: Exception) -> str:

@@ -134,9 +134,7 @@ def synthetic(name: str) -> TaskSpec:
     for setting in filter(None, settings.split(",")):
         key, _, value = setting.partition("=")
         if key not in known:
-            raise InputError(
-                f"{generator} has no parameter {key!r}: it has {', '.join(known)}; write {generator}:seed=1."
-            )
+            raise InputError(f"{generator} has no parameter {key!r}: choose among {', '.join(known)}.")
         try:
             given[key] = type(known[key].default)(value)
         except ValueError as error:

@@ -17,10 +17,8 @@ from ..errors import InputError
 from ..model import tokenization
 from ..results import Result
 from . import option_tokens
-from .custom import custom_spec, read_spec_file
-from .paper import PAPER_TASKS
-from .readers import TaskData, open_rows
-from .samples import SAMPLE_TASKS
+from .readers import open_rows
+from .specs import PACKAGED_TASKS, custom_spec, read_spec_file
 from .synthetic import GENERATORS, PREFIX, synthetic
 from .templates import TaskSpec, demonstrations, render
 
@@ -76,10 +74,10 @@ class Task(Result):
         labels = np.asarray(self.labels)
         whole = labels.shape == (len(self.prompts),) and labels.dtype.kind in "iu"
         if not whole or not ((labels >= 0) & (labels < len(self.options))).all():
-            raise InputError(
-                f"labels={self.labels!r:.60} must hold, for each of the {len(self.prompts)} prompts, the number of its "
-                f"option, from 0 to {len(self.options) - 1}."
+            one_each = (
+                f"the number of its option, from 0 to {len(self.options) - 1}, for each of {len(self.prompts)} prompts"
             )
+            raise InputError(f"labels={self.labels!r:.60} must hold {one_each}.")
 
     @property
     def prompt_hash(self) -> str:
@@ -122,7 +120,6 @@ class Task(Result):
         """
         for argument, value in (("template", template), ("label", label), ("name", name), ("license", license)):
             text(argument, value)
-        _check_train(train)
         spec = custom_spec(name, {"default": template}, options, label, license)
         return _build(spec, frame, limit, None, shots, seed, train)
 
@@ -197,9 +194,8 @@ class Task(Result):
 
         frame = pd.DataFrame({"text": self.texts, "prompt": self.prompts, "label": self.labels})
         frame["option"] = np.array(self.options)[self.labels]
-        frame.attrs |= {"task": self.name, "source": self.source, "license": self.license}
-        frame.attrs |= {"template": self.template, "shots": self.shots, "prompt_hash": self.prompt_hash}
-        frame.attrs |= {"dropped": self.dropped, "truncated": self.truncated, "scored": self.scored}
+        names = ("source", "license", "template", "shots", "prompt_hash", "dropped", "truncated", "scored")
+        frame.attrs |= {"task": self.name} | {name: getattr(self, name) for name in names}
         return frame
 
     def __len__(self) -> int:
@@ -266,8 +262,16 @@ def task(
     <BLANKLINE>
     (85 + 62) mod 7=
     """
-    _check_train(train)
-    spec, own_train = _find_spec(name)
+    own_train = None
+    if isinstance(name, os.PathLike) or (isinstance(name, str) and name.endswith(".json")):
+        spec, own_train = read_spec_file(file_path("name", name))
+    elif isinstance(name, str) and name.startswith(PREFIX):
+        spec = synthetic(name)
+    else:
+        known = task_specs()
+        if not isinstance(name, str) or name not in known:
+            raise InputError(f"there is no task {shown(name)}: choose among {', '.join(known)}, or give a JSON file.")
+        spec = known[name]
     return _build(spec, data, limit, template, shots, seed, own_train if train is None else train)
 
 
@@ -277,55 +281,33 @@ def task_specs() -> dict[str, TaskSpec]:
     >>> task_specs()["rte"].options, list(task_specs()["arc"].templates)
     (('Yes', 'No'), ['table3', 'promptsource'])
     """
-    return {**SAMPLE_TASKS, **PAPER_TASKS, **{name: synthetic(name) for name in GENERATORS}}
-
-
-def _find_spec(name: str | os.PathLike[str]) -> tuple[TaskSpec, Any]:
-    """The task of a name or JSON file, and the training rows that the file names."""
-    if isinstance(name, os.PathLike) or (isinstance(name, str) and name.endswith(".json")):
-        return read_spec_file(file_path("name", name))
-    if isinstance(name, str) and name.startswith(PREFIX):
-        return synthetic(name), None
-    known = task_specs()
-    if not isinstance(name, str) or name not in known:
-        raise InputError(f"there is no task {shown(name)}: choose among {', '.join(known)}, or give a JSON file.")
-    return known[name], None
+    return {**PACKAGED_TASKS, **{name: synthetic(name) for name in GENERATORS}}
 
 
 def _build(
     spec: TaskSpec, data: Any, limit: int | None, template: str | None, shots: int, seed: int, train: Any
 ) -> Task:
+    if train is not None and not hasattr(train, "iloc") and not hasattr(train, "to_list"):
+        file_path("train", train)  # refused also where no shots are drawn from it
     limit = spec.limit if limit is None else whole_number("limit", limit, 1, MAX_ROWS)
-    if _is_folder(data) and not spec.file_names:
-        data = None
-    rows = spec.load_rows("test", limit) if data is None else open_rows(data, spec.file_names, spec.split)
-    rendered, source = render(spec, rows, template, limit), rows.source
+    in_folder = isinstance(data, str | os.PathLike) and os.path.isdir(file_path("data", data))
+    if in_folder and not spec.file_names:
+        data, in_folder = None, False
+    rows = spec.rows("test", limit) if data is None else open_rows(data, spec.file_names, spec.split)
+    fields, source = render(spec, rows, template, limit), rows.source
     shots, seed = whole_number("shots", shots, 0, MAX_ROWS), whole_number("seed", seed, 0)
     if shots:
-        pool = _training_rows(spec, data, train)
-        solved = demonstrations(render(spec, pool, template), shots, seed, rendered.prompts)
-        prompts = tuple(solved + prompt for prompt in rendered.prompts)
-        rendered = replace(rendered, prompts=prompts, passages=rendered.passages + len(solved))
+        names = tuple(f"{name}_train" for name in spec.file_names)
+        if train is not None:
+            pool = open_rows(train, (*names, *spec.file_names), "train")
+        elif in_folder:
+            pool = open_rows(data, names, "train")
+        elif data is None:
+            pool = spec.rows("train")
+        else:
+            raise spec.without_rows("train")
+        solved = demonstrations(render(spec, pool, template), shots, seed, fields["prompts"])
+        fields["prompts"] = tuple(solved + prompt for prompt in fields["prompts"])
+        fields["passages"] += len(solved)
         source += f"; {shots} demonstrations of {pool.source}, seed {seed}"
-    return Task(name=spec.name, source=source, license=spec.license, shots=shots, **vars(rendered))
-
-
-def _check_train(train: Any) -> None:
-    """Raises InputError for what cannot hold rows, also where no shots are drawn from it."""
-    if train is not None and not hasattr(train, "iloc") and not hasattr(train, "to_list"):
-        file_path("train", train)
-
-
-def _training_rows(spec: TaskSpec, data: Any, train: Any) -> TaskData:
-    names = tuple(f"{name}_train" for name in spec.file_names)
-    if train is not None:
-        return open_rows(train, (*names, *spec.file_names), "train")
-    if data is None:
-        return spec.load_rows("train", None)
-    if _is_folder(data):
-        return open_rows(data, names, "train")
-    raise InputError(f"{spec.name} has no training rows to draw shots from: give a file of them as train=.")
-
-
-def _is_folder(data: Any) -> bool:
-    return isinstance(data, str | os.PathLike) and os.path.isdir(file_path("data", data))
+    return Task(name=spec.name, source=source, license=spec.license, shots=shots, **fields)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int
 
 from .._checks import shown, text
 from ..errors import InputError
@@ -41,9 +40,7 @@ class Template:
         try:
             parsed = list(string.Formatter().parse(text))
         except ValueError as error:
-            raise InputError(
-                f"the template {shown(text)} is not a format string ({error}): a brace is {{{{."
-            ) from error
+            raise InputError(f"template={shown(text)} is not a format string ({error}): a brace is {{{{.") from error
         pieces = []
         for literal, name, format_spec, conversion in parsed:
             if format_spec or conversion:
@@ -90,8 +87,8 @@ class TaskSpec:
     options
         The K answers in the order of the labels, without leading space.
     load_rows
-        `load_rows(split, count)`: rows for a user who gives none; split is "test" or "train", count how many are
-        wanted (a generator needs it, a reader may give more).
+        `load_rows(split, count)`: rows for a user who gives none, None where there are none; split is "test" or
+        "train", count how many are wanted (a generator needs it, a reader may give more).
     label_column
         The column of the gold option; no template can read it.
     preprocess
@@ -110,7 +107,7 @@ class TaskSpec:
     description: str
     templates: Mapping[str, str]
     options: tuple[str, ...]
-    load_rows: Callable[[str, int | None], TaskData]
+    load_rows: Callable[[str, int | None], TaskData | None]
     license: str
     label_column: str = "label"
     preprocess: Callable[[Row], Row | None] = lambda row: row
@@ -120,22 +117,21 @@ class TaskSpec:
     split: str = "test"
     source: str = ""
 
+    def rows(self, split: str = "test", count: int | None = None) -> TaskData:
+        """What `load_rows` gives. Raises InputError where there are none."""
+        rows = self.load_rows(split, count)
+        if rows is None:
+            raise self.without_rows(split)
+        return rows
 
-@dataclass(frozen=True, eq=False)
-class RenderedRows:
-    """Rows that have become prompts; the fields are those of `Task`."""
-
-    prompts: tuple[str, ...]
-    options: tuple[str, ...]
-    labels: Int[np.ndarray, " example"]
-    texts: tuple[str, ...]
-    passages: Int[np.ndarray, "example 2"]
-    template: str
-    dropped: int
+    def without_rows(self, split: str) -> InputError:
+        """The error of a task that has no such rows."""
+        training = "has no training rows to draw shots from: give a file of them as train="
+        return InputError(f"{self.name} {training if split == 'train' else 'names no data: give the rows as data='}.")
 
 
-def render(spec: TaskSpec, data: TaskData, template: str | None = None, limit: int | None = None) -> RenderedRows:
-    """The first `limit` usable rows as prompts.
+def render(spec: TaskSpec, data: TaskData, template: str | None = None, limit: int | None = None) -> dict[str, Any]:
+    """The first `limit` usable rows as prompts: the fields of a `Task`.
 
     Raises InputError for a template that does not fit, a missing column or cell, a label that is none of
     the options, and where no row is usable.
@@ -164,41 +160,38 @@ def render(spec: TaskSpec, data: TaskData, template: str | None = None, limit: i
         texts.append("\n".join(cells[name] for name in spec.text_fields or parsed.fields))
         labels.append(_gold(row, spec))
     if not prompts:
-        raise InputError(
-            f"none of the {dropped} rows of {data.source} fits {spec.name} ({spec.description}): give others."
-        )
+        raise InputError(f"none of {dropped} rows of {data.source} fits {spec.name} ({spec.description}): give others.")
     has_space = any(option.startswith(" ") for option in spec.options)
-    return RenderedRows(
-        prompts=tuple(prompts),
-        options=spec.options if has_space else tuple(parsed.option_prefix + option for option in spec.options),
-        labels=np.array(labels, dtype=np.int64),
-        texts=tuple(texts),
-        passages=np.array(passages, dtype=np.int64),
-        template=parsed.text,
-        dropped=dropped,
-    )
+    return {
+        "prompts": tuple(prompts),
+        "options": spec.options if has_space else tuple(parsed.option_prefix + option for option in spec.options),
+        "labels": np.array(labels, dtype=np.int64),
+        "texts": tuple(texts),
+        "passages": np.array(passages, dtype=np.int64),
+        "template": parsed.text,
+        "dropped": dropped,
+    }
 
 
-def demonstrations(pool: RenderedRows, shots: int, seed: int, excluded: Sequence[str]) -> str:
+def demonstrations(pool: dict[str, Any], shots: int, seed: int, excluded: Sequence[str]) -> str:
     """`shots` solved examples, drawn with a fixed seed, as a text to put in front of every prompt.
 
     Classes take turns, in an order drawn with the rest, so that they are as equal in number as can be; prompts in
     `excluded` are not shown. Raises InputError where there are too few rows.
     """
+    prompts, options, labels = pool["prompts"], pool["options"], pool["labels"]
     rng = np.random.default_rng(seed)
-    by_class: list[list[int]] = [[] for _ in pool.options]
+    by_class: list[list[int]] = [[] for _ in options]
     hidden = frozenset(excluded)
-    for row in rng.permutation(len(pool.prompts)):
-        if pool.prompts[row] not in hidden:
-            by_class[pool.labels[row]].append(int(row))
+    for row in rng.permutation(len(prompts)):
+        if prompts[row] not in hidden:
+            by_class[labels[row]].append(int(row))
     turns = itertools.chain.from_iterable(itertools.zip_longest(*(by_class[k] for k in rng.permutation(len(by_class)))))
     chosen = list(itertools.islice((row for row in turns if row is not None), shots))
     if len(chosen) < shots:
-        raise InputError(
-            f"shots={shots}, but the training rows hold only {len(chosen)} that are not asked: use fewer shots."
-        )
+        raise InputError(f"shots={shots}, but only {len(chosen)} training rows are not asked: use fewer shots.")
     order = rng.permutation(np.array(chosen, dtype=int))
-    return "".join(f"{pool.prompts[row]}{pool.options[pool.labels[row]]}\n\n" for row in order)
+    return "".join(f"{prompts[row]}{options[labels[row]]}\n\n" for row in order)
 
 
 def _check_fields(template: Template, spec: TaskSpec, row: Row) -> None:

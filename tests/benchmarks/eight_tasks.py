@@ -11,7 +11,7 @@ import argparse
 
 import layerdiv_tl as ld
 from layerdiv_tl.studies.runner import prepared
-from layerdiv_tl.tasks.paper import EIGHT_TASKS
+from layerdiv_tl.tasks.specs import EIGHT_TASKS
 
 
 def row(model: ld.Model, task: ld.Task) -> dict[str, str]:

@@ -16,7 +16,7 @@ import numpy as np
 
 import layerdiv_tl as ld
 from layerdiv_tl.studies.runner import prepared
-from layerdiv_tl.tasks.paper import EIGHT_TASKS
+from layerdiv_tl.tasks.specs import EIGHT_TASKS
 
 ESTIMATORS = ("gaussian", "vote", "variational")
 

@@ -20,7 +20,7 @@ import torch
 import layerdiv_tl as ld
 from layerdiv_tl.model.tokenization import encode
 from layerdiv_tl.studies.runner import prepared
-from layerdiv_tl.tasks.paper import EIGHT_TASKS
+from layerdiv_tl.tasks.specs import EIGHT_TASKS
 
 BATCH = 8
 

@@ -9,7 +9,7 @@ from numpy.polynomial.hermite_e import hermegauss
 from scipy.stats import binom
 
 import layerdiv_tl as ld
-from layerdiv_tl.ensemble.information.fit import gaussian_fit
+from layerdiv_tl.ensemble.information.checks import gaussian_fit
 from layerdiv_tl.ensemble.information.gaussian import normal_scores
 from layerdiv_tl.ensemble.information.lower_bound import lower_bound
 

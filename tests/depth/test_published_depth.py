@@ -52,8 +52,8 @@ def alike(found, wanted, tolerance=2e-5):
     assert np.abs(found - wanted)[known].max() <= tolerance * np.abs(wanted[known]).max()
 
 
-def behind(table):
-    """`[skipped, layer]` where the layer lies behind the skipped one; the others are no effects here."""
+def later_only(table):
+    """`[skipped, layer]` where the layer lies after the skipped one; the others are no effects here."""
     table = np.array(table, dtype=float)
     table[np.tril_indices(len(table))] = np.nan
     return table
@@ -93,7 +93,7 @@ def test_current_skips(case, part):
     model, root, ids = case
     rule = published.published_skip_effects(root, ids, PARTS[part])
     later, output = maxima(ld.depth.skip(model, ids, part))
-    alike(later, behind(rule["layers"]))
+    alike(later, later_only(rule["layers"]))
     alike(output, rule["output_change"])
 
 
@@ -106,7 +106,7 @@ def test_future_skips(case, part):
     assert all(cuts)
     rule = published.published_skip_effects(root, ids, PARTS[part], cuts)
     later, output = maxima(ld.depth.skip(model, ids, part, "future", cuts="published"))
-    alike(later, behind(rule["layers"]))
+    alike(later, later_only(rule["layers"]))
     alike(output, rule["output_change"])
 
 
@@ -116,7 +116,7 @@ def test_shares_of_the_length_are_cuts_too(case):
     found = ld.depth.skip(model, ids, mode="future", cuts=[0.3, 0.7])
     cuts = [[round(len(row) * share) for share in (0.3, 0.7)] for row in ids]
     rule = published.published_skip_effects(root, ids, "layer", cuts)
-    alike(maxima(found)[0], behind(rule["layers"]))
+    alike(maxima(found)[0], later_only(rule["layers"]))
 
 
 @pytest.mark.parametrize("cut", [None, 0.5])
@@ -126,8 +126,8 @@ def test_local_effects(case, cut):
     found = ld.depth.skip(model, ids, **mode)
     for text, row in enumerate(ids):
         rule = published.direct_effects(root, row, None if cut is None else round(len(row) * cut))
-        alike(found.downstream_change_max[text], behind(rule.max(-1)))
-        alike(found.downstream_change[text], behind(rule.mean(-1)))
+        alike(found.downstream_change_max[text], later_only(rule.max(-1)))
+        alike(found.downstream_change[text], later_only(rule.mean(-1)))
 
 
 def test_lens(case):
@@ -153,7 +153,7 @@ def test_erasure_of_a_token(case, short):
 
 
 def test_erasure_of_a_prefix(case, short):
-    """The tokens 1 to t − 1, measured behind t: here the row of the last erased one."""
+    """The tokens 1 to t − 1, measured after t: here the row of the last erased one."""
     model, root, ids = case
     mean = published.mean_residuals(root, ids)
     found = ld.depth.erase(model, [short], "prefix", reference=ids)
@@ -202,7 +202,7 @@ def test_sums_over_a_vocabulary_are_in_float64(stories):
     """What is little off the answer is told to a millionth of itself, which float32 sums miss by a thousand times."""
     import torch
 
-    from layerdiv_tl.depth.distributions import divergence, log_softmax, softmax, softmax_change
+    from layerdiv_tl.depth.passes import divergence, log_softmax, softmax, softmax_change
 
     logits = 4 * torch.randn(6, 50_000, generator=torch.Generator().manual_seed(0))
     other = logits + 1e-2 * torch.randn(logits.shape, generator=torch.Generator().manual_seed(1))

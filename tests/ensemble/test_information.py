@@ -227,7 +227,7 @@ def test_mean_error_is_small_at_129_members_and_2000_rows(kind):
     rng, errors, numbers = np.random.default_rng(3), [], []
     for _ in range(100):
         x, y = draw(rng, covariance, 2000)
-        terms = Sample("gaussian", normal_scores(x), np.arange(129), y, 4, 0).estimate().totals()
+        terms = Sample("gaussian", normal_scores(x), np.arange(129), y, tuple("0123"), 0).estimate().totals()
         x[:, ::2] = np.log(x[:, ::2])
         free, given = from_the_numbers(x, y)
         numbers.append([free, given])
@@ -405,7 +405,7 @@ def test_a_components_gain_is_what_is_lost_without_it(ensemble, estimator):
 def test_sweeping_is_joint_information_set_by_set(ensemble):
     """Conditioning step by step gives the same gains, greedy order and falls as determinants of every set."""
     u, y = ensemble
-    fast = ld.information(u, y, **QUICK).sample.estimate()
+    fast = ld.information(u, y, **QUICK).estimate()
     for order in (None, [3, 1, 4, 0, 5, 2]):
         (one, gains), (other, slow) = fast.sweep(order), Estimator.sweep(fast, order)
         assert list(one) == list(other)
@@ -420,7 +420,7 @@ def test_greedy_begins_with_the_most_relevant_and_random_is_a_mean(ensemble):
     assert greedy.orders[0, 0] == i.by_component()["relevancy"].argmax()
     assert greedy.terms["joint"][2] >= i.gain_curve(n_permutations=0, n_resamples=0).terms["joint"][2]
     random = i.gain_curve("random", n_permutations=0, n_resamples=0, orders=3)
-    chains = [i.sample.estimate().chain(order)["joint"] for order in random.orders]
+    chains = [i.estimate().chain(order)["joint"] for order in random.orders]
     np.testing.assert_allclose(random.terms["joint"], np.mean(chains, 0))
     assert "component" not in random.frame()
 

@@ -1,6 +1,6 @@
 """Does it work on my model? Every family, every unit, against the Hugging Face logits.
 
-The table that these tests print at the end of the run is the README's list of supported families.
+The table that these tests print at the end of the run is the list of architectures in the reference.
 """
 
 import logging
@@ -40,7 +40,7 @@ ROWS: dict[str, tuple[str, str, str]] = {}
 
 @pytest.fixture(scope="module", autouse=True)
 def table(request):
-    """Print what was measured, in a form that can go into the README."""
+    """Print what was measured, in the form that the reference has."""
     yield
     capture = request.config.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled():
@@ -172,8 +172,8 @@ def test_what_is_no_sum_is_refused_with_the_reason(name):
         ld.contributions(REFUSED[name](), PROMPTS, OPTIONS)
 
 
-def test_the_readme_lists_exactly_these_families():
-    """The README's list is the families tested here."""
-    readme = Path(__file__).parents[2].joinpath("README.md").read_text(encoding="utf-8")
-    section = readme[readme.index("## Supported families") :].split("\n## ")[0]
+def test_the_reference_lists_exactly_these_families():
+    """The reference's list is the families tested here."""
+    reference = Path(__file__).parents[2].joinpath("layerdiv_tl/reference.md").read_text(encoding="utf-8")
+    section = reference[reference.index("## Models") :].split("\n## ")[0]
     assert re.findall(r"^\| (\w+) \| [\d–]", section, flags=re.M) == [*FAMILIES, *NATIVE]

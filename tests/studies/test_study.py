@@ -21,7 +21,7 @@ from layerdiv_tl.studies import runner as running
 from layerdiv_tl.studies import shards
 from layerdiv_tl.studies.grid import tasks_of
 from layerdiv_tl.studies.runner import run_study
-from layerdiv_tl.tasks.paper import EIGHT_TASKS
+from layerdiv_tl.tasks.specs import EIGHT_TASKS
 from tests.conftest import llama
 from tests.oracles.brute_force import reference
 from tests.oracles.brute_force_ensemble import brier, cross_entropy, paper_form, squared

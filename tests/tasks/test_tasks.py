@@ -7,7 +7,7 @@ import pytest
 
 import layerdiv_tl as ld
 from layerdiv_tl.tasks.baselines import bag_of_words
-from layerdiv_tl.tasks.task import SAMPLE_TASKS
+from layerdiv_tl.tasks.specs import SAMPLE_TASKS
 
 
 @pytest.fixture(params=SAMPLE_TASKS)

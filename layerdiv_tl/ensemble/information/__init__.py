@@ -1,7 +1,7 @@
 """Information-theoretic diversity (Theorems 4-8), estimated with its errors."""
 
 from .bounds import Bounds
-from .fit import GaussianFit
+from .checks import GaussianFit
 from .gain_curve import GainCurve
 from .information import information
 from .lower_bound import LowerBound

@@ -130,7 +130,7 @@ class Bounds(Result):
 
 def bounds_of(i: Information) -> Bounds:
     """From the rows that the variational estimate's classifier has not seen."""
-    classifier = i.sample.classifier
+    classifier = i.classifier
     rows = classifier.joint_rows
     mean = float(rows.mean())
     error = normal_quantile(i.confidence_level) * float(rows.std(ddof=1)) / np.sqrt(len(rows))

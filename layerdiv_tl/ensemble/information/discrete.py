@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from jaxtyping import Float, Int
 
-from .estimator import BITS, Estimator, Labels, Terms, check_eq13
+from .estimator import BITS, Estimator, Labels, Terms, check_eq13, terms_of_entropies
 
 Votes = Int[np.ndarray, "example member"]
 
@@ -58,14 +58,7 @@ class TableVotes(Estimator):
         for member in order:
             code, cells = code * self.options + self.votes[:, member], cells * self.options
             columns.append(self._entropy(code, cells))
-        entropy, alone = np.stack(columns, 1), np.cumsum(self._singles[:, order], 1)
-        correlation = alone - entropy
-        conditional = -self.weights[1:] @ correlation[1:]
-        return check_eq13(self.weights @ alone, correlation[0], conditional, self.weights @ entropy)
-
-    def joint(self, sets: Iterable[Sequence[int]]) -> Float[np.ndarray, " set"]:
-        """From each set's own table."""
-        return np.array([float(self.chain(members)["joint"][-1]) if len(members) else 0.0 for members in sets])
+        return terms_of_entropies(self.weights, np.stack(columns, 1), np.cumsum(self._singles[:, order], 1))
 
     def _entropy(self, code: Int[np.ndarray, " example"], cells: int) -> Float[np.ndarray, " class_and_all"]:
         """Over all rows, then within each class."""

@@ -34,9 +34,9 @@ class Estimator(ABC):
     def chain(self, order: Sequence[int]) -> Terms:
         """Every term for each prefix of `order`."""
 
-    @abstractmethod
     def joint(self, sets: Iterable[Sequence[int]]) -> Float[np.ndarray, " set"]:
         """I(U_S; Y) for each set S of members; 0 for the empty one."""
+        return np.array([float(self.chain(members)["joint"][-1]) if len(members) else 0.0 for members in sets])
 
     def totals(self) -> dict[str, float]:
         """Every term for all members together."""
@@ -68,6 +68,15 @@ class Estimator(ABC):
         sets = [s for k, later, i in triples for n in (k, later) for s in ([*order[:n], order[i]], order[:n])]
         joint = self.joint(sets).reshape(-1, 4)
         return joint[:, 0] - joint[:, 1] - (joint[:, 2] - joint[:, 3])
+
+
+def terms_of_entropies(weights: Curve, joint: Float[np.ndarray, "matrix prefix"], alone: np.ndarray) -> Terms:
+    """Eq. 13 from entropies of each prefix and sums of its members' own, over all rows and within each class.
+
+    `weights` are 1, and minus each class's share of the rows.
+    """
+    correlation = alone - joint
+    return check_eq13(weights @ alone, correlation[0], -weights[1:] @ correlation[1:], weights @ joint)
 
 
 def check_eq13(relevancy: Curve, redundancy: Curve, conditional: Curve, joint: Curve) -> Terms:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -12,8 +11,12 @@ from jaxtyping import Float, Int
 from ..._checks import listed, whole_number
 from ...components import Component, members
 from ...errors import InputError
-from ..validation import Ensemble, check_members, gold_options, named, numbers
-from .estimator import Columns, Labels, Owner
+from ..losses import share_of_first
+from ..validation import Ensemble, as_ensemble, gold_options, numbers
+from .discrete import table_fits
+from .estimator import Columns, Owner
+from .gaussian import SINGULAR, SMALLEST_DEVIATION, Gaussian, normal_scores
+from .resampling import Sample
 
 # Fewer rows of a class have no spread to measure.
 LEAST_ROWS = 8
@@ -23,72 +26,40 @@ MAX_DRAWS, MAX_SEED = 10_000, 2**63 - 1
 ROUNDING = 1e-6
 
 
-@dataclass(frozen=True, eq=False)
-class Features:
-    """An ensemble as the estimators take it; fields that are not here are those of `Information`.
-
-    features, owner
-        `[example, column]`: contrasts (logits), or one column of votes (categories from 0) per member;
-        `[column]`, the member of each, in rising order.
-    options
-        The number of answers: K, or the classes where no options are known.
-    correct
-        `[example]`, whether all members together answer rightly (shared where several are first); None where
-        they give no answer.
-    spans
-        What each member holds: a component's label, or the first and last of a group.
-    notes
-        Sentences about what was left out.
-    all_contrasts
-        `[example, column]`: every contrast of every member, where `features` has fewer; else None.
-    """
-
-    features: np.ndarray
-    owner: Owner
-    labels: Labels
-    classes: tuple[str, ...]
-    options: int
-    correct: Float[np.ndarray, " example"] | None
-    components: tuple[Component, ...]
-    spans: tuple[str, ...]
-    votes: bool
-    notes: tuple[str, ...]
-    all_contrasts: np.ndarray | None
-
-
-def are_votes(array: Any) -> bool:
+def are_votes(ensemble: Any) -> bool:
     """Whether an array holds one whole number per example and member."""
-    if not (hasattr(array, "shape") and hasattr(array, "dtype")):
+    if isinstance(ensemble, Ensemble):
+        return False
+    if not (hasattr(ensemble, "shape") and hasattr(ensemble, "dtype")):
         try:
-            array = np.asarray(array)
+            ensemble = np.asarray(ensemble)
         except ValueError:
             return False
-    return len(array.shape) == 2 and any(kind in str(array.dtype) for kind in ("int", "bool"))
+    return len(ensemble.shape) == 2 and any(kind in str(ensemble.dtype) for kind in ("int", "bool"))
 
 
 def prepare(
     ensemble: Any,
     labels: Any,
     estimator: str,
-    n_groups: int | None,
-    n_contrasts: int | None,
-    components: Sequence[str | Component] | None,
-) -> Features:
-    """Checked features of an ensemble. Raises InputError as `information` says."""
-    contributions = ensemble if isinstance(ensemble, Ensemble) else None
-    if contributions is not None and components is not None:
-        raise InputError("these contributions name their components themselves: components= is for plain arrays.")
-    u = contributions.values if contributions else numbers(ensemble, "the ensemble", "[example, member(, option)]")
-    if u.ndim not in (2, 3):
-        raise InputError(
-            f"an array must be [example, member] or [example, member, option], but has the shape {u.shape}."
-        )
-    check_members(u if u.ndim == 3 else np.repeat(u[:, :, None], 2, 2))
-    names = contributions.components if contributions else named(components, u.shape[1])
-    is_vote_array = contributions is None and are_votes(ensemble)
-    y, classes, gold = _classes(labels, u, contributions.options if contributions else ())
+    seed: int = 0,
+    n_groups: int | None = None,
+    n_contrasts: int | None = None,
+    components: Sequence[str | Component] | None = None,
+) -> Sample:
+    """Checked rows of an ensemble with the method for them. Raises InputError as `information` says."""
+    is_vote_array, is_array = are_votes(ensemble), not isinstance(ensemble, Ensemble)
+    if is_array:
+        ensemble = numbers(ensemble, "the ensemble", "[example, member(, option)]")
+        if ensemble.ndim not in (2, 3):
+            shape = ensemble.shape
+            raise InputError(f"an array must be [example, member] or [example, member, option], but has shape {shape}.")
+    has_options = not is_array or ensemble.ndim == 3
+    given = as_ensemble(ensemble if has_options else np.repeat(ensemble[:, :, None], 2, 2), components)
+    u, names = given.values if has_options else ensemble, given.components
+    y, classes, gold = _classes(labels, u, given.options)
     notes: list[str] = []
-    if contributions and estimator != "vote":
+    if not is_array and estimator != "vote":
         # The constant is the same for every example by definition.
         kept = [i for i, c in enumerate(names) if c.kind != "constant" or np.ptp(u[:, i], axis=0).any()]
         if not kept:
@@ -105,17 +76,37 @@ def prepare(
         groups = np.array_split(np.arange(len(names)), min(whole_number("n_groups", n_groups, 1), len(names)))
         spans = tuple(spans[g[0]] if len(g) == 1 else f"{spans[g[0]]} … {spans[g[-1]]}" for g in groups)
         u, names = np.add.reduceat(u, [g[0] for g in groups], axis=1), members(len(groups))
-    votes = is_vote_array or estimator == "vote"
     everything = None
-    if votes:
+    if is_vote_array or estimator == "vote":
         features, owner = _votes(u, is_vote_array, estimator, spans, notes), np.arange(len(names))
     else:
-        smallest = int(np.bincount(y).min()) if estimator == "gaussian" else None
         contrasts = _contrasts(u, spans)
-        features, owner = _leading(contrasts, n_contrasts, smallest, notes)
+        smallest = int(np.bincount(y).min()) if estimator == "gaussian" else None
+        columns, owner = _leading(contrasts, n_contrasts, smallest, notes)
         everything = np.concatenate(contrasts).T if sum(map(len, contrasts)) > len(owner) else None
-    options = max(u.shape[2], len(classes)) if u.ndim == 3 else len(classes)
-    return Features(features, owner, y, classes, options, correct, names, spans, votes, tuple(notes), everything)
+        features = normal_scores(columns)
+    method = estimator
+    if estimator == "vote":
+        fits = table_fits(len(y), int(features.max()) + 1, len(names), len(classes))
+        method = "table" if fits else "tree"
+    sample = Sample(
+        method=method,
+        features=features,
+        owner=owner,
+        labels=y,
+        classes=classes,
+        seed=seed,
+        options=max(u.shape[2], len(classes)) if has_options else len(classes),
+        correct=correct,
+        components=names,
+        spans=spans,
+        notes=tuple(notes),
+        all_contrasts=everything,
+    )
+    if method == "gaussian":
+        _refuse_small_classes(sample)
+        _refuse_singular(sample)
+    return sample
 
 
 def _classes(labels: Any, u: np.ndarray, options: tuple) -> tuple[np.ndarray, tuple[str, ...], np.ndarray | None]:
@@ -217,8 +208,41 @@ def _correct(u: np.ndarray, gold: np.ndarray | None, is_vote_array: bool) -> np.
         score = (codes.reshape(u.shape)[:, :, None] == np.arange(len(answers))).sum(1)
     else:
         answers, score = np.arange(u.shape[2]), u.sum(1)
-    first = score == score.max(1, keepdims=True)
-    return (first & (gold[:, None] == answers)).sum(1) / first.sum(1)
+    return share_of_first(score, gold[:, None] == answers)
+
+
+def _refuse_small_classes(sample: Sample) -> None:
+    counts, dims = np.bincount(sample.labels), len(sample.owner)
+    if counts.min() < 2 * dims:
+        groups = max(1, int(counts.min()) // 2 * len(sample.components) // dims)
+        raise InputError(
+            f"class {sample.classes[int(counts.argmin())]!r} has {counts.min()} rows for {dims} dimensions: a Gaussian "
+            f"estimate needs twice as many rows as dimensions. Give more rows, n_groups={min(groups, 12)}, or "
+            "estimator='vote' or 'variational'."
+        )
+
+
+def _refuse_singular(sample: Sample) -> None:
+    """InputError, naming members, where a covariance has no inverse: copies, or a member that others fix."""
+    names = [sample.spans[member] for member in sample.owner]
+    for number, covariance in enumerate(cast(Gaussian, sample.estimate()).covariance):
+        where = f"within class {sample.classes[number - 1]!r}" if number else "over all rows"
+        spread = np.sqrt(np.diagonal(covariance))
+        if (constant := spread < SMALLEST_DEVIATION).any():
+            raise InputError(
+                f"{names[int(constant.argmax())]} never varies {where}, so it has no density there: leave it out, or "
+                "use estimator='vote' or 'variational'."
+            )
+        correlation = covariance / np.outer(spread, spread)
+        if np.linalg.eigvalsh(correlation)[0] > SINGULAR:
+            continue
+        size = np.abs(correlation) - np.eye(len(correlation))
+        one, other = (names[i] for i in np.unravel_index(int(size.argmax()), size.shape))
+        what = f"{one} and {other} are copies" if size.max() > 1 - 1e-6 else "some members are fixed by the others"
+        raise InputError(
+            f"{what} {where}, so the covariance is singular and the redundancy infinite: leave one of them out, or "
+            "use estimator='vote' or 'variational'."
+        )
 
 
 def _enumerated(names: Sequence[str]) -> str:

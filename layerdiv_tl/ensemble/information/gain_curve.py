@@ -13,7 +13,9 @@ from ...components import Component, component_columns
 from ...errors import InputError
 from ...results import Result
 from ..intervals import RunningMean, interval
+from ..losses import ratio
 from ..scaling import LogFit, log_fit
+from ..tables import with_ends
 from .estimator import TERMS, Estimator, Terms, normal_quantile
 from .features import MAX_DRAWS
 
@@ -33,12 +35,10 @@ class GainCurve(Result):
 
     Information never falls when a member is added (chain rule): a dip is the estimate's, and `statement` names those
     that the null does not reach. Theorems 7 and 8 assume members that are independent given the label; where they are
-    not, gains may grow, which refutes nothing.
+    not, gains may grow, which refutes nothing. Other fields are those of `Information`.
 
     order, orders
         "depth", "greedy" or "random"; the members in that order, `[repeat, step]`, several only at random.
-    components, spans
-        All members.
     terms, errors
         {term: `[step]`}, means over the orders; their standard errors by subsampling rows.
     gains, gain_errors
@@ -47,8 +47,6 @@ class GainCurve(Result):
         `[draw, step]`: the joint information with shuffled labels, searched as greedily.
     shares, null_shares
         `[order]`, `[draw]`: how often, in sampled S ⊂ T and i outside, i adds no less to S than to T.
-    doubts
-        `Information.doubts`: why the curve may be wrong beyond its intervals, or empty.
     """
 
     order: str
@@ -84,12 +82,17 @@ class GainCurve(Result):
         z = normal_quantile(self.confidence_level)
         measured = {**{t: (self.terms[t], self.errors[t]) for t in TERMS}, "gain": (self.gains, self.gain_errors)}
         for name, (values, error) in measured.items():
-            columns |= {name: values, f"{name}_low": values - z * error, f"{name}_high": values + z * error}
-        for name, drawn in (("joint", self.null), ("gain", np.diff(self.null, axis=1, prepend=0.0))):
+            columns |= with_ends(name, values, values - z * error, values + z * error)
+        null_gains = np.diff(self.null, axis=1, prepend=0.0)
+        for name, drawn in (("joint", self.null), ("gain", null_gains)):
             columns[f"{name}_null_low"], columns[f"{name}_null_high"] = interval(drawn, self.confidence_level)
         frame = pd.DataFrame(columns)
         frame["dip"] = frame["gain"] < 0
-        frame["inside_null"] = frame["dip"] & (self._depths(self.gains[None])[0] >= self._deepest)
+        # Gains in units of the null's spread at each step; 0 where it has none.
+        spread = null_gains.std(0, ddof=1) if len(null_gains) > 1 else np.full(steps, np.nan)
+        depths = np.nan_to_num(ratio(np.vstack([self.gains, null_gains]), spread))
+        deepest = float(interval(depths[1:].min(1), self.confidence_level)[0])
+        frame["inside_null"] = frame["dip"] & (depths[0] >= deepest)
         frame.attrs["units"] = dict.fromkeys(frame.select_dtypes("float").columns, "bits")
         frame.attrs |= {"order": self.order, "method": self.method, "label_entropy": self.label_entropy}
         frame.attrs["doubts"] = list(self.doubts)
@@ -99,24 +102,24 @@ class GainCurve(Result):
         """One row: the share of sampled (S ⊂ T, i) whose gain is no larger for T (submodularity, Theorem 7).
 
         `low`, `high` is the interval of a mean over the random orders the pairs are taken from (none for fewer than
-        8), for these rows; `null_low`, `null_high` show what noise in the rows does to the share, with shuffled
-        labels, where there is nothing to diminish. 1 is submodular; a share inside the null is no evidence.
+        8), for these rows; `null_low`, `null_high` show what noise does to the share, with shuffled labels, where
+        nothing diminishes. 1 is submodular; a share inside the null is not evidence.
         """
         import pandas as pd
 
         mean = RunningMean()
         mean.add_examples(self.shares)
-        low, high = (float(x) for x in mean.interval(self.confidence_level))
-        null_low, null_high = (float(x) for x in interval(self.null_shares, self.confidence_level))
+        null_low, null_high = map(float, interval(self.null_shares, self.confidence_level))
         share = float(self.shares.mean()) if len(self.shares) else np.nan
+        low, high = map(float, mean.interval(self.confidence_level))
         row = {"share": share, "low": low, "high": high, "null_low": null_low, "null_high": null_high}
         row |= {"inside_null": bool(null_low <= share <= null_high), "orders": len(self.shares)}
         return pd.DataFrame([row])
 
     def log_fit(self) -> LogFit:
-        """joint = a + b ln k (Theorem 7 as Fig. 6 reads it); its intervals take the steps for independent.
+        """joint = a + b ln k (Theorem 7 as Fig. 6 reads it); intervals are too narrow, for steps are not independent.
 
-        They are not, so they are too narrow. Raises InputError for fewer members than a fit needs.
+        Raises InputError for fewer members than a fit needs.
         """
         steps = np.arange(1.0, self.orders.shape[1] + 1)
         return log_fit(steps, self.terms["joint"], confidence_level=self.confidence_level)
@@ -139,29 +142,18 @@ class GainCurve(Result):
             "the deepest that shuffled labels give: there the estimate, not the information, falls."
         )
 
-    def _depths(self, gains: Float[np.ndarray, "draw step"]) -> Float[np.ndarray, "draw step"]:
-        """Gains in units of the null's spread at each step."""
-        drawn = np.diff(self.null, axis=1, prepend=0.0)
-        spread = drawn.std(0, ddof=1) if len(drawn) > 1 else np.full(gains.shape[1], np.nan)
-        return np.divide(gains, spread, out=np.zeros_like(gains), where=spread > 0)
-
-    @property
-    def _deepest(self) -> float:
-        lowest = self._depths(np.diff(self.null, axis=1, prepend=0.0)).min(1)
-        return float(interval(lowest, self.confidence_level)[0])
-
     def __repr__(self) -> str:
         last = self.terms["joint"][-1]
         return f"GainCurve({self.order}, {self.orders.shape[1]} members, {last:.3g} bits: {self.statement})"
 
 
 def gain_curve_of(i: Information, order: str, n_permutations: int, n_resamples: int, orders: int) -> GainCurve:
-    """As `Information.gain_curve` says."""
+    """As `Information.gain_curve`."""
     choice("order", order, get_args(Order))
     n_permutations = whole_number("n_permutations", n_permutations, 0, MAX_DRAWS)
     n_resamples = whole_number("n_resamples", n_resamples, 0, MAX_DRAWS)
     orders = whole_number("orders", orders, 1, MAX_DRAWS)
-    sample, members = i.sample, i.sample.members
+    members = i.members
     if order == "greedy" and i.method != "gaussian" and members > MAX_SEARCHED:
         raise InputError(
             f"a greedy search through {members} members takes too long by {i.method}: use estimator='gaussian', "
@@ -176,12 +168,12 @@ def gain_curve_of(i: Information, order: str, n_permutations: int, n_resamples: 
             return estimate.sweep()[0][None]
         return random_orders if order == "random" else np.arange(members)[None]
 
-    whole = sample.estimate()
+    whole = i.estimate()
     chosen = chosen_orders(whole)
     terms = _mean_chain(whole, chosen)
     # Terms side by side, and the gains after them: [term, step] of every subsample.
-    drawn = sample.on_subsamples(lambda e: _with_gains(_mean_chain(e, chosen)), n_resamples)
-    errors = sample.standard_errors(drawn, (len(TERMS) + 1) * members).reshape(-1, members)
+    drawn = i.on_subsamples(lambda e: _with_gains(_mean_chain(e, chosen)), n_resamples)
+    errors = i.standard_errors(drawn, (len(TERMS) + 1) * members).reshape(-1, members)
     null_shares: list[float] = []
 
     def shuffled_joint(estimate: Estimator) -> Float[np.ndarray, " step"]:
@@ -200,7 +192,7 @@ def gain_curve_of(i: Information, order: str, n_permutations: int, n_resamples: 
         errors=dict(zip(TERMS, errors, strict=False)),
         gains=np.diff(terms["joint"], prepend=0.0),
         gain_errors=errors[-1],
-        null=np.reshape(sample.with_shuffled_labels(shuffled_joint, n_permutations), (-1, members)),
+        null=np.reshape(i.with_shuffled_labels(shuffled_joint, n_permutations), (-1, members)),
         shares=_shares(whole, random_orders, triples) if members > 1 else np.zeros(0),
         null_shares=np.array(null_shares),
         label_entropy=i.label_entropy,

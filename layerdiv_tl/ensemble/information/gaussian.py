@@ -1,21 +1,20 @@
-"""Gaussian-copula estimates of information, their bias removed analytically (MATHS 11)."""
+"""Gaussian-copula estimates of information, their bias removed analytically."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Float, Int
 from scipy.special import digamma, ndtri
 from scipy.stats import rankdata
 
-from ...errors import InputError
-from .estimator import BITS, Columns, Estimator, Labels, Owner, Sweep, Terms, check_eq13
+from .estimator import BITS, Columns, Estimator, Labels, Owner, Sweep, Terms, terms_of_entropies
 
 # A direction with less than this share of a member's variance is rounding: the covariance is singular.
 SINGULAR = 1e-9
 # Deviations of normal scores, whose own is 1, that only rounding leaves.
-ROUNDING = 1e-6
+SMALLEST_DEVIATION = 1e-6
 
 
 def normal_scores(x: Columns) -> Columns:
@@ -86,13 +85,7 @@ class Gaussian(Estimator):
         pivots = self._pivots(np.concatenate([self.columns[m] for m in order]))
         entropy = (np.cumsum(np.log(pivots), 1)[:, ends - 1] - self._bias[:, ends]) / BITS
         alone = np.cumsum(self._single_entropies[:, order], 1)
-        correlation = alone - entropy
-        conditional = -self.weights[1:] @ correlation[1:]
-        return check_eq13(self.weights @ alone, correlation[0], conditional, self.weights @ entropy)
-
-    def joint(self, sets: Iterable[Sequence[int]]) -> Float[np.ndarray, " set"]:
-        """From the determinants of each set's covariances."""
-        return np.array([float(self.chain(members)["joint"][-1]) if len(members) else 0.0 for members in sets])
+        return terms_of_entropies(self.weights, entropy, alone)
 
     def marginals(self) -> Float[np.ndarray, " member"]:
         """I(U; Y) − I(U without the member; Y), by det S_without = det S · det (S⁻¹)_member."""
@@ -131,7 +124,7 @@ class Gaussian(Estimator):
         """Each column's deviation given those before it. LinAlgError where that is rounding."""
         factor = np.linalg.cholesky(self.covariance[:, columns[:, None], columns])
         pivots = np.diagonal(factor, axis1=1, axis2=2)
-        if pivots.min() < ROUNDING:
+        if pivots.min() < SMALLEST_DEVIATION:
             raise np.linalg.LinAlgError("a covariance is singular up to rounding")
         return pivots
 
@@ -147,25 +140,3 @@ class Gaussian(Estimator):
                 else:
                     half[:, members] = np.linalg.slogdet(matrices[:, columns[:, :, None], columns[:, None]])[1] / 2
         return half
-
-
-def refuse_singular(estimate: Gaussian, spans: Sequence[str], owner: Owner, classes: Sequence[str]) -> None:
-    """InputError, naming members, where a covariance has no inverse: copies, or a member that others fix."""
-    for number, covariance in enumerate(estimate.covariance):
-        where = f"within class {classes[number - 1]!r}" if number else "over all rows"
-        spread = np.sqrt(np.diagonal(covariance))
-        if (constant := spread < ROUNDING).any():
-            raise InputError(
-                f"{spans[owner[int(constant.argmax())]]} never varies {where}, so it has no density there: leave it "
-                "out, or use estimator='vote' or 'variational'."
-            )
-        correlation = covariance / np.outer(spread, spread)
-        if np.linalg.eigvalsh(correlation)[0] > SINGULAR:
-            continue
-        size = np.abs(correlation) - np.eye(len(correlation))
-        one, other = (spans[owner[i]] for i in np.unravel_index(int(size.argmax()), size.shape))
-        what = f"{one} and {other} are copies" if size.max() > 1 - 1e-6 else "some members are fixed by the others"
-        raise InputError(
-            f"{what} {where}, so the covariance is singular and the redundancy infinite: leave one of them out, or "
-            "use estimator='vote' or 'variational'."
-        )

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, cast, get_args
+from dataclasses import fields, replace
+from typing import Any, get_args
 
 import numpy as np
 from jaxtyping import Float
 
 from ..._checks import choice, flag, number, whole_number
 from ...components import Component
-from ...errors import InputError
 from ..intervals import LEVEL
 from ..validation import Ensemble
-from .checks import UNCHECKED, check_assumptions, warnings_of
-from .discrete import table_fits
+from .checks import check_assumptions, warnings_of
 from .estimator import TERMS, Estimator, EstimatorName, normal_quantile, single_threaded_blas
-from .features import MAX_DRAWS, MAX_SEED, Features, are_votes, prepare
-from .gaussian import Gaussian, normal_scores, refuse_singular
+from .features import MAX_DRAWS, MAX_SEED, are_votes, prepare
 from .resampling import Sample
 from .result import LABELS, NULL_MODEL, Information
 from .variational import Variational
@@ -79,37 +76,22 @@ def information(
     (['1', '1', '1'], True)
     """
     if estimator is None:
-        estimator = "vote" if not isinstance(ensemble, Ensemble) and are_votes(ensemble) else "gaussian"
+        estimator = "vote" if are_votes(ensemble) else "gaussian"
     choice("estimator", estimator, get_args(EstimatorName))
     n_permutations = whole_number("n_permutations", n_permutations, 0, MAX_DRAWS)
     n_resamples = whole_number("n_resamples", n_resamples, 0, MAX_DRAWS)
     seed = whole_number("seed", seed, 0, MAX_SEED)
     confidence_level = number("confidence_level", confidence_level, above=0, below=1)
     flag("check", check)
-    data = prepare(ensemble, labels, estimator, n_groups, n_contrasts, components)
-    method: str = estimator
-    if estimator == "vote":
-        options = int(data.features.max()) + 1
-        fits = table_fits(len(data.labels), options, len(data.components), len(data.classes))
-        method = "table" if fits else "tree"
-    features = data.features if data.votes else normal_scores(data.features)
-    sample = Sample(method, features, data.owner, data.labels, len(data.classes), seed)
-    if estimator == "gaussian":
-        _refuse_small_classes(data)
-        refuse_singular(cast(Gaussian, sample.estimate()), data.spans, data.owner, data.classes)
+    sample = prepare(ensemble, labels, estimator, seed, n_groups, n_contrasts, components)
     with single_threaded_blas():
-        fields = _measure(sample, n_permutations, n_resamples, confidence_level)
-        fields |= check_assumptions(sample, data, fields, confidence_level) if check else UNCHECKED
-    shared = ("owner", "labels", "classes", "options", "correct", "components", "spans", "votes")
-    result = Information(
-        **{name: getattr(data, name) for name in shared} | fields,
-        features=features,
-        method=method,
-        warnings=(),
-        seed=seed,
-        confidence_level=confidence_level,
-    )
-    return replace(result, warnings=warnings_of(result, data.notes))
+        i = Information(
+            **{field.name: getattr(sample, field.name) for field in fields(sample)},
+            **_measure(sample, n_permutations, n_resamples, confidence_level),
+            confidence_level=confidence_level,
+        )
+        i = replace(i, **check_assumptions(i)) if check else i
+    return replace(i, warnings=warnings_of(i))
 
 
 def _measure(sample: Sample, n_permutations: int, n_resamples: int, confidence_level: float) -> dict[str, Any]:
@@ -148,14 +130,3 @@ def _measure(sample: Sample, n_permutations: int, n_resamples: int, confidence_l
         "member_intervals": ends[:, count:],
         "member_null": by_labels[:, count:],
     }
-
-
-def _refuse_small_classes(data: Features) -> None:
-    counts, dims = np.bincount(data.labels), len(data.owner)
-    if counts.min() < 2 * dims:
-        groups = max(1, int(counts.min()) // 2 * len(data.components) // dims)
-        raise InputError(
-            f"class {data.classes[int(counts.argmin())]!r} has {counts.min()} rows for {dims} dimensions: a Gaussian "
-            f"estimate needs twice as many rows as dimensions. Give more rows, n_groups={min(groups, 12)}, or "
-            "estimator='vote' or 'variational'."
-        )

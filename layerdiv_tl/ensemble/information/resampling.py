@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
 from jaxtyping import Float, Int
 
+from ...components import Component
 from .discrete import TableVotes, TreeVotes
 from .estimator import Columns, Estimator, Labels, Owner
 from .gaussian import Gaussian, normal_scores
@@ -22,24 +23,39 @@ KEPT = 0.8
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Sample:
     """The rows of an ensemble with their labels, and the method that estimates their information.
 
     method
-        "gaussian", "table", "tree" or "variational".
+        "gaussian"; "table" or "tree" (votes); "variational".
     features, owner
-        `[example, column]`, normal scores, or votes as whole numbers; `[column]`, their members.
-    labels
-        `[example]`, classes 0 … `classes` − 1.
+        `[example, column]`, normal scores of contrasts, or votes as whole numbers from 0, one column for each member;
+        `[column]`, the member of each, in rising order.
+    labels, classes
+        `[example]`, classes from 0, and their names.
+    options, correct
+        The number of answers: K, or the classes where no options are known; `[example]`, whether all members together
+        answer rightly (shared where several are first), None where they give no answer.
+    components, spans
+        The members' names, and what each holds: a component's label, or the first and last of a group.
+    notes, all_contrasts
+        Sentences about what was left out; `[example, column]`, every contrast of every member, where `features` has
+        fewer, else None.
     """
 
     method: str
     features: np.ndarray
     owner: Owner
     labels: Labels
-    classes: int
+    classes: tuple[str, ...]
     seed: int
+    options: int = 0
+    correct: Float[np.ndarray, " example"] | None = None
+    components: tuple[Component, ...] = ()
+    spans: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    all_contrasts: np.ndarray | None = field(default=None, metadata={"saved": False})
 
     @property
     def members(self) -> int:
@@ -54,30 +70,24 @@ class Sample:
     @cached_property
     def classifier(self) -> Variational:
         """The variational estimator on all rows, whatever the method."""
-        x, owner = one_hot(self.features) if self.votes else (self.features, self.owner)
-        return Variational(x, owner, self.labels, self.classes, self.members, self.seed)
-
-    @cached_property
-    def _half(self) -> Labels:
-        """Which half of the rows a tree is chosen on."""
-        return np.random.default_rng([self.seed, 5]).permutation(len(self.labels)) % 2
+        return self._classifier(self.features, self.labels)
 
     def estimate(self, rows: Any = None, labels: Any = None, features: Any = None) -> Estimator:
         """The estimator on all rows or some, with other labels, or with other features."""
         y = self.labels if labels is None else labels
         x = self.features if features is None else features
-        half = self._half
+        # Which half of the rows a tree is chosen on.
+        half = np.random.default_rng([self.seed, 5]).permutation(len(y)) % 2
         if rows is not None:
             y, x, half = y[rows], x[rows], half[rows]
         if self.method == "gaussian":
-            return Gaussian(x if rows is None else normal_scores(x), self.owner, y, self.classes)
+            return Gaussian(x if rows is None else normal_scores(x), self.owner, y, len(self.classes))
         if self.method == "variational":
-            x, owner = one_hot(x) if self.votes else (x, self.owner)
-            return Variational(x, owner, y, self.classes, self.members, self.seed)
+            return self._classifier(x, y)
         options = int(self.features.max()) + 1
         if self.method == "table":
-            return TableVotes(x, y, options, self.classes)
-        return TreeVotes(x, y, options, self.classes, half)
+            return TableVotes(x, y, options, len(self.classes))
+        return TreeVotes(x, y, options, len(self.classes), half)
 
     def on_subsamples(self, statistic: Callable[[Estimator], T], n_resamples: int) -> list[T]:
         """A statistic of the estimates on subsamples of the rows."""
@@ -96,7 +106,7 @@ class Sample:
         Members are then independent given the label, and otherwise as they were.
         """
         rng = np.random.default_rng([self.seed, 4])
-        classes = [np.flatnonzero(self.labels == c) for c in range(self.classes)]
+        classes = [np.flatnonzero(self.labels == c) for c in range(len(self.classes))]
 
         def shuffled() -> np.ndarray:
             features = np.empty_like(self.features)
@@ -117,6 +127,10 @@ class Sample:
         kept = round(KEPT * len(self.labels))
         return float(np.sqrt(kept / (len(self.labels) - kept))) * np.stack(values).std(0, ddof=1)
 
+    def _classifier(self, x: np.ndarray, y: Labels) -> Variational:
+        x, owner = one_hot(x) if self.votes else (x, self.owner)
+        return Variational(x, owner, y, len(self.classes), self.members, self.seed)
+
     def _collect(self, statistic: Callable[[Estimator], T], changes: Iterable[dict[str, Any]]) -> list[T]:
         values = []
         for change in changes:
@@ -129,8 +143,7 @@ class Sample:
 def subsamples(y: Labels, least: int, n_resamples: int, seed: int) -> Iterator[Int[np.ndarray, " kept"]]:
     """Four fifths of the rows without replacement, `n_resamples` times, each class keeping at least `least` rows.
 
-    Rows drawn twice would break every bias correction (MATHS 11). A draw that leaves a class too few rows is
-    drawn again.
+    Rows drawn twice would break every bias correction. A draw that leaves a class too few rows is drawn again.
     """
     rng = np.random.default_rng([seed, 2])
     count = round(KEPT * len(y))

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float
 
-from ...components import Component, component_columns
+from ...components import component_columns
 from ...results import Result
 from ..intervals import interval
 from .bounds import Bounds, bounds_of
-from .estimator import TERMS, Estimator, Labels, Owner, entropy_of_labels, single_threaded_blas
-from .fit import GaussianFit
+from .checks import GaussianFit
+from .estimator import TERMS, Estimator, entropy_of_labels, single_threaded_blas
 from .gain_curve import GainCurve, Order, gain_curve_of
 from .lower_bound import LowerBound
 from .resampling import Sample
@@ -34,16 +34,12 @@ LABELS, MEMBERS = "labels shuffled", "members shuffled within classes"
 NULL_MODEL = dict(zip(TERMS, (LABELS, MEMBERS, MEMBERS, LABELS, LABELS), strict=True))
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Information(Result):
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Information(Sample, Result):
     """Relevancy, redundancies, joint information and diversity of an ensemble (Eq. 13). Made by `information`.
 
-    features, owner, labels, classes, options, correct, components, spans, votes
-        The data, as the estimators take them: `[example, column]` normal scores of contrasts, or votes; the member
-        of each column; `[example]` classes from 0, and their names; the number of options; whether all members
-        together answer rightly; the members' names, and what each holds (a group's first and last component).
-    method
-        "gaussian"; "table" or "tree" (votes); "variational".
+    The data, as the estimators take them, are those of `Sample`.
+
     terms, intervals, null
         By term, in bits: estimate, (low, high), and draws of the null `[draw]` (see `NULL_MODEL`), without those
         whose covariance is singular.
@@ -56,27 +52,16 @@ class Information(Result):
         Sentences on why the terms may be wrong, by the two; all sentences to read before the numbers, these first.
     """
 
-    features: np.ndarray
-    owner: Owner
-    labels: Labels
-    classes: tuple[str, ...]
-    options: int
-    correct: Float[np.ndarray, " example"] | None
-    components: tuple[Component, ...]
-    spans: tuple[str, ...]
-    votes: bool
-    method: str
     terms: dict[str, float]
     intervals: dict[str, tuple[float, float]]
     null: dict[str, Float[np.ndarray, " draw"]]
     member_intervals: Float[np.ndarray, "2 member"]
     member_null: Float[np.ndarray, "draw member"]
-    fit: GaussianFit | None
-    lower_bound: LowerBound | None
-    doubts: tuple[str, ...]
-    warnings: tuple[str, ...]
-    seed: int
     confidence_level: float
+    fit: GaussianFit | None = None
+    lower_bound: LowerBound | None = None
+    doubts: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def relevancy(self) -> float:
@@ -109,13 +94,8 @@ class Information(Result):
         return entropy_of_labels(self.labels)
 
     @cached_property
-    def sample(self) -> Sample:
-        """The rows and the method, to estimate again."""
-        return Sample(self.method, self.features, self.owner, self.labels, len(self.classes), self.seed)
-
-    @cached_property
     def _estimate(self) -> Estimator:
-        return self.sample.estimate()
+        return self.estimate()
 
     def frame(self) -> pd.DataFrame:
         """One row per term, in bits.

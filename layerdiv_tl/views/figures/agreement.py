@@ -161,7 +161,7 @@ def agreement_stability(agreement: Agreement, title: str | None = None) -> go.Fi
 
 def measures(agreement: Agreement) -> list[str]:
     """The direct measures of an agreement, in their usual order."""
-    from ...depth.direct_measures import Direct
+    from ...depth.quantities import Direct
 
     return [measure for measure in get_args(Direct) if measure in agreement.quantities]
 

@@ -38,7 +38,7 @@ def agreement_scatter(
     A rising cloud is agreement. The hover has values and ranks with 95 % intervals. Raises InputError for an
     unknown effect or scale.
     """
-    from ...depth.agreement import UNITS
+    from ...depth.quantities import UNITS
 
     frame, names, components = agreement.frame(), measures(agreement), agreement.components
     columns = {"rank": f"{effect}_rank", "value": effect}

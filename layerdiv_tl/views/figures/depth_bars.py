@@ -29,11 +29,10 @@ from ..plotting import (
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ...depth.change_point import ChangePoint
     from ...depth.erasure import Erasure
     from ...depth.integrated_gradients import IntegratedGradients
     from ...depth.logit_lens import LogitLens
-    from ...depth.residual_norms import ResidualNorms
+    from ...depth.residual_norms import ChangePoint, ResidualNorms
     from ...depth.skipping import Skip
 
 PART = {"layer": "layer", "attn": "attention", "mlp": "MLP"}

@@ -94,7 +94,7 @@ def drop_curve(plan: DropPlan, quantity: Effect = "loss", title: str | None = No
 @figure_of("components", "DropPlan")
 def drop_components(plan: DropPlan, title: str | None = None) -> go.Figure:
     """The score of every candidate in stream order, colored by module; what goes is solid and numbered."""
-    from ...depth.agreement import INVERTED
+    from ...depth.quantities import INVERTED
 
     frame, figure = plan.scores(), go.Figure()
     unit = f" {frame.attrs['units']['score']}".rstrip()

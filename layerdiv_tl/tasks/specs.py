@@ -1,0 +1,160 @@
+"""Definitions of tasks: those written for this package, the paper's eight, and a user's own in Python or JSON.
+
+`specs.json` has the first two. Of the paper it has templates and options of Table 3, splits of Section 5 and licenses
+of Table 2. The template `table3` is the one the paper prints, the spaces around its line breaks included; the others
+are for prompt sensitivity, after promptsource (Bach et al., 2022), and keep the options. What the paper leaves open is
+decided here:
+
+- `arc` is ARC-Easy, and only its rows with exactly four options, since the options are A B C D; labels 1-4
+  are renamed A-D by position. `Task.dropped` counts the others. ARC-Challenge is a task of its own.
+- ARC's `{options}` are lines `A: …` (`table3`), or promptsource's bulleted list (`promptsource`).
+- MNLI's `{options}` is `Always, Sometimes, or Never true?`; its split is validation_matched.
+- BoolQ's passage has no title in front of it; `{title}` is a field for who wants it.
+- Texts go in as they are, the trailing spaces of SST-2 and MNLI included.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from .._checks import whole_number
+from ..errors import InputError
+from ..model.tokenization import LABELS, refuse_tables, refuse_unordered
+from .readers import Row, TaskData, load_from_hub, open_rows, sample_rows
+from .templates import TaskSpec
+
+LETTERS = ("A", "B", "C", "D")
+DEFAULT_ROWS = 2000  # of each task, as in the paper
+JSON_KEYS = ("name", "template", "templates", "options", "label", "data", "train", "license", "limit")
+
+
+def _packaged_spec(name: str, entry: Mapping[str, Any]) -> TaskSpec:
+    """A task of `specs.json`: without `hub`, its rows are part of this package."""
+    path, config, held_out = entry.get("hub", ("", None, "test"))
+
+    def load_rows(split: str, count: int | None) -> TaskData | None:
+        if path:
+            return load_from_hub(path, config, "train" if split == "train" else held_out, name)
+        return None if split == "train" else sample_rows(name)
+
+    def preprocess(row: Row) -> Row | None:
+        columns = {field: row[column] for field, column in entry.get("columns", {}).items()}
+        row = row.with_columns(**columns, **entry.get("constants", {}))
+        return _four_options(row) if name.startswith("arc") else row
+
+    return TaskSpec(
+        name=name,
+        description=entry["description"],
+        templates=entry["templates"],
+        options=tuple(entry["options"]),
+        load_rows=load_rows,
+        license=entry["license"],
+        label_column=entry.get("label_column", "label"),
+        preprocess=preprocess,
+        text_fields=tuple(entry["text_fields"]),
+        file_names=(name, *entry.get("other_file_names", ())) if path else (),
+        limit=DEFAULT_ROWS if path else None,
+        split=held_out,
+        source=" ".join(filter(None, ["Hugging Face", path, config, held_out])) if path else "",
+    )
+
+
+def _four_options(row: Row) -> Row | None:
+    """A four-option row of ARC with its options written out, its gold label a letter; other rows are dropped."""
+    choices: Any = row["choices"]
+    try:
+        if isinstance(choices, str):  # a CSV file has only text
+            choices = json.loads(choices)
+        texts, labels = list(map(str, choices["text"])), list(map(str, choices["label"]))
+    except (ValueError, TypeError, KeyError) as error:
+        raise InputError(
+            f"{row.where}: choices={choices!r:.60} must hold the lists text and label: in CSV, as JSON."
+        ) from error
+    if len(texts) != len(labels):
+        raise InputError(f"{row.where} has {len(texts)} choices and {len(labels)} labels: correct the row.")
+    if len(texts) != len(LETTERS):
+        return None
+    gold = str(row["answerKey"])
+    if gold not in labels:
+        raise InputError(f"{row.where}: the answerKey {gold!r} is none of its labels {labels}: correct the row.")
+    lines = [f"{letter}: {text}" for letter, text in zip(LETTERS, texts, strict=True)]
+    return row.with_columns(
+        text=row["question"],
+        options="\n".join(lines),
+        bullets="\n".join(f"- {line}" for line in lines),
+        answerKey=LETTERS[labels.index(gold)],
+    )
+
+
+_ENTRIES = json.loads(resources.files(__package__).joinpath("specs.json").read_text(encoding="utf-8"))
+PACKAGED_TASKS: Mapping[str, TaskSpec] = {name: _packaged_spec(name, entry) for name, entry in _ENTRIES.items()}
+SAMPLE_TASKS = tuple(name for name, entry in _ENTRIES.items() if "hub" not in entry)
+EIGHT_TASKS = tuple(name for name in PACKAGED_TASKS if name not in (*SAMPLE_TASKS, "arc_challenge"))
+
+
+def custom_spec(
+    name: str,
+    templates: Mapping[str, str],
+    options: Sequence[str],
+    label_column: str,
+    license: str,
+    data: Any = None,
+    limit: int | None = None,
+) -> TaskSpec:
+    """A task of a user's own. Raises InputError for options that are too few, empty or alike."""
+    refuse_tables(options, "options")
+    refuse_unordered(options, "options", LABELS)
+    is_list = isinstance(options, Iterable) and not isinstance(options, str | bytes | Mapping)
+    words = list(options) if is_list else []
+    if len(words) < 2 or not all(isinstance(word, str) and word.strip() for word in words):
+        raise InputError(f"options={options!r:.60} must be a list of at least two words, as in ['no', 'yes'].")
+    if len({word.strip() for word in words}) < len(words):
+        raise InputError(f"options={options!r:.60} holds a word twice: options must differ.")
+
+    def load_rows(split: str, count: int | None) -> TaskData | None:
+        return None if data is None or split == "train" else open_rows(data, (name,))
+
+    return TaskSpec(
+        name=name,
+        description=f"one of {', '.join(word.strip() for word in words)}",
+        templates=templates,
+        options=tuple(words),
+        load_rows=load_rows,
+        license=license,
+        label_column=label_column,
+        file_names=(name,) if data is None else (),
+        limit=limit,
+    )
+
+
+def read_spec_file(path: Path) -> tuple[TaskSpec, Path | None]:
+    """The task that a JSON file defines, and the path of its training rows if it names some.
+
+    Raises InputError for a file that cannot be read, is not such JSON, or lacks template or options.
+    """
+    task = f"the task {str(path)!r}"
+    try:
+        entry = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{task} cannot be read ({error.strerror}): give a JSON file.") from error
+    except ValueError as error:  # malformed, or not UTF-8
+        raise InputError(f"{task} is not JSON in UTF-8 ({error}): correct the file.") from error
+    if not isinstance(entry, dict):
+        raise InputError(f"{task} is not a JSON object: describe it with {', '.join(JSON_KEYS)}.")
+    if unknown := [key for key in entry if key not in JSON_KEYS]:
+        raise InputError(f"{task} has the unknown key {unknown[0]!r}: the keys are {', '.join(JSON_KEYS)}.")
+    templates = entry.get("templates", {"default": entry.get("template")})
+    if not (isinstance(templates, dict) and templates and all(isinstance(t, str) for t in templates.values())):
+        raise InputError(f"{task} has no template: give one as text under 'template'.")
+    for key in ("name", "label", "license", "data", "train"):
+        if not isinstance(entry.get(key, ""), str):
+            raise InputError(f"{task} has {key}={entry[key]!r:.40}: it must be text.")
+    if (limit := entry.get("limit")) is not None:
+        whole_number(f"{task}: limit", limit, 1)
+    data, train = (path.parent / entry[key] if key in entry else None for key in ("data", "train"))
+    name, label, license = entry.get("name", path.stem), entry.get("label", "label"), entry.get("license", "unknown")
+    return custom_spec(name, templates, entry.get("options", []), label, license, data, limit), train
