@@ -1,4 +1,4 @@
-"""Models that reuse layers beside models that do not: which is held against which, and by how much they differ."""
+"""Models that reuse layers next to models that do not: which is held against which, and by how much they differ."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def test_tasks_that_one_model_lacks_are_left_out():
 
 @pytest.fixture(scope="module")
 def real():
-    """A model whose two blocks run twice, beside the two it can be held against."""
+    """A model whose two blocks run twice, next to the two it can be held against."""
     tasks = ["synthetic/recall", "synthetic/k_hop"]
     return ld.run_study(["zoo/d2", "zoo/d4", "zoo/d4-shared"], tasks, limit=24)
 

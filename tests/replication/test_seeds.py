@@ -170,9 +170,9 @@ def test_pairs_speak_of_shapes():
     assert "m4 over m2" in found["rationale"][8, "after it, raw"]
     assert found["n"][8, "after it, raw"] == 3
     del seeds["m2.2"]
-    with pytest.raises(ld.InputError, match=r"pairs names 'm2\.0', which has no shape that all seeds have"):
+    with pytest.raises(ld.InputError, match=r"pairs .*'m2\.0'"):
         study.claims(seeds=seeds, pairs={"m4.1": "m2.0"})
-    with pytest.raises(ld.InputError, match="pairs names 'm9'"):
+    with pytest.raises(ld.InputError, match="pairs .*'m9'"):
         study.claims(seeds=seeds, pairs={"m9": "m2.0"})
 
 

@@ -459,12 +459,12 @@ def test_wrong_input_is_a_sentence(arguments, sentence, tmp_path, monkeypatch, m
 def test_a_word_is_several_tasks_and_nonsense_is_refused_before_anything_runs(tmp_path, monkeypatch):
     """`zoo` is what the zoo was trained on; what cannot be dropped or asked is said at once."""
     monkeypatch.setattr(ld.depth, "residual_norms", lambda *given, **options: pytest.fail("it ran"))
-    with pytest.raises(ld.InputError, match="drop=0 must be a whole number of at least 1"):
+    with pytest.raises(ld.InputError, match="drop="):
         ld.run_depth("zoo/d1", "zoo", drop=0)
-    with pytest.raises(ld.InputError, match="questions=-1 must be a whole number of at least 0"):
+    with pytest.raises(ld.InputError, match="questions="):
         ld.run_depth("zoo/d1", "zoo", questions=-1)
     monkeypatch.setattr("layerdiv_tl.studies.grid.load_model", lambda *given, **options: pytest.fail("it was loaded"))
-    with pytest.raises(ld.InputError, match="there are no questions 'nonsense'"):
+    with pytest.raises(ld.InputError, match="'nonsense'"):
         ld.run_depth("zoo/d1", "zoo", ask="nonsense")
     monkeypatch.undo()
     study = ld.run_depth("zoo/d1", ["zoo"], out=tmp_path, limit=8, questions=0)

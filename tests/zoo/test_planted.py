@@ -224,7 +224,7 @@ def test_the_explorer_opens_one(shape, tmp_path):
     p = planted("copied", shape)
     e = ld.explore(p, p.prompts[0] + p.options[0])
     assert e.save(tmp_path / "explorer.html").stat().st_size > 10_000
-    heads = ld.attention_patterns(p, p.prompts[0] + p.options[0])  # behind which the model says nothing at all
+    heads = ld.attention_patterns(p, p.prompts[0] + p.options[0])  # after which the model says nothing at all
     assert len(heads.components) == 4
 
 
