@@ -322,12 +322,12 @@ def _score_answers(
 
 def _read_questions(questions: Any, by: Any) -> tuple[Any, Any, Float[np.ndarray, " question"], tuple[str, ...], str]:
     """(texts, answers, groups, names, what the groups are)."""
-    if all(hasattr(questions, name) for name in ("texts", "answers", "groups", "ids", "by")):
-        texts, answers, groups = questions.texts, questions.answers, questions.groups
-        names, label = questions.ids, questions.by
+    fields = ("texts", "answers", "groups", "ids", "by")
+    names: tuple[str, ...] = ()
+    if all(hasattr(questions, name) for name in fields):
+        texts, answers, groups, names, label = (getattr(questions, name) for name in fields)
     elif hasattr(questions, "options") and hasattr(questions, "labels"):
         texts, answers = questions.prompts, [questions.options[label] for label in questions.labels]
-        names, label, groups = tuple(map(str, range(len(texts)))), "group", None
         if by is None:
             raise InputError("a task has no number of hops for its rows: give by=, one number per row.")
     else:
@@ -335,8 +335,7 @@ def _read_questions(questions: Any, by: Any) -> tuple[Any, Any, Float[np.ndarray
         for i, row in enumerate(rows):
             if not isinstance(row, list | tuple) or len(row) != 3:
                 raise InputError(f"question {i} is {shown(row)}: give it as (text, answer, number of hops).")
-        texts, answers, groups = ([row[i] for row in rows] for i in range(3))
-        names, label = tuple(map(str, range(len(rows)))), "hops"
+        (texts, answers, groups), label = ([row[i] for row in rows] for i in range(3)), "hops"
     if not len(texts):
         raise InputError("there are no questions: give at least one.")
     if by is not None:
@@ -345,4 +344,4 @@ def _read_questions(questions: Any, by: Any) -> tuple[Any, Any, Float[np.ndarray
             raise InputError(f"by={shown(by)} does not fit {len(texts)} questions: give one number for each.")
     # Larger numbers are not counts, and their squares lose the digits of the slope.
     groups = np.array([number(f"hops of question {i}", x, least=-1e6, most=1e6) for i, x in enumerate(groups)])
-    return texts, answers, groups, names, label
+    return texts, answers, groups, names or tuple(map(str, range(len(texts)))), label
