@@ -232,19 +232,12 @@ def depth_score(
         if start < least:
             has = f"question {i} has {start} token{'s' * (start != 1)}, but effect={effect!r} needs {least}"
             raise InputError(f"{has}{', the first of which is kept' * kept}: give a longer one.")
+    components, effects, probability, rank = _measure(model, ids, starts, effect, part, first_token, batch_tokens)
+    lengths = np.array(starts), np.array(answer_lengths)
+    n_resamples, seed = int(n_resamples), int(seed)
+    about = label, effect, part, model.name
     return DepthScore(
-        **_measure(model, ids, starts, effect, part, first_token, batch_tokens),
-        groups=groups,
-        lengths=np.array(starts),
-        answer_lengths=np.array(answer_lengths),
-        ids=names,
-        by=label,
-        effect=effect,
-        part=part,
-        model=model.name,
-        n_resamples=int(n_resamples),
-        seed=int(seed),
-        first_token=first_token,
+        components, effects, groups, *lengths, probability, rank, names, *about, n_resamples, seed, first_token
     )
 
 
@@ -256,8 +249,8 @@ def _measure(
     part: Part,
     first_token: FirstToken,
     batch_tokens: int | None,
-) -> dict[str, Any]:
-    """The measured fields of `DepthScore`; `starts`: where in its ids every question's answer begins."""
+) -> tuple[tuple[Component, ...], np.ndarray, np.ndarray, np.ndarray]:
+    """Components, effects, probability and rank; `starts`: where in its ids every question's answer begins."""
     means = mean_streams(model, ids, batch_tokens, first=1) if effect == "erase" else []
 
     def measure_batch(rows: list[int]) -> tuple[Any, ...]:
@@ -281,9 +274,8 @@ def _measure(
 
     components, rows, *values = zip(*map_batches(model, ids, batch_tokens, measure_batch, "question"), strict=True)
     order = np.argsort(np.concatenate(rows))
-    arrays = (np.concatenate(of_batches)[order] for of_batches in values)
-    fields = dict(zip(("effects", "probability", "rank"), arrays, strict=True))
-    return {"components": same_components(model, components), **fields}
+    effects, probability, rank = (np.concatenate(of_batches)[order] for of_batches in values)
+    return same_components(model, components), effects, probability, rank
 
 
 def _positions(
