@@ -57,6 +57,11 @@ def one_of(values: Iterable[Any], last: str = "or") -> str:
     return f"{', '.join(first)} {last} {end}" if first else end
 
 
+def with_article(name: str) -> str:
+    """A class's name as a sentence takes it: a Shard, an Agreement."""
+    return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
+
+
 def choice(name: str, value: Any, allowed: Iterable[str]) -> str:
     """One of several words.
 
@@ -143,8 +148,7 @@ def ordered(name: str, value: Any, what: str = "a list") -> Iterable[Any]:
 def listed(name: str, value: Any, what: str = "a list") -> list[Any]:
     """The items of a list, tuple, range, one-dimensional array or series, or generator, in their order.
 
-    Not of a text or a mapping, whose items are letters or keys; of a set, which has no order; of a frame or a
-    two-dimensional array.
+    Not of a text or a mapping, whose items are letters or keys; of a set, which has no order; of a frame or a matrix.
 
     >>> listed("labels", np.array([0, 1]))
     [0, 1]
@@ -166,8 +170,6 @@ def listed(name: str, value: Any, what: str = "a list") -> list[Any]:
 def some_of(name: str, value: Any, allowed: Sequence[str]) -> list[str]:
     """One name or a list of names among those allowed, in the order given.
 
-    >>> some_of("models", "gpt2", ["gpt2", "pythia"])
-    ['gpt2']
     >>> some_of("models", ["gpt2", "opt"], ["gpt2", "pythia"])
     Traceback (most recent call last):
     ...
@@ -191,8 +193,7 @@ def instance(name: str, value: Any, kind: type[T] | tuple[type[T], ...], how: st
     """
     if not isinstance(value, kind):
         first = kind[0] if isinstance(kind, tuple) else kind
-        article = "an" if first.__name__[0] in "AEIOU" else "a"
-        raise InputError(f"{name}={shown(value)} is not {article} {first.__name__}: {how}.")
+        raise InputError(f"{name}={shown(value)} is not {with_article(first.__name__)}: {how}.")
     return value
 
 
@@ -229,14 +230,15 @@ def keywords(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
     layerdiv_tl.errors.InputError: most=True must be a whole number.
     """
     plain = inspect.unwrap(function)
+    known = {p.name: p.kind for p in list(inspect.signature(function).parameters.values())[1:]}
+    unknown = [name for name in given if name not in known]
+    if unknown and inspect.Parameter.VAR_KEYWORD not in known.values():
+        raise InputError(f"there is no option {unknown[0]}= here: use {', '.join(known) or 'none'}.")
     # Of the arguments given only: the others may be annotated with what is imported for type checkers alone.
     annotations = {name: hint for name, hint in plain.__annotations__.items() if name in given}
     hints = get_type_hints(SimpleNamespace(__annotations__=annotations), plain.__globals__)
-    known = {p.name: p.kind for p in list(inspect.signature(function).parameters.values())[1:]}
     for name, value in given.items():
-        if name not in known:
-            if inspect.Parameter.VAR_KEYWORD not in known.values():
-                raise InputError(f"there is no option {name}= here: use {', '.join(known) or 'none'}.")
+        if name in unknown:
             continue
         hint = hints[name]
         kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)

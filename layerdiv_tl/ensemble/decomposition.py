@@ -1,6 +1,6 @@
 """Bias and diversity of an ensemble: `decompose` and its result, for every loss.
 
-The formulas are in `losses`, `theorems`, `nested` and `pairs`; here they get names, averages, intervals and units.
+The formulas are in `losses`, `theorems` and `comparisons`; here they get names, averages, intervals and units.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from .._checks import choice, flag
 from ..components import Component
 from ..errors import InputError
 from ..results import Result
+from .comparisons import By, groups_of, nested_frame, pairwise_frame, repeats_frame
 from .intervals import interval_note
 from .losses import LOSSES, Members, Target
-from .nested import groups_of, nested_frame, repeats_frame
-from .pairs import By, pairwise_frame
 from .tables import ENDS, TABLES, NormAt, PerExample, Table, accuracy_term, depth_table, shares, total_terms, with_ends
 from .terms import EnsembleTerms
 from .terms import Part as Part

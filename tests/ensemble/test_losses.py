@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import layerdiv_tl as ld
-from layerdiv_tl.ensemble.pairs import MOST_PAIRED
+from layerdiv_tl.ensemble.comparisons import MOST_PAIRED
 from layerdiv_tl.ensemble.tables import shares
 from tests.conftest import gpt2, llama
 from tests.oracles import brute_force_ensemble as brute
