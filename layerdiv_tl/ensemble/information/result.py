@@ -17,8 +17,8 @@ from .bounds import Bounds, bounds_of
 from .checks import GaussianFit
 from .estimator import TERMS, Estimator, entropy_of_labels, single_threaded_blas
 from .gain_curve import GainCurve, Order, gain_curve_of
-from .lower_bound import LowerBound
 from .resampling import Sample
+from .variational import LowerBound
 
 if TYPE_CHECKING:
     import pandas as pd
