@@ -287,9 +287,7 @@ def _solve(
     return np.clip(w, 0, max_weight), lowest
 
 
-def _newton(
-    root: Float[np.ndarray, "row variable"], diagonal: Float[np.ndarray, " variable"], b: Float[np.ndarray, " variable"]
-) -> Float[np.ndarray, " variable"]:
+def _newton(root: Float[np.ndarray, "row variable"], diagonal: np.ndarray, b: np.ndarray) -> np.ndarray:
     """(rootᵀ root + diagonal)⁻¹ b, through the smaller of the two squares."""
     rows, count = root.shape
     if count <= rows:

@@ -178,7 +178,7 @@ def _best_setting(
     return np.where(gain.mean(0) > 2 * gain.std(0) / np.sqrt(len(rows)), bold, timid)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class LowerBound(Result):
     """I(U; Y) ≥ H(Y) − cross-entropy on unseen rows, in bits (Barber and Agakov 2003), of a nonlinear classifier.
 
@@ -230,7 +230,7 @@ def lower_bound(x: Columns, y: Labels, classes: int, seed: int, confidence_level
         fold_weights[f] = _mixture_weights(of_label[:, fold != f])
         rows[fold == f] = np.log2(fold_weights[f] @ of_label[:, fold == f] / share[y[fold == f]])
     mean, weights, most = float(rows.mean()), fold_weights.mean(0), entropy_of_labels(y)
-    error = normal_quantile(confidence_level) * float(rows.std(ddof=1)) / np.sqrt(len(y))
+    error = float(normal_quantile(confidence_level) * rows.std(ddof=1) / np.sqrt(len(y)))
     first_tree = len(weights) - len(MULTIPLES)
     return LowerBound(
         bits=min(max(0.0, mean), most),
