@@ -48,13 +48,14 @@ def shown(value: Any) -> str:
 
 
 def one_of(values: Iterable[Any], last: str = "or") -> str:
-    """Values as a sentence lists them.
-
-    >>> one_of(["a", "b", "c"])
-    "'a', 'b' or 'c'"
-    """
+    """Values as a sentence lists them: 'a', 'b' or 'c'."""
     *first, end = (repr(value) for value in values)
     return f"{', '.join(first)} {last} {end}" if first else end
+
+
+def with_article(name: str) -> str:
+    """A class's name as a sentence takes it: a Shard, an Agreement."""
+    return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
 
 
 def choice(name: str, value: Any, allowed: Iterable[str]) -> str:
@@ -74,8 +75,6 @@ def choice(name: str, value: Any, allowed: Iterable[str]) -> str:
 def whole_number(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:
     """An int in a range, ends included; no bool and no float.
 
-    >>> whole_number("n_resamples", np.int64(5), 1)
-    5
     >>> whole_number("n_resamples", 10**9, 1, MOST_REPEATS)
     Traceback (most recent call last):
     ...
@@ -143,8 +142,7 @@ def ordered(name: str, value: Any, what: str = "a list") -> Iterable[Any]:
 def listed(name: str, value: Any, what: str = "a list") -> list[Any]:
     """The items of a list, tuple, range, one-dimensional array or series, or generator, in their order.
 
-    Not of a text or a mapping, whose items are letters or keys; of a set, which has no order; of a frame or a
-    two-dimensional array.
+    Not of a text or a mapping, whose items are letters or keys; of a set, which has no order; of a frame or a matrix.
 
     >>> listed("labels", np.array([0, 1]))
     [0, 1]
@@ -166,8 +164,6 @@ def listed(name: str, value: Any, what: str = "a list") -> list[Any]:
 def some_of(name: str, value: Any, allowed: Sequence[str]) -> list[str]:
     """One name or a list of names among those allowed, in the order given.
 
-    >>> some_of("models", "gpt2", ["gpt2", "pythia"])
-    ['gpt2']
     >>> some_of("models", ["gpt2", "opt"], ["gpt2", "pythia"])
     Traceback (most recent call last):
     ...
@@ -182,17 +178,10 @@ def some_of(name: str, value: Any, allowed: Sequence[str]) -> list[str]:
 
 
 def instance(name: str, value: Any, kind: type[T] | tuple[type[T], ...], how: str) -> T:
-    """An object of a class of this package; `how` says how one is made.
-
-    >>> instance("profile", 3, dict, "make one with layerdiv_tl.profile(model, text)")
-    Traceback (most recent call last):
-    ...
-    layerdiv_tl.errors.InputError: profile=3 is not a dict: make one with layerdiv_tl.profile(model, text).
-    """
+    """An object of a class of this package; `how` says how one is made, as in "make one with profile(model, text)"."""
     if not isinstance(value, kind):
         first = kind[0] if isinstance(kind, tuple) else kind
-        article = "an" if first.__name__[0] in "AEIOU" else "a"
-        raise InputError(f"{name}={shown(value)} is not {article} {first.__name__}: {how}.")
+        raise InputError(f"{name}={shown(value)} is not {with_article(first.__name__)}: {how}.")
     return value
 
 
@@ -210,33 +199,33 @@ def file_path(name: str, value: Any) -> Path:
 
 
 def resampling(n_resamples: Any, seed: Any, confidence_level: Any = 0.5) -> None:
-    """The number of resamples, their seed, and the confidence level of an interval made of them."""
+    """The number of resamples, their seed, and the confidence level of their interval."""
     whole_number("n_resamples", n_resamples, 1, MOST_REPEATS)
     whole_number("seed", seed, 0)
     number("confidence_level", confidence_level, above=0, below=1)
 
 
 def keywords(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
-    """Keyword arguments against a function's annotations: Literals, bools, whole numbers, numbers and texts.
+    """Keyword arguments against a function's annotations: Literals, bools, whole numbers, numbers and texts, and None.
 
-    Arguments annotated with anything else the function itself checks; None passes where the annotation has it.
+    Arguments annotated with anything else the function itself checks.
 
     >>> def draw(result: object, part: Literal["raw", "shift"] = "raw", most: int = 3, title: str | None = None): ...
-    >>> keywords(draw, {"part": "shift", "title": None})
     >>> keywords(draw, {"most": True})
     Traceback (most recent call last):
     ...
     layerdiv_tl.errors.InputError: most=True must be a whole number.
     """
     plain = inspect.unwrap(function)
+    known = {p.name: p.kind for p in list(inspect.signature(function).parameters.values())[1:]}
+    unknown = [name for name in given if name not in known]
+    if unknown and inspect.Parameter.VAR_KEYWORD not in known.values():
+        raise InputError(f"there is no option {unknown[0]}= here: use {', '.join(known) or 'none'}.")
     # Of the arguments given only: the others may be annotated with what is imported for type checkers alone.
     annotations = {name: hint for name, hint in plain.__annotations__.items() if name in given}
     hints = get_type_hints(SimpleNamespace(__annotations__=annotations), plain.__globals__)
-    known = {p.name: p.kind for p in list(inspect.signature(function).parameters.values())[1:]}
     for name, value in given.items():
-        if name not in known:
-            if inspect.Parameter.VAR_KEYWORD not in known.values():
-                raise InputError(f"there is no option {name}= here: use {', '.join(known) or 'none'}.")
+        if name in unknown:
             continue
         hint = hints[name]
         kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)

@@ -54,10 +54,7 @@ def write_text(path: Path, text: str) -> Path:
 
 
 def write_first(path: Path, text: str) -> bool:
-    """Write a text file unless there is one; of several processes at once one succeeds. Whether this one did.
-
-    Raises OSError.
-    """
+    """Write a text file unless there is one; of several processes at once one does, and gets True. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = _partial(path)
     try:

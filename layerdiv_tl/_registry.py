@@ -27,11 +27,6 @@ def figure_of(kind: str, *results: str, default: bool = False) -> Callable[[F], 
     """Register a function as the figure `kind` of some result classes, given by name so that no class is imported.
 
     The default of a class, which `plot()` draws, is the first kind, or the one that is registered as such.
-
-    >>> @figure_of("dots", "Nothing")
-    ... def dots(result): ...
-    >>> FIGURES.pop("Nothing")["dots"] is dots
-    True
     """
 
     def register(function: F) -> F:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, Literal, cast, get_args
@@ -12,19 +12,9 @@ from ._checks import listed, shown, whole_number
 from .errors import InputError
 
 Kind = Literal[
-    "embed",
-    "pos_embed",
-    "attn",
-    "mlp",
-    "head",
-    "neuron",
-    "attn_bias",
-    "mlp_bias",
-    "constant",
-    "rounding",
-    "member",
-    "layer",
-]
+    "embed", "pos_embed", "attn", "mlp", "head", "neuron", "attn_bias", "mlp_bias", "constant", "rounding",
+    "member", "layer",
+]  # fmt: skip
 Unit = Literal["sublayer", "head", "neuron"]
 Module = Literal["embedding", "attention", "mlp", "constant", "rounding", "member", "layer"]
 
@@ -105,48 +95,35 @@ def members(count: int) -> tuple[Component, ...]:
     return tuple(Component("member", index=i) for i in range(count))
 
 
-def positions(
-    components: Sequence[Component],
-    *,
-    kind: str | Iterable[str] | None = None,
-    layer: int | Iterable[int] | None = None,
-    index: int | Iterable[int] | None = None,
-    repeat: int | Iterable[int] | None = None,
-    module: str | Iterable[str] | None = None,
-    label: str | Iterable[str] | None = None,
-) -> list[int]:
-    """The positions of the components that meet every given condition, in order.
+def positions(components: Sequence[Component], **conditions: Any) -> list[int]:
+    """The positions of the components that meet every given condition (of `CONDITIONS`), in order.
 
-    A condition is one value or several. Raises InputError for a kind, module or label that does not
-    exist here, and when nothing is left.
+    A condition is one value or several. Raises InputError for a condition, kind, module or label that does not exist
+    here, and when nothing is left.
 
     >>> parts = [Component("embed"), Component("attn", 0), Component("mlp", 0), Component("attn", 1)]
     >>> positions(parts, kind="attn", layer=range(1, 4))
     [3]
     """
+    if unknown := set(conditions) - set(CONDITIONS):
+        raise InputError(f"there is no condition {min(unknown)}= on components: use {', '.join(CONDITIONS)}.")
     chosen = list(range(len(components)))
-    wanted: dict[str, Any] = dict(zip(CONDITIONS, (kind, layer, index, repeat, module, label), strict=True))
-    known: dict[str, Sequence[str]] = {
-        "kind": get_args(Kind),
-        "module": get_args(Module),
-        "label": [c.label for c in components],
-    }
+    wanted = {name: conditions[name] for name in CONDITIONS if conditions.get(name) is not None}
+    known = {"kind": get_args(Kind), "module": get_args(Module), "label": [c.label for c in components]}
     for name, condition in wanted.items():
-        if condition is None:
-            continue
         if isinstance(condition, str | Component | Integral):
             condition = [condition]
         # A set will do: their order does not matter.
         allowed = listed(name, list(condition) if isinstance(condition, Set) else condition, "a value, or a list")
-        if name not in known:
-            allowed = [whole_number(name, value, 0) for value in allowed]
-        for value in allowed if name in known else ():
-            if not isinstance(value, str) or value not in known[name]:
+        for value in allowed:
+            if name not in known:
+                whole_number(name, value, 0)
+            elif not isinstance(value, str) or value not in known[name]:
                 some = ", ".join(known[name][:12]) + (", …" if len(known[name]) > 12 else "")
                 raise InputError(f"there is no {name} {shown(value)} here: choose among {some}.")
         chosen = [i for i in chosen if getattr(components[i], name) in allowed]
     if not chosen:
-        asked = ", ".join(f"{name}={shown(value)}" for name, value in wanted.items() if value is not None)
+        asked = ", ".join(f"{name}={shown(value)}" for name, value in wanted.items())
         raise InputError(f"no component is left after select({asked}): look at .components for what there is.")
     return chosen
 
@@ -154,8 +131,7 @@ def positions(
 def component_columns(components: Sequence[Component], rows: Sequence[int] | Any = None) -> dict[str, Any]:
     """The columns that name the component of a row, the same in every frame: `layer`, `index`, `repeat` are Int64.
 
-    rows
-        The number of each row's component; None for one row per component.
+    `rows` has the number of each row's component; None for one row per component.
 
     >>> columns = component_columns([Component("head", 3, 5)])
     >>> list(columns), str(columns["layer"].dtype)
@@ -170,9 +146,7 @@ def component_columns(components: Sequence[Component], rows: Sequence[int] | Any
 
 
 def labels_of(name: str, given: Any) -> list[str]:
-    """The labels of a component, or of several, given as labels or components.
-
-    Raises InputError for an empty list, and for what is neither.
+    """The labels of one or several labels or components. Raises InputError for an empty list, and for what is neither.
 
     >>> labels_of("heads", ["L0.H1", Component("head", 1, 0)])
     ['L0.H1', 'L1.H0']

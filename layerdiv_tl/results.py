@@ -1,8 +1,8 @@
 """The base of all results: a frame, a figure, a file. No pickle anywhere.
 
-A result is a frozen dataclass whose fields are arrays, numbers, strings, components, tuples and
-dicts of these, or other results; a field whose metadata says `saved: False` lives in memory only. On
-disk it is one safetensors file: the arrays as tensors, the rest as JSON in the header.
+A result is a frozen dataclass of arrays, numbers, strings, components, tuples and dicts of these, or other results; a
+field whose metadata says `saved: False` lives in memory only. On disk it is one safetensors file: the arrays as
+tensors, the rest as JSON in the header.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from . import _registry
-from ._checks import file_path
+from ._checks import file_path, with_article
 from ._files import written
 from .components import Component
 from .errors import InputError
@@ -93,11 +93,6 @@ class Result:
         return result
 
 
-def with_article(name: str) -> str:
-    """A class's name as a sentence takes it: a Shard, an Agreement."""
-    return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
-
-
 def _brief(value: Any) -> str:
     """A field in a few words."""
     if isinstance(value, np.ndarray):
@@ -147,9 +142,8 @@ def _unpack(value: Any, arrays: dict[str, np.ndarray]) -> Any:
             try:
                 return Result._classes[kind](**inner)
             except TypeError as error:
-                raise InputError(
-                    f"the file holds {with_article(kind)} of another version of layerdiv_tl: make it again."
-                ) from error
+                kind = with_article(kind)
+                raise InputError(f"the file holds {kind} of another version of layerdiv_tl: make it again.") from error
         case list():
             return tuple(_unpack(item, arrays) for item in value)
         case dict():

@@ -63,9 +63,9 @@ def exercises(cells: list[Any]) -> dict[int, tuple[int, str]]:
     found = {}
     for index, cell in enumerate(cells):
         if "exercise" in tags(cell):
-            assert "check" in tags(cells[index + 1]), f"cell {index} has no check behind it"
+            assert "check" in tags(cells[index + 1]), f"cell {index} is not followed by a check"
             solution = SOLUTION.search(cells[index + 2].source)
-            assert solution, f"cell {index} has no solution behind its check"
+            assert solution, f"cell {index} has no solution after its check"
             found[index] = (index + 1, solution[1])
     return found
 
@@ -84,7 +84,7 @@ def test_numbers_are_compared_and_words_too() -> None:
 
 @pytest.mark.parametrize("name", book.NAMES)
 def test_a_reader_on_the_web_sees_it_all(name: str) -> None:
-    """Every code cell was run, figures have a picture beside them, and nothing is an error or a machine's path."""
+    """Every code cell was run, figures have a picture next to them, and nothing is an error or a machine's path."""
     path = NOTEBOOKS / f"{name}.ipynb"
     assert path.stat().st_size < LARGEST
     notebook = book.read(name)

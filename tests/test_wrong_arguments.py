@@ -191,7 +191,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-# Callables and arguments that are not mended yet: what they make of odd values is known, and is no reason to fail.
+# Callables and arguments that are not mended yet: what they make of odd values is known, and not a reason to fail.
 OPEN_CASES = ("load_model", "run_", "Study.", "information", "Information.", "GainCurve.", "Bounds.")
 OPEN_ARGUMENTS = {"model", "text_or_ids", "text", "prompts", "texts", "target", "tokens", "cache", "attention_mask"}
 OPEN_ARGUMENTS |= {"position", "batch_tokens", "tokenizer", "options"}

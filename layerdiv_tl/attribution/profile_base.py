@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from .._checks import whole_number
-from ..components import CONDITIONS, Component, component_columns, labels_of
+from ..components import Component, component_columns, labels_of
 from ..components import positions as component_positions
 from ..ensemble.intervals import RunningMean, interval_note
 from ..errors import InputError
@@ -172,8 +172,6 @@ class Profile(ProfileSource):
         """
         import pandas as pd
 
-        if unknown := set(conditions) - set(CONDITIONS):
-            raise InputError(f"there is no condition {min(unknown)}= on components: use {', '.join(CONDITIONS)}.")
         columns = component_positions(self.components, **conditions) if conditions else range(len(self.components))
         count, kept = len(self.token_ids), [self.components[i] for i in columns]
         if count * len(kept) > MOST_ROWS:

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from scipy.stats import rankdata
 
 from .._checks import choice, whole_number
@@ -29,7 +29,7 @@ from .quantities import (
     read_rows,
     score_ablations,
 )
-from .token_stats import labeled_frame
+from .token_stats import labeled_frame, with_ends
 
 # Ranks that two samples of rows reproduce this well count as stable.
 STABLE_CORRELATION = 0.9
@@ -89,11 +89,9 @@ class Agreement(Result):
         ranks, resampled = self._ranks(values), self._ranks(self._resampled)
         for i, name in enumerate(self.quantities):
             sums, counts = self.sums[:, i], self.counts[:, i, None]
-            low, high = paired_interval(sums, counts) if name == "accuracy" else cluster_means(sums, counts)[1:]
-            columns |= {name: values[i], f"{name}_low": low, f"{name}_high": high}
+            ends = paired_interval(sums, counts) if name == "accuracy" else cluster_means(sums, counts)[1:]
             spread = resampled[:, i] if len(self.sums) >= LEAST else np.full_like(resampled[:, i], np.nan)
-            rank_low, rank_high = interval(spread)
-            columns |= {f"{name}_rank": ranks[i], f"{name}_rank_low": rank_low, f"{name}_rank_high": rank_high}
+            columns |= with_ends(name, values[i], *ends) | with_ends(f"{name}_rank", ranks[i], *interval(spread))
         return labeled_frame(columns, {name: UNITS[name] for name in self.quantities}, interval_note(len(self.sums)))
 
     def correlations(self) -> pd.DataFrame:
@@ -161,13 +159,8 @@ class Agreement(Result):
             raise InputError(f"ranks of two halves need at least 4 rows, and there are {count}: measure more of them.")
         sizes = sorted({max(2, count // part) for part in (16, 8, 4, 2)})
         random = np.random.default_rng([self.seed, 2])
-        orders = np.stack([random.permutation(count) for _ in range(splits)])
-        by_size: dict[int, np.ndarray] = {}
-        for size in sizes:
-            weights = np.zeros((2, splits, count))
-            for half in range(2):
-                np.put_along_axis(weights[half], orders[:, half * size : (half + 1) * size], 1.0, 1)
-            by_size[size] = self._split_correlations(weights)
+        places = np.argsort([random.permutation(count) for _ in range(splits)], 1)
+        by_size = {size: self._split_correlations([places // size == half for half in range(2)]) for size in sizes}
         records = []
         for i, name in enumerate(self.quantities):
             means = {size: _mean_of_most(correlations[:, i]) for size, correlations in by_size.items()}
@@ -184,16 +177,15 @@ class Agreement(Result):
         if count < 4:
             return np.full(len(self.quantities), np.nan)
         order = np.argsort(np.random.default_rng([self.seed, 3]).random((100, count)), 1)
-        halves = [(order < count // 2).astype(float), (order >= count - count // 2).astype(float)]
-        correlations = self._split_correlations(halves, group).T
+        correlations = self._split_correlations([order < count // 2, order >= count - count // 2], group).T
         means = np.maximum([_mean_of_most(some) for some in correlations], 0.0)
         return 2 * means / (1 + means)  # Spearman-Brown: halves have half as many rows
 
     def _split_correlations(
-        self, halves: Iterable[Float[np.ndarray, "split row"]], group: Any = slice(None)
+        self, halves: Iterable[Bool[np.ndarray, "split row"]], group: Any = slice(None)
     ) -> Float[np.ndarray, "split quantity"]:
         """Spearman's correlation between the ranks of components in two halves of the rows."""
-        return _pearson(*(self._ranks(self._weighted(weights)[:, :, group]) for weights in halves))
+        return _pearson(*(self._ranks(self._weighted(half.astype(float))[:, :, group]) for half in halves))
 
     def _ranks(
         self, values: Float[np.ndarray, "*draw quantity component"]

@@ -232,19 +232,12 @@ def depth_score(
         if start < least:
             has = f"question {i} has {start} token{'s' * (start != 1)}, but effect={effect!r} needs {least}"
             raise InputError(f"{has}{', the first of which is kept' * kept}: give a longer one.")
+    components, effects, probability, rank = _measure(model, ids, starts, effect, part, first_token, batch_tokens)
+    lengths = np.array(starts), np.array(answer_lengths)
+    n_resamples, seed = int(n_resamples), int(seed)
+    about = label, effect, part, model.name
     return DepthScore(
-        **_measure(model, ids, starts, effect, part, first_token, batch_tokens),
-        groups=groups,
-        lengths=np.array(starts),
-        answer_lengths=np.array(answer_lengths),
-        ids=names,
-        by=label,
-        effect=effect,
-        part=part,
-        model=model.name,
-        n_resamples=int(n_resamples),
-        seed=int(seed),
-        first_token=first_token,
+        components, effects, groups, *lengths, probability, rank, names, *about, n_resamples, seed, first_token
     )
 
 
@@ -256,8 +249,8 @@ def _measure(
     part: Part,
     first_token: FirstToken,
     batch_tokens: int | None,
-) -> dict[str, Any]:
-    """The measured fields of `DepthScore`; `starts`: where in its ids every question's answer begins."""
+) -> tuple[tuple[Component, ...], np.ndarray, np.ndarray, np.ndarray]:
+    """Components, effects, probability and rank; `starts`: where in its ids every question's answer begins."""
     means = mean_streams(model, ids, batch_tokens, first=1) if effect == "erase" else []
 
     def measure_batch(rows: list[int]) -> tuple[Any, ...]:
@@ -281,9 +274,8 @@ def _measure(
 
     components, rows, *values = zip(*map_batches(model, ids, batch_tokens, measure_batch, "question"), strict=True)
     order = np.argsort(np.concatenate(rows))
-    arrays = (np.concatenate(of_batches)[order] for of_batches in values)
-    fields = dict(zip(("effects", "probability", "rank"), arrays, strict=True))
-    return {"components": same_components(model, components), **fields}
+    effects, probability, rank = (np.concatenate(of_batches)[order] for of_batches in values)
+    return same_components(model, components), effects, probability, rank
 
 
 def _positions(
@@ -322,12 +314,12 @@ def _score_answers(
 
 def _read_questions(questions: Any, by: Any) -> tuple[Any, Any, Float[np.ndarray, " question"], tuple[str, ...], str]:
     """(texts, answers, groups, names, what the groups are)."""
-    if all(hasattr(questions, name) for name in ("texts", "answers", "groups", "ids", "by")):
-        texts, answers, groups = questions.texts, questions.answers, questions.groups
-        names, label = questions.ids, questions.by
+    fields = ("texts", "answers", "groups", "ids", "by")
+    names: tuple[str, ...] = ()
+    if all(hasattr(questions, name) for name in fields):
+        texts, answers, groups, names, label = (getattr(questions, name) for name in fields)
     elif hasattr(questions, "options") and hasattr(questions, "labels"):
         texts, answers = questions.prompts, [questions.options[label] for label in questions.labels]
-        names, label, groups = tuple(map(str, range(len(texts)))), "group", None
         if by is None:
             raise InputError("a task has no number of hops for its rows: give by=, one number per row.")
     else:
@@ -335,8 +327,7 @@ def _read_questions(questions: Any, by: Any) -> tuple[Any, Any, Float[np.ndarray
         for i, row in enumerate(rows):
             if not isinstance(row, list | tuple) or len(row) != 3:
                 raise InputError(f"question {i} is {shown(row)}: give it as (text, answer, number of hops).")
-        texts, answers, groups = ([row[i] for row in rows] for i in range(3))
-        names, label = tuple(map(str, range(len(rows)))), "hops"
+        (texts, answers, groups), label = ([row[i] for row in rows] for i in range(3)), "hops"
     if not len(texts):
         raise InputError("there are no questions: give at least one.")
     if by is not None:
@@ -345,4 +336,4 @@ def _read_questions(questions: Any, by: Any) -> tuple[Any, Any, Float[np.ndarray
             raise InputError(f"by={shown(by)} does not fit {len(texts)} questions: give one number for each.")
     # Larger numbers are not counts, and their squares lose the digits of the slope.
     groups = np.array([number(f"hops of question {i}", x, least=-1e6, most=1e6) for i, x in enumerate(groups)])
-    return texts, answers, groups, names, label
+    return texts, answers, groups, names or tuple(map(str, range(len(texts)))), label

@@ -105,9 +105,6 @@ def integrated_gradients(
         As in `residual_norms`; so many steps of one text are worked on together.
     part
         Whose output: the "layer"'s (the stream after it), its "attn"'s or its "mlp"'s.
-    answers
-        How many tokens at the end of each text are its answer (default 1); or the answers themselves, one text
-        or list of ids for each text; a task brings its gold options.
     baseline
         "token_mean" (published): every token's vector becomes the mean over the text's tokens, answer included;
         "dimension_mean": its own mean over the dimensions; or "zero".
@@ -118,8 +115,8 @@ def integrated_gradients(
     steps
         How finely the path is cut (published: 256); enough where `gap` is at most 0.01. More steps do not help a
         mixture of experts, which jumps where a token changes experts, nor much a model in half precision.
-    layers
-        Which layers, in order of use; None is all.
+    answers, layers
+        As in `erase`.
 
     Costs `steps` passes and their gradients for every component and text, from the component on. Raises
     InputError for input that cannot be used, and for a layer that does not exist.

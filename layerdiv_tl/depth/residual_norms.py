@@ -192,15 +192,9 @@ def change_point(
     (layer,), (statistic,) = _pettitt(mean[None])
     layers = _pettitt(drawn)[0].astype(float) if np.isfinite(drawn).all() else np.full(len(drawn), np.nan)
     low, high = interval(layers)
-    return ChangePoint(
-        quantity=quantity,
-        layer=int(layer),
-        low=float(low),
-        high=float(high),
-        before=float(np.median(mean[:layer])),
-        after=float(np.median(mean[layer:])),
-        p=float(min(1.0, np.exp(-6 * statistic**2 / (count**3 + count**2)))),
-    )
+    before, after = float(np.median(mean[:layer])), float(np.median(mean[layer:]))
+    p = float(min(1.0, np.exp(-6 * statistic**2 / (count**3 + count**2))))
+    return ChangePoint(quantity, int(layer), float(low), float(high), before, after, p)
 
 
 def _pettitt(series: Float[np.ndarray, "draw layer"]) -> tuple[np.ndarray, np.ndarray]:

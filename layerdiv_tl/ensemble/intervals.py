@@ -16,7 +16,8 @@ from scipy.special import ndtri, stdtrit
 
 from ..errors import InputError
 
-# (low, high), `[*rest]`: arrays, or numbers where there is no rest.
+# One value for each example or cluster; (low, high), `[*rest]`: arrays, or numbers where there is nothing else.
+Values = Float[np.ndarray, "example *rest"]
 Ends = tuple[Any, Any]
 
 LEVEL = 0.95
@@ -38,7 +39,7 @@ def interval_note(count: int, over: str = "rows", confidence_level: float = LEVE
     return f"{confidence_level:.0%} intervals over {count} {over}".replace("%", " %")
 
 
-def mean_interval(values: Float[np.ndarray, "example *rest"], confidence_level: float = LEVEL) -> Ends:
+def mean_interval(values: Values, confidence_level: float = LEVEL) -> Ends:
     """(low, high) of the mean over examples, in the units of `values`; NaN for fewer than `LEAST` examples.
 
     Examples without a value (NaN) are left out. Where no value is below 0, neither is the interval.
@@ -55,9 +56,7 @@ def mean_interval(values: Float[np.ndarray, "example *rest"], confidence_level: 
     return mean.interval(confidence_level)
 
 
-def leave_one_out(
-    sums: Float[np.ndarray, "example *rest"], counts: np.ndarray | None = None
-) -> Float[np.ndarray, "example *rest"]:
+def leave_one_out(sums: Values, counts: np.ndarray | None = None) -> Values:
     """The mean over all examples but one, for each example in turn, as `jackknife` takes it.
 
     `counts` (broadcast against `sums`) makes it a ratio of sums; NaN for what has no count, and is not an example.
@@ -69,10 +68,7 @@ def leave_one_out(
 
 
 def jackknife(
-    estimate: Any,
-    left_out: Float[np.ndarray, "example *rest"],
-    confidence_level: float = LEVEL,
-    within: tuple[float, float] = (-np.inf, np.inf),
+    estimate: Any, left_out: Values, confidence_level: float = LEVEL, within: tuple[float, float] = (-np.inf, np.inf)
 ) -> Ends:
     """(low, high) of a smooth function of means (a ratio, a share, a cosine); NaN for fewer than `LEAST` examples.
 
@@ -100,9 +96,7 @@ def jackknife(
     return np.clip(low, *within), np.clip(high, *within)
 
 
-def cluster_means(
-    sums: Float[np.ndarray, "cluster *rest"], counts: np.ndarray, confidence_level: float = LEVEL
-) -> tuple[Any, Any, Any]:
+def cluster_means(sums: Values, counts: np.ndarray, confidence_level: float = LEVEL) -> tuple[Any, Any, Any]:
     """(mean, low, high) over tokens that come in clusters, such as texts: Σ sums / Σ counts.
 
     Clusters are what is independent. `counts` are broadcast against `sums`. NaN where there is no token, and for the
@@ -196,7 +190,7 @@ class RunningMean:
         powers = [np.ones(()), moved, moved**2, moved**3]
         self._add(np.ones(()), sums, {(a, b): float(count) ** a * powers[b] for a, b in _POWERS}, sums < 0)
 
-    def add_examples(self, values: Float[np.ndarray, "example *rest"]) -> None:
+    def add_examples(self, values: Values) -> None:
         """Several clusters of one value each, those without one (NaN) left out: independent examples."""
         known = np.isfinite(values)
         every = bool(known.all())
@@ -239,16 +233,12 @@ class RunningMean:
             # (1 − 1/n)² / (1 − its share)², to first order.
             leverage = s[1, 2] - 2 * ratio * s[2, 1] + ratio**2 * s[3, 0]
             second = np.maximum(second + 2 * (leverage / count - second / n), second)
-            scale = n / count
-            low, high = _ends(
-                self.mean, n, np.maximum(second, 0) * scale**2 / n, third * scale**3 / n, confidence_level
-            )
+            second, third = np.maximum(second, 0) * (n / count) ** 2 / n, third * (n / count) ** 3 / n
+            low, high = _ends(self.mean, n, second, third, confidence_level)
         return np.where(self._negative, low, np.maximum(low, 0.0)), high
 
 
-def paired_interval(
-    differences: Float[np.ndarray, "example *rest"], counts: np.ndarray | None = None, confidence_level: float = LEVEL
-) -> Ends:
+def paired_interval(differences: Values, counts: np.ndarray | None = None, confidence_level: float = LEVEL) -> Ends:
     """(low, high) of the difference of two shares on the same examples, such as an accuracy gained.
 
     Bonett and Price's (2012): as if there were one more example won and one more lost. Where two predictors differ in

@@ -107,12 +107,11 @@ class Loss(ABC):
         """The factor on logits where none is given, for so many members."""
         return 1.0
 
-    def require(self, *quantities: str) -> None:
-        """Raise InputError, with the losses that have it, where this loss has not all of these quantities."""
-        for quantity in quantities:
-            if quantity not in self.offers:
-                owners = one_of(name for name, loss in LOSSES.items() if quantity in loss.offers)
-                raise LacksQuantityError(f"loss={self.name!r} has no {quantity!r}: decompose with loss={owners}.")
+    def require(self, quantity: str) -> None:
+        """Raise InputError, with the losses that have it, where this loss has not this quantity."""
+        if quantity not in self.offers:
+            owners = one_of(name for name, loss in LOSSES.items() if quantity in loss.offers)
+            raise LacksQuantityError(f"loss={self.name!r} has no {quantity!r}: decompose with loss={owners}.")
 
     def unit_of(self, column: str) -> str | None:
         """The unit of a table's column; None for what has none."""
@@ -212,7 +211,7 @@ class PaperForm(Loss):
         }
 
     def equation(self, loss: float, bias: float, diversity: float, zero_bias: float, gap: float) -> str:
-        """As the paper's tables have it; no equation."""
+        """As the paper's tables have it, which is not an equation."""
         return (
             f"loss {100 * loss:.4g} and bias {100 * bias:.4g} in 100 × probability², uniform {100 * zero_bias:.4g}; "
             f"diversity {diversity:.4g} in logits²; two units, so bias − diversity is not the loss"
@@ -300,9 +299,7 @@ def ratio(part: Any, whole: Any) -> np.ndarray:
     return np.divide(part, whole, out=np.full(np.broadcast(part, whole).shape, np.nan), where=whole > 0)
 
 
-def share_of_first(
-    scores: Float[np.ndarray, "example *rest option"], is_gold: Bool[np.ndarray, "example *#rest option"]
-) -> Float[np.ndarray, "example *rest"]:
+def share_of_first(scores: Members | Target, is_gold: Bool[np.ndarray, "*#rest option"]) -> np.ndarray:
     """1 where the gold option has the largest score, 1/n where n options share the first place."""
     first = scores == scores.max(-1, keepdims=True)
     return (first & is_gold).sum(-1) / first.sum(-1)
@@ -315,9 +312,7 @@ def group_numbers(names: Sequence[object]) -> tuple[list, Group]:
     return list(number), np.array(group, dtype=np.int64)
 
 
-def sum_by_group(
-    x: Float[np.ndarray, "example member *rest"], group: Group
-) -> Float[np.ndarray, "example group *rest"]:
+def sum_by_group(x: Members | PerMember, group: Group) -> np.ndarray:
     """`[example, group, *rest]`; there may be tens of thousands of groups (every neuron's repeats)."""
     order = np.argsort(group, kind="stable")
     return np.add.reduceat(x[:, order], np.searchsorted(group[order], np.arange(group.max() + 1)), axis=1)

@@ -20,6 +20,8 @@ from ..errors import InputError
 from .intervals import LEAST
 from .losses import group_numbers, ratio
 
+# For every permutation the model whose other curve each model gets.
+Ways = Int[np.ndarray, "permutation model"]
 # A two-sided p reaches 0.05 from so many permutations on.
 LEAST_PERMUTATIONS = 40
 
@@ -36,9 +38,7 @@ def cluster_numbers(models: Sequence[str], clusters: Mapping[str, Hashable] | No
     return group_numbers([("cluster", named[m]) if m in named else ("model", m) for m in models])[1]
 
 
-def model_permutations(
-    strata: Sequence[Hashable], n_resamples: int = 1000, seed: Any = 0
-) -> Int[np.ndarray, "permutation model"]:
+def model_permutations(strata: Sequence[Hashable], n_resamples: int = 1000, seed: Any = 0) -> Ways:
     """Permutations of models within strata; the first changes nothing. None where a p could not reach 0.05.
 
     All of them if there are at most `n_resamples`, else so many that are drawn.
@@ -74,9 +74,7 @@ def strata_of(lengths: Sequence[Hashable], products: Float[np.ndarray, "model mo
     return strata
 
 
-def permuted_sums(
-    products: Float[np.ndarray, "model model"], ways: Int[np.ndarray, "permutation model"]
-) -> Float[np.ndarray, " permutation"]:
+def permuted_sums(products: Float[np.ndarray, "model model"], ways: Ways) -> Float[np.ndarray, " permutation"]:
     """Σ_m products[m, way[m]] for every permutation; [m, n] holds what m's one curve has of n's other."""
     return products[np.arange(len(products)), ways].sum(1)
 

@@ -11,6 +11,7 @@ from .intervals import jackknife
 
 # A group that the covariate explains up to this share of its variance cannot be told from it.
 _COLLINEAR = 1e-9
+Values = Float[np.ndarray, " example"]
 
 
 @dataclass(frozen=True)
@@ -37,12 +38,12 @@ class Slope:
 
 
 def slope(
-    x: Float[np.ndarray, " example"],
-    y: Float[np.ndarray, " example"],
-    covariate: Float[np.ndarray, " example"] | None = None,
+    x: Values,
+    y: Values,
+    covariate: Values | None = None,
     n_resamples: int = 1000,
     seed: int = 0,
-    weights: Float[np.ndarray, " example"] | None = None,
+    weights: Values | None = None,
 ) -> Slope:
     """The slope of y on x; with a `covariate`, that of the least-squares plane over x and it.
 
@@ -81,10 +82,7 @@ def slope(
 
 
 def _slopes(
-    weights: Float[np.ndarray, "draw example"],
-    x: Float[np.ndarray, " example"],
-    y: Float[np.ndarray, "#draw example"],
-    other: Float[np.ndarray, " example"],
+    weights: Float[np.ndarray, "draw example"], x: Values, y: Float[np.ndarray, "#draw example"], other: Values
 ) -> Float[np.ndarray, " draw"]:
     """The slope on x, adjusted for `other`, of every draw; NaN where the draw does not determine it."""
 

@@ -43,7 +43,7 @@ class Reweighting(Result):
     gap
         The objective is at most this far above its minimum, in nats: a proof, from convexity.
     identity_gap, soft_cap
-        How well the components summed to the model's logits, and where the model caps these; None for an array.
+        As in `Contributions`; None for an array.
     """
 
     weights: Float[np.ndarray, " member"]
@@ -73,10 +73,10 @@ class Reweighting(Result):
     def frame(self) -> pd.DataFrame:
         """Held-out rows only, one row per predictor: accuracy, cross-entropy in nats, what is gained over the model.
 
-        Predictors: `model` (all weights 1), `reweighted`, `majority` (the training rows' label frequencies,
-        add-one smoothed, whatever the prompt: what their labels alone are worth) and `uniform`. Intervals: an
-        accuracy's is Wilson's; a gain's is paired (above 0 is better); cross-entropies have none for fewer than 8
-        rows. They hold for these training rows, so vary `seed`. Options that share the first place share the hit.
+        Predictors: `model` (all weights 1), `reweighted`, `majority` (the training rows' label frequencies, add-one
+        smoothed) and `uniform`. An accuracy's interval is Wilson's; a gain's is paired (above 0 is better);
+        cross-entropies have none for fewer than 8 rows. They hold for these training rows, so vary `seed`. Options that
+        share the first place share the hit.
         """
         import pandas as pd
 
@@ -124,9 +124,9 @@ class Reweighting(Result):
         members = as_ensemble(ensemble)
         others = isinstance(ensemble, Ensemble) and tuple(members.components) != self.components
         if others or members.values.shape[1] != len(self.weights):
+            own = f"{len(self.weights)} components from {self.components[0]} to {self.components[-1]}"
             raise InputError(
-                f"there are weights for {len(self.weights)} components from {self.components[0]} to "
-                f"{self.components[-1]}, but these are {members.values.shape[1]} others: cut the model alike."
+                f"there are weights for {own}, but these are {members.values.shape[1]}: cut the model alike."
             )
         return np.einsum("nmk,m->nk", members.values, self.weights)
 
@@ -164,7 +164,7 @@ def reweight(
         to 0 (`prior_weight=0.0`), so that large l1 zero-ablates everything, and stops early; `max_weight=inf` lets
         weights grow.
 
-    The problem is convex and solved to its minimum; `gap` bounds what is left. Raises InputError for what `decompose`
+    Convex, and solved to its minimum; `gap` bounds what is left. Raises InputError for what `decompose`
     refuses, rows that do not exist, no row to train on or none held out, numbers outside their range, and l1 = 0
     without a finite `max_weight`, where separable rows have no minimum.
 
@@ -287,9 +287,7 @@ def _solve(
     return np.clip(w, 0, max_weight), lowest
 
 
-def _newton(
-    root: Float[np.ndarray, "row variable"], diagonal: Float[np.ndarray, " variable"], b: Float[np.ndarray, " variable"]
-) -> Float[np.ndarray, " variable"]:
+def _newton(root: Float[np.ndarray, "row variable"], diagonal: np.ndarray, b: np.ndarray) -> np.ndarray:
     """(rootᵀ root + diagonal)⁻¹ b, through the smaller of the two squares."""
     rows, count = root.shape
     if count <= rows:

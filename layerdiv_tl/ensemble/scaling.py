@@ -19,6 +19,7 @@ from .validation import numbers
 if TYPE_CHECKING:
     import pandas as pd
 
+Points = Float[np.ndarray, " point"]
 Design = Float[np.ndarray, "point term"]
 
 
@@ -32,8 +33,8 @@ class LogFit(Result):
         Of the intervals that resample points.
     """
 
-    x: Float[np.ndarray, " point"]
-    y: Float[np.ndarray, " point"]
+    x: Points
+    y: Points
     n_resamples: int
     seed: int
     confidence_level: float
@@ -133,14 +134,7 @@ class LogFit(Result):
         return {"term": name, "estimate": float(values[0]), "resampled_low": low, "resampled_high": high}
 
 
-def log_fit(
-    x: Float[np.ndarray, " point"],
-    y: Float[np.ndarray, " point"],
-    *,
-    n_resamples: int = 1000,
-    seed: int = 0,
-    confidence_level: float = LEVEL,
-) -> LogFit:
+def log_fit(x: Points, y: Points, *, n_resamples: int = 1000, seed: int = 0, confidence_level: float = LEVEL) -> LogFit:
     """Fit y = a + b ln x, as a curve of diminishing returns (Fig. 6).
 
     x, y
@@ -174,12 +168,12 @@ def _refuse_unless_above_0(x: np.ndarray) -> None:
         raise InputError(f"x holds {x[~good][0]:g}, which has no finite logarithm: x must be above 0.")
 
 
-def _line(x: Float[np.ndarray, " point"]) -> Design:
+def _line(x: Points) -> Design:
     return np.vander(x, 2, increasing=True)
 
 
 def _fits(
-    design: Design, y: Float[np.ndarray, " point"], weights: Float[np.ndarray, "draw point"]
+    design: Design, y: Points, weights: Float[np.ndarray, "draw point"]
 ) -> tuple[Float[np.ndarray, "draw term"], Float[np.ndarray, " draw"]]:
     """Least squares once for each draw of weights: coefficients, and the weighted sum of squared errors.
 
@@ -194,14 +188,14 @@ def _fits(
     return coefficients, error
 
 
-def _covariance(design: Design, y: Float[np.ndarray, " point"]) -> Float[np.ndarray, "term term"]:
+def _covariance(design: Design, y: Points) -> Float[np.ndarray, "term term"]:
     """Of the coefficients of least squares, for points of equal noise; NaN where no point is left over."""
     freedom = len(y) - design.shape[1]
     error = _fits(design, y, np.ones((1, len(y))))[1][0]
     return (error / freedom if freedom > 0 else np.nan) * np.linalg.inv(design.T @ design)
 
 
-def _robust_error(design: Design, y: Float[np.ndarray, " point"], term: int) -> float:
+def _robust_error(design: Design, y: Points, term: int) -> float:
     """HC3 standard error of a coefficient: every point's own squared residual, over (1 − leverage)² of it."""
     weights = np.linalg.pinv(design)
     leverage = np.einsum("pt,tp->p", design, weights)

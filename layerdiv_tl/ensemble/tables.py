@@ -64,10 +64,8 @@ def mean_of(values: Float[np.ndarray, "example row"]) -> Float[np.ndarray, " row
     return ratio(np.where(known, values, 0.0).sum(0), known.sum(0))
 
 
-def shares(
-    values: Float[np.ndarray, "example row"], whole: Float[np.ndarray, " example"]
-) -> tuple[Float[np.ndarray, " row"], Float[np.ndarray, " row"], Float[np.ndarray, " row"]]:
-    """Each row's share of a whole, a ratio of means over examples, with the jackknife's interval; NaN of no whole.
+def shares(values: Float[np.ndarray, "example row"], whole: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Each row's share of a whole `[example]`, a ratio of means, with the jackknife's interval; NaN of no whole.
 
     Shares of what is never negative lie between 0 and 1, and so do their intervals.
     """

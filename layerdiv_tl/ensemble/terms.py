@@ -152,10 +152,7 @@ class EnsembleTerms:
 
     @property
     def coherence(self) -> float:
-        """|Σu|² / Σ|u|², mean over examples: 1 orthogonal, |L| identical, below 1 cancelling members.
-
-        Examples in which all members are zero have none, and are left out.
-        """
+        """|Σu|² / Σ|u|², mean over examples with a member that is not 0: 1 orthogonal, |L| identical members."""
         return self._extra_mean("coherence")
 
     @property
@@ -186,20 +183,14 @@ class EnsembleTerms:
 
     @cached_property
     def correct(self) -> Float[np.ndarray, "example member"] | None:
-        """Whether a member alone prefers the gold option, `[example, member]`; None without labels.
-
-        1/n where the gold option shares the first place among n, as in a member that is zero.
-        """
+        """Whether a member alone prefers the gold option (1/n of equals), `[example, member]`; None without labels."""
         if self.gold is None:
             return None
         return share_of_first(self.values, np.eye(self.values.shape[2], dtype=bool)[self.gold][:, None])
 
     @cached_property
     def ensemble_correct(self) -> Bool[np.ndarray, " example"] | None:
-        """Whether all members together prefer the gold option, `[example]`; None without labels.
-
-        Of equal options the first counts, as where a model decodes.
-        """
+        """Whether all together prefer the gold option (the first of equals), `[example]`; None without labels."""
         return None if self.gold is None else self.values.sum(1).argmax(1) == self.gold
 
     @property

@@ -95,9 +95,7 @@ def as_ensemble(ensemble: EnsembleLike, components: Sequence[str | Component] | 
     return ArrayEnsemble(u, names)
 
 
-def gold_options(
-    labels: Sequence[int] | Sequence[str] | np.ndarray, shape: tuple[int, ...], options: tuple
-) -> Int[np.ndarray, " example"]:
+def gold_options(labels: Labels, shape: tuple[int, ...], options: tuple) -> Int[np.ndarray, " example"]:
     """Labels as option indices. Raises InputError for what names no option."""
     given = listed("labels", labels, "a list with one gold option for each example")
     n, _, k = shape

@@ -186,8 +186,8 @@ def _from_rows(data: TaskData, name: str, license: str, levels: Sequence[float] 
             counts[steps] += 1
             # A question is asked as it is, with a space before its answer where it does not end in white space.
             answer = ("" if text[-1:].isspace() else " ") + answer.strip()
-            number = next((row[key] for key in ("id", "case_id", "unique_id") if row.get(key) is not None), row.where)
-            found.append((text, answer, steps, str(number), tuple(links)))
+            own_id = next((row[key] for key in ("id", "case_id", "unique_id") if row.get(key) is not None), row.where)
+            found.append((text, answer, steps, str(own_id), tuple(links)))
     if not found:
         what = f"one of the levels {', '.join(f'{level:g}' for level in levels)}" if levels else f"a number of {by}"
         raise InputError(f"none of the {len(data.rows)} rows of {data.source} has {what}: give others.")
@@ -207,7 +207,7 @@ def _parse_gsm8k(row: Row, by: str) -> tuple[str, str, float | None]:
     reasoning, mark, answer = _cell(row, "answer").rpartition("####")
     answer = answer.strip()
     if not mark or not answer:
-        raise InputError(f"{row.where} has an answer without '#### ' and its number: end it so, or name it otherwise.")
+        raise InputError(f"{row.where} has an answer without '#### ' and its number: end it so, or use text, answer.")
     if re.fullmatch(r"-?\d{1,3}(,\d{3})+(\.\d+)?", answer):
         answer = answer.replace(",", "")
     steps = sum(bool(line.strip()) for line in reasoning.splitlines())

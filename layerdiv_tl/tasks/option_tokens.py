@@ -54,12 +54,8 @@ def note_on_blanks(tokenizer: Any, prompts: Sequence[str], options: Sequence[str
             alone = tokenizer(prompt, add_special_tokens=False)["input_ids"]
             whole = (tokenizer(prompt + option, add_special_tokens=False)["input_ids"] for option in options)
             count += any(ids[: len(alone)] != alone for ids in whole)
-    if not count:
-        return ""
-    return (
-        f"{count} of {len(prompts)} prompts end in a blank that the tokenizer joins with the options: they go in as "
-        "they are; leave the blank out to have the options follow as in running text"
-    )
+    joined = f"{count} of {len(prompts)} prompts end in a blank that the tokenizer joins with the options"
+    return f"{joined}: they go in as they are; leave it out to have options follow as in running text" if count else ""
 
 
 def count_tokens(tokenizer: Any, prompt: str) -> int:

@@ -120,14 +120,10 @@ def _read_file(path: Path) -> TaskData:
         return _numbered(_read_csv(text, path), path.name, str(path))
     if path.suffix == ".json" and text.lstrip().startswith("["):
         return _numbered(_parse_json(text, str(path)), path.name, str(path))
-    rows = []
     # Split at \n alone: str.splitlines would also cut at U+2028, which JSON strings may hold. pandas.read_json would
     # name no line in its errors, and read texts that look like numbers or dates as such.
-    for number, json_line in enumerate(text.split("\n"), start=1):
-        if json_line.strip():
-            where = f"line {number} of {path.name}"
-            rows.append(Row(_parse_json(json_line, where), where))
-    return _not_empty(rows, str(path))
+    lines = ((f"line {i} of {path.name}", line) for i, line in enumerate(text.split("\n"), start=1) if line.strip())
+    return _not_empty([Row(_parse_json(line, where), where) for where, line in lines], str(path))
 
 
 def _parse_json(text: str, where: str) -> Any:

@@ -27,8 +27,8 @@ from ..model.tokenization import LABELS, refuse_tables, refuse_unordered
 from .readers import Row, TaskData, load_from_hub, open_rows, sample_rows
 from .templates import TaskSpec
 
-LETTERS = ("A", "B", "C", "D")
-DEFAULT_ROWS = 2000  # of each task, as in the paper
+ARC_LETTERS = ("A", "B", "C", "D")
+PAPER_ROWS = 2000  # of each task, as in the paper
 JSON_KEYS = ("name", "template", "templates", "options", "label", "data", "train", "license", "limit")
 
 
@@ -57,7 +57,7 @@ def _packaged_spec(name: str, entry: Mapping[str, Any]) -> TaskSpec:
         preprocess=preprocess,
         text_fields=tuple(entry["text_fields"]),
         file_names=(name, *entry.get("other_file_names", ())) if path else (),
-        limit=DEFAULT_ROWS if path else None,
+        limit=PAPER_ROWS if path else None,
         split=held_out,
         source=" ".join(filter(None, ["Hugging Face", path, config, held_out])) if path else "",
     )
@@ -76,17 +76,17 @@ def _four_options(row: Row) -> Row | None:
         ) from error
     if len(texts) != len(labels):
         raise InputError(f"{row.where} has {len(texts)} choices and {len(labels)} labels: correct the row.")
-    if len(texts) != len(LETTERS):
+    if len(texts) != len(ARC_LETTERS):
         return None
     gold = str(row["answerKey"])
     if gold not in labels:
         raise InputError(f"{row.where}: the answerKey {gold!r} is none of its labels {labels}: correct the row.")
-    lines = [f"{letter}: {text}" for letter, text in zip(LETTERS, texts, strict=True)]
+    lines = [f"{letter}: {text}" for letter, text in zip(ARC_LETTERS, texts, strict=True)]
     return row.with_columns(
         text=row["question"],
         options="\n".join(lines),
         bullets="\n".join(f"- {line}" for line in lines),
-        answerKey=LETTERS[labels.index(gold)],
+        answerKey=ARC_LETTERS[labels.index(gold)],
     )
 
 

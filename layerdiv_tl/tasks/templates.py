@@ -49,11 +49,11 @@ class Template:
         answers = [name for _, name in pieces].count("answer")
         if answers > 1 or (answers and pieces[-1][1] != "answer"):
             raise InputError(f"the template {shown(text)} must have {{answer}} once, as its end.")
-        if answers:
-            pieces[-1] = (pieces[-1][0], None)
-        tail = pieces[-1][0] if pieces and pieces[-1][1] is None else ""
-        prefix = " " if tail.endswith(" ") or not (answers or tail.endswith("\n")) else ""
-        return cls(text, tuple(pieces), prefix)
+        literal = pieces.pop()[0] if answers or (pieces and pieces[-1][1] is None) else ""
+        if not answers and not literal.endswith((" ", "\n")):
+            literal += " "
+        prefix = " " if literal.endswith(" ") else ""
+        return cls(text, (*pieces, (literal.removesuffix(" "), None)), prefix)
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -66,13 +66,8 @@ class Template:
         for literal, name in self.pieces:
             filled += literal
             start = len(filled)
-            if name is not None:
-                filled += values[name]
+            filled += "" if name is None else values[name]
             passage = max(passage, (start, len(filled)), key=lambda span: span[1] - span[0])
-        # Only the template's own space is the options': the last of a text is the text's.
-        literal, name = self.pieces[-1] if self.pieces else ("", None)
-        if self.option_prefix and name is None and literal.endswith(" "):
-            filled = filled[:-1]
         return filled, passage
 
 

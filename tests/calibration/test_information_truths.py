@@ -11,7 +11,7 @@ from scipy.stats import binom
 import layerdiv_tl as ld
 from layerdiv_tl.ensemble.information.checks import gaussian_fit
 from layerdiv_tl.ensemble.information.gaussian import normal_scores
-from layerdiv_tl.ensemble.information.lower_bound import lower_bound
+from layerdiv_tl.ensemble.information.variational import lower_bound
 
 pytestmark = pytest.mark.full
 ROWS = 2000

@@ -611,7 +611,7 @@ def test_groups_are_sums_of_neighbors(ensemble):
 
 
 def test_contrasts_ignore_what_all_options_share(ensemble):
-    """Softmax cannot see a shift, and so it is no information; one contrast is each member's widest."""
+    """Softmax cannot see a shift, and so it is not information; one contrast is each member's widest."""
     u, y = ensemble
     shift = np.random.default_rng(23).normal(size=(480, 6, 1)) * 100
     one, other = (ld.information(x, y, **QUICK) for x in (u, u + shift))

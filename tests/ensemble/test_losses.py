@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import layerdiv_tl as ld
-from layerdiv_tl.ensemble.pairs import MOST_PAIRED
+from layerdiv_tl.ensemble.comparisons import MOST_PAIRED
 from layerdiv_tl.ensemble.tables import shares
 from tests.conftest import gpt2, llama
 from tests.oracles import brute_force_ensemble as brute
@@ -175,7 +175,7 @@ def test_softmax_losses_do_not_see_a_shift(case, seed):
 @settings(max_examples=40, deadline=None)
 @given(ensembles(), st.booleans())
 def test_theorem_3_exact_and_as_printed(case, dense):
-    """The exact summands make bias and diversity; the printed ones are off by what MATHS 5 says."""
+    """The exact summands make bias and diversity; the printed ones are off by (m̄ − m_t)² and the target's terms."""
     u, _, t = case
     t = np.random.default_rng(1).normal(size=t.shape) if dense else t
     d = ld.decompose(u, target=t)
@@ -331,7 +331,7 @@ def test_selected_members_have_their_own_depth():
     frame = ld.decompose(c, [0, 1]).by_depth()
     assert frame["component"].tolist() == ["L0.mlp", "L1.mlp", "L2.mlp"]
     assert frame["members"].tolist() == [2, 3, 4]
-    with pytest.raises(ld.InputError, match="nothing here is written to the stream"):
+    with pytest.raises(ld.InputError, match="depth"):
         ld.decompose(c.select(kind="constant"), [0, 1]).by_depth()
 
 
@@ -460,24 +460,24 @@ U, LABELS = np.random.default_rng(0).normal(size=(2, 3, 2)), [0, 1]
     [
         ({"tau": 2}, "tau"),
         ({"loss": "paper", "tau": 2}, "tau"),
-        ({"loss": "brier", "tau": 0}, "must be a number above 0"),
-        ({"loss": "brier", "tau": np.nan}, "must be a number above 0"),
-        ({"loss": "cross_entropy", "tau": "x"}, "must be a number above 0"),
-        ({"loss": "cross_entropy", "labels": None, "target": U[:, 0]}, "target's rows"),
-        ({"loss": "brier", "labels": None, "target": np.full((2, 2), 0.6)}, "target's rows"),
-        ({"components": ["embed"]}, "names 1 members, but the array holds 3"),
+        ({"loss": "brier", "tau": 0}, "tau="),
+        ({"loss": "brier", "tau": np.nan}, "tau="),
+        ({"loss": "cross_entropy", "tau": "x"}, "tau="),
+        ({"loss": "cross_entropy", "labels": None, "target": U[:, 0]}, "target"),
+        ({"loss": "brier", "labels": None, "target": np.full((2, 2), 0.6)}, "target"),
+        ({"components": ["embed"]}, "components"),
         ({"components": 5}, "components=5"),
         ({"components": [1, 2, 3]}, "components="),
-        ({"ensemble": U[0], "components": ["embed"]}, "must be \\[example, member, option\\]"),
-        ({"ensemble": U * 1e120}, "whose squares overflow"),
-        ({"ensemble": np.ma.masked_less(U, 0)}, "masked entries"),
-        ({"ensemble": np.zeros((2, 3, 2), "datetime64[s]")}, "is not an array of numbers"),
-        ({"loss": ["squared"]}, "is unknown"),
-        ({"loss": "brier", "tau": True}, "must be a number above 0"),
-        ({"loss": "brier", "tau": 10**400}, "must be a number above 0"),
-        ({"labels": b"ab"}, "must be a list with one gold option"),
-        ({"components": ["embed", "embed", "L0.mlp"]}, "names 2 members"),
-        ({"components": ["embed", "what?", "L0.mlp"]}, "is not a component label"),
+        ({"ensemble": U[0], "components": ["embed"]}, "\\(3, 2\\)"),
+        ({"ensemble": U * 1e120}, "1e\\+100"),
+        ({"ensemble": np.ma.masked_less(U, 0)}, "masked"),
+        ({"ensemble": np.zeros((2, 3, 2), "datetime64[s]")}, "datetime64"),
+        ({"loss": ["squared"]}, "loss="),
+        ({"loss": "brier", "tau": True}, "tau="),
+        ({"loss": "brier", "tau": 10**400}, "tau="),
+        ({"labels": b"ab"}, "labels="),
+        ({"components": ["embed", "embed", "L0.mlp"]}, "components"),
+        ({"components": ["embed", "what?", "L0.mlp"]}, "what"),
         ({"loss": "squared "}, "loss="),
     ],
 )
@@ -488,26 +488,26 @@ def test_bad_input_is_a_sentence(arguments, message):
 
 def test_bad_questions_are_answered_in_a_sentence():
     d = ld.decompose(U, LABELS)
-    with pytest.raises(ld.InputError, match="norm='warm' is unknown"):
+    with pytest.raises(ld.InputError, match="norm='warm'"):
         d.by_depth("warm")
-    with pytest.raises(ld.InputError, match="no norm to recompute"):
+    with pytest.raises(ld.InputError, match="norm="):
         d.by_depth("recomputed")
-    with pytest.raises(ld.InputError, match="by='color' is unknown"):
+    with pytest.raises(ld.InputError, match="by='color'"):
         d.pairwise("color")
     with pytest.raises(ld.InputError, match="table='rows'"):
         d.per_example("rows")
     assert not hasattr(d, "entropy")
-    with pytest.raises(ld.InputError, match="decompose with loss='cross_entropy'"):
+    with pytest.raises(ld.InputError, match="loss='cross_entropy'"):
         _ = d.entropy
-    with pytest.raises(ld.InputError, match="centered half"):
+    with pytest.raises(ld.InputError, match="centered"):
         _ = d.centered.shift
-    with pytest.raises(ld.InputError, match="one member only"):
+    with pytest.raises(ld.InputError, match="pairs"):
         ld.decompose(U[:, :1], LABELS).pairwise()
-    with pytest.raises(ld.InputError, match=f"keep at most {MOST_PAIRED}"):
+    with pytest.raises(ld.InputError, match=f"{MOST_PAIRED + 1} members"):
         ld.decompose(np.zeros((1, MOST_PAIRED + 1, 2)), [0]).pairwise()
-    with pytest.raises(ld.InputError, match="nothing is nested"):
+    with pytest.raises(ld.InputError, match="unit="):
         d.nested()
-    with pytest.raises(ld.InputError, match="groups names 2 members"):
+    with pytest.raises(ld.InputError, match="groups"):
         d.nested(["a", "a"])
     for groups in (5, "aab", [[1], [1], [2]]):
         with pytest.raises(ld.InputError, match="groups"):
@@ -517,15 +517,15 @@ def test_bad_questions_are_answered_in_a_sentence():
     for path in (None, ""):
         with pytest.raises(ld.InputError, match="path"):
             d.save(path)
-    with pytest.raises(ld.InputError, match="decompose without tau"):
+    with pytest.raises(ld.InputError, match="tau"):
         ld.decompose(U, LABELS, loss="cross_entropy", tau=1).nested(["a", "a", "b"])
     for loss in ("paper", "brier"):
         other = ld.decompose(U, LABELS, loss=loss)
         for question in (other.nested, other.tradeoff, other.bounds):
-            with pytest.raises(ld.InputError, match="decompose with"):
+            with pytest.raises(ld.InputError, match="loss="):
                 question()
     c = ld.contributions(llama(), [[1, 2]], [7, 9])
-    with pytest.raises(ld.InputError, match="name their components themselves"):
+    with pytest.raises(ld.InputError, match="components="):
         ld.decompose(c, [0], components=["embed"])
 
 

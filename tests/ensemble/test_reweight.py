@@ -164,12 +164,12 @@ def test_a_saved_reweighting_is_the_same(tmp_path):
         ({"train": 1.5}, "train=1.5"),
         ({"train": [0, 500]}, "train=500"),
         ({"train": [True, False]}, "train=True"),
-        ({"train": range(120)}, "none is left"),
+        ({"train": range(120)}, "trained"),
         ({"l1": -1}, "l1=-1"),
         ({"l1": np.nan}, "l1=nan"),
         ({"max_weight": 0}, "max_weight=0"),
         ({"prior_weight": 2.0}, "prior_weight=2.0"),
-        ({"l1": 0, "max_weight": np.inf}, "may not exist"),
+        ({"l1": 0, "max_weight": np.inf}, "l1=0"),
     ],
 )
 def test_what_cannot_be_is_refused(options, message):
@@ -184,5 +184,5 @@ def test_labels_and_components_have_to_fit():
         reweight(u, None)
     with pytest.raises(InputError, match="119 labels"):
         reweight(u, gold[:-1])
-    with pytest.raises(InputError, match="cut the model alike"):
+    with pytest.raises(InputError, match="components"):
         reweight(u, gold).apply(u[:, :3])

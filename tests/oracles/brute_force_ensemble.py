@@ -1,6 +1,6 @@
 """Brute-force reference for the ensemble decompositions: a test oracle, slow and literal on purpose.
 
-It is written from the maths contract (MATHS 1-9) and the paper alone, in Python loops over examples, members and
+It is written from the formulas and the paper alone, in Python loops over examples, members and
 options, and never imports the package it is used to check. u is [example, member, option], the members' logits
 (the constant among them where it is not zero); t is [example, option]. Every quantity is formed per example and
 then averaged over examples. A list with one name (or group label) per member says which module a member is in;
@@ -34,7 +34,7 @@ def mean(numbers: Iterable[float]) -> float:
 
 
 def size(x: Sequence[float] | np.ndarray, gauge: str = "raw") -> float:
-    """mean_k x^2, var_k x or (mean_k x)^2 of one vector over options (MATHS 1)."""
+    """mean_k x^2, var_k x or (mean_k x)^2 of one vector over options."""
     if gauge == "raw":
         return mean(x_k * x_k for x_k in x)
     middle = mean(x)
@@ -97,7 +97,7 @@ def checked(u: np.ndarray, t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def checked_distribution(t: np.ndarray) -> None:
-    """Refuse a target that is no distribution over options: cross-entropy needs sum_k t_k = 1."""
+    """Refuse a target that is not a distribution over options: cross-entropy needs sum_k t_k = 1."""
     for row in t:
         if min(row) < 0 or abs(math.fsum(row) - 1) > 1e-9:
             raise ValueError("each row of t must be a probability distribution over options")
@@ -114,7 +114,7 @@ def members_of(names: Sequence[Hashable], n_members: int) -> dict[Hashable, list
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# MATHS 1: Theorem 1 and its three columns
+# Theorem 1 and its three columns
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ class Squared:
 
 
 def squared_terms(u: np.ndarray, t: np.ndarray, gauge: str) -> SquaredTerms:
-    """Theorem 1 in one gauge (MATHS 1)."""
+    """Theorem 1 in one gauge."""
     n_examples, n_members, _ = u.shape
     loss, bias, diversity, diversity_logit = [], [], [], []
     for e in range(n_examples):
@@ -166,7 +166,7 @@ def squared_terms(u: np.ndarray, t: np.ndarray, gauge: str) -> SquaredTerms:
 
 
 def coherence_of(u: np.ndarray, centered: bool = False) -> float:
-    """|sum_i u_i|^2 / sum_i |u_i|^2 per example, then averaged (MATHS 1); NaN where every member is zero."""
+    """|sum_i u_i|^2 / sum_i |u_i|^2 per example, then averaged; NaN where every member is zero."""
     ratios = []
     for members in u:
         vectors = [v - mean(v) for v in members] if centered else list(members)
@@ -177,7 +177,7 @@ def coherence_of(u: np.ndarray, centered: bool = False) -> float:
 
 
 def squared(u: np.ndarray, t: np.ndarray) -> Squared:
-    """Theorem 1 with its net, gauge and size columns (MATHS 1)."""
+    """Theorem 1 with its net, gauge and size columns."""
     u, t = checked(u, t)
     return Squared(
         **{gauge: squared_terms(u, t, gauge) for gauge in GAUGES},
@@ -199,7 +199,7 @@ class ModuleTerms:
 
 
 def modules(u: np.ndarray, t: np.ndarray, names: Sequence[Hashable]) -> dict[str, dict[Hashable, ModuleTerms]]:
-    """Eq. 9-10: gauge -> module name -> its part of bias and diversity (MATHS 1)."""
+    """Eq. 9-10: gauge -> module name -> its part of bias and diversity."""
     u, t = checked(u, t)
     n_examples, n_members, _ = u.shape
     result: dict[str, dict[Hashable, ModuleTerms]] = {}
@@ -224,7 +224,7 @@ def modules(u: np.ndarray, t: np.ndarray, names: Sequence[Hashable]) -> dict[str
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# MATHS 2: Eq. 14
+# Eq. 14
 
 
 @dataclass(frozen=True)
@@ -241,7 +241,7 @@ class PaperForm:
 
 
 def paper_form(u: np.ndarray, t: np.ndarray) -> PaperForm:
-    """Eq. 14: softmax in loss and bias, raw logits in diversity (MATHS 2)."""
+    """Eq. 14: softmax in loss and bias, raw logits in diversity."""
     u, t = checked(u, t)
     n_examples, n_members, n_options = u.shape
     loss, bias, diversity, uniform = [], [], [], []
@@ -266,7 +266,7 @@ def paper_form(u: np.ndarray, t: np.ndarray) -> PaperForm:
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# MATHS 3: cross-entropy
+# Cross-entropy
 
 
 @dataclass(frozen=True)
@@ -286,7 +286,7 @@ class CrossEntropy:
 
 
 def cross_entropy(u: np.ndarray, t: np.ndarray, tau: float | None = None) -> CrossEntropy:
-    """The exact cross-entropy decomposition at scale tau, by default |L| (MATHS 3); t is a distribution."""
+    """The exact cross-entropy decomposition at scale tau, by default |L|; t is a distribution."""
     u, t = checked(u, t)
     checked_distribution(t)
     n_examples, n_members, n_options = u.shape
@@ -322,7 +322,7 @@ def cross_entropy(u: np.ndarray, t: np.ndarray, tau: float | None = None) -> Cro
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# MATHS 4: Brier
+# Brier
 
 
 @dataclass(frozen=True)
@@ -340,7 +340,7 @@ class Brier:
 
 
 def brier(u: np.ndarray, t: np.ndarray, tau: float = 1.0) -> Brier:
-    """Eq. 14 made exact: the arithmetic mean of the members' softmaxes (MATHS 4)."""
+    """Eq. 14 made exact: the arithmetic mean of the members' softmaxes."""
     u, t = checked(u, t)
     n_examples, n_members, _ = u.shape
     loss, bias, diversity, model_loss = [], [], [], []
@@ -364,7 +364,7 @@ def brier(u: np.ndarray, t: np.ndarray, tau: float = 1.0) -> Brier:
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# MATHS 5: Theorem 3
+# Theorem 3
 
 
 @dataclass(frozen=True)
@@ -397,7 +397,7 @@ class Theorem3:
 
 
 def theorem3_of_example(members: np.ndarray, target: np.ndarray) -> Theorem3Terms:
-    """Theorem 3 for one example (MATHS 5, Eq. 11)."""
+    """Theorem 3 for one example (Eq. 11)."""
     n = len(members)
     m = [mean(members[i]) for i in range(n)]
     m_bar, m_t = mean(m), mean(target)
@@ -432,7 +432,7 @@ def theorem3_of_example(members: np.ndarray, target: np.ndarray) -> Theorem3Term
 
 
 def theorem3(u: np.ndarray, t: np.ndarray) -> Theorem3:
-    """Theorem 3, exact and printed (MATHS 5)."""
+    """Theorem 3, exact and printed."""
     u, t = checked(u, t)
     examples = [theorem3_of_example(u[e], t[e]) for e in range(len(u))]
     average = Theorem3Terms(**{f.name: mean(getattr(x, f.name) for x in examples) for f in fields(Theorem3Terms)})
@@ -440,7 +440,7 @@ def theorem3(u: np.ndarray, t: np.ndarray) -> Theorem3:
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# MATHS 6: Theorem 2
+# Theorem 2
 
 
 @dataclass(frozen=True)
@@ -457,7 +457,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class Theorem2:
-    """The two statements of MATHS 6: diversity <= bias for the whole, and each module's bound."""
+    """Theorem 2: diversity <= bias for the whole, and each module's bound."""
 
     bias: float
     diversity: float
@@ -467,7 +467,7 @@ class Theorem2:
 
 
 def theorem2_bounds(u: np.ndarray, t: np.ndarray, names: Sequence[Hashable]) -> Theorem2:
-    """The exact form of Theorem 2's limits, squared error in raw units (MATHS 6)."""
+    """The exact form of Theorem 2's limits, squared error in raw units."""
     u, t = checked(u, t)
     n_examples, n_members, _ = u.shape
     averages = [mean_vector(u[e]) for e in range(n_examples)]
@@ -498,7 +498,7 @@ def theorem2_bounds(u: np.ndarray, t: np.ndarray, names: Sequence[Hashable]) -> 
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# MATHS 7: junctions
+# Junctions
 
 
 @dataclass(frozen=True)
@@ -527,7 +527,7 @@ def prefixes(
     constant_members: Iterable[int],
     scale: np.ndarray | None = None,
 ) -> list[Prefix]:
-    """Prefix ensembles at junctions 0, 1, ... (MATHS 7).
+    """Prefix ensembles at junctions 0, 1, ....
 
     scale is [example, junction], sigma_junction / sigma_final; None is the frozen norm. A constant member's entry
     in junction_of_member is not read.
@@ -539,7 +539,7 @@ def prefixes(
     for i, junction_of in enumerate(junction_of_member):
         if i not in constants:
             if junction_of is None:
-                raise ValueError(f"member {i} is no constant and has no junction")
+                raise ValueError(f"member {i} is not a constant and has no junction")
             first_in[i] = junction_of
     result: list[Prefix] = []
     for junction in range(max(first_in.values()) + 1):
@@ -568,7 +568,7 @@ def prefixes(
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# MATHS 8: the nested cut and the plain split
+# The nested cut and the plain split
 
 
 @dataclass(frozen=True)
@@ -619,7 +619,7 @@ def nested_terms(
 
 
 def nested_squared_terms(u: np.ndarray, t: np.ndarray, found: dict[Hashable, list[int]], gauge: str) -> NestedTerms:
-    """The squared nested cut in one gauge (MATHS 8)."""
+    """The squared nested cut in one gauge."""
     loss, leaf_bias, within, group_bias, group_diversity = [], [], [], [], []
     for e in range(len(u)):
         a = {g: sum_vector([u[e, h] for h in members]) for g, members in found.items()}
@@ -637,14 +637,14 @@ def nested_squared_terms(u: np.ndarray, t: np.ndarray, found: dict[Hashable, lis
 
 
 def nested(u: np.ndarray, t: np.ndarray, groups: Sequence[Hashable]) -> Nested:
-    """Groups that are sums of their members, squared error (MATHS 8); one group label per member."""
+    """Groups that are sums of their members, squared error; one group label per member."""
     u, t = checked(u, t)
     found = members_of(groups, u.shape[1])
     return Nested(**{gauge: nested_squared_terms(u, t, found, gauge) for gauge in GAUGES})
 
 
 def nested_cross_entropy(u: np.ndarray, t: np.ndarray, groups: Sequence[Hashable]) -> NestedTerms:
-    """Groups that are sums of their members, cross-entropy at the model's own scale (MATHS 8)."""
+    """Groups that are sums of their members, cross-entropy at the model's own scale."""
     u, t = checked(u, t)
     checked_distribution(t)
     found = members_of(groups, u.shape[1])
@@ -686,7 +686,7 @@ class PlainSplit:
 
 
 def plain_split_terms(u: np.ndarray, found: dict[Hashable, list[int]], gauge: str) -> PlainSplitTerms:
-    """The plain split in one gauge (MATHS 8)."""
+    """The plain split in one gauge."""
     n_examples, n_members, _ = u.shape
     within, distance, total = [], [], []
     for e in range(n_examples):
@@ -710,7 +710,7 @@ def plain_split_terms(u: np.ndarray, found: dict[Hashable, list[int]], gauge: st
 
 
 def plain_split(u: np.ndarray, groups: Sequence[Hashable]) -> PlainSplit:
-    """Unit-member diversity split by group means a_g/n_g with weights n_g/N (MATHS 8, the second view)."""
+    """Unit-member diversity split by group means a_g/n_g with weights n_g/N (the second view)."""
     u = np.asarray(u, dtype=np.float64)
     found = members_of(groups, u.shape[1])
     return PlainSplit(**{gauge: plain_split_terms(u, found, gauge) for gauge in GAUGES})
@@ -769,7 +769,7 @@ def pairwise(u: np.ndarray) -> Pairwise:
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# MATHS 9: the whole vocabulary
+# The whole vocabulary
 
 
 @dataclass(frozen=True)
@@ -784,7 +784,7 @@ class VocabularyTerms:
 
 @dataclass(frozen=True)
 class WholeVocabulary:
-    """Everything of MATHS 9 per component and position."""
+    """Every quantity over the whole vocabulary, per component and position."""
 
     n_members: int  # |L|
     raw: VocabularyTerms
@@ -812,10 +812,10 @@ def whole_vocabulary(
     next_tokens: Sequence[int | None],
     constant_rows: Iterable[int] = (),
 ) -> WholeVocabulary:
-    """Squared and cross-entropy terms against the one-hot next token over the vocabulary (MATHS 3, 9).
+    """Squared and cross-entropy terms against the one-hot next token over the vocabulary.
 
     U is [component, position, vocab] with the constant among the components. A constant row that is zero everywhere
-    is no member (the notation's "included where it is not zero"): it is not counted in |L| and its values are NaN.
+    is not a member (the notation's "included where it is not zero"): it is not counted in |L| and its values are NaN.
     """
     values = torch.as_tensor(U, dtype=torch.float64)
     n_components, n_positions, n_vocab = values.shape

@@ -2,7 +2,7 @@
 
 `sentence`: an InputError. `answer`: a result, of a value that fits the annotation. Anything else is a finding:
 `misread`, a result of a value that does not fit (True for a number, a text for a list); the name of an exception that
-is no InputError; `slow`, no end within five seconds; `long`, a message that quotes pages.
+is not an InputError; `slow`, no end within five seconds; `long`, a message that quotes pages.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Tasks: balanced rows, rendered by their template, with a baseline."""
 
+import tomllib
 from difflib import SequenceMatcher
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -85,3 +87,13 @@ def test_bad_arguments(arguments, message):
 def test_too_few_rows_for_the_baseline():
     with pytest.raises(ld.InputError, match="sample/sentiment"):
         bag_of_words(ld.task("sample/sentiment", limit=4))
+
+
+def test_the_wheel_holds_the_rows_and_definitions():
+    """Every data file of the tasks is package data: without one, no installed task can be read."""
+    root = Path(ld.__file__).parent
+    settings = tomllib.loads((root.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    globs = settings["tool"]["setuptools"]["package-data"]["layerdiv_tl"]
+    data = {file for file in (root / "tasks").rglob("*") if file.suffix in (".json", ".jsonl")}
+    assert len(data) >= 4
+    assert data <= {file for glob in globs for file in root.glob(glob)}

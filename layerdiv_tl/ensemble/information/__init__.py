@@ -4,7 +4,7 @@ from .bounds import Bounds
 from .checks import GaussianFit
 from .gain_curve import GainCurve
 from .information import information
-from .lower_bound import LowerBound
 from .result import Information
+from .variational import LowerBound
 
 __all__ = ["Bounds", "GainCurve", "GaussianFit", "Information", "LowerBound", "information"]

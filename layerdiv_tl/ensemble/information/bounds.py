@@ -38,20 +38,12 @@ def fano(remaining: float, options: int) -> float:
 
 
 def printed_fano(remaining: float, options: int) -> float:
-    """(H(Y|U) − 1)/log2 K, as Eq. 12 prints it: at most 0 for two options.
-
-    >>> printed_fano(1.0, 2), printed_fano(2.0, 4)
-    (0.0, 0.5)
-    """
+    """(H(Y|U) − 1)/log2 K, as Eq. 12 prints it: at most 0 for two options."""
     return (remaining - 1) / float(np.log2(options))
 
 
 def hellman_raviv(remaining: float, options: int) -> float:
-    """H(Y|U)/2: the best rule errs at most so often (Hellman and Raviv 1970).
-
-    >>> hellman_raviv(1.0, 2)
-    0.5
-    """
+    """H(Y|U)/2: the best rule errs at most so often (Hellman and Raviv 1970)."""
     return remaining / 2
 
 
@@ -67,10 +59,10 @@ _BOUNDS = {
 class Bounds(Result):
     """Bounds of the error from an estimate of I(U; Y), and the errors observed. Made by `Information.bounds`.
 
-    The estimate is variational: a lower bound of I, so H(Y|U) = H(Y) − I is estimated from above, within
-    0 … H(Y). That **keeps Hellman and Raviv's upper bound valid and breaks Fano's lower one**, which would need I
-    from above: members that hold more than the classifier found may err less than "fano". Hellman-Raviv
-    holds for the Bayes rule: a model's own answer may exceed it, which is a finding and not an error.
+    The estimate is variational: a lower bound of I, so H(Y|U) = H(Y) − I is estimated from above. That **keeps Hellman
+    and Raviv's upper bound valid and breaks Fano's lower one**, which would need I from above: members that hold more
+    than the classifier found may err less than "fano". Hellman-Raviv holds for the Bayes rule: a model's own answer
+    may exceed it, which is a finding and not an error.
 
     label_entropy, information, low, high
         H(Y), and the variational I with its interval over unseen rows, in bits.
@@ -130,12 +122,11 @@ class Bounds(Result):
 
 def bounds_of(i: Information) -> Bounds:
     """From the rows that the variational estimate's classifier has not seen."""
-    classifier = i.classifier
-    rows = classifier.joint_rows
+    rows = i.classifier.joint_rows
     mean = float(rows.mean())
     error = normal_quantile(i.confidence_level) * float(rows.std(ddof=1)) / np.sqrt(len(rows))
     errors = {}
-    for name, right in (("ensemble", i.correct), ("classifier", classifier.right.astype(float))):
+    for name, right in (("ensemble", i.correct), ("classifier", i.classifier.right.astype(float))):
         if right is not None:
             wrong = float((1 - right).sum())
             errors[name] = (wrong / len(right), *wilson(wrong, len(right), i.confidence_level))

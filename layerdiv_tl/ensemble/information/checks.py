@@ -12,8 +12,8 @@ from scipy.special import ndtri
 
 from ...results import Result
 from .estimator import BITS, Columns, Labels, Owner, normal_quantile, standardize
-from .lower_bound import LowerBound, lower_bound
 from .resampling import one_hot
+from .variational import LowerBound, lower_bound
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,11 +34,10 @@ class GaussianFit(Result):
     """A test of fit: third and fourth moments of all pairs of columns against those of Gaussian rows.
 
     The hypothesis is that the scores are jointly Gaussian and independent of the label, the one law for which the
-    Gaussian estimate is exact; labels that shift means slightly violate it too little to be found. The moments are
-    E[a²b], E[a²b²] and E[a³b] of standardized columns a and b (a = b included: skewness and kurtosis), over all
-    rows and within each class; the largest and the mean squared deviation of each kind are compared with those of
-    `n_resamples` Gaussian data sets of the same size and covariance, made into scores in the same way. Dependence
-    of three columns at once (XOR of three) is not seen.
+    Gaussian estimate is exact. The moments are E[a²b], E[a²b²] and E[a³b] of standardized columns a and b (a = b
+    included: skewness and kurtosis), over all rows and within each class; the largest and the mean squared deviation of
+    each kind are compared with those of `n_resamples` Gaussian data sets of the same size and covariance, made into
+    scores in the same way. Not seen are slight shifts of means, and dependence of three columns at once.
 
     p, p_all_rows, p_within_classes
         Of both together, of the moments over all rows (a mixture of shifted classes), and within classes.

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from ..._checks import listed, whole_number
 from ...components import Component, members
 from ...errors import InputError
 from ..losses import share_of_first
 from ..validation import Ensemble, as_ensemble, gold_options, numbers
-from .discrete import table_fits
+from .discrete import Votes, table_fits
 from .estimator import Columns, Owner
 from .gaussian import SINGULAR, SMALLEST_DEVIATION, Gaussian, normal_scores
 from .resampling import Sample
@@ -140,15 +140,13 @@ def _classes(labels: Any, u: np.ndarray, options: tuple) -> tuple[np.ndarray, tu
     return y, names, gold
 
 
-def _votes(
-    u: np.ndarray, is_vote_array: bool, estimator: str, spans: Sequence[str], notes: list[str]
-) -> Int[np.ndarray, "example member"]:
+def _votes(u: np.ndarray, is_array: bool, estimator: str, spans: Sequence[str], notes: list[str]) -> Votes:
     """Each member's vote, from 0; of equal options the first."""
-    if is_vote_array and estimator == "gaussian":
+    if is_array and estimator == "gaussian":
         raise InputError("whole numbers are votes, which have no density: use estimator='vote', or give floats.")
-    if not is_vote_array and u.ndim == 2:
+    if not is_array and u.ndim == 2:
         raise InputError("these members give one number each, and no votes: give options too, or whole numbers.")
-    votes = np.unique(u, return_inverse=True)[1].reshape(u.shape) if is_vote_array else u.argmax(2)
+    votes = np.unique(u, return_inverse=True)[1].reshape(u.shape) if is_array else u.argmax(2)
     constant = [span for span, column in zip(spans, votes.T, strict=True) if (column == column[0]).all()]
     if constant:
         notes.append(f"{_enumerated(constant)} always cast the same vote, which carries no information.")
@@ -182,7 +180,7 @@ def _contrasts(u: np.ndarray, spans: Sequence[str]) -> list[Float[np.ndarray, "c
 
 
 def _leading(
-    contrasts: list[Float[np.ndarray, "contrast example"]], wanted: int | None, smallest: int | None, notes: list[str]
+    contrasts: list[np.ndarray], wanted: int | None, smallest: int | None, notes: list[str]
 ) -> tuple[Columns, Owner]:
     """Each member's leading contrasts as columns, and their members; as many as the smallest class bears."""
     most = max(map(len, contrasts))

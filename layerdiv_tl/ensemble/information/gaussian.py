@@ -41,11 +41,10 @@ def bias_of_half_logdet(n: float, dims: int) -> Float[np.ndarray, " dims"]:
 class Gaussian(Estimator):
     """Entropies as if all dimensions were jointly Gaussian, over all rows and within each class.
 
-    Assumes that the normal scores are Gaussian within every class, and together. The digamma correction is
-    exact for Gaussian rows drawn independently; rows drawn twice break it. Where classes differ in their
-    means the pooled law is a mixture, which is not Gaussian: its entropy, and with it the redundancy and the
-    joint information, come out too large at any number of rows, and the joint information may exceed H(Y).
-    One entropy is used throughout, so Eq. 13 is an identity.
+    Assumes that the normal scores are Gaussian within every class, and together. The digamma correction is exact for
+    Gaussian rows drawn independently; rows drawn twice break it. Where classes differ in their means the pooled law is
+    a mixture: its entropy, and with it the redundancy and the joint information, come out too large at any number of
+    rows, and the joint information may exceed H(Y). One entropy is used throughout, so Eq. 13 is an identity.
 
     z, owner
         `[example, column]` normal scores; `[column]` the member of each, in rising order.

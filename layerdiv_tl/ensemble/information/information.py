@@ -43,28 +43,26 @@ def information(
     labels
         One for each example: option indices or texts, or any classes where there are no options.
     estimator
-        "gaussian" (default): Gaussian copula of the members' contrasts over options, its bias removed
-        (`Gaussian`). "vote" (default for whole numbers): each member's preferred option; the joint table where it
-        has four rows a cell (`TableVotes`), else a tree's lower bound of total correlation (`TreeVotes`).
-        "variational": a classifier's information about unseen labels, a lower bound of I (`Variational`).
+        "gaussian" (default): Gaussian copula of the members' contrasts over options, its bias removed (`Gaussian`).
+        "vote" (default for whole numbers): each member's preferred option; the joint table where it has four rows a
+        cell (`TableVotes`), else a tree's lower bound of total correlation (`TreeVotes`). "variational": a
+        classifier's information about unseen labels, a lower bound of I (`Variational`).
     n_permutations, n_resamples, seed, confidence_level
-        Shuffles for the nulls; subsamples without replacement for the intervals (the variational one uses the
-        spread over unseen rows instead); both 0 is quick. Equal seeds give equal results.
-    n_groups
-        Sum neighbors along the stream to at most this many members first: with few rows, 12.
-    n_contrasts
-        Principal contrasts per member: K − 1 for K options by default, fewer where rows do not suffice.
+        Shuffles for the nulls; subsamples without replacement for the intervals (the variational one uses the spread
+        over unseen rows instead); both 0 is quick. Equal seeds give equal results.
+    n_groups, n_contrasts
+        Sum neighbors along the stream to at most so many members first: with few rows, 12. Principal contrasts per
+        member: K − 1 for K options by default, fewer where rows do not suffice.
     components
         Names for the members of a plain array.
     check
-        Test the Gaussian assumption (`i.fit`, a `GaussianFit`) and compare the joint information with a nonlinear
-        lower bound (`i.lower_bound`, a `LowerBound`); `i.doubts` and `i.warnings` have a sentence where they
-        disagree. About six seconds of one core for 122 columns and 2000 rows, half a second for four.
+        Test the Gaussian assumption (`i.fit`) and compare the joint information with a nonlinear lower bound
+        (`i.lower_bound`); `i.doubts` has a sentence where they disagree. About six seconds of one core for 122 columns
+        and 2000 rows, half a second for four.
 
     Rows must be independent. Intervals are normal, with a standard error from subsamples of four fifths: up to twice
-    too wide where the truth is independence. They presuppose the estimator's assumption: read `i.doubts`. Of lower
-    bounds (variational) only the low end limits I; they do not go below 0, and the difference of two lower bounds
-    (diversity) has none.
+    too wide where the truth is independence, and only as good as the estimator's assumption: read `i.doubts`. Those of
+    lower bounds (variational) do not go below 0, only their low end limits I, and the diversity has none.
 
     Raises InputError for one class, classes of fewer than 8 rows, and numbers that are not finite; and, for the
     Gaussian, for members that never vary or are fixed by the others (copies), and a class with fewer than twice as
@@ -119,13 +117,14 @@ def _measure(sample: Sample, n_permutations: int, n_resamples: int, confidence_l
     else:
         totals = sample.with_shuffled_members(lambda e: list(e.totals().values()), n_permutations)
         by_members = np.reshape(totals, (-1, len(TERMS)))
-    null = {}
-    for place, term in enumerate(TERMS):
-        null[term] = (by_labels if NULL_MODEL[term] == LABELS else by_members)[:, place].copy()
+    null = {
+        term: (by_labels if NULL_MODEL[term] == LABELS else by_members)[:, place].copy()
+        for place, term in enumerate(TERMS)
+    }
     count = len(TERMS)
     return {
-        "terms": dict(zip(TERMS, values[:count].tolist(), strict=True)),
-        "intervals": {term: (float(low), float(high)) for term, low, high in zip(TERMS, *ends[:, :count], strict=True)},
+        "terms": dict(zip(TERMS, values.tolist(), strict=False)),
+        "intervals": dict(zip(TERMS, map(tuple, ends.T.tolist()), strict=False)),
         "null": null,
         "member_intervals": ends[:, count:],
         "member_null": by_labels[:, count:],

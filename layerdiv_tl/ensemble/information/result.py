@@ -12,12 +12,13 @@ from jaxtyping import Float
 from ...components import component_columns
 from ...results import Result
 from ..intervals import interval
+from ..tables import with_ends
 from .bounds import Bounds, bounds_of
 from .checks import GaussianFit
 from .estimator import TERMS, Estimator, entropy_of_labels, single_threaded_blas
 from .gain_curve import GainCurve, Order, gain_curve_of
-from .lower_bound import LowerBound
 from .resampling import Sample
+from .variational import LowerBound
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -107,34 +108,18 @@ class Information(Sample, Result):
         import pandas as pd
 
         rows = []
-        for term in TERMS:
-            value, null = self.terms[term], self.null[term]
+        for term, value in self.terms.items():
+            null = self.null[term]
             low, high = map(float, interval(null, self.confidence_level))
-            rows.append(
-                {
-                    "term": term,
-                    "bits": value,
-                    "low": self.intervals[term][0],
-                    "high": self.intervals[term][1],
-                    "null": float(np.median(null)) if len(null) else np.nan,
-                    "null_low": low,
-                    "null_high": high,
-                    "p": _two_sided(value, null),
-                    "inside_null": bool(low <= value <= high),
-                    "null_model": NULL_MODEL[term],
-                    "bound": _BOUND[self.method][term],
-                }
-            )
+            row = {"term": term, "bits": value, "low": self.intervals[term][0], "high": self.intervals[term][1]}
+            row |= with_ends("null", float(np.median(null)) if len(null) else np.nan, low, high)
+            row |= {"p": _two_sided(value, null), "inside_null": bool(low <= value <= high)}
+            rows.append(row | {"null_model": NULL_MODEL[term], "bound": _BOUND[self.method][term]})
         frame = pd.DataFrame(rows)
-        columns = ("bits", "low", "high", "null", "null_low", "null_high")
-        frame.attrs["units"] = dict.fromkeys(columns, "bits")
-        frame.attrs |= {"method": self.method, "rows": len(self.labels), "members": len(self.components)}
-        frame.attrs |= {
-            "label_entropy": self.label_entropy,
-            "confidence_level": self.confidence_level,
-            "seed": self.seed,
-        }
-        frame.attrs |= {"warnings": list(self.warnings), "fit_p": self.fit.p if self.fit else None}
+        frame.attrs["units"] = dict.fromkeys(("bits", "low", "high", "null", "null_low", "null_high"), "bits")
+        frame.attrs |= {"rows": len(self.labels), "members": len(self.components), "warnings": list(self.warnings)}
+        frame.attrs |= {name: getattr(self, name) for name in ("method", "label_entropy", "confidence_level", "seed")}
+        frame.attrs["fit_p"] = self.fit.p if self.fit else None
         if bound := self.lower_bound:
             frame.attrs["lower_bound"] = [bound.bits, bound.low, bound.high]
         return frame

@@ -21,10 +21,10 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from ..._checks import choice, flag, keywords, whole_number
+from ..._checks import choice, flag, keywords, whole_number, with_article
 from ..._registry import FIGURES
 from ...errors import InputError
-from ...results import Result, with_article
+from ...results import Result
 from .. import style
 
 for _family in pkgutil.iter_modules(__path__):
