@@ -9,8 +9,8 @@ import pytest
 
 import layerdiv_tl as ld
 from layerdiv_tl.views import style
-from layerdiv_tl.views.figures.bars import component_bars
-from layerdiv_tl.views.page import Page
+from layerdiv_tl.views.figures.components import component_bars
+from layerdiv_tl.views.html import Page
 from tests.conftest import llama
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
