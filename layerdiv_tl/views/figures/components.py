@@ -34,7 +34,7 @@ def component_bars(measured: kit.Measured, part: Part = "centered", max_componen
         Of more components those with the largest diversity in `part` are shown, and the title says so.
 
     Whiskers are 95 % intervals over examples (texts, for a corpus). Values are a component's own, undivided by |L|, in
-    the loss's unit. The dotted line is the bias of a zero contribution. Raises InputError for an unknown part.
+    the loss's unit. The dotted line is the bias of a zero contribution.
     """
     frame, components, remark = kit.most_diverse(measured, part, max_components)
     parts, part = kit.parts_in(frame, part)

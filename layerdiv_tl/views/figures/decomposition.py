@@ -35,8 +35,7 @@ def pairwise_map(
         Of more components those with the largest (centered) diversity are shown, and the title says so.
 
     Under the tree stands each component's module; two branches meet at the mean distance of their members
-    (1 − cosine for "cosine"). Raises InputError for an unknown `by` or part, for one component, and for
-    more than 1000 of them.
+    (1 − cosine for "cosine"). Raises InputError for one component, and for more than 1000 of them.
     """
     count, remark = len(decomposition.components), ""
     if count > max_components:
@@ -234,8 +233,8 @@ def repeat_bars(decomposition: Decomposition, part: Part = "centered", max_compo
     max_components
         Of more rows those with the largest diversity are shown, and the subtitle says so.
 
-    Whiskers are 95 % intervals over examples. Raises InputError where no layer is used twice, for losses without a
-    nested cut, and for an unknown part.
+    Whiskers are 95 % intervals over examples. Raises InputError where no layer is used twice, and for losses without
+    a nested cut.
     """
     whole = decomposition.by_repeat()
     # The cross-entropy has no diversity of the repeats alone: there it is that within the block's own distribution.

@@ -83,8 +83,8 @@ def member_bars(information: Information) -> go.Figure:
     single = all(" " not in span for span in information.spans)
     spans = {"tickmode": "array", "tickvals": x, "ticktext": [html.escape(span) for span in information.spans]}
     axis = kit.component_axis(information.components) if single else spans | {"tickangle": -40, "showgrid": False}
-    title, below = "What each member tells about the label", None if single else 134
-    return kit.arrange(figure, title, x=axis, y={"title_text": "bits"}, plot=430, below=below)
+    title, y = "What each member tells about the label", {"title_text": "bits"}
+    return kit.arrange(figure, title, x=axis, y=y, plot=430, below=None if single else 134)
 
 
 @figure_of("bounds", "Bounds")

@@ -31,8 +31,7 @@ def bias_diversity_scatter(
         Logarithmic axes; None takes them where every number is above 0.
 
     On the dashed diagonal net = bias − diversity is 0 (there is none where the two have two units); on the dotted line
-    a component's bias is that of a zero contribution. The most extreme marks are named. Raises InputError for an
-    unknown part.
+    a component's bias is that of a zero contribution. The most extreme marks are named.
     """
     frame, components, remark = kit.most_diverse(measured, part, max_components)
     parts, part = kit.parts_in(frame, part)
