@@ -58,8 +58,8 @@ def agreement_scatter(
     figure = kit.panels(draw(scale), [_capital(m) + rho.get(m, "") for m in names], _COLUMNS, shared_xaxes=False)
     for number in range(max(0, len(names) - _COLUMNS), len(names)):
         figure.update_xaxes(title_text="rank by the measure", **kit.cell(number, _COLUMNS))
-    ranked = {"range": [1.06 * count + 0.5, 0.5 - 0.06 * count], "tickmode": "array", "tickvals": _rank_ticks(count)}
-    ranked |= {"autorange": False, "zeroline": False}
+    ranked: dict[str, Any] = {"range": [1.06 * count + 0.5, 0.5 - 0.06 * count], "autorange": False, "zeroline": False}
+    ranked |= {"tickmode": "array", "tickvals": _rank_ticks(count)}
     # Ends are given: left to itself, an axis that a button turns over stays turned.
     reach = frame[[effect, f"{effect}_low", f"{effect}_high"]]
     low, high = float(np.nanmin(reach.to_numpy())), float(np.nanmax(reach.to_numpy()))
