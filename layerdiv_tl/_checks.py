@@ -205,10 +205,10 @@ def resampling(n_resamples: Any, seed: Any, confidence_level: Any = 0.5) -> None
     number("confidence_level", confidence_level, above=0, below=1)
 
 
-def keywords(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
+def keywords(function: Callable[..., Any], given: Mapping[str, Any], also: Iterable[str] = ()) -> None:
     """Keyword arguments against a function's annotations: Literals, bools, whole numbers, numbers and texts, and None.
 
-    Arguments annotated with anything else the function itself checks.
+    Arguments annotated with anything else the function itself checks. `also` names those that others take.
 
     >>> def draw(result: object, part: Literal["raw", "shift"] = "raw", most: int = 3, title: str | None = None): ...
     >>> keywords(draw, {"most": True})
@@ -220,7 +220,7 @@ def keywords(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
     known = {p.name: p.kind for p in list(inspect.signature(function).parameters.values())[1:]}
     unknown = [name for name in given if name not in known]
     if unknown and inspect.Parameter.VAR_KEYWORD not in known.values():
-        raise InputError(f"there is no option {unknown[0]}= here: use {', '.join(known) or 'none'}.")
+        raise InputError(f"there is no option {unknown[0]}= here: use {', '.join([*known, *also]) or 'none'}.")
     # Of the arguments given only: the others may be annotated with what is imported for type checkers alone.
     annotations = {name: hint for name, hint in plain.__annotations__.items() if name in given}
     hints = get_type_hints(SimpleNamespace(__annotations__=annotations), plain.__globals__)

@@ -24,8 +24,7 @@ def run_demo(options: argparse.Namespace) -> int:
     from ..studies.runner import run_study
     from ..tasks.specs import SAMPLE_TASKS
     from ..views.findings import study_findings
-    from ..views.frames import write_study_frames
-    from ..views.tables import module_table
+    from ..views.tables import module_table, write_study_frames
 
     printing.print_progress("Loading the default model …")
     model = load_model()
@@ -87,7 +86,7 @@ def run_depth(options: argparse.Namespace) -> int:
     """The standard depth analyses."""
     from ..studies import depth_runner
     from ..views.findings import depth_findings
-    from ..views.frames import write_depth_frames
+    from ..views.tables import write_depth_frames
 
     out, texts = Path(options.out), None
     if options.text is not None:
@@ -156,7 +155,7 @@ def run_profile(options: argparse.Namespace) -> int:
     _made_folder(options.out, out.parent)
 
     from ..model.load import load_model
-    from ..views.profile_numbers import profile_and_explorer, profile_record
+    from ..views.token_views import profile_and_explorer, profile_record
 
     printing.print_progress(f"Loading {'the default model' if options.model == 'default' else options.model} …")
     source = None if options.model == "default" else options.model

@@ -51,10 +51,11 @@ def print_findings(sentences: Iterable[str]) -> None:
 
 def print_claims(claims: pd.DataFrame) -> None:
     """A line for every variant of a claim."""
-    from ..views.tables import claim_name, interval
+    from ..views.style import interval
+    from ..views.tables import claim_name
 
     for row in claims.to_dict("records"):
-        ends = interval(row["low"], row["high"], ".2f")
+        ends = interval(row["low"], row["high"], ".2f", none="")
         number = f"{row['estimate']:.2f} {ends}".rstrip() if math.isfinite(row["estimate"]) else "–"
         print(f"{claim_name(row)}: {row['verdict']}, {number}")
 

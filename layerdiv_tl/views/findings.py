@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from ..components import Unit
 from ..depth.agreement import Agreement
@@ -18,57 +19,43 @@ from ..replication.layer_sharing import DEPTH, PARAMETERS
 from ..studies.depth_study import DepthStudy
 from ..studies.study import AVERAGE, QUANTITIES, Study
 from . import style
-from .tables import PROSE, interval
+from .tables import PROSE
 
-if TYPE_CHECKING:
-    import pandas as pd
+
+def _say(finding: str, **values: Any) -> str:
+    return str(PROSE["findings"][finding]).format(**values)
 
 
 def study_findings(study: Study, unit: Unit = "sublayer") -> Iterator[str]:
     """Accuracy, Eq. 14 against the uniform prediction, the shift, cross-entropy, size, layer sharing, exactness."""
     summary, table = study.summary(unit), study.table(unit)
+    count, means = len(summary), {name: summary[name].mean() for name in ("accuracy", "chance")}
     above = int((summary["accuracy_low"] > summary["chance"]).sum())
     words = summary["bag_of_words"].dropna()
-    counted = f" and word counts {words.mean():.1%}" if len(words) == len(summary) else ""
-    yield (
-        f"Accuracy is {summary['accuracy'].mean():.1%} on average, where guessing gives {summary['chance'].mean():.1%}"
-        f"{counted}; in {above} of {len(summary)} cells its interval lies above guessing."
-    )
+    counted = f" and word counts {words.mean():.1%}" if len(words) == count else ""
+    yield _say("accuracy", **means, counted=counted, above=above, cells=count)
     same = summary[[max(shares.values()) > 0.95 for shares in summary["answers"]]]
     if len(same):
         where = ", ".join(f"{row['model']} on {row['task']}" for _, row in same.head(4).iterrows())
-        more = f" and {len(same) - 4} more" if len(same) > 4 else ""
-        yield f"Nearly all rows get one and the same answer in {where}{more}: such an accuracy is the answer's share."
+        yield _say("one_answer", where=where + (f" and {len(same) - 4} more" if len(same) > 4 else ""))
     cells = {name: table[name].drop(columns=AVERAGE).stack().dropna() for name in QUANTITIES}
-    off = (cells["MSE"] - cells["uniform"]).abs()
-    near = (off < cells["uniform"] / 10).all()
-    why = ": softmax of a mean of |L| small logits is nearly uniform whatever the model does" if near else ""
-    yield (
-        f"The paper's MSE (Eq. 14) lies {off.median():.2g} hundredths (median; at most {off.max():.2g}) from that of a "
-        f"uniform prediction, which is {cells['uniform'].median():.3g}{why}."
-    )
+    off, uniform = (cells["MSE"] - cells["uniform"]).abs(), cells["uniform"]
+    why = PROSE["findings"]["why_uniform"] if (off < uniform / 10).all() else ""
+    yield _say("mse", median=off.median(), largest=off.max(), uniform=uniform.median(), why=why)
     shift = 1 - cells["diversity centered"] / cells["diversity"]
-    yield (
-        f"Of the raw diversity {shift.median():.1%} (median; {shift.min():.1%} to {shift.max():.1%}) is a shift common "
-        "to all options, which softmax cannot see."
-    )
-    nats, uniform = summary["cross_entropy"], -np.log(summary["chance"])
-    yield (
-        f"The models' own answers lose {nats.mean():.3g} nats on average, a uniform answer {uniform.mean():.3g}; "
-        f"{(nats < uniform).sum()} of {len(summary)} cells are better than uniform."
-    )
+    yield _say("shift", median=shift.median(), low=shift.min(), high=shift.max())
+    nats, guess = summary["cross_entropy"], -np.log(summary["chance"])
+    better = (nats < guess).sum()
+    yield _say("cross_entropy", nats=nats.mean(), guess=guess.mean(), better=better, cells=count)
     models = study.models(unit)
     if len(models) > 1 and models["members"].nunique() > 1:
         raw, fair = (table[name][AVERAGE].dropna() for name in ("diversity centered", "diversity_logit centered"))
         if len(raw) > 1:
             also = f"still in {fair.idxmax()}" if raw.idxmax() == fair.idxmax() else f"in {fair.idxmax()}"
-            yield f"Centered diversity is largest in {raw.idxmax()}; corrected for the number of components, {also}."
+            yield _say("size", model=raw.idxmax(), also=also)
     if (pairs := layer_sharing_pairs(study, unit)) is not None:
         yield from layer_sharing_findings(pairs)
-    yield (
-        f"The components sum to the logits: the largest gap of any row is {summary['absolute_gap'].max():.0e} logits, "
-        f"{summary['identity_gap'].max():.0e} of Σ|u|."
-    )
+    yield _say("gap", absolute=summary["absolute_gap"].max(), relative=summary["identity_gap"].max())
 
 
 def layer_sharing_pairs(study: Study, unit: Unit) -> pd.DataFrame | None:
@@ -96,10 +83,9 @@ def layer_sharing_findings(pairs: pd.DataFrame) -> Iterator[str]:
         who, whose = "Models that reuse layers have", f"models with {many}"
         if len(rows) == 1:
             who, whose = f"{rows[0]['model']}, which reuses layers, has", f"{rows[0]['baseline']}, with {many}"
-        yield (
-            f"{who} {_ratio(rows, 'diversity_centered')} the centered diversity of {whose}{after}, and "
-            f"{abs(points):.1f} points {'less' if points < 0 else 'more'} accuracy."
-        )
+        values = {"ratio": _ratio(rows, "diversity_centered"), "points": abs(points)}
+        more = "less" if points < 0 else "more"
+        yield _say("layer_sharing", who=who, whose=whose, after=after, more=more, **values)
 
 
 def _ratio(rows: list[dict[Any, Any]], name: str) -> str:
@@ -109,8 +95,8 @@ def _ratio(rows: list[dict[Any, Any]], name: str) -> str:
         clear = sum(row[f"{name}_ratio_low"] > 1 or row[f"{name}_ratio_high"] < 1 for row in rows)
         ends = f"{len(rows)} pairs: {style.number(min(ratios))} to {style.number(max(ratios))}, {clear} clearly not 1"
         return f"{style.number(float(np.exp(np.mean(np.log(ratios)))))} times ({ends})"
-    ends = interval(rows[0][f"{name}_ratio_low"], rows[0][f"{name}_ratio_high"])
-    return f"{style.number(ratios[0])}{f' {ends}' if ends else ''} times"
+    ends = style.interval(rows[0][f"{name}_ratio_low"], rows[0][f"{name}_ratio_high"], none="")
+    return " ".join(filter(None, [style.number(ratios[0]), ends, "times"]))
 
 
 def depth_findings(depth: DepthStudy) -> Iterator[str]:
@@ -126,12 +112,10 @@ def _residual_norms(model: str, norms: ResidualNorms) -> str | None:
         change = norms.change_point()
     except InputError:
         return None
-    if change.p >= 0.05:
-        return f"{model}: there is no clear layer from which on layers add less (p {style.number(change.p)})."
-    return (
-        f"{model}: layers add less from layer {change.layer} {_ends(change.low, change.high, '.0f')} on: "
-        f"{style.number(change.before)} of the stream before, {style.number(change.after)} after."
-    )
+    values = {name: style.number(getattr(change, name)) for name in ("p", "before", "after")}
+    ends = style.interval(change.low, change.high, ".0f")
+    kind = "no_change_point" if change.p >= 0.05 else "change_point"
+    return _say(kind, model=model, layer=change.layer, ends=ends, **values)
 
 
 def _agreement(model: str, agreement: Agreement) -> str | None:
@@ -156,33 +140,23 @@ def _agreement(model: str, agreement: Agreement) -> str | None:
 def _drop_plan(model: str, plan: DropPlan) -> str:
     budget = len(plan.dropped)
     rows = {(row["plan"], row["dropped"]): row for row in plan.frame().to_dict("records")}
-    growth = {name: rows[name, budget]["loss_growth"] for name in (OWN, INFLUENCE)}
+    own, influence = rows[OWN, budget], rows[INFLUENCE, budget]
     random = f", with {RANDOM} ones by {rows[RANDOM, budget]['loss_growth']:.2f}" if plan.random_dropped else ""
-    return (
-        f"{model} on {plan.provenance['rows']['where']}: without {budget} of {len(plan.candidates)} "
-        f"({plan.part}, chosen by {plan.score}) its loss grows by {growth[OWN]:.2f} nats an answer; with a "
-        f"plan by block influence by {growth[INFLUENCE]:.2f}{random}. Accuracy goes from "
-        f"{rows['none', 0]['accuracy']:.0%} to {rows[OWN, budget]['accuracy']:.0%}."
-    )
+    values = {"growth": own["loss_growth"], "influence": influence["loss_growth"], "after": own["accuracy"]}
+    values |= {"where": plan.provenance["rows"]["where"], "all": len(plan.candidates), "random": random}
+    return _say("plan", model=model, plan=plan, budget=budget, before=rows["none", 0]["accuracy"], **values)
 
 
 def _depth_score(model: str, score: DepthScore) -> str | None:
-    slope = score.slope
-    if slope.reason:
-        return None
-    return (
-        f"{model}: each further hop moves the depth score by {slope.value:+.2f} layers "
-        f"{_ends(slope.low, slope.high, '+.2f')} of {len(score.components)}; {(score.rank == 1).mean():.0%} of the "
-        "answers are its first choice."
-    )
+    slope, first = score.slope, (score.rank == 1).mean()
+    ends = style.interval(slope.low, slope.high, "+.2f")
+    values = {"slope": slope.value, "ends": ends, "layers": len(score.components), "first": first}
+    return None if slope.reason else _say("depth_score", model=model, **values)
 
 
 def _layer_maps(model: str, maps: LayerMaps) -> str:
-    row = maps.depth_alignment().iloc[0]
-    return (
-        f"{maps.source} to {model}: the best target layer is {row['distance']:.2f} of the depth away from the same "
-        f"relative depth, by chance {row['chance']:.2f}."
-    )
+    best = maps.depth_alignment().iloc[0]
+    return _say("layer_maps", model=model, source=maps.source, distance=best["distance"], chance=best["chance"])
 
 
 _SENTENCES: dict[type[Any], Callable[[str, Any], str | None]] = {
@@ -198,7 +172,3 @@ def _rho(row: Any) -> str:
     """A correlation, and what it is without the noise of few rows."""
     corrected = f"; {row['corrected']:.2f} without the noise of few rows" if np.isfinite(row["corrected"]) else ""
     return f"{row['correlation']:.2f}{corrected}"
-
-
-def _ends(low: Any, high: Any, form: str) -> str:
-    return interval(low, high, form, none="(no interval)")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import html
 import shlex
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
+
+import pandas as pd
 
 from ..components import Unit
 from ..depth.agreement import Agreement
@@ -20,22 +21,14 @@ from ..studies.study import Study
 from ..tasks.task import task_specs
 from ..zoo import registry as trained
 from . import tables
-from .figures.bars import component_bars
 from .figures.size_panels import information_panels
 from .findings import depth_findings, layer_sharing_pairs, study_findings
-from .page import Page
+from .html import Page
 from .tables import PROSE
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 # Cells whose components a page has room for, and how many models' where there are more.
 MOST_CELLS, BEST = 48, 5
 _LIBRARIES = ("layerdiv_tl", "torch", "transformers", "transformer_lens")
-_CORRELATIONS = (
-    "Spearman's ρ with the loss that removal costs; rows for a stable rank: how many make two samples of rows agree "
-    "at 0.9."
-)
 
 
 def study_page(study: Study, title: str | None = None) -> Page:
@@ -50,10 +43,9 @@ def study_page(study: Study, title: str | None = None) -> Page:
     models, tasks = study.metrics["model"].unique(), study.metrics["task"].unique()
     page = _begin(
         title or f"Bias and diversity of {models[0] if len(models) == 1 else f'{len(models)} models'}",
-        f"{_count(len(models), 'model')} on {_count(len(tasks), 'task')}, decomposed at unit {' and '.join(units)}. "
-        "Each model's logits are the exact sum of the direct contributions of the components on its residual stream; "
-        "the components are then read as an ensemble. Bias is how far a component's own prediction is from the truth, "
-        "diversity how far it is from the components' mean.",
+        PROSE["about"]["study"].format(
+            models=_count(len(models), "model"), tasks=_count(len(tasks), "task"), units=" and ".join(units)
+        ),
         study.failures,
         [*study_findings(study, unit), *(depth_findings(study.depth) if study.depth else ())],
         study.claims(unit),
@@ -88,11 +80,8 @@ def study_page(study: Study, title: str | None = None) -> Page:
     if study.depth is not None:
         _depth_sections(page, study.depth)
     _methods(page, PROSE["methods"])
-    page.table(tables.source_table(study), "Tasks and their rows; dropped rows did not fit the task.")
-    page.table(
-        tables.cell_table(study),
-        "Cells. Prompts and weights by SHA-256, shortened; 'cut short' counts prompts longer than the model reads.",
-    )
+    page.table(tables.source_table(study), PROSE["captions"]["sources"])
+    page.table(tables.provenance(study.cells, "cells"), PROSE["captions"]["cells"])
     if study.depth is not None:
         page.table(tables.analysis_table(study.depth), "Depth analyses.")
     versions = [{"layerdiv_tl": cell["versions"]["layerdiv_tl"]} | cell["provenance"] for cell in study.cells]
@@ -109,8 +98,7 @@ def depth_page(depth: DepthStudy, title: str | None = None) -> Page:
     several = len(depth.models) > 1
     page = _begin(
         title or f"How {f'{len(depth.models)} models use' if several else f'{depth.models[0]} uses'} depth",
-        f"{'Models' if several else 'A model'} without one layer at a time: how much each adds to the stream, what the "
-        "others and the answer do without it, and which could go.",
+        PROSE["about"]["depth"].format(models="Models" if several else "A model"),
         depth.failures,
         list(depth_findings(depth)),
         depth.claims(),
@@ -181,8 +169,6 @@ def _claims_over_seeds(page: Page, study: Study, unit: Unit) -> None:
 
 def _information(page: Page, study: Study) -> None:
     """Information-theoretic diversity, where it was computed."""
-    import pandas as pd
-
     frame = stored_information(study)
     if frame is None:
         return
@@ -197,11 +183,8 @@ def _information(page: Page, study: Study) -> None:
         lines = [(row.model, row.task, line) for row in cells.itertuples() for line in str(row.warnings).splitlines()]
         above = {model for model, _, line in lines if "exceeds H(Y)" in line}
         if above:
-            page.text(
-                f"For {len(above)} of {cells['model'].nunique()} models the joint information exceeds H(Y) on some "
-                f"task, which no information does: the {estimator} estimate's assumption does not hold there.",
-                "note",
-            )
+            counts = {"above": len(above), "models": cells["model"].nunique(), "estimator": estimator}
+            page.text(PROSE["above"].format(**counts), "note")
         if lines:
             warnings = pd.DataFrame(lines, columns=["model", "task", "to be read first"])
             page.table(warnings, "Warnings of the estimator.", fold=f"{estimator}: warnings")
@@ -229,11 +212,7 @@ def _components(page: Page, study: Study) -> None:
     models = list(dict.fromkeys(settings["model"] for settings in cells))
     if len(cells) > MOST_CELLS and len(models) > BEST:
         models = study.best(BEST, cells[0]["unit"]) or models[:BEST]
-        page.text(
-            f"Of the {BEST} most accurate models; `study.contributions(model, task)` has those of the others, and "
-            "`ld.decompose(…).plot()` draws them.",
-            "small",
-        )
+        page.text(PROSE["best"].format(count=BEST), "small")
     for settings in cells:
         model, task, unit = (settings[name] for name in ("model", "task", "unit"))
         if model not in models:
@@ -244,12 +223,10 @@ def _components(page: Page, study: Study) -> None:
             lacking.append(str(error))
             continue
         title = f"{model} on {task}, unit {unit}"
-        figure = component_bars(decompose(shard, shard.labels), title=html.escape(title))
+        figure = decompose(shard, shard.labels).plot(title=title)
         page.figure(figure, "Values are a component's own, undivided by |L|.", fold=title, opened=not shown)
-        caption = (
-            "Modules of the same, in logits²: (n_g/|L|) × the mean over the module's members, so that they add up."
-        )
-        page.table(tables.module_table(study, model, task, unit), caption, fold=f"{title}: modules")
+        modules = tables.module_table(study, model, task, unit)
+        page.table(modules, PROSE["captions"]["modules"], fold=f"{title}: modules")
         shown = True
     for reason in dict.fromkeys(lacking):
         page.text(f"{_count(lacking.count(reason), 'cell')} left out: {reason}", "small")
@@ -274,7 +251,7 @@ def _depth_sections(page: Page, depth: DepthStudy) -> None:
                 continue
             page.figure(figure, caption, fold=f"{title}: {kind}" if kind else title, opened=first and not kind)
         if isinstance(a.result, Agreement):
-            page.table(tables.agreement_table(a.result), _CORRELATIONS, fold=f"{title}: table")
+            page.table(tables.agreement_table(a.result), PROSE["captions"]["agreement"], fold=f"{title}: table")
         if isinstance(a.result, DropPlan):
             page.table(tables.plan_table(a.result), "On rows that did not choose.", fold=f"{title}: table")
 

@@ -1,9 +1,12 @@
-"""The one place that sets colors, fonts and number formats."""
+"""The one place that sets colors, fonts and number formats; the colors and names themselves stand in labels.toml."""
 
 from __future__ import annotations
 
 import math
+import tomllib
 from dataclasses import dataclass
+from importlib import resources
+from typing import Any
 
 import plotly.graph_objects as go
 
@@ -21,78 +24,14 @@ class Theme:
     zero: str
     paper: str
     ground: str
-    # One-sided, the paper's color at zero; and diverging, centered at zero, blue to vermilion.
-    sequential: tuple[tuple[float, str], ...]
-    diverging: tuple[tuple[float, str], ...]
+    sequential: list[tuple[float, str]]
+    diverging: list[tuple[float, str]]
 
 
-LIGHT = Theme(
-    ink="#1f2430",
-    muted="#667085",
-    grid="#e6e8ee",
-    zero="#9aa1ad",
-    paper="#ffffff",
-    ground="#f6f7f9",
-    sequential=((0.0, "#ffffff"), (0.25, "#cfe2ef"), (0.5, "#7db3d5"), (0.75, "#2f7fb3"), (1.0, "#003f66")),
-    diverging=((0.0, "#004e7c"), (0.25, "#5aa3cf"), (0.5, "#ffffff"), (0.75, "#ee9a5c"), (1.0, "#9c3d00")),
-)
-DARK = Theme(
-    ink="#e8eaf0",
-    muted="#a3abb9",
-    grid="#343a46",
-    zero="#667085",
-    paper="#1b1f27",
-    ground="#12151b",
-    sequential=((0.0, "#1b1f27"), (0.25, "#1d4663"), (0.5, "#2f7fb3"), (0.75, "#7db3d5"), (1.0, "#e3f1fa")),
-    diverging=((0.0, "#9fd3f2"), (0.25, "#2f7fb3"), (0.5, "#1b1f27"), (0.75, "#c05a12"), (1.0, "#ffc08f")),
-)
-
-# Okabe and Ito's colors: distinct for every common color vision, in print too. One for each module.
-MODULE = {
-    "embedding": "#009e73",
-    "attention": "#0072b2",
-    "mlp": "#d55e00",
-    "constant": "#8a8f98",
-    "rounding": "#b0b5bd",
-    "member": "#0072b2",
-    "layer": "#7a5cc7",
-}
-MODULE_NAME = {
-    "embedding": "Embedding",
-    "attention": "Attention",
-    "mlp": "MLP",
-    "constant": "Constant",
-    "rounding": "Rounding",
-    "member": "Member",
-    "layer": "Whole layer",
-}
-# Terms along depth; what softmax sees of one is a lighter shade of it.
-TERM = {
-    "accuracy": "#7a5cc7",
-    "mse": "#d55e00",
-    "bias": "#0072b2",
-    "bias_centered": "#56b4e9",
-    "diversity": "#009e73",
-    "diversity_centered": "#6fcfa9",
-    "diversity_logit": "#8a6d00",
-    "diversity_logit_centered": "#cfae3c",
-    "cross_entropy": "#e69f00",
-    "entropy": "#cc79a7",
-}
-TERM_NAME = {
-    "accuracy": "accuracy",
-    "mse": "MSE",
-    "bias": "bias",
-    "bias_centered": "bias, centered",
-    "diversity": "diversity",
-    "diversity_centered": "diversity, centered",
-    "diversity_logit": "|L|² × diversity",
-    "diversity_logit_centered": "|L|² × diversity, centered",
-    "cross_entropy": "cross-entropy",
-    "cross_entropy_bias": "bias of the cross-entropy",
-    "cross_entropy_diversity": "diversity of the cross-entropy",
-    "entropy": "entropy",
-}
+LABELS: dict[str, Any] = tomllib.loads((resources.files(__package__) / "labels.toml").read_text(encoding="utf-8"))
+LIGHT, DARK = Theme(**LABELS["light"]), Theme(**LABELS["dark"])
+MODULE, MODULE_NAME = LABELS["module"], LABELS["module_name"]
+TERM, TERM_NAME = LABELS["term"], LABELS["term_name"]
 # Two things that a reader marks to compare them, and what is written on their colors.
 PIN = {"pin-a": "#cc79a7", "pin-b": "#e69f00", "on-pin": "#1f2430"}
 CLEAR = "rgba(0,0,0,0)"
@@ -211,6 +150,15 @@ def number(x: float) -> str:
     return f"{x:.3g}"
 
 
+def interval(low: float, high: float, form: str = ".3g", none: str = "(no interval)") -> str:
+    """The ends of an interval in brackets; `none` where there is no interval.
+
+    >>> interval(0.1, 0.25), interval(float("nan"), float("nan"))
+    ('[0.1, 0.25]', '(no interval)')
+    """
+    return none if math.isnan(low) or math.isnan(high) else f"[{low:{form}}, {high:{form}}]"
+
+
 def measured(value: float, low: float = math.nan, high: float = math.nan, *, unit: str = "") -> str:
     """A number with its unit and, where there is one, its 95 % interval, for hovers.
 
@@ -218,7 +166,7 @@ def measured(value: float, low: float = math.nan, high: float = math.nan, *, uni
     '0.123 nats<br>95 % [0.1, 0.15]'
     """
     shown = number(value) + (f" {unit}" if unit else "")
-    return shown if math.isnan(low) else f"{shown}<br>95 % [{number(low)}, {number(high)}]"
+    return shown if math.isnan(low) else f"{shown}<br>95 % {interval(low, high)}"
 
 
 def faint(color: str, share: float = 0.22) -> str:

@@ -1,36 +1,28 @@
-"""The tables of reports, as text: claims, modules, layer sharing, depth analyses, and what was measured."""
+"""The tables of reports, as text, and the frames of a study as CSV files next to its page."""
 
 from __future__ import annotations
 
+import contextlib
 import tomllib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from ..components import Unit
 from ..depth.agreement import Agreement
 from ..depth.pruning import DropPlan
 from ..errors import InputError
 from ..studies.depth_study import DepthStudy
+from ..studies.shards import safe_name
 from ..studies.study import Study
 from . import style
 from .html import read
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 PROSE = tomllib.loads(read("report.toml"))
 _HEADINGS = PROSE["headings"]
-
-
-def interval(low: float, high: float, form: str = ".3g", none: str = "") -> str:
-    """The ends of an interval in brackets; `none` where there is no interval.
-
-    >>> interval(0.1, 0.25), interval(float("nan"), float("nan"), none="(no interval)")
-    ('[0.1, 0.25]', '(no interval)')
-    """
-    return f"[{low:{form}}, {high:{form}}]" if np.isfinite(low) else none
 
 
 def estimate(row: Mapping[Any, Any], name: str, low: str = "", high: str = "", form: str = ".3g") -> str:
@@ -41,7 +33,7 @@ def estimate(row: Mapping[Any, Any], name: str, low: str = "", high: str = "", f
     """
     if not np.isfinite(row[name]):
         return "–"
-    ends = interval(row[low or f"{name}_low"], row[high or f"{name}_high"], form)
+    ends = style.interval(row[low or f"{name}_low"], row[high or f"{name}_high"], form, none="")
     return f"{row[name]:{form}}" + (f"\n{ends}" if ends else "")
 
 
@@ -52,7 +44,7 @@ def claim_name(row: Mapping[Any, Any]) -> str:
 
 def claims_table(claims: pd.DataFrame) -> pd.DataFrame:
     """The claims: one row each, the verdict next to its rationale."""
-    return _frame(
+    return pd.DataFrame(
         {
             "claim": f"{claim_name(row)}\n{row['rationale']}",
             "verdict": row["verdict"],
@@ -66,8 +58,6 @@ def claims_table(claims: pd.DataFrame) -> pd.DataFrame:
 
 def module_table(study: Study, model: str, task: str, unit: Unit = "sublayer") -> pd.DataFrame:
     """Bias, diversity and net of every module of one cell and in all, raw and centered."""
-    import pandas as pd
-
     frame = study.modules(unit)
     frame = frame[(frame["model"] == model) & (frame["task"] == task)][list(_HEADINGS["modules"])]
     both = pd.concat([frame, frame.drop(columns="module").sum().to_frame().T.assign(module="all")], ignore_index=True)
@@ -80,7 +70,7 @@ def module_table(study: Study, model: str, task: str, unit: Unit = "sublayer") -
 
 def layer_sharing_table(frame: pd.DataFrame) -> pd.DataFrame:
     """Models that reuse layers and their baselines (`Study.layer_sharing`): a row for each pair."""
-    return _frame(
+    return pd.DataFrame(
         {
             "reuses layers": f"{row['model']}\nagainst {row['baseline']}",
             "matched on": f"{row['matched_on']}\n{row['members']} members against {row['members_baseline']}",
@@ -116,27 +106,20 @@ def quantity_table(study: Study, unit: Unit, quantity: str) -> pd.DataFrame:
 
 def source_table(study: Study) -> pd.DataFrame:
     """A row for every task and place its rows came from."""
-    frame = _provenance(study.cells, "sources")
+    frame = provenance(study.cells, "sources")
     frame["options"] = [", ".join(map(str.strip, options)) for options in frame["options"]]
     frame["template"] = [" ".join(template.split()) for template in frame["template"]]
     return frame.drop_duplicates(ignore_index=True)
 
 
-def cell_table(study: Study) -> pd.DataFrame:
-    """A row for every cell: settings, and hashes of prompts and weights."""
-    return _provenance(study.cells, "cells")
-
-
 def analysis_table(depth: DepthStudy) -> pd.DataFrame:
     """A row for every depth analysis: on what, with what, when."""
-    frame = _provenance([a.about for a in depth.analyses], "analyses")
+    frame = provenance([a.about for a in depth.analyses], "analyses")
     return frame.assign(analysis=frame["analysis"].str.replace("_", " "))
 
 
-def _provenance(records: Sequence[Mapping[str, Any]], table: str) -> pd.DataFrame:
+def provenance(records: Sequence[Mapping[str, Any]], table: str) -> pd.DataFrame:
     """Fields of nested records (`settings.model`) under the headings of a table; hashes and times are shortened."""
-    import pandas as pd
-
     fields = _HEADINGS[table]
     frame = pd.json_normalize([dict(record) for record in records], max_level=1)
     frame = frame[list(fields.values())].set_axis(list(fields), axis=1)
@@ -159,20 +142,20 @@ def agreement_table(agreement: Agreement) -> pd.DataFrame:
             "measure": PROSE["measures"][row["measure"]],
             "ρ": f"{row['correlation']:.2f}",
             "corrected": f"{row['corrected']:.2f}" if np.isfinite(row["corrected"]) else "–",
-            "over resampled rows": interval(row["spread_low"], row["spread_high"], ".2f", "(no interval)"),
-            "over components": interval(row["low_components"], row["high_components"], ".2f", "(no interval)"),
+            "over resampled rows": style.interval(row["spread_low"], row["spread_high"], ".2f"),
+            "over components": style.interval(row["low_components"], row["high_components"], ".2f"),
             "less that of influence": estimate(row, "better", form="+.2f"),
             "rows for a stable rank": _rows_needed(needed.get(row["measure"], np.nan)),
         }
         for row in table.to_dict("records")
     ]
     own = {"measure": "the loss itself", "rows for a stable rank": _rows_needed(needed.get("loss", np.nan))}
-    return _frame([*rows, dict.fromkeys(rows[0], "–") | own] if rows else [own])
+    return pd.DataFrame([*rows, dict.fromkeys(rows[0], "–") | own] if rows else [own])
 
 
 def plan_table(plan: DropPlan) -> pd.DataFrame:
     """Loss and accuracy without the components that each plan drops."""
-    return _frame(
+    return pd.DataFrame(
         {"plan": row["plan"], "dropped": row["dropped"]}
         | {heading: estimate(row, name) for name, heading in _HEADINGS["plans"].items()}
         for row in plan.frame().to_dict("records")
@@ -183,7 +166,19 @@ def _rows_needed(count: float) -> str:
     return "–" if np.isnan(count) else f"{count:.0f}" if np.isfinite(count) else "no number"
 
 
-def _frame(rows: Any) -> pd.DataFrame:
-    import pandas as pd
+def write_study_frames(study: Study, folder: Path) -> None:
+    """Write summary.csv, components.csv and modules.csv."""
+    study.summary().drop(columns="answers").to_csv(folder / "summary.csv", index=False)
+    study.components().to_csv(folder / "components.csv", index=False)
+    study.modules().to_csv(folder / "modules.csv", index=False)
 
-    return pd.DataFrame(list(rows))
+
+def write_depth_frames(study: DepthStudy, folder: Path) -> None:
+    """Write a CSV file for every analysis, and for plans the components and the lists of layers to drop."""
+    for a in study.analyses:
+        path = folder / "depth" / safe_name(a.model) / safe_name(f"{a.name}-{a.dataset}")
+        a.result.frame().to_csv(f"{path}.csv", index=False)
+        if isinstance(a.result, DropPlan):
+            a.result.export(f"{path}-components.csv")
+            with contextlib.suppress(InputError):  # repeats of one layer, which lists of layers cannot distinguish
+                a.result.export(f"{path}.json")

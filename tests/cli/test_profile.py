@@ -11,7 +11,7 @@ import pytest
 import layerdiv_tl as ld
 from layerdiv_tl.cli import main
 from layerdiv_tl.cli.commands import _text
-from layerdiv_tl.views.profile_numbers import hardest_tokens, profile_and_explorer, profile_summary
+from layerdiv_tl.views.token_views import hardest_tokens, profile_and_explorer, profile_summary
 from tests.conftest import llama
 from tests.oracles.browser import save_hostile_model
 

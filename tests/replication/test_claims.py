@@ -295,7 +295,7 @@ def test_the_best_models_and_their_curves():
 
 def test_a_curve_that_never_moves_is_not_standardized():
     """What rounding makes of a constant (0.53, 61 times) has a spread of 1e-16, which is no curve of ±1."""
-    from layerdiv_tl.views.figures.depth_panels import depth_panels
+    from layerdiv_tl.views.figures.curves import depth_panels
 
     study = planted(
         models=1, tasks=1, curve=lambda *_: curves(1, length=61)("m", "t") | {"accuracy": np.full(61, 0.53)}

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 import layerdiv_tl as ld
-from layerdiv_tl.views.page import Page
+from layerdiv_tl.views.html import Page
 from layerdiv_tl.views.report import _claims_over_seeds, study_page
 from tests.replication.test_claims import curves, planted
 

@@ -16,7 +16,7 @@ from layerdiv_tl.replication import zoo_experiment as experiment
 from layerdiv_tl.studies.information import PATTERN, stored_information
 from layerdiv_tl.views import report
 from layerdiv_tl.views.figures.size_panels import SHUFFLED, information_panels, size_panels
-from layerdiv_tl.views.page import Page
+from layerdiv_tl.views.html import Page
 
 MODELS = ["zoo/d1", "zoo/d2", "zoo/d4-shared"]
 TASKS = ["synthetic/recall", "synthetic/modular:largest=19"]

@@ -9,8 +9,8 @@ import pytest
 
 import layerdiv_tl as ld
 from layerdiv_tl.views import style
-from layerdiv_tl.views.figures.bars import component_bars
-from layerdiv_tl.views.page import Page
+from layerdiv_tl.views.figures.components import component_bars
+from layerdiv_tl.views.html import Page
 from tests.conftest import llama
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
@@ -73,7 +73,7 @@ def test_a_half_and_a_plain_array_have_a_figure(decomposition):
     assert isinstance(decomposition.centered.plot(), go.Figure)
     many = ld.decompose(np.random.default_rng(0).normal(size=(5, 400, 3)), [0, 1, 2, 0, 1])
     assert isinstance(many.plot(), go.Figure)
-    with pytest.raises(ld.InputError, match="part='middle' is unknown"):
+    with pytest.raises(ld.InputError, match="part='middle'"):
         component_bars(decomposition, part="middle")
 
 
@@ -119,9 +119,9 @@ def test_a_profile_is_a_map_of_its_numbers(term):
     many = ld.profile(llama(intermediate_size=200), ids, "neuron").plot(term=term)
     assert len(many.data[0].z) == 400
     assert "the 400 largest of 604" in many.layout.title.text
-    with pytest.raises(ld.InputError, match="term='color' is unknown"):
+    with pytest.raises(ld.InputError, match="term='color'"):
         p.plot(term="color")
-    with pytest.raises(ld.InputError, match="part='middle' is unknown"):
+    with pytest.raises(ld.InputError, match="part='middle'"):
         p.plot(part="middle")
 
 

@@ -17,11 +17,10 @@ from layerdiv_tl.studies.runner import run_study
 from layerdiv_tl.studies.study import QUANTITIES
 from layerdiv_tl.views import style
 from layerdiv_tl.views.figures import FIGURES
-from layerdiv_tl.views.figures.correlations import correlation_bars
-from layerdiv_tl.views.figures.depth_panels import depth_panels
-from layerdiv_tl.views.figures.paper_figures import scaling_curve, share_bars, tradeoff_steps
+from layerdiv_tl.views.figures.curves import depth_panels
+from layerdiv_tl.views.figures.paper import correlation_bars, scaling_curve, share_bars, tradeoff_steps
 from layerdiv_tl.views.figures.studies import study_table_map
-from layerdiv_tl.views.page import Page
+from layerdiv_tl.views.html import Page
 from tests.conftest import llama
 from tests.oracles.tokenizers import word_tokenizer
 
@@ -155,8 +154,8 @@ def test_correlations_of_other_metrics(study):
     assert [t.legendgroup for t in figure.data if t.type == "bar"] == ["entropy", "mse"] * 2
     with pytest.raises(ld.InputError, match="'color'"):
         correlation_bars(table, metrics=["color"])
-    with pytest.raises(ld.InputError, match="aggregation='middle' is unknown"):
-        correlation_bars(table, "middle")
+    with pytest.raises(ld.InputError, match="aggregation='middle'"):
+        study.plot(kind="correlations", aggregation="middle", n_resamples=20)
 
 
 @pytest.mark.full
@@ -222,8 +221,8 @@ def test_the_best_models_are_those_with_the_highest_last_accuracy(study):
     ):
         with pytest.raises(ld.InputError, match=said):
             depth_panels(curves, **wrong)
-    with pytest.raises(ld.InputError, match="depth='deep' is unknown"):
-        depth_panels(curves, depth="deep")
+    with pytest.raises(ld.InputError, match="depth='deep'"):
+        study.plot(kind="curves", depth="deep")
 
 
 def test_a_curve_that_never_moves_is_not_drawn(study):
@@ -350,7 +349,7 @@ def test_every_kind_has_a_figure_and_others_are_refused(study):
     assert dark.layout.template.layout.paper_bgcolor == style.DARK.paper
     with pytest.raises(ld.InputError, match="kind='pie' is unknown: use 'table', .*'correlations'"):
         study.plot(kind="pie")
-    with pytest.raises(ld.InputError, match="quantity='color' is unknown"):
+    with pytest.raises(ld.InputError, match="quantity='color'"):
         study.plot(quantity="color")
     with pytest.raises(ld.InputError, match="unit='head'"):
         study.plot(unit="head")
@@ -406,7 +405,7 @@ def test_hostile_names_stay_text_and_colors_are_the_templates(study):
         figure = evil.plot(kind=kind)
         assert "<img" not in figure.to_json().replace("\\u003c", "<")
         layout = figure.to_plotly_json()["layout"]
-        for buttons in ("template", "updatemenus"):  # what buttons put into traces is no layout
+        for buttons in ("template", "updatemenus"):  # what buttons put into traces is not a layout
             layout.pop(buttons, None)
         assert not colors(layout)
         page.figure(figure, HOSTILE)
@@ -414,7 +413,7 @@ def test_hostile_names_stay_text_and_colors_are_the_templates(study):
         assert "<b>%{y}" not in trace.hovertemplate
     assert "&lt;img" in str(evil.plot().layout.yaxis.ticktext)
     assert "<img" not in page.html()
-    assert "<img" not in scaling_curve(evil.scaling(), names=[HOSTILE] * 3, title=HOSTILE).to_json()
+    assert "<img" not in evil.scaling().plot(names=[HOSTILE] * 3, title=HOSTILE).to_json()
 
 
 def test_units_and_intervals_are_those_of_the_numbers(study):

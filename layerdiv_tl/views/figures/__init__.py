@@ -4,10 +4,10 @@ To add one, write its function in the file of its family, or in a new file here,
 names of the result classes that it draws; `views.plotting` has panels, traces, axes and buttons:
 
     @figure_of("dots", "Decomposition")
-    def diversity_dots(decomposition: Decomposition, part: Part = "centered", title: str | None = None) -> go.Figure:
+    def diversity_dots(decomposition: Decomposition, part: Part = "centered") -> go.Figure:
         frame = decomposition.by_component()
         ...
-        return arrange(figure, title or "Diversity of every component", plot=300)
+        return kit.arrange(figure, "Diversity of every component", plot=300)
 
 `d.plot(kind="dots", part="raw")` draws it: kinds, options and what options take are read from the registry and the
 function's signature. Nothing here imports torch: classes that need it are named as strings, or for type checkers only.
@@ -15,13 +15,14 @@ function's signature. Nothing here imports torch: classes that need it are named
 
 from __future__ import annotations
 
+import html
 import importlib
 import pkgutil
 from typing import Any
 
 import plotly.graph_objects as go
 
-from ..._checks import choice, flag, keywords, whole_number, with_article
+from ..._checks import choice, keywords, whole_number, with_article
 from ..._registry import FIGURES
 from ...errors import InputError
 from ...results import Result
@@ -34,23 +35,36 @@ for _family in pkgutil.iter_modules(__path__):
 HEIGHTS = (100, 20_000)
 
 
-def figure(result: Result, *, kind: str | None = None, dark: bool = False, **options: Any) -> go.Figure:
+def figure(
+    result: Result,
+    *,
+    kind: str | None = None,
+    title: str | None = None,
+    height: int | None = None,
+    dark: bool = False,
+    **options: Any,
+) -> go.Figure:
     """A figure of a result: what `result.plot(kind=…, **options)` returns; `dark` for a dark page.
 
-    `kind` None is the result's default figure; other options are those of the kind's function, and are checked against
-    its annotations here, for all figures. Raises InputError for a kind or option that this result does not have, for a
-    value that an option does not take, and for a result that has no figure.
+    `kind` None is the result's default figure, `title` and `height` (in pixels) None are the figure's own; other
+    options are those of the kind's function, and are checked against its annotations here, for all figures. Raises
+    InputError for a kind or option that this result does not have, for a value that an option does not take, and for a
+    result that has no figure.
     """
     kinds = next((FIGURES[cls.__name__] for cls in type(result).__mro__ if cls.__name__ in FIGURES), None)
     if kinds is None:
         raise InputError(f"{with_article(type(result).__name__)} has no figure of its own: plot one of its parts.")
     draw = kinds[choice("kind", next(iter(kinds)) if kind is None else kind, kinds)]
-    dark = flag("dark", dark)
-    keywords(draw, options)
-    if options.get("height") is not None:
-        whole_number("height", options["height"], *HEIGHTS)
+    keywords(figure, {"title": title, "dark": dark})
+    keywords(draw, options, ("title", "height", "dark"))
+    if height is not None:
+        whole_number("height", height, *HEIGHTS)
     for name, value in options.items():
         if name.startswith("max_"):
             whole_number(name, value, 1)
     drawn = draw(result, **options)
+    if title:
+        drawn.update_layout(title_text=html.escape(title))
+    if height is not None:
+        drawn.update_layout(height=height)
     return drawn.update_layout(template=style.template(style.DARK)) if dark else drawn

@@ -1,78 +1,58 @@
-"""Analyses of `depth` as bars along the layers, one panel for each number."""
+"""Analyses of `depth` as bars along the layers, one panel for each number; the depth score by number of hops."""
 
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+import pandas as pd
 import plotly.graph_objects as go
 
 from ..._registry import figure_of
 from ...components import Component
+from ...ensemble.regression import Slope
+from .. import plotting as kit
 from .. import style
-from ..plotting import (
-    arrange,
-    bar,
-    between,
-    by_module,
-    component_axis,
-    dots,
-    hover_lines,
-    module_bars,
-    named_rows,
-    panels,
-    whiskered,
-)
 
 if TYPE_CHECKING:
-    import pandas as pd
-
+    from ...depth.depth_score import DepthScore
     from ...depth.erasure import Erasure
     from ...depth.integrated_gradients import IntegratedGradients
     from ...depth.logit_lens import LogitLens
     from ...depth.residual_norms import ChangePoint, ResidualNorms
     from ...depth.skipping import Skip
 
-PART = {"layer": "layer", "attn": "attention", "mlp": "MLP"}
-_MODE = {
-    "current": "skipped at every token{first}, measured at every token",
-    "future": "skipped at the tokens before a cut{first}, measured from the cut on",
-    "local": "its write taken out of what each later layer sees{first}, nothing handed on: the direct effect",
-    "future_local": "its write before a cut taken out of what each later layer sees{first}, nothing handed on, "
-    "measured from the cut on",
-}
+LABELS = style.LABELS["depth"]
+PART = LABELS["part"]
+_HEADINGS = style.LABELS["title"]
 _BARS = "Bars: means over tokens; dashes: medians."
 
 
-class Measured(Protocol):
+class _Analysis(Protocol):
     """What bars draw: one row per component, each number with its interval, median and maximum."""
 
     @property
-    def components(self) -> tuple[Component, ...]:
-        """The rows' components."""
+    def components(self) -> tuple[Component, ...]: ...
 
-    def frame(self) -> pd.DataFrame:
-        """The numbers."""
+    def frame(self) -> pd.DataFrame: ...
 
 
 @figure_of("bars", "ChangePoint")
-def change_bars(change: ChangePoint, title: str | None = None) -> go.Figure:
+def change_bars(change: ChangePoint) -> go.Figure:
     """The medians of the layers before and after a change point; `ResidualNorms.plot()` shows the layers themselves."""
     hover = {"hovertemplate": "median %{x:.3g}<extra></extra>"}
-    medians = [change.before, change.after]
-    figure = go.Figure(bar(medians, [0, 1], style.MODULE["layer"], across=True, width=0.6, **hover))
-    subtitle = (
-        f"Begins at layer {change.layer}, 95 % {between(change.low, change.high)} over texts, p = {change.p:.2g}."
-    )
-    arrange(figure, title or "Layers before and after the change point", subtitle, plot=110, below=60)
-    figure.update_xaxes(title_text=f"{change.quantity}, median of the layers")
-    return figure.update_yaxes(**named_rows(["before", "after"]), autorange="reversed")
+    bars = kit.bar([change.before, change.after], [0, 1], style.MODULE["layer"], across=True, width=0.6, **hover)
+    where = f"{change.layer}, 95 % {style.interval(change.low, change.high)} over texts"
+    title = "Layers before and after the change point"
+    subtitle = f"Begins at layer {where}, p = {change.p:.2g}."
+    x, y = {"title_text": f"{change.quantity}, median of the layers"}, kit.named_rows(["before", "after"])
+    return kit.arrange(go.Figure(bars), title, subtitle, x=x, y=y, plot=110)
 
 
 @figure_of("bars", "ResidualNorms")
-def norm_bars(norms: ResidualNorms, title: str | None = None) -> go.Figure:
+def norm_bars(norms: ResidualNorms) -> go.Figure:
     """Relative norm and cosine of the output of every attention, MLP and layer, and where the norms fall.
 
     The line stands where the layers' relative norms fall to a lower level (`ResidualNorms.change_point`), with the
@@ -83,12 +63,12 @@ def norm_bars(norms: ResidualNorms, title: str | None = None) -> go.Figure:
     change = norms.change_point() if len(layers) >= 3 else None
     subtitle = _BARS.replace("Bars", "Bars and dots")
     if change is not None:
-        where = f"layer {change.layer} {between(change.low, change.high)}"
+        where = f"layer {change.layer} {style.interval(change.low, change.high)}"
         if any(component.repeat for component in layers):
             where += f" in order of use ({layers[change.layer].label.rpartition('.')[0]})"
         subtitle += f" Vertical: where layers begin to write less, {where}, p = {style.number(change.p)}."
-    headings = {"relative_norm": "‖write‖ / ‖stream it is added to‖", "cosine": "Cosine of the write and that stream"}
-    figure = _bars(norms, headings, title or f"How much each layer of {norms.model} writes", subtitle, "relative_norm")
+    title = f"How much each layer of {norms.model} writes"
+    figure = _bars(norms, _HEADINGS["residual_norms"], title, subtitle, "relative_norm")
     if change is not None:
         # A layer stands for several components: the line is before the first of them.
         layer = [(component.layer, component.repeat) for component in components]
@@ -103,82 +83,126 @@ def norm_bars(norms: ResidualNorms, title: str | None = None) -> go.Figure:
 
 
 @figure_of("bars", "Skip")
-def skip_bars(skip: Skip, title: str | None = None) -> go.Figure:
+def skip_bars(skip: Skip) -> go.Figure:
     """Effect of skipping each layer on the answer, on the loss, and on the layers after it."""
-    headings = {
-        "output_change": "Change of the answer",
-        "loss": "Growth of the loss",
-        "downstream_change": "Change of the later layers' writes, their mean",
-    }
-    title = title or f"What {skip.model} does without each {PART[skip.part]}"
-    return _bars(skip, headings, title, f"Each {PART[skip.part]} in turn: {skip_mode(skip)}. {_BARS}")
+    title = f"What {skip.model} does without each {PART[skip.part]}"
+    return _bars(skip, _HEADINGS["skip"], title, f"Each {PART[skip.part]} in turn: {skip_mode(skip)}. {_BARS}")
 
 
 @figure_of("bars", "LogitLens")
-def lens_bars(lens: LogitLens, title: str | None = None) -> go.Figure:
+def lens_bars(lens: LogitLens) -> go.Figure:
     """KL divergence and top-k overlap of every junction's prediction and the last one."""
     headings = {"kl": "KL(junction ‖ last)", "topk_overlap": f"Overlap of the {lens.k} likeliest tokens"}
     norm = "each junction's own norm" if lens.norm == "recomputed" else "the last stream's norm"
     means = _BARS.replace("means over tokens", "means over texts of their means over tokens")
-    title = title or f"What {lens.model} would answer at every junction"
+    title = f"What {lens.model} would answer at every junction"
     return _bars(lens, headings, title, f"Read out with {norm}, compared with what the model says. {means}")
 
 
 @figure_of("bars", "Erasure")
-def erasure_bars(erasure: Erasure, title: str | None = None) -> go.Figure:
+def erasure_bars(erasure: Erasure) -> go.Figure:
     """Effect of erasing a token on the answer, by the layer before which it is erased."""
     span = "One token" if erasure.span == "position" else erased_prefix(erasure)
-    title = title or f"Until which layer {erasure.model} needs earlier tokens"
+    title = f"Until which layer {erasure.model} needs earlier tokens"
     subtitle = f"{span} replaced by the mean stream where it enters a layer; mean over the tokens. {_BARS}"
     where = "the answer, where it is predicted" if erasure.measured == "answer" else "what is said at later tokens"
     return _bars(erasure, {"effect": f"Change of {where}"}, title, subtitle)
 
 
 @figure_of("bars", "IntegratedGradients")
-def gradient_bars(gradients: IntegratedGradients, title: str | None = None) -> go.Figure:
+def gradient_bars(gradients: IntegratedGradients) -> go.Figure:
     """Integrated gradients of every component, summed over the tokens of a text."""
-    title = title or f"What the answers of {gradients.model} owe to each {PART[gradients.part]}"
+    title = f"What the answers of {gradients.model} owe to each {PART[gradients.part]}"
     subtitle = "Sums over a text's tokens; bars: means over texts; dashes: medians."
-    headings = {"attribution": "Attribution to the answer's probability", "size": "Sum of its absolute values"}
-    return _bars(gradients, headings, title, subtitle)
+    return _bars(gradients, _HEADINGS["integrated_gradients"], title, subtitle)
 
 
 def _bars(
-    measured: Measured, headings: dict[str, str], title: str, subtitle: str, logarithmic: str | None = None
+    measured: _Analysis, headings: Mapping[str, str], title: str, subtitle: str, logarithmic: str | None = None
 ) -> go.Figure:
     """A panel of bars for each column of a frame, colored by module; of dots for the one whose axis is logarithmic."""
     frame, components = measured.frame(), measured.components
-    contents: list[Sequence[go.Bar | go.Scatter]] = []
+    contents = []
     for column in headings:
         medians = frame.get(f"{column}_median", frame[column])
-        rows = zip(hover_lines(frame, {column: column}), medians, frame[f"{column}_max"], strict=True)
-        texts = [f"{text}<br>median {style.number(m)}, maximum {style.number(top)}" for text, m, top in rows]
-        hover = np.array(texts, dtype=object)
-        traces = module_bars(components, frame, column, hover, dots if column == logarithmic else bar)
+        rows = zip(kit.hover_lines(frame, {column: column}), medians, frame[f"{column}_max"], strict=True)
+        hover = [f"{text}<br>median {style.number(m)}, maximum {style.number(top)}" for text, m, top in rows]
+        draw, error = kit.dots if column == logarithmic else kit.bar, kit.whiskers(frame, column, visible=True)
+        traces = kit.module_traces(components, frame[column], hover, draw=draw, error=error)
         if f"{column}_median" in frame:
-            dash: dict[str, Any] = {"symbol": "line-ew-open", "edge": 2, "showlegend": False}
-            traces += [
-                dots(at, medians.iloc[at], style.NEUTRAL, hover=hover[at], legendgroup=module, **dash)
-                for module, at in by_module(components)
-            ]
+            dash: dict[str, Any] = {"symbol": "line-ew-open", "edge": 2, "showlegend": False, "color": style.NEUTRAL}
+            traces += kit.module_traces(components, medians, hover, draw=kit.dots, name=None, **dash)
         contents.append(traces)
-    figure = panels(contents, [html.escape(heading) for heading in headings.values()])
-    several = len(list(by_module(components))) > 1
-    subtitle = f"{subtitle} {whiskered(frame)}"
-    arrange(figure, title, subtitle, plot=190 * len(headings), below=96 if several else 64, headings=True)
+    units = [frame.attrs["units"].get(column, "") for column in headings]
+    names, x_title = [html.escape(heading) for heading in headings.values()], "component, in stream order"
+    figure = kit.panels(contents, names, units=units, x_title=x_title)
     for row, column in enumerate(headings, start=1):
-        scale = {"type": "log", "dtick": 1} if column == logarithmic else {}
-        figure.update_yaxes(title_text=html.escape(frame.attrs["units"].get(column, "")), **scale, row=row, col=1)
+        figure.update_yaxes({"type": "log", "dtick": 1} if column == logarithmic else {}, row=row, col=1)
+    several = len(list(kit.by_module(components))) > 1
     figure.update_layout(barmode="overlay", showlegend=several)
-    figure.update_xaxes(**component_axis(components), range=[-1, len(components)])
-    return figure.update_xaxes(title_text="component, in stream order", row=len(headings), col=1)
+    axis, plot = kit.component_axis(components, edge=1), 190 * len(headings)
+    subtitle = f"{subtitle} {kit.whiskered(frame)}"
+    return kit.arrange(figure, title, subtitle, x=axis, plot=plot)
 
 
 def skip_mode(skip: Skip) -> str:
     """What is skipped where, the first token with it or not."""
-    return _MODE[skip.mode].format(first=" but a text's first" if skip.first_token == "kept" else "")
+    first = " but a text's first" if skip.first_token == "kept" else ""
+    return str(LABELS["mode"][skip.mode]).format(first=first)
 
 
 def erased_prefix(erasure: Erasure) -> str:
     """What an erasure with `span="prefix"` replaces."""
     return f"A token and all before it{' but the first' if erasure.first_token == 'kept' else ''}"
+
+
+@figure_of("bars", "DepthScore")
+def score_bars(score: DepthScore) -> go.Figure:
+    """The score of every group with its interval, and beneath it each layer's share of the groups' effects.
+
+    A group's score is the mean layer of its line. The subtitle has by how many layers the score is deeper for each
+    further hop, among all questions and among questions of equal length. Where there are more groups than colors,
+    the lines are those of the groups with the most questions.
+    """
+    frame, layers = score.frame(), score.by_layer()
+    names = [f"{group:g}" for group in frame["group"]]
+    colors = {group: style.SERIES[i % len(style.SERIES)] for i, group in enumerate(frame["group"])}
+    labeled = frame.assign(component=[f"{score.by} {name}" for name in names])
+    labeled.attrs = frame.attrs
+    texts = kit.hover_lines(labeled, {"score": "score", "relative": "relative"})
+    hover = [
+        f"{text}<br>{n} questions of {style.number(length)} tokens<br>{accuracy:.0%} answered rightly"
+        for text, n, length, accuracy in zip(texts, frame["n"], frame["length"], frame["accuracy"], strict=True)
+    ]
+    x, error = np.arange(len(frame)), kit.whiskers(frame, "score")
+    bars = kit.bar(x, frame["score"], list(colors.values()), width=0.6, error=error, hover=hover)
+    lines = []
+    drawn = frame.sort_values("n", ascending=False, kind="stable")["group"].head(len(style.SERIES)).sort_values()
+    for group in drawn:
+        shares = layers[layers["group"] == group]
+        named: dict[str, Any] = {"name": html.escape(f"{score.by} {group:g}"), "error": kit.whiskers(shares, "share")}
+        named["hover"] = kit.hover_lines(shares, {"share": "share", "effect": "effect"})
+        lines.append(kit.line(np.arange(len(shares)), shares["share"].to_numpy(), colors[group], **named))
+    headings, part = ["Depth score", "Each layer's share of the effects"], PART[score.part]
+    figure = kit.panels([[bars], lines], headings, units=["layers", "share"], gap=0.4, shared_xaxes=False)
+    figure.update_xaxes(**kit.named_columns(names, range(len(names))), title_text=html.escape(score.by), row=1, col=1)
+    figure.update_xaxes(**kit.component_axis(score.components, part), row=2, col=1)
+    effect = LABELS["effect"][score.effect].format(part=part)
+    return kit.arrange(
+        figure,
+        f"How deep the answers of {score.model} rest, by {score.by}",
+        f"Σ l·e / Σ e, e the change of the answer's probabilities when {effect}; the first token is "
+        f"{LABELS['first_token'][score.first_token]}; e is the mean over a group's questions, with 95 % intervals over "
+        f"them where there are 8 or more. All questions: {_slope(score.slope, score.by)}. Of equal length: "
+        f"{_slope(score.slope_at_length, score.by)}.",
+        y={"rangemode": "tozero"},
+        plot=460,
+    )
+
+
+def _slope(slope: Slope, by: str) -> str:
+    """A slope in words."""
+    if slope.reason:
+        return f"no slope ({slope.reason})"
+    size = f"{slope.value:+.2g} layers {style.interval(slope.low, slope.high)} per {by.removesuffix('s')}"
+    return f"{size}, p = {style.number(slope.p)}"

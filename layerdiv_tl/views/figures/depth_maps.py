@@ -6,17 +6,16 @@ import html
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 import plotly.graph_objects as go
 
 from ..._checks import whole_number
 from ..._registry import figure_of
+from .. import plotting as kit
 from .. import style
-from ..plotting import arrange, between, clipped, component_axis, heat_map, hover_lines, token_axis
 from .depth_bars import PART, erased_prefix, skip_mode
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from ...depth.erasure import Erasure
     from ...depth.integrated_gradients import IntegratedGradients
     from ...depth.layer_maps import LayerMaps
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @figure_of("map", "Skip", default=True)
-def skip_map(skip: Skip, title: str | None = None) -> go.Figure:
+def skip_map(skip: Skip) -> go.Figure:
     """A map skipped layer × later layer of the mean relative change of the later one's output.
 
     Colors end at the 99th percentile; the hover has the value, its interval and the maximum.
@@ -35,43 +34,41 @@ def skip_map(skip: Skip, title: str | None = None) -> go.Figure:
     z, hover = np.full((len(rows), len(columns)), np.nan), np.full((len(rows), len(columns)), "", dtype=object)
     z[cells], hover[cells] = pairs["effect"], _pair_hovers(pairs, "effect", "in", "downstream_layer")
     part = PART[skip.part]
-    figure = go.Figure(heat_map(z, hover, "‖Δ − Δ′‖ / ‖Δ‖"))
-    title = title or f"What later layers of {skip.model} do differently without each {part}"
-    arrange(figure, title, f"Mean over tokens; each {part} in turn {skip_mode(skip)}.", plot=520, below=60)
-    figure.update_xaxes(**component_axis(skip.layers), title_text="later layer")
-    return figure.update_yaxes(**component_axis(skip.components), title_text=f"skipped {part}")
+    title = f"What later layers of {skip.model} do differently without each {part}"
+    subtitle = f"Mean over tokens; each {part} in turn {skip_mode(skip)}."
+    figure = go.Figure(kit.heat_map(z, hover, "‖Δ − Δ′‖ / ‖Δ‖"))
+    x, y = kit.component_axis(skip.layers, "later layer"), kit.component_axis(skip.components, f"skipped {part}")
+    return kit.arrange(figure, title, subtitle, x=x, y=y, plot=520)
 
 
 @figure_of("map", "LayerMaps")
-def layer_map(maps: LayerMaps, title: str | None = None) -> go.Figure:
+def layer_map(maps: LayerMaps) -> go.Figure:
     """A map source layer × target layer of the error of the linear map between them on held-out tokens.
 
     Colors end at the 99th percentile; the hover has the value, its interval and the maximum.
     """
     frame, shape = maps.frame(), (len(maps.components), len(maps.targets))
     hover = _pair_hovers(frame, "error", "of", "target").reshape(shape)
-    figure = go.Figure(heat_map(frame["error"].to_numpy().reshape(shape), hover, "error"))
     best = maps.depth_alignment().iloc[0]
-    arrange(
-        figure,
-        title or f"{maps.target} told from {maps.source}, layer by layer",
+    return kit.arrange(
+        go.Figure(kit.heat_map(frame["error"].to_numpy().reshape(shape), hover, "error")),
+        f"{maps.target} told from {maps.source}, layer by layer",
         "‖y − ŷ‖ / ‖y‖ on texts that the maps were not made from. The best target is "
-        f"{style.number(best.distance)} {between(best.distance_low, best.distance_high)} of the depth away; by chance "
+        f"{kit.estimated(best.distance, best.distance_low, best.distance_high)} of the depth away; by chance "
         f"{style.number(best.chance)}.",
+        x=kit.component_axis(maps.targets, f"layer of {kit.clipped(maps.target)}"),
+        y=kit.component_axis(maps.components, f"layer of {kit.clipped(maps.source)}"),
         plot=520,
-        below=60,
     )
-    figure.update_xaxes(**component_axis(maps.targets), title_text=f"layer of {clipped(maps.target)}")
-    return figure.update_yaxes(**component_axis(maps.components), title_text=f"layer of {clipped(maps.source)}")
 
 
 @figure_of("map", "Erasure", default=True)
-def erasure_map(erasure: Erasure, text: int = 0, title: str | None = None) -> go.Figure:
+def erasure_map(erasure: Erasure, text: int = 0) -> go.Figure:
     """A map layer × token of the effect of erasing the token before the layer on the answer of one text.
 
     Raises InputError for a text that does not exist.
     """
-    title = title or f"Until which layer {erasure.model} needs each token"
+    title = f"Until which layer {erasure.model} needs each token"
     span = "The token" if erasure.span == "position" else erased_prefix(erasure).replace("A", "The", 1)
     where = "the answer's positions" if erasure.measured == "answer" else "later positions"
     subtitle = f"{span} replaced by the mean stream where it enters the layer; mean over {where}."
@@ -79,13 +76,13 @@ def erasure_map(erasure: Erasure, text: int = 0, title: str | None = None) -> go
 
 
 @figure_of("map", "IntegratedGradients", default=True)
-def gradient_map(gradients: IntegratedGradients, text: int = 0, title: str | None = None) -> go.Figure:
+def gradient_map(gradients: IntegratedGradients, text: int = 0) -> go.Figure:
     """A map layer × token of integrated gradients of the answer's probability, of one text.
 
     Raises InputError for a text that does not exist.
     """
     part = PART[gradients.part]
-    title = title or f"What the answer of {gradients.model} owes to each token at each {part}"
+    title = f"What the answer of {gradients.model} owes to each token at each {part}"
     subtitle = (
         f"Integrated gradients over what each {part} hands on, {gradients.steps} {gradients.path} steps, baseline "
         f"{gradients.baseline.replace('_', ' ')}; sums are off by {style.number(100 * gradients.gap)} % of the change."
@@ -107,14 +104,13 @@ def _token_map(
         ]
         for component, row in zip(measured.components, z, strict=True)
     ]
-    figure = go.Figure(heat_map(z, hover, unit, signed=signed))
-    arrange(figure, title, subtitle, plot=460, below=90)
-    figure.update_xaxes(**token_axis(tokens), title_text="token")
-    return figure.update_yaxes(**component_axis(measured.components), title_text="layer")
+    x, y = kit.token_axis(tokens) | {"title_text": "token"}, kit.component_axis(measured.components, "layer")
+    figure = go.Figure(kit.heat_map(z, hover, unit, signed=signed))
+    return kit.arrange(figure, title, subtitle, x=x, y=y, plot=460, below=90)
 
 
 def _pair_hovers(frame: pd.DataFrame, column: str, word: str, other: str) -> np.ndarray:
     """`hover_lines` of pairs of layers: the value, its maximum, and the other layer."""
-    rows = zip(hover_lines(frame, {column: column}), frame[f"{column}_max"], frame[other], strict=True)
+    rows = zip(kit.hover_lines(frame, {column: column}), frame[f"{column}_max"], frame[other], strict=True)
     texts = [f"{text}<br>maximum {style.number(top)}<br>{word} {html.escape(layer)}" for text, top, layer in rows]
     return np.array(texts, dtype=object)

@@ -1,42 +1,29 @@
-"""Plans of what to drop: the model without it, and the scores that chose it."""
+"""Components dropped and weighted: plans of what to drop, the scores that chose it, and learned weights."""
 
 from __future__ import annotations
 
 import html
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import plotly.graph_objects as go
 
 from ..._registry import figure_of
 from ...components import Component
+from ...ensemble.reweight import Reweighting
+from .. import plotting as kit
 from .. import style
-from ..plotting import (
-    DOTTED,
-    arrange,
-    band,
-    bar,
-    between,
-    buttons,
-    by_module,
-    clipped,
-    component_axis,
-    dots,
-    line,
-    whiskered,
-)
 from .agreement import NAMES, Effect
 
 if TYPE_CHECKING:
     from ...depth.pruning import DropPlan
 
-_PART = {"layer": "layer", "attn": "attention sublayer", "mlp": "MLP", "sublayer": "sublayer"}
-_UNITS = {"loss": "nats per answer", "accuracy": "of answers right"}
-_AXES = {"loss": "loss, nats per answer", "accuracy": "accuracy, share of right answers"}
+_STREAM = "component, in stream order"
 
 
 @figure_of("curve", "DropPlan", default=True)
-def drop_curve(plan: DropPlan, quantity: Effect = "loss", title: str | None = None) -> go.Figure:
+def drop_curve(plan: DropPlan, quantity: Effect = "loss") -> go.Figure:
     """Loss or accuracy against the number of components dropped, by the plan and by block influence.
 
     Bands are 95 % intervals over rows; every ring is a random plan of as many components, the bar their mean; the
@@ -45,99 +32,92 @@ def drop_curve(plan: DropPlan, quantity: Effect = "loss", title: str | None = No
     from ...depth.pruning import INFLUENCE, OWN, RANDOM
 
     frame, budget, figure = plan.frame(), len(plan.dropped), go.Figure()
+    low, high = f"{quantity}_low", f"{quantity}_high"
     plans = {
         OWN: (plan.dropped, "the plan", style.SERIES[0], "solid"),
         INFLUENCE: (plan.influence_dropped, "by block influence", style.SERIES[1], "dash"),
     }
     for key, (dropped, name, color, dash) in plans.items():
         rows = frame[frame["plan"].isin(["none", key])]
-        ends = rows[f"{quantity}_low"], rows[f"{quantity}_high"]
-        figure.add_trace(band(rows["dropped"], *ends, color, 0.14, legendgroup=key))
-        hover = [_curve_hover(row, name, quantity, dropped) for row in rows.itertuples()]
-        look: dict[str, Any] = {"width": 2, "marks": 7, "dash": dash}
-        figure.add_trace(line(rows["dropped"], rows[quantity], color, name=name, legendgroup=key, hover=hover, **look))
+        figure.add_trace(kit.band(rows["dropped"], rows[low], rows[high], color, 0.14, legendgroup=key))
+        hover = [_curve_hover(row, name, quantity, dropped) for row in rows.to_dict("records")]
+        look: dict[str, Any] = {"width": 2, "marks": 7, "dash": dash, "name": name, "legendgroup": key, "hover": hover}
+        figure.add_trace(kit.line(rows["dropped"], rows[quantity], color, **look))
     others = plan.random_plans()
     if len(others):
         mean = frame[frame["plan"] == RANDOM].iloc[0]
         hover = [
-            f"<b>random plan {row.number}</b><br>{quantity} {style.number(getattr(row, quantity))}<br>without "
-            f"{clipped(str(row.components), 60)}"
-            for row in others.itertuples()
+            f"<b>random plan {row['number']}</b><br>{quantity} {style.number(row[quantity])}<br>without "
+            f"{kit.clipped(str(row['components']), 60)}"
+            for row in others.to_dict("records")
         ]
-        text = (
-            f"<b>mean of random plans</b><br>{quantity} {style.number(mean[quantity])}, middle 95 % "
-            f"{between(mean[f'{quantity}_low'], mean[f'{quantity}_high'])}"
-        )
+        text = f"<b>mean of random plans</b><br>{quantity} {style.number(mean[quantity])}, middle 95 % "
+        text += style.interval(mean[low], mean[high])
         ring: dict[str, Any] = {"symbol": "circle-open", "edge": 1.5, "name": f"{len(others)} random plans"}
-        figure.add_trace(
-            dots([budget] * len(others), others[quantity], style.NEUTRAL, hover=hover, legendgroup=RANDOM, **ring)
-        )
         mark: dict[str, Any] = {"symbol": "line-ew-open", "size": 22, "edge": 3, "name": "their mean"}
-        figure.add_trace(dots([budget], [mean[quantity]], style.NEUTRAL, hover=[text], legendgroup=RANDOM, **mark))
-    figure.add_hline(y=frame.loc[frame["plan"] == "none", quantity].iloc[0], line=DOTTED)
+        for values, texts, look in ((others[quantity], hover, ring), ([mean[quantity]], [text], mark)):
+            x = [budget] * len(texts)
+            figure.add_trace(kit.dots(x, values, style.NEUTRAL, hover=texts, legendgroup=RANDOM, **look))
+    figure.add_hline(y=frame.loc[frame["plan"] == "none", quantity].iloc[0], line=kit.DOTTED)
     without = [trace.legendgroup != RANDOM for trace in figure.data]
     views = {name: [{"visible": seen}] for name, seen in (("with random plans", True), ("without", without))}
-    rows, part = plan.provenance["rows"], _PART[plan.part]
-    arrange(
+    rows, part = plan.provenance["rows"], style.LABELS["depth"]["dropped"][plan.part]
+    return kit.arrange(
         figure,
-        title or f"{plan.model} without {budget} of {len(plan.candidates)} {part}s, least {_score(plan)} first",
+        f"{plan.model} without {budget} of {len(plan.candidates)} {part}s, least {_score(plan)} first",
         f"Chosen on {rows['scored']} rows of {rows['where']}, measured on {rows['measured']} others; nothing is "
-        f"retrained. {_compared(plan, quantity)} {whiskered(frame, 'Bands')} Dotted: the model as it is.",
+        f"retrained. {_compared(plan, quantity)} {kit.whiskered(frame, 'Bands')} Dotted: the model as it is.",
+        x={"title_text": f"{part}s dropped", "dtick": max(1, budget // 12), "zeroline": False},
+        y={"title_text": style.LABELS["depth"]["axis"][quantity]},
         plot=400,
-        below=96,
-        menus=buttons(views, method="restyle") if len(others) else (),
+        menus=kit.buttons(views, method="restyle") if len(others) else (),
     )
-    figure.update_xaxes(title_text=f"{part}s dropped", dtick=max(1, budget // 12), zeroline=False)
-    return figure.update_yaxes(title_text=_AXES[quantity])
 
 
 @figure_of("components", "DropPlan")
-def drop_components(plan: DropPlan, title: str | None = None) -> go.Figure:
+def drop_components(plan: DropPlan) -> go.Figure:
     """The score of every candidate in stream order, colored by module; what goes is solid and numbered."""
     from ...depth.quantities import INVERTED
 
-    frame, figure = plan.scores(), go.Figure()
+    frame = plan.scores()
     unit = f" {frame.attrs['units']['score']}".rstrip()
-    for module, positions in by_module(plan.candidates):
-        rows, color = frame.iloc[positions], style.MODULE[module]
-        colors = [color if goes else style.faint(color, 0.45) for goes in rows["drop"]]
-        hover = [
-            f"<b>{html.escape(label)}</b><br>score {style.number(score)}{unit}<br>"
-            + (f"dropped, number {number}" if number else "stays")
-            for label, score, number in zip(rows["component"], rows["score"], rows["drop_order"], strict=True)
-        ]
-        numbers: dict[str, Any] = {"text": [str(number) if number else "" for number in rows["drop_order"]]}
-        numbers |= {"textposition": "outside", "textangle": 0, "cliponaxis": False}
-        named: dict[str, Any] = {"name": style.MODULE_NAME[module], "hover": hover}
-        figure.add_trace(bar(positions, rows["score"], colors, **named, **numbers))
-    rows, given = plan.provenance["rows"], plan.score == "given"
-    source = "Scores were given" if given else f"Scores from {rows['scored']} rows of {rows['where']}"
-    arrange(
-        figure,
-        title or f"How much {plan.model} needs each {_PART[plan.part]}, by {_score(plan)}",
+    hover = [
+        f"<b>{html.escape(label)}</b><br>score {style.number(score)}{unit}<br>"
+        + (f"dropped, number {number}" if number else "stays")
+        for label, score, number in zip(frame["component"], frame["score"], frame["drop_order"], strict=True)
+    ]
+    own = [style.MODULE[component.module] for component in plan.candidates]
+    colors = [c if goes else style.faint(c, 0.45) for c, goes in zip(own, frame["drop"], strict=True)]
+    numbers = np.array([str(number) if number else "" for number in frame["drop_order"]], dtype=object)
+    look: dict[str, Any] = {"text": numbers, "textposition": "outside", "textangle": 0, "cliponaxis": False}
+    traces = kit.module_traces(plan.candidates, frame["score"], hover, color=np.array(colors, dtype=object), **look)
+    rows = plan.provenance["rows"]
+    given = f"Scores from {rows['scored']} rows of {rows['where']}"
+    source = "Scores were given" if plan.score == "given" else given
+    part = style.LABELS["depth"]["dropped"][plan.part]
+    y_title = ("−" if plan.score in INVERTED else "") + _score(plan) + (unit and f",{unit}")
+    return kit.arrange(
+        go.Figure(traces),
+        f"How much {plan.model} needs each {part}, by {_score(plan)}",
         f"{source}. The {len(plan.dropped)} lowest of {len(frame)} go, numbered from the first to go; faint: stays.",
+        x=kit.component_axis(plan.candidates, _STREAM, edge=1),
+        y={"title_text": y_title},
         plot=380,
-        below=96,
-    )
-    figure.update_layout(barmode="overlay")
-    axis = {"title_text": "component, in stream order", "range": [-1, len(frame)]}
-    figure.update_xaxes(**component_axis(plan.candidates), **axis)
-    return figure.update_yaxes(
-        title_text=("−" if plan.score in INVERTED else "") + _score(plan) + (unit and f",{unit}")
+        barmode="overlay",
     )
 
 
 def _score(plan: DropPlan) -> str:
-    return NAMES.get(plan.score, "scores of one's own")
+    return str(NAMES.get(plan.score, "scores of one's own"))
 
 
-def _curve_hover(row: Any, plan: str, quantity: str, dropped: Sequence[Component]) -> str:
-    numbers = (getattr(row, quantity + end) for end in ("", "_low", "_high"))
+def _curve_hover(row: dict[Any, Any], plan: str, quantity: str, dropped: Sequence[Component]) -> str:
     text = "<b>the model as it is</b>"
-    if row.dropped:
-        last = html.escape(dropped[row.dropped - 1].label)
-        text = f"<b>{plan}, {row.dropped} dropped</b><br>without {last}{' too' * (row.dropped > 1)}"
-    return f"{text}<br>{style.measured(*numbers, unit=_UNITS[quantity])}"
+    if count := row["dropped"]:
+        last = html.escape(dropped[count - 1].label)
+        text = f"<b>{plan}, {count} dropped</b><br>without {last}{' too' * (count > 1)}"
+    numbers = (row[quantity + end] for end in ("", "_low", "_high"))
+    return f"{text}<br>{style.measured(*numbers, unit=style.LABELS['depth']['unit'][quantity])}"
 
 
 def _compared(plan: DropPlan, quantity: str) -> str:
@@ -146,12 +126,43 @@ def _compared(plan: DropPlan, quantity: str) -> str:
 
     frame = plan.compare()
     others = {INFLUENCE: "block influence's", RANDOM: "the random plans' mean"}
-    numbers = (frame[quantity + end] for end in ("", "_low", "_high"))
     differences = [
-        f"{style.number(value)} {between(low, high)} off {others[other]}"
-        for other, value, low, high in zip(frame["other"], *numbers, strict=True)
+        f"{kit.estimated(*(row[quantity + end] for end in ('', '_low', '_high')))} off {others[row['other']]}"
+        for row in frame.to_dict("records")
     ]
     text = f"With {len(plan.dropped)} gone the plan's {quantity} is {' and '.join(differences)}"
     for rate in frame.loc[frame["other"] == RANDOM, "win_rate"]:
         text += f"; {100 * rate:.0f} % of random plans have a higher loss"
     return text + ", on the same rows."
+
+
+@figure_of("weights", "Reweighting")
+def reweighting_bars(reweighting: Reweighting) -> go.Figure:
+    """The weight of every component as a bar from 1, which is the model itself, colored by module.
+
+    A component that was left alone has no bar, one that is zero-ablated a bar down to 0. The subtitle has what the
+    weights are worth on the rows that were not learned from.
+    """
+    components, weights = reweighting.components, reweighting.weights
+    rows = zip(components, weights, strict=True)
+    hover = [f"<b>{html.escape(c.label)}</b><br>weight {style.number(w)}" for c, w in rows]
+    predictors = reweighting.frame().set_index("predictor")
+    before, after = (cast(Any, predictors.loc[name]) for name in ("model", "reweighted"))
+
+    def shown(row: Any, name: str) -> str:
+        return kit.estimated(*(row[name + end] for end in ("", "_low", "_high")))
+
+    figure = go.Figure(kit.module_traces(components, weights - 1, hover, base=1)).add_hline(y=1, line={"width": 1})
+    top = max(1.05, 1.05 * float(weights.max()))
+    return kit.arrange(
+        figure,
+        "Weights of components (1: the model itself, 0: zero-ablated)",
+        f"{int(after['rows'])} rows not learned from: accuracy {shown(before, 'accuracy')} → "
+        f"{shown(after, 'accuracy')}, gain {shown(after, 'accuracy_gain')}; cross-entropy "
+        f"{shown(before, 'cross_entropy')} → {shown(after, 'cross_entropy')} nats, saved "
+        f"{shown(after, 'cross_entropy_gain')}. Learned from {int(reweighting.is_train.sum())} rows.",
+        x=kit.component_axis(components, _STREAM, edge=1),
+        y={"title_text": "weight", "range": [-0.03 * top, top]},
+        plot=300,
+        barmode="overlay",
+    )

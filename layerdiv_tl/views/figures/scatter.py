@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
 from ..._registry import figure_of
+from ...components import Component
 from ...ensemble.decomposition import TERMS, Part
+from .. import plotting as kit
 from .. import style
-from ..plotting import arrange, buttons, by_module, changes
-from .gauge import MEANING, Measured, column, half_of, most_diverse, part_shown, parts_in, suffixed
 
 # From here on marks are drawn by WebGL: SVG is slow to pan and zoom.
 _WEBGL = 1000
@@ -21,67 +23,65 @@ _MAX_NAMES = 8
 
 @figure_of("scatter", "Decomposition", "CorpusProfile", "Profile")
 def bias_diversity_scatter(
-    measured: Measured,
-    part: Part = "centered",
-    log: bool | None = None,
-    max_components: int = 5000,
-    title: str | None = None,
-    height: int = 640,
+    measured: kit.Measured, part: Part = "centered", log: bool | None = None, max_components: int = 5000
 ) -> go.Figure:
-    """Bias (x) against diversity (y), one mark per component, colored by module.
+    """Bias (x) against diversity (y), one mark per component, colored by module; `part` as in `component_bars`.
 
-    measured
-        A decomposition, a corpus or a profile (means over its tokens).
-    part
-        What is shown first; for the squared error buttons switch between raw, centered and shift.
     log
         Logarithmic axes; None takes them where every number is above 0.
-    max_components
-        Of more components those with the largest diversity in `part` are shown, and the title says so.
 
     On the dashed diagonal net = bias − diversity is 0 (there is none where the two have two units); on the dotted line
-    a component's bias is that of a zero contribution. The most extreme marks are named. Raises InputError for an
-    unknown part.
+    a component's bias is that of a zero contribution. The most extreme marks are named.
     """
-    frame, components, remark = most_diverse(measured, part_shown(part), max_components)
-    parts = parts_in(frame)
-    part = part_shown(part, parts)
+    frame, components, remark = kit.most_diverse(measured, part, max_components)
+    parts, part = kit.parts_in(frame, part)
+    axes = ("bias", "diversity")
     if log is None:
-        values = [frame[column(frame, term, p)].to_numpy() for term in ("bias", "diversity") for p in parts]
-        log = bool((np.array(values) > 0).all())
-    modules = dict(by_module(components))
+        log = bool((frame[[kit.column(frame, term, p) for term in axes for p in parts]].to_numpy() > 0).all())
+    scaled = np.log10 if log else np.asarray
 
-    def draw(part: Part) -> tuple[list[go.Scatter], list[tuple[float, float]]]:
-        """The marks of every module, the guides and the names; the ends of both axes."""
-        columns = {term: column(frame, term, part) for term in TERMS if term in frame}
-        zero = getattr(half_of(measured, part), "zero_bias", None)
-        ends = [_ends(frame[columns["bias"]].to_numpy(), zero, log)]
-        ends.append(_ends(frame[columns["diversity"]].to_numpy(), None, log))
-        traces = [*_marks(frame, modules, columns), *_guides(ends, zero, "net" in columns, log)]
-        return [*traces, _names(frame, columns, ends, log)], ends
+    def ends(part: Part) -> dict[str, list[float]]:
+        """Of both axes: the marks decide, and the guide of a zero contribution, however far the diagonal goes."""
+        ranges = {}
+        for axis, term in zip("xy", axes, strict=True):
+            values = frame[kit.column(frame, term, part)].to_numpy()
+            zero = getattr(kit.half_of(measured, part), "zero_bias", None) if axis == "x" else None
+            values = scaled(values if zero is None else np.append(values, zero))
+            values = values[np.isfinite(values)]
+            low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 1.0)
+            room = 0.06 * (high - low) or 0.5
+            ranges[f"{axis}axis.range"] = [low - room, high + room]
+        return ranges
 
-    views = {}
-    for p in parts:
-        traces, ends = draw(p)
-        update = changes(traces, "x", "y", "customdata", "text", "textposition", "hovertemplate")
-        views[MEANING[p]] = (update, {"xaxis.range": list(ends[0]), "yaxis.range": list(ends[1])})
-    traces, ends = draw(part)
-    figure = go.Figure(traces)
-    arrange(
-        figure,
-        title or suffixed("Bias and diversity of every component", measured),
+    def draw(part: Part) -> list[list[go.Scatter]]:
+        """The marks of every module, the guides and the names."""
+        columns = {term: kit.column(frame, term, part) for term in TERMS if term in frame}
+        zero, (across, up) = getattr(kit.half_of(measured, part), "zero_bias", None), ends(part).values()
+        marks, x, y = _marks(frame, components, columns), *(frame[columns[term]].to_numpy() for term in axes)
+        scaled_to = [(scaled(v) - low) / (high - low) for v, (low, high) in ((x, across), (y, up))]
+        shares = np.nan_to_num(np.stack(scaled_to, 1), nan=-1.0, neginf=-1.0)
+        orders = [np.argsort(order, kind="stable") for order in (-shares[:, 1], -shares[:, 0], shares[:, 0])]
+        room: dict[str, Any] = {"most": _MAX_NAMES, "apart": (0.2, 0.04), "size": 11, "left": shares[:, 0] > 0.8}
+        labels, first = frame["component"].tolist(), np.stack(orders, 1)[: 2 * _MAX_NAMES]
+        names = kit.extreme_names(labels, x, y, shares, first, **room)
+        return [[*marks, *_guides(across, up, zero, "net" in columns, log), names]]
+
+    attributes = ("x", "y", "customdata", "text", "textposition", "hovertemplate")
+    units, kind = frame.attrs["units"], "log" if log else "linear"
+    x, y = ({"title_text": f"{term}, {units[term]}", "type": kind} for term in axes)
+    return kit.arrange(
+        go.Figure(draw(part)[0]),
+        kit.suffixed("Bias and diversity of every component", measured),
         remark,
-        height=height,
-        below=96,
-        menus=buttons(views, parts.index(part)),
+        x=x | {"range": ends(part)["xaxis.range"]},
+        y=y | {"range": ends(part)["yaxis.range"]},
+        height=640,
+        menus=kit.part_buttons(parts, part, draw, *attributes, layout=ends),
+        hovermode="closest",
     )
-    figure.update_layout(hovermode="closest")
-    units, scale = frame.attrs["units"], "log" if log else "linear"
-    figure.update_xaxes(title_text=f"bias, {units['bias']}", range=ends[0], type=scale)
-    return figure.update_yaxes(title_text=f"diversity, {units['diversity']}", range=ends[1], type=scale)
 
 
-def _marks(frame: pd.DataFrame, modules: dict[str, np.ndarray], columns: dict[str, str]) -> list[go.Scatter]:
+def _marks(frame: pd.DataFrame, components: Sequence[Component], columns: dict[str, str]) -> list[go.Scatter]:
     # Numbers and a template instead of texts: a tenth of the page's size for thousands of marks.
     numbers = [frame[columns["net"]]] if "net" in columns else []
     numbers += [frame[name + end] for name in columns.values() for end in ("_low", "_high")]
@@ -94,71 +94,20 @@ def _marks(frame: pd.DataFrame, modules: dict[str, np.ndarray], columns: dict[st
         if np.isfinite(data[:, low]).any():
             hover += f"<br>95 % [%{{customdata[{low}]:.3g}}, %{{customdata[{low + 1}]:.3g}}]"
     many = len(frame) > _WEBGL
-    draw = go.Scattergl if many else go.Scatter
-    x, y = frame[columns["bias"]].to_numpy(), frame[columns["diversity"]].to_numpy()
+    look: dict[str, Any] = {"size": 5 if many else 8, "marker": {"opacity": 0.75}, "webgl": many, "draw": kit.dots}
+    look |= {"customdata": data, "hovertemplate": hover + "<extra></extra>"}
     names = frame["component"].map(html.escape).to_numpy()
-    return [
-        draw(
-            x=x[positions],
-            y=y[positions],
-            mode="markers",
-            name=style.MODULE_NAME[module],
-            marker={"color": style.MODULE[module], "size": 5 if many else 8, "opacity": 0.75},
-            hovertext=names[positions],
-            customdata=data[positions],
-            hovertemplate=hover + "<extra></extra>",
-        )
-        for module, positions in modules.items()
-    ]
+    return kit.module_traces(components, frame[columns["diversity"]], names, x=frame[columns["bias"]], **look)
 
 
-def _guides(ends: list[tuple[float, float]], zero: float | None, diagonal: bool, log: bool) -> list[go.Scatter]:
+def _guides(across: list[float], up: list[float], zero: float | None, diagonal: bool, log: bool) -> list[go.Scatter]:
     """The diagonal on which net is 0, and the bias of a zero contribution."""
-    (left, right), (bottom, top) = (10.0 ** np.array(axis) if log else np.array(axis) for axis in ends)
+    (left, right), (bottom, top) = (10.0 ** np.array(axis) if log else np.array(axis) for axis in (across, up))
     guides = []
     if diagonal:
         corners = [min(left, bottom), max(right, top)]
         guides.append(("net = 0", corners, corners, "dash"))
     if zero is not None:
         guides.append(("a component that writes nothing", [zero, zero], [bottom, top], "dot"))
-    look = {"color": style.NEUTRAL, "width": 1.5}
-    return [
-        go.Scatter(x=x, y=y, mode="lines", name=name, line=look | {"dash": dash}, hoverinfo="skip")
-        for name, x, y, dash in guides
-    ]
-
-
-def _ends(values: np.ndarray, zero: float | None, log: bool) -> tuple[float, float]:
-    """An axis's ends: the marks decide, and the guide of a zero contribution, however far the diagonal goes."""
-    values = values if zero is None else np.append(values, zero)
-    values = np.log10(values) if log else values
-    values = values[np.isfinite(values)]
-    low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 1.0)
-    room = 0.06 * (high - low) or 0.5
-    return low - room, high + room
-
-
-def _names(frame: pd.DataFrame, columns: dict[str, str], ends: list[tuple[float, float]], log: bool) -> go.Scatter:
-    """The names of the marks farthest out, none on another's name."""
-    shares = []
-    for term, (low, high) in zip(("bias", "diversity"), ends, strict=True):
-        values = frame[columns[term]].to_numpy()
-        share = ((np.log10(values) if log else values) - low) / (high - low)
-        shares.append(np.nan_to_num(share, nan=-1.0, neginf=-1.0))
-    across, up = shares
-    orders = [np.argsort(-up, kind="stable"), np.argsort(-across, kind="stable"), np.argsort(across, kind="stable")]
-    named: list[int] = []
-    for i in np.stack(orders, 1)[: 2 * _MAX_NAMES].ravel().tolist():
-        free = all(abs(up[i] - up[j]) > 0.04 or abs(across[i] - across[j]) > 0.2 for j in named)
-        if free and len(named) < _MAX_NAMES:
-            named.append(i)
-    return go.Scatter(
-        x=frame[columns["bias"]].to_numpy()[named],
-        y=frame[columns["diversity"]].to_numpy()[named],
-        mode="text",
-        text=[f"\u2002{html.escape(frame['component'].iloc[i])}\u2002" for i in named],
-        textposition=["middle left" if across[i] > 0.8 else "middle right" for i in named],
-        textfont={"size": 11},
-        hoverinfo="skip",
-        showlegend=False,
-    )
+    look: dict[str, Any] = {"width": 1.5, "marks": 0, "hoverinfo": "skip"}
+    return [kit.line(x, y, style.NEUTRAL, dash=dash, name=name, **look) for name, x, y, dash in guides]

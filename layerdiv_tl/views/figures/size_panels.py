@@ -8,67 +8,46 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 import plotly.graph_objects as go
 
 from ..._checks import choice
 from ..._registry import figure_of
 from ...components import Unit
 from ...errors import InputError
+from .. import plotting as kit
 from .. import style
-from ..plotting import arrange, between, buttons, cell, changes, dots, error_bars, panels
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from ...studies.study import Study
 
 _COLUMNS = 3
-# Panel of the sizes: (heading, unit). Diversities and their corrections span decades.
-_SIZES = {
-    "accuracy": ("accuracy", "%"),
-    "MSE": ("MSE, Eq. 14", "hundredths"),
-    "bias": ("bias, Eq. 14", "hundredths"),
-    "cross-entropy": ("cross-entropy", "nats"),
-    "diversity": ("diversity, raw", "logits²"),
-    "diversity centered": ("diversity, centered", "logits²"),
-    "diversity_logit": ("|L|² × diversity, raw", "logits²"),
-    "diversity_logit centered": ("|L|² × diversity, centered", "logits²"),
-}
-_TERMS = {
-    "relevancy": ("relevancy, Σ I(u; Y)", "bits"),
-    "redundancy": ("redundancy, TC(U)", "bits"),
-    "conditional_redundancy": ("conditional redundancy, TC(U|Y)", "bits"),
-    "diversity": ("diversity, TC(U|Y) − TC(U)", "bits"),
-    "joint": ("joint information, I(U; Y)", "bits"),
-}
 SHUFFLED = "shuffled rows"
-_AGAINST = {"members": "components |L|", "parameters": "parameters"}
 
 
 @figure_of("size", "Study")
-def size_panels(study: Study, unit: Unit = "sublayer", against: str = "members", title: str | None = None) -> go.Figure:
+def size_panels(study: Study, unit: Unit = "sublayer", against: str = "members") -> go.Figure:
     """Accuracy, MSE, bias, diversities and cross-entropy of every model, mean over tasks, against its size.
 
     Models that reuse their blocks are diamonds. Whiskers are 95 % over rows, in all tasks together; the dashed line
     is the uniform prediction's. Buttons exchange numbers of components and of parameters. Models that lack a
     task are left out. Raises InputError for a unit that the study does not have.
     """
-    means = _means(study, unit).assign(series="mean over tasks")
+    names = style.LABELS["title"]["size"]
+    means = _means(study, unit, list(names)).assign(series="mean over tasks")
     uniform = study.table(unit)["uniform"]["Avg."].dropna()
     levels = {name: [float(uniform.iloc[0])] for name in ("MSE", "bias")} if len(uniform) else {}
     lowest = means.groupby("panel")["value"].min()
-    logarithmic = [name for name in _SIZES if name.startswith("diversity") and lowest.get(name, 0.0) > 0]
-    figure = _panels(means, _SIZES, levels, "uniform prediction", logarithmic, against)
+    logarithmic = [name for name in names if name.startswith("diversity") and lowest.get(name, 0.0) > 0]
     subtitle = (
         "Every point is a model, its mean over tasks with a 95 % interval over rows. Dashed: the uniform prediction. "
         "Diversity is a mean over components and falls with their number; |L|² × diversity does not by itself."
     )
-    return _framed(figure, title or f"Models of other sizes, unit {unit}", subtitle)
+    texts = (f"Models of other sizes, unit {unit}", subtitle)
+    return _panels(means, names, levels, "uniform prediction", logarithmic, against, texts)
 
 
-def information_panels(
-    frame: pd.DataFrame, models: pd.DataFrame, against: str = "members", title: str | None = None
-) -> go.Figure:
+def information_panels(frame: pd.DataFrame, models: pd.DataFrame, against: str = "members") -> go.Figure:
     """Information of the components of every model about the label, in bits, against its size; a color per task.
 
     frame
@@ -80,8 +59,6 @@ def information_panels(
     line for each that differs: where it does, the estimator's assumption does not hold. Raises InputError for a frame
     of several estimators, and one without an estimate of these models.
     """
-    import pandas as pd
-
     if frame["estimator"].nunique() != 1:
         raise InputError(f"the frame has the estimators {', '.join(frame['estimator'].unique())}: give those of one.")
     rows = frame.rename(columns={"bits": "value", "term": "panel", "task": "series"}).drop(columns="members")
@@ -90,7 +67,7 @@ def information_panels(
     rows = rows.dropna(subset="value")
     if rows.empty:
         raise InputError("the frame has no estimate of these models: give the frames of one study and unit.")
-    figure = _panels(rows, _TERMS, {"joint": np.unique(frame["label_entropy"].round(2)).tolist()}, "H(Y)", (), against)
+    levels = {"joint": np.unique(frame["label_entropy"].round(2)).tolist()}
     cells = frame.drop_duplicates(["model", "task"])
     doubted = int((cells["doubts"] != "").sum())
     subtitle = (
@@ -99,21 +76,19 @@ def information_panels(
         "assumption that does not hold."
         + (f" A test of fit or a lower bound contradicts {doubted} of {len(cells)} estimates." if doubted else "")
     )
-    title = title or f"What components tell about the label ({frame['estimator'].iloc[0]} estimate)"
-    return _framed(figure, title, subtitle)
+    title = f"What components tell about the label ({frame['estimator'].iloc[0]} estimate)"
+    return _panels(rows, style.LABELS["title"]["information"], levels, "H(Y)", (), against, (title, subtitle))
 
 
-def _means(study: Study, unit: Unit) -> pd.DataFrame:
+def _means(study: Study, unit: Unit, names: Sequence[str]) -> pd.DataFrame:
     """One row per model and quantity: the mean over tasks, and the interval of a mean of independent tasks."""
-    import pandas as pd
-
     from ...studies.study import QUANTITIES
 
     totals = study.totals()
     totals = totals[totals["unit"] == unit]
     tasks = totals["task"].nunique()
     blocks = []
-    for name in _SIZES:
+    for name in names:
         loss, term, factor = QUANTITIES[name]
         rows = totals[(totals["loss"] == loss) & (totals["term"] == term)]
         whole = rows.groupby("model", sort=False).filter(lambda part: len(part) == tasks)
@@ -134,35 +109,31 @@ def _panels(
     level_name: str,
     logarithmic: Sequence[str],
     against: str,
+    texts: tuple[str, str],
 ) -> go.Figure:
     """Panels of models against their size, with dashed lines at `levels`, and buttons for the two sizes."""
-    choice("against", against, _AGAINST)
+    sizes = style.LABELS["against"]
+    choice("against", against, sizes)
     if rows.empty:
         raise InputError("no model here has every task: run the others too.")
     present = {name: names[name] for name in names if (rows["panel"] == name).any()}
-    contents: dict[str, list[list[go.Scatter]]] = {size: [] for size in _AGAINST}
+    contents: dict[str, list[list[go.Scatter]]] = {size: [] for size in sizes}
     for size, content in contents.items():
         for panel, (heading, unit) in present.items():
             traces = list(_models(rows, panel, heading, unit, size))
             if panel in levels:
                 ends = [float(rows[size].min()), float(rows[size].max())]
-                traces.append(
-                    go.Scatter(
-                        x=[x for _ in levels[panel] for x in (*ends, None)],
-                        y=[y for level in levels[panel] for y in (level, level, None)],
-                        mode="lines",
-                        line={"dash": "dash", "width": 1, "color": style.NEUTRAL},
-                        name=level_name,
-                        legendgroup=level_name,
-                        hovertemplate=f"{level_name} %{{y:.3~g}} {unit}<extra></extra>",
-                    )
-                )
+                x = [x for _ in levels[panel] for x in (*ends, None)]
+                y = [y for level in levels[panel] for y in (level, level, None)]
+                look: dict[str, Any] = {"dash": "dash", "width": 1, "marks": 0, "name": level_name}
+                look["hovertemplate"] = f"{level_name} %{{y:.3~g}} {unit}<extra></extra>"
+                traces.append(kit.line(x, y, style.NEUTRAL, **look))
             content.append(traces)
     headings = [f"{heading} ({unit})" for heading, unit in present.values()]
-    unshared = {"shared_xaxes": False, "shared_yaxes": False}
-    figure = panels(contents[against], headings, _COLUMNS, gap=0.3, across=0.07, **unshared)
+    shared: dict[str, Any] = {"shared_xaxes": False, "shared_yaxes": False}
+    figure = kit.panels(contents[against], headings, _COLUMNS, gap=0.3, across=0.07, **shared)
     views = {}
-    for size, label in _AGAINST.items():
+    for size, label in sizes.items():
         layout: dict[str, Any] = {}
         for number in range(len(present)):
             axis = f"xaxis{number + 1 if number else ''}"
@@ -170,18 +141,13 @@ def _panels(
             # Panels that have none below them.
             if number + _COLUMNS >= len(present):
                 layout[f"{axis}.title.text"] = label
-        views[label] = [changes(chain(*contents[size]), "x"), layout]
-    figure.update_layout(views[_AGAINST[against]][1], updatemenus=buttons(views, list(_AGAINST).index(against)))
+        views[label] = [kit.changes(chain(*contents[size]), "x"), layout]
     for number, panel in enumerate(present):
         if panel in logarithmic:
-            figure.update_yaxes(**_decades(rows[rows["panel"] == panel]), **cell(number, _COLUMNS))
-    return figure
-
-
-def _framed(figure: go.Figure, title: str, subtitle: str) -> go.Figure:
-    rows = -(-len(figure.layout.annotations) // _COLUMNS)
-    menus = [menu.to_plotly_json() for menu in figure.layout.updatemenus]
-    return arrange(figure, title, subtitle, plot=250 * rows, below=110, menus=menus, headings=True)
+            figure.update_yaxes(**_decades(rows[rows["panel"] == panel]), **kit.cell(number, _COLUMNS))
+    figure.update_layout(views[sizes[against]][1])
+    menus, plot = kit.buttons(views, list(sizes).index(against)), 250 * -(-len(present) // _COLUMNS)
+    return kit.arrange(figure, *texts, plot=plot, below=110, menus=menus)
 
 
 def _models(rows: pd.DataFrame, panel: str, heading: str, unit: str, size: str) -> Iterator[go.Scatter]:
@@ -196,18 +162,16 @@ def _models(rows: pd.DataFrame, panel: str, heading: str, unit: str, size: str) 
             part, gray = members[members["panel"] == panel], name == SHUFFLED
             label = (name if several or gray else "models") + (", blocks reused" if reuses else "")
             color = style.SERIES[(number if several else reuses) % len(style.SERIES)]
-            error = error_bars(part["value"], part["low"], part["high"], thickness=1.2, color=None)
-            error |= {end: np.nan_to_num(error[end]) for end in ("array", "arrayminus")}
-            yield dots(
-                part[size].tolist(),
-                part["value"],
-                style.NEUTRAL if gray else color,
-                size=5 if gray else 8,
-                symbol=("diamond" if reuses else "circle") + "-open" * gray,
-                error=error,
-                name=html.escape(label),
-                hover=[_hover(row, heading, unit) for row in part.itertuples()],
-            )
+            hover = [
+                f"<b>{html.escape(row['model'])}</b><br>{html.escape(row['series'])}<br>{heading} "
+                f"{style.number(row['value'])} {unit}, 95 % {style.interval(row['low'], row['high'])}<br>"
+                f"{row['members']} components, {row['parameters']:,} parameters"
+                for row in part.to_dict("records")
+            ]
+            look: dict[str, Any] = {"size": 5 if gray else 8, "name": html.escape(label), "hover": hover}
+            look["symbol"] = ("diamond" if reuses else "circle") + "-open" * gray
+            look["error"] = kit.whiskers(part, "value", "low", "high", thickness=1.2, color=None)
+            yield kit.dots(part[size].tolist(), part["value"], style.NEUTRAL if gray else color, **look)
 
 
 def _size_axis(rows: pd.DataFrame, size: str) -> dict[str, Any]:
@@ -220,7 +184,7 @@ def _size_axis(rows: pd.DataFrame, size: str) -> dict[str, Any]:
         if np.log10(ticks[-1] / x) >= apart and np.log10(x) - low >= apart:
             ticks.append(float(x))
     ticks = [float(sizes[0]), *reversed(ticks)] if len(sizes) > 1 else ticks
-    axis = {"type": "log", "range": [low - room, high + room], "showgrid": False}
+    axis: dict[str, Any] = {"type": "log", "range": [low - room, high + room], "showgrid": False}
     return axis | {"tickmode": "array", "tickvals": ticks, "ticktext": [_short(x) for x in ticks]}
 
 
@@ -245,10 +209,3 @@ def _decades(rows: pd.DataFrame) -> dict[str, Any]:
     ticks = [step * 10.0**power for power in powers for step in steps if first <= np.log10(step) + power <= last]
     texts = [style.number(x) for x in ticks]
     return {"type": "log", "range": [first, last], "tickmode": "array", "tickvals": ticks, "ticktext": texts}
-
-
-def _hover(row: Any, heading: str, unit: str) -> str:
-    return (
-        f"<b>{html.escape(row.model)}</b><br>{html.escape(row.series)}<br>{heading} {style.number(row.value)} {unit}, "
-        f"95 % {between(row.low, row.high)}<br>{row.members} components, {row.parameters:,} parameters"
-    )

@@ -3,90 +3,69 @@
 from __future__ import annotations
 
 import html
+import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import pandas as pd
 import plotly.graph_objects as go
 
 from ..._checks import choice, keywords
 from ..._registry import figure_of
 from ...components import Unit
 from ...ensemble.decomposition import NormAt
+from .. import plotting as kit
 from .. import style
-from ..plotting import arrange, buttons, changes, heat_map, named_columns, named_rows, robust_limit, tilted
-from .correlations import correlation_bars
-from .depth_panels import depth_panels
-from .paper_figures import scaling_curve, share_bars, tradeoff_steps
+from .curves import depth_panels
+from .paper import correlation_bars, scaling_curve, share_bars, tradeoff_steps
 from .size_panels import information_panels
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from ...studies.study import Study
 
 # Quantities with a button; others can be asked for.
 _SWITCH = ("accuracy", "MSE", "diversity", "diversity centered", "diversity_logit centered", "cross-entropy")
-# Of every quantity what colors mean, and the subtitle.
-_MEANING = {
-    "accuracy": ("%", "Right answers in percent."),
-    "MSE": (
-        "less uniform",
-        "Squared error of probabilities (Eq. 14) in hundredths. Color: less the uniform predictor's.",
-    ),
-    "uniform": ("hundredths", "Squared error of the uniform predictor (Eq. 14), in hundredths."),
-    "bias": ("less uniform", "Bias of probabilities (Eq. 14) in hundredths. Color: less the uniform predictor's."),
-    "diversity": ("logits²", "Diversity (Theorem 1), raw as in the paper: with what softmax cannot see."),
-    "diversity centered": ("logits²", "Diversity as softmax sees it, centered over the options."),
-    "diversity_logit": ("logits²", "|L|² × diversity, which cuts and sizes share; raw."),
-    "diversity_logit centered": (
-        "logits²",
-        "|L|² × diversity as softmax sees it: fair between models of different depth.",
-    ),
-    "cross-entropy": ("nats", "Cross-entropy over the options."),
-    "entropy": ("nats", "Entropy of the model's answer over the options."),
-}
 
 
 @figure_of("table", "Study", default=True)
-def study_table_map(
-    study: Study, quantity: str = "accuracy", unit: Unit = "sublayer", title: str | None = None
-) -> go.Figure:
+def study_table_map(study: Study, quantity: str = "accuracy", unit: Unit = "sublayer") -> go.Figure:
     """A map model × task of one quantity of `Study.table`, its value in every cell; buttons show another.
 
     Accuracy is colored from 0 to 100, MSE and bias by how far they are from the uniform predictor's (blue
     below), all others from 0 to the largest. Cells that the study lacks are empty, and so is the average of a
     model that lacks one. Raises InputError for an unknown quantity or unit.
     """
-    choice("quantity", quantity, _MEANING)
+    meanings = style.LABELS["quantity"]
+    choice("quantity", quantity, meanings)
     table, texts = study.table(unit), study.table(unit, intervals=True)
     *tasks, average = table[quantity].columns
     x = [*range(len(tasks)), len(tasks) + 0.2]
     names = _SWITCH if quantity in _SWITCH else (quantity, *_SWITCH)
     maps = {name: _cells(table, texts, name, x) for name in names}
-    figure = go.Figure(maps[quantity])
     attributes = ("z", "text", "hovertext", "zmin", "zmax", "colorbar.title.text")
     views = {
-        name: (changes([cells], *attributes), {"title.subtitle.text": html.escape(_MEANING[name][1])})
+        name: (kit.changes([cells], *attributes), {"title.subtitle.text": html.escape(meanings[name][1])})
         for name, cells in maps.items()
     }
-    arrange(
-        figure,
-        title or "Models and tasks",
-        _MEANING[quantity][1],
+    columns = kit.named_columns([*tasks, average], x)
+    columns["ticktext"][-1] = f"<b>{average}</b>"
+    return kit.arrange(
+        go.Figure(maps[quantity]),
+        "Models and tasks",
+        meanings[quantity][1],
+        x=columns,
+        y=kit.named_rows(list(table.index)),
         plot=max(120, 34 * len(table)),
-        below=48 + tilted([*tasks, average]),
-        menus=buttons(views, names.index(quantity)),
+        below=48 + kit.tilted([*tasks, average]),
+        menus=kit.buttons(views, names.index(quantity)),
     )
-    figure.update_xaxes(**named_columns([*tasks, average], x))
-    figure.layout.xaxis.ticktext = (*figure.layout.xaxis.ticktext[:-1], f"<b>{average}</b>")
-    return figure.update_yaxes(**named_rows(list(table.index)), autorange="reversed")
 
 
 def _cells(table: pd.DataFrame, texts: pd.DataFrame, quantity: str, x: list[float]) -> go.Heatmap:
     """The map of one quantity, its numbers written into the cells."""
     values, uniform = (table[name].to_numpy(dtype=float) for name in (quantity, "uniform"))
-    meaning = _MEANING[quantity][0]
+    meaning = style.LABELS["quantity"][quantity][0]
     signed = meaning == "less uniform"
     z = values - uniform if signed else values
     hover = [
@@ -98,9 +77,9 @@ def _cells(table: pd.DataFrame, texts: pd.DataFrame, quantity: str, x: list[floa
         for model, row, least_row in zip(table.index, texts[quantity].to_numpy(), uniform, strict=True)
     ]
     written = [[f"{value:.4g}" if np.isfinite(value) else "" for value in row] for row in values]
-    limit = 100.0 if quantity == "accuracy" else robust_limit(z, 1.0)
+    limit = 100.0 if quantity == "accuracy" else kit.robust_limit(z, 1.0)
     cells = {"x": x, "text": written, "texttemplate": "%{text}", "xgap": 2, "ygap": 2, "hoverongaps": True}
-    return heat_map(z, hover, meaning, limit, signed=signed, side="right", **cells)
+    return kit.heat_map(z, hover, meaning, limit, signed=signed, side="right", **cells)
 
 
 def _draw(function: Callable[..., go.Figure], numbers: Any, options: dict[str, Any]) -> go.Figure:
@@ -141,13 +120,11 @@ def study_scaling(
 
     fit = study.scaling(quantity, unit, least_parameters)
     means = study.table(unit)[quantity][AVERAGE].dropna()
-    large = study.models(unit).query("parameters >= @least_parameters")["model"]
-    titles = {
-        "names": [name for name in means.index if name in set(large)],
-        # Differences from the uniform predictor are colors of the map only.
-        "y_title": f"{quantity}, mean over tasks ({_MEANING[quantity][0].replace('less uniform', 'hundredths')})",
-    }
-    return _draw(scaling_curve, fit, titles | options)
+    large = set(study.models(unit).query("parameters >= @least_parameters")["model"])
+    # Differences from the uniform predictor are colors of the map only.
+    measured_in = style.LABELS["quantity"][quantity][0].replace("less uniform", "hundredths")
+    titles = {"names": [name for name in means.index if name in large]}
+    return _draw(scaling_curve, fit, titles | {"y_title": f"{quantity}, mean over tasks ({measured_in})"} | options)
 
 
 @figure_of("tradeoff", "Study")
@@ -159,9 +136,9 @@ def study_tradeoff(
 
 
 @figure_of("information", "Study")
-def study_information(
-    study: Study, estimator: str = "gaussian", unit: Unit = "sublayer", title: str | None = None, **options: Any
-) -> go.Figure:
+def study_information(study: Study, estimator: str = "gaussian", unit: Unit = "sublayer", **options: Any) -> go.Figure:
     """`information_panels` of a study; options are those of `Study.information`, and `against`."""
     against = options.pop("against", "members")
-    return information_panels(study.information(estimator, unit, **options), study.models(unit), against, title)
+    for name in options:
+        choice("option", name, inspect.signature(study.information).parameters)
+    return information_panels(study.information(estimator, unit, **options), study.models(unit), against)

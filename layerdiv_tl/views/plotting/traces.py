@@ -1,19 +1,20 @@
-"""Traces: bars, dots, lines, bands and heat maps, with error bars and in the colors of modules."""
+"""Traces: bars, dots, lines, bands and heat maps, with error bars, hovers, and in the colors of modules.
+
+Whatever a model, a task or a text is called is escaped in a hover.
+"""
 
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import plotly.graph_objects as go
 
 from ...components import Component
 from .. import style
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 # A line that is a reference, not data.
 DOTTED = {"dash": "dot", "width": 1.5}
@@ -34,11 +35,13 @@ def dots(
     symbol: Any = "circle",
     edge: float | None = None,
     across: bool = False,
+    webgl: bool = False,
     **options: Any,
 ) -> go.Scatter:
     """Marks with an edge of a width, and error bars upright or `across`; options as in `_shared`."""
+    draw = go.Scattergl if webgl else go.Scatter
     marker = {"color": color, "size": size, "symbol": symbol, "line": {"width": edge}} | options.pop("marker", {})
-    return go.Scatter(x=x, y=y, mode="markers", marker=marker, **_shared(options, across))
+    return draw(x=x, y=y, mode="markers", marker=marker, **_shared(options, across))
 
 
 def line(
@@ -53,16 +56,8 @@ def line(
 def band(x: Any, low: Any, high: Any, color: str = style.NEUTRAL, share: float = 0.22, **options: Any) -> go.Scatter:
     """The ground between two lines, there and back."""
     x, low, high = (np.asarray(values, dtype=float) for values in (x, low, high))
-    return go.Scatter(
-        x=np.r_[x, x[::-1]],
-        y=np.r_[high, low[::-1]],
-        mode="lines",
-        fill="toself",
-        fillcolor=style.faint(color, share),
-        line={"width": 0},
-        hoverinfo="skip",
-        **_shared(options),
-    )
+    look = {"mode": "lines", "line": {"width": 0}, "fill": "toself", "fillcolor": style.faint(color, share)}
+    return go.Scatter(x=np.r_[x, x[::-1]], y=np.r_[high, low[::-1]], hoverinfo="skip", **look, **_shared(options))
 
 
 def heat_map(
@@ -82,30 +77,29 @@ def heat_map(
     limit = robust_limit(z) if limit is None else limit
     drawn = {"x": np.arange(np.shape(z)[1]), "y": np.arange(np.shape(z)[0]), "hoverongaps": False}
     drawn |= {"zmin": -limit if signed else 0.0, "zmax": limit, "autocolorscale": True}
-    bar_of_colors = {"title": {"text": unit, "side": side}, "thickness": 12, "outlinewidth": 0} | options.pop(
-        "colorbar", {}
-    )
     if hover is not None:
         drawn |= {"hovertext": hover, "hoverinfo": "text"}
-    return go.Heatmap(z=z, colorbar=bar_of_colors, **(drawn | options))
+    scale = {"title": {"text": unit, "side": side}, "thickness": 12, "outlinewidth": 0}
+    return go.Heatmap(z=z, colorbar=scale | options.pop("colorbar", {}), **(drawn | options))
 
 
 def robust_limit(z: Any, quantile: float = 0.99) -> float:
     """A quantile of the absolute finite values, so that one cell does not hide the others; 1 where all are 0."""
-    finite = np.abs(np.asarray(z, dtype=float)[np.isfinite(np.asarray(z, dtype=float))])
+    sizes = np.abs(np.asarray(z, dtype=float))
+    finite = sizes[np.isfinite(sizes)]
     return (float(np.quantile(finite, quantile)) if finite.size else 0.0) or 1.0
 
 
 def error_bars(value: Any, low: Any, high: Any, **options: Any) -> dict[str, Any]:
-    """Error bars from the ends of intervals, in the asymmetric form that plotly takes."""
+    """Error bars from the ends of intervals, in plotly's asymmetric form; none reaches past its value."""
     value, low, high = (np.asarray(numbers, dtype=float) for numbers in (value, low, high))
-    spread = {"type": "data", "array": high - value, "arrayminus": value - low}
+    spread = {"type": "data", "array": np.maximum(high - value, 0), "arrayminus": np.maximum(value - low, 0)}
     return spread | {"thickness": 1, "width": 0, "color": style.NEUTRAL} | options
 
 
-def whiskers(frame: pd.DataFrame, column: str) -> dict[str, Any]:
-    """Error bars of a column with `_low` and `_high`."""
-    return error_bars(*(frame[column + end] for end in ("", "_low", "_high")))
+def whiskers(frame: pd.DataFrame, column: str, low: str = "", high: str = "", **options: Any) -> dict[str, Any]:
+    """Error bars of a column with `_low` and `_high`, or other columns for the ends."""
+    return error_bars(frame[column], frame[low or f"{column}_low"], frame[high or f"{column}_high"], **options)
 
 
 def by_module(components: Sequence[Component]) -> Iterator[tuple[str, np.ndarray]]:
@@ -115,26 +109,29 @@ def by_module(components: Sequence[Component]) -> Iterator[tuple[str, np.ndarray
         yield module, np.flatnonzero(modules == module)
 
 
-def module_bars(
+def module_traces(
     components: Sequence[Component],
-    frame: pd.DataFrame,
-    column: str,
-    hover: np.ndarray,
+    y: Any,
+    hover: Sequence[str] | np.ndarray,
+    *,
+    x: Any = None,
     draw: Callable[..., Any] = bar,
-    whisker: bool = True,
+    error: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> list[Any]:
-    """A column of a frame as one bar (or what `draw` makes) for each component, in the color of its module.
+    """Bars (or what `draw` makes), a trace for each module in its color, one bar for each component.
 
-    Without `whisker` the intervals are in the hover only.
+    `x` are the places, in stream order if none are given; `error` are the whiskers, and other arrays have a value for
+    each component too.
     """
+    y, x = np.asarray(y), np.arange(len(components)) if x is None else np.asarray(x)
     traces = []
-    for module, positions in by_module(components):
-        rows = frame.iloc[positions]
-        error = whiskers(rows, column) | {"visible": True} if whisker else {"visible": False}
-        named = {"name": style.MODULE_NAME[module], "legendgroup": module, "hover": hover[positions]}
-        heights = rows[column].to_numpy()
-        traces.append(draw(positions, heights, style.MODULE[module], error=error, **(named | options)))
+    for module, at in by_module(components):
+        own = {name: value[at] if isinstance(value, np.ndarray) else value for name, value in options.items()}
+        if error is not None:
+            own["error"] = {k: v[at] if isinstance(v, np.ndarray) else v for k, v in error.items()}
+        own = {"name": style.MODULE_NAME[module], "legendgroup": module, "hover": [hover[i] for i in at]} | own
+        traces.append(draw(x[at], y[at], **({"color": style.MODULE[module]} | own)))
     return traces
 
 
@@ -144,6 +141,58 @@ def module_strip(components: Sequence[Component], height: float, base: float = 0
         labels = [html.escape(components[i].label) for i in positions]
         named: dict[str, Any] = {"name": style.MODULE_NAME[module], "hover": labels, "base": base, "width": 1.0}
         yield bar(positions, [height] * len(positions), style.MODULE[module], **(named | options))
+
+
+def extreme_names(
+    names: Sequence[str],
+    x: np.ndarray,
+    y: np.ndarray,
+    shares: np.ndarray,
+    orders: np.ndarray,
+    left: np.ndarray,
+    *,
+    most: int,
+    apart: tuple[float, float],
+    size: int,
+) -> go.Scatter:
+    """Names of the marks that come first in some orders, at most so many, none on another's name.
+
+    `shares` are the marks' places across and up, as shares of the panel, `orders` their numbers in each order: both
+    `[mark, 2 or more]`. Two names are `apart` across or up; some stand on the `left` of their marks.
+    """
+    named: list[int] = []
+    for i in orders.ravel().tolist():
+        far = np.abs(shares[named] - shares[i])
+        if len(named) < most and np.isfinite(shares[i]).all() and (far > apart).any(1).all():
+            named.append(i)
+    places = [f"middle {'left' if left[i] else 'right'}" for i in named]
+    look = {"mode": "text", "textfont": {"size": size}, "textposition": places, "hoverinfo": "skip"}
+    texts = [f"\u2002{html.escape(names[i])}\u2002" for i in named]
+    return go.Scatter(x=x[named], y=y[named], text=texts, showlegend=False, **look)
+
+
+def hover_lines(frame: pd.DataFrame, columns: Mapping[str, str]) -> np.ndarray:
+    """One text for each row: its component, then name, value, unit and 95 % interval of every column {name: column}."""
+    texts = [f"<b>{html.escape(label)}</b>" for label in frame["component"]]
+    for name, column in columns.items():
+        unit = frame.attrs.get("units", {}).get(column, "")
+        numbers = (frame[column + end].to_numpy(dtype=float) for end in ("", "_low", "_high"))
+        texts = [
+            f"{text}<br>{name} {style.measured(value, low, high, unit=unit)}"
+            for text, value, low, high in zip(texts, *numbers, strict=True)
+        ]
+    return np.array(texts, dtype=object)
+
+
+def estimated(value: float, low: float, high: float) -> str:
+    """A number and its interval in brackets, where there is one."""
+    return f"{style.number(value)} {style.interval(low, high)}"
+
+
+def whiskered(frame: pd.DataFrame, what: str = "Whiskers") -> str:
+    """What the whiskers of a figure are, or why it has none, from `attrs["intervals"]` of its frame."""
+    note = str(frame.attrs["intervals"])
+    return f"{what}: {note}." if note[0].isdigit() else f"{note[0].upper()}{note[1:]}."
 
 
 def _shared(options: dict[str, Any], across: bool = False) -> dict[str, Any]:

@@ -1,26 +1,24 @@
-"""Raw, centered, shift: the columns of a frame that hold them, and the rows that a figure has room for."""
+"""Raw, centered, shift: the columns of a frame that hold them, the buttons that exchange them, and the rows that a
+figure has room for."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol, get_args
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Any, Protocol, get_args
 
 import numpy as np
+import pandas as pd
+from plotly.basedatatypes import BaseTraceType
 
 from ..._checks import choice
 from ...components import Component
 from ...ensemble.decomposition import Part
-from ..plotting import hover_lines
-
-if TYPE_CHECKING:
-    import pandas as pd
+from .. import style
+from .layout import buttons, changes
+from .traces import hover_lines
 
 PARTS: tuple[Part, ...] = get_args(Part)
-MEANING = {
-    "raw": "raw: as in the paper",
-    "centered": "centered: what softmax sees",
-    "shift": "shift: what softmax cannot see",
-}
 
 
 class Measured(Protocol):
@@ -40,15 +38,28 @@ def column(frame: pd.DataFrame, term: str, part: Part) -> str:
     return name if name in frame else term
 
 
-def parts_in(frame: pd.DataFrame, term: str = "bias") -> tuple[Part, ...]:
-    """The parts in which a frame holds a term."""
-    return tuple(part for part in PARTS if part == "raw" or f"{term}_{part}" in frame)
+def parts_in(frame: pd.DataFrame, part: Part, term: str = "bias") -> tuple[list[Part], Part]:
+    """The parts in which a frame holds a term, and the one to show first."""
+    parts = [p for p in PARTS if p == "raw" or f"{term}_{p}" in frame]
+    return parts, part_shown(part, parts)
 
 
-def part_shown(part: str, parts: Sequence[Part] = PARTS) -> Part:
+def part_shown(part: Part, parts: Iterable[Part] = PARTS) -> Part:
     """The part to show first: raw where the result lacks it. Raises InputError for an unknown one."""
     choice("part", part, PARTS)
     return next((p for p in parts if p == part), "raw")
+
+
+def part_buttons(
+    parts: Sequence[Part],
+    shown: Part,
+    draw: Callable[[Part], Sequence[Iterable[BaseTraceType]]],
+    *attributes: str,
+    layout: Callable[[Part], Mapping[str, Any]] = lambda part: {},
+) -> list[dict[str, Any]]:
+    """A button for each part, which puts attributes of the panels that `draw` makes, and a layout, into a figure."""
+    views = {style.LABELS["part"][p]: (changes(chain(*draw(p)), *attributes), layout(p)) for p in parts}
+    return buttons(views, list(parts).index(shown))
 
 
 def half_of(result: Any, part: Part) -> Any:
@@ -70,7 +81,7 @@ def hovers(frame: pd.DataFrame, name: str) -> np.ndarray:
 def most_diverse(measured: Measured, part: Part, count: int) -> tuple[pd.DataFrame, list[Component], str]:
     """The rows of `by_component` with the largest diversity, their components, and a remark if there are others."""
     frame = measured.by_component()
-    part = part_shown(part, parts_in(frame))  # settled first: what is named as largest is what is drawn
+    _, part = parts_in(frame, part)  # settled first: what is named as largest is what is drawn
     kept = largest(frame[column(frame, "diversity", part)].to_numpy(), count)
     remark = "" if len(kept) == len(frame) else f"the {len(kept):,} of {len(frame):,} with the largest diversity"
     return frame.iloc[kept], [measured.components[i] for i in kept], remark

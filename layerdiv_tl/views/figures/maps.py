@@ -1,0 +1,182 @@
+"""Contributions, profiles and attention patterns as maps; the loss of every token; what tasks and votes hold."""
+
+from __future__ import annotations
+
+import html
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import plotly.graph_objects as go
+
+from ..._checks import whole_number
+from ..._registry import figure_of
+from ...attribution.profile_base import Profile
+from ...attribution.profile_results import SquaredProfile
+from ...ensemble.decomposition import Part
+from ...ensemble.intervals import wilson
+from .. import plotting as kit
+from .. import style
+from ..html import quoted
+
+if TYPE_CHECKING:
+    from ...attribution.contributions import Contributions
+    from ...model.attention import AttentionPatterns
+    from ...tasks.noisy_votes import Votes
+    from ...tasks.task import Task
+
+Term = Literal["bias", "diversity", "net", "target_logit"]
+# More rows than this are thinner than a pixel: the largest are shown. Columns of attention maps.
+_MAX_ROWS, _COLUMNS = 400, 4
+_STREAM = "component, in stream order"
+
+
+@figure_of("map", "Contributions", "Shard")
+def contribution_map(contributions: Contributions, example: int | None = None, centered: bool = True) -> go.Figure:
+    """A map option × component of direct contributions in logits.
+
+    `example` None takes the mean over examples. `centered` subtracts each component's mean over the
+    options, which softmax cannot see. Raises InputError for an example that does not exist.
+    """
+    u = contributions.values
+    if example is not None:
+        whole_number("example", example, -len(u), len(u) - 1)
+    values = u.mean(0) if example is None else u[example]
+    texts = contributions.shared_options
+    if texts is None:
+        only = 0 if len(u) == 1 else example
+        texts = contributions.options[only] if only is not None else tuple(f"option {k}" for k in range(u.shape[2]))
+    centered = centered and u.shape[2] > 1  # one option has no others to be centered over
+    if centered:
+        values = values - values.mean(1, keepdims=True)
+    labels = [html.escape(c.label) for c in contributions.components]
+    hover = [
+        [f"<b>{c}</b><br>{html.escape(text)}<br>{style.number(v)} logits" for c, v in zip(labels, row, strict=True)]
+        for text, row in zip(texts, values.T, strict=True)
+    ]
+    limit = kit.robust_limit(values, 1.0)
+    figure = go.Figure(kit.heat_map(values.T, hover, "logits", limit, signed=True, side="right", ygap=1))
+    shown = f"{'mean over examples' if example is None else f'example {example}'}, "
+    shown += "centered over the options" if centered else "raw"
+    title = f"Direct contributions to the options' logits ({shown})"
+    ticks = {"tickvals": list(range(len(texts))), "ticktext": [html.escape(repr(text)) for text in texts]}
+    y = ticks | {"tickmode": "array", "autorange": "reversed", "showgrid": False}
+    x, height = kit.component_axis(contributions.components, _STREAM), 150 + 44 * len(texts)
+    return kit.arrange(figure, title, x=x, y=y, height=height)
+
+
+@figure_of("map", "Profile", default=True)
+def profile_map(profile: Profile, term: Term = "net", part: Part = "centered") -> go.Figure:
+    """A map component × token of one number of a profile, the embedding at the bottom.
+
+    `part` is the half of a squared profile; a profile in nats has none. Colors end at the 99th percentile,
+    so that one component does not hide the others; the hover has the value. Of more than 400 components
+    those with the largest mean size are shown. Raises InputError for an unknown term or part.
+    """
+    halved = isinstance(profile, SquaredProfile) and term != "target_logit"
+    half = kit.half_of(profile, part) if halved and getattr(profile, "part", "") == "raw" else None
+    values = np.asarray(getattr(half or profile, term), dtype=np.float64)
+    unit = "logits" if term == "target_logit" else profile.measured_in
+    kept = kit.largest(np.nan_to_num(np.abs(values)).mean(1), _MAX_ROWS)
+    values, components = values[kept], [profile.components[i] for i in kept]
+    tokens = [
+        f" at {html.escape(repr(token))}<br>next: {html.escape(repr(after)) if after else '–'}<br>"
+        for token, after in zip(profile.tokens, profile.next_tokens, strict=True)
+    ]
+    name = term.replace("_", " ")
+    hover = [
+        [f"<b>{html.escape(c.label)}</b>{at}{name} {style.number(v)} {unit}" for at, v in zip(tokens, row, strict=True)]
+        for c, row in zip(components, values, strict=True)
+    ]
+    figure = go.Figure(kit.heat_map(values, hover, unit, signed=term in ("net", "target_logit"), hoverongaps=True))
+    count = len(profile.components)
+    remarks = [part] * halved + [f"the {len(kept)} largest of {count}"] * (len(kept) < count)
+    title = style.LABELS["title"]["profile"][term] + (f" ({', '.join(remarks)})" if remarks else "")
+    x = kit.token_axis(profile.tokens) | {"title_text": "token"}
+    return kit.arrange(figure, title, x=x, y=kit.component_axis(components, _STREAM), height=720)
+
+
+@figure_of("loss", "Profile")
+def loss_curve(profile: Profile) -> go.Figure:
+    """The model's own cross-entropy of every token, in nats, at the token that was to be predicted.
+
+    The dotted line is the loss of a guess that takes all tokens of the vocabulary as equally likely. The first
+    token of a text, which is not predicted, has no bar.
+    """
+    predicted = np.flatnonzero(np.isfinite(profile.losses))
+    losses, tokens = profile.losses[predicted], [html.escape(quoted(profile.tokens[i + 1])) for i in predicted]
+    hover = [
+        f"<b>{token}</b> at {i + 1}<br>{style.number(loss)} nats<br>probability {style.number(float(np.exp(-loss)))}"
+        for token, i, loss in zip(tokens, predicted, losses, strict=True)
+    ]
+    uniform = float(np.log(profile.vocabulary))
+    figure = go.Figure(kit.bar(predicted + 1, losses, None, width=None, hover=hover))
+    figure.add_hline(y=uniform, line=kit.DOTTED)
+    # In the title: next to its line it would lie on bars.
+    title = f"Loss at every token (dotted: a guess among all tokens, {uniform:.1f} nats)"
+    x = kit.token_axis(profile.tokens) | {"range": [-0.6, len(profile.tokens) - 0.4]}
+    return kit.arrange(figure, title, x=x, y={"title_text": "nats", "rangemode": "tozero"}, height=340)
+
+
+@figure_of("maps", "AttentionPatterns")
+def attention_maps(patterns: AttentionPatterns, max_heads: int = 12) -> go.Figure:
+    """A map of every head: rows are the tokens that look, columns those they look at, from 0 to 1.
+
+    Of more than `max_heads` heads those are shown that look most unlike all tokens alike (lowest mean entropy).
+    """
+    p = patterns.patterns
+    with np.errstate(divide="ignore", invalid="ignore"):
+        entropy = -np.where(p > 0, p * np.log(p), 0.0).sum(-1).mean(-1)
+    heads = np.sort(np.argsort(entropy, kind="stable")[:max_heads])
+    labels = [html.escape(patterns.components[i].label) for i in heads]
+    tokens = np.array([html.escape(quoted(token, 12)) for token in patterns.tokens], dtype=object)
+    rows, columns = np.meshgrid(tokens, tokens, indexing="ij")
+    maps: list[list[go.Heatmap]] = []
+    for label, head in zip(labels, heads, strict=True):
+        hover = f"<b>{label}</b><br>%{{text}} looks at %{{customdata}}<br>%{{z:.3f}}<extra></extra>"
+        past = np.where(np.tri(len(tokens), dtype=bool), p[head], np.nan)
+        options: dict[str, Any] = {"showscale": not maps, "hovertemplate": hover, "x": None, "y": None}
+        maps.append([kit.heat_map(past, None, "attention", 1.0, text=rows, customdata=columns, **options)])
+    across = min(_COLUMNS, len(heads))
+    down = -(-len(heads) // across)
+    shared: dict[str, Any] = {"shared_xaxes": True, "shared_yaxes": True}
+    figure = kit.panels(maps, labels, across, gap=min(0.3, 0.1 * down), across=0.025, **shared)
+    some = f", the {len(heads)} most pointed of {len(p)} heads" if len(heads) < len(p) else ""
+    total = "1" if np.allclose(p.sum(2), 1, atol=1e-2) else "at most 1: a sink takes the rest"
+    ticks = kit.token_axis(patterns.tokens, 24) | {"tickfont": {"size": 10}}
+    return kit.arrange(
+        figure,
+        f"What heads look at{some}",
+        f"Rows look at columns; each row sums to {total}.",
+        x=ticks,
+        y=ticks | {"tickangle": None, "autorange": "reversed"},
+        plot=down * (250 if across > 1 else 460),
+        below=84,
+    )
+
+
+@figure_of("labels", "Task")
+def label_bars(task: Task) -> go.Figure:
+    """How many rows have each option as their gold answer; the dotted line is what an even share would be."""
+    counts = np.bincount(task.labels, minlength=len(task.options))
+    names = [option.strip() or repr(option) for option in task.options]
+    hover = {"hovertemplate": "%{x} rows<extra></extra>"}
+    figure = go.Figure(kit.bar(counts, np.arange(len(names)), style.SERIES[0], across=True, width=0.7, **hover))
+    figure.add_vline(x=len(task) / len(names), line=kit.DOTTED)
+    best = f"{counts.max() / len(task):.0%}"
+    subtitle = f"{len(task)} rows ({task.source}). One and the same answer would be right in {best}."
+    title, plot = f"Gold answers of {task.name}", 44 * len(names) + 20
+    return kit.arrange(figure, title, subtitle, x={"title_text": "rows"}, y=kit.named_rows(names), plot=plot)
+
+
+@figure_of("members", "Votes")
+def vote_bars(votes: Votes) -> go.Figure:
+    """How often each member votes rightly, with a 95 % interval; dotted: the law they were drawn from."""
+    right, rows = (votes.votes == votes.labels[:, None]).sum(0), len(votes.labels)
+    error = kit.error_bars(right / rows, *wilson(right, rows))
+    hover: dict[str, Any] = {"hovertemplate": "<b>M%{x}</b><br>right in %{y:.1%}<extra></extra>"}
+    figure = go.Figure(kit.dots(np.arange(votes.members), right / rows, style.SERIES[0], error=error, **hover))
+    figure.add_hline(y=votes.right, line=kit.DOTTED)
+    subtitle = f"{rows} rows, {votes.options} options; in {votes.shared:.0%} of the rows all members repeat one vote."
+    y = {"title_text": "share of right votes", "tickformat": ".0%"}
+    x = {"title_text": "member", "showgrid": False}
+    return kit.arrange(figure, "How often each member votes rightly", subtitle, x=x, y=y, plot=300)
