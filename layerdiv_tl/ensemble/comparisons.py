@@ -186,10 +186,14 @@ def mean_cosines(u: Members, group: Group, wanted: Sequence[int]) -> tuple[Any, 
         for start in range(0, len(same_size), _AT_ONCE):
             rows = same_size[start : start + _AT_ONCE]
             repeats = [centered[:, [members[wanted[row]][repeat] for row in rows]] for repeat in range(count)]
-            pairs = [_pooled_cosine((x * y).sum(2), (x**2).sum(2), (y**2).sum(2)) for x, y in combinations(repeats, 2)]
-            mean[rows] = np.mean([cosine for cosine, _ in pairs], 0)
-            left_out = np.mean([cosines for _, cosines in pairs], 0)
-            low[rows], high[rows] = jackknife(mean[rows], left_out, within=(-1.0, 1.0))
+            pairs = list(combinations(repeats, 2))
+            cosine, left_out = np.zeros(len(rows)), np.zeros((len(u), len(rows)))
+            for x, y in pairs:
+                pooled, rest = _pooled_cosine((x * y).sum(2), (x**2).sum(2), (y**2).sum(2))
+                cosine += pooled / len(pairs)
+                left_out += rest / len(pairs)
+            mean[rows] = cosine
+            low[rows], high[rows] = jackknife(cosine, left_out, within=(-1.0, 1.0))
     return mean, low, high
 
 

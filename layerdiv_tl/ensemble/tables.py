@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 NormAt = Literal["frozen", "recomputed"]
 Table = Literal["totals", "components", "modules", "depth", "depth_recomputed"]
-Terms = dict[str, Float[np.ndarray, "example row"]]
+RowTerms = dict[str, Float[np.ndarray, "example row"]]
 ENDS = ("", "_low", "_high")
 
 
@@ -30,7 +30,7 @@ class PerExample:
     """A table before it is averaged: columns that name its rows, and every term `[example, row]`."""
 
     names: dict[str, Any]
-    terms: Terms
+    terms: RowTerms
 
     def frame(self) -> pd.DataFrame:
         """Means over examples with their intervals: Wilson's for accuracy."""
@@ -48,7 +48,7 @@ def with_ends(name: str, value: Any, low: Any, high: Any) -> dict[str, Any]:
     return {name + end: x for end, x in zip(ENDS, (value, low, high), strict=True)}
 
 
-def means(terms: Terms) -> dict[str, np.ndarray]:
+def means(terms: RowTerms) -> dict[str, np.ndarray]:
     """Mean over examples with its interval, for every term."""
     columns: dict[str, np.ndarray] = {}
     for name, values in terms.items():
@@ -73,12 +73,12 @@ def shares(values: Float[np.ndarray, "example row"], whole: np.ndarray) -> tuple
     return share, *jackknife(share, left_out, within=(0.0, 1.0) if (values >= 0).all() else (-np.inf, np.inf))
 
 
-def suffixed(d: EnsembleTerms, terms_of: Callable[[EnsembleTerms], Terms]) -> Terms:
-    """Terms of a decomposition and of its halves, under their names with the suffix of the half."""
+def suffixed(d: EnsembleTerms, terms_of: Callable[[EnsembleTerms], RowTerms]) -> RowTerms:
+    """RowTerms of a decomposition and of its halves, under their names with the suffix of the half."""
     return {name + suffix: values for suffix, part in d.parts.items() for name, values in terms_of(part).items()}
 
 
-def total_terms(d: EnsembleTerms) -> Terms:
+def total_terms(d: EnsembleTerms) -> RowTerms:
     """The ensemble's terms, `[example, 1]`."""
     terms = {"loss": d.losses, "bias": d.biases.mean(1), "diversity": d.diversities.mean(1)}
     for name, values in d.extras.items():
@@ -103,7 +103,7 @@ def module_table(d: EnsembleTerms) -> PerExample:
     is_in = np.eye(len(modules))[group].T
     counts = is_in.sum(1)
 
-    def module_terms(part: EnsembleTerms) -> Terms:
+    def module_terms(part: EnsembleTerms) -> RowTerms:
         terms = {
             name: values @ is_in.T / (1.0 if name in d.loss_function.additive else counts.sum())
             for name, values in _member_terms(part).items()
@@ -129,14 +129,14 @@ def depth_table(d: EnsembleTerms, norm: NormAt = "frozen") -> PerExample:
     return PerExample(names, {name: np.hstack([row.terms[name] for row in rows]) for name in rows[0].terms})
 
 
-def _member_terms(d: EnsembleTerms) -> Terms:
+def _member_terms(d: EnsembleTerms) -> RowTerms:
     """Each member's terms, undivided by |L|."""
     terms = {"bias": d.biases, "diversity": d.diversities}
     terms |= {"net": d.biases - d.diversities} if d.loss_function.is_exact else {}
     return terms | {name: values for name, values in d.extras.items() if values.ndim == 2}
 
 
-def accuracy_term(correct: np.ndarray | None) -> Terms:
+def accuracy_term(correct: np.ndarray | None) -> RowTerms:
     """The term of that name, where there are labels."""
     return {} if correct is None else {"accuracy": correct.astype(np.float64).reshape(len(correct), -1)}
 
