@@ -60,7 +60,7 @@ def read_answers(model: Model, texts: Any, answers: Any) -> tuple[list[Ids], lis
         answers = whole_number("answers", answers, 1, MOST_ITEMS)
         for number, row in enumerate(ids):
             if answers >= len(row):
-                raise InputError(f"text {number} has {len(row)} tokens: an answer of {answers} leaves nothing before.")
+                raise InputError(f"text {number} needs more tokens than its answer, {answers}, but has {len(row)}.")
         return ids, [answers] * len(ids)
     tokenization.refuse_tables(answers, "answers")
     items = [answers] if isinstance(answers, str) else tokenization.plain(answers)
