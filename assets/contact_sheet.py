@@ -1,0 +1,186 @@
+"""Every kind of figure of every result, at 700 and 1000 pixels, light and dark, on one offline page.
+
+    python assets/contact_sheet.py [PAGE]
+
+Figures are drawn when they are scrolled to. `faults` reads an open page in Playwright and lists texts that are cut off
+or lie on one another; CI asks it of every figure. A kind that is registered and not shown here is an error.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from plotly.offline import get_plotlyjs
+
+import layerdiv_tl as ld
+from layerdiv_tl._registry import FIGURES
+from layerdiv_tl.results import Result
+from layerdiv_tl.tasks.noisy_votes import votes
+from layerdiv_tl.views import figures  # registers them
+
+WIDTHS = (700, 1000)
+TEXT = "The Eiffel Tower is in Paris, which is the capital of France."
+CHAIN, SUMS = "synthetic/k_hop", "synthetic/modular:largest=19"
+MODELS = ("d1", "d2", "d4", "d6", "d8", "d12", "d4-shared", "d8-shared", "d12-shared", "w32-d4")
+
+# Texts of figure ARG that are cut off by its edge, and pairs that lie on one another.
+FAULTS = """plot => {
+  const edge = plot.getBoundingClientRect(), faults = [];
+  const texts = [...plot.querySelectorAll("svg text")].filter(t => t.textContent.trim() && t.getBoundingClientRect().width)
+    .map(t => ({box: t.getBoundingClientRect(), text: t.textContent.slice(0, 60), tick: t.closest(".xtick, .ytick"),
+                turned: /rotate\\((?!0,)[^)]+\\)/.test(t.getAttribute("transform") || "")}));
+  for (const t of texts)
+    if (t.box.left < edge.left - 1 || t.box.right > edge.right + 1 || t.box.top < edge.top - 1 || t.box.bottom > edge.bottom + 1)
+      faults.push("cut off: " + t.text);
+  for (let i = 0; i < texts.length; i++) for (let j = i + 1; j < texts.length; j++) {
+    const [a, b] = [texts[i], texts[j]];
+    if (a.turned && b.turned) continue;  // boxes of slanted labels overlap though the labels do not
+    const x = Math.min(a.box.right, b.box.right) - Math.max(a.box.left, b.box.left);
+    const y = Math.min(a.box.bottom, b.box.bottom) - Math.max(a.box.top, b.box.top);
+    if (x > 2 && y > 4) faults.push("overlap: " + a.text + " | " + b.text);
+  }
+  return faults;
+}"""
+
+SCRIPT = """
+const seen = new IntersectionObserver(entries => entries.filter(e => e.isIntersecting).forEach(e => draw(e.target)),
+                                      {rootMargin: "600px"});
+function draw(cell) {
+  seen.unobserve(cell);
+  const figure = FIGURES[cell.dataset.figure], layout = structuredClone(figure.layout);
+  layout.template = TEMPLATES[cell.dataset.scheme];
+  layout.width = +cell.dataset.width;
+  return Plotly.newPlot(cell, structuredClone(figure.data), layout, {displayModeBar: false});
+}
+document.querySelectorAll(".cell").forEach(cell => seen.observe(cell));
+"""
+
+
+def results(folder: Path) -> Iterator[tuple[str, Result]]:
+    """A name and a result for every class that has a figure, from the default model and the zoo."""
+    model = ld.load_model()
+    task = ld.task("sample/topic", limit=32).resolve(model)
+    for unit in ("sublayer", "head"):
+        c = ld.contributions(model, task.prompts, task.option_ids, unit=unit)
+        yield f"Contributions, {unit}", c
+        for loss in ("squared", "cross_entropy", "paper") if unit == "sublayer" else ("squared",):
+            yield f"Decomposition, {unit}, {loss}", ld.decompose(c, task.labels, loss=loss)
+    yield "Task", task
+    yield "Votes", votes(members=9, options=2, right=0.6, shared=0.2)
+    yield "Profile", ld.profile(model, TEXT)
+    yield "CorpusProfile", ld.corpus_profile(model, list(task.prompts[:8]))
+    yield "AttentionPatterns", ld.attention_patterns(model, TEXT, heads=["L3.H0", "L20.H4"])
+    chain = ld.task(CHAIN, limit=256).resolve(ld.load_model("zoo/d8-shared"))
+    shared = ld.decompose(ld.contributions("zoo/d8-shared", chain.prompts, chain.option_ids), chain.labels)
+    yield "Decomposition, shared layers", shared
+    yield from _information()
+    yield from _depth()
+    study = ld.run_study([f"zoo/{name}" for name in MODELS], [CHAIN, SUMS], limit=512, out=folder / "study")
+    yield "Study", study
+    yield "TradeOff", study.tradeoff_signs()
+    yield "LogFit", study.scaling()
+    yield "Reweighting", study.reweight("zoo/d4", CHAIN, train=64)
+    yield "DepthStudy", ld.run_depth(["zoo/d8", "zoo/d12"], [CHAIN], limit=16, questions=0, out=folder / "depth")
+
+
+def _information() -> Iterator[tuple[str, Result]]:
+    generator = np.random.default_rng(0)
+    labels = generator.integers(0, 3, 600)
+    members = 0.6 * labels[:, None] + generator.normal(size=(600, 8))
+    information = ld.information(members, labels, n_permutations=40, n_resamples=40)
+    yield "Information", information
+    yield "Bounds", information.bounds()
+    yield "GainCurve", information.gain_curve()
+    yield "GaussianFit", information.fit
+    yield "LowerBound", information.lower_bound
+
+
+def _depth() -> Iterator[tuple[str, Result]]:
+    model, task = ld.load_model("zoo/d8"), ld.task(CHAIN, limit=32)
+    texts = list(task.prompts[:8])
+    norms = ld.depth.residual_norms(model, texts)
+    yield "ResidualNorms", norms
+    yield "ChangePoint", norms.change_point()
+    yield "Skip", ld.depth.skip(model, texts)
+    yield "LogitLens", ld.depth.logit_lens(model, texts)
+    yield "Erasure", ld.depth.erase(model, texts[:2])
+    yield "IntegratedGradients", ld.depth.integrated_gradients(model, texts[:2], steps=16)
+    yield "LayerMaps", ld.depth.map_layers(model, "zoo/d12", ld.task(CHAIN, limit=128))
+    yield "DepthScore", ld.depth.depth_score(model, ld.depth.questions(CHAIN, limit=12))
+    yield "Agreement", ld.depth.agreement(model, task)
+    yield "DropPlan", ld.depth.drop_plan(model, task, budget=3)
+
+
+def drawn(folder: Path) -> dict[str, Any]:
+    """{name of a result and kind: its figure}. Raises RuntimeError for a registered kind that is not among them."""
+    sheet: dict[str, Any] = {}
+    missing = {(result, kind) for result, kinds in FIGURES.items() for kind in kinds}
+    for name, result in results(folder):
+        cls = next(c.__name__ for c in type(result).__mro__ if c.__name__ in FIGURES)
+        for kind in FIGURES[cls]:
+            try:
+                sheet[f"{name} · {kind}"] = figures.figure(result, kind=kind)
+            except ld.InputError:  # this result lacks what the kind draws; another one must have it
+                continue
+            missing.discard((cls, kind))
+    missing -= {("Shard", kind) for kind in FIGURES["Shard"]}  # contributions with labels, the same figures
+    if missing:
+        raise RuntimeError(f"no result here shows {sorted(missing)}: add one to assets/contact_sheet.py.")
+    return sheet
+
+
+def write(page: Path) -> Path:
+    """The page with all figures."""
+    with tempfile.TemporaryDirectory() as folder:
+        sheet = drawn(Path(folder))
+    data = {name: json.loads(figure.to_json()) for name, figure in sheet.items()}
+    templates = {name: json.loads(figures.style.template(scheme).to_json()) for name, scheme in _schemes().items()}
+    cells = []
+    for name, figure in data.items():
+        height = figure["layout"].get("height", 450)
+        row = "".join(
+            f'<div class="cell {scheme}" data-figure="{html.escape(name)}" data-scheme="{scheme}" data-width="{width}" '
+            f'style="width:{width}px;height:{height}px"></div>'
+            for width in WIDTHS
+            for scheme in templates
+        )
+        cells.append(f"<h2>{html.escape(name)}</h2><div class=row>{row}</div>")
+    style = "body{font:14px sans-serif;margin:24px}.row{display:flex;flex-wrap:wrap;gap:12px}.dark{background:#181b20}"
+    values = f"const FIGURES={_script(data)},TEMPLATES={_script(templates)};"
+    page.write_text(
+        f"<!doctype html><meta charset=utf-8><title>Figures of layerdiv_tl</title><style>{style}</style>"
+        f"<script>{get_plotlyjs()}</script><h1>Figures of layerdiv_tl</h1>{''.join(cells)}"
+        f"<script>{values}{SCRIPT}</script>",
+        encoding="utf-8",
+    )
+    return page
+
+
+def _schemes() -> dict[str, Any]:
+    return {"light": figures.style.LIGHT, "dark": figures.style.DARK}
+
+
+def _script(value: Any) -> str:
+    return json.dumps(value).replace("</", "<\\/")
+
+
+def faults(page: Any) -> dict[str, list[str]]:
+    """What is wrong on an open sheet (Playwright's page): {figure, width: sentences}; light only, dark is the same."""
+    found: dict[str, list[str]] = {}
+    for cell in page.query_selector_all(".cell.light"):
+        cell.evaluate("async cell => { await draw(cell); }")
+        if told := cell.evaluate(FAULTS):
+            found[f"{cell.get_attribute('data-figure')} at {cell.get_attribute('data-width')}"] = told
+        cell.evaluate("cell => Plotly.purge(cell)")
+    return found
+
+
+if __name__ == "__main__":
+    print(write(Path(sys.argv[1] if len(sys.argv) > 1 else "contact_sheet.html")))
