@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 from plotly.offline import get_plotlyjs
+from plotly.utils import PlotlyJSONEncoder
 
 import layerdiv_tl as ld
 from layerdiv_tl._registry import FIGURES
@@ -28,7 +29,7 @@ from layerdiv_tl.views import figures  # registers them
 WIDTHS = (700, 1000)
 TEXT = "The Eiffel Tower is in Paris, which is the capital of France."
 CHAIN, SUMS = "synthetic/k_hop", "synthetic/modular:largest=19"
-MODELS = ("d1", "d2", "d4", "d6", "d8", "d12", "d4-shared", "d8-shared", "d12-shared", "w32-d4")
+MODELS = ("d1", "d2", "d4", "d8", "d4-shared", "d8-shared")
 
 # Texts of figure ARG that are cut off by its edge, and pairs that lie on one another.
 FAULTS = """plot => {
@@ -141,7 +142,7 @@ def write(page: Path) -> Path:
     with tempfile.TemporaryDirectory() as folder:
         sheet = drawn(Path(folder))
     data = {name: json.loads(figure.to_json()) for name, figure in sheet.items()}
-    templates = {name: json.loads(figures.style.template(scheme).to_json()) for name, scheme in _schemes().items()}
+    templates = {name: figures.style.template(scheme).to_plotly_json() for name, scheme in _schemes().items()}
     cells = []
     for name, figure in data.items():
         height = figure["layout"].get("height", 450)
@@ -168,7 +169,7 @@ def _schemes() -> dict[str, Any]:
 
 
 def _script(value: Any) -> str:
-    return json.dumps(value).replace("</", "<\\/")
+    return json.dumps(value, cls=PlotlyJSONEncoder).replace("</", "<\\/")
 
 
 def faults(page: Any) -> dict[str, list[str]]:
