@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
+import torch
 from jaxtyping import Bool, Float, Int
 
 from .._checks import choice, whole_number
@@ -14,14 +16,21 @@ from ..components import Component, Unit, component_columns, labels_of
 from ..components import positions as component_positions
 from ..errors import InputError
 from ..model import tokenization
-from ..model.load import load_model
-from ..model.reconstruction import ReconstructionError, check_reconstruction, locate_mismatch
+from ..model.batches import batches, inference_mode_for, pad
+from ..model.capture import Activations
+from ..model.forward_pass import read_cache, run, tokens_and_mask
+from ..model.load import Model, load_model
+from ..model.reconstruction import ReconstructionError, locate_mismatch
 from ..results import Result
-from .passes import prompt_passes
-from .unembedding import BatchContributions, OptionReadout
+from .stream_writes import StreamWalk
+from .unembedding import BatchContributions, OptionReadout, read_out
 
 if TYPE_CHECKING:
     import pandas as pd
+
+# After a pass, rows are read out together until they make this many numbers (4 MiB in float64): it bounds the memory
+# of short prompts with many components and options.
+NUMBERS = 500_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,8 +53,8 @@ class Contributions(Result):
         `[junction]`, True where the sum is one the stream never holds: an embedding whose positions are
         still to be added, an attention that is parallel to its MLP.
     identity_gap, absolute_gap
-        max |Σ u_i − logits| / max Σ|u_i| over examples and options (MATHS 10), and the same in logits, of all
-        components and before any soft-cap.
+        max |Σ u_i − logits| / max Σ|u_i| over examples and options, and the same in logits, of all components
+        and before any soft-cap.
     complete, soft_cap
         False for a sub-ensemble made by `select`, whose `logits` are its own sum; where the model caps its logits.
     """
@@ -192,19 +201,22 @@ def contributions(
     model = load_model(model)
     choice("unit", unit, get_args(Unit))
     batch_tokens = model.checked_batch_tokens(batch_tokens)
-    if top is not None:
-        top = whole_number("top", top, 1)
+    top = None if top is None else whole_number("top", top, 1)
     if top is not None and components is not None:
         raise InputError("top and components cannot be combined: both say which rows to keep.")
-    passes = prompt_passes(model, prompts, position, unit, batch_tokens, cache, tokens, attention_mask)
-    option_ids, option_texts = tokenization.options(model, options, len(passes.ids))
+    ids, at, cached = _inputs(model, prompts, position, unit, cache, tokens, attention_mask)
+    option_ids, option_texts = tokenization.options(model, options, len(ids))
     keep = _parse_components(components, model.architecture.components(unit))
-    readout = OptionReadout(model.architecture, option_ids)
-    if top is not None:
-        keep = _largest(top, passes.read_out(readout, None))
+    readout, error = OptionReadout(model.architecture, option_ids), ReconstructionError()
 
-    parts = list(passes.read_out(readout, keep))
-    names = parts[0].components
+    def read(keep: Set[Component] | None) -> Iterator[BatchContributions]:
+        passes = _passes(model, unit, ids, at, batch_tokens) if cached is None else [(list(range(len(ids))), cached)]
+        return _read_out(model, unit, passes, readout, keep, error)
+
+    if top is not None:
+        keep = _largest(top, read(None))
+    parts = list(read(keep))
+    names, junctions = parts[0].components, parts[0].junctions
     if any(part.components != names for part in parts):
         raise InputError(
             f"{model.name} ran its layers a different number of times for different prompts, so they have no "
@@ -221,45 +233,87 @@ def contributions(
         """An array of all batches in the prompts' order."""
         return np.concatenate([getattr(part, name) for part in parts])[order]
 
-    # Identity gap: how far the sum is from the model's own logits, relative to the components' size.
-    size = max(*(float(part.size.max()) for part in parts), np.finfo(float).tiny)
-    absolute = max(float(np.abs(part.total - part.unembedded).max()) for part in parts)
-    stream_gap = collect("stream_gap")
-    error = ReconstructionError(
-        split_gap=max(part.split_gap for part in parts),
-        stream_gap=float(stream_gap.max()),
-        readout_gap=absolute / size,
-        unexplained=max(float(part.unexplained.max()) for part in parts) / size,
-        dtype=parts[0].dtype,
-        answer_dtype=parts[0].answer_dtype,
-    )
-    worst = int(stream_gap.argmax())
-
     def locate() -> str:
-        if passes.cached is not None:
+        if cached is not None:
             return "the cached writes do not add up to the cached stream"
-        return locate_mismatch(model.architecture, passes.ids[worst][: passes.at[worst] + 1])
+        worst = int(collect("stream_gap").argmax())
+        return locate_mismatch(model.architecture, ids[worst][: at[worst] + 1])
 
-    check_reconstruction(model.name, unit, error, locate)
+    error.check(model.name, unit, locate)
+    # The stream never stands at an embedding before its positions, or at an attention parallel to its MLP.
+    halves = [("embed", "pos_embed")] + [("attn", "mlp")] * model.architecture.parallel
+    partial = [a.layer == b.layer and (a.kind, b.kind) in halves for a, b in pairwise(junctions)]
     return Contributions(
         values=collect("values"),
         components=names,
         model_logits=collect("logits"),
         option_ids=option_ids,
         options=option_texts,
-        token_ids=np.concatenate([np.array(row, dtype=np.int64) for row in passes.ids]),
-        lengths=np.array([len(row) for row in passes.ids], dtype=np.int64),
-        positions=passes.at,
+        token_ids=np.concatenate([np.array(row, dtype=np.int64) for row in ids]),
+        lengths=np.array([len(row) for row in ids], dtype=np.int64),
+        positions=at,
         junction_scale=collect("junction_scale"),
-        junctions=parts[0].junctions,
-        partial_junctions=parts[0].partial_junctions,
-        identity_gap=absolute / size,
-        absolute_gap=absolute,
+        junctions=junctions,
+        partial_junctions=np.array([*partial, False]),
+        identity_gap=error.identity_gap,
+        absolute_gap=error.absolute,
         complete=len(names) == parts[0].count,
         soft_cap=model.architecture.soft_cap,
         model=model.name,
         unit=unit,
     )
+
+
+def _inputs(
+    model: Model, prompts: Any, position: Any, unit: Unit, cache: Any, tokens: Any, mask: Any
+) -> tuple[list[tuple[int, ...]], Int[np.ndarray, " example"], Activations | None]:
+    """Token ids, the position read in each row, and the cached pass, if one is given. InputError for none, or two."""
+    if cache is not None:
+        if prompts is not None:
+            raise InputError("give either prompts or a cache with its tokens, not both.")
+        tokens, mask = tokens_and_mask(tokens, mask)
+        prompts = [row[real.bool()].tolist() for row, real in zip(tokens, mask, strict=True)]
+    elif tokens is not None or mask is not None:
+        raise InputError("tokens and attention_mask belong to a cache: give prompts alone, or cache= with tokens=.")
+    elif prompts is None:
+        raise InputError("there are no prompts: give at least one text or list of token ids.")
+    ids = tokenization.encode(model, prompts)
+    at = tokenization.positions(position, [len(row) for row in ids])
+    column = None if cache is None else mask.argmax(1).cpu() + torch.as_tensor(at)
+    return ids, at, None if column is None else read_cache(model, cache, tokens, column, unit)
+
+
+def _passes(
+    model: Model, unit: Unit, ids: list[tuple[int, ...]], at: Int[np.ndarray, " example"], batch_tokens: int
+) -> Iterator[tuple[list[int], Activations]]:
+    """Row numbers and their pass, batch after batch."""
+    for rows in batches([len(row) for row in ids], batch_tokens, model.architecture.length_switch):
+        yield rows, run(model.architecture, *pad([ids[row] for row in rows]), torch.as_tensor(at[rows]), unit)
+
+
+def _read_out(
+    model: Model,
+    unit: Unit,
+    passes: Iterable[tuple[list[int], Activations]],
+    readout: OptionReadout,
+    keep: Set[Component] | None,
+    error: ReconstructionError,
+) -> Iterator[BatchContributions]:
+    """The contributions of some rows at a time; `keep` None keeps all components."""
+    from tqdm.auto import tqdm
+
+    architecture, walk = model.architecture, StreamWalk(model.architecture, unit)
+    examples, options = readout.option_ids.shape
+    per_row = options * len(architecture.components(unit))
+    step = max(1, NUMBERS // (per_row + len(architecture.sublayers) * architecture.norm.gain.numel()))
+    progress = tqdm(total=examples, desc=model.name, unit="prompt", delay=2, leave=False)
+    with inference_mode_for(architecture), progress:
+        for rows, activations in passes:
+            for start in range(0, len(rows), step):
+                some = slice(start, start + step)
+                yield read_out(walk, readout, activations.rows(some), np.array(rows[some]), keep, error)
+            del activations  # or it would be held during the next pass
+            progress.update(len(rows))
 
 
 def _largest(top: int, batches: Iterable[BatchContributions]) -> set[Component]:

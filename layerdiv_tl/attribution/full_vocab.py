@@ -1,4 +1,4 @@
-"""Sums over the whole vocabulary for every component of a pass, without a table of logits (MATHS 9).
+"""Sums over the whole vocabulary for every component of a pass, without a table of logits.
 
 Of a component's logit vector u_i only its norm and inner products (with the next token, the mean of all components,
 the model's distribution) are needed. They follow from a sublayer's output z_i, from a head's few values before the
@@ -17,13 +17,15 @@ from torch import Tensor
 
 from ..components import Component, Unit
 from ..model.architecture import HALF, Architecture, OutputMap
-from ..model.batches import upcast
+from ..model.batches import inference_mode_for, upcast
 from ..model.capture import Activations
+from ..model.load import Model
 from .stream_writes import Parts, StreamWalk, pull_back
-from .vocab_gram import CHUNK, PartGram, Vocabulary, part_gram, squared_norms
+from .vocab_gram import CHUNK, Vocabulary, part_gram, squared_norms, vocabulary_of
 
 # Numbers of one table (positions × rows × width, or positions × vocabulary) that are held at a time.
 NUMBERS = 16_000_000
+PRECISIONS = {"float32": torch.float32, "float64": torch.float64}
 
 
 class VocabularyReadout:
@@ -33,10 +35,10 @@ class VocabularyReadout:
         self.architecture, self.unit, self.dtype = vocabulary.architecture, unit, dtype
         self.vocabulary = vocabulary
         self.walk = StreamWalk(vocabulary.architecture, unit)
-        self._grams: dict[int, PartGram] = {}
+        self._grams: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def gram(self, output_map: OutputMap) -> PartGram:
-        """The moments of one write's parts, worked out when first needed."""
+    def gram(self, output_map: OutputMap) -> tuple[Tensor, Tensor]:
+        """The `part_gram` of one write, worked out when first needed."""
         if id(output_map) not in self._grams:
             self._grams[id(output_map)] = part_gram(output_map, self.vocabulary, self.dtype)
         return self._grams[id(output_map)]
@@ -52,6 +54,25 @@ class VocabularyReadout:
         """How many positions are read out together."""
         streams = (len(self.architecture.sublayers) + 2) * self.architecture.norm.gain.numel()
         return max(1, NUMBERS // max(streams, self.architecture.outputs, self.width))
+
+
+def vocabulary_readout(model: Model, unit: Unit, precision: str) -> VocabularyReadout:
+    """The read-out of a model, which it keeps for as long as its weights are the same."""
+    weights = tuple(
+        (parameter.data_ptr(), 0 if parameter.is_inference() else parameter._version)
+        for root in model.architecture.roots
+        for parameter in root.parameters()
+    )
+    if model.cache.get("weights") != weights:
+        model.cache.clear()
+        model.cache["weights"] = weights
+    if (unit, precision) not in model.cache:
+        model.architecture.components(unit)  # refuses a unit that this model does not have
+        with inference_mode_for(model.architecture):
+            if precision not in model.cache:
+                model.cache[precision] = vocabulary_of(model.architecture, PRECISIONS[precision])
+            model.cache[unit, precision] = VocabularyReadout(model.cache[precision], unit, PRECISIONS[precision])
+    return model.cache[unit, precision]
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,17 +135,17 @@ class ComponentTable:
         """Each component's logit averaged over the vocabulary, and Σ_v of its squared distance from that."""
         vocabulary = self.readout.vocabulary
         for block in self.cut:
-            gram, values = self.readout.gram(block.parts.output_map), self._scaled(block.parts)
+            (roots, part_means), values = self.readout.gram(block.parts.output_map), self._scaled(block.parts)
             if values.shape[2] > 1:
-                mean = (block.parts.values.double() * gram.means.view(values.shape[1:])).sum(2)
+                mean = (block.parts.values.double() * part_means.view(values.shape[1:])).sum(2)
                 means[:, block.columns] = (mean / self._divisor(block.parts)[:, None]).to(means.dtype)
                 if sizes is not None:
-                    roots = torch.bmm(values.transpose(0, 1), gram.roots.transpose(1, 2))
-                    sizes[:, block.columns] = roots.square_().sum(2).T.to(sizes.dtype)
+                    rooted = torch.bmm(values.transpose(0, 1), roots.transpose(1, 2))
+                    sizes[:, block.columns] = rooted.square_().sum(2).T.to(sizes.dtype)
                 continue
-            torch.mul(values[:, :, 0], gram.means.to(means.dtype), out=means[:, block.columns])
+            torch.mul(values[:, :, 0], part_means.to(means.dtype), out=means[:, block.columns])
             if sizes is not None:
-                torch.square(values[:, :, 0] * gram.roots[:, 0, 0], out=sizes[:, block.columns])
+                torch.square(values[:, :, 0] * roots[:, 0, 0], out=sizes[:, block.columns])
         # In float64: what all ids have in common is large along some directions, and these cancel.
         mean = self.whole.double() @ vocabulary.mean.to(self.whole.device) / self.sigma[:, None]
         means[:, self.columns] = mean.to(means.dtype)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, get_args
 
@@ -18,104 +18,16 @@ from ..ensemble.validation import factor
 from ..errors import InputError
 from ..model import tokenization
 from ..model.batches import batches, inference_mode_for, pad
-from ..model.capture import Activations
 from ..model.forward_pass import run_all_positions
 from ..model.load import Model, load_model
-from ..model.reconstruction import TOLERANCE, ReconstructionError, check_reconstruction, locate_mismatch
-from .full_vocab import VocabularyReadout, model_logits
+from ..model.reconstruction import ReconstructionError, locate_mismatch
+from .full_vocab import PRECISIONS, VocabularyReadout, model_logits, vocabulary_readout
 from .profile_base import Profile
 from .profile_results import CrossEntropyProfile, SquaredProfile
-from .profile_terms import LargestGaps, fill_terms
-from .vocab_gram import vocabulary_of
+from .profile_terms import fill_terms
 
 Loss = Literal["squared", "cross_entropy"]
-PRECISIONS = {"float32": torch.float32, "float64": torch.float64}
-
-
-@dataclass(frozen=True, eq=False)
-class ProfileSettings:
-    """The arguments of a profile, checked."""
-
-    model: Model
-    loss: Loss
-    tau: float | None
-    window: int
-    stride: int
-    batch_tokens: int
-    readout: VocabularyReadout
-
-    def tau_of(self, members: int) -> float:
-        """τ as used: |L| by default."""
-        return float(members) if self.tau is None else float(self.tau)
-
-    def source(self, components: tuple[Component, ...], gaps: LargestGaps) -> dict[str, Any]:
-        """The fields of `ProfileSource`."""
-        fields = {"components": components, "identity_gap": gaps.relative, "absolute_gap": gaps.absolute}
-        fields |= {"vocabulary": self.readout.vocabulary.size, "window": self.window, "stride": self.stride}
-        cap = self.model.architecture.soft_cap
-        return fields | {"model": self.model.name, "unit": self.readout.unit, "soft_cap": cap}
-
-    def result(self, components: tuple[Component, ...], gaps: LargestGaps, **fields: Any) -> Profile:
-        """A profile of these fields."""
-        fields |= self.source(components, gaps)
-        if self.loss == "cross_entropy":
-            return CrossEntropyProfile(tau=self.tau_of(len(components)), **fields)
-        return SquaredProfile(**{"agreements": None} | fields)
-
-
-def profile_settings(
-    model: Any, unit: Unit, loss: Loss, tau: Any, window: Any, stride: Any, precision: Any, batch_tokens: Any
-) -> ProfileSettings:
-    """The arguments of `profile` and `corpus_profile`. Raises InputError for those that cannot be used."""
-    model = load_model(model)
-    choice("unit", unit, get_args(Unit))
-    choice("loss", loss, get_args(Loss))
-    if loss == "cross_entropy" and unit == "neuron":
-        raise InputError(
-            "the cross-entropy of every neuron would need all their logits, which are too many: use loss='squared', "
-            "or unit='sublayer' or 'head'."
-        )
-    if tau is not None and loss == "squared":
-        raise InputError(f"tau={shown(tau)} belongs to loss='cross_entropy': the squared error has none.")
-    choice("precision", precision, PRECISIONS)
-    # No more than the model can read; and windows that lie apart would leave out tokens.
-    window = (model.context or 2048) if window is None else whole_number("window", window, 1, model.context)
-    stride = max(1, window // 2) if stride is None else whole_number("stride", stride, 1, window)
-    readout = vocabulary_readout(model, unit, precision)
-    return ProfileSettings(model, loss, factor(tau), window, stride, model.checked_batch_tokens(batch_tokens), readout)
-
-
-def vocabulary_readout(model: Model, unit: Unit, precision: str) -> VocabularyReadout:
-    """The read-out of a model, which it keeps for as long as its weights are the same."""
-    roots = [model.architecture.root, getattr(model.architecture.root, "original_model", None)]
-    weights = tuple(
-        (parameter.data_ptr(), 0 if parameter.is_inference() else parameter._version)
-        for root in roots
-        if root is not None
-        for parameter in root.parameters()
-    )
-    if model.cache.get("weights") != weights:
-        model.cache.clear()
-        model.cache["weights"] = weights
-    if (unit, precision) not in model.cache:
-        model.architecture.components(unit)  # refuses a unit that this model does not have
-        with inference_mode_for(model.architecture):
-            if precision not in model.cache:
-                model.cache[precision] = vocabulary_of(model.architecture, PRECISIONS[precision])
-            model.cache[unit, precision] = VocabularyReadout(model.cache[precision], unit, PRECISIONS[precision])
-    return model.cache[unit, precision]
-
-
-def encode_texts(settings: ProfileSettings, texts: Any) -> list[tuple[int, ...]]:
-    """Token ids of each text. Raises InputError for ids that have no logit, as next tokens."""
-    ids = tokenization.encode(settings.model, texts, any_length=True)
-    outputs = settings.readout.vocabulary.size
-    if any(token >= outputs for row in ids for token in row[1:]):
-        raise InputError(
-            f"{settings.model.name} takes ids that it cannot answer with (it has {outputs} answers): as next tokens "
-            "these have no logit."
-        )
-    return ids
+Rows = Sequence[tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -128,14 +40,80 @@ class Window:
     first: int
 
 
-def windows_of(settings: ProfileSettings, ids: Sequence[Sequence[int]]) -> Iterator[Window]:
-    """Each token of each text in the first window that holds it."""
-    for document, row in enumerate(ids):
-        start, done = 0, 0
-        while done < len(row):
-            stop = min(start + settings.window, len(row))
-            yield Window(document, start, stop, done)
-            start, done = start + settings.stride, stop
+@dataclass(eq=False)
+class ProfileRun:
+    """The arguments of a profile, checked, and what its passes so far have shown: their components and errors."""
+
+    model: Model
+    loss: Loss
+    tau: float | None
+    window: int
+    stride: int
+    batch_tokens: int
+    readout: VocabularyReadout
+    components: tuple[Component, ...] = ()
+    error: ReconstructionError = field(default_factory=ReconstructionError)
+
+    def tau_of(self, members: int) -> float:
+        """τ as used: |L| by default."""
+        return float(members) if self.tau is None else float(self.tau)
+
+    def source(self) -> dict[str, Any]:
+        """The fields of `ProfileSource`."""
+        return {
+            "components": self.components,
+            "identity_gap": self.error.identity_gap,
+            "absolute_gap": self.error.absolute,
+            "vocabulary": self.readout.vocabulary.size,
+            "window": self.window,
+            "stride": self.stride,
+            "model": self.model.name,
+            "unit": self.readout.unit,
+            "soft_cap": self.model.architecture.soft_cap,
+        }
+
+    def result(self, **fields: Any) -> Profile:
+        """A profile of these fields."""
+        fields |= self.source()
+        if self.loss == "cross_entropy":
+            return CrossEntropyProfile(tau=self.tau_of(len(self.components)), **fields)
+        return SquaredProfile(**{"agreements": None} | fields)
+
+    def encode(self, texts: Any) -> list[tuple[int, ...]]:
+        """Token ids of each text. Raises InputError for ids that have no logit, as next tokens."""
+        ids = tokenization.encode(self.model, texts, any_length=True)
+        outputs = self.readout.vocabulary.size
+        if any(token >= outputs for row in ids for token in row[1:]):
+            raise InputError(f"{self.model.name} takes ids beyond the {outputs} that it has logits of, as next tokens.")
+        return ids
+
+    def windows(self, ids: Rows) -> Iterator[Window]:
+        """Each token of each text in the first window that holds it."""
+        for document, row in enumerate(ids):
+            start, done = 0, 0
+            while done < len(row):
+                stop = min(start + self.window, len(row))
+                yield Window(document, start, stop, done)
+                start, done = start + self.stride, stop
+
+
+def profile_run(
+    model: Any, unit: Unit, loss: Loss, tau: Any, window: Any, stride: Any, precision: Any, batch_tokens: Any
+) -> ProfileRun:
+    """The arguments of `profile` and `corpus_profile`. Raises InputError for those that cannot be used."""
+    model = load_model(model)
+    choice("unit", unit, get_args(Unit))
+    choice("loss", loss, get_args(Loss))
+    if loss == "cross_entropy" and unit == "neuron":
+        raise InputError("the cross-entropy of every neuron would need all their logits, too many: use loss='squared'.")
+    if tau is not None and loss == "squared":
+        raise InputError(f"tau={shown(tau)} belongs to loss='cross_entropy': the squared error has none.")
+    choice("precision", precision, PRECISIONS)
+    # No more than the model can read; and windows that lie apart would leave out tokens.
+    window = (model.context or 2048) if window is None else whole_number("window", window, 1, model.context)
+    stride = max(1, window // 2) if stride is None else whole_number("stride", stride, 1, window)
+    readout = vocabulary_readout(model, unit, precision)
+    return ProfileRun(model, loss, factor(tau), window, stride, model.checked_batch_tokens(batch_tokens), readout)
 
 
 class ColumnStore:
@@ -175,31 +153,32 @@ class ColumnStore:
 
 
 def profile_blocks(
-    settings: ProfileSettings,
-    ids: Sequence[Sequence[int]],
-    gaps: LargestGaps,
+    run: ProfileRun,
+    ids: Rows,
     store: ColumnStore | None = None,
     dense: Float[np.ndarray, "position vocabulary"] | None = None,
-) -> Iterator[tuple[tuple[Component, ...], Int[np.ndarray, " position"], ColumnStore]]:
-    """The terms of all positions of some texts, some at a time: components, the texts they are of, and their columns.
+) -> Iterator[tuple[Int[np.ndarray, " position"], ColumnStore]]:
+    """The terms of all positions of some texts, some at a time: the texts they are of, and their columns.
 
     Without a store every block has its own. Raises InputError where the components do not sum to the logits.
     """
     from tqdm.auto import tqdm
 
-    architecture, readout = settings.model.architecture, settings.readout
-    tau = settings.tau_of if settings.loss == "cross_entropy" else None
-    windows, starts = list(windows_of(settings, ids)), np.cumsum([0] + [len(row) for row in ids])
+    architecture, readout = run.model.architecture, run.readout
+    tau = run.tau_of if run.loss == "cross_entropy" else None
+    windows, starts = list(run.windows(ids)), np.cumsum([0] + [len(row) for row in ids])
     total = None if store is None else store.count
-    progress = tqdm(total=total, desc=settings.model.name, unit="token", delay=2, leave=False, disable=total is None)
+    progress = tqdm(total=total, desc=run.model.name, unit="token", delay=2, leave=False, disable=total is None)
     with inference_mode_for(architecture), progress:
-        for rows in batches([w.stop - w.start for w in windows], settings.batch_tokens, architecture.length_switch):
+        for rows in batches([w.stop - w.start for w in windows], run.batch_tokens, architecture.length_switch):
             batch = [windows[row] for row in rows]
             tokens, mask = pad([ids[w.document][w.start : w.stop] for w in batch])
             activations = run_all_positions(architecture, tokens, mask, readout.unit)
+            run.error.dtypes = (activations.dtype, activations.answer_dtype)
             # The model's own logits at the last tokens against those that its norm and unembedding give.
             ends = (mask.sum(1).cumsum(0) - 1).to(activations.final.device)
-            gaps.add("unexplained", (model_logits(architecture, activations.final[ends])[1] - activations.logits).abs())
+            ours = model_logits(architecture, activations.final[ends])[1]
+            run.error.add("unexplained", (ours - activations.logits).abs())
             documents = np.concatenate([np.full(w.stop - w.start, w.document) for w in batch])
             positions = np.concatenate([np.arange(w.start, w.stop) for w in batch])
             measured = np.flatnonzero(np.concatenate([np.arange(w.start, w.stop) >= w.first for w in batch]))
@@ -210,32 +189,20 @@ def profile_blocks(
                 block_store = ColumnStore(len(some)) if store is None else store
                 at = torch.arange(len(some)) if store is None else torch.as_tensor(places)
                 part = activations.at_positions(_as_slice(some))
-                components = fill_terms(
-                    readout,
-                    part,
-                    np.array(following),
-                    None if dense is None else dense[places],
-                    tau,
-                    gaps,
-                    partial(block_store.view, positions=at, device=part.final.device),
-                )
+                column = partial(block_store.view, positions=at, device=part.final.device)
+                target = None if dense is None else dense[places]
+                components = fill_terms(readout, part, np.array(following), target, tau, run.error, column)
                 block_store.settle()
-                yield components, texts, block_store
+                if run.components and components != run.components:
+                    raise InputError(
+                        f"{run.model.name} ran its layers a different number of times for different texts, so they "
+                        "have no common components: give texts that run alike, or one at a time."
+                    )
+                run.components = components
+                yield texts, block_store
                 progress.update(len(some))
-            _check_gaps(settings, activations, gaps, ids[batch[0].document][batch[0].start : batch[0].stop])
+            _check(run, ids[batch[0].document][batch[0].start : batch[0].stop])
             del activations, part  # or they would be held during the next pass
-
-
-def same_components(
-    settings: ProfileSettings, known: tuple[Component, ...], block: tuple[Component, ...]
-) -> tuple[Component, ...]:
-    """The components of a block. Raises InputError where others are known already."""
-    if known and block != known:
-        raise InputError(
-            f"{settings.model.name} ran its layers a different number of times for different texts, so they have no "
-            "common components: give texts that run alike, or one at a time."
-        )
-    return block
 
 
 def _as_slice(rows: np.ndarray) -> slice | Tensor:
@@ -244,17 +211,13 @@ def _as_slice(rows: np.ndarray) -> slice | Tensor:
     return slice(first, last + 1) if last - first + 1 == len(rows) else torch.as_tensor(rows)
 
 
-def _check_gaps(settings: ProfileSettings, activations: Activations, gaps: LargestGaps, ids: Sequence[int]) -> None:
+def _check(run: ProfileRun, ids: Sequence[int]) -> None:
     """Refuse a model whose components do not sum to its logits, or whose vocabulary's sums are of other weights."""
-    dtypes = (activations.dtype, activations.answer_dtype)
-    error = ReconstructionError(gaps.split, gaps.stream, gaps.relative, gaps.unexplained / gaps.size, *dtypes)
-    check_reconstruction(
-        settings.model.name, settings.readout.unit, error, lambda: locate_mismatch(settings.model.architecture, ids)
-    )
-    tolerance = max(*(TOLERANCE.get(dtype, 1e-4) for dtype in dtypes), 2e-4)
-    if not gaps.sums <= tolerance:
+    error, tolerance = run.error, max(*run.error.tolerances, 2e-4)
+    error.check(run.model.name, run.readout.unit, lambda: locate_mismatch(run.model.architecture, ids))
+    if not error.moments <= tolerance:
         raise InputError(
-            f"{settings.model.name}: the moments of its unembedding are {gaps.sums:.1e} off its own logits, where "
+            f"{run.model.name}: the moments of its unembedding are {error.moments:.1e} off its own logits, where "
             f"rounding explains {tolerance:.0e}: its weights were changed in a way that leaves no trace, or products "
             "run in a reduced precision (TF32): load it again, or set torch.set_float32_matmul_precision('highest')."
         )

@@ -1,4 +1,4 @@
-"""The terms of Theorem 1, or of the cross-entropy, of all components at some positions (MATHS 9).
+"""The terms of Theorem 1, or of the cross-entropy, of all components at some positions.
 
 Every term is a mean, a norm or an inner product of logit vectors over the vocabulary. The columns that a profile keeps
 are filled here; `profile_results` makes bias and diversity of them.
@@ -7,7 +7,6 @@ are filled here; `profile_results` makes bias and diversity of them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -16,30 +15,10 @@ from torch import Tensor
 
 from ..components import Component
 from ..model.capture import Activations
+from ..model.reconstruction import ReconstructionError
 from .full_vocab import ComponentTable, VocabularyReadout, component_table, model_logits
 from .stream_writes import check_finite
 from .unembedding import NOTICED
-
-
-@dataclass(eq=False)
-class LargestGaps:
-    """The largest reconstruction errors so far, in logits; `size` is what they are relative to."""
-
-    absolute: float = 0.0
-    split: float = 0.0
-    stream: float = 0.0
-    unexplained: float = 0.0
-    sums: float = 0.0
-    size: float = float(np.finfo(float).tiny)
-
-    @property
-    def relative(self) -> float:
-        """The identity gap."""
-        return self.absolute / self.size
-
-    def add(self, name: str, values: Tensor) -> None:
-        """Keep the largest of a gap; NaN is the largest of all."""
-        setattr(self, name, float(np.maximum(getattr(self, name), float(values.max()))))
 
 
 def fill_terms(
@@ -48,7 +27,7 @@ def fill_terms(
     next_ids: Int[np.ndarray, " position"],
     dense: Float[np.ndarray, "position vocabulary"] | None,
     tau: Callable[[int], float] | None,
-    gaps: LargestGaps,
+    error: ReconstructionError,
     column: Callable[[str, int | None], Tensor],
 ) -> tuple[Component, ...]:
     """Fill the columns of some positions; NaN where there is no next token (an id below 0). The components' names.
@@ -94,8 +73,8 @@ def fill_terms(
     mean = streams @ vocabulary.mean + vocabulary.constant_mean
     own_mean, own_power = _mean_and_power(unembedded)
     spread = (power / vocabulary.size).sqrt() + mean.abs()
-    gaps.add("sums", (power - own_power * multiplier**2).abs() / power.clamp_min(1e-300))
-    gaps.add("sums", (mean - own_mean * multiplier).abs() / spread.clamp_min(1e-300))
+    error.add("moments", (power - own_power * multiplier**2).abs() / power.clamp_min(1e-300))
+    error.add("moments", (mean - own_mean * multiplier).abs() / spread.clamp_min(1e-300))
     if tau is None:
         put("powers", power / members**2)
         put("ensemble_means", mean / members)
@@ -131,7 +110,7 @@ def fill_terms(
             out[:, table.constant] = constant.to(out.dtype)
     targets = queries[0][2]
     own_logit = unembedded.gather(1, token[:, None])[:, 0].double() * multiplier
-    _add_gaps(table, targets, means, direction + vocabulary.mean, own_logit, gaps)
+    _add_gaps(table, targets, means, direction + vocabulary.mean, own_logit, error)
     targets[last] = torch.nan
     put("losses", torch.where(last, torch.nan, partition - logits.gather(1, token[:, None])[:, 0].double()))
     return table.components
@@ -173,7 +152,7 @@ def _add_gaps(
     means: Float[Tensor, "position component"],
     direction: Float[Tensor, "position d"],
     own_logit: Float[Tensor, " position"],
-    gaps: LargestGaps,
+    error: ReconstructionError,
 ) -> None:
     """How far the sum of components is from the model's own logit of one id, and parts from their sublayer."""
     total, size = torch.zeros_like(own_logit), torch.zeros_like(own_logit)
@@ -196,7 +175,7 @@ def _add_gaps(
     if table.constant is not None:
         add([table.constant])
     for off, norm in splits:
-        gaps.add("split", off / norm.clamp_min(max(NOTICED * float(size.max()), 1e-30)))
-    gaps.add("size", size)
-    gaps.add("absolute", (total - own_logit).abs())
-    gaps.add("stream", table.missing)
+        error.add("split", off / norm.clamp_min(max(NOTICED * float(size.max()), 1e-30)))
+    error.add("size", size)
+    error.add("absolute", (total - own_logit).abs())
+    error.add("stream", table.missing)

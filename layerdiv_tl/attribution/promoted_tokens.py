@@ -17,8 +17,7 @@ from ..model import tokenization
 from ..model.batches import inference_mode_for, pad
 from ..model.forward_pass import run_all_positions
 from ..model.load import Model, load_model
-from .full_vocab import ComponentTable, VocabularyReadout, component_table
-from .profile_passes import vocabulary_readout
+from .full_vocab import ComponentTable, VocabularyReadout, component_table, vocabulary_readout
 
 # Numbers of the stream vectors that are held at a time.
 NUMBERS = 32_000_000
@@ -83,7 +82,7 @@ def cosines(
     """The cosine between every two components' contributions to the logits over a whole text: who duplicates whom.
 
     Of the centered contributions u(position, id), all positions and the whole vocabulary as one vector: exact, from
-    products with the Gram matrix of the unembedding (MATHS 9). NaN where a component adds nothing a softmax sees.
+    products with the Gram matrix of the unembedding. NaN where a component adds nothing a softmax sees.
     Returns the components and `[component, component]`; arguments as in `promotions`.
 
     >>> from transformers import LlamaConfig, LlamaForCausalLM

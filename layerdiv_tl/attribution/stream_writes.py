@@ -132,9 +132,7 @@ def pull_back(
     weight, _ = output_map.projection()
     dtype = dtype or torch.promote_types(weight.dtype, torch.float32)
     folded = directions * output_map.scale
-    if output_map.post is not None:
-        folded = folded * output_map.post.gain.to(folded)
-        folded = folded - folded.mean(1, keepdim=True) if output_map.post.centered else folded
+    folded = folded if output_map.post is None else output_map.post.fold(folded)
     return (folded.to(weight.device, dtype) @ weight.to(dtype).T).to(directions.device)
 
 

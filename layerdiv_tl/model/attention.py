@@ -19,7 +19,7 @@ from ..results import Result
 from . import tokenization as reading
 from .architecture import HALF, HookPoint
 from .batches import inference_mode_for, pad, upcast
-from .hooks import on, only_at
+from .capture import on, only_at
 from .load import Model, load_model
 from .transformer_lens import is_transformer_lens
 

@@ -46,7 +46,7 @@ class Norm:
 
     def fold(self, directions: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
         """Directions w' with `w' @ x / statistic(x) == w @ norm(x)`, the bias left aside."""
-        folded = directions * self.gain
+        folded = directions * self.gain.to(directions)
         return folded - folded.mean(-1, keepdim=True) if self.centered else folded
 
 

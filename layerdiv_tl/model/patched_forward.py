@@ -24,10 +24,10 @@ from ..components import Component, Kind
 from ..errors import InputError
 from .architecture import HALF, Architecture, HookPoint, Sublayer
 from .batches import pad, upcast
-from .hooks import first, on, only_at
+from .capture import answers, first, on, only_at, unreached
 from .load import Model
 from .looped import number_repeats, passes_norm
-from .reconstruction import UNNAMED, ReconstructionError, check_reconstruction, locate_mismatch
+from .reconstruction import UNNAMED, ReconstructionError, locate_mismatch
 
 # Logits that are formed at once: 32 MiB, and 64 MiB of clean probabilities in float64.
 LOGITS = 1 << 23
@@ -167,7 +167,6 @@ class PatchedForward:
         order: list[int] = []  # blocks' modules
         sums: list[Tensor] = []  # of one block's sublayers
         outputs: list[Tensor] = []  # of blocks
-        unembedded: list[Tensor] = []
         finals: list[tuple[int, Tensor]] = []  # after which block the final norm read what
 
         def enter(point: HookPoint, args: Any, kwargs: Any, value: Tensor) -> None:
@@ -193,14 +192,9 @@ class PatchedForward:
                 stack.enter_context(on(sublayer.hook_point, partial(add, sublayer)))
             final = self.architecture.stream_out
             stack.enter_context(on(final, lambda a, k, x: finals.append((len(order) - 1, x.clone()))))
-            stack.enter_context(only_at(self.architecture.unembed, self.mask.sum(1) - 1))
-            stack.enter_context(on(HookPoint(self.architecture.unembed), lambda a, k, x: unembedded.append(x[:, 0])))
-            logits = upcast(self.architecture.logits(self.ids, self.mask)[:, 0])
-        if not order or not finals or not unembedded:
-            raise InputError(
-                "this model's blocks, final norm or unembedding were not reached in its forward pass (replaced since "
-                "it was loaded, or fused): load it again, or load the plain model."
-            )
+            unembedded, logits = answers(self.architecture, self.ids, self.mask, self.mask.sum(1) - 1)
+        if not order or not finals:
+            raise unreached("final norm" if order else "list of blocks")
         self.streams.append(finals[-1][1])
         # Blocks after which the stream went on normed. A norm may also read it, or an embedding before block 0.
         self._normed = {block for block, read in finals[:-1] if block >= 0 and self._is_normed(block, read)}
@@ -213,7 +207,7 @@ class PatchedForward:
         self._kinds: dict[int, list[str]] = {layer: [] for layer in number.values()}
         for sublayer in self.architecture.sublayers:
             self._kinds[sublayer.layer].append(sublayer.kind)
-        self._check_sums(sums, unembedded[-1], logits)
+        self._check_sums(sums, unembedded, logits)
         self.resumes = self._can_resume(outputs)
 
     def _is_normed(self, block: int, read: Tensor) -> bool:
@@ -234,13 +228,14 @@ class PatchedForward:
         last = self.mask.sum(1) - 1
         final = self.streams[-1][torch.arange(len(last), device=last.device), last]
         ours = upcast(self.architecture.unembed(self.normed(final)[:, None])[:, 0])
-        answer_dtype, answer = unembedded.dtype, upcast(unembedded)
-        logits = logits.to(answer.device)
-        readout = float((ours.to(answer.device) - answer).abs().max() / answer.abs().max().clamp_min(1e-30))
-        unexplained = (self.architecture.transform(answer) - logits).abs().max() / logits.abs().max().clamp_min(1e-30)
-        gaps = ReconstructionError(0.0, gap, readout, float(unexplained), dtype, answer_dtype)
+        answer = upcast(unembedded)
+        logits, ours = logits.to(answer.device), ours.to(answer.device)
+        error = ReconstructionError((dtype, unembedded.dtype), stream=gap, size=1.0)
+        error.add("absolute", (ours - answer).abs() / answer.abs().max().clamp_min(1e-30))
+        unexplained = (self.architecture.transform(answer) - logits).abs()
+        error.add("unexplained", unexplained / logits.abs().max().clamp_min(1e-30))
         row = self.ids[0, real[0]].tolist()
-        check_reconstruction(self.model.name, "sublayer", gaps, lambda: locate_mismatch(self.architecture, row))
+        error.check(self.model.name, "sublayer", lambda: locate_mismatch(self.architecture, row))
 
     def _can_resume(self, outputs: list[Tensor]) -> bool:
         """Whether each block hands its output to the next alone, and returns the same when it is called again."""

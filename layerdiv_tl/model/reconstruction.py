@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 
 from ..components import Unit
@@ -22,51 +24,63 @@ UNNAMED = (
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 5e-2, torch.bfloat16: 5e-2}
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class ReconstructionError:
-    """How far the components are from the logits, each relative to Σ|u_i|.
+    """The largest reconstruction errors of some passes: how far the components are from the logits.
 
-    split_gap, stream_gap, readout_gap
-        Heads or neurons against their sublayer, all components against the stream, the read-out of the stream
-        against what the unembedding returned.
-    unexplained
-        What the model returns against the known transform of that.
-    dtype, answer_dtype
+    dtypes
         The precisions of the stream and of the answer.
+    split, stream
+        Heads or neurons against their sublayer, all components against the stream; relative to Σ|u_i|.
+    absolute, unexplained, size
+        In logits: Σ u_i against what the unembedding returned, what the model returns against the known transform of
+        that, and max Σ|u_i|, which these two are relative to.
+    moments
+        Relative: sums over the vocabulary from the moments of the unembedding against those of the model's own logits.
     """
 
-    split_gap: float
-    stream_gap: float
-    readout_gap: float
-    unexplained: float
-    dtype: torch.dtype
-    answer_dtype: torch.dtype
+    dtypes: tuple[torch.dtype, ...] = ()
+    split: float = 0.0
+    stream: float = 0.0
+    absolute: float = 0.0
+    unexplained: float = 0.0
+    size: float = float(torch.finfo(torch.float64).tiny)
+    moments: float = 0.0
 
+    @property
+    def identity_gap(self) -> float:
+        """max |Σ u_i − logits| / max Σ|u_i|."""
+        return self.absolute / self.size
 
-def check_reconstruction(name: str, unit: Unit, gaps: ReconstructionError, locate: Callable[[], str]) -> None:
-    """Raise InputError, with the place where the sum breaks, unless the components sum to the logits.
+    @property
+    def tolerances(self) -> list[float]:
+        """What rounding explains, for each of the precisions."""
+        return [TOLERANCE.get(dtype, 1e-4) for dtype in self.dtypes]
 
-    `locate` finds, when called, why the sublayers do not sum to the stream: see `locate_mismatch`.
-    """
-    stream = TOLERANCE.get(gaps.dtype, 1e-4)
-    answer = max(stream, TOLERANCE.get(gaps.answer_dtype, 1e-4))
-    heads = (
-        f"its {unit}s do not add up to their sublayers (a hook on the output projection, or weights that "
-        "are wrapped, packed or of another precision, do that)"
-    )
-    early = "its final norm and unembedding do not give its logits (as where it may exit early)"
-    unknown = "it changes what its unembedding returned in a way this package does not know"
-    for gap, tolerance, describe in (
-        (gaps.split_gap, stream, lambda: heads),
-        (gaps.stream_gap, stream, locate),
-        (gaps.readout_gap, answer, lambda: early),
-        (gaps.unexplained, answer, lambda: unknown),
-    ):
-        if not gap <= tolerance:  # NaN too
-            raise InputError(
-                f"{name} cannot be decomposed: {describe()} (off by {gap:.1e} of Σ|u|, where rounding explains "
-                f"{tolerance:.0e})."
-            )
+    def add(self, name: str, values: Any) -> None:
+        """Keep the largest of an error; NaN is the largest of all."""
+        setattr(self, name, float(np.maximum(getattr(self, name), float(values.max()))))
+
+    def check(self, name: str, unit: Unit, locate: Callable[[], str]) -> None:
+        """Raise InputError, with the place where the sum breaks, unless the components of a model sum to its logits.
+
+        `locate` finds, when called, why the sublayers do not sum to the stream: see `locate_mismatch`.
+        """
+        stream, answer = self.tolerances[0], max(self.tolerances)
+        heads = f"its {unit}s do not add up to their sublayers (as with a hooked, wrapped or packed output projection)"
+        early = "its final norm and unembedding do not give its logits (as where it may exit early)"
+        unknown = "it changes what its unembedding returned in a way this package does not know"
+        for gap, tolerance, reason in (
+            (self.split, stream, heads),
+            (self.stream, stream, None),
+            (self.identity_gap, answer, early),
+            (self.unexplained / self.size, answer, unknown),
+        ):
+            if not gap <= tolerance:  # NaN too
+                raise InputError(
+                    f"{name} cannot be decomposed: {reason or locate()} (off by {gap:.1e} of Σ|u|, where rounding "
+                    f"explains {tolerance:.0e})."
+                )
 
 
 def locate_mismatch(architecture: Architecture, ids: Sequence[int]) -> str:
