@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ..errors import InputError
-from .default_model import NAME
+from .converted import DEFAULT_NAME
 
 # Seconds that the hub has to answer in, unless HF_HUB_ETAG_TIMEOUT says otherwise. Its own client waits and tries
 # again for most of a minute.
@@ -77,7 +77,7 @@ def near(name: str, known: Iterable[str] = ()) -> str:
     """The end of a sentence: names like this one that can be loaded, among `known`, cached ids and local folders."""
     from huggingface_hub import constants
 
-    meant = {"default": "default", NAME.casefold(): "default"}
+    meant = {"default": "default", DEFAULT_NAME.casefold(): "default"}
     candidates = [*known, *_cached_ids(Path(constants.HF_HUB_CACHE)), *_folders_near(name)]
     for candidate in candidates:
         meant |= {candidate.casefold(): candidate, candidate.rpartition("/")[2].casefold(): candidate}

@@ -11,40 +11,45 @@ from typing import Any
 
 from .._checks import file_path
 from ..errors import InputError
-from .converted import converted_gguf, require_room
-from .default_model import GGUF_SHA256, NAME, REQUIREMENT, default_model_folder
+from .converted import DEFAULT_NAME, GGUF_SHA256, REQUIREMENT, converted_gguf, default_model_folder, require_room
 from .hub import is_local_only, near
-from .mobilellm import load_mobilellm, mobilellm_config
+
+MOBILELLM = "mobilellm"
+# Settings of a MobileLLM that a Llama's config has too.
+_LLAMA = (
+    "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads head_dim "
+    "hidden_act max_position_embeddings rms_norm_eps attention_bias mlp_bias bos_token_id eos_token_id "
+    "initializer_range".split()
+)
 
 
 def from_source(x: Any, kwargs: dict[str, Any], tokenizer: Any, known: Iterable[str]) -> tuple[Any, Any, str, str]:
     """(model, tokenizer, source, name) of something on disk or on the hub; `known` names may be meant, too."""
-    kwargs, extra = dict(kwargs), dict[str, Any]()
+    kwargs, extra, text = dict(kwargs), dict[str, Any](), str(x)
     if x is None:
-        place = str(default_model_folder(convert_gguf))
-        source, name = f"{REQUIREMENT}, Q4_1 GGUF with sha256 {GGUF_SHA256}", NAME
+        place = text = str(default_model_folder(convert_gguf))
+        source, name = f"{REQUIREMENT}, Q4_1 GGUF with sha256 {GGUF_SHA256}", DEFAULT_NAME
+    elif not text.strip():
+        raise InputError("load_model('') names nothing: give a folder, a .gguf file, a Hugging Face id, or None.")
     else:
-        if not str(x).strip():
-            raise InputError("load_model('') names nothing: give a folder, a .gguf file, a Hugging Face id, or None.")
         path = file_path("model", x)
-        place = str(path)
-        source, name = str(x), path.name
+        place, source, name = str(path), text, path.name
         if path.suffix.lower() == ".gguf":
             if not os.path.isfile(path):
-                raise InputError(f"there is no file {str(x)!r}: check the path of the GGUF file{near(str(x))}")
+                raise InputError(f"there is no file {text!r}: check the path of the GGUF file{near(text)}")
             folder = converted_gguf(path, partial(convert_gguf, needs_tokenizer=False))
             place, extra = (str(path.parent), {"gguf_file": path.name}) if folder is None else (str(folder), {})
         elif os.path.exists(path):  # Path.exists raises for a name that is too long
-            _check_folder(path, str(x))
-        elif path.is_absolute() or str(x).startswith((".", "~")) or str(x).count("/") > 1:
+            _check_folder(path, text)
+        elif _is_path(text):
             raise InputError(
-                f"there is no folder or file {str(x)!r:.200}: check the path, or give a Hugging Face id{near(str(x))}"
+                f"there is no folder or file {text!r:.200}: check the path, or give a Hugging Face id{near(text)}"
             )
         else:
-            place = name = str(x)
+            place = name = text
             kwargs |= {"local_files_only": True} if is_local_only(place, known) else {}
     with without_progress_bars(keep=bool(extra)):
-        model = _causal_lm(place, {**kwargs, **extra}, place if x is None else str(x), known)
+        model = _causal_lm(place, {**kwargs, **extra}, text, known)
         if tokenizer is None:
             way = {key: value for key, value in kwargs.items() if key in ("trust_remote_code", "local_files_only")}
             tokenizer = _tokenizer(place, {**way, **extra}, required=False)
@@ -58,10 +63,15 @@ def named_tokenizer(x: str | os.PathLike[str], trust_remote_code: bool) -> Any:
     place, kwargs = str(file_path("tokenizer", x)), {"trust_remote_code": trust_remote_code}
     if not os.path.exists(place):
         place = str(x)
-        if not place.strip() or Path(place).is_absolute() or place.startswith((".", "~")) or place.count("/") > 1:
+        if not place.strip() or _is_path(place):
             raise InputError(f"no tokenizer could be loaded from {place!r:.200}: there is no such folder.")
         kwargs |= {"local_files_only": True} if is_local_only(place) else {}
     return _tokenizer(place, kwargs, required=True)
+
+
+def _is_path(text: str) -> bool:
+    """Whether a text can only be meant as a path, and not as a Hugging Face id."""
+    return Path(text).is_absolute() or text.startswith((".", "~")) or text.count("/") > 1
 
 
 def convert_gguf(gguf: Path, folder: Path, needs_tokenizer: bool = True) -> None:
@@ -83,8 +93,8 @@ def _causal_lm(place: str, kwargs: dict[str, Any], shown: str, known: Iterable[s
     from transformers import AutoModelForCausalLM
 
     try:
-        if (settings := mobilellm_config(place, kwargs)) is not None:
-            return load_mobilellm(place, settings, kwargs)
+        if (settings := _mobilellm_config(place, kwargs)) is not None:
+            return _load_mobilellm(place, settings, kwargs)
         return AutoModelForCausalLM.from_pretrained(place, **kwargs)
     except InputError:
         raise
@@ -100,6 +110,58 @@ def _causal_lm(place: str, kwargs: dict[str, Any], shown: str, known: Iterable[s
             f"{shown!r} is not a local folder and could not be loaded as a Hugging Face id ({reason})"
             f"{near(shown, known)}"
         ) from error
+
+
+def _mobilellm_config(place: str, kwargs: dict[str, Any]) -> dict[str, Any] | None:
+    """A MobileLLM's config.json; None for any other model, and where no config can be read."""
+    from transformers import PretrainedConfig
+
+    if "gguf_file" in kwargs:
+        return None
+    try:
+        settings, _ = PretrainedConfig.get_config_dict(place, local_files_only=kwargs.get("local_files_only", False))
+    except Exception:  # loading the model has the better message
+        return None
+    return settings if settings.get("model_type") == MOBILELLM else None
+
+
+def _load_mobilellm(place: str, settings: dict[str, Any], kwargs: dict[str, Any]) -> Any:
+    """A MobileLLM (Liu et al. 2024) as the Llama that it is; `layer_sharing` runs every block twice in a row.
+
+    Its checkpoints come with code for an older Transformers, but with a Llama's blocks and names of tensors. Raises
+    InputError for sharing that the config does not explain, and for tensors that are missing, misshapen or left over.
+    """
+    from torch import nn
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    for name in ("layer_sharing", "share_embedding"):
+        if not isinstance(settings.get(name, False), bool):
+            raise InputError(
+                f"{place!r} says {name}: {settings[name]!r}, but true or false is all that is known of it."
+            )
+    if settings.get("share_embedding") is None and "tie_word_embeddings" not in settings:
+        raise InputError(f"the config in {place!r} does not say whether it shares its embedding (share_embedding).")
+    own = {name: settings[name] for name in _LLAMA if settings.get(name) is not None}
+    # Older configs say rotary angles in two places, newer ones in one.
+    rope = settings.get("rope_parameters") or {"rope_type": "default"} | (settings.get("rope_scaling") or {})
+    rope.setdefault("rope_theta", settings.get("rope_theta", 10000.0))
+    tied = bool(settings.get("share_embedding", settings.get("tie_word_embeddings")))
+    config = LlamaConfig(**own, rope_parameters=rope, tie_word_embeddings=tied)
+    kwargs = {name: value for name, value in kwargs.items() if name != "trust_remote_code"}
+    model, loading = LlamaForCausalLM.from_pretrained(place, config=config, output_loading_info=True, **kwargs)
+    for what, names in (
+        ("lacks", loading["missing_keys"]),
+        ("has tensors that no block takes:", loading["unexpected_keys"]),
+        ("has tensors of other shapes than its config says:", [key[0] for key in loading["mismatched_keys"]]),
+    ):
+        if names:
+            raise InputError(f"the checkpoint in {place!r} {what} {', '.join(sorted(names)[:3])}: get a whole copy.")
+    if settings.get("layer_sharing"):
+        model.model.layers = nn.ModuleList([block for block in model.model.layers for _ in range(2)])
+        model.config.num_hidden_layers *= 2
+        # Both uses of a block would write into the same place of a cache.
+        model.config.use_cache = model.generation_config.use_cache = False
+    return model
 
 
 def _tokenizer(place: str, kwargs: dict[str, Any], required: bool) -> Any:

@@ -6,7 +6,7 @@ import zipfile
 import pytest
 
 import layerdiv_tl as ld
-from layerdiv_tl.model import default_model as dm
+from layerdiv_tl.model import converted as dm
 from tests.conftest import llama
 
 
@@ -71,7 +71,7 @@ def test_another_process_was_first(wheel, cache):
 
     def slow(gguf, folder):
         write_model(gguf, folder)
-        write_model(gguf, cache / f"{dm.NAME}-Q4_1-{dm.GGUF_SHA256[:8]}")
+        write_model(gguf, cache / f"{dm.DEFAULT_NAME}-Q4_1-{dm.GGUF_SHA256[:8]}")
 
     assert (dm.default_model_folder(slow) / "config.json").is_file()
     assert len(visible(cache)) == 1
