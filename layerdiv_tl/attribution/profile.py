@@ -125,8 +125,6 @@ def corpus_profile(
     """
     tokenization.refuse_tables(texts, "texts")
     ordered("texts", texts, "an iterable of texts or of lists of token ids; for one text use profile")
-    tokenization.refuse_tables(texts, "texts")
-    ordered("texts", texts, "an iterable of texts or of lists of token ids; for one text use profile")
     run = profile_run(model, unit, loss, tau, window, stride, precision, batch_tokens)
     running: dict[str, RunningMean] = {}
     count, positions, part = 0, 0, None

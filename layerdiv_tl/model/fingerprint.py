@@ -24,8 +24,6 @@ from ..errors import InputError
 from .batches import inference_mode_for
 from .load import Model
 
-# Bytes that are copied from a device at a time.
-BLOCK = 1 << 26
 # Where a configuration lies, who read it, generation and training: no logit depends on it.
 _NOT_THE_MODEL = frozenset(
     "_name_or_path transformers_version torch_dtype dtype use_cache pad_token_id bos_token_id eos_token_id "
@@ -83,12 +81,10 @@ def fingerprint(model: Model) -> str:
     Every number of every parameter and buffer counts, as it is now (hashed by XXH3, 0.06 s of CPU time for 540 MB),
     and where it is used; a name does not. Raises InputError where weights have no values (the meta device).
     """
-    roots = model.architecture.roots
+    roots, known = model.architecture.roots, dict[int, Any]()
     modules = [(path, module) for root in roots for path, module in nn.Module.named_modules(root)]
     number = {id(module): place for place, (_, module) in enumerate(modules)}
-    known: dict[int, Any] = {}
-    configs = [_config(root) for root in roots]
-    digest = hashlib.sha256(_json([model.provenance["architecture"], configs]))
+    digest = hashlib.sha256(_json([model.provenance["architecture"], [_config(root) for root in roots]]))
     for path, module in modules:
         children = {name: number[id(child)] for name, child in module.named_children() if id(child) in number}
         digest.update(_json([_code(type(module)), children, _settings(module), _tensors(path, module, known)]))
@@ -108,7 +104,8 @@ def tokenizer_fingerprint(tokenizer: Any) -> str | None:
     else:
         vocabulary = tokenizer.get_vocab().items() if hasattr(tokenizer, "get_vocab") else []
         digest.update(_json([type(tokenizer).__name__, sorted(vocabulary)]))
-        if hasattr(pieces := getattr(tokenizer, "sp_model", None), "serialized_model_proto"):
+        pieces: Any = getattr(tokenizer, "sp_model", None)
+        if hasattr(pieces, "serialized_model_proto"):
             digest.update(pieces.serialized_model_proto())
     added = getattr(tokenizer, "added_tokens_decoder", {}) or {}
     settings = {name: getattr(tokenizer, name, None) for name in _TOKENIZER_SETTINGS}
@@ -261,7 +258,7 @@ def _attached(x: Any, depth: int = 2) -> list[Any]:
 def _hash(x: Tensor) -> str:
     digest = xxhash.xxh3_128()
     flat = x.contiguous().reshape(-1)
-    step = max(1, BLOCK // max(1, x.element_size()))
+    step = max(1, (1 << 26) // max(1, x.element_size()))  # 64 MiB are copied from a device at a time
     for start in range(0, len(flat), step):
         digest.update(flat[start : start + step].cpu().view(torch.uint8).numpy().data)
     return digest.hexdigest()
@@ -281,8 +278,7 @@ def _refuse_foreign_code(model: Model) -> None:
     Not seen: a function replaced in a library itself (`modeling_llama.apply_rotary_pos_emb = ...`).
     """
     for place, what, code in _foreign_code(model):
-        function = _unwrap(code)
-        name = getattr(function, "__qualname__", type(function).__qualname__)
+        name = getattr(_unwrap(code), "__qualname__", type(_unwrap(code)).__qualname__)
         raise InputError(
             f"{model.name} has {what} ({name}) on {place}, which its weights do not show: remove it, load the model "
             "again, or write the change into the weights, so that no results are kept as another model's."
