@@ -1,13 +1,13 @@
 """Where the components of a model are read: the hook points of its residual stream and of its read-out.
 
-An `Architecture` names places in a model (`HookPoint`), holds no activation and changes nothing. `huggingface` and
-`transformer_lens` each find the places of one kind of model.
+`huggingface` and `transformer_lens` each find these places in one kind of model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -26,6 +26,8 @@ WRAPPED = "its output projection is wrapped or quantized, so its weights cannot 
 HIDDEN = "it has no output projection that this package can see"
 
 HALF = (torch.float16, torch.bfloat16)
+SublayerKind = Literal["attn", "mlp"]
+KINDS: tuple[SublayerKind, ...] = ("attn", "mlp")
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,15 +48,12 @@ class OutputMap:
 
     count, hook_point
         How many there are, and where their values stand side by side before the output projection.
-    projection
-        Gives its weight W `[count·width, d]` and its bias or None.
+    projection, scale
+        Gives its weight W `[count·width, d]` and its bias or None; the factor on the way to the stream (Granite's).
     bias
         Whether something is left that no head or neuron wrote: that bias where it is not zero, or a post-norm's.
-    scale
-        The factor on the way to the stream (Granite's residual multiplier).
     post, post_hook_point
-        The norm between the projection and the stream in sandwich- and post-norm models, and where its input, or
-        its statistic itself, can be read.
+        The norm between the projection and the stream, and where its input, or its statistic itself, can be read.
     """
 
     count: int
@@ -73,7 +72,7 @@ class Sublayer:
     `output_map` is None where the output cannot be cut into heads or neurons, and `uncut_reason` then says why.
     """
 
-    kind: Literal["attn", "mlp"]
+    kind: SublayerKind
     layer: int
     hook_point: HookPoint
     scale: float = 1.0
@@ -89,43 +88,36 @@ class Sublayer:
         if not self.is_cut(unit):
             return [Component(self.kind, self.layer, repeat=repeat)]
         if self.output_map is None:
-            raise InputError(
-                f"the {'attention' if self.kind == 'attn' else 'MLP'} of layer {self.layer} has no rows at "
-                f"unit={unit!r}: {self.uncut_reason}; use unit='sublayer'."
-            )
+            raise InputError(f"{self} has no rows at unit={unit!r}: {self.uncut_reason}; use unit='sublayer'.")
         kind: Kind = "head" if self.kind == "attn" else "neuron"
         bias: Kind = "attn_bias" if self.kind == "attn" else "mlp_bias"
         rows = [Component(kind, self.layer, index, repeat) for index in range(self.output_map.count)]
         return rows + ([Component(bias, self.layer, repeat=repeat)] if self.output_map.bias else [])
+
+    def __str__(self) -> str:
+        return f"the {'attention' if self.kind == 'attn' else 'MLP'} of layer {self.layer}"
 
 
 @dataclass(frozen=True, eq=False)
 class Architecture:
     """All the places of one model. `sublayers` stand in stream order.
 
-    stream_in, stream_out
-        The stream entering the first block and the final norm. What is there at the start and is not
-        the position embedding is the embedding.
-    blocks
-        The stream entering every block, to find where a sum breaks.
+    stream_in, stream_out, blocks
+        The stream entering the first block (embedding and position embedding), the final norm, and every block.
     norm, norm_module, unembed, unembed_rows
-        The read-out: the final norm as numbers and as a module, the unembedding, and its rows
-        `[id, d]` and biases for some token ids.
-    transform, logit_multiplier, soft_cap
-        What the model does to the unembedding's output, and what that is.
-    logits
-        Runs the model: (ids, mask) -> logits.
+        The read-out: the final norm as numbers and as a module, the unembedding, and its rows `[id, d]` and biases for
+        some token ids.
+    transform, logits
+        What the model does to the unembedding's output; runs the model, (ids, mask) -> logits.
+    dtype
+        The stream's precision. Half precisions round at every addition, and what they lose is a row.
     vocabulary, outputs, context
         How many ids go in and how many come out, and the longest text, in tokens.
     length_switch
-        The length from which the model computes its positions in another way (LongRoPE), so that
-        longer and shorter prompts must not share a batch.
-    parallel
-        Whether attention and MLP of a block read the same stream, so that none stands between them.
-    constant
-        Whether the read-out adds something that no component wrote.
-    dtype
-        The stream's precision. Half precisions round at every addition, and what they lose is a row.
+        The length from which positions are computed in another way (LongRoPE): longer and shorter prompts must not
+        share a batch.
+    parallel, constant
+        Whether attention and MLP of a block read the same stream; whether the read-out adds what no component wrote.
     """
 
     root: nn.Module
@@ -148,10 +140,19 @@ class Architecture:
     length_switch: int | None
     parallel: bool
     constant: bool
-    logit_multiplier: float
-    soft_cap: float | None
     # Of looped models: sublayers whose output passed the final norm n times, by (id of the sublayer, n).
     normed_sublayers: dict[tuple[int, int], Sublayer] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def logit_multiplier(self) -> float:
+        """What the unembedding's output is multiplied by, found from the transform's answers."""
+        return float(self.transform(torch.tensor([1e-4], dtype=torch.float64)) / 1e-4)
+
+    @cached_property
+    def soft_cap(self) -> float | None:
+        """Where the logits are capped; None where they are not."""
+        large = float(self.transform(torch.tensor([1e6], dtype=torch.float64)))
+        return None if abs(large / 1e6 / self.logit_multiplier - 1) < 1e-6 else large
 
     @property
     def roots(self) -> list[Any]:
@@ -165,7 +166,7 @@ class Architecture:
         rows = [Component("embed")]
         if self.pos_embed is not None:
             rows.append(Component("pos_embed"))
-        for sublayer, repeat in [(sublayer, None) for sublayer in self.sublayers] if order is None else order:
+        for sublayer, repeat in order or [(sublayer, None) for sublayer in self.sublayers]:
             rows += sublayer.components(unit, repeat)
         if self.constant:
             rows.append(Component("constant"))
@@ -181,13 +182,6 @@ class Architecture:
             if sublayer.is_cut(unit) and sublayer.output_map is not None:
                 points += [sublayer.output_map.hook_point, sublayer.output_map.post_hook_point]
         return [point for point in points if point is not None]
-
-
-def logit_transform(transform: Callable[[Tensor], Tensor]) -> tuple[float, float | None]:
-    """(multiplier, soft cap or None) of what follows the unembedding, found from its answers."""
-    small, large = transform(torch.tensor([1e-4, 1e6], dtype=torch.float64)).tolist()
-    multiplier = small / 1e-4
-    return multiplier, None if abs(large / 1e6 / multiplier - 1) < 1e-6 else large
 
 
 def refuse_unreadable(name: str, find: Callable[[str], object | None]) -> None:

@@ -144,7 +144,7 @@ def first(value: Any) -> Tensor:
 def unreached(what: str) -> InputError:
     """The error for a place that a pass has not shown."""
     return InputError(
-        f"the {what} of this model was never reached in its forward pass (fused, rewritten, or replaced since it was "
+        f"{what} of this model was never reached in its forward pass (fused, rewritten, or replaced since it was "
         "loaded), so its components cannot be read: load it again, or load the plain model."
     )
 
@@ -158,7 +158,7 @@ def answers(
     with only_at(architecture.unembed, at), on(answer, lambda a, k, x: unembedded.append(x[:, 0])):
         logits = upcast(architecture.logits(ids, mask)[:, 0])
     if not unembedded:
-        raise unreached("unembedding")
+        raise unreached("the unembedding")
     return unembedded[-1], logits.to(architecture.device)
 
 
@@ -195,6 +195,6 @@ def capture(
             stack.enter_context(on(point, partial(keep, point)))
         unembedded, logits = answers(architecture, ids, mask, answer_at)
     if id(architecture.stream_out) not in seen:
-        raise unreached("input of the final norm")
+        raise unreached("the input of the final norm")
     answer, dtype = upcast(unembedded).to(architecture.device), dtypes[id(architecture.stream_out)]
     return RawCapture(seen, order, answer, logits, dtype, unembedded.dtype)

@@ -64,13 +64,13 @@ def _run(
 
 def assemble(architecture: Architecture, raw: RawCapture, unit: Unit) -> Activations:
     """The activations of a pass from what was captured. Raises InputError for a place that was never reached."""
-    pos_embed = None if architecture.pos_embed is None else raw.at(architecture.pos_embed, "position embedding")[0]
-    embed = raw.at(architecture.stream_in, "input of the first block")[0]
+    pos_embed = None if architecture.pos_embed is None else raw.at(architecture.pos_embed, "the position embedding")[0]
+    embed = raw.at(architecture.stream_in, "the input of the first block")[0]
     if pos_embed is not None:
         embed = embed - pos_embed
     for sublayer in architecture.sublayers:
-        raw.at(sublayer.hook_point, f"{'attention' if sublayer.kind == 'attn' else 'MLP'} of layer {sublayer.layer}")
-    finals = raw.at(architecture.stream_out, "input of the final norm")
+        raw.at(sublayer.hook_point, str(sublayer))
+    finals = raw.at(architecture.stream_out, "the input of the final norm")
     outputs = tuple(_sublayer_outputs(architecture, raw, unit))
     return Activations(
         embed,

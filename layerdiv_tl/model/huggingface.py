@@ -9,7 +9,7 @@ the sublayer itself, is right for all.
 from __future__ import annotations
 
 from functools import cached_property, partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,13 +17,14 @@ from torch import Tensor, nn
 from ..errors import InputError
 from .architecture import (
     HIDDEN,
+    KINDS,
     MIXTURE,
     WRAPPED,
     Architecture,
     HookPoint,
     OutputMap,
     Sublayer,
-    logit_transform,
+    SublayerKind,
     refuse_unreadable,
 )
 from .norm import Norm, probe
@@ -42,9 +43,7 @@ def of_huggingface(model: Any) -> Architecture:
         raise InputError(f"{type(model).__name__} has no layers, so there is nothing to decompose.")
     layers = dict.fromkeys(blocks)  # a tied block that is listed again runs again
     places = {block: place for place, block in reversed(list(enumerate(blocks)))}  # where each stands first
-    kinds: tuple[Literal["attn", "mlp"], ...] = ("attn", "mlp")
-    sublayers = [finder.sublayer(k, places[block], layer) for layer, block in enumerate(layers) for k in kinds]
-    multiplier, soft_cap = logit_transform(adapter.apply_output_logits_transform)
+    sublayers = [finder.sublayer(k, places[block], layer) for layer, block in enumerate(layers) for k in KINDS]
     norm = finder.norm(final)
     return Architecture(
         root=model,
@@ -67,8 +66,6 @@ def of_huggingface(model: Any) -> Architecture:
         length_switch=length_switch_of(model.config),
         parallel=bool(getattr(adapter.cfg, "parallel_attn_mlp", False)),
         constant=norm.bias is not None or _is_present(getattr(unembed, "bias", None)),
-        logit_multiplier=multiplier,
-        soft_cap=soft_cap,
     )
 
 
@@ -98,7 +95,7 @@ class _Finder:
             return None
         return module if isinstance(module, nn.Module) else None
 
-    def sublayer(self, kind: Literal["attn", "mlp"], position: int, layer: int) -> Sublayer | None:
+    def sublayer(self, kind: SublayerKind, position: int, layer: int) -> Sublayer | None:
         """A sublayer of the block at a position, which is the layer of a number; None where the block has none."""
         block, inner, hook = f"blocks.{position}", "o" if kind == "attn" else "out", f"hook_{kind}_out"
         projection = self.find(f"{block}.{kind}.{inner}")
@@ -143,20 +140,17 @@ def _adapter(model: Any) -> Any:
     architecture = known.get(type(model).__name__.casefold())
     if architecture is None:
         raise InputError(
-            f"TransformerLens does not know the architecture {type(model).__name__}, so this package cannot tell "
-            "where it writes to its residual stream: load a model of an architecture it lists."
+            f"TransformerLens does not know the architecture {type(model).__name__}, so nothing tells where it writes "
+            "to its residual stream: load a model of an architecture it lists."
         )
     cfg = build_bridge_config_from_hf(model.config, architecture, architecture, model.dtype)
-
     adapter = SUPPORTED_ARCHITECTURES[architecture]
     # It may ask for libraries that prepare pictures, but names of modules are all that is read here.
     without_libraries = type(adapter.__name__, (adapter,), {"required_libraries": []})
     try:
         return without_libraries(cfg)
     except ImportError as error:
-        raise InputError(
-            f"{type(model).__name__} needs a library that is not installed ({error}): install it and load again."
-        ) from error
+        raise InputError(f"{type(model).__name__} needs a library that is not installed ({error}).") from error
 
 
 def _is_present(bias: Tensor | None) -> bool:

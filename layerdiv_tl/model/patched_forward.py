@@ -194,7 +194,7 @@ class PatchedForward:
             stack.enter_context(on(final, lambda a, k, x: finals.append((len(order) - 1, x.clone()))))
             unembedded, logits = answers(self.architecture, self.ids, self.mask, self.mask.sum(1) - 1)
         if not order or not finals:
-            raise unreached("final norm" if order else "list of blocks")
+            raise unreached("the final norm" if order else "the list of blocks")
         self.streams.append(finals[-1][1])
         # Blocks after which the stream went on normed. A norm may also read it, or an embedding before block 0.
         self._normed = {block for block, read in finals[:-1] if block >= 0 and self._is_normed(block, read)}

@@ -8,7 +8,7 @@ norms included; where a block multiplies it (Granite) they never fire, and the s
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,12 +16,13 @@ from torch import Tensor, nn
 from ..errors import InputError
 from .architecture import (
     HIDDEN,
+    KINDS,
     MIXTURE,
     Architecture,
     HookPoint,
     OutputMap,
     Sublayer,
-    logit_transform,
+    SublayerKind,
     refuse_unreadable,
 )
 from .huggingface import length_switch_of, linear_map
@@ -54,13 +55,11 @@ def of_transformer_lens(model: Any) -> Architecture:
     if adapter is not None:
         scale = float(getattr(adapter.component_mapping["blocks"], "residual_contribution_scale", 1.0))
 
-    kinds: tuple[Literal["attn", "mlp"], ...] = ("attn", "mlp")
-    sublayers = [_sublayer(model, k, layer, scale, dtype, device) for layer in range(cfg.n_layers) for k in kinds]
+    sublayers = [_sublayer(model, k, layer, scale, dtype, device) for layer in range(cfg.n_layers) for k in KINDS]
     # A HookedTransformer has the module and the hook even where its positions are rotary or ALiBi.
     standard = adapter is not None or cfg.positional_embedding_type == "standard"
     has_positions = standard and "hook_pos_embed" in hooks and getattr(model, "pos_embed", None) is not None
     transform = adapter.apply_output_logits_transform if adapter is not None else partial(_capped, cfg)
-    multiplier, soft_cap = logit_transform(transform)
     if normless:
         norm = Norm(torch.ones(cfg.d_model, dtype=torch.float64), None, False, None)
     else:
@@ -88,13 +87,11 @@ def of_transformer_lens(model: Any) -> Architecture:
         length_switch=length_switch_of(getattr(getattr(model, "original_model", None), "config", None)),
         parallel=bool(getattr(cfg, "parallel_attn_mlp", False)),
         constant=norm.bias is not None or biased,
-        logit_multiplier=multiplier,
-        soft_cap=soft_cap,
     )
 
 
 def _sublayer(
-    model: Any, kind: Literal["attn", "mlp"], layer: int, scale: float, dtype: torch.dtype, device: torch.device
+    model: Any, kind: SublayerKind, layer: int, scale: float, dtype: torch.dtype, device: torch.device
 ) -> Sublayer | None:
     hooks, block, name = model.hook_dict, model.blocks[layer], f"blocks.{layer}"
     output = f"{name}.hook_{kind}_out" if scale == 1.0 else f"{name}.{kind}.hook_out"
