@@ -22,7 +22,7 @@ from ..model.forward_pass import read_cache, run, tokens_and_mask
 from ..model.load import Model, load_model
 from ..model.reconstruction import ReconstructionError, locate_mismatch
 from ..results import Result
-from .stream_writes import StreamWalk
+from .stream_writes import ALIKE, StreamWalk
 from .unembedding import BatchContributions, OptionReadout, read_out
 
 if TYPE_CHECKING:
@@ -46,12 +46,10 @@ class Contributions(Result):
         Token ids `[example, option]`, and the texts: K of them, or K for every example.
     token_ids, lengths, positions
         The prompts' ids one after another, their lengths, and the position read in each.
-    junction_scale, junctions
-        float64 `[example, junction]`: the final norm's statistic of the stream after each junction's
-        component, divided by that of the whole stream (the last is 1).
-    partial_junctions
-        `[junction]`, True where the sum is one the stream never holds: an embedding whose positions are
-        still to be added, an attention that is parallel to its MLP.
+    junction_scale, junctions, partial_junctions
+        float64 `[example, junction]`: the final norm's statistic of the stream after each junction's component,
+        divided by that of the whole stream (the last is 1). Partial ones are sums that the stream never holds: an
+        embedding whose positions are still to be added, an attention that is parallel to its MLP.
     identity_gap, absolute_gap
         max |Σ u_i − logits| / max Σ|u_i| over examples and options, and the same in logits, of all components
         and before any soft-cap.
@@ -119,9 +117,8 @@ class Contributions(Result):
         import pandas as pd
 
         n, members, k = self.values.shape
-        shared = self.shared_options
-        texts = np.tile(np.array(shared), n) if shared else np.array(self.options).reshape(-1)
-        texts = np.repeat(texts.reshape(n, 1, k), members, axis=1).reshape(-1)
+        options = np.array(self.options).reshape(-1, 1, k)  # one row where all examples share them
+        texts = np.broadcast_to(options, (n, members, k)).reshape(-1)
         frame = pd.DataFrame(
             {"example": np.repeat(np.arange(n), members * k)}
             | component_columns(self.components, np.tile(np.repeat(np.arange(members), k), n))
@@ -133,11 +130,9 @@ class Contributions(Result):
 
     def __repr__(self) -> str:
         n, members, k = self.values.shape
-        part = "" if self.complete else ", a sub-ensemble"
-        return (
-            f"{type(self).__name__}({self.model}: {n} examples × {members} components × {k} options{part}; "
-            f"identity gap {self.identity_gap:.1e}, {self.absolute_gap:.1e} logits)"
-        )
+        shape = f"{n} examples × {members} components × {k} options{'' if self.complete else ', a sub-ensemble'}"
+        gaps = f"identity gap {self.identity_gap:.1e}, {self.absolute_gap:.1e} logits"
+        return f"{type(self).__name__}({self.model}: {shape}; {gaps})"
 
 
 def contributions(
@@ -213,20 +208,14 @@ def contributions(
         passes = _passes(model, unit, ids, at, batch_tokens) if cached is None else [(list(range(len(ids))), cached)]
         return _read_out(model, unit, passes, readout, keep, error)
 
-    if top is not None:
-        keep = _largest(top, read(None))
+    keep = keep if top is None else _largest(top, read(None))
     parts = list(read(keep))
     names, junctions = parts[0].components, parts[0].junctions
     if any(part.components != names for part in parts):
-        raise InputError(
-            f"{model.name} ran its layers a different number of times for different prompts, so they have no "
-            "common components: give prompts that run alike, or one at a time."
-        )
+        raise InputError(f"{model.name} ran its layers a different number of times for different prompts: {ALIKE}.")
     if unknown := [c for c in keep or () if c not in names]:
-        raise InputError(
-            f"components asks for {unknown[0].label}, but this run has no such row: a layer that is used once is "
-            "L3.attn, the second use of a reused one L3@2.attn."
-        )
+        reused = "a layer that is used once is L3.attn, the second use of a reused one L3@2.attn"
+        raise InputError(f"components asks for {unknown[0].label}, but this run has no such row: {reused}.")
     order = np.argsort(np.concatenate([part.rows for part in parts]))
 
     def collect(name: str) -> np.ndarray:

@@ -25,6 +25,7 @@ from .full_vocab import PRECISIONS, VocabularyReadout, model_logits, vocabulary_
 from .profile_base import Profile
 from .profile_results import CrossEntropyProfile, SquaredProfile
 from .profile_terms import fill_terms
+from .stream_writes import ALIKE
 
 Loss = Literal["squared", "cross_entropy"]
 Rows = Sequence[tuple[int, ...]]
@@ -60,17 +61,10 @@ class ProfileRun:
 
     def source(self) -> dict[str, Any]:
         """The fields of `ProfileSource`."""
-        return {
-            "components": self.components,
-            "identity_gap": self.error.identity_gap,
-            "absolute_gap": self.error.absolute,
-            "vocabulary": self.readout.vocabulary.size,
-            "window": self.window,
-            "stride": self.stride,
-            "model": self.model.name,
-            "unit": self.readout.unit,
-            "soft_cap": self.model.architecture.soft_cap,
-        }
+        fields = {"components": self.components, "window": self.window, "stride": self.stride}
+        fields |= {"identity_gap": self.error.identity_gap, "absolute_gap": self.error.absolute}
+        fields |= {"vocabulary": self.readout.vocabulary.size, "unit": self.readout.unit}
+        return fields | {"model": self.model.name, "soft_cap": self.model.architecture.soft_cap}
 
     def result(self, **fields: Any) -> Profile:
         """A profile of these fields."""
@@ -194,10 +188,7 @@ def profile_blocks(
                 components = fill_terms(readout, part, np.array(following), target, tau, run.error, column)
                 block_store.settle()
                 if run.components and components != run.components:
-                    raise InputError(
-                        f"{run.model.name} ran its layers a different number of times for different texts, so they "
-                        "have no common components: give texts that run alike, or one at a time."
-                    )
+                    raise InputError(f"{run.model.name} ran its layers differently often for different texts: {ALIKE}.")
                 run.components = components
                 yield texts, block_store
                 progress.update(len(some))
@@ -217,7 +208,7 @@ def _check(run: ProfileRun, ids: Sequence[int]) -> None:
     error.check(run.model.name, run.readout.unit, lambda: locate_mismatch(run.model.architecture, ids))
     if not error.moments <= tolerance:
         raise InputError(
-            f"{run.model.name}: the moments of its unembedding are {error.moments:.1e} off its own logits, where "
-            f"rounding explains {tolerance:.0e}: its weights were changed in a way that leaves no trace, or products "
-            "run in a reduced precision (TF32): load it again, or set torch.set_float32_matmul_precision('highest')."
+            f"the moments of {run.model.name}'s unembedding are {error.moments:.1e} off its own logits, where rounding "
+            f"explains {tolerance:.0e}: its weights were changed in a way that leaves no trace (load it again), or "
+            "products run in TF32 (set torch.set_float32_matmul_precision('highest'))."
         )

@@ -25,10 +25,8 @@ NUMBERS = 32_000_000
 
 @dataclass(frozen=True, eq=False)
 class Promotions:
-    """The ids with the largest and the smallest logits of components. Made by `promotions`.
+    """The ids with the largest and the smallest logits of components, at places of a text. Made by `promotions`.
 
-    components, positions
-        The names of the rows and the places in the text.
     ids, logits
         `[position, component, 2k]`: k that it promotes, most first, then k that it suppresses, most first; logits are
         those beyond the component's mean over the vocabulary, which no softmax sees.
@@ -59,7 +57,8 @@ def promotions(
     >>> promotions(tiny, [1, 2, 3], "head", k=3).ids.shape  # embed, 2 layers of 2 heads and an MLP
     (3, 7, 6)
     """
-    model, ids = _one_text(model, text_or_ids)
+    model = load_model(model)
+    ids = tokenization.encode_one(model, text_or_ids)
     at = tuple(range(len(ids)) if at is None else map(int, at))
     if not at or not all(0 <= position < len(ids) for position in at):
         raise InputError(f"at={at!r:.60} does not fit a text of {len(ids)} tokens: give positions from 0.")
@@ -92,7 +91,8 @@ def cosines(
     >>> len(names), bool(np.allclose(np.diag(cosine), 1))
     (5, True)
     """
-    model, ids = _one_text(model, text_or_ids)
+    model = load_model(model)
+    ids = tokenization.encode_one(model, text_or_ids)
     readout = vocabulary_readout(model, unit, "float32")
     vocabulary, total = readout.vocabulary, torch.zeros(())
     with inference_mode_for(model.architecture):
@@ -111,14 +111,6 @@ def cosines(
     cosine = (total / (size[:, None] * size)).cpu().numpy()
     cosine[~np.isfinite(cosine)] = np.nan
     return names, cosine
-
-
-def _one_text(model: Any, text_or_ids: Any) -> tuple[Model, tuple[int, ...]]:
-    model = load_model(model)
-    rows = tokenization.encode(model, text_or_ids)
-    if len(rows) != 1:
-        raise InputError(f"this is about one text, but {len(rows)} were given: ask for one after another.")
-    return model, rows[0]
 
 
 def _tables(

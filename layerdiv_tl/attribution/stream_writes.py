@@ -20,15 +20,16 @@ from ..model.architecture import Architecture, OutputMap
 from ..model.capture import Activations, SublayerOutput
 from ..model.looped import to_final_stream
 
+# What to do about passes with different components.
+ALIKE = "give texts that run alike, so that they have common components, or one at a time"
+
 
 @dataclass(frozen=True, eq=False)
 class Parts:
     """The heads or neurons of one write.
 
-    values
-        `[position, part, width]`, the input of the output map.
-    divisor
-        `[position]`, the statistic of the norm after the map; None where there is none.
+    values, divisor
+        `[position, part, width]`, the input of the output map; `[position]`, the statistic of a norm after it.
     """
 
     output_map: OutputMap
@@ -50,8 +51,7 @@ class Parts:
 
     def bias(self) -> Float[Tensor, "position d"]:
         """The stream vector that no part wrote, in float64: the bias of the output map and of the norm after it."""
-        weight, bias = self.output_map.projection()
-        post, device = self.output_map.post, self.values.device
+        (weight, bias), post, device = self.output_map.projection(), self.output_map.post, self.values.device
         total = torch.zeros(len(self.values), weight.shape[1], dtype=torch.float64, device=device)
         if bias is not None:
             total = total + self._to_stream(bias.to(device).double().expand_as(total))
@@ -73,10 +73,8 @@ class Parts:
 class StreamWrite:
     """What one embedding or sublayer adds to the final residual stream.
 
-    junction
-        The whole embedding or sublayer, which closes a junction.
-    components
-        Its rows: itself, or its heads or neurons and, where there is one, last their common bias.
+    junction, components
+        The whole embedding or sublayer, and its rows: itself, or its heads or neurons and, if any, last their bias.
     vector, parts
         `[position, d]`, and how it is cut; None for a whole write.
     """
@@ -110,14 +108,11 @@ class StreamWalk:
 
 
 def _parts(output: SublayerOutput) -> Parts | None:
-    if output.values is None:
-        return None
     output_map = output.sublayer.output_map
-    assert output_map is not None
-    divisor = None
-    if output_map.post is not None:
-        assert output.post is not None
-        divisor = output_map.post.divisor(output.post)
+    if output.values is None or output_map is None:
+        return None
+    post = output_map.post
+    divisor = None if post is None or output.post is None else post.divisor(output.post)
     return Parts(output_map, output.values.unflatten(1, (output_map.count, -1)), divisor)
 
 
@@ -141,7 +136,5 @@ def check_finite(writes: Sequence[StreamWrite], *outputs: Tensor) -> None:
     broken = (write.junction.label for write in writes if not write.vector.isfinite().all())
     first = next(broken, None if all(x.isfinite().all() for x in outputs) else "the read-out")
     if first is not None:
-        raise InputError(
-            f"the model gives numbers that are not finite, first in {first}: its weights or its precision are "
-            "broken (NaN weights, an overflow in float16), so nothing is computed."
-        )
+        broken_by = "its weights or its precision are broken (NaN weights, an overflow in float16)"
+        raise InputError(f"the model gives numbers that are not finite, first in {first}: {broken_by}.")

@@ -32,7 +32,7 @@ def encode(model: Model, prompts: Any, any_length: bool = False) -> list[tuple[i
         rows = [rows]
     if not rows:
         raise InputError("there are no prompts: give at least one text or list of token ids.")
-    encoded = [_encode_one(model, row, f"prompt {number}") for number, row in enumerate(rows)]
+    encoded = [_encode(model, row, f"prompt {number}") for number, row in enumerate(rows)]
     limit = None if any_length else model.context
     for number, ids in enumerate(encoded):
         if limit is not None and len(ids) > limit:
@@ -40,7 +40,15 @@ def encode(model: Model, prompts: Any, any_length: bool = False) -> list[tuple[i
     return encoded
 
 
-def _encode_one(model: Model, prompt: Any, name: str) -> tuple[int, ...]:
+def encode_one(model: Model, text_or_ids: Any) -> tuple[int, ...]:
+    """Token ids of one text. Raises InputError for several, and as `encode`."""
+    rows = encode(model, text_or_ids)
+    if len(rows) != 1:
+        raise InputError(f"this is of one text, but {len(rows)} were given: ask for one after another.")
+    return rows[0]
+
+
+def _encode(model: Model, prompt: Any, name: str) -> tuple[int, ...]:
     if isinstance(prompt, str):
         tokenizer = _tokenizer_for(model, name)
         special = not (tokenizer.bos_token and prompt.startswith(tokenizer.bos_token))
