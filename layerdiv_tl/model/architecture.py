@@ -32,10 +32,7 @@ KINDS: tuple[SublayerKind, ...] = ("attn", "mlp")
 
 @dataclass(frozen=True, eq=False)
 class HookPoint:
-    """A place in the running model: what `module` is given ("in") or what it returns ("out").
-
-    `name` is TransformerLens' hook name of the same values, to find them in a cache.
-    """
+    """A place in the running model: what `module` is given ("in") or returns ("out"); TransformerLens' name of it."""
 
     module: nn.Module
     side: Literal["in", "out"] = "out"
@@ -67,10 +64,7 @@ class OutputMap:
 
 @dataclass(frozen=True, eq=False)
 class Sublayer:
-    """An attention or MLP, and where the output that it adds to the stream can be read (times `scale`).
-
-    `output_map` is None where the output cannot be cut into heads or neurons, and `uncut_reason` then says why.
-    """
+    """An attention or MLP, where its output, which goes to the stream times `scale`, is read, and how it is cut."""
 
     kind: SublayerKind
     layer: int
@@ -188,18 +182,15 @@ def refuse_unreadable(name: str, find: Callable[[str], object | None]) -> None:
     """Refuse, with the reason, a model whose logits are not `unembed(final norm(stream))`."""
     for part in _AFTER_THE_NORM:
         if find(part) is not None:
-            raise InputError(
-                f"{name} has {part} between its final norm and its unembedding, so the logits are not a sum "
-                "over the residual stream's components and the model cannot be decomposed."
-            )
+            raise InputError(f"{name} cannot be decomposed: it has {part} between its final norm and its unembedding.")
     if find("core_block") is not None:  # Raven (Huginn)
         raise InputError(
-            f"{name} starts its loop from random numbers, so that no two passes agree, mixes its input into the stream "
-            "anew in every round, and norms the whole stream after each sublayer: it cannot be decomposed."
+            f"{name} cannot be decomposed: it starts its loop from random numbers, mixes its input into the stream "
+            "anew in every round, and norms the whole stream after each sublayer."
         )
     for part, meaning in (("ln_final", "final norm"), ("unembed", "unembedding"), ("blocks", "list of blocks")):
         if find(part) is None:
             raise InputError(
-                f"{name} has no {meaning} after its last block (as in post-norm models, encoders and some "
-                "hybrids), so its logits are not a sum over residual-stream components: it cannot be decomposed."
+                f"{name} cannot be decomposed: it has no {meaning} after its last block (as in post-norm models, "
+                "encoders and some hybrids), so its logits are not a sum over residual-stream components."
             )

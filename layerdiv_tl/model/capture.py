@@ -24,10 +24,8 @@ from .batches import upcast
 
 @dataclass(frozen=True, eq=False)
 class SublayerOutput:
-    """The output of one run of one sublayer, all `[row, …]`.
-
-    `output` is what it adds to the stream; where it is cut into heads or neurons, `values` are theirs before the
-    output projection and `post` is the input, or the statistic (one number a row), of the norm after it.
+    """What one run of one sublayer adds to the stream, and, where it is cut, the heads' or neurons' values before the
+    output projection and the input, or the statistic (one number a row), of the norm after it (`post`).
     """
 
     sublayer: Sublayer
@@ -171,10 +169,7 @@ def capture(
     at: Tensor,
     answer_at: Tensor,
 ) -> RawCapture:
-    """Run the model and keep what the hook points show at the positions `at` of the prompts `rows`.
-
-    The unembedding is shown one position of each prompt, `answer_at`.
-    """
+    """Run the model and keep what the hook points show at the positions `at` of `rows`; answers are at `answer_at`."""
     ids, mask, rows, at, answer_at = (x.to(architecture.device) for x in (ids, mask, rows, at, answer_at))
     seen: dict[int, list[Tensor]] = {}
     order: list[int] = []

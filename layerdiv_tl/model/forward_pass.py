@@ -28,11 +28,10 @@ def run(
     at: Int[Tensor, " row"],
     unit: Unit = "sublayer",
 ) -> Activations:
-    """Run the model once. The unembedding is shown the wanted positions only, whatever the family.
+    """Run the model once, up to the unembedding of the wanted positions only; `unit`: also read heads or neurons.
 
-    `unit`: also read the values of the heads or neurons. Raises InputError where a hook point is not
-    reached, and where a half-precision stream moves by more than its additions can round: what they do lose becomes the
-    rounding component and not a gap, so it must be bounded here.
+    Raises InputError where a hook point is not reached, and where a half-precision stream moves by more than its
+    additions can round: what they do lose becomes the rounding component and not a gap, so it must be bounded here.
     """
     return _run(architecture, ids, mask, torch.arange(len(ids)), at, at, unit)
 
@@ -43,10 +42,7 @@ def run_all_positions(
     mask: Int[Tensor, "prompt token"],
     unit: Unit = "sublayer",
 ) -> Activations:
-    """Run the model once and read every real token, one prompt's after another's.
-
-    The unembedding is shown each prompt's last token only, so logits are not formed. Raises as `run`.
-    """
+    """As `run`, at every real token, one prompt's after another's; of logits, each prompt's last only."""
     prompt, at = mask.nonzero(as_tuple=True)
     return _run(architecture, ids, mask, prompt, at, mask.sum(1) - 1, unit)
 
@@ -72,18 +68,10 @@ def assemble(architecture: Architecture, raw: RawCapture, unit: Unit) -> Activat
         raw.at(sublayer.hook_point, str(sublayer))
     finals = raw.at(architecture.stream_out, "the input of the final norm")
     outputs = tuple(_sublayer_outputs(architecture, raw, unit))
-    return Activations(
-        embed,
-        pos_embed,
-        outputs,
-        number_repeats([(output.sublayer.kind, output.sublayer.layer) for output in outputs]),
-        finals[-1],
-        raw.unembedded,
-        raw.logits,
-        raw.dtype,
-        raw.answer_dtype,
-        tuple(find_loop_norms(architecture, raw, outputs)) if len(finals) > 1 else (),
-    )
+    repeats = number_repeats([(output.sublayer.kind, output.sublayer.layer) for output in outputs])
+    loop_norms = tuple(find_loop_norms(architecture, raw, outputs)) if len(finals) > 1 else ()
+    answers = (raw.unembedded, raw.logits, raw.dtype, raw.answer_dtype)
+    return Activations(embed, pos_embed, outputs, repeats, finals[-1], *answers, loop_norms)
 
 
 def _sublayer_outputs(architecture: Architecture, raw: RawCapture, unit: Unit) -> Iterator[SublayerOutput]:
@@ -134,11 +122,8 @@ def read_cache(model: Model, cache: Any, ids: Tensor, column: Int[Tensor, " row"
     architecture = model.architecture
     points = architecture.hook_points(unit)
     if any(repeat is not None for _, repeat in model.sublayer_order):
-        raise InputError(
-            "this model runs some layers more than once, and a cache keeps their last run only: give prompts instead."
-        )
-    missing = [point.name for point in points if point.name not in cache]
-    if missing:
+        raise InputError("this model runs some layers more than once, and a cache keeps their last run: give prompts.")
+    if missing := [point.name for point in points if point.name not in cache]:
         raise InputError(
             f"the cache lacks {missing[0]} ({len(missing)} of {len(points)} names): take it with "
             f"names_filter=list(model.hook_names({unit!r})), where model = layerdiv_tl.load_model(...)."
@@ -151,16 +136,13 @@ def read_cache(model: Model, cache: Any, ids: Tensor, column: Int[Tensor, " row"
         if point is architecture.pos_embed and len(x) == 1:  # learned positions may be one row for all
             x = x.expand(len(ids), *x.shape[1:])
         if x.shape[:2] != ids.shape:
-            raise InputError(
-                f"the cache's {point.name} has the shape {tuple(x.shape)}, which does not fit tokens of the shape "
-                f"{tuple(ids.shape)}: give the tokens the cache was taken with."
-            )
+            shapes = f"{tuple(x.shape)}, but tokens have {tuple(ids.shape)}"
+            raise InputError(f"the cache's {point.name} has the shape {shapes}: give the tokens it was taken with.")
         seen[id(point)] = [upcast(x[row.to(x.device), column.to(x.device)].flatten(1)).to(architecture.device)]
     with torch.no_grad():
         final = seen[id(architecture.stream_out)][0].to(architecture.dtype)[:, None]
-        unembedded = architecture.unembed(architecture.norm_module(final))
+        unembedded = architecture.unembed(architecture.norm_module(final))[:, 0]
         logits = architecture.transform(unembedded)
     order = [id(sublayer.hook_point) for sublayer in architecture.sublayers]
-    answers = (upcast(unembedded[:, 0]), upcast(logits[:, 0]))
-    dtype = cache[architecture.stream_out.name].dtype
-    return assemble(architecture, RawCapture(seen, order, *answers, dtype, unembedded.dtype), unit)
+    dtypes = (cache[architecture.stream_out.name].dtype, unembedded.dtype)
+    return assemble(architecture, RawCapture(seen, order, upcast(unembedded), upcast(logits), *dtypes), unit)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 import threading
@@ -11,17 +12,13 @@ from pathlib import Path
 from ..errors import InputError
 from .converted import DEFAULT_NAME
 
-# Seconds that the hub has to answer in, unless HF_HUB_ETAG_TIMEOUT says otherwise. Its own client waits and tries
-# again for most of a minute.
+# Seconds that the hub has to answer in, unless HF_HUB_ETAG_TIMEOUT says otherwise. Its own client tries for a minute.
 PATIENCE = 2.0
 _SIGNS = ("config.json", "tokenizer_config.json", "tokenizer.json")
 
 
 def is_local_only(name: str, known: Iterable[str] = ()) -> bool:
-    """Whether what has this id must come from the local cache, since the hub does not answer or is switched off.
-
-    Raises InputError, with names like it among `known` ones, for what cannot be an id or cannot be had.
-    """
+    """Whether what has this id must come from the local cache, since the hub does not answer, or is off."""
     from huggingface_hub import constants, try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id
@@ -29,10 +26,8 @@ def is_local_only(name: str, known: Iterable[str] = ()) -> bool:
     try:
         validate_repo_id(name)
     except HFValidationError as error:
-        raise InputError(
-            f"{name!r:.100} is not a local folder, and it cannot be a Hugging Face id, which is as in 'gpt2' or "
-            f"'Qwen/Qwen3-0.6B'{near(name, known)}"
-        ) from error
+        ids = "a Hugging Face id, as 'gpt2' or 'Qwen/Qwen3-0.6B' are"
+        raise InputError(f"{name!r:.100} is not a local folder, nor {ids}{near(name, known)}") from error
     cached = any(isinstance(try_to_load_from_cache(name, sign), str) for sign in _SIGNS)
     if constants.is_offline_mode():
         why = "HF_HUB_OFFLINE is set, so that it is not looked up"
@@ -53,10 +48,9 @@ def unreachable() -> str | None:
     from huggingface_hub import constants
     from huggingface_hub.utils import get_session
 
-    try:
+    limit = PATIENCE
+    with contextlib.suppress(KeyError, ValueError):
         limit = max(0.1, float(os.environ["HF_HUB_ETAG_TIMEOUT"]))
-    except (KeyError, ValueError):
-        limit = PATIENCE
     answers: list[str | None] = []
 
     def request() -> None:

@@ -1,9 +1,8 @@
 """The architecture of a Hugging Face model, read through TransformerLens' component mapping.
 
 TransformerLens' architecture adapters name the modules of every role without booting a bridge, so the user's model
-stays exactly as it is. Which module's output is added to the stream differs between families: some attentions and MLPs
-return more or less than that. The output of the post-norm, where there is one, else of the output projection, else of
-the sublayer itself, is right for all.
+stays exactly as it is. What is added to the stream is the output of the post-norm, where there is one, else of the
+output projection, else of the sublayer itself: some attentions and MLPs return more or less than that.
 """
 
 from __future__ import annotations
@@ -31,10 +30,7 @@ from .norm import Norm, probe
 
 
 def of_huggingface(model: Any) -> Architecture:
-    """The architecture of a Hugging Face causal LM. Nothing in the model changes.
-
-    Raises InputError for what cannot be decomposed.
-    """
+    """The architecture of a Hugging Face causal LM. Raises InputError for what cannot be decomposed."""
     finder = _Finder(model)
     adapter, find = finder.adapter, finder.find
     refuse_unreadable(type(model).__name__, find)
@@ -99,8 +95,7 @@ class _Finder:
         """A sublayer of the block at a position, which is the layer of a number; None where the block has none."""
         block, inner, hook = f"blocks.{position}", "o" if kind == "attn" else "out", f"hook_{kind}_out"
         projection = self.find(f"{block}.{kind}.{inner}")
-        # TransformerLens names a sublayer's output after its post-norm; where blocks are of several kinds it lists
-        # what some of them have.
+        # TransformerLens names a sublayer's output after its post-norm; where blocks differ, there are several names.
         alias = self.aliases.get(hook, "")
         names = [name.split(".")[0] for name in ([alias] if isinstance(alias, str) else alias)]
         post_name = next((name for name in names if name.startswith("ln")), f"ln{1 if kind == 'attn' else 2}_post")

@@ -51,12 +51,10 @@ class Norm:
 
 
 def probe(norm: nn.Module, width: int, dtype: torch.dtype, device: torch.device) -> Norm:
-    """The `Norm` a module computes, found from its answers to four inputs.
+    """The `Norm` a module computes, found from its answers to four inputs in the dtype and on the device it expects.
 
-    Class names and config flags of norms are wrong for several families (`1 + w` gains, folded weights,
-    `final_rms`); the answers are not. `dtype`, `device`: what the module expects. A copy is run, so that no hook of the
-    user's sees it, and in float32, because half precision rounds the answers, though not the parameters.
-
+    Class names and config flags are wrong for several families (`1 + w` gains, folded weights, `final_rms`). A copy is
+    run, so that no hook of the user's sees it, and in float32: half precision rounds the answers, not the parameters.
     Raises InputError where the answers are not those of a LayerNorm, an RMSNorm, an Identity or gains alone.
     """
     # An offloaded norm, or one whose forward is wrapped, can only be run where it stands.

@@ -1,8 +1,8 @@
 """The architecture of a model that TransformerLens already wraps, through its own hook points.
 
-Works for `TransformerBridge` (3.9 and 4), raw or in compatibility mode, and for `HookedTransformer`
-(3.9), folded or not. `hook_attn_out` and `hook_mlp_out` are what is added to the stream in all of them, sandwich
-norms included; where a block multiplies it (Granite) they never fire, and the sublayers' own outputs are read.
+For `TransformerBridge` (3.9 and 4), also in compatibility mode, and `HookedTransformer` (3.9), folded or not.
+`hook_attn_out` and `hook_mlp_out` are what is added to the stream, sandwich norms included; where a block multiplies it
+(Granite) they never fire, and the sublayers' own outputs are read.
 """
 
 from __future__ import annotations
@@ -49,12 +49,9 @@ def of_transformer_lens(model: Any) -> Architecture:
     refuse_unreadable(name, lambda path: ln_final if path == "ln_final" else getattr(model, path, None))
     if getattr(cfg, "positional_embedding_type", None) == "shortformer":
         raise InputError(f"{name} adds its positions inside attention, not to the stream: it cannot be decomposed.")
-    dtype = next(model.parameters()).dtype
-    device = torch.device(cfg.device or "cpu")
-    scale = 1.0
-    if adapter is not None:
-        scale = float(getattr(adapter.component_mapping["blocks"], "residual_contribution_scale", 1.0))
-
+    dtype, device = next(model.parameters()).dtype, torch.device(cfg.device or "cpu")
+    blocks = None if adapter is None else adapter.component_mapping["blocks"]
+    scale = float(getattr(blocks, "residual_contribution_scale", 1.0))
     sublayers = [_sublayer(model, k, layer, scale, dtype, device) for layer in range(cfg.n_layers) for k in KINDS]
     # A HookedTransformer has the module and the hook even where its positions are rotary or ALiBi.
     standard = adapter is not None or cfg.positional_embedding_type == "standard"
@@ -130,10 +127,8 @@ def _post_norm(model: Any, block: Any, kind: str) -> str | None:
 
 
 def _projection(sublayer: Any, kind: str) -> tuple[Tensor, Tensor | None] | None:
-    """`[inputs, d]` weight and bias of a sublayer's output projection; None for a mixture of experts.
-
-    A bridge's own `W_O` refuses where heads are not d_head wide (DeepSeek), so its module is read first.
-    """
+    """`[inputs, d]` weight and bias of a sublayer's output projection; None for a mixture of experts."""
+    # A bridge's own `W_O` refuses where heads are not d_head wide (DeepSeek), so its module is read first.
     module = getattr(getattr(sublayer, "o" if kind == "attn" else "out", None), "original_component", None)
     if module is not None and getattr(module, "weight", None) is not None:
         weight, bias = linear_map(module)
