@@ -1,8 +1,7 @@
 """Sums over the whole vocabulary for every component of a pass, without a table of logits.
 
-Of a component's logit vector u_i only its norm and inner products (with the next token, the mean of all components,
-the model's distribution) are needed. They follow from a sublayer's output z_i, from a head's few values before the
-output map, from a neuron's one number.
+Of a component's logit vector u_i only its norm and some inner products are needed. They follow from a sublayer's output
+z_i, from a head's few values before the output map, from a neuron's one number.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ class VocabularyReadout:
     """A model's read-out to the whole vocabulary at one unit; `dtype` is the precision of products."""
 
     def __init__(self, vocabulary: Vocabulary, unit: Unit, dtype: torch.dtype) -> None:
-        self.architecture, self.unit, self.dtype = vocabulary.architecture, unit, dtype
-        self.vocabulary = vocabulary
+        self.vocabulary, self.unit, self.dtype = vocabulary, unit, dtype
+        self.architecture = vocabulary.architecture
         self.walk = StreamWalk(vocabulary.architecture, unit)
         self._grams: dict[int, tuple[Tensor, Tensor]] = {}
 
@@ -58,11 +57,8 @@ class VocabularyReadout:
 
 def vocabulary_readout(model: Model, unit: Unit, precision: str) -> VocabularyReadout:
     """The read-out of a model, which it keeps for as long as its weights are the same."""
-    weights = tuple(
-        (parameter.data_ptr(), 0 if parameter.is_inference() else parameter._version)
-        for root in model.architecture.roots
-        for parameter in root.parameters()
-    )
+    parameters = [parameter for root in model.architecture.roots for parameter in root.parameters()]
+    weights = [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in parameters]
     if model.cache.get("weights") != weights:
         model.cache.clear()
         model.cache["weights"] = weights
@@ -77,7 +73,7 @@ def vocabulary_readout(model: Model, unit: Unit, precision: str) -> VocabularyRe
 
 @dataclass(frozen=True, eq=False)
 class PartColumns:
-    """The columns of the heads or neurons of one write, next to one another, and that of their bias."""
+    """One write that is cut: the columns of its heads or neurons, next to one another, and that of their bias."""
 
     parts: Parts
     columns: slice
@@ -87,19 +83,11 @@ class PartColumns:
 
 @dataclass(frozen=True, eq=False)
 class ComponentTable:
-    """The components of some positions of a pass.
+    """The components of some positions of a pass; `whole` and its `columns` are not cut, `cut` ones are.
 
     Sums are written into `out` tables `[position, component]`, which the caller provides; the column of the constant,
-    which is not a stream vector, is left to the caller.
-
-    whole, columns
-        `[position, row, d]`: what is not cut, and its columns.
-    cut
-        What is cut into parts.
-    sigma, final
-        The final norm's statistic `[position]` and the final stream `[position, d]`, in float64.
-    missing
-        `[position]`, what the stream holds beyond all that was written, relative to the sum of the writes' norms.
+    which is not a stream vector, is left to the caller. `sigma` is the final norm's statistic, `final` the final
+    stream, in float64; `missing` what it holds beyond all that was written, relative to the sum of the writes' norms.
     """
 
     readout: VocabularyReadout
@@ -129,9 +117,7 @@ class ComponentTable:
         for number, table in enumerate(out):
             table[:, self.columns] = products[:, :, number].to(table.dtype)
 
-    def moments(
-        self, means: Float[Tensor, "position component"], sizes: Float[Tensor, "position component"] | None = None
-    ) -> None:
+    def moments(self, means: Tensor, sizes: Tensor | None = None) -> None:
         """Each component's logit averaged over the vocabulary, and Σ_v of its squared distance from that."""
         vocabulary = self.readout.vocabulary
         for block in self.cut:
@@ -197,8 +183,7 @@ class ComponentTable:
     ) -> tuple[Int[Tensor, "position column rank"], Float[Tensor, "position column rank"]]:
         """Ids and centered logits of the k largest, then the k smallest of some components, the extreme ones first.
 
-        Every chunk of the vocabulary is folded once for all rows. Of most chunks hardly a row holds one of its
-        extremes, as its largest and smallest number show; only these rows are sorted.
+        Only rows whose largest or smallest number in a chunk of the vocabulary is among these are sorted there.
         """
         from tqdm.auto import tqdm
 
@@ -278,10 +263,7 @@ def component_table(readout: VocabularyReadout, activations: Activations) -> Com
 
 
 def model_logits(architecture: Architecture, final: Float[Tensor, "position d"]) -> tuple[Tensor, Tensor]:
-    """(the unembedding's output, the logits) for some final streams, by the model's own modules.
-
-    Called past their hooks, which are the user's and have seen the pass already.
-    """
+    """(the unembedding's output, the logits) for some final streams, by the model's modules, past the user's hooks."""
     normed = architecture.norm_module.forward(final.to(architecture.dtype)[:, None])
     unembedded = architecture.unembed.forward(normed)
     return upcast(unembedded[:, 0]).to(final.device), upcast(architecture.transform(unembedded)[:, 0]).to(final.device)

@@ -54,7 +54,7 @@ class ProfileSource(Result):
     unit: str
     soft_cap: float | None
 
-    def _mean_frame(self, terms: dict[str, PerComponent], measured_in: str, texts: int) -> pd.DataFrame:
+    def _mean_frame(self, terms: dict[str, np.ndarray], measured_in: str, texts: int) -> pd.DataFrame:
         """One row per component: mean, `_low` and `_high` of every term, from tables of these three rows."""
         import pandas as pd
 
@@ -144,9 +144,7 @@ class Profile(ProfileSource):
         sees. Raises InputError for components and positions that do not exist, and for a profile loaded from a file.
         """
         if self.token_lookup is None:
-            raise InputError(
-                "this profile was loaded from a file, which holds no model: make it anew with profile(model, text)."
-            )
+            raise InputError("this profile was loaded from a file, which holds no model: make it anew with profile().")
         k, count = whole_number("k", k, 1, self.vocabulary), len(self.token_ids)
         position = whole_number("position", position, -count, count - 1) % count
         columns = list(range(len(self.components)))
@@ -160,8 +158,8 @@ class Profile(ProfileSource):
     def by_component(self) -> pd.DataFrame:
         """One row per component: means over the tokens that have a target, with 95 % intervals over texts.
 
-        A text's tokens have much in common, so texts are what is independent: fewer than 8 have no interval,
-        `_low` and `_high` are then NaN, and `attrs["intervals"]` says so. `corpus_profile` is for many texts.
+        Tokens of one text are not independent, texts are: fewer than 8 have no interval, `_low` and `_high` are then
+        NaN, and `attrs["intervals"]` says so. `corpus_profile` is for many texts.
         """
         running: dict[str, RunningMean] = {}
         for document in np.unique(self.documents):
@@ -182,13 +180,10 @@ class Profile(ProfileSource):
         columns = component_positions(self.components, **conditions) if conditions else range(len(self.components))
         count, kept = len(self.token_ids), [self.components[i] for i in columns]
         if count * len(kept) > MOST_ROWS:
-            raise InputError(
-                f"{count} tokens × {len(kept)} components are {count * len(kept):,} rows: choose components, as in "
-                "frame(kind='neuron', layer=3), or take by_component()."
-            )
+            choose = "choose components, as in frame(kind='neuron', layer=3), or take by_component()"
+            raise InputError(f"{count} tokens × {len(kept)} components are {count * len(kept):,} rows: {choose}.")
         of_token: dict[str, Any] = {"position": np.arange(count), "document": self.documents}
-        of_token |= {"token": np.array(self.tokens, dtype=object)}
-        of_token |= {"next_token": np.array(self.next_tokens, dtype=object)}
+        of_token |= {name: np.array(getattr(self, f"{name}s"), dtype=object) for name in ("token", "next_token")}
         rows = {name: np.repeat(column, len(kept)) for name, column in of_token.items()}
         rows |= component_columns(kept, np.tile(np.arange(len(kept)), count))
         terms = self._terms(slice(None), list(columns))
@@ -237,14 +232,11 @@ class Profile(ProfileSource):
 class CorpusProfile(ProfileSource):
     """Means over the tokens of many texts, from running sums: one row per component. Made by `corpus_profile`.
 
-    terms
-        By the name of a column: mean, low, high `[3, component]`. Intervals are over texts; NaN for fewer than 8.
-    losses
-        Mean, low, high of the model's own loss in nats.
-    texts, positions
-        How many texts and how many tokens with a next one.
-    measured_in
-        The unit of bias, diversity and net.
+    terms, losses
+        By the name of a column: mean, low, high `[3, component]`, and those of the model's own loss in nats.
+        Intervals are over texts; NaN for fewer than 8.
+    texts, positions, measured_in
+        How many texts and how many tokens with a next one; the unit of bias, diversity and net.
     """
 
     terms: dict[str, Float[np.ndarray, "3 component"]]

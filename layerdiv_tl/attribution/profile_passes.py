@@ -113,8 +113,7 @@ def profile_run(
 class ColumnStore:
     """Tables `[position, component]` and columns `[position]` of a result, filled some positions at a time.
 
-    Where a block's positions are neighbors it writes straight into them: for neurons, copies cost as much as the
-    arithmetic.
+    Neighboring positions are written to directly: for neurons, copies cost as much as the arithmetic.
     """
 
     def __init__(self, count: int, dtype: torch.dtype = torch.float64) -> None:
@@ -159,7 +158,6 @@ def profile_blocks(
     from tqdm.auto import tqdm
 
     architecture, readout = run.model.architecture, run.readout
-    tau = run.tau_of if run.loss == "cross_entropy" else None
     windows, starts = list(run.windows(ids)), np.cumsum([0] + [len(row) for row in ids])
     total = None if store is None else store.count
     progress = tqdm(total=total, desc=run.model.name, unit="token", delay=2, leave=False, disable=total is None)
@@ -185,7 +183,7 @@ def profile_blocks(
                 part = activations.at_positions(_as_slice(some))
                 column = partial(block_store.view, positions=at, device=part.final.device)
                 target = None if dense is None else dense[places]
-                components = fill_terms(readout, part, np.array(following), target, tau, run.error, column)
+                components = fill_terms(run, part, np.array(following), target, column)
                 block_store.settle()
                 if run.components and components != run.components:
                     raise InputError(f"{run.model.name} ran its layers differently often for different texts: {ALIKE}.")

@@ -1,12 +1,12 @@
 """The terms of Theorem 1, or of the cross-entropy, of all components at some positions.
 
-Every term is a mean, a norm or an inner product of logit vectors over the vocabulary. The columns that a profile keeps
-are filled here; `profile_results` makes bias and diversity of them.
+They are means, norms and inner products of logit vectors; `profile_results` makes bias and diversity of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,25 +20,23 @@ from .full_vocab import ComponentTable, VocabularyReadout, component_table, mode
 from .stream_writes import check_finite
 from .unembedding import NOTICED
 
+if TYPE_CHECKING:
+    from .profile_passes import ProfileRun
+
 
 def fill_terms(
-    readout: VocabularyReadout,
+    run: ProfileRun,
     activations: Activations,
     next_ids: Int[np.ndarray, " position"],
     dense: Float[np.ndarray, "position vocabulary"] | None,
-    tau: Callable[[int], float] | None,
-    error: ReconstructionError,
     column: Callable[[str, int | None], Tensor],
 ) -> tuple[Component, ...]:
     """Fill the columns of some positions; NaN where there is no next token (an id below 0). The components' names.
 
-    dense
-        Other logits to compare with instead of the next token.
-    tau
-        For the cross-entropy: τ for a number of members; None is the squared error.
-    column
-        Gives the table `[position, width]`, or with None the column `[position]`, of a name.
+    `dense` logits are compared with instead of the next token. `column` gives the table `[position, width]`, or with
+    None the column `[position]`, of a name.
     """
+    readout, error = run.readout, run.error
     vocabulary, device = readout.vocabulary, activations.final.device
     multiplier = readout.architecture.logit_multiplier
     unembedded, logits = model_logits(readout.architecture, activations.final)
@@ -75,7 +73,7 @@ def fill_terms(
     spread = (power / vocabulary.size).sqrt() + mean.abs()
     error.add("moments", (power - own_power * multiplier**2).abs() / power.clamp_min(1e-300))
     error.add("moments", (mean - own_mean * multiplier).abs() / spread.clamp_min(1e-300))
-    if tau is None:
+    if run.loss == "squared":
         put("powers", power / members**2)
         put("ensemble_means", mean / members)
         ensemble = (product + vocabulary.constant_product) / members
@@ -99,10 +97,10 @@ def fill_terms(
         # p = softmax(τū) of what the components sum to, not of what the model rounded, so that the identity is exact.
         wide = streams.to(readout.dtype)
         chunks = [(wide @ rows.T + shift).double() for _, rows, shift in vocabulary.chunks(readout.dtype)]
-        log_p = (torch.cat(chunks, 1) * (tau(members) / members)).log_softmax(1)
+        log_p = (torch.cat(chunks, 1) * (run.tau_of(members) / members)).log_softmax(1)
         query("expectations", *_weighted_rows(readout, log_p.exp()))
         put("entropies", -(log_p.exp() * log_p).sum(1))
-        table.log_partitions(tau(members), column("log_partitions", members))
+        table.log_partitions(run.tau_of(members), column("log_partitions", members))
     table.inner([direction for direction, _, _ in queries], [out for _, _, out in queries])
     if table.constant is not None:
         means[:, table.constant] = vocabulary.constant_mean
@@ -110,7 +108,11 @@ def fill_terms(
             out[:, table.constant] = constant.to(out.dtype)
     targets = queries[0][2]
     own_logit = unembedded.gather(1, token[:, None])[:, 0].double() * multiplier
-    _add_gaps(table, targets, means, direction + vocabulary.mean, own_logit, error)
+
+    def target_logits(columns: Any) -> Tensor:
+        return targets[:, columns] + means[:, columns]
+
+    _add_errors(error, table, target_logits, direction + vocabulary.mean, own_logit)
     targets[last] = torch.nan
     put("losses", torch.where(last, torch.nan, partition - logits.gather(1, token[:, None])[:, 0].double()))
     return table.components
@@ -146,21 +148,16 @@ def _weighted_rows(readout: VocabularyReadout, weights: Float[Tensor, "position 
     return directions, constants
 
 
-def _add_gaps(
-    table: ComponentTable,
-    targets: Float[Tensor, "position component"],
-    means: Float[Tensor, "position component"],
-    direction: Float[Tensor, "position d"],
-    own_logit: Float[Tensor, " position"],
-    error: ReconstructionError,
+def _add_errors(
+    error: ReconstructionError, table: ComponentTable, u: Callable[..., Tensor], direction: Tensor, own_logit: Tensor
 ) -> None:
     """How far the sum of components is from the model's own logit of one id, and parts from their sublayer."""
     total, size = torch.zeros_like(own_logit), torch.zeros_like(own_logit)
 
     def add(columns: slice | list[int]) -> tuple[Tensor, Tensor]:
         # Sublayer by sublayer: thousands of neurons lose digits in one sum of float32.
-        u = targets[:, columns] + means[:, columns]
-        added, norm = u.sum(1).double(), torch.linalg.vector_norm(u, 1, dim=1).double()
+        some = u(columns)
+        added, norm = some.sum(1).double(), torch.linalg.vector_norm(some, 1, dim=1).double()
         total.add_(added)
         size.add_(norm)
         return added, norm
@@ -168,7 +165,7 @@ def _add_gaps(
     splits: list[tuple[Tensor, Tensor]] = []
     for block in table.cut:
         added, norm = add(block.columns)
-        bias = 0.0 if block.bias is None else (targets[:, block.bias] + means[:, block.bias]).double()
+        bias = 0.0 if block.bias is None else u(block.bias).double()
         whole = (direction * block.vector).sum(1) / table.sigma
         splits.append(((added + bias - whole).abs(), norm))
     add(list(table.columns))

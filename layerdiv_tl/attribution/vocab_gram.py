@@ -31,10 +31,8 @@ BAND = 144
 class Vocabulary:
     """Moments of all rows of the unembedding, for stream vectors before the division by σ.
 
-    size
-        The number of ids, V.
-    mean, gram, root
-        w̄ `[d]`, G `[d, d]`, R `[d, d]` upper triangular with RᵀR = G; float64. R is made when first needed.
+    size, mean, gram
+        The number of ids, V; w̄ `[d]`, G `[d, d]`, float64.
     constant_mean, constant_power, constant_product
         Of what the read-out adds by itself, c(v): its mean, Σ_v (c − c̄)², and `[d]` with
         h · z = Σ_v (c − c̄)(u − ū); 0 where there is none.
@@ -50,7 +48,7 @@ class Vocabulary:
 
     @cached_property
     def root(self) -> Float[Tensor, "d d"]:
-        """R, by Cholesky; a G that is singular (a centering norm leaves a direction out) takes a longer way."""
+        """R, upper triangular with RᵀR = G, by Cholesky unless G is singular (a centering norm leaves one out)."""
         factor, failed = torch.linalg.cholesky_ex(self.gram, upper=True)
         if not failed:
             return factor
@@ -64,11 +62,8 @@ class Vocabulary:
         return (rows - self.mean)[index], (constant - self.constant_mean)[index]
 
     def chunks(self, dtype: torch.dtype) -> Iterator[tuple[slice, Float[Tensor, "id d"], Float[Tensor, " id"]]]:
-        """(which ids, their rows, their constants), CHUNK ids at a time, less the means over the vocabulary.
-
-        What all ids have in common is most of a row, and would take the digits of what distinguishes them.
-        """
-        mean = self.mean.to(dtype)
+        """(which ids, their rows, their constants), CHUNK ids at a time, less the means over the vocabulary."""
+        mean = self.mean.to(dtype)  # most of a row, which would take the digits of what distinguishes ids
         for ids, rows, constant in _chunks(self.architecture, dtype):
             yield ids, rows - mean, constant - self.constant_mean
 

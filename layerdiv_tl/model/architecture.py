@@ -21,9 +21,11 @@ from .norm import Norm
 _AFTER_THE_NORM = ("mlm_head", "prediction_head", "project_out", "hc_head", "sigma_map", "classifier_ln")
 
 # Why a sublayer has no heads or neurons.
-MIXTURE = "it is a mixture of experts, in which every token goes to other neurons"
-WRAPPED = "its output projection is wrapped or quantized, so its weights cannot be read"
-HIDDEN = "it has no output projection that this package can see"
+UNCUT = {
+    "mixture": "it is a mixture of experts, in which every token goes to other neurons",
+    "wrapped": "its output projection is wrapped or quantized, so its weights cannot be read",
+    "hidden": "it has no output projection that this package can see",
+}
 
 HALF = (torch.float16, torch.bfloat16)
 SublayerKind = Literal["attn", "mlp"]

@@ -14,18 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import InputError
-from .architecture import (
-    HIDDEN,
-    KINDS,
-    MIXTURE,
-    WRAPPED,
-    Architecture,
-    HookPoint,
-    OutputMap,
-    Sublayer,
-    SublayerKind,
-    refuse_unreadable,
-)
+from .architecture import KINDS, UNCUT, Architecture, HookPoint, OutputMap, Sublayer, SublayerKind, refuse_unreadable
 from .norm import Norm, probe
 
 
@@ -106,7 +95,7 @@ class _Finder:
             return None
         output = HookPoint(module, name=f"{block}.{hook}" if self.scale == 1.0 else f"{block}.{kind}.hook_out")
         if projection is None or not _is_plain(projection, self.width):
-            reason = WRAPPED if projection is not None else HIDDEN if kind == "attn" else MIXTURE
+            reason = UNCUT["wrapped" if projection is not None else "hidden" if kind == "attn" else "mixture"]
             return Sublayer(kind, layer, output, self.scale, uncut_reason=reason)
         norm = None if post is None else self.norm(post)
         values = f"{block}.attn.hook_z" if kind == "attn" else f"{block}.mlp.hook_post"

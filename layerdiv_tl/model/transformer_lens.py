@@ -14,17 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import InputError
-from .architecture import (
-    HIDDEN,
-    KINDS,
-    MIXTURE,
-    Architecture,
-    HookPoint,
-    OutputMap,
-    Sublayer,
-    SublayerKind,
-    refuse_unreadable,
-)
+from .architecture import KINDS, UNCUT, Architecture, HookPoint, OutputMap, Sublayer, SublayerKind, refuse_unreadable
 from .huggingface import length_switch_of, linear_map
 from .norm import Norm, probe
 
@@ -98,7 +88,7 @@ def _sublayer(
     values = f"{name}.attn.hook_z" if kind == "attn" else f"{name}.mlp.hook_post"
     projection = _projection(module, kind)
     if projection is None or values not in hooks:
-        reason = HIDDEN if kind == "attn" else MIXTURE
+        reason = UNCUT["hidden" if kind == "attn" else "mixture"]
         return Sublayer(kind, layer, _point(hooks, output), scale, uncut_reason=reason)
     post_name = _post_norm(model, block, kind)
     post = None if post_name is None else probe(getattr(block, post_name), model.cfg.d_model, dtype, device)
