@@ -20,9 +20,9 @@ from ..model.batches import batches, inference_mode_for, pad
 from ..model.capture import Activations
 from ..model.forward_pass import read_cache, run, tokens_and_mask
 from ..model.load import Model, load_model
-from ..model.reconstruction import ReconstructionError, locate_mismatch
+from ..model.reconstruction import locate_mismatch
 from ..results import Result
-from .stream_writes import ALIKE, StreamWalk
+from .stream_writes import ALIKE
 from .unembedding import BatchContributions, OptionReadout, read_out
 
 if TYPE_CHECKING:
@@ -202,11 +202,11 @@ def contributions(
     ids, at, cached = _inputs(model, prompts, position, unit, cache, tokens, attention_mask)
     option_ids, option_texts = tokenization.options(model, options, len(ids))
     keep = _parse_components(components, model.architecture.components(unit))
-    readout, error = OptionReadout(model.architecture, option_ids), ReconstructionError()
+    readout = OptionReadout(model.architecture, option_ids, unit)
 
     def read(keep: Set[Component] | None) -> Iterator[BatchContributions]:
         passes = _passes(model, unit, ids, at, batch_tokens) if cached is None else [(list(range(len(ids))), cached)]
-        return _read_out(model, unit, passes, readout, keep, error)
+        return _read_out(model, passes, readout, keep)
 
     keep = keep if top is None else _largest(top, read(None))
     parts = list(read(keep))
@@ -228,7 +228,7 @@ def contributions(
         worst = int(collect("stream_gap").argmax())
         return locate_mismatch(model.architecture, ids[worst][: at[worst] + 1])
 
-    error.check(model.name, unit, locate)
+    readout.error.check(model.name, unit, locate)
     # The stream never stands at an embedding before its positions, or at an attention parallel to its MLP.
     halves = [("embed", "pos_embed")] + [("attn", "mlp")] * model.architecture.parallel
     partial = [a.layer == b.layer and (a.kind, b.kind) in halves for a, b in pairwise(junctions)]
@@ -244,8 +244,8 @@ def contributions(
         junction_scale=collect("junction_scale"),
         junctions=junctions,
         partial_junctions=np.array([*partial, False]),
-        identity_gap=error.identity_gap,
-        absolute_gap=error.absolute,
+        identity_gap=readout.error.identity_gap,
+        absolute_gap=readout.error.absolute,
         complete=len(names) == parts[0].count,
         soft_cap=model.architecture.soft_cap,
         model=model.name,
@@ -277,21 +277,16 @@ def _passes(
 ) -> Iterator[tuple[list[int], Activations]]:
     """Row numbers and their pass, batch after batch."""
     for rows in batches([len(row) for row in ids], batch_tokens, model.architecture.length_switch):
-        yield rows, run(model.architecture, *pad([ids[row] for row in rows]), torch.as_tensor(at[rows]), unit)
+        yield rows, run(model.architecture, *pad([ids[row] for row in rows]), unit, torch.as_tensor(at[rows]))
 
 
 def _read_out(
-    model: Model,
-    unit: Unit,
-    passes: Iterable[tuple[list[int], Activations]],
-    readout: OptionReadout,
-    keep: Set[Component] | None,
-    error: ReconstructionError,
+    model: Model, passes: Iterable[tuple[list[int], Activations]], readout: OptionReadout, keep: Set[Component] | None
 ) -> Iterator[BatchContributions]:
     """The contributions of some rows at a time; `keep` None keeps all components."""
     from tqdm.auto import tqdm
 
-    architecture, walk = model.architecture, StreamWalk(model.architecture, unit)
+    architecture, unit = model.architecture, readout.walk.unit
     examples, options = readout.option_ids.shape
     per_row = options * len(architecture.components(unit))
     step = max(1, NUMBERS // (per_row + len(architecture.sublayers) * architecture.norm.gain.numel()))
@@ -300,7 +295,7 @@ def _read_out(
         for rows, activations in passes:
             for start in range(0, len(rows), step):
                 some = slice(start, start + step)
-                yield read_out(walk, readout, activations.rows(some), np.array(rows[some]), keep, error)
+                yield read_out(readout, activations.rows(some), np.array(rows[some]), keep)
             del activations  # or it would be held during the next pass
             progress.update(len(rows))
 

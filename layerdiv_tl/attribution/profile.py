@@ -11,13 +11,12 @@ import torch
 from jaxtyping import Float
 
 from .._checks import ordered
-from ..components import Component, Unit
+from ..components import Unit
 from ..ensemble.intervals import RunningMean
 from ..ensemble.validation import LARGEST, numbers
 from ..errors import InputError
-from ..model import tokenization
+from ..model import forward_pass, tokenization
 from ..model.batches import inference_mode_for, pad
-from ..model.forward_pass import run_all_positions
 from .full_vocab import component_table
 from .profile_base import CorpusProfile, Profile
 from .profile_passes import ColumnStore, Loss, ProfileRun, Rows, profile_blocks, profile_run
@@ -199,13 +198,7 @@ def _check_memory(run: ProfileRun, count: int, itemsize: int) -> None:
 
 
 def _top_tokens(
-    run: ProfileRun,
-    ids: Rows,
-    components: Sequence[Component],
-    columns: Sequence[int],
-    document: int,
-    position: int,
-    k: int,
+    run: ProfileRun, ids: Rows, columns: Sequence[int], document: int, position: int, k: int
 ) -> pd.DataFrame:
     """The k largest and k smallest logits of some components at a position of a text, from another pass up to it."""
     import pandas as pd
@@ -216,7 +209,7 @@ def _top_tokens(
     stop = position + 1 if model.architecture.length_switch is None else window.stop
     at = position - window.start
     with inference_mode_for(model.architecture):
-        activations = run_all_positions(model.architecture, *pad([row[window.start : stop]]), readout.unit)
+        activations = forward_pass.run(model.architecture, *pad([row[window.start : stop]]), readout.unit)
         table = component_table(readout, activations.at_positions(slice(at, at + 1)))
         means = (table.vectors(columns)[0].to(table.final.device) @ readout.vocabulary.mean).cpu()
         means[[column == table.constant for column in columns]] = readout.vocabulary.constant_mean
@@ -225,9 +218,9 @@ def _top_tokens(
     token_id, centered = (x.view(-1, 2, k).transpose(0, 1).flatten().numpy() for x in (token_ids, logits.double()))
     frame = pd.DataFrame(
         {
-            "component": np.tile(np.repeat([c.label for c in components], k), 2),
-            "effect": np.repeat(["promotes", "suppresses"], len(components) * k),
-            "rank": np.tile(np.arange(1, k + 1), 2 * len(components)),
+            "component": np.tile(np.repeat([run.components[column].label for column in columns], k), 2),
+            "effect": np.repeat(["promotes", "suppresses"], len(columns) * k),
+            "rank": np.tile(np.arange(1, k + 1), 2 * len(columns)),
             "token": tokenization.token_texts(model, token_id),
             "token_id": token_id,
             "contribution": centered + np.tile(np.repeat(means.numpy(), k), 2),

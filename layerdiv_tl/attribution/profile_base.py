@@ -153,7 +153,7 @@ class Profile(ProfileSource):
             columns = [component_positions(self.components, label=label)[0] for label in labels]
         document = int(self.documents[position])
         within = position - int(np.argmax(self.documents == document))
-        return self.token_lookup([self.components[i] for i in columns], columns, document, within, k)
+        return self.token_lookup(columns, document, within, k)
 
     def by_component(self) -> pd.DataFrame:
         """One row per component: means over the tokens that have a target, with 95 % intervals over texts.

@@ -16,9 +16,8 @@ from .._checks import choice, shown, whole_number
 from ..components import Component, Unit
 from ..ensemble.validation import factor
 from ..errors import InputError
-from ..model import tokenization
+from ..model import forward_pass, tokenization
 from ..model.batches import batches, inference_mode_for, pad
-from ..model.forward_pass import run_all_positions
 from ..model.load import Model, load_model
 from ..model.reconstruction import ReconstructionError, locate_mismatch
 from .full_vocab import PRECISIONS, VocabularyReadout, model_logits, vocabulary_readout
@@ -165,7 +164,7 @@ def profile_blocks(
         for rows in batches([w.stop - w.start for w in windows], run.batch_tokens, architecture.length_switch):
             batch = [windows[row] for row in rows]
             tokens, mask = pad([ids[w.document][w.start : w.stop] for w in batch])
-            activations = run_all_positions(architecture, tokens, mask, readout.unit)
+            activations = forward_pass.run(architecture, tokens, mask, readout.unit)
             run.error.dtypes = (activations.dtype, activations.answer_dtype)
             # The model's own logits at the last tokens against those that its norm and unembedding give.
             ends = (mask.sum(1).cumsum(0) - 1).to(activations.final.device)

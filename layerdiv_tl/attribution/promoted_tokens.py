@@ -15,7 +15,7 @@ from ..components import Component, Unit, positions
 from ..errors import InputError
 from ..model import tokenization
 from ..model.batches import inference_mode_for, pad
-from ..model.forward_pass import run_all_positions
+from ..model.forward_pass import run
 from ..model.load import Model, load_model
 from .full_vocab import ComponentTable, VocabularyReadout, component_table, vocabulary_readout
 
@@ -117,7 +117,7 @@ def _tables(
     readout: VocabularyReadout, model: Model, ids: Sequence[int], at: Sequence[int]
 ) -> Iterator[ComponentTable]:
     """The components at some positions, a few positions at a time; the model runs once."""
-    activations = run_all_positions(model.architecture, *pad([ids]), readout.unit)
+    activations = run(model.architecture, *pad([ids]), readout.unit)
     step = max(1, NUMBERS // (readout.width * model.architecture.norm.gain.numel()))
     for start in range(0, len(at), step):
         positions = torch.as_tensor(at[start : start + step], device=activations.final.device)

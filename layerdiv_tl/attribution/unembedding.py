@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..components import Component
+from ..components import Component, Unit
 from ..model.architecture import HALF, Architecture
 from ..model.capture import Activations
 from ..model.reconstruction import ReconstructionError
@@ -26,10 +26,13 @@ class OptionReadout:
     """Option directions: a stream vector x contributes `x @ direction / σ` to an option's logit.
 
     Gain, centering and logit multiplier are folded into the directions, once for every distinct option token; `index`
-    `[example, option]` says which direction belongs where.
+    `[example, option]` says which direction belongs where. `error` grows with everything that is read out.
     """
 
-    def __init__(self, architecture: Architecture, option_ids: Int[np.ndarray, "example option"]) -> None:
+    def __init__(
+        self, architecture: Architecture, option_ids: Int[np.ndarray, "example option"], unit: Unit = "sublayer"
+    ) -> None:
+        self.walk, self.error = StreamWalk(architecture, unit), ReconstructionError()
         distinct, index = np.unique(option_ids, return_inverse=True)
         directions, constant = folded_rows(architecture, torch.as_tensor(distinct), torch.float64)
         self.option_ids = option_ids
@@ -94,15 +97,10 @@ class BatchContributions:
 
 
 def read_out(
-    walk: StreamWalk,
-    readout: OptionReadout,
-    activations: Activations,
-    rows: Int[np.ndarray, " row"],
-    keep: Set[Component] | None,
-    error: ReconstructionError,
+    readout: OptionReadout, activations: Activations, rows: Int[np.ndarray, " row"], keep: Set[Component] | None
 ) -> BatchContributions:
-    """Contributions of some rows of a pass, on the CPU; `keep` None keeps all components. Adds to the error."""
-    architecture = walk.architecture
+    """Contributions of some rows of a pass, on the CPU; `keep` None keeps all components."""
+    walk, error, architecture = readout.walk, readout.error, readout.walk.architecture
     readout = readout.for_rows(torch.as_tensor(rows))
     options = torch.as_tensor(readout.option_ids[rows]).to(activations.logits.device)
     unembedded = activations.unembedded.gather(1, options).double().cpu()

@@ -47,7 +47,7 @@ class Activations:
         In the order in which they were added, and which repeat of its layer each is, from 1; None where there is one.
     unembedded, logits
         What the unembedding returned, before any multiplier or soft-cap, and the model's own answer; both
-        `[row, vocabulary]`, or `[prompt, vocabulary]` after `run_all_positions`.
+        `[row, vocabulary]`, or `[prompt, vocabulary]` where all positions were read.
     dtype, answer_dtype
         The precisions in which the stream and the unembedding's output came.
     loop_norms

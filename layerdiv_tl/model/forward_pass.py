@@ -25,34 +25,19 @@ def run(
     architecture: Architecture,
     ids: Int[Tensor, "row token"],
     mask: Int[Tensor, "row token"],
-    at: Int[Tensor, " row"],
     unit: Unit = "sublayer",
+    at: Int[Tensor, " row"] | None = None,
 ) -> Activations:
-    """Run the model once, up to the unembedding of the wanted positions only; `unit`: also read heads or neurons.
+    """Run the model once and read one position of each row, or, with `at` None, every real token, row after row.
 
-    Raises InputError where a hook point is not reached, and where a half-precision stream moves by more than its
-    additions can round: what they do lose becomes the rounding component and not a gap, so it must be bounded here.
+    The unembedding is shown that one position, or each row's last token. `unit`: also read heads or neurons. Raises
+    InputError where a hook point is not reached, and where a half-precision stream moves by more than its additions can
+    round: what they do lose becomes the rounding component and not a gap, so it must be bounded here.
     """
-    return _run(architecture, ids, mask, torch.arange(len(ids)), at, at, unit)
-
-
-def run_all_positions(
-    architecture: Architecture,
-    ids: Int[Tensor, "prompt token"],
-    mask: Int[Tensor, "prompt token"],
-    unit: Unit = "sublayer",
-) -> Activations:
-    """As `run`, at every real token, one prompt's after another's; of logits, each prompt's last only."""
-    prompt, at = mask.nonzero(as_tuple=True)
-    return _run(architecture, ids, mask, prompt, at, mask.sum(1) - 1, unit)
-
-
-def _run(
-    architecture: Architecture, ids: Tensor, mask: Tensor, prompt: Tensor, at: Tensor, answer_at: Tensor, unit: Unit
-) -> Activations:
     half = architecture.dtype in HALF
     points = architecture.hook_points(unit) + (list(architecture.blocks) if half else [])
-    raw = capture(architecture, points, ids, mask, prompt, at, answer_at)
+    rows, positions = mask.nonzero(as_tuple=True) if at is None else (torch.arange(len(ids)), at)
+    raw = capture(architecture, points, ids, mask, rows, positions, mask.sum(1) - 1 if at is None else at)
     if half and (place := find_mismatch(architecture, raw)) is not None:
         raise InputError(f"this model cannot be decomposed: {UNNAMED} {place}.")
     return assemble(architecture, raw, unit)

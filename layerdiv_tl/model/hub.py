@@ -72,21 +72,16 @@ def near(name: str, known: Iterable[str] = ()) -> str:
     from huggingface_hub import constants
 
     meant = {"default": "default", DEFAULT_NAME.casefold(): "default"}
-    candidates = [*known, *_cached_ids(Path(constants.HF_HUB_CACHE)), *_folders_near(name)]
+    cached = [
+        path.name.removeprefix("models--").replace("--", "/") for path in Path(constants.HF_HUB_CACHE).glob("models--*")
+    ]
+    candidates = [*known, *cached, *_folders_near(name)]
     for candidate in candidates:
         meant |= {candidate.casefold(): candidate, candidate.rpartition("/")[2].casefold(): candidate}
     asked = sorted({name.casefold(), name.rpartition("/")[2].casefold()})
     close = [key for word in asked for key in difflib.get_close_matches(word, meant, n=3, cutoff=0.7)]
     likely = list(dict.fromkeys(meant[key] for key in close))[:3]
     return f". Is {' or '.join(map(repr, likely))} meant?" if likely else "."
-
-
-def _cached_ids(cache: Path) -> list[str]:
-    try:
-        names = os.listdir(cache)
-    except OSError:
-        return []
-    return [name.removeprefix("models--").replace("--", "/") for name in names if name.startswith("models--")]
 
 
 def _folders_near(name: str) -> list[str]:

@@ -73,7 +73,7 @@ class Model:
         Read off a pass of one token, which runs at the first call: configurations do not say it.
         """
         with inference_mode_for(self.architecture):
-            done = run(self.architecture, *pad([[0]]), torch.tensor([0]))
+            done = run(self.architecture, *pad([[0]]))
         return list(zip((output.sublayer for output in done.sublayer_outputs), done.repeats, strict=True))
 
     def components(self, unit: Unit = "sublayer") -> tuple[Component, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 from .._checks import file_path
 from ..errors import InputError
-from .converted import DEFAULT_NAME, GGUF_SHA256, REQUIREMENT, converted_gguf, default_model_folder, require_room
+from .converted import DEFAULT_NAME, GGUF_SHA256, REQUIREMENT, converted_gguf, default_model_folder
 from .hub import is_local_only, near
 
 MOBILELLM = "mobilellm"
@@ -82,7 +83,9 @@ def convert_gguf(gguf: Path, folder: Path, needs_tokenizer: bool = True) -> None
     # The weights are plain numbers now, but saving refuses while the config calls them quantized.
     model.config.__dict__.pop("quantization_config", None)
     model.hf_quantizer = None
-    require_room(folder.parent, sum(p.numel() * p.element_size() for p in model.parameters()))
+    size, free = sum(p.numel() * p.element_size() for p in model.parameters()), shutil.disk_usage(folder.parent).free
+    if free < 1.05 * size:
+        raise OSError(f"it needs {size / 1e9:.2g} GB, and {free / 1e9:.2g} GB are free")
     with without_progress_bars():
         model.save_pretrained(folder)
     if tokenizer is not None:
