@@ -67,6 +67,16 @@ class Vocabulary:
         for ids, rows, constant in _chunks(self.architecture, dtype):
             yield ids, rows - mean, constant - self.constant_mean
 
+    def weighted_rows(self, dtype: torch.dtype, weights: Float[Tensor, "position v"]) -> tuple[Tensor, Tensor]:
+        """(Σ_v weight · W_v `[position, d]`, Σ_v weight · constant `[position]`), both less their means."""
+        directions = torch.zeros(len(weights), len(self.mean), dtype=torch.float64, device=weights.device)
+        constants = torch.zeros(len(weights), dtype=torch.float64, device=weights.device)
+        for ids, rows, constant in self.chunks(dtype):
+            chunk = weights[:, ids].to(dtype)
+            directions += chunk @ rows
+            constants += chunk @ constant
+        return directions, constants
+
 
 def vocabulary_of(architecture: Architecture, dtype: torch.dtype) -> Vocabulary:
     """The moments of an unembedding, in two rounds of a few thousand rows at a time; `dtype` is that of products."""
@@ -130,3 +140,22 @@ def part_gram(
     back = pull_back(output_map, root, root.dtype).double().unflatten(1, (output_map.count, -1))
     roots = back.square().sum(0).sqrt()[:, :, None] if single else torch.linalg.qr(back.transpose(0, 1), mode="r").R
     return roots.to(dtype), pull_back(output_map, vocabulary.mean[None], torch.float64)[0]
+
+
+def log_sum_exp(logits: Float[Tensor, "position v"]) -> Float[Tensor, " position"]:
+    """In the precision of the logits; NaN or infinite where a logit is."""
+    sums = []
+    for rows in logits.split(16):  # which stay in the processor's cache
+        largest = rows.amax(1, keepdim=True)
+        sums.append((rows - largest).exp_().sum(1).double().log() + largest[:, 0].double())
+    return torch.cat(sums)
+
+
+def mean_and_power(logits: Float[Tensor, "position v"]) -> tuple[Tensor, Tensor]:
+    """The mean of every row and Σ_v of its squared distance from that, float64."""
+    moments = []
+    for rows in logits.split(16):
+        mean = rows.mean(1)
+        moments.append(torch.stack([mean, (rows - mean[:, None]).square_().sum(1)]).double())
+    mean, power = torch.cat(moments, 1)
+    return mean, power
