@@ -204,12 +204,16 @@ def contributions(
     keep = _parse_components(components, model.architecture.components(unit))
     readout = OptionReadout(model.architecture, option_ids, unit)
 
-    def read(keep: Set[Component] | None) -> Iterator[BatchContributions]:
-        passes = _passes(model, unit, ids, at, batch_tokens) if cached is None else [(list(range(len(ids))), cached)]
-        return _read_out(model, passes, readout, keep)
+    def passes() -> Iterator[tuple[list[int], Activations]]:
+        """Row numbers and their pass, batch after batch."""
+        if cached is not None:
+            yield list(range(len(ids))), cached
+            return
+        for rows in batches([len(row) for row in ids], batch_tokens, model.architecture.length_switch):
+            yield rows, run(model.architecture, *pad([ids[row] for row in rows]), unit, torch.as_tensor(at[rows]))
 
-    keep = keep if top is None else _largest(top, read(None))
-    parts = list(read(keep))
+    keep = keep if top is None else _largest(top, _read_out(model, passes(), readout, None))
+    parts = list(_read_out(model, passes(), readout, keep))
     names, junctions = parts[0].components, parts[0].junctions
     if any(part.components != names for part in parts):
         raise InputError(f"{model.name} ran its layers a different number of times for different prompts: {ALIKE}.")
@@ -270,14 +274,6 @@ def _inputs(
     at = tokenization.positions(position, [len(row) for row in ids])
     column = None if cache is None else mask.argmax(1).cpu() + torch.as_tensor(at)
     return ids, at, None if column is None else read_cache(model, cache, tokens, column, unit)
-
-
-def _passes(
-    model: Model, unit: Unit, ids: list[tuple[int, ...]], at: Int[np.ndarray, " example"], batch_tokens: int
-) -> Iterator[tuple[list[int], Activations]]:
-    """Row numbers and their pass, batch after batch."""
-    for rows in batches([len(row) for row in ids], batch_tokens, model.architecture.length_switch):
-        yield rows, run(model.architecture, *pad([ids[row] for row in rows]), unit, torch.as_tensor(at[rows]))
 
 
 def _read_out(

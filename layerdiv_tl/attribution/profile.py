@@ -74,12 +74,20 @@ def profile(
     >>> p.bias.shape, bool(np.allclose((p.bias - p.diversity).mean(0)[:3], p.mse[:3]))
     ((5, 4), True)
     """
+    import psutil
+
     run = profile_run(model, unit, loss, tau, window, stride, precision, batch_tokens)
     ids = run.encode(text_or_ids)
     lengths = [len(row) for row in ids]
     dense = None if target is None else _dense_target(run, target, sum(lengths))
     half = unit == "neuron" and precision == "float32"
-    _check_memory(run, sum(lengths), 4 if half else 8)
+    tables, width = 4, run.readout.width
+    needed = sum(lengths) * width * tables * (4 if half else 8)
+    if needed > psutil.virtual_memory().available:  # before the model runs
+        raise InputError(
+            f"{sum(lengths)} tokens × {width} components need {needed / 2**30:.1f} GiB, more than is free here: take a "
+            "shorter text, another unit, or corpus_profile, which keeps sums only."
+        )
     store = ColumnStore(sum(lengths), torch.float32 if half else torch.float64)
     for _ in profile_blocks(run, ids, store, dense):
         pass
@@ -182,19 +190,6 @@ def _dense_target(run: ProfileRun, target: Any, count: int) -> Float[np.ndarray,
     if not np.isfinite(logits).all() or np.abs(logits).max() > LARGEST:
         raise InputError("target holds numbers that are not finite, or so large that their squares overflow.")
     return logits
-
-
-def _check_memory(run: ProfileRun, count: int, itemsize: int) -> None:
-    """Refuse tables that memory cannot hold, before the model runs."""
-    import psutil
-
-    tables, width = 4, run.readout.width
-    needed = count * width * tables * itemsize
-    if needed > psutil.virtual_memory().available:
-        raise InputError(
-            f"{count} tokens × {width} components need {needed / 2**30:.1f} GiB, more than is free here: take a "
-            "shorter text, another unit, or corpus_profile, which keeps sums only."
-        )
 
 
 def _top_tokens(

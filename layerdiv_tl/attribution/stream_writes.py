@@ -95,9 +95,8 @@ class StreamWalk:
     def writes(self, activations: Activations) -> list[StreamWrite]:
         """The embeddings, then the sublayers in the order they ran, each as it stands in the final stream."""
         activations = to_final_stream(activations, self.architecture)
-        embeddings = {"embed": activations.embed, "pos_embed": activations.pos_embed}
-        named = [(Component(kind), vector) for kind, vector in embeddings.items() if vector is not None]  # type: ignore[arg-type]
-        writes = [StreamWrite(component, (component,), vector) for component, vector in named]
+        embeddings = ((Component("embed"), activations.embed), (Component("pos_embed"), activations.pos_embed))
+        writes = [StreamWrite(name, (name,), vector) for name, vector in embeddings if vector is not None]
         for output, repeat in zip(activations.sublayer_outputs, activations.repeats, strict=True):
             sublayer, key = output.sublayer, (id(output.sublayer), repeat)
             if key not in self._names:

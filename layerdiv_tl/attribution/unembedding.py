@@ -66,10 +66,6 @@ class OptionReadout:
         u = self._own(u if parts.divisor is None else u / parts.divisor.cpu()[:, None, None])
         return torch.cat([u, self(parts.bias().cpu()[:, None])], 1) if parts.output_map.bias else u
 
-    def read_constant(self) -> Float[Tensor, "row 1 option"] | None:
-        """What the read-out itself adds to each row's own options."""
-        return None if self.constant is None else self.constant[self.index][:, None]
-
     def _own(self, per_token: Float[Tensor, "row part token"]) -> Float[Tensor, "row part option"]:
         return per_token.gather(2, self.index[:, None].expand(-1, per_token.shape[1], -1))
 
@@ -137,8 +133,8 @@ def read_out(
         add(write.components, u)
     # What half precision lost at every addition, so that the parts still sum to the whole.
     lost = (readout(final[:, None]) / sigma)[:, 0] - total
-    if (constant := readout.read_constant()) is not None:
-        add([Component("constant")], constant)
+    if readout.constant is not None:  # what the read-out itself adds to each row's own options
+        add([Component("constant")], readout.constant[readout.index][:, None])
     if activations.dtype in HALF:
         add([Component("rounding")], lost[:, None])
 

@@ -265,11 +265,10 @@ def _hash(x: Tensor) -> str:
 
 
 def _json(value: Any) -> bytes:
-    return json.dumps(value, sort_keys=True, default=_as_text).encode()
+    def as_text(x: Any) -> Any:
+        return sorted(map(str, x)) if isinstance(x, set) else str(x)
 
-
-def _as_text(value: Any) -> Any:
-    return sorted(map(str, value)) if isinstance(value, set) else str(value)
+    return json.dumps(value, sort_keys=True, default=as_text).encode()
 
 
 def _refuse_foreign_code(model: Model) -> None:

@@ -29,7 +29,9 @@ def of_huggingface(model: Any) -> Architecture:
     layers = dict.fromkeys(blocks)  # a tied block that is listed again runs again
     places = {block: place for place, block in reversed(list(enumerate(blocks)))}  # where each stands first
     sublayers = [finder.sublayer(k, places[block], layer) for layer, block in enumerate(layers) for k in KINDS]
-    norm = finder.norm(final)
+    norm, text = finder.norm(final), model.config.get_text_config()
+    lengths = ("max_position_embeddings", "n_positions", "max_seq_len")
+    context = next((value for name in lengths if (value := getattr(text, name, None))), None)  # None: without an end
     return Architecture(
         root=model,
         stream_in=HookPoint(blocks[0], "in", "blocks.0.hook_resid_pre"),
@@ -47,7 +49,7 @@ def of_huggingface(model: Any) -> Architecture:
         dtype=finder.embedding.weight.dtype,
         vocabulary=int(finder.embedding.weight.shape[0]),
         outputs=int(unembed.weight.shape[0]),
-        context=_context(model.config),
+        context=int(context) if context else None,
         length_switch=length_switch_of(model.config),
         parallel=bool(getattr(adapter.cfg, "parallel_attn_mlp", False)),
         constant=norm.bias is not None or _is_present(getattr(unembed, "bias", None)),
@@ -70,7 +72,13 @@ class _Finder:
     @cached_property
     def width(self) -> int:
         """The stream's width."""
-        return _width(self.find("unembed"))
+        unembed = self.find("unembed")
+        if not _has_matrix(unembed):
+            raise InputError(
+                f"this model's unembedding is a {type(unembed).__name__} without a plain weight matrix (wrapped or "
+                "quantized), so it cannot be read: load the model with a plain one."
+            )
+        return int(unembed.weight.shape[1])
 
     def find(self, path: str) -> Any:
         # "unmapped" is a ValueError, "mapped but absent in this model" an AttributeError or None.
@@ -100,7 +108,9 @@ class _Finder:
         norm = None if post is None else self.norm(post)
         values = f"{block}.attn.hook_z" if kind == "attn" else f"{block}.mlp.hook_post"
         output_map = OutputMap(
-            count=self.adapter.cfg.n_heads if kind == "attn" else _inputs(projection),
+            count=self.adapter.cfg.n_heads
+            if kind == "attn"
+            else int(projection.weight.shape[0 if _is_conv1d(projection) else 1]),
             hook_point=HookPoint(projection, "in", values),
             projection=partial(linear_map, projection),
             bias=_is_present(getattr(projection, "bias", None)) or (norm is not None and norm.bias is not None),
@@ -148,10 +158,6 @@ def _is_conv1d(module: nn.Module) -> bool:
     return isinstance(module, Conv1D)
 
 
-def _inputs(projection: Any) -> int:
-    return int(projection.weight.shape[0] if _is_conv1d(projection) else projection.weight.shape[1])
-
-
 def linear_map(module: Any) -> tuple[Tensor, Tensor | None]:
     """`[in, out]` weight and bias of a Linear or a Conv1D, also where accelerate has them offloaded."""
     from accelerate.utils import align_module_device
@@ -185,15 +191,6 @@ def _device(module: nn.Module, default: torch.device) -> torch.device:
     return default if parameter is None or parameter.is_meta else parameter.device
 
 
-def _width(unembed: Any) -> int:
-    if not _has_matrix(unembed):
-        raise InputError(
-            f"this model's unembedding is a {type(unembed).__name__} without a plain weight matrix (wrapped or "
-            "quantized), so it cannot be read: load the model with a plain one."
-        )
-    return int(unembed.weight.shape[1])
-
-
 def _has_matrix(module: Any) -> bool:
     weight = getattr(module, "weight", None)
     return isinstance(weight, Tensor) and weight.dim() == 2 and weight.is_floating_point()
@@ -214,11 +211,3 @@ def length_switch_of(config: Any) -> int | None:
         return None
     length = rope.get("original_max_position_embeddings") or getattr(text, "original_max_position_embeddings", None)
     return int(length or text.max_position_embeddings)
-
-
-def _context(config: Any) -> int | None:
-    """The longest text the model was built for, in tokens; None where its positions have no end."""
-    text = config.get_text_config()
-    names = ("max_position_embeddings", "n_positions", "max_seq_len")
-    length = next((value for name in names if (value := getattr(text, name, None))), None)
-    return int(length) if length else None

@@ -51,6 +51,7 @@ def of_transformer_lens(model: Any) -> Architecture:
         norm = Norm(torch.ones(cfg.d_model, dtype=torch.float64), None, False, None)
     else:
         norm = probe(model.ln_final, cfg.d_model, dtype, device)
+    options = {} if adapter is None else {"use_cache": False}
     unembed_bias = getattr(model, "b_U", None)
     biased = unembed_bias is not None and bool(unembed_bias.detach().abs().max() > 0)
     return Architecture(
@@ -65,7 +66,7 @@ def of_transformer_lens(model: Any) -> Architecture:
         unembed=model.unembed,
         unembed_rows=partial(_rows, model, biased),
         transform=transform,
-        logits=partial(_logits, model, {} if adapter is None else {"use_cache": False}),
+        logits=lambda ids, mask: model(ids, attention_mask=mask, return_type="logits", **options),
         device=device,
         dtype=dtype,
         vocabulary=int(cfg.d_vocab),
@@ -139,10 +140,6 @@ def _point(hooks: Any, name: str) -> HookPoint:
 def _rows(model: Any, biased: bool, ids: Tensor) -> tuple[Tensor, Tensor | None]:
     ids = ids.to(model.W_U.device)
     return model.W_U.detach().T[ids], model.b_U.detach()[ids] if biased else None
-
-
-def _logits(model: Any, options: dict[str, Any], ids: Tensor, mask: Tensor) -> Tensor:
-    return model(ids, attention_mask=mask, return_type="logits", **options)
 
 
 def _capped(cfg: Any, logits: Tensor) -> Tensor:
