@@ -19,7 +19,7 @@ from ..results import Result
 from . import tokenization as reading
 from .architecture import HALF, HookPoint
 from .batches import inference_mode_for, pad, upcast
-from .capture import on, only_at
+from .capture import answers, on, only_at
 from .load import Model, load_model
 from .transformer_lens import is_transformer_lens
 
@@ -132,7 +132,7 @@ def attention_patterns(
 
 
 def _from_outputs(model: Model, ids: Tensor, mask: Tensor, blocks: Sequence[tuple[int, int | None]]) -> Any:
-    """Every block's patterns `[head, query, key]` from a Hugging Face model, asked for its attentions; None without."""
+    """Every block's patterns `[head, query, key]` from a Hugging Face model; None without."""
     architecture = model.architecture
     with only_at(architecture.unembed, mask.sum(1) - 1):  # logits of all positions would be larger than the patterns
         plain = architecture.logits(ids, mask)
@@ -162,11 +162,10 @@ def _from_hooks(model: Model, ids: Tensor, mask: Tensor, blocks: Sequence[tuple[
         seen[layer].append(upcast(pattern[0]).to(architecture.device))
 
     with ExitStack() as stack:
-        stack.enter_context(only_at(architecture.unembed, mask.sum(1) - 1))
         for layer in seen:
             if (name := f"blocks.{layer}.attn.hook_pattern") in hooks:
                 stack.enter_context(on(HookPoint(hooks[name]), partial(keep, layer)))
-        architecture.logits(ids, mask)
+        answers(architecture, ids, mask, mask.sum(1) - 1)
     repeats = [(seen[layer], repeat or 1) for layer, repeat in blocks]
     return [patterns[repeat - 1] if len(patterns) >= repeat else None for patterns, repeat in repeats]
 

@@ -106,11 +106,10 @@ class _Finder:
             reason = UNCUT["wrapped" if projection is not None else "hidden" if kind == "attn" else "mixture"]
             return Sublayer(kind, layer, output, self.scale, uncut_reason=reason)
         norm = None if post is None else self.norm(post)
+        neurons = int(projection.weight.shape[0 if _is_conv1d(projection) else 1])
         values = f"{block}.attn.hook_z" if kind == "attn" else f"{block}.mlp.hook_post"
         output_map = OutputMap(
-            count=self.adapter.cfg.n_heads
-            if kind == "attn"
-            else int(projection.weight.shape[0 if _is_conv1d(projection) else 1]),
+            count=self.adapter.cfg.n_heads if kind == "attn" else neurons,
             hook_point=HookPoint(projection, "in", values),
             projection=partial(linear_map, projection),
             bias=_is_present(getattr(projection, "bias", None)) or (norm is not None and norm.bias is not None),
