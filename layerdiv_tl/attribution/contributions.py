@@ -18,9 +18,8 @@ from ..errors import InputError
 from ..model import tokenization
 from ..model.batches import batches, inference_mode_for, pad
 from ..model.capture import Activations
-from ..model.forward_pass import read_cache, run, tokens_and_mask
+from ..model.forward_pass import locate_mismatch, read_cache, run, tokens_and_mask
 from ..model.load import Model, load_model
-from ..model.reconstruction import locate_mismatch
 from ..results import Result
 from .stream_writes import ALIKE
 from .unembedding import BatchContributions, OptionReadout, read_out

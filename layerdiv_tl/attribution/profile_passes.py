@@ -23,8 +23,8 @@ from ..errors import InputError
 from ..model import forward_pass, tokenization
 from ..model.batches import batches, inference_mode_for, pad
 from ..model.capture import Activations
+from ..model.forward_pass import ReconstructionError, locate_mismatch
 from ..model.load import Model, load_model
-from ..model.reconstruction import ReconstructionError, locate_mismatch
 from .full_vocab import (
     PRECISIONS,
     ComponentTable,

@@ -14,7 +14,7 @@ from torch import Tensor
 from ..components import Component, Unit
 from ..model.architecture import HALF, Architecture
 from ..model.capture import Activations
-from ..model.reconstruction import ReconstructionError
+from ..model.forward_pass import ReconstructionError
 from .stream_writes import Parts, StreamWalk, check_finite, pull_back
 from .vocab_gram import folded_rows
 

@@ -24,9 +24,9 @@ from ..errors import InputError
 from .architecture import HALF, Architecture, HookPoint, Sublayer
 from .batches import pad, upcast
 from .capture import answers, first, on, only_at, unreached
+from .forward_pass import UNNAMED, ReconstructionError, locate_mismatch
 from .load import Model
 from .looped import number_repeats, passes_norm
-from .reconstruction import UNNAMED, ReconstructionError, locate_mismatch
 
 # Logits that are formed at once: 32 MiB, and 64 MiB of clean probabilities in float64.
 LOGITS = 1 << 23
