@@ -251,7 +251,7 @@ class CorpusProfile(ProfileSource):
         return float(self.losses[0])
 
     def frame(self) -> pd.DataFrame:
-        """The same as `by_component`."""
+        """As `by_component`."""
         return self.by_component()
 
     def by_component(self) -> pd.DataFrame:

@@ -192,7 +192,9 @@ def profile_blocks(
                 following = [(*ids[d][p + 1 : p + 2], -1)[0] for d, p in zip(texts, positions[some], strict=True)]
                 block_store = ColumnStore(len(some)) if store is None else store
                 at = torch.arange(len(some)) if store is None else torch.as_tensor(places)
-                part = activations.at_positions(_as_slice(some))
+                # Neighbors as a slice, which copies nothing.
+                neighbors = slice(int(some[0]), int(some[-1]) + 1) if some[-1] - some[0] + 1 == len(some) else None
+                part = activations.at_positions(neighbors or torch.as_tensor(some))
                 column = partial(block_store.view, positions=at, device=part.final.device)
                 target = None if dense is None else dense[places]
                 components = _fill_terms(run, part, np.array(following), target, column)
@@ -204,12 +206,6 @@ def profile_blocks(
                 progress.update(len(some))
             _check(run, ids[batch[0].document][batch[0].start : batch[0].stop])
             del activations, part  # or they would be held during the next pass
-
-
-def _as_slice(rows: np.ndarray) -> slice | Tensor:
-    """Neighboring rows as a slice, which copies nothing; rows are given in order."""
-    first, last = int(rows[0]), int(rows[-1])
-    return slice(first, last + 1) if last - first + 1 == len(rows) else torch.as_tensor(rows)
 
 
 def _check(run: ProfileRun, ids: Sequence[int]) -> None:

@@ -80,9 +80,8 @@ def cosines(
 ) -> tuple[tuple[Component, ...], Float[np.ndarray, "component component"]]:
     """The cosine between every two components' contributions to the logits over a whole text: who duplicates whom.
 
-    Of the centered contributions u(position, id), all positions and the whole vocabulary as one vector: exact, from
-    products with the Gram matrix of the unembedding. NaN where a component adds nothing a softmax sees.
-    Returns the components and `[component, component]`; arguments as in `promotions`.
+    Of the centered contributions, all positions and the whole vocabulary as one vector. Returns the components and
+    `[component, component]`, NaN where one adds nothing a softmax sees; arguments as in `promotions`.
 
     >>> from transformers import LlamaConfig, LlamaForCausalLM
     >>> tiny = LlamaForCausalLM(LlamaConfig(vocab_size=32, hidden_size=16, intermediate_size=32,

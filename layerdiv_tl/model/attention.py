@@ -75,10 +75,8 @@ def attention_patterns(
     A Hugging Face model shows its patterns only where its attention is computed step by step ("eager"): it is switched
     to that for one pass and put back. TransformerLens models are read at `hook_pattern`.
 
-    model
-        A `Model`, or anything `load_model` takes.
-    text_or_ids
-        One text, or one list of token ids, at most as long as the model reads.
+    model, text_or_ids
+        A `Model`, or anything `load_model` takes; one text or one list of ids, at most as long as the model reads.
     heads
         Labels or components (`"L3.H5"`), or None for all.
 

@@ -30,10 +30,8 @@ ZOO = "zoo/"
 class Model:
     """A loaded model, ready to be decomposed. Made by `load_model`; load again after changing its weights.
 
-    name
-        Its name in tables and figures.
-    tokenizer
-        Its Hugging Face tokenizer, or None: then only token ids work.
+    name, tokenizer
+        Its name in tables and figures; its Hugging Face tokenizer, or None: then only token ids work.
     provenance
         Where it came from: source, revision (of a hub), architecture, parameters, dtype, device, versions.
     architecture

@@ -95,7 +95,7 @@ def test_a_family(name):
 
 @pytest.mark.parametrize("name", NATIVE)
 def test_a_native_toy(name):
-    """TransformerLens' own toys, which no Hugging Face model stands behind, are exact at every unit."""
+    """TransformerLens' own toys, without a Hugging Face model, are exact at every unit."""
     from transformer_lens.config import TransformerBridgeConfig
     from transformer_lens.model_bridge import TransformerBridge
 

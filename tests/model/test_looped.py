@@ -157,7 +157,7 @@ def test_what_cannot_be_decomposed_says_why():
 
 
 def test_norms_whose_biases_nobody_wrote():
-    """A LayerNorm between rounds; and one with a bias behind a sublayer, whose heads then cannot be told apart."""
+    """A LayerNorm between rounds; and one with a bias after a sublayer, whose heads then cannot be told apart."""
     model = ouro()
     model.model.norm = torch.nn.LayerNorm(32)
     with pytest.raises(ld.InputError, match="LayerNorm"):

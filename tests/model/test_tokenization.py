@@ -90,7 +90,7 @@ def test_bad_arguments_of_contributions(change, message):
         ([" the", " the"], "same token"),
     ],
 )
-def test_options_that_are_no_single_token(stories, options, message):
+def test_options_that_are_not_a_single_token(stories, options, message):
     with pytest.raises(ld.InputError, match=message):
         ld.contributions(stories, ["Once upon"], options)
 
@@ -128,7 +128,7 @@ def test_a_model_that_does_not_sum_is_refused_with_the_place():
         ld.contributions(model, **GOOD)
 
 
-def test_a_change_behind_the_unembedding_is_refused():
+def test_a_change_after_the_unembedding_is_refused():
     """Logits that the model makes of its unembedding's output in a way nobody declared are not explained."""
     model = llama()
     forward = model.forward
@@ -152,7 +152,7 @@ def test_heads_that_do_not_sum_are_refused():
         ld.contributions(model, **GOOD, unit="head")
 
 
-def test_a_readout_that_is_no_norm_and_matrix_is_refused():
+def test_a_readout_that_is_not_a_norm_and_a_matrix_is_refused():
     model = llama()
     model.lm_head.register_forward_hook(lambda module, args, output: output * 2)
     with pytest.raises(ld.InputError, match="logits"):
@@ -171,13 +171,13 @@ def test_a_readout_that_is_no_norm_and_matrix_is_refused():
         (torch.nn.Linear(2, 2), "Linear"),
     ],
 )
-def test_what_is_no_model(x, message, monkeypatch):
+def test_what_is_not_a_model(x, message, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(ld.InputError, match=message):
         ld.load_model(x)
 
 
-def test_folders_that_are_no_model(tmp_path):
+def test_folders_that_are_not_a_model(tmp_path):
     with pytest.raises(ld.InputError, match=r"config\.json"):
         ld.load_model(tmp_path)
     (tmp_path / "a.gguf").write_bytes(b"GGUF")
