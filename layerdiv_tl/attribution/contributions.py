@@ -281,9 +281,8 @@ def _read_out(
     """The contributions of some rows at a time; `keep` None keeps all components."""
     from tqdm.auto import tqdm
 
-    architecture, unit = model.architecture, readout.walk.unit
-    examples, options = readout.option_ids.shape
-    per_row = options * len(architecture.components(unit))
+    architecture, (examples, options) = model.architecture, readout.option_ids.shape
+    per_row = options * len(architecture.components(readout.walk.unit))
     step = max(1, NUMBERS // (per_row + len(architecture.sublayers) * architecture.norm.gain.numel()))
     progress = tqdm(total=examples, desc=model.name, unit="prompt", delay=2, leave=False)
     with inference_mode_for(architecture), progress:

@@ -52,7 +52,11 @@ def convert_once(name: str, convert: Callable[[Path, Path], None]) -> Path:
     if (finished / "config.json").is_file():
         return finished
     cache.mkdir(parents=True, exist_ok=True)
-    _remove_abandoned(cache)
+    for left in cache.glob(".partial-*"):  # of killed processes, by age alone: they may be another machine's
+        with contextlib.suppress(OSError):
+            newest = max(path.stat().st_mtime for path in (left, *left.rglob("*")))
+            if time.time() - newest > ABANDONED:
+                shutil.rmtree(left, ignore_errors=True)
     partial = Path(tempfile.mkdtemp(prefix=f".partial-{writer()}-", dir=cache))
     try:
         convert(partial, partial / "model")
@@ -82,8 +86,8 @@ def converted_gguf(gguf: Path, convert: Callable[[Path, Path], None]) -> Path | 
     name = f"gguf-{digest[:32]}-{re.sub(r'[^A-Za-z0-9.-]+', '_', versions)}"
 
     def convert_and_check(_: Path, folder: Path) -> None:
-        size = before[1] / 1e9
-        say(f"First load of {gguf.name} ({size:.2g} GB): converting it to safetensors, kept in {cache_folder()} …")
+        size = f"{before[1] / 1e9:.2g} GB"
+        say(f"First load of {gguf.name} ({size}): converting it to safetensors, kept in {cache_folder()} …")
         convert(gguf, folder)
         if _identity(gguf) != before:
             raise InputError(f"{str(gguf)!r} was changed while it was read: load it again.")
@@ -173,15 +177,6 @@ def _digest(path: Path) -> str:
         with contextlib.suppress(OSError):
             write_text(note, digest)
     return digest
-
-
-def _remove_abandoned(cache: Path) -> None:
-    """Delete what killed processes left half written, by age alone: they may be another machine's."""
-    for left in cache.glob(".partial-*"):
-        with contextlib.suppress(OSError):
-            newest = max(path.stat().st_mtime for path in (left, *left.rglob("*")))
-            if time.time() - newest > ABANDONED:
-                shutil.rmtree(left, ignore_errors=True)
 
 
 def say(line: str) -> None:

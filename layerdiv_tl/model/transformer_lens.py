@@ -47,10 +47,8 @@ def of_transformer_lens(model: Any) -> Architecture:
     standard = adapter is not None or cfg.positional_embedding_type == "standard"
     has_positions = standard and "hook_pos_embed" in hooks and getattr(model, "pos_embed", None) is not None
     transform = adapter.apply_output_logits_transform if adapter is not None else partial(_capped, cfg)
-    if normless:
-        norm = Norm(torch.ones(cfg.d_model, dtype=torch.float64), None, False, None)
-    else:
-        norm = probe(model.ln_final, cfg.d_model, dtype, device)
+    identity = Norm(torch.ones(cfg.d_model, dtype=torch.float64), None, False, None)
+    norm = identity if normless else probe(ln_final, cfg.d_model, dtype, device)
     options = {} if adapter is None else {"use_cache": False}
     unembed_bias = getattr(model, "b_U", None)
     biased = unembed_bias is not None and bool(unembed_bias.detach().abs().max() > 0)
@@ -107,14 +105,14 @@ def _sublayer(
 
 def _post_norm(model: Any, block: Any, kind: str) -> str | None:
     """The name of the norm after a sublayer, None where there is none."""
-    number = 1 if kind == "attn" else 2
+    name = "ln1" if kind == "attn" else "ln2"
     if getattr(model, "adapter", None) is not None:
         aliases = getattr(model.adapter.component_mapping["blocks"], "hook_aliases", None) or {}
         name = aliases.get(f"hook_{kind}_out", "").split(".")[0]
         return name if name.startswith("ln") else None
     if getattr(model.cfg, "original_architecture", None) in _POST_NORM_NAMED_PRE:
-        return f"ln{number}"
-    return f"ln{number}_post" if getattr(block, f"ln{number}_post", None) is not None else None
+        return name
+    return f"{name}_post" if getattr(block, f"{name}_post", None) is not None else None
 
 
 def _projection(sublayer: Any, kind: str) -> tuple[Tensor, Tensor | None] | None:
