@@ -4,9 +4,9 @@ from . import depth as depth
 from . import zoo as zoo
 from .attribution.contributions import Contributions as Contributions
 from .attribution.contributions import contributions as contributions
-from .attribution.corpus import CorpusProfile as CorpusProfile
-from .attribution.corpus import corpus_profile as corpus_profile
+from .attribution.profile import corpus_profile as corpus_profile
 from .attribution.profile import profile as profile
+from .attribution.profile_base import CorpusProfile as CorpusProfile
 from .attribution.profile_base import Profile as Profile
 from .components import Component as Component
 from .ensemble.decomposition import Decomposition as Decomposition

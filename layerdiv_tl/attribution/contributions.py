@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
+import torch
 from jaxtyping import Bool, Float, Int
 
 from .._checks import choice, whole_number
@@ -14,14 +16,20 @@ from ..components import Component, Unit, component_columns, labels_of
 from ..components import positions as component_positions
 from ..errors import InputError
 from ..model import tokenization
-from ..model.load import load_model
-from ..model.reconstruction import ReconstructionError, check_reconstruction, locate_mismatch
+from ..model.batches import batches, inference_mode_for, pad
+from ..model.capture import Activations
+from ..model.forward_pass import locate_mismatch, read_cache, run, tokens_and_mask
+from ..model.load import Model, load_model
 from ..results import Result
-from .passes import prompt_passes
-from .unembedding import BatchContributions, OptionReadout
+from .stream_writes import ALIKE
+from .unembedding import BatchContributions, OptionReadout, read_out
 
 if TYPE_CHECKING:
     import pandas as pd
+
+# After a pass, rows are read out together until they make this many numbers (4 MiB in float64): it bounds the memory
+# of short prompts with many components and options.
+NUMBERS = 500_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,15 +45,13 @@ class Contributions(Result):
         Token ids `[example, option]`, and the texts: K of them, or K for every example.
     token_ids, lengths, positions
         The prompts' ids one after another, their lengths, and the position read in each.
-    junction_scale, junctions
-        float64 `[example, junction]`: the final norm's statistic of the stream after each junction's
-        component, divided by that of the whole stream (the last is 1).
-    partial_junctions
-        `[junction]`, True where the sum is one the stream never holds: an embedding whose positions are
-        still to be added, an attention that is parallel to its MLP.
+    junction_scale, junctions, partial_junctions
+        float64 `[example, junction]`: the final norm's statistic of the stream after each junction's component,
+        divided by that of the whole stream (the last is 1). Partial ones are sums that the stream never holds: an
+        embedding whose positions are still to be added, an attention that is parallel to its MLP.
     identity_gap, absolute_gap
-        max |Σ u_i − logits| / max Σ|u_i| over examples and options (MATHS 10), and the same in logits, of all
-        components and before any soft-cap.
+        max |Σ u_i − logits| / max Σ|u_i| over examples and options, and the same in logits, of all components
+        and before any soft-cap.
     complete, soft_cap
         False for a sub-ensemble made by `select`, whose `logits` are its own sum; where the model caps its logits.
     """
@@ -110,9 +116,8 @@ class Contributions(Result):
         import pandas as pd
 
         n, members, k = self.values.shape
-        shared = self.shared_options
-        texts = np.tile(np.array(shared), n) if shared else np.array(self.options).reshape(-1)
-        texts = np.repeat(texts.reshape(n, 1, k), members, axis=1).reshape(-1)
+        options = np.array(self.options).reshape(-1, 1, k)  # one row where all examples share them
+        texts = np.broadcast_to(options, (n, members, k)).reshape(-1)
         frame = pd.DataFrame(
             {"example": np.repeat(np.arange(n), members * k)}
             | component_columns(self.components, np.tile(np.repeat(np.arange(members), k), n))
@@ -124,11 +129,9 @@ class Contributions(Result):
 
     def __repr__(self) -> str:
         n, members, k = self.values.shape
-        part = "" if self.complete else ", a sub-ensemble"
-        return (
-            f"{type(self).__name__}({self.model}: {n} examples × {members} components × {k} options{part}; "
-            f"identity gap {self.identity_gap:.1e}, {self.absolute_gap:.1e} logits)"
-        )
+        shape = f"{n} examples × {members} components × {k} options{'' if self.complete else ', a sub-ensemble'}"
+        gaps = f"identity gap {self.identity_gap:.1e}, {self.absolute_gap:.1e} logits"
+        return f"{type(self).__name__}({self.model}: {shape}; {gaps})"
 
 
 def contributions(
@@ -192,74 +195,103 @@ def contributions(
     model = load_model(model)
     choice("unit", unit, get_args(Unit))
     batch_tokens = model.checked_batch_tokens(batch_tokens)
-    if top is not None:
-        top = whole_number("top", top, 1)
+    top = None if top is None else whole_number("top", top, 1)
     if top is not None and components is not None:
         raise InputError("top and components cannot be combined: both say which rows to keep.")
-    passes = prompt_passes(model, prompts, position, unit, batch_tokens, cache, tokens, attention_mask)
-    option_ids, option_texts = tokenization.options(model, options, len(passes.ids))
+    ids, at, cached = _inputs(model, prompts, position, unit, cache, tokens, attention_mask)
+    option_ids, option_texts = tokenization.options(model, options, len(ids))
     keep = _parse_components(components, model.architecture.components(unit))
-    readout = OptionReadout(model.architecture, option_ids)
-    if top is not None:
-        keep = _largest(top, passes.read_out(readout, None))
+    readout = OptionReadout(model.architecture, option_ids, unit)
 
-    parts = list(passes.read_out(readout, keep))
-    names = parts[0].components
+    def passes() -> Iterator[tuple[list[int], Activations]]:
+        """Row numbers and their pass, batch after batch."""
+        if cached is not None:
+            yield list(range(len(ids))), cached
+            return
+        for rows in batches([len(row) for row in ids], batch_tokens, model.architecture.length_switch):
+            yield rows, run(model.architecture, *pad([ids[row] for row in rows]), unit, torch.as_tensor(at[rows]))
+
+    keep = keep if top is None else _largest(top, _read_out(model, passes(), readout, None))
+    parts = list(_read_out(model, passes(), readout, keep))
+    names, junctions = parts[0].components, parts[0].junctions
     if any(part.components != names for part in parts):
-        raise InputError(
-            f"{model.name} ran its layers a different number of times for different prompts, so they have no "
-            "common components: give prompts that run alike, or one at a time."
-        )
+        raise InputError(f"{model.name} ran its layers a different number of times for different prompts: {ALIKE}.")
     if unknown := [c for c in keep or () if c not in names]:
-        raise InputError(
-            f"components asks for {unknown[0].label}, but this run has no such row: a layer that is used once is "
-            "L3.attn, the second use of a reused one L3@2.attn."
-        )
+        reused = "a layer that is used once is L3.attn, the second use of a reused one L3@2.attn"
+        raise InputError(f"components asks for {unknown[0].label}, but this run has no such row: {reused}.")
     order = np.argsort(np.concatenate([part.rows for part in parts]))
 
     def collect(name: str) -> np.ndarray:
         """An array of all batches in the prompts' order."""
         return np.concatenate([getattr(part, name) for part in parts])[order]
 
-    # Identity gap: how far the sum is from the model's own logits, relative to the components' size.
-    size = max(*(float(part.size.max()) for part in parts), np.finfo(float).tiny)
-    absolute = max(float(np.abs(part.total - part.unembedded).max()) for part in parts)
-    stream_gap = collect("stream_gap")
-    error = ReconstructionError(
-        split_gap=max(part.split_gap for part in parts),
-        stream_gap=float(stream_gap.max()),
-        readout_gap=absolute / size,
-        unexplained=max(float(part.unexplained.max()) for part in parts) / size,
-        dtype=parts[0].dtype,
-        answer_dtype=parts[0].answer_dtype,
-    )
-    worst = int(stream_gap.argmax())
-
     def locate() -> str:
-        if passes.cached is not None:
+        if cached is not None:
             return "the cached writes do not add up to the cached stream"
-        return locate_mismatch(model.architecture, passes.ids[worst][: passes.at[worst] + 1])
+        worst = int(collect("stream_gap").argmax())
+        return locate_mismatch(model.architecture, ids[worst][: at[worst] + 1])
 
-    check_reconstruction(model.name, unit, error, locate)
+    readout.error.check(model.name, unit, locate)
+    # The stream never stands at an embedding before its positions, or at an attention parallel to its MLP.
+    halves = [("embed", "pos_embed")] + [("attn", "mlp")] * model.architecture.parallel
+    partial = [a.layer == b.layer and (a.kind, b.kind) in halves for a, b in pairwise(junctions)]
     return Contributions(
         values=collect("values"),
         components=names,
         model_logits=collect("logits"),
         option_ids=option_ids,
         options=option_texts,
-        token_ids=np.concatenate([np.array(row, dtype=np.int64) for row in passes.ids]),
-        lengths=np.array([len(row) for row in passes.ids], dtype=np.int64),
-        positions=passes.at,
+        token_ids=np.concatenate([np.array(row, dtype=np.int64) for row in ids]),
+        lengths=np.array([len(row) for row in ids], dtype=np.int64),
+        positions=at,
         junction_scale=collect("junction_scale"),
-        junctions=parts[0].junctions,
-        partial_junctions=parts[0].partial_junctions,
-        identity_gap=absolute / size,
-        absolute_gap=absolute,
+        junctions=junctions,
+        partial_junctions=np.array([*partial, False]),
+        identity_gap=readout.error.identity_gap,
+        absolute_gap=readout.error.absolute,
         complete=len(names) == parts[0].count,
         soft_cap=model.architecture.soft_cap,
         model=model.name,
         unit=unit,
     )
+
+
+def _inputs(
+    model: Model, prompts: Any, position: Any, unit: Unit, cache: Any, tokens: Any, mask: Any
+) -> tuple[list[tuple[int, ...]], Int[np.ndarray, " example"], Activations | None]:
+    """Token ids, the position read in each row, and the cached pass, if one is given. InputError for none, or two."""
+    if cache is not None:
+        if prompts is not None:
+            raise InputError("give either prompts or a cache with its tokens, not both.")
+        tokens, mask = tokens_and_mask(tokens, mask)
+        prompts = [row[real.bool()].tolist() for row, real in zip(tokens, mask, strict=True)]
+    elif tokens is not None or mask is not None:
+        raise InputError("tokens and attention_mask belong to a cache: give prompts alone, or cache= with tokens=.")
+    elif prompts is None:
+        raise InputError("there are no prompts: give at least one text or list of token ids.")
+    ids = tokenization.encode(model, prompts)
+    at = tokenization.positions(position, [len(row) for row in ids])
+    column = None if cache is None else mask.argmax(1).cpu() + torch.as_tensor(at)
+    return ids, at, None if column is None else read_cache(model, cache, tokens, column, unit)
+
+
+def _read_out(
+    model: Model, passes: Iterable[tuple[list[int], Activations]], readout: OptionReadout, keep: Set[Component] | None
+) -> Iterator[BatchContributions]:
+    """The contributions of some rows at a time; `keep` None keeps all components."""
+    from tqdm.auto import tqdm
+
+    architecture, (examples, options) = model.architecture, readout.option_ids.shape
+    per_row = options * len(architecture.components(readout.walk.unit))
+    step = max(1, NUMBERS // (per_row + len(architecture.sublayers) * architecture.norm.gain.numel()))
+    progress = tqdm(total=examples, desc=model.name, unit="prompt", delay=2, leave=False)
+    with inference_mode_for(architecture), progress:
+        for rows, activations in passes:
+            for start in range(0, len(rows), step):
+                some = slice(start, start + step)
+                yield read_out(readout, activations.rows(some), np.array(rows[some]), keep)
+            del activations  # or it would be held during the next pass
+            progress.update(len(rows))
 
 
 def _largest(top: int, batches: Iterable[BatchContributions]) -> set[Component]:

@@ -1,8 +1,7 @@
-"""Sums over the whole vocabulary for every component of a pass, without a table of logits (MATHS 9).
+"""Sums over the whole vocabulary for every component of a pass, without a table of logits.
 
-Of a component's logit vector u_i only its norm and inner products (with the next token, the mean of all components,
-the model's distribution) are needed. They follow from a sublayer's output z_i, from a head's few values before the
-output map, from a neuron's one number.
+Of a component's logit vector u_i only its norm and some inner products are needed. They follow from a sublayer's output
+z_i, from a head's few values before the output map, from a neuron's one number.
 """
 
 from __future__ import annotations
@@ -17,26 +16,28 @@ from torch import Tensor
 
 from ..components import Component, Unit
 from ..model.architecture import HALF, Architecture, OutputMap
-from ..model.batches import upcast
+from ..model.batches import inference_mode_for, upcast
 from ..model.capture import Activations
+from ..model.load import Model
 from .stream_writes import Parts, StreamWalk, pull_back
-from .vocab_gram import CHUNK, PartGram, Vocabulary, part_gram, squared_norms
+from .vocab_gram import CHUNK, Vocabulary, part_gram, squared_norms, vocabulary_of
 
 # Numbers of one table (positions × rows × width, or positions × vocabulary) that are held at a time.
 NUMBERS = 16_000_000
+PRECISIONS = {"float32": torch.float32, "float64": torch.float64}
 
 
 class VocabularyReadout:
     """A model's read-out to the whole vocabulary at one unit; `dtype` is the precision of products."""
 
     def __init__(self, vocabulary: Vocabulary, unit: Unit, dtype: torch.dtype) -> None:
-        self.architecture, self.unit, self.dtype = vocabulary.architecture, unit, dtype
-        self.vocabulary = vocabulary
+        self.vocabulary, self.unit, self.dtype = vocabulary, unit, dtype
+        self.architecture = vocabulary.architecture
         self.walk = StreamWalk(vocabulary.architecture, unit)
-        self._grams: dict[int, PartGram] = {}
+        self._grams: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def gram(self, output_map: OutputMap) -> PartGram:
-        """The moments of one write's parts, worked out when first needed."""
+    def gram(self, output_map: OutputMap) -> tuple[Tensor, Tensor]:
+        """The `part_gram` of one write, worked out when first needed."""
         if id(output_map) not in self._grams:
             self._grams[id(output_map)] = part_gram(output_map, self.vocabulary, self.dtype)
         return self._grams[id(output_map)]
@@ -54,9 +55,25 @@ class VocabularyReadout:
         return max(1, NUMBERS // max(streams, self.architecture.outputs, self.width))
 
 
+def vocabulary_readout(model: Model, unit: Unit, precision: str) -> VocabularyReadout:
+    """The read-out of a model, which it keeps for as long as its weights are the same."""
+    parameters = [parameter for root in model.architecture.roots for parameter in root.parameters()]
+    weights = [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in parameters]
+    if model.cache.get("weights") != weights:
+        model.cache.clear()
+        model.cache["weights"] = weights
+    if (unit, precision) not in model.cache:
+        model.architecture.components(unit)  # refuses a unit that this model does not have
+        with inference_mode_for(model.architecture):
+            if precision not in model.cache:
+                model.cache[precision] = vocabulary_of(model.architecture, PRECISIONS[precision])
+            model.cache[unit, precision] = VocabularyReadout(model.cache[precision], unit, PRECISIONS[precision])
+    return model.cache[unit, precision]
+
+
 @dataclass(frozen=True, eq=False)
 class PartColumns:
-    """The columns of the heads or neurons of one write, next to one another, and that of their bias."""
+    """One write that is cut: the columns of its heads or neurons, next to one another, and that of their bias."""
 
     parts: Parts
     columns: slice
@@ -66,19 +83,11 @@ class PartColumns:
 
 @dataclass(frozen=True, eq=False)
 class ComponentTable:
-    """The components of some positions of a pass.
+    """The components of some positions of a pass; `whole` and its `columns` are not cut, `cut` ones are.
 
     Sums are written into `out` tables `[position, component]`, which the caller provides; the column of the constant,
-    which is not a stream vector, is left to the caller.
-
-    whole, columns
-        `[position, row, d]`: what is not cut, and its columns.
-    cut
-        What is cut into parts.
-    sigma, final
-        The final norm's statistic `[position]` and the final stream `[position, d]`, in float64.
-    missing
-        `[position]`, what the stream holds beyond all that was written, relative to the sum of the writes' norms.
+    which is not a stream vector, is left to the caller. `sigma` is the final norm's statistic, `final` the final
+    stream, in float64; `missing` what it holds beyond all that was written, relative to the sum of the writes' norms.
     """
 
     readout: VocabularyReadout
@@ -108,23 +117,21 @@ class ComponentTable:
         for number, table in enumerate(out):
             table[:, self.columns] = products[:, :, number].to(table.dtype)
 
-    def moments(
-        self, means: Float[Tensor, "position component"], sizes: Float[Tensor, "position component"] | None = None
-    ) -> None:
+    def moments(self, means: Tensor, sizes: Tensor | None = None) -> None:
         """Each component's logit averaged over the vocabulary, and Σ_v of its squared distance from that."""
         vocabulary = self.readout.vocabulary
         for block in self.cut:
-            gram, values = self.readout.gram(block.parts.output_map), self._scaled(block.parts)
+            (roots, part_means), values = self.readout.gram(block.parts.output_map), self._scaled(block.parts)
             if values.shape[2] > 1:
-                mean = (block.parts.values.double() * gram.means.view(values.shape[1:])).sum(2)
+                mean = (block.parts.values.double() * part_means.view(values.shape[1:])).sum(2)
                 means[:, block.columns] = (mean / self._divisor(block.parts)[:, None]).to(means.dtype)
                 if sizes is not None:
-                    roots = torch.bmm(values.transpose(0, 1), gram.roots.transpose(1, 2))
-                    sizes[:, block.columns] = roots.square_().sum(2).T.to(sizes.dtype)
+                    rooted = torch.bmm(values.transpose(0, 1), roots.transpose(1, 2))
+                    sizes[:, block.columns] = rooted.square_().sum(2).T.to(sizes.dtype)
                 continue
-            torch.mul(values[:, :, 0], gram.means.to(means.dtype), out=means[:, block.columns])
+            torch.mul(values[:, :, 0], part_means.to(means.dtype), out=means[:, block.columns])
             if sizes is not None:
-                torch.square(values[:, :, 0] * gram.roots[:, 0, 0], out=sizes[:, block.columns])
+                torch.square(values[:, :, 0] * roots[:, 0, 0], out=sizes[:, block.columns])
         # In float64: what all ids have in common is large along some directions, and these cancel.
         mean = self.whole.double() @ vocabulary.mean.to(self.whole.device) / self.sigma[:, None]
         means[:, self.columns] = mean.to(means.dtype)
@@ -176,8 +183,7 @@ class ComponentTable:
     ) -> tuple[Int[Tensor, "position column rank"], Float[Tensor, "position column rank"]]:
         """Ids and centered logits of the k largest, then the k smallest of some components, the extreme ones first.
 
-        Every chunk of the vocabulary is folded once for all rows. Of most chunks hardly a row holds one of its
-        extremes, as its largest and smallest number show; only these rows are sorted.
+        Only rows whose largest or smallest number in a chunk of the vocabulary is among these are sorted there.
         """
         from tqdm.auto import tqdm
 
@@ -257,10 +263,7 @@ def component_table(readout: VocabularyReadout, activations: Activations) -> Com
 
 
 def model_logits(architecture: Architecture, final: Float[Tensor, "position d"]) -> tuple[Tensor, Tensor]:
-    """(the unembedding's output, the logits) for some final streams, by the model's own modules.
-
-    Called past their hooks, which are the user's and have seen the pass already.
-    """
+    """(the unembedding's output, the logits) for some final streams, by the model's modules, past the user's hooks."""
     normed = architecture.norm_module.forward(final.to(architecture.dtype)[:, None])
     unembedded = architecture.unembed.forward(normed)
     return upcast(unembedded[:, 0]).to(final.device), upcast(architecture.transform(unembedded)[:, 0]).to(final.device)

@@ -1,34 +1,25 @@
-"""Bias and diversity of every component at every token of a text, over the whole vocabulary (MATHS 9)."""
+"""Bias and diversity of every component over the whole vocabulary: at every token of a text, or averaged over many."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 from jaxtyping import Float
 
-from ..components import Component, Unit
+from .._checks import ordered
+from ..components import Unit
+from ..ensemble.intervals import RunningMean
 from ..ensemble.validation import LARGEST, numbers
 from ..errors import InputError
-from ..model import tokenization
+from ..model import forward_pass, tokenization
 from ..model.batches import inference_mode_for, pad
-from ..model.forward_pass import run_all_positions
 from .full_vocab import component_table
-from .profile_base import Profile
-from .profile_passes import (
-    ColumnStore,
-    Loss,
-    ProfileSettings,
-    encode_texts,
-    profile_blocks,
-    profile_settings,
-    same_components,
-    windows_of,
-)
-from .profile_terms import LargestGaps
+from .profile_base import CorpusProfile, Profile
+from .profile_passes import ColumnStore, Loss, ProfileRun, Rows, profile_blocks, profile_run
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -83,34 +74,117 @@ def profile(
     >>> p.bias.shape, bool(np.allclose((p.bias - p.diversity).mean(0)[:3], p.mse[:3]))
     ((5, 4), True)
     """
-    settings = profile_settings(model, unit, loss, tau, window, stride, precision, batch_tokens)
-    ids = encode_texts(settings, text_or_ids)
+    import psutil
+
+    run = profile_run(model, unit, loss, tau, window, stride, precision, batch_tokens)
+    ids = run.encode(text_or_ids)
     lengths = [len(row) for row in ids]
-    dense = None if target is None else _dense_target(settings, target, sum(lengths))
+    dense = None if target is None else _dense_target(run, target, sum(lengths))
     half = unit == "neuron" and precision == "float32"
-    _check_memory(settings, sum(lengths), 4 if half else 8)
-    store, gaps = ColumnStore(sum(lengths), torch.float32 if half else torch.float64), LargestGaps()
-    names: tuple[Component, ...] = ()
-    for components, _, _ in profile_blocks(settings, ids, gaps, store, dense):
-        names = same_components(settings, names, components)
+    tables, width = 4, run.readout.width
+    needed = sum(lengths) * width * tables * (4 if half else 8)
+    if needed > psutil.virtual_memory().available:  # before the model runs
+        raise InputError(
+            f"{sum(lengths)} tokens × {width} components need {needed / 2**30:.1f} GiB, more than is free here: take a "
+            "shorter text, another unit, or corpus_profile, which keeps sums only."
+        )
+    store = ColumnStore(sum(lengths), torch.float32 if half else torch.float64)
+    for _ in profile_blocks(run, ids, store, dense):
+        pass
     token_ids = np.concatenate([np.array(row, dtype=np.int64) for row in ids])
-    return settings.result(
-        names,
-        gaps,
+    return run.result(
         token_ids=token_ids,
-        tokens=tokenization.token_texts(settings.model, token_ids),
+        tokens=tokenization.token_texts(run.model, token_ids),
         documents=np.repeat(np.arange(len(ids)), lengths),
-        contexts=np.concatenate([np.arange(w.first, w.stop) - w.start + 1 for w in windows_of(settings, ids)]),
-        token_lookup=_TokenLookup(settings, ids),
+        contexts=np.concatenate([np.arange(w.first, w.stop) - w.start + 1 for w in run.windows(ids)]),
+        token_lookup=partial(_top_tokens, run, ids),
         **store.arrays(),
     )
 
 
-def _dense_target(settings: ProfileSettings, target: Any, count: int) -> Float[np.ndarray, "position vocabulary"]:
-    if settings.loss != "squared":
+def corpus_profile(
+    model: Any,
+    texts: Iterable[Any],
+    unit: Unit = "sublayer",
+    *,
+    loss: Loss = "squared",
+    tau: float | None = None,
+    window: int | None = None,
+    stride: int | None = None,
+    precision: Literal["float32", "float64"] = "float32",
+    batch_tokens: int | None = None,
+) -> CorpusProfile:
+    """Bias, diversity and net of every component, averaged over the tokens of any number of texts by running sums.
+
+    texts
+        An iterable of texts or of lists of token ids; it is gone through once and may be longer than
+        memory. The other arguments are those of `profile`.
+
+    Intervals are over texts; fewer than 8 have none. Raises InputError for no texts, and as `profile`.
+
+    >>> import layerdiv_tl as ld
+    >>> from transformers import LlamaConfig, LlamaForCausalLM
+    >>> tiny = LlamaForCausalLM(LlamaConfig(vocab_size=32, hidden_size=16, intermediate_size=32,
+    ...     num_hidden_layers=2, num_attention_heads=2))
+    >>> c = ld.corpus_profile(tiny, ([i, i + 1, i + 2] for i in range(10)))
+    >>> c.texts, c.positions, c.frame().component.tolist()
+    (10, 20, ['embed', 'L0.attn', 'L0.mlp', 'L1.attn', 'L1.mlp'])
+    """
+    tokenization.refuse_tables(texts, "texts")
+    ordered("texts", texts, "an iterable of texts or of lists of token ids; for one text use profile")
+    run = profile_run(model, unit, loss, tau, window, stride, precision, batch_tokens)
+    running: dict[str, RunningMean] = {}
+    count, positions, part = 0, 0, None
+    for ids in _groups(run, texts):
+        count += len(ids)
+        sums: dict[int, dict[str, Any]] = {}
+        waiting = {document: len(row) for document, row in enumerate(ids)}
+        for documents, store in profile_blocks(run, ids):
+            unknown = np.zeros(len(documents), dtype=np.int64)
+            fields = {"token_ids": unknown, "contexts": unknown, "tokens": ("",) * len(documents)}
+            part = run.result(**fields, documents=documents, **store.arrays())
+            for document in map(int, np.unique(documents)):
+                inside = documents == document
+                text = sums.setdefault(document, {})
+                for name, total in part._sums(np.flatnonzero(inside & part.has_target)).items():
+                    text[name] = text.get(name, 0.0) + total
+                waiting[document] -= int(inside.sum())
+                if not waiting[document]:  # the whole text is measured: a cluster of its own
+                    tokens = len(ids[document]) - 1
+                    for name, total in sums.pop(document).items():
+                        running.setdefault(name, RunningMean()).add(total, tokens)
+                    positions += tokens
+    if part is None:
+        raise InputError("there are no texts: give at least one text or list of token ids.")
+    if not positions:
+        raise InputError(f"none of the {count} texts has a second token, so there is nothing to predict.")
+    means = {name: np.stack([mean.mean, *mean.interval()]) for name, mean in running.items()}
+    counts: dict[str, Any] = {"texts": count, "positions": positions, "measured_in": part.measured_in}
+    return CorpusProfile(losses=means.pop("loss"), terms=means, **counts, **run.source())
+
+
+def _groups(run: ProfileRun, texts: Iterable[Any]) -> Iterator[Rows]:
+    """Texts as they come, encoded, in groups worth a few passes."""
+    group: list[tuple[int, ...]] = []
+    for number, text in enumerate(texts):
+        if isinstance(text, int | np.integer):
+            raise InputError("a corpus holds texts, but this one holds numbers: for one list of token ids use profile.")
+        try:
+            group += run.encode([text])
+        except InputError as error:
+            raise InputError(f"text {number} of the corpus: {error}") from error
+        if sum(map(len, group)) >= 4 * run.batch_tokens:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+def _dense_target(run: ProfileRun, target: Any, count: int) -> Float[np.ndarray, "position vocabulary"]:
+    if run.loss != "squared":
         raise InputError("a dense target is for loss='squared'; the cross-entropy is that of the next token.")
     logits = numbers(target, "target", "[position, vocabulary]")
-    shape = (count, settings.readout.vocabulary.size)
+    shape = (count, run.readout.vocabulary.size)
     if logits.shape != shape:
         raise InputError(f"target has the shape {logits.shape}, but must be [position, vocabulary] = {shape}.")
     if not np.isfinite(logits).all() or np.abs(logits).max() > LARGEST:
@@ -118,56 +192,35 @@ def _dense_target(settings: ProfileSettings, target: Any, count: int) -> Float[n
     return logits
 
 
-def _check_memory(settings: ProfileSettings, count: int, itemsize: int) -> None:
-    """Refuse tables that memory cannot hold, before the model runs."""
-    import psutil
+def _top_tokens(
+    run: ProfileRun, ids: Rows, columns: Sequence[int], document: int, position: int, k: int
+) -> pd.DataFrame:
+    """The k largest and k smallest logits of some components at a position of a text, from another pass up to it."""
+    import pandas as pd
 
-    tables, width = 4, settings.readout.width
-    needed = count * width * tables * itemsize
-    if needed > psutil.virtual_memory().available:
-        raise InputError(
-            f"{count} tokens × {width} components need {needed / 2**30:.1f} GiB, more than is free here: take a "
-            "shorter text, another unit, or corpus_profile, which keeps sums only."
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class _TokenLookup:
-    """Runs the model up to a token again and reads components out over the whole vocabulary."""
-
-    settings: ProfileSettings
-    ids: list[tuple[int, ...]]
-
-    def __call__(
-        self, components: Sequence[Component], columns: Sequence[int], document: int, position: int, k: int
-    ) -> pd.DataFrame:
-        """The k largest and k smallest logits of some components at a position of a text."""
-        import pandas as pd
-
-        model, readout, row = self.settings.model, self.settings.readout, self.ids[document]
-        window = next(w for w in windows_of(self.settings, [row]) if w.first <= position < w.stop)
-        # A model that reads long texts in another way must see the text as long as it was.
-        stop = position + 1 if model.architecture.length_switch is None else window.stop
-        at = position - window.start
-        with inference_mode_for(model.architecture):
-            tokens, mask = pad([row[window.start : stop]])
-            activations = run_all_positions(model.architecture, tokens, mask, readout.unit)
-            table = component_table(readout, activations.at_positions(slice(at, at + 1)))
-            means = (table.vectors(columns)[0].to(table.final.device) @ readout.vocabulary.mean).cpu()
-            means[[column == table.constant for column in columns]] = readout.vocabulary.constant_mean
-            ids, logits = (x[0].cpu() for x in table.extreme_ids(columns, k))
-        # [component, promotes or suppresses, rank] as rows, all promoted first.
-        token_id, centered = (x.view(-1, 2, k).transpose(0, 1).flatten().numpy() for x in (ids, logits.double()))
-        frame = pd.DataFrame(
-            {
-                "component": np.tile(np.repeat([c.label for c in components], k), 2),
-                "effect": np.repeat(["promotes", "suppresses"], len(components) * k),
-                "rank": np.tile(np.arange(1, k + 1), 2 * len(components)),
-                "token": tokenization.token_texts(model, token_id),
-                "token_id": token_id,
-                "contribution": centered + np.tile(np.repeat(means.numpy(), k), 2),
-                "contribution_centered": centered,
-            }
-        )
-        frame.attrs["units"] = {"contribution": "logits", "contribution_centered": "logits"}
-        return frame
+    model, readout, row = run.model, run.readout, ids[document]
+    window = next(w for w in run.windows([row]) if w.first <= position < w.stop)
+    # A model that reads long texts in another way must see the text as long as it was.
+    stop = position + 1 if model.architecture.length_switch is None else window.stop
+    at = position - window.start
+    with inference_mode_for(model.architecture):
+        activations = forward_pass.run(model.architecture, *pad([row[window.start : stop]]), readout.unit)
+        table = component_table(readout, activations.at_positions(slice(at, at + 1)))
+        means = (table.vectors(columns)[0].to(table.final.device) @ readout.vocabulary.mean).cpu()
+        means[[column == table.constant for column in columns]] = readout.vocabulary.constant_mean
+        token_ids, logits = (x[0].cpu() for x in table.extreme_ids(columns, k))
+    # [component, promotes or suppresses, rank] as rows, all promoted first.
+    token_id, centered = (x.view(-1, 2, k).transpose(0, 1).flatten().numpy() for x in (token_ids, logits.double()))
+    frame = pd.DataFrame(
+        {
+            "component": np.tile(np.repeat([run.components[column].label for column in columns], k), 2),
+            "effect": np.repeat(["promotes", "suppresses"], len(columns) * k),
+            "rank": np.tile(np.arange(1, k + 1), 2 * len(columns)),
+            "token": tokenization.token_texts(model, token_id),
+            "token_id": token_id,
+            "contribution": centered + np.tile(np.repeat(means.numpy(), k), 2),
+            "contribution_centered": centered,
+        }
+    )
+    frame.attrs["units"] = {"contribution": "logits", "contribution_centered": "logits"}
+    return frame

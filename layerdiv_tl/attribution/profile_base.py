@@ -1,6 +1,7 @@
-"""What profiles of either loss have in common: their tokens, frames and means over texts (MATHS 9).
+"""What profiles of either loss have in common: their tokens, frames and means over texts.
 
-Arrays are kept `[position, component]`, as they are made; the public ones are `[component, position]`.
+Arrays are kept
+`[position, component]`, as they are made; the public ones are `[component, position]`.
 """
 
 from __future__ import annotations
@@ -28,20 +29,19 @@ AT_ONCE = 1_000_000
 
 PerComponent = Float[np.ndarray, "position component"]
 PerPosition = Float[np.ndarray, " position"]
+ComponentByPosition = Float[np.ndarray, "component position"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ProfileSource(Result):
-    """What a profile was made of.
+    """What a profile was made of, and its components, the names of its rows.
 
-    components
-        The names of the rows.
     identity_gap, absolute_gap
         max |Σ u_i − logit| / max Σ|u_i| at the next token, over positions; and the same in logits.
     vocabulary, window, stride
         The number of ids; how many tokens the model read at a time, and how far it then moved on.
-    model, unit, soft_cap
-        The model's name, how finely it was cut, where it caps its logits (components sum to those before).
+    soft_cap
+        Where the model caps its logits (components sum to those before).
     """
 
     components: tuple[Component, ...]
@@ -54,13 +54,25 @@ class ProfileSource(Result):
     unit: str
     soft_cap: float | None
 
+    def _mean_frame(self, terms: dict[str, np.ndarray], measured_in: str, texts: int) -> pd.DataFrame:
+        """One row per component: mean, `_low` and `_high` of every term, from tables of these three rows."""
+        import pandas as pd
+
+        rows = component_columns(self.components)
+        for name, ends in terms.items():
+            rows |= dict(zip((name, f"{name}_low", f"{name}_high"), ends, strict=True))
+        frame = pd.DataFrame(rows)
+        frame.attrs["units"] = _units([name for name in frame.columns if name.startswith(tuple(terms))], measured_in)
+        frame.attrs |= {"intervals": interval_note(texts, "texts")}
+        frame.attrs |= {"identity_gap": self.identity_gap, "soft_cap": self.soft_cap}
+        return frame
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Profile(ProfileSource):
     """`loss = bias − diversity` for every component and every token of a text. Made by `profile`.
 
-    Columns are tokens: position t is the prediction of token t + 1. The last token of a text has
-    no next one, so what needs a target is NaN there.
+    Position t is the prediction of token t + 1. The last token of a text has none, so what needs a target is NaN there.
 
     token_ids, tokens, documents, contexts
         `[position]`: ids, their texts, the number of the text each belongs to, and how many tokens of it
@@ -84,6 +96,7 @@ class Profile(ProfileSource):
     token_lookup: Callable[..., Any] | None = field(default=None, repr=False, metadata={"saved": False})
 
     measured_in: ClassVar[str]
+    _term_names: ClassVar[Any]
 
     @property
     def loss(self) -> PerPosition:
@@ -91,22 +104,22 @@ class Profile(ProfileSource):
         return self.losses
 
     @property
-    def target_logit(self) -> Float[np.ndarray, "component position"]:
+    def target_logit(self) -> ComponentByPosition:
         """Each component's contribution to the next token's logit."""
         return self._target_logits().T
 
     @property
-    def bias(self) -> Float[np.ndarray, "component position"]:
+    def bias(self) -> ComponentByPosition:
         """Each component's own loss against the next token, undivided by |L|."""
         return self._term("bias").T
 
     @property
-    def diversity(self) -> Float[np.ndarray, "component position"]:
+    def diversity(self) -> ComponentByPosition:
         """Each component's distance from the ensemble, undivided by |L|."""
         return self._term("diversity").T
 
     @property
-    def net(self) -> Float[np.ndarray, "component position"]:
+    def net(self) -> ComponentByPosition:
         """bias − diversity, from its own linear form, in which a component's size does not occur."""
         return self._term("net").T
 
@@ -122,10 +135,7 @@ class Profile(ProfileSource):
         return np.isfinite(self.losses)
 
     def top_tokens(
-        self,
-        component: str | Component | Sequence[str | Component] | None = None,
-        position: int = -1,
-        k: int = 10,
+        self, component: str | Component | Sequence[str | Component] | None = None, position: int = -1, k: int = 10
     ) -> pd.DataFrame:
         """What components promote and suppress at a position: their k largest and k smallest logits.
 
@@ -134,10 +144,7 @@ class Profile(ProfileSource):
         sees. Raises InputError for components and positions that do not exist, and for a profile loaded from a file.
         """
         if self.token_lookup is None:
-            raise InputError(
-                "this profile was loaded from a file, which holds no model: look at tokens in the profile of a model "
-                "in memory (layerdiv_tl.profile(model, text))."
-            )
+            raise InputError("this profile was loaded from a file, which holds no model: make it anew with profile().")
         k, count = whole_number("k", k, 1, self.vocabulary), len(self.token_ids)
         position = whole_number("position", position, -count, count - 1) % count
         columns = list(range(len(self.components)))
@@ -146,13 +153,13 @@ class Profile(ProfileSource):
             columns = [component_positions(self.components, label=label)[0] for label in labels]
         document = int(self.documents[position])
         within = position - int(np.argmax(self.documents == document))
-        return self.token_lookup([self.components[i] for i in columns], columns, document, within, k)
+        return self.token_lookup(columns, document, within, k)
 
     def by_component(self) -> pd.DataFrame:
         """One row per component: means over the tokens that have a target, with 95 % intervals over texts.
 
-        A text's tokens have much in common, so texts are what is independent: fewer than 8 have no interval,
-        `_low` and `_high` are then NaN, and `attrs["intervals"]` says so. `corpus_profile` is for many texts.
+        Tokens of one text are not independent, texts are: fewer than 8 have no interval, `_low` and `_high` are then
+        NaN, and `attrs["intervals"]` says so. `corpus_profile` is for many texts.
         """
         running: dict[str, RunningMean] = {}
         for document in np.unique(self.documents):
@@ -161,9 +168,7 @@ class Profile(ProfileSource):
                 running.setdefault(name, RunningMean()).add(total, len(inside))
         del running["loss"]
         terms = {name: np.stack([mean.mean, *mean.interval()]) for name, mean in running.items()}
-        frame = mean_frame(self.components, terms, self.measured_in, int(running["bias"].clusters))
-        frame.attrs |= {"identity_gap": self.identity_gap, "soft_cap": self.soft_cap}
-        return frame
+        return self._mean_frame(terms, self.measured_in, int(running["bias"].clusters))
 
     def frame(self, **conditions: Any) -> pd.DataFrame:
         """One row per token and component; `conditions` choose components, as `Contributions.select` does.
@@ -175,16 +180,11 @@ class Profile(ProfileSource):
         columns = component_positions(self.components, **conditions) if conditions else range(len(self.components))
         count, kept = len(self.token_ids), [self.components[i] for i in columns]
         if count * len(kept) > MOST_ROWS:
-            raise InputError(
-                f"{count} tokens × {len(kept)} components are {count * len(kept):,} rows: choose components, as in "
-                "frame(kind='neuron', layer=3), or take by_component()."
-            )
-        rows: dict[str, Any] = {
-            "position": np.repeat(np.arange(count), len(kept)),
-            "document": np.repeat(self.documents, len(kept)),
-            "token": np.repeat(np.array(self.tokens, dtype=object), len(kept)),
-            "next_token": np.repeat(np.array(self.next_tokens, dtype=object), len(kept)),
-        }
+            choose = "choose components, as in frame(kind='neuron', layer=3), or take by_component()"
+            raise InputError(f"{count} tokens × {len(kept)} components are {count * len(kept):,} rows: {choose}.")
+        of_token: dict[str, Any] = {"position": np.arange(count), "document": self.documents}
+        of_token |= {name: np.array(getattr(self, f"{name}s"), dtype=object) for name in ("token", "next_token")}
+        rows = {name: np.repeat(column, len(kept)) for name, column in of_token.items()}
         rows |= component_columns(kept, np.tile(np.arange(len(kept)), count))
         terms = self._terms(slice(None), list(columns))
         rows |= {name: table.reshape(-1) for name, table in terms.items()}
@@ -210,10 +210,6 @@ class Profile(ProfileSource):
     def _target_logits(self, rows: Any = slice(None), columns: Any = slice(None)) -> PerComponent:
         return self.centered_targets[rows][:, columns].astype(np.float64) + self.means[rows][:, columns]
 
-    @property
-    def _term_names(self) -> tuple[str, ...]:
-        raise NotImplementedError
-
     def _term(self, name: str, rows: Any = slice(None), columns: Any = slice(None)) -> PerComponent:
         raise NotImplementedError
 
@@ -232,19 +228,45 @@ class Profile(ProfileSource):
         )
 
 
-def mean_frame(
-    components: Sequence[Component], terms: dict[str, Float[np.ndarray, "3 component"]], measured_in: str, texts: int
-) -> pd.DataFrame:
-    """One row per component: mean, `_low` and `_high` of every term, with their units and what the intervals are."""
-    import pandas as pd
+@dataclass(frozen=True, eq=False, kw_only=True)
+class CorpusProfile(ProfileSource):
+    """Means over the tokens of many texts, from running sums: one row per component. Made by `corpus_profile`.
 
-    rows = component_columns(components)
-    for name, ends in terms.items():
-        rows |= dict(zip((name, f"{name}_low", f"{name}_high"), ends, strict=True))
-    frame = pd.DataFrame(rows)
-    frame.attrs["units"] = _units([name for name in frame.columns if name.startswith(tuple(terms))], measured_in)
-    frame.attrs["intervals"] = interval_note(texts, "texts")
-    return frame
+    terms, losses
+        By the name of a column: mean, low, high `[3, component]`, and those of the model's own loss in nats.
+        Intervals are over texts; NaN for fewer than 8.
+    texts, positions, measured_in
+        How many texts and how many tokens with a next one; the unit of bias, diversity and net.
+    """
+
+    terms: dict[str, Float[np.ndarray, "3 component"]]
+    losses: Float[np.ndarray, " 3"]
+    texts: int
+    positions: int
+    measured_in: str
+
+    @property
+    def loss(self) -> float:
+        """The model's own mean cross-entropy of the next token, in nats."""
+        return float(self.losses[0])
+
+    def frame(self) -> pd.DataFrame:
+        """As `by_component`."""
+        return self.by_component()
+
+    def by_component(self) -> pd.DataFrame:
+        """One row per component: mean, `_low` and `_high` of every term."""
+        frame = self._mean_frame(self.terms, self.measured_in, self.texts)
+        frame.attrs |= {"texts": self.texts, "positions": self.positions, "loss": self.losses.tolist()}
+        return frame
+
+    def __repr__(self) -> str:
+        mean, low, high = self.losses
+        ends = f" [{low:.4g}, {high:.4g}]" if np.isfinite(low) else ""
+        return (
+            f"CorpusProfile({self.model}: {self.positions} tokens of {self.texts} texts × {len(self.components)} "
+            f"components; loss {mean:.4g}{ends} nats; identity gap {self.identity_gap:.1e})"
+        )
 
 
 def _units(terms: Iterable[str], measured_in: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Profiles: bias and diversity of every component at every token, over the whole vocabulary (MATHS 9).
+"""Profiles: bias and diversity of every component at every token, over the whole vocabulary.
 
 Of a component's logit vector u_i over V ids a profile holds a few sums: its mean, its size and its products with the
 mean of all components and with the target. Bias and diversity follow from these.
@@ -11,10 +11,9 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
-from jaxtyping import Float
 
 from ..ensemble.terms import Part
-from .profile_base import PerComponent, PerPosition, Profile
+from .profile_base import ComponentByPosition, PerComponent, PerPosition, Profile
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -47,7 +46,7 @@ class SquaredProfile(Profile):
     measured_in: ClassVar[str] = "logits²"
 
     @property
-    def diversity_logit(self) -> Float[np.ndarray, "component position"]:
+    def diversity_logit(self) -> ComponentByPosition:
         """|L|² × diversity: comparable between models and cuts with different numbers of members."""
         return len(self.components) ** 2 * self.diversity
 
@@ -108,7 +107,7 @@ class SquaredProfile(Profile):
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class CrossEntropyProfile(Profile):
-    """CE(t, p) = mean_i CE(t, q_i) − mean_i KL(p ‖ q_i) over the whole vocabulary, in nats (MATHS 3).
+    """CE(t, p) = mean_i CE(t, q_i) − mean_i KL(p ‖ q_i) over the whole vocabulary, in nats.
 
     q_i = softmax(τu_i), p = softmax(τū): bias is CE(t, q_i), diversity KL(p ‖ q_i), net H(p) + τ(E_p[u_i] − u_i(t)).
     By default τ = |L|: p is the model's own distribution, before a soft-cap where there is one.
@@ -130,7 +129,7 @@ class CrossEntropyProfile(Profile):
     _term_names = ("bias", "diversity", "net", "net_linear")
 
     @property
-    def net_linear(self) -> Float[np.ndarray, "component position"]:
+    def net_linear(self) -> ComponentByPosition:
         """(τ/|L|)(E_p[u_i] − u_i(t)): what each component adds to the loss beyond H(p); heads add to attention."""
         return self._term("net_linear").T
 

@@ -15,10 +15,9 @@ from ..components import Component, Unit, positions
 from ..errors import InputError
 from ..model import tokenization
 from ..model.batches import inference_mode_for, pad
-from ..model.forward_pass import run_all_positions
+from ..model.forward_pass import run
 from ..model.load import Model, load_model
-from .full_vocab import ComponentTable, VocabularyReadout, component_table
-from .profile_passes import vocabulary_readout
+from .full_vocab import ComponentTable, VocabularyReadout, component_table, vocabulary_readout
 
 # Numbers of the stream vectors that are held at a time.
 NUMBERS = 32_000_000
@@ -26,10 +25,8 @@ NUMBERS = 32_000_000
 
 @dataclass(frozen=True, eq=False)
 class Promotions:
-    """The ids with the largest and the smallest logits of components. Made by `promotions`.
+    """The ids with the largest and the smallest logits of components, at places of a text. Made by `promotions`.
 
-    components, positions
-        The names of the rows and the places in the text.
     ids, logits
         `[position, component, 2k]`: k that it promotes, most first, then k that it suppresses, most first; logits are
         those beyond the component's mean over the vocabulary, which no softmax sees.
@@ -60,7 +57,8 @@ def promotions(
     >>> promotions(tiny, [1, 2, 3], "head", k=3).ids.shape  # embed, 2 layers of 2 heads and an MLP
     (3, 7, 6)
     """
-    model, ids = _one_text(model, text_or_ids)
+    model = load_model(model)
+    ids = tokenization.encode_one(model, text_or_ids)
     at = tuple(range(len(ids)) if at is None else map(int, at))
     if not at or not all(0 <= position < len(ids) for position in at):
         raise InputError(f"at={at!r:.60} does not fit a text of {len(ids)} tokens: give positions from 0.")
@@ -82,9 +80,8 @@ def cosines(
 ) -> tuple[tuple[Component, ...], Float[np.ndarray, "component component"]]:
     """The cosine between every two components' contributions to the logits over a whole text: who duplicates whom.
 
-    Of the centered contributions u(position, id), all positions and the whole vocabulary as one vector: exact, from
-    products with the Gram matrix of the unembedding (MATHS 9). NaN where a component adds nothing a softmax sees.
-    Returns the components and `[component, component]`; arguments as in `promotions`.
+    Of the centered contributions, all positions and the whole vocabulary as one vector. Returns the components and
+    `[component, component]`, NaN where one adds nothing a softmax sees; arguments as in `promotions`.
 
     >>> from transformers import LlamaConfig, LlamaForCausalLM
     >>> tiny = LlamaForCausalLM(LlamaConfig(vocab_size=32, hidden_size=16, intermediate_size=32,
@@ -93,7 +90,8 @@ def cosines(
     >>> len(names), bool(np.allclose(np.diag(cosine), 1))
     (5, True)
     """
-    model, ids = _one_text(model, text_or_ids)
+    model = load_model(model)
+    ids = tokenization.encode_one(model, text_or_ids)
     readout = vocabulary_readout(model, unit, "float32")
     vocabulary, total = readout.vocabulary, torch.zeros(())
     with inference_mode_for(model.architecture):
@@ -114,19 +112,11 @@ def cosines(
     return names, cosine
 
 
-def _one_text(model: Any, text_or_ids: Any) -> tuple[Model, tuple[int, ...]]:
-    model = load_model(model)
-    rows = tokenization.encode(model, text_or_ids)
-    if len(rows) != 1:
-        raise InputError(f"this is about one text, but {len(rows)} were given: ask for one after another.")
-    return model, rows[0]
-
-
 def _tables(
     readout: VocabularyReadout, model: Model, ids: Sequence[int], at: Sequence[int]
 ) -> Iterator[ComponentTable]:
     """The components at some positions, a few positions at a time; the model runs once."""
-    activations = run_all_positions(model.architecture, *pad([ids]), readout.unit)
+    activations = run(model.architecture, *pad([ids]), readout.unit)
     step = max(1, NUMBERS // (readout.width * model.architecture.norm.gain.numel()))
     for start in range(0, len(at), step):
         positions = torch.as_tensor(at[start : start + step], device=activations.final.device)

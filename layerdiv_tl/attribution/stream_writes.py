@@ -20,15 +20,16 @@ from ..model.architecture import Architecture, OutputMap
 from ..model.capture import Activations, SublayerOutput
 from ..model.looped import to_final_stream
 
+# What to do about passes with different components.
+ALIKE = "give texts that run alike, so that they have common components, or one at a time"
+
 
 @dataclass(frozen=True, eq=False)
 class Parts:
     """The heads or neurons of one write.
 
-    values
-        `[position, part, width]`, the input of the output map.
-    divisor
-        `[position]`, the statistic of the norm after the map; None where there is none.
+    values, divisor
+        `[position, part, width]`, the input of the output map; `[position]`, the statistic of a norm after it.
     """
 
     output_map: OutputMap
@@ -50,8 +51,7 @@ class Parts:
 
     def bias(self) -> Float[Tensor, "position d"]:
         """The stream vector that no part wrote, in float64: the bias of the output map and of the norm after it."""
-        weight, bias = self.output_map.projection()
-        post, device = self.output_map.post, self.values.device
+        (weight, bias), post, device = self.output_map.projection(), self.output_map.post, self.values.device
         total = torch.zeros(len(self.values), weight.shape[1], dtype=torch.float64, device=device)
         if bias is not None:
             total = total + self._to_stream(bias.to(device).double().expand_as(total))
@@ -73,10 +73,8 @@ class Parts:
 class StreamWrite:
     """What one embedding or sublayer adds to the final residual stream.
 
-    junction
-        The whole embedding or sublayer, which closes a junction.
-    components
-        Its rows: itself, or its heads or neurons and, where there is one, last their common bias.
+    junction, components
+        The whole embedding or sublayer, and its rows: itself, or its heads or neurons and, if any, last their bias.
     vector, parts
         `[position, d]`, and how it is cut; None for a whole write.
     """
@@ -97,9 +95,8 @@ class StreamWalk:
     def writes(self, activations: Activations) -> list[StreamWrite]:
         """The embeddings, then the sublayers in the order they ran, each as it stands in the final stream."""
         activations = to_final_stream(activations, self.architecture)
-        embeddings = {"embed": activations.embed, "pos_embed": activations.pos_embed}
-        named = [(Component(kind), vector) for kind, vector in embeddings.items() if vector is not None]  # type: ignore[arg-type]
-        writes = [StreamWrite(component, (component,), vector) for component, vector in named]
+        embeddings = ((Component("embed"), activations.embed), (Component("pos_embed"), activations.pos_embed))
+        writes = [StreamWrite(name, (name,), vector) for name, vector in embeddings if vector is not None]
         for output, repeat in zip(activations.sublayer_outputs, activations.repeats, strict=True):
             sublayer, key = output.sublayer, (id(output.sublayer), repeat)
             if key not in self._names:
@@ -110,14 +107,11 @@ class StreamWalk:
 
 
 def _parts(output: SublayerOutput) -> Parts | None:
-    if output.values is None:
-        return None
     output_map = output.sublayer.output_map
-    assert output_map is not None
-    divisor = None
-    if output_map.post is not None:
-        assert output.post is not None
-        divisor = output_map.post.divisor(output.post)
+    if output.values is None or output_map is None:
+        return None
+    post = output_map.post
+    divisor = None if post is None or output.post is None else post.divisor(output.post)
     return Parts(output_map, output.values.unflatten(1, (output_map.count, -1)), divisor)
 
 
@@ -132,9 +126,7 @@ def pull_back(
     weight, _ = output_map.projection()
     dtype = dtype or torch.promote_types(weight.dtype, torch.float32)
     folded = directions * output_map.scale
-    if output_map.post is not None:
-        folded = folded * output_map.post.gain.to(folded)
-        folded = folded - folded.mean(1, keepdim=True) if output_map.post.centered else folded
+    folded = folded if output_map.post is None else output_map.post.fold(folded)
     return (folded.to(weight.device, dtype) @ weight.to(dtype).T).to(directions.device)
 
 
@@ -143,7 +135,5 @@ def check_finite(writes: Sequence[StreamWrite], *outputs: Tensor) -> None:
     broken = (write.junction.label for write in writes if not write.vector.isfinite().all())
     first = next(broken, None if all(x.isfinite().all() for x in outputs) else "the read-out")
     if first is not None:
-        raise InputError(
-            f"the model gives numbers that are not finite, first in {first}: its weights or its precision are "
-            "broken (NaN weights, an overflow in float16), so nothing is computed."
-        )
+        broken_by = "its weights or its precision are broken (NaN weights, an overflow in float16)"
+        raise InputError(f"the model gives numbers that are not finite, first in {first}: {broken_by}.")

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from copy import copy
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..components import Component
+from ..components import Component, Unit
 from ..model.architecture import HALF, Architecture
 from ..model.capture import Activations
+from ..model.forward_pass import ReconstructionError
 from .stream_writes import Parts, StreamWalk, check_finite, pull_back
+from .vocab_gram import folded_rows
 
 # Parts are compared with their own size, but with no less than this share of the largest.
 NOTICED = 0.01
@@ -25,23 +26,19 @@ class OptionReadout:
     """Option directions: a stream vector x contributes `x @ direction / σ` to an option's logit.
 
     Gain, centering and logit multiplier are folded into the directions, once for every distinct option token; `index`
-    `[example, option]` says which direction belongs where.
+    `[example, option]` says which direction belongs where. `error` grows with everything that is read out.
     """
 
-    def __init__(self, architecture: Architecture, option_ids: Int[np.ndarray, "example option"]) -> None:
+    def __init__(
+        self, architecture: Architecture, option_ids: Int[np.ndarray, "example option"], unit: Unit = "sublayer"
+    ) -> None:
+        self.walk, self.error = StreamWalk(architecture, unit), ReconstructionError()
         distinct, index = np.unique(option_ids, return_inverse=True)
-        rows, bias = architecture.unembed_rows(torch.as_tensor(distinct))
-        rows = rows.double().cpu() * architecture.logit_multiplier
+        directions, constant = folded_rows(architecture, torch.as_tensor(distinct), torch.float64)
         self.option_ids = option_ids
         self.index = torch.as_tensor(index.reshape(option_ids.shape))
-        self.directions: Float[Tensor, "token d"] = architecture.norm.fold(rows)
-        self.constant: Float[Tensor, " token"] | None = None
-        if architecture.constant:
-            self.constant = torch.zeros(len(rows), dtype=torch.float64)
-            if architecture.norm.bias is not None:
-                self.constant += rows @ architecture.norm.bias
-            if bias is not None:
-                self.constant += bias.double().cpu() * architecture.logit_multiplier
+        self.directions: Float[Tensor, "token d"] = directions.cpu()
+        self.constant: Float[Tensor, " token"] | None = constant.cpu() if architecture.constant else None
         # Directions before each output map, the same for all batches that need the same options.
         self._before: dict[int, Float[Tensor, "token part width"]] = {}
 
@@ -69,10 +66,6 @@ class OptionReadout:
         u = self._own(u if parts.divisor is None else u / parts.divisor.cpu()[:, None, None])
         return torch.cat([u, self(parts.bias().cpu()[:, None])], 1) if parts.output_map.bias else u
 
-    def read_constant(self) -> Float[Tensor, "row 1 option"] | None:
-        """What the read-out itself adds to each row's own options."""
-        return None if self.constant is None else self.constant[self.index][:, None]
-
     def _own(self, per_token: Float[Tensor, "row part token"]) -> Float[Tensor, "row part option"]:
         return per_token.gather(2, self.index[:, None].expand(-1, per_token.shape[1], -1))
 
@@ -83,42 +76,27 @@ class BatchContributions:
 
     components, values, count
         The components that were asked for, of `count` in all, and theirs `[row, component, option]`.
-    total, size
-        Σ u_i and Σ |u_i| over all components, `[row, option]`.
-    unembedded, logits, unexplained
-        The model's logits before and after any soft-cap, and how far the second are from the first ones' transform.
-    stream_gap, split_gap
-        What the stream holds beyond all that was written, `[row]`, and how far heads or neurons are from their
-        sublayer, relative to Σ |u_i|.
+    logits
+        The model's own, `[row, option]`, after any soft-cap.
+    stream_gap
+        What the stream holds beyond all that was written, `[row]`, relative to max Σ|u_i|.
     """
 
     rows: Int[np.ndarray, " row"]
     count: int
     components: tuple[Component, ...]
     values: Float[np.ndarray, "row component option"]
-    total: Float[np.ndarray, "row option"]
-    size: Float[np.ndarray, "row option"]
-    unembedded: Float[np.ndarray, "row option"]
     logits: Float[np.ndarray, "row option"]
-    unexplained: Float[np.ndarray, "row option"]
     junction_scale: Float[np.ndarray, "row junction"]
     junctions: tuple[Component, ...]
-    partial_junctions: Bool[np.ndarray, " junction"]
     stream_gap: Float[np.ndarray, " row"]
-    split_gap: float
-    dtype: torch.dtype
-    answer_dtype: torch.dtype
 
 
 def read_out(
-    walk: StreamWalk,
-    readout: OptionReadout,
-    activations: Activations,
-    rows: Int[np.ndarray, " row"],
-    keep: Set[Component] | None,
+    readout: OptionReadout, activations: Activations, rows: Int[np.ndarray, " row"], keep: Set[Component] | None
 ) -> BatchContributions:
     """Contributions of some rows of a pass, on the CPU; `keep` None keeps all components."""
-    architecture = walk.architecture
+    walk, error, architecture = readout.walk, readout.error, readout.walk.architecture
     readout = readout.for_rows(torch.as_tensor(rows))
     options = torch.as_tensor(readout.option_ids[rows]).to(activations.logits.device)
     unembedded = activations.unembedded.gather(1, options).double().cpu()
@@ -134,7 +112,7 @@ def read_out(
     names: list[Component] = []
     values: list[Tensor] = []
     total, size = torch.zeros_like(logits), torch.zeros_like(logits)
-    count, split_gap = 0, 0.0
+    count = 0
     # Of a write that adds nothing to some logit only rounding is left, which is not to be compared with itself.
     least = max(NOTICED * float(whole.abs().sum(1).max()), 1e-30)
 
@@ -151,39 +129,29 @@ def read_out(
         u = whole[:, number : number + 1]
         if write.parts is not None:
             u = readout.read_parts(write.parts) / sigma
-            off = (u.sum(1) - whole[:, number]).abs() / u.abs().sum(1).clamp_min(least)
-            split_gap = max(split_gap, float(off.max()))
+            error.add("split", (u.sum(1) - whole[:, number]).abs() / u.abs().sum(1).clamp_min(least))
         add(write.components, u)
     # What half precision lost at every addition, so that the parts still sum to the whole.
     lost = (readout(final[:, None]) / sigma)[:, 0] - total
-    if (constant := readout.read_constant()) is not None:
-        add([Component("constant")], constant)
+    if readout.constant is not None:  # what the read-out itself adds to each row's own options
+        add([Component("constant")], readout.constant[readout.index][:, None])
     if activations.dtype in HALF:
         add([Component("rounding")], lost[:, None])
 
+    stream_gap = lost.abs().amax(1) / size.max().clamp_min(1e-300)
+    error.dtypes = (activations.dtype, activations.answer_dtype)
+    error.add("stream", stream_gap)
+    error.add("absolute", (total - unembedded * architecture.logit_multiplier).abs())
+    error.add("unexplained", (architecture.transform(unembedded) - logits).abs())
+    error.add("size", size)
     statistics = architecture.norm.statistic(stream.cumsum(1))
-    junctions = tuple(write.junction for write in writes)
     return BatchContributions(
         rows=rows,
         count=count,
         components=tuple(names),
         values=torch.cat(values, 1).numpy(),
-        total=total.numpy(),
-        size=size.numpy(),
-        unembedded=(unembedded * architecture.logit_multiplier).numpy(),
         logits=logits.numpy(),
-        unexplained=(architecture.transform(unembedded) - logits).abs().numpy(),
         junction_scale=(statistics / statistics[:, -1:]).numpy(),
-        junctions=junctions,
-        partial_junctions=_partial(junctions, architecture.parallel),
-        split_gap=split_gap,
-        dtype=activations.dtype,
-        answer_dtype=activations.answer_dtype,
-        stream_gap=(lost.abs().amax(1) / size.max().clamp_min(1e-300)).numpy(),
+        junctions=tuple(write.junction for write in writes),
+        stream_gap=stream_gap.numpy(),
     )
-
-
-def _partial(junctions: Sequence[Component], parallel: bool) -> Bool[np.ndarray, " junction"]:
-    """Where the stream never stands: at an embedding before its positions, at an attention parallel to its MLP."""
-    halves = [("embed", "pos_embed")] + [("attn", "mlp")] * parallel
-    return np.array([a.layer == b.layer and (a.kind, b.kind) in halves for a, b in pairwise(junctions)] + [False])

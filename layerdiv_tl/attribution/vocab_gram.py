@@ -1,4 +1,4 @@
-"""Inner products of logit vectors over the whole vocabulary, without forming a logit (MATHS 9).
+"""Inner products of logit vectors over the whole vocabulary, without forming a logit.
 
 A stream vector z (frozen norm: z/σ) gives the vocabulary u(v) = W_v · z, with gain, centering and
 multiplier folded into W. Sums over v are then products of small matrices:
@@ -31,10 +31,8 @@ BAND = 144
 class Vocabulary:
     """Moments of all rows of the unembedding, for stream vectors before the division by σ.
 
-    size
-        The number of ids, V.
-    mean, gram, root
-        w̄ `[d]`, G `[d, d]`, R `[d, d]` upper triangular with RᵀR = G; float64. R is made when first needed.
+    size, mean, gram
+        The number of ids, V; w̄ `[d]`, G `[d, d]`, float64.
     constant_mean, constant_power, constant_product
         Of what the read-out adds by itself, c(v): its mean, Σ_v (c − c̄)², and `[d]` with
         h · z = Σ_v (c − c̄)(u − ū); 0 where there is none.
@@ -50,7 +48,7 @@ class Vocabulary:
 
     @cached_property
     def root(self) -> Float[Tensor, "d d"]:
-        """R, by Cholesky; a G that is singular (a centering norm leaves a direction out) takes a longer way."""
+        """R, upper triangular with RᵀR = G, by Cholesky unless G is singular (a centering norm leaves one out)."""
         factor, failed = torch.linalg.cholesky_ex(self.gram, upper=True)
         if not failed:
             return factor
@@ -60,17 +58,24 @@ class Vocabulary:
     def rows(self, ids: Int[Tensor, " position"]) -> tuple[Float[Tensor, "position d"], Float[Tensor, " position"]]:
         """Each id's stream direction and constant, less their means over the vocabulary; float64."""
         distinct, index = ids.unique(return_inverse=True)
-        rows, constant = _folded_rows(self.architecture, distinct, torch.float64)
+        rows, constant = folded_rows(self.architecture, distinct, torch.float64)
         return (rows - self.mean)[index], (constant - self.constant_mean)[index]
 
     def chunks(self, dtype: torch.dtype) -> Iterator[tuple[slice, Float[Tensor, "id d"], Float[Tensor, " id"]]]:
-        """(which ids, their rows, their constants), CHUNK ids at a time, less the means over the vocabulary.
-
-        What all ids have in common is most of a row, and would take the digits of what distinguishes them.
-        """
-        mean = self.mean.to(dtype)
+        """(which ids, their rows, their constants), CHUNK ids at a time, less the means over the vocabulary."""
+        mean = self.mean.to(dtype)  # most of a row, which would take the digits of what distinguishes ids
         for ids, rows, constant in _chunks(self.architecture, dtype):
             yield ids, rows - mean, constant - self.constant_mean
+
+    def weighted_rows(self, dtype: torch.dtype, weights: Float[Tensor, "position v"]) -> tuple[Tensor, Tensor]:
+        """(Σ_v weight · W_v `[position, d]`, Σ_v weight · constant `[position]`), both less their means."""
+        directions = torch.zeros(len(weights), len(self.mean), dtype=torch.float64, device=weights.device)
+        constants = torch.zeros(len(weights), dtype=torch.float64, device=weights.device)
+        for ids, rows, constant in self.chunks(dtype):
+            chunk = weights[:, ids].to(dtype)
+            directions += chunk @ rows
+            constants += chunk @ constant
+        return directions, constants
 
 
 def vocabulary_of(architecture: Architecture, dtype: torch.dtype) -> Vocabulary:
@@ -95,10 +100,10 @@ def vocabulary_of(architecture: Architecture, dtype: torch.dtype) -> Vocabulary:
 def _chunks(architecture: Architecture, dtype: torch.dtype) -> Iterator[tuple[slice, Tensor, Tensor]]:
     for start in range(0, architecture.outputs, CHUNK):
         stop = min(start + CHUNK, architecture.outputs)
-        yield slice(start, stop), *_folded_rows(architecture, torch.arange(start, stop), dtype)
+        yield slice(start, stop), *folded_rows(architecture, torch.arange(start, stop), dtype)
 
 
-def _folded_rows(architecture: Architecture, ids: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def folded_rows(architecture: Architecture, ids: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """The unembedding's rows with the final norm's gain and centering folded in, and what the read-out adds."""
     norm, device = architecture.norm, architecture.device
     rows, bias = architecture.unembed_rows(ids)
@@ -108,8 +113,7 @@ def _folded_rows(architecture: Architecture, ids: Tensor, dtype: torch.dtype) ->
         constant += rows @ norm.bias.to(device, dtype)
     if bias is not None:
         constant += bias.to(device, dtype) * architecture.logit_multiplier
-    folded = rows * norm.gain.to(device, dtype)
-    return folded - folded.mean(1, keepdim=True) if norm.centered else folded, constant
+    return norm.fold(rows), constant
 
 
 def squared_norms(root: Float[Tensor, "d d"], z: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
@@ -122,26 +126,36 @@ def squared_norms(root: Float[Tensor, "d d"], z: Float[Tensor, "n d"]) -> Float[
     return total
 
 
-@dataclass(frozen=True, eq=False)
-class PartGram:
+def part_gram(
+    output_map: OutputMap, vocabulary: Vocabulary, dtype: torch.dtype
+) -> tuple[Float[Tensor, "part width width"], Float[Tensor, " _"]]:
     """Moments over the vocabulary of the heads or neurons of one write, before their values and scales.
 
-    roots
-        `[part, width, width]`, whose products with a part's values have the norm of its logits (not the Gram
-        matrices: a head whose values nearly cancel would lose twice as many digits).
-    means
-        `[part·width]`, float64.
+    Roots of `dtype`, whose products with a part's values have the norm of its logits (not the Gram matrices: a head
+    whose values nearly cancel would lose twice as many digits), and means `[part·width]`, float64.
     """
-
-    roots: Float[Tensor, "part width width"]
-    means: Float[Tensor, " _"]
-
-
-def part_gram(output_map: OutputMap, vocabulary: Vocabulary, dtype: torch.dtype) -> PartGram:
-    """The root and the mean of the vocabulary, taken back through an output map once; roots are of `dtype`."""
     weight, _ = output_map.projection()
     single = len(weight) == output_map.count
     root = vocabulary.root.to(dtype) if single else vocabulary.root
     back = pull_back(output_map, root, root.dtype).double().unflatten(1, (output_map.count, -1))
     roots = back.square().sum(0).sqrt()[:, :, None] if single else torch.linalg.qr(back.transpose(0, 1), mode="r").R
-    return PartGram(roots.to(dtype), pull_back(output_map, vocabulary.mean[None], torch.float64)[0])
+    return roots.to(dtype), pull_back(output_map, vocabulary.mean[None], torch.float64)[0]
+
+
+def log_sum_exp(logits: Float[Tensor, "position v"]) -> Float[Tensor, " position"]:
+    """In the precision of the logits; NaN or infinite where a logit is."""
+    sums = []
+    for rows in logits.split(16):  # which stay in the processor's cache
+        largest = rows.amax(1, keepdim=True)
+        sums.append((rows - largest).exp_().sum(1).double().log() + largest[:, 0].double())
+    return torch.cat(sums)
+
+
+def mean_and_power(logits: Float[Tensor, "position v"]) -> tuple[Tensor, Tensor]:
+    """The mean of every row and Σ_v of its squared distance from that, float64."""
+    moments = []
+    for rows in logits.split(16):
+        mean = rows.mean(1)
+        moments.append(torch.stack([mean, (rows - mean[:, None]).square_().sum(1)]).double())
+    mean, power = torch.cat(moments, 1)
+    return mean, power

@@ -19,7 +19,7 @@ from ..components import Component
 from ..errors import InputError
 from ..model.batches import batches, inference_mode_for, pad
 from ..model.capture import Activations
-from ..model.forward_pass import run_all_positions
+from ..model.forward_pass import run
 from ..model.load import Model
 from ..model.patched_forward import PatchedForward
 from .inputs import Ids, read_layers
@@ -70,7 +70,7 @@ def measure_tokens(
     """(components, their measure at every token of every text, text of each token), in the order of the texts."""
 
     def measure_batch(rows: list[int]) -> tuple[tuple[Component, ...], np.ndarray, np.ndarray]:
-        activations = run_all_positions(model.architecture, *pad([ids[row] for row in rows]))
+        activations = run(model.architecture, *pad([ids[row] for row in rows]))
         return *measure(activations), np.repeat(rows, [len(ids[row]) for row in rows])
 
     components, tables, texts = zip(*map_batches(model, ids, batch_tokens, measure_batch), strict=True)

@@ -1,13 +1,13 @@
 """Where the components of a model are read: the hook points of its residual stream and of its read-out.
 
-An `Architecture` names places in a model (`HookPoint`), holds no activation and changes nothing. `huggingface` and
-`transformer_lens` each find the places of one kind of model.
+`huggingface` and `transformer_lens` each find these places in one kind of model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -21,19 +21,20 @@ from .norm import Norm
 _AFTER_THE_NORM = ("mlm_head", "prediction_head", "project_out", "hc_head", "sigma_map", "classifier_ln")
 
 # Why a sublayer has no heads or neurons.
-MIXTURE = "it is a mixture of experts, in which every token goes to other neurons"
-WRAPPED = "its output projection is wrapped or quantized, so its weights cannot be read"
-HIDDEN = "it has no output projection that this package can see"
+UNCUT = {
+    "mixture": "it is a mixture of experts, in which every token goes to other neurons",
+    "wrapped": "its output projection is wrapped or quantized, so its weights cannot be read",
+    "hidden": "it has no output projection that this package can see",
+}
 
 HALF = (torch.float16, torch.bfloat16)
+SublayerKind = Literal["attn", "mlp"]
+KINDS: tuple[SublayerKind, ...] = ("attn", "mlp")
 
 
 @dataclass(frozen=True, eq=False)
 class HookPoint:
-    """A place in the running model: what `module` is given ("in") or what it returns ("out").
-
-    `name` is TransformerLens' hook name of the same values, to find them in a cache.
-    """
+    """A place in the running model: what `module` is given ("in") or returns ("out"); TransformerLens' name of it."""
 
     module: nn.Module
     side: Literal["in", "out"] = "out"
@@ -46,15 +47,12 @@ class OutputMap:
 
     count, hook_point
         How many there are, and where their values stand side by side before the output projection.
-    projection
-        Gives its weight W `[count·width, d]` and its bias or None.
+    projection, scale
+        Gives its weight W `[count·width, d]` and its bias or None; the factor on the way to the stream (Granite's).
     bias
         Whether something is left that no head or neuron wrote: that bias where it is not zero, or a post-norm's.
-    scale
-        The factor on the way to the stream (Granite's residual multiplier).
     post, post_hook_point
-        The norm between the projection and the stream in sandwich- and post-norm models, and where its input, or
-        its statistic itself, can be read.
+        The norm between the projection and the stream, and where its input, or its statistic itself, can be read.
     """
 
     count: int
@@ -68,12 +66,9 @@ class OutputMap:
 
 @dataclass(frozen=True, eq=False)
 class Sublayer:
-    """An attention or MLP, and where the output that it adds to the stream can be read (times `scale`).
+    """An attention or MLP, where its output, which goes to the stream times `scale`, is read, and how it is cut."""
 
-    `output_map` is None where the output cannot be cut into heads or neurons, and `uncut_reason` then says why.
-    """
-
-    kind: Literal["attn", "mlp"]
+    kind: SublayerKind
     layer: int
     hook_point: HookPoint
     scale: float = 1.0
@@ -89,43 +84,36 @@ class Sublayer:
         if not self.is_cut(unit):
             return [Component(self.kind, self.layer, repeat=repeat)]
         if self.output_map is None:
-            raise InputError(
-                f"the {'attention' if self.kind == 'attn' else 'MLP'} of layer {self.layer} has no rows at "
-                f"unit={unit!r}: {self.uncut_reason}; use unit='sublayer'."
-            )
+            raise InputError(f"{self} has no rows at unit={unit!r}: {self.uncut_reason}; use unit='sublayer'.")
         kind: Kind = "head" if self.kind == "attn" else "neuron"
         bias: Kind = "attn_bias" if self.kind == "attn" else "mlp_bias"
         rows = [Component(kind, self.layer, index, repeat) for index in range(self.output_map.count)]
         return rows + ([Component(bias, self.layer, repeat=repeat)] if self.output_map.bias else [])
+
+    def __str__(self) -> str:
+        return f"the {'attention' if self.kind == 'attn' else 'MLP'} of layer {self.layer}"
 
 
 @dataclass(frozen=True, eq=False)
 class Architecture:
     """All the places of one model. `sublayers` stand in stream order.
 
-    stream_in, stream_out
-        The stream entering the first block and the final norm. What is there at the start and is not
-        the position embedding is the embedding.
-    blocks
-        The stream entering every block, to find where a sum breaks.
+    stream_in, stream_out, blocks
+        The stream entering the first block (embedding and position embedding), the final norm, and every block.
     norm, norm_module, unembed, unembed_rows
-        The read-out: the final norm as numbers and as a module, the unembedding, and its rows
-        `[id, d]` and biases for some token ids.
-    transform, logit_multiplier, soft_cap
-        What the model does to the unembedding's output, and what that is.
-    logits
-        Runs the model: (ids, mask) -> logits.
+        The read-out: the final norm as numbers and as a module, the unembedding, and its rows `[id, d]` and biases for
+        some token ids.
+    transform, logits
+        What the model does to the unembedding's output; runs the model, (ids, mask) -> logits.
+    dtype
+        The stream's precision. Half precisions round at every addition, and what they lose is a row.
     vocabulary, outputs, context
         How many ids go in and how many come out, and the longest text, in tokens.
     length_switch
-        The length from which the model computes its positions in another way (LongRoPE), so that
-        longer and shorter prompts must not share a batch.
-    parallel
-        Whether attention and MLP of a block read the same stream, so that none stands between them.
-    constant
-        Whether the read-out adds something that no component wrote.
-    dtype
-        The stream's precision. Half precisions round at every addition, and what they lose is a row.
+        The length from which positions are computed in another way (LongRoPE): longer and shorter prompts must not
+        share a batch.
+    parallel, constant
+        Whether attention and MLP of a block read the same stream; whether the read-out adds what no component wrote.
     """
 
     root: nn.Module
@@ -148,10 +136,19 @@ class Architecture:
     length_switch: int | None
     parallel: bool
     constant: bool
-    logit_multiplier: float
-    soft_cap: float | None
     # Of looped models: sublayers whose output passed the final norm n times, by (id of the sublayer, n).
     normed_sublayers: dict[tuple[int, int], Sublayer] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def logit_multiplier(self) -> float:
+        """What the unembedding's output is multiplied by, found from the transform's answers."""
+        return float(self.transform(torch.tensor([1e-4], dtype=torch.float64)) / 1e-4)
+
+    @cached_property
+    def soft_cap(self) -> float | None:
+        """Where the logits are capped; None where they are not."""
+        large = float(self.transform(torch.tensor([1e6], dtype=torch.float64)))
+        return None if abs(large / 1e6 / self.logit_multiplier - 1) < 1e-6 else large
 
     @property
     def roots(self) -> list[Any]:
@@ -165,7 +162,7 @@ class Architecture:
         rows = [Component("embed")]
         if self.pos_embed is not None:
             rows.append(Component("pos_embed"))
-        for sublayer, repeat in [(sublayer, None) for sublayer in self.sublayers] if order is None else order:
+        for sublayer, repeat in order or [(sublayer, None) for sublayer in self.sublayers]:
             rows += sublayer.components(unit, repeat)
         if self.constant:
             rows.append(Component("constant"))
@@ -183,29 +180,19 @@ class Architecture:
         return [point for point in points if point is not None]
 
 
-def logit_transform(transform: Callable[[Tensor], Tensor]) -> tuple[float, float | None]:
-    """(multiplier, soft cap or None) of what follows the unembedding, found from its answers."""
-    small, large = transform(torch.tensor([1e-4, 1e6], dtype=torch.float64)).tolist()
-    multiplier = small / 1e-4
-    return multiplier, None if abs(large / 1e6 / multiplier - 1) < 1e-6 else large
-
-
 def refuse_unreadable(name: str, find: Callable[[str], object | None]) -> None:
     """Refuse, with the reason, a model whose logits are not `unembed(final norm(stream))`."""
     for part in _AFTER_THE_NORM:
         if find(part) is not None:
-            raise InputError(
-                f"{name} has {part} between its final norm and its unembedding, so the logits are not a sum "
-                "over the residual stream's components and the model cannot be decomposed."
-            )
+            raise InputError(f"{name} cannot be decomposed: it has {part} between its final norm and its unembedding.")
     if find("core_block") is not None:  # Raven (Huginn)
         raise InputError(
-            f"{name} starts its loop from random numbers, so that no two passes agree, mixes its input into the stream "
-            "anew in every round, and norms the whole stream after each sublayer: it cannot be decomposed."
+            f"{name} cannot be decomposed: it starts its loop from random numbers, mixes its input into the stream "
+            "anew in every round, and norms the whole stream after each sublayer."
         )
     for part, meaning in (("ln_final", "final norm"), ("unembed", "unembedding"), ("blocks", "list of blocks")):
         if find(part) is None:
             raise InputError(
-                f"{name} has no {meaning} after its last block (as in post-norm models, encoders and some "
-                "hybrids), so its logits are not a sum over residual-stream components: it cannot be decomposed."
+                f"{name} cannot be decomposed: it has no {meaning} after its last block (as in post-norm models, "
+                "encoders and some hybrids), so its logits are not a sum over residual-stream components."
             )

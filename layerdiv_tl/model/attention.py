@@ -19,7 +19,7 @@ from ..results import Result
 from . import tokenization as reading
 from .architecture import HALF, HookPoint
 from .batches import inference_mode_for, pad, upcast
-from .hooks import on, only_at
+from .capture import answers, on, only_at
 from .load import Model, load_model
 from .transformer_lens import is_transformer_lens
 
@@ -38,8 +38,6 @@ class AttentionPatterns(Result):
     patterns
         `[head, query, key]`, at least 0, zero where key > query. A row sums to 1; to less in models whose heads have a
         sink besides the tokens (GPT-OSS), which takes the rest.
-    model
-        The model's name.
     """
 
     components: tuple[Component, ...]
@@ -77,10 +75,8 @@ def attention_patterns(
     A Hugging Face model shows its patterns only where its attention is computed step by step ("eager"): it is switched
     to that for one pass and put back. TransformerLens models are read at `hook_pattern`.
 
-    model
-        A `Model`, or anything `load_model` takes.
-    text_or_ids
-        One text, or one list of token ids, at most as long as the model reads.
+    model, text_or_ids
+        A `Model`, or anything `load_model` takes; one text or one list of ids, at most as long as the model reads.
     heads
         Labels or components (`"L3.H5"`), or None for all.
 
@@ -95,11 +91,10 @@ def attention_patterns(
     >>> a.patterns.shape, bool(np.allclose(a.patterns.sum(2), 1))
     ((2, 3, 3), True)
     """
+    import psutil
+
     model = load_model(model)
-    architecture = model.architecture
-    rows = reading.encode(model, text_or_ids)
-    if len(rows) != 1:
-        raise InputError(f"attention patterns are of one text, but {len(rows)} were given: ask for one after another.")
+    architecture, row = model.architecture, reading.encode_one(model, text_or_ids)
     architecture.components("head")  # refuses, with the reason, attention that has no heads to name
     # Every head of every repeat of every layer, and where its pattern stands: (number of the block, head).
     counts = {s.layer: s.output_map.count for s in architecture.sublayers if s.kind == "attn" and s.output_map}
@@ -112,46 +107,36 @@ def attention_patterns(
     chosen = list(places)
     if heads is not None:
         chosen = [chosen[positions(chosen, label=label)[0]] for label in labels_of("heads", heads)]
-    _check_room(len(places), len(rows[0]))
-    ids, mask = (x.to(architecture.device) for x in pad(rows))
+    needed = 2 * 4 * len(places) * len(row) ** 2
+    if needed > psutil.virtual_memory().available:
+        raise InputError(
+            f"the attention of {len(places)} heads over {len(row)} tokens needs {needed / 2**30:.1f} GiB, more "
+            "than is free here: take a shorter text."
+        )
+    ids, mask = (x.to(architecture.device) for x in pad([row]))
     with inference_mode_for(architecture):
         read = _from_hooks if is_transformer_lens(architecture.root) else _from_outputs
         patterns = read(model, ids, mask, blocks)
         if patterns is None or any(patterns[places[component][0]] is None for component in chosen):
-            raise InputError(
-                f"{model.name} ({model.provenance['architecture']}) does not show what its heads look at, so there are "
-                "no attention patterns of it."
-            )
+            raise InputError(f"{model.name} ({model.provenance['architecture']}) does not show what its heads look at.")
         shown = torch.stack([patterns[block][head] for block, head in (places[component] for component in chosen)])
     return AttentionPatterns(
         components=tuple(chosen),
-        token_ids=np.array(rows[0]),
-        tokens=reading.token_texts(model, np.array(rows[0])),
+        token_ids=np.array(row),
+        tokens=reading.token_texts(model, row),
         patterns=shown.double().cpu().numpy(),
         model=model.name,
     )
 
 
-def _check_room(heads: int, length: int) -> None:
-    import psutil
-
-    needed = 2 * 4 * heads * length**2
-    if needed > psutil.virtual_memory().available:
-        raise InputError(
-            f"the attention of {heads} heads over {length} tokens needs {needed / 2**30:.1f} GiB, more than is free "
-            "here: take a shorter text."
-        )
-
-
 def _from_outputs(model: Model, ids: Tensor, mask: Tensor, blocks: Sequence[tuple[int, int | None]]) -> Any:
-    """Every block's patterns `[head, query, key]` from a Hugging Face model, asked for its attentions; None without."""
+    """Every block's patterns `[head, query, key]` from a Hugging Face model; None without."""
     architecture = model.architecture
     with only_at(architecture.unembed, mask.sum(1) - 1):  # logits of all positions would be larger than the patterns
         plain = architecture.logits(ids, mask)
+        options = {"use_cache": False, "output_attentions": True, "return_dict": True}
         with _eager(architecture.root):
-            out = architecture.root(
-                input_ids=ids, attention_mask=mask, use_cache=False, output_attentions=True, return_dict=True
-            )
+            out = architecture.root(input_ids=ids, attention_mask=mask, **options)
     attentions = getattr(out, "attentions", None)
     if not attentions or len(attentions) != len(blocks) or any(layer is None for layer in attentions):
         return None
@@ -159,8 +144,8 @@ def _from_outputs(model: Model, ids: Tensor, mask: Tensor, blocks: Sequence[tupl
     gap = float((out.logits - plain).abs().max() / plain.abs().max().clamp_min(1e-6))
     if not gap <= (5e-2 if architecture.dtype in HALF else 1e-3):
         raise InputError(
-            f"{model.name} answers differently (by {gap:.1e} of its logits) when it shows its attention patterns, so "
-            "they would not be those of the model that is measured: give one loaded with attn_implementation='eager'."
+            f"{model.name} answers differently (by {gap:.1e} of its logits) when it shows its attention patterns: give "
+            "one loaded with attn_implementation='eager'."
         )
     return [upcast(pattern[0]).to(architecture.device) for pattern in attentions]
 
@@ -175,11 +160,10 @@ def _from_hooks(model: Model, ids: Tensor, mask: Tensor, blocks: Sequence[tuple[
         seen[layer].append(upcast(pattern[0]).to(architecture.device))
 
     with ExitStack() as stack:
-        stack.enter_context(only_at(architecture.unembed, mask.sum(1) - 1))
         for layer in seen:
             if (name := f"blocks.{layer}.attn.hook_pattern") in hooks:
                 stack.enter_context(on(HookPoint(hooks[name]), partial(keep, layer)))
-        architecture.logits(ids, mask)
+        answers(architecture, ids, mask, mask.sum(1) - 1)
     repeats = [(seen[layer], repeat or 1) for layer, repeat in blocks]
     return [patterns[repeat - 1] if len(patterns) >= repeat else None for patterns, repeat in repeats]
 
@@ -191,16 +175,16 @@ def _eager(root: Any) -> Iterator[None]:
     # Parts of a model may have configurations of their own. The public setter also writes to those of the parts.
     parts = list(root.modules())
     configs = {id(config): config for part in parts if hasattr(config := getattr(part, "config", None), name)}
-    ways = {key: getattr(config, name) for key, config in configs.items()}
+    ways = [(config, getattr(config, name)) for config in configs.values()]
     hooks = [set(part._forward_hooks) for part in parts]
     unmarked = [part for part in parts if not hasattr(part, mark)]
     try:
-        for config in configs.values():
+        for config, _ in ways:
             setattr(config, name, "eager")
         yield
     finally:
-        for key, config in configs.items():
-            setattr(config, name, ways[key])
+        for config, way in ways:
+            setattr(config, name, way)
         for part, known in zip(parts, hooks, strict=True):
             for key in set(part._forward_hooks) - known:
                 del part._forward_hooks[key]

@@ -6,28 +6,26 @@ at    : long [row], the wanted position     every captured activation: float32 [
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import ExitStack
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
+from jaxtyping import Float, Int
+from torch import Tensor, nn
 
 from ..errors import InputError
 from .architecture import Architecture, HookPoint, Sublayer
 from .batches import upcast
-from .hooks import on, only_at
 
 
 @dataclass(frozen=True, eq=False)
 class SublayerOutput:
-    """The output of one run of one sublayer, all `[row, …]`.
-
-    `output` is what it adds to the stream; where it is cut into heads or neurons, `values` are theirs before the
-    output projection and `post` is the input, or the statistic (one number a row), of the norm after it.
+    """What one run of one sublayer adds to the stream, and, where it is cut, the heads' or neurons' values before the
+    output projection and the input, or the statistic (one number a row), of the norm after it (`post`).
     """
 
     sublayer: Sublayer
@@ -49,7 +47,7 @@ class Activations:
         In the order in which they were added, and which repeat of its layer each is, from 1; None where there is one.
     unembedded, logits
         What the unembedding returned, before any multiplier or soft-cap, and the model's own answer; both
-        `[row, vocabulary]`, or `[prompt, vocabulary]` after `run_all_positions`.
+        `[row, vocabulary]`, or `[prompt, vocabulary]` where all positions were read.
     dtype, answer_dtype
         The precisions in which the stream and the unembedding's output came.
     loop_norms
@@ -98,11 +96,68 @@ class RawCapture:
     def at(self, point: HookPoint, what: str) -> list[Tensor]:
         """What a hook point showed. Raises InputError for one that was never reached."""
         if id(point) not in self.seen:
-            raise InputError(
-                f"the {what} of this model was never reached in its forward pass (a fused or rewritten forward "
-                "goes around it), so its components cannot be read: load the plain model."
-            )
+            raise unreached(what)
         return self.seen[id(point)]
+
+
+@contextmanager
+def on(point: HookPoint, do: Callable[[Any, Any, Tensor], Tensor | None]) -> Iterator[None]:
+    """Call `do(args, kwargs, value)` when a hook point is passed; what it returns, if anything, goes on instead."""
+    thread = threading.get_ident()  # another thread's pass through the same model is left alone
+
+    def on_output(module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+        changed = do(args, kwargs, first(output)) if threading.get_ident() == thread else None
+        if changed is None:
+            return output
+        return (changed, *output[1:]) if isinstance(output, tuple) else changed
+
+    def on_input(module: nn.Module, args: Any, kwargs: Any) -> Any:
+        value = args[0] if args else kwargs["hidden_states"]
+        changed = do(args, kwargs, value) if threading.get_ident() == thread else None
+        if changed is None:
+            return None
+        return ((changed, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": changed})
+
+    if point.side == "out":
+        handle = point.module.register_forward_hook(on_output, with_kwargs=True)
+    else:
+        handle = point.module.register_forward_pre_hook(on_input, with_kwargs=True)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def only_at(unembed: nn.Module, at: Int[Tensor, " row"]) -> AbstractContextManager[None]:
+    """Show the unembedding one token of each row."""
+    rows = torch.arange(len(at), device=at.device)
+    return on(HookPoint(unembed, "in"), lambda a, k, x: x[rows.to(x.device), at.to(x.device)][:, None])
+
+
+def first(value: Any) -> Tensor:
+    """What a module returns, or the first of several things."""
+    return value[0] if isinstance(value, tuple | list) else value
+
+
+def unreached(what: str) -> InputError:
+    """The error for a place that a pass has not shown."""
+    return InputError(
+        f"{what} of this model was never reached in its forward pass (fused, rewritten, or replaced since it was "
+        "loaded), so its components cannot be read: load it again, or load the plain model."
+    )
+
+
+def answers(
+    architecture: Architecture, ids: Tensor, mask: Tensor, at: Int[Tensor, " row"]
+) -> tuple[Float[Tensor, "row v"], Float[Tensor, "row v"]]:
+    """Run the model: what its unembedding returned at one position of each row, and its logits, these up-cast."""
+    unembedded: list[Tensor] = []
+    answer = HookPoint(architecture.unembed)
+    with only_at(architecture.unembed, at), on(answer, lambda a, k, x: unembedded.append(x[:, 0])):
+        logits = upcast(architecture.logits(ids, mask)[:, 0])
+    if not unembedded:
+        raise unreached("the unembedding")
+    return unembedded[-1], logits.to(architecture.device)
 
 
 def capture(
@@ -114,15 +169,11 @@ def capture(
     at: Tensor,
     answer_at: Tensor,
 ) -> RawCapture:
-    """Run the model and keep what the hook points show at the positions `at` of the prompts `rows`.
-
-    The unembedding is shown one position of each prompt, `answer_at`.
-    """
+    """Run the model and keep what the hook points show at the positions `at` of `rows`; answers are at `answer_at`."""
     ids, mask, rows, at, answer_at = (x.to(architecture.device) for x in (ids, mask, rows, at, answer_at))
     seen: dict[int, list[Tensor]] = {}
     order: list[int] = []
     dtypes: dict[int, torch.dtype] = {}
-    unembedded: list[Tensor] = []
 
     def keep(point: HookPoint, args: Any, kwargs: Any, x: Tensor) -> None:
         dtypes[id(point)] = x.dtype
@@ -137,14 +188,8 @@ def capture(
     with ExitStack() as stack:
         for point in points:
             stack.enter_context(on(point, partial(keep, point)))
-        stack.enter_context(only_at(architecture.unembed, answer_at))
-        stack.enter_context(on(HookPoint(architecture.unembed), lambda a, k, x: unembedded.append(x[:, 0])))
-        logits = upcast(architecture.logits(ids, mask)[:, 0]).to(architecture.device)
-    if not unembedded or id(architecture.stream_out) not in seen:
-        raise InputError(
-            "this model's final norm or unembedding was never reached in its forward pass (replaced since it was "
-            "loaded, or fused): load it again, or load the plain model."
-        )
-    answer = unembedded[-1]
-    dtype = dtypes[id(architecture.stream_out)]
-    return RawCapture(seen, order, upcast(answer).to(architecture.device), logits, dtype, answer.dtype)
+        unembedded, logits = answers(architecture, ids, mask, answer_at)
+    if id(architecture.stream_out) not in seen:
+        raise unreached("the input of the final norm")
+    answer, dtype = upcast(unembedded).to(architecture.device), dtypes[id(architecture.stream_out)]
+    return RawCapture(seen, order, answer, logits, dtype, unembedded.dtype)

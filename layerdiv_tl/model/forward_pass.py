@@ -1,9 +1,15 @@
-"""One forward pass of a model as `Activations`: run it, check its sum, name what was read."""
+"""One forward pass of a model as `Activations`, run now or cached through TransformerLens before; and its errors.
+
+A model is refused where its components do not sum to its logits, with the place where the sum breaks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
@@ -11,47 +17,97 @@ from torch import Tensor
 from ..components import Unit
 from ..errors import InputError
 from .architecture import HALF, Architecture
+from .batches import inference_mode_for, pad, upcast
 from .capture import Activations, RawCapture, SublayerOutput, capture
-from .looped import find_loop_norms, number_repeats, order_of_sublayers
-from .reconstruction import UNNAMED, find_mismatch
+from .looped import find_loop_norms, number_repeats, order_of_sublayers, passes_norm
+
+if TYPE_CHECKING:
+    from .load import Model
+
+UNNAMED = (
+    "something that is not a component (a hook, a wrapped module, a recurrent or linear-attention sublayer) writes to "
+    "its residual stream"
+)
+# Relative to max Σ|u_i|. float32 models measure 1e-7 to 1e-6, half-precision ones up to 2e-2.
+TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 5e-2, torch.bfloat16: 5e-2}
+
+
+@dataclass(eq=False)
+class ReconstructionError:
+    """The largest reconstruction errors of some passes: how far the components are from the logits.
+
+    dtypes
+        The precisions of the stream and of the answer.
+    split, stream
+        Heads or neurons against their sublayer, all components against the stream; relative to Σ|u_i|.
+    absolute, unexplained, size
+        In logits: Σ u_i against what the unembedding returned, what the model returns against the known transform of
+        that, and max Σ|u_i|, which these two are relative to.
+    moments
+        Relative: sums over the vocabulary from the moments of the unembedding against those of the model's own logits.
+    """
+
+    dtypes: tuple[torch.dtype, ...] = ()
+    split: float = 0.0
+    stream: float = 0.0
+    absolute: float = 0.0
+    unexplained: float = 0.0
+    size: float = float(torch.finfo(torch.float64).tiny)
+    moments: float = 0.0
+
+    @property
+    def identity_gap(self) -> float:
+        """max |Σ u_i − logits| / max Σ|u_i|."""
+        return self.absolute / self.size
+
+    @property
+    def tolerances(self) -> list[float]:
+        """What rounding explains, for each of the precisions."""
+        return [TOLERANCE.get(dtype, 1e-4) for dtype in self.dtypes]
+
+    def add(self, name: str, values: Any) -> None:
+        """Keep the largest of an error; NaN is the largest of all."""
+        setattr(self, name, float(np.maximum(getattr(self, name), float(values.max()))))
+
+    def check(self, name: str, unit: Unit, locate: Callable[[], str]) -> None:
+        """Raise InputError, with the place where the sum breaks, unless the components of a model sum to its logits.
+
+        `locate` finds, when called, why the sublayers do not sum to the stream: see `locate_mismatch`.
+        """
+        stream, answer = self.tolerances[0], max(self.tolerances)
+        heads = f"its {unit}s do not add up to their sublayers (as with a hooked, wrapped or packed output projection)"
+        early = "its final norm and unembedding do not give its logits (as where it may exit early)"
+        unknown = "it changes what its unembedding returned in a way this package does not know"
+        for gap, tolerance, reason in (
+            (self.split, stream, heads),
+            (self.stream, stream, None),
+            (self.identity_gap, answer, early),
+            (self.unexplained / self.size, answer, unknown),
+        ):
+            if not gap <= tolerance:  # NaN too
+                raise InputError(
+                    f"{name} cannot be decomposed: {reason or locate()} (off by {gap:.1e} of Σ|u|, where rounding "
+                    f"explains {tolerance:.0e})."
+                )
 
 
 def run(
     architecture: Architecture,
     ids: Int[Tensor, "row token"],
     mask: Int[Tensor, "row token"],
-    at: Int[Tensor, " row"],
     unit: Unit = "sublayer",
+    at: Int[Tensor, " row"] | None = None,
 ) -> Activations:
-    """Run the model once. The unembedding is shown the wanted positions only, whatever the family.
+    """Run the model once and read one position of each row, or, with `at` None, every real token, row after row.
 
-    `unit`: also read the values of the heads or neurons. Raises InputError where a hook point is not
-    reached, and where a half-precision stream moves by more than its additions can round: what they do lose becomes the
-    rounding component and not a gap, so it must be bounded here.
+    The unembedding is shown that one position, or each row's last token. `unit`: also read heads or neurons. Raises
+    InputError where a hook point is not reached, and where a half-precision stream moves by more than its additions can
+    round: what they do lose becomes the rounding component and not a gap, so it must be bounded here.
     """
-    return _run(architecture, ids, mask, torch.arange(len(ids)), at, at, unit)
-
-
-def run_all_positions(
-    architecture: Architecture,
-    ids: Int[Tensor, "prompt token"],
-    mask: Int[Tensor, "prompt token"],
-    unit: Unit = "sublayer",
-) -> Activations:
-    """Run the model once and read every real token, one prompt's after another's.
-
-    The unembedding is shown each prompt's last token only, so logits are not formed. Raises as `run`.
-    """
-    prompt, at = mask.nonzero(as_tuple=True)
-    return _run(architecture, ids, mask, prompt, at, mask.sum(1) - 1, unit)
-
-
-def _run(
-    architecture: Architecture, ids: Tensor, mask: Tensor, prompt: Tensor, at: Tensor, answer_at: Tensor, unit: Unit
-) -> Activations:
     half = architecture.dtype in HALF
     points = architecture.hook_points(unit) + (list(architecture.blocks) if half else [])
-    raw = capture(architecture, points, ids, mask, prompt, at, answer_at)
+    rows, positions = mask.nonzero(as_tuple=True) if at is None else (torch.arange(len(ids)), at)
+    raw = capture(architecture, points, ids, mask, rows, positions, mask.sum(1) - 1 if at is None else at)
     if half and (place := find_mismatch(architecture, raw)) is not None:
         raise InputError(f"this model cannot be decomposed: {UNNAMED} {place}.")
     return assemble(architecture, raw, unit)
@@ -59,26 +115,18 @@ def _run(
 
 def assemble(architecture: Architecture, raw: RawCapture, unit: Unit) -> Activations:
     """The activations of a pass from what was captured. Raises InputError for a place that was never reached."""
-    pos_embed = None if architecture.pos_embed is None else raw.at(architecture.pos_embed, "position embedding")[0]
-    embed = raw.at(architecture.stream_in, "input of the first block")[0]
+    pos_embed = None if architecture.pos_embed is None else raw.at(architecture.pos_embed, "the position embedding")[0]
+    embed = raw.at(architecture.stream_in, "the input of the first block")[0]
     if pos_embed is not None:
         embed = embed - pos_embed
     for sublayer in architecture.sublayers:
-        raw.at(sublayer.hook_point, f"{'attention' if sublayer.kind == 'attn' else 'MLP'} of layer {sublayer.layer}")
-    finals = raw.at(architecture.stream_out, "input of the final norm")
+        raw.at(sublayer.hook_point, str(sublayer))
+    finals = raw.at(architecture.stream_out, "the input of the final norm")
     outputs = tuple(_sublayer_outputs(architecture, raw, unit))
-    return Activations(
-        embed,
-        pos_embed,
-        outputs,
-        number_repeats([(output.sublayer.kind, output.sublayer.layer) for output in outputs]),
-        finals[-1],
-        raw.unembedded,
-        raw.logits,
-        raw.dtype,
-        raw.answer_dtype,
-        tuple(find_loop_norms(architecture, raw, outputs)) if len(finals) > 1 else (),
-    )
+    repeats = number_repeats([(output.sublayer.kind, output.sublayer.layer) for output in outputs])
+    loop_norms = tuple(find_loop_norms(architecture, raw, outputs)) if len(finals) > 1 else ()
+    answers = (raw.unembedded, raw.logits, raw.dtype, raw.answer_dtype)
+    return Activations(embed, pos_embed, outputs, repeats, finals[-1], *answers, loop_norms)
 
 
 def _sublayer_outputs(architecture: Architecture, raw: RawCapture, unit: Unit) -> Iterator[SublayerOutput]:
@@ -95,3 +143,99 @@ def _sublayer_outputs(architecture: Architecture, raw: RawCapture, unit: Unit) -
             point = output_map.post_hook_point
             post = None if point is None else raw.seen[id(point)][repeat]
             yield SublayerOutput(sublayer, output, raw.seen[id(output_map.hook_point)][repeat], post)
+
+
+def tokens_and_mask(tokens: Any, attention_mask: Any) -> tuple[Int[Tensor, "row token"], Int[Tensor, "row token"]]:
+    """Ids and mask as `[row, token]` tensors. Raises InputError where their shapes do not fit."""
+    if tokens is None:
+        raise InputError("cache= needs tokens=, the token ids [row, token] that the cache was taken with.")
+    try:
+        ids = torch.atleast_2d(torch.as_tensor(tokens))
+    except (TypeError, ValueError) as error:
+        raise InputError("tokens must be token ids [row, token], with every row of one length (padded).") from error
+    if ids.dim() != 2 or ids.is_floating_point() or ids.numel() == 0:
+        raise InputError(f"tokens must be token ids [row, token], but have the shape {tuple(ids.shape)}.")
+    if attention_mask is None:
+        return ids, torch.ones_like(ids)
+    mask = torch.atleast_2d(torch.as_tensor(attention_mask, device=ids.device))
+    if mask.shape != ids.shape:
+        raise InputError(f"attention_mask has the shape {tuple(mask.shape)}, but tokens have {tuple(ids.shape)}.")
+    mask = (mask != 0).long()
+    if not bool(((mask.sum(1) > 0) & (mask.diff(dim=1).abs().sum(1) <= 1)).all()):  # a hole is not a text
+        raise InputError("attention_mask must be 1 on one run of tokens in every row, with padding on one side only.")
+    return ids, mask
+
+
+def read_cache(model: Model, cache: Any, ids: Tensor, column: Int[Tensor, " row"], unit: Unit) -> Activations:
+    """The activations a cache holds, at one column of each row; the read-out runs the model's own modules.
+
+    Raises InputError for names the cache lacks, for the wrong shapes, and for repeated layers.
+    """
+    architecture = model.architecture
+    points = architecture.hook_points(unit)
+    if any(repeat is not None for _, repeat in model.sublayer_order):
+        raise InputError("this model runs some layers more than once, and a cache keeps their last run: give prompts.")
+    if missing := [point.name for point in points if point.name not in cache]:
+        raise InputError(
+            f"the cache lacks {missing[0]} ({len(missing)} of {len(points)} names): take it with "
+            f"names_filter=list(model.hook_names({unit!r})), where model = layerdiv_tl.load_model(...)."
+        )
+    row = torch.arange(len(ids))
+    seen = {}
+    for point in points:
+        x = cache[point.name]
+        x = x[None] if x.shape[0] == ids.shape[1] and len(ids) == 1 and x.shape[:2] != ids.shape else x
+        if point is architecture.pos_embed and len(x) == 1:  # learned positions may be one row for all
+            x = x.expand(len(ids), *x.shape[1:])
+        if x.shape[:2] != ids.shape:
+            shapes = f"{tuple(x.shape)}, but tokens have {tuple(ids.shape)}"
+            raise InputError(f"the cache's {point.name} has the shape {shapes}: give the tokens it was taken with.")
+        seen[id(point)] = [upcast(x[row.to(x.device), column.to(x.device)].flatten(1)).to(architecture.device)]
+    with torch.no_grad():
+        final = seen[id(architecture.stream_out)][0].to(architecture.dtype)[:, None]
+        unembedded = architecture.unembed(architecture.norm_module(final))[:, 0]
+        logits = architecture.transform(unembedded)
+    order = [id(sublayer.hook_point) for sublayer in architecture.sublayers]
+    dtypes = (cache[architecture.stream_out.name].dtype, unembedded.dtype)
+    return assemble(architecture, RawCapture(seen, order, upcast(unembedded), upcast(logits), *dtypes), unit)
+
+
+def locate_mismatch(architecture: Architecture, ids: Sequence[int]) -> str:
+    """Why the sublayers do not sum to the stream at the last token of a prompt, found by running it once more."""
+    points = [*architecture.hook_points(), *architecture.blocks]
+    at = torch.tensor([len(ids) - 1])
+    with inference_mode_for(architecture):
+        place = find_mismatch(architecture, capture(architecture, points, *pad([ids]), torch.tensor([0]), at, at))
+    return "its sublayers do not add up to its residual stream" if place is None else f"{UNNAMED} {place}"
+
+
+def find_mismatch(architecture: Architecture, raw: RawCapture) -> str | None:
+    """Where the stream moved by more than the rounding of its additions, element by element; None where nowhere."""
+    blocks = {id(point): number for number, point in enumerate(architecture.blocks)}
+    scales = {id(sublayer.hook_point): sublayer.scale for sublayer in architecture.sublayers}
+    stream_in, stream_out = id(architecture.stream_in), id(architecture.stream_out)
+    waiting = {point: list(values) for point, values in raw.seen.items()}
+    # Two additions a block round twice by half an eps; single precision also sums in other orders.
+    eps = torch.finfo(raw.dtype).eps * (2 if raw.dtype in HALF else 64)
+    stream, since = raw.seen[stream_in][0], "its embedding"
+    size = stream.abs()
+    at_norm = False  # whether the stream has just been read by the final norm
+    first = raw.order.index(stream_in)
+    for place, point in enumerate(raw.order):
+        value = waiting[point].pop(0)
+        if place < first:  # an embedding may be normed by the final norm, too
+            continue
+        if point in scales:
+            stream = stream + value * scales[point]
+            size = size + (value * scales[point]).abs()
+        elif point in blocks or point == stream_out:
+            floor = torch.finfo(raw.dtype).tiny + 1e-6 * float(value.abs().max())
+            if at_norm and passes_norm(architecture.norm, stream, value):
+                stream = architecture.norm(stream)
+                size = 4 * stream.abs()  # its product with the gain rounds, too
+            if bool(((stream - value).abs() > eps * size + floor).any()):
+                end = f"the input of block {blocks[point]}" if point in blocks else "the final norm"
+                return f"between {since} and {end}"
+            stream, size, at_norm = value, value.abs(), point == stream_out
+            since = "the final norm between its loops" if at_norm else f"the input of block {blocks[point]}"
+    return None

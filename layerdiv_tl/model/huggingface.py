@@ -1,39 +1,25 @@
 """The architecture of a Hugging Face model, read through TransformerLens' component mapping.
 
 TransformerLens' architecture adapters name the modules of every role without booting a bridge, so the user's model
-stays exactly as it is. Which module's output is added to the stream differs between families: some attentions and MLPs
-return more or less than that. The output of the post-norm, where there is one, else of the output projection, else of
-the sublayer itself, is right for all.
+stays exactly as it is. What is added to the stream is the output of the post-norm, where there is one, else of the
+output projection, else of the sublayer itself: some attentions and MLPs return more or less than that.
 """
 
 from __future__ import annotations
 
 from functools import cached_property, partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import InputError
-from .architecture import (
-    HIDDEN,
-    MIXTURE,
-    WRAPPED,
-    Architecture,
-    HookPoint,
-    OutputMap,
-    Sublayer,
-    logit_transform,
-    refuse_unreadable,
-)
+from .architecture import KINDS, UNCUT, Architecture, HookPoint, OutputMap, Sublayer, SublayerKind, refuse_unreadable
 from .norm import Norm, probe
 
 
 def of_huggingface(model: Any) -> Architecture:
-    """The architecture of a Hugging Face causal LM. Nothing in the model changes.
-
-    Raises InputError for what cannot be decomposed.
-    """
+    """The architecture of a Hugging Face causal LM. Raises InputError for what cannot be decomposed."""
     finder = _Finder(model)
     adapter, find = finder.adapter, finder.find
     refuse_unreadable(type(model).__name__, find)
@@ -42,10 +28,10 @@ def of_huggingface(model: Any) -> Architecture:
         raise InputError(f"{type(model).__name__} has no layers, so there is nothing to decompose.")
     layers = dict.fromkeys(blocks)  # a tied block that is listed again runs again
     places = {block: place for place, block in reversed(list(enumerate(blocks)))}  # where each stands first
-    kinds: tuple[Literal["attn", "mlp"], ...] = ("attn", "mlp")
-    sublayers = [finder.sublayer(k, places[block], layer) for layer, block in enumerate(layers) for k in kinds]
-    multiplier, soft_cap = logit_transform(adapter.apply_output_logits_transform)
-    norm = finder.norm(final)
+    sublayers = [finder.sublayer(k, places[block], layer) for layer, block in enumerate(layers) for k in KINDS]
+    norm, text = finder.norm(final), model.config.get_text_config()
+    lengths = ("max_position_embeddings", "n_positions", "max_seq_len")
+    context = next((value for name in lengths if (value := getattr(text, name, None))), None)  # None: without an end
     return Architecture(
         root=model,
         stream_in=HookPoint(blocks[0], "in", "blocks.0.hook_resid_pre"),
@@ -63,12 +49,10 @@ def of_huggingface(model: Any) -> Architecture:
         dtype=finder.embedding.weight.dtype,
         vocabulary=int(finder.embedding.weight.shape[0]),
         outputs=int(unembed.weight.shape[0]),
-        context=_context(model.config),
+        context=int(context) if context else None,
         length_switch=length_switch_of(model.config),
         parallel=bool(getattr(adapter.cfg, "parallel_attn_mlp", False)),
         constant=norm.bias is not None or _is_present(getattr(unembed, "bias", None)),
-        logit_multiplier=multiplier,
-        soft_cap=soft_cap,
     )
 
 
@@ -88,7 +72,13 @@ class _Finder:
     @cached_property
     def width(self) -> int:
         """The stream's width."""
-        return _width(self.find("unembed"))
+        unembed = self.find("unembed")
+        if not _has_matrix(unembed):
+            raise InputError(
+                f"this model's unembedding is a {type(unembed).__name__} without a plain weight matrix (wrapped or "
+                "quantized), so it cannot be read: load the model with a plain one."
+            )
+        return int(unembed.weight.shape[1])
 
     def find(self, path: str) -> Any:
         # "unmapped" is a ValueError, "mapped but absent in this model" an AttributeError or None.
@@ -98,12 +88,11 @@ class _Finder:
             return None
         return module if isinstance(module, nn.Module) else None
 
-    def sublayer(self, kind: Literal["attn", "mlp"], position: int, layer: int) -> Sublayer | None:
+    def sublayer(self, kind: SublayerKind, position: int, layer: int) -> Sublayer | None:
         """A sublayer of the block at a position, which is the layer of a number; None where the block has none."""
         block, inner, hook = f"blocks.{position}", "o" if kind == "attn" else "out", f"hook_{kind}_out"
         projection = self.find(f"{block}.{kind}.{inner}")
-        # TransformerLens names a sublayer's output after its post-norm; where blocks are of several kinds it lists
-        # what some of them have.
+        # TransformerLens names a sublayer's output after its post-norm; where blocks differ, there are several names.
         alias = self.aliases.get(hook, "")
         names = [name.split(".")[0] for name in ([alias] if isinstance(alias, str) else alias)]
         post_name = next((name for name in names if name.startswith("ln")), f"ln{1 if kind == 'attn' else 2}_post")
@@ -114,12 +103,13 @@ class _Finder:
             return None
         output = HookPoint(module, name=f"{block}.{hook}" if self.scale == 1.0 else f"{block}.{kind}.hook_out")
         if projection is None or not _is_plain(projection, self.width):
-            reason = WRAPPED if projection is not None else HIDDEN if kind == "attn" else MIXTURE
+            reason = UNCUT["wrapped" if projection is not None else "hidden" if kind == "attn" else "mixture"]
             return Sublayer(kind, layer, output, self.scale, uncut_reason=reason)
         norm = None if post is None else self.norm(post)
+        neurons = int(projection.weight.shape[0 if _is_conv1d(projection) else 1])
         values = f"{block}.attn.hook_z" if kind == "attn" else f"{block}.mlp.hook_post"
         output_map = OutputMap(
-            count=self.adapter.cfg.n_heads if kind == "attn" else _inputs(projection),
+            count=self.adapter.cfg.n_heads if kind == "attn" else neurons,
             hook_point=HookPoint(projection, "in", values),
             projection=partial(linear_map, projection),
             bias=_is_present(getattr(projection, "bias", None)) or (norm is not None and norm.bias is not None),
@@ -143,20 +133,17 @@ def _adapter(model: Any) -> Any:
     architecture = known.get(type(model).__name__.casefold())
     if architecture is None:
         raise InputError(
-            f"TransformerLens does not know the architecture {type(model).__name__}, so this package cannot tell "
-            "where it writes to its residual stream: load a model of an architecture it lists."
+            f"TransformerLens does not know the architecture {type(model).__name__}, so nothing tells where it writes "
+            "to its residual stream: load a model of an architecture it lists."
         )
     cfg = build_bridge_config_from_hf(model.config, architecture, architecture, model.dtype)
-
     adapter = SUPPORTED_ARCHITECTURES[architecture]
     # It may ask for libraries that prepare pictures, but names of modules are all that is read here.
     without_libraries = type(adapter.__name__, (adapter,), {"required_libraries": []})
     try:
         return without_libraries(cfg)
     except ImportError as error:
-        raise InputError(
-            f"{type(model).__name__} needs a library that is not installed ({error}): install it and load again."
-        ) from error
+        raise InputError(f"{type(model).__name__} needs a library that is not installed ({error}).") from error
 
 
 def _is_present(bias: Tensor | None) -> bool:
@@ -168,10 +155,6 @@ def _is_conv1d(module: nn.Module) -> bool:
     from transformers.pytorch_utils import Conv1D
 
     return isinstance(module, Conv1D)
-
-
-def _inputs(projection: Any) -> int:
-    return int(projection.weight.shape[0] if _is_conv1d(projection) else projection.weight.shape[1])
 
 
 def linear_map(module: Any) -> tuple[Tensor, Tensor | None]:
@@ -207,15 +190,6 @@ def _device(module: nn.Module, default: torch.device) -> torch.device:
     return default if parameter is None or parameter.is_meta else parameter.device
 
 
-def _width(unembed: Any) -> int:
-    if not _has_matrix(unembed):
-        raise InputError(
-            f"this model's unembedding is a {type(unembed).__name__} without a plain weight matrix (wrapped or "
-            "quantized), so it cannot be read: load the model with a plain one."
-        )
-    return int(unembed.weight.shape[1])
-
-
 def _has_matrix(module: Any) -> bool:
     weight = getattr(module, "weight", None)
     return isinstance(weight, Tensor) and weight.dim() == 2 and weight.is_floating_point()
@@ -236,11 +210,3 @@ def length_switch_of(config: Any) -> int | None:
         return None
     length = rope.get("original_max_position_embeddings") or getattr(text, "original_max_position_embeddings", None)
     return int(length or text.max_position_embeddings)
-
-
-def _context(config: Any) -> int | None:
-    """The longest text the model was built for, in tokens; None where its positions have no end."""
-    text = config.get_text_config()
-    names = ("max_position_embeddings", "n_positions", "max_seq_len")
-    length = next((value for name in names if (value := getattr(text, name, None))), None)
-    return int(length) if length else None

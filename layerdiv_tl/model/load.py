@@ -6,6 +6,7 @@ import copy as copying
 import os
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,8 @@ ZOO = "zoo/"
 class Model:
     """A loaded model, ready to be decomposed. Made by `load_model`; load again after changing its weights.
 
-    name
-        Its name in tables and figures.
-    tokenizer
-        Its Hugging Face tokenizer, or None: then only token ids work.
+    name, tokenizer
+        Its name in tables and figures; its Hugging Face tokenizer, or None: then only token ids work.
     provenance
         Where it came from: source, revision (of a hub), architecture, parameters, dtype, device, versions.
     architecture
@@ -62,7 +61,7 @@ class Model:
         return 1024 if self.architecture.device.type == "cpu" else 4096
 
     def checked_batch_tokens(self, batch_tokens: Any) -> int:
-        """The most padded tokens in one pass: the given number, or the default for None. InputError below 1."""
+        """The most padded tokens in one pass, the default for None. Raises InputError below 1."""
         return self.batch_tokens if batch_tokens is None else whole_number("batch_tokens", batch_tokens, 1)
 
     @cached_property
@@ -72,7 +71,7 @@ class Model:
         Read off a pass of one token, which runs at the first call: configurations do not say it.
         """
         with inference_mode_for(self.architecture):
-            done = run(self.architecture, *pad([[0]]), torch.tensor([0]))
+            done = run(self.architecture, *pad([[0]]))
         return list(zip((output.sublayer for output in done.sublayer_outputs), done.repeats, strict=True))
 
     def components(self, unit: Unit = "sublayer") -> tuple[Component, ...]:
@@ -138,8 +137,9 @@ def load_model(
     """
     _check_arguments(tokenizer, device, device_map, copy, trust_remote_code)
     precision = _dtype(dtype)
+    placed = device is not None or dtype is not None or device_map is not None
     if isinstance(x, Model):
-        if tokenizer is not None or device is not None or dtype is not None or device_map is not None or copy:
+        if tokenizer is not None or placed or copy:
             raise InputError("this model is loaded already: load it again from its source to change anything about it.")
         return x
     if device is not None and device_map is not None:
@@ -152,16 +152,13 @@ def load_model(
         x, tokenizer = x.model, x.tokenizer if tokenizer is None else tokenizer
     if x is None or isinstance(x, str | os.PathLike):
         kwargs = {"dtype": precision or "auto", "trust_remote_code": trust_remote_code}
-        if device_map is not None:
-            kwargs["device_map"] = device_map
-        x = None if isinstance(x, str) and x == "default" else x
-        model, own_tokenizer, source, name = from_source(
-            x, kwargs, tokenizer, _registry.lookup("zoo_names") if x else ()
-        )
+        kwargs |= {} if device_map is None else {"device_map": device_map}
+        known = _registry.lookup("zoo_names") if x else ()
+        loaded = from_source(None if x == "default" else x, kwargs, tokenizer, known)
         if device_map is None:
-            _move(model, device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        return _wrap(model, own_tokenizer, source, name)
-    if (device is not None or dtype is not None or device_map is not None) and not copy:
+            _move(loaded[0], device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        return _wrap(*loaded)
+    if placed and not copy:
         raise InputError(
             "device, dtype and device_map are for models that load_model loads itself: move your own model with "
             "model.to(...), or pass copy=True to work on a copy."
@@ -175,29 +172,28 @@ def load_model(
         tokenizer = getattr(x, "tokenizer", None)
     elif isinstance(tokenizer, str | os.PathLike):
         tokenizer = named_tokenizer(tokenizer, trust_remote_code)
-    return _wrap(x, tokenizer, origin, _name(x))
+    path = "" if is_transformer_lens(x) else str(getattr(getattr(x, "config", None), "_name_or_path", "") or "")
+    name = str(x.cfg.model_name) if is_transformer_lens(x) else Path(path).name or type(x).__name__
+    return _wrap(x, tokenizer, origin, name)
 
 
 def _check_arguments(tokenizer: Any, device: Any, device_map: Any, copy: Any, trust_remote_code: Any) -> None:
     for name, value in (("copy", copy), ("trust_remote_code", trust_remote_code)):
         if not isinstance(value, bool):  # nor numpy's True: running a checkpoint's code takes the word itself
             raise InputError(f"{name}={shown(value)} must be True or False, not a {type(value).__name__}.")
-    for name, value in (("device", device), ("device_map", device_map)):
-        kinds: Any = (str, int, torch.device) if name == "device" else (str, int, torch.device, dict)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, kinds)):
+    devices: Any = (str, int, torch.device, type(None))
+    for name, value, kinds in (("device", device, devices), ("device_map", device_map, (*devices, dict))):
+        if isinstance(value, bool) or not isinstance(value, kinds):
             raise InputError(f"{name}={shown(value)} does not name a device: use for example 'cpu' or 'cuda:0'.")
     usable = callable(tokenizer) and hasattr(tokenizer, "convert_ids_to_tokens") and hasattr(tokenizer, "decode")
-    if tokenizer is not None and not isinstance(tokenizer, str | os.PathLike) and not usable:
-        raise InputError(
-            f"tokenizer={shown(tokenizer)} is not a tokenizer: give a Hugging Face one, or the id or folder of one."
-        )
+    if not usable and not isinstance(tokenizer, str | os.PathLike | None):
+        raise InputError(f"tokenizer={shown(tokenizer)} is not a tokenizer, or the id or folder of one.")
 
 
 def _check_model(model: Any) -> None:
     """Refuse what is not a model, and one that has shapes but no weights."""
-    if not is_transformer_lens(model) and not (
-        isinstance(model, torch.nn.Module) and hasattr(model, "get_output_embeddings")
-    ):
+    is_huggingface = isinstance(model, torch.nn.Module) and hasattr(model, "get_output_embeddings")
+    if not is_huggingface and not is_transformer_lens(model):
         raise InputError(
             f"a {type(model).__name__} is not a model that can be decomposed: give a Hugging Face id, a local folder, "
             "a .gguf file, a Hugging Face causal LM, a TransformerBridge or a HookedTransformer."
@@ -206,10 +202,7 @@ def _check_model(model: Any) -> None:
     offloaded = [name for name, module in model.named_modules() if _offloads(getattr(module, "_hf_hook", None))]
     for name, parameter in model.named_parameters():
         if parameter.is_meta and not any(name.startswith(f"{part}." if part else "") for part in offloaded):
-            raise InputError(
-                f"this model has shapes but no weights (its {name} is on the meta device): load it with its weights, "
-                "or give its id or folder."
-            )
+            raise InputError(f"this model has no weights (its {name} is on the meta device): give its id or folder.")
 
 
 def _offloads(hook: Any) -> bool:
@@ -218,32 +211,20 @@ def _offloads(hook: Any) -> bool:
 
 def _wrap(model: Any, tokenizer: Any, source: str, name: str) -> Model:
     _check_model(model)
-    if is_transformer_lens(model):
-        inner, how = getattr(model, "original_model", model), type(model).__name__
-        architecture = of_transformer_lens(model)
-    else:
-        architecture, inner, how = of_huggingface(model), model, "Hugging Face"
-    from importlib.metadata import version
-
-    first = next(model.parameters())
+    wrapped = is_transformer_lens(model)
+    architecture = of_transformer_lens(model) if wrapped else of_huggingface(model)
+    inner = getattr(model, "original_model", model) if wrapped else model
     provenance = {
         "source": source,
-        "through": how,
+        "through": type(model).__name__ if wrapped else "Hugging Face",
         "revision": getattr(getattr(inner, "config", None), "_commit_hash", None),
         "architecture": type(inner).__name__,
         "parameters": sum(p.numel() for p in inner.parameters()),
-        "dtype": str(first.dtype).removeprefix("torch."),
+        "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
         "device": str(architecture.device),
         **{package: version(package) for package in ("torch", "transformers", "transformer_lens")},
     }
     return Model(name, tokenizer, provenance, architecture)
-
-
-def _name(x: Any) -> str:
-    if is_transformer_lens(x):
-        return str(x.cfg.model_name)
-    path = str(getattr(getattr(x, "config", None), "_name_or_path", "") or "")
-    return Path(path).name or type(x).__name__
 
 
 def _move(model: Any, device: str | torch.device) -> Any:
@@ -260,9 +241,7 @@ def _dtype(dtype: Any) -> torch.dtype | None:
     precision = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
     if isinstance(precision, torch.dtype) and precision.is_floating_point:
         return precision
-    raise InputError(
-        f"dtype={shown(dtype)} is not a torch dtype of weights: use for example 'float32', 'bfloat16' or torch.float16."
-    )
+    raise InputError(f"dtype={shown(dtype)} is not a torch dtype of weights: use for example 'float32' or 'bfloat16'.")
 
 
 def take_cores(count: int) -> None:

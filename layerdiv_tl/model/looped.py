@@ -1,7 +1,6 @@
-"""Looped models: layers that run several times, and a final norm that the stream passes between the rounds.
+"""Looped models (Ouro, MobileLLM-LS): layers that run several times, with a final norm between the rounds or without.
 
-Universal Transformers (Ouro) and shared blocks (MobileLLM-LS). Which layer runs how often, and whether the stream goes
-on as the final norm returned it, is not in any configuration: both are read off a pass.
+Which layer runs how often, and whether the stream goes on as the final norm returned it, is read off a pass.
 """
 
 from __future__ import annotations
@@ -35,10 +34,7 @@ def number_repeats(places: Sequence[Hashable]) -> tuple[int | None, ...]:
 
 
 def order_of_sublayers(architecture: Architecture, raw: RawCapture) -> list[Sublayer]:
-    """The sublayers in the order of their outputs: the stream's, or, where layers repeat, as they ran.
-
-    Not always as they ran: attention and MLP of a parallel block run in any order.
-    """
+    """The sublayers in stream order, or, where layers repeat, as they ran (in parallel blocks these orders differ)."""
     by_point = {id(sublayer.hook_point): sublayer for sublayer in architecture.sublayers}
     if any(len(raw.seen[point]) > 1 for point in (*by_point, id(architecture.stream_out))):
         return [by_point[point] for point in raw.order if point in by_point]
@@ -65,10 +61,7 @@ def find_loop_norms(
         started = then - torch.stack([torch.zeros_like(then), *(o.output for o in outputs[start:stop])]).sum(0)
         if passes_norm(architecture.norm, here, started):
             if architecture.norm.centered or architecture.norm.bias is not None:
-                raise InputError(
-                    "this model's stream passes a LayerNorm on its way (between its loops), whose bias no component "
-                    "wrote: it cannot be decomposed."
-                )
+                raise InputError("this model's stream passes a LayerNorm on its way, whose bias no component wrote.")
             yield start, architecture.norm.statistic(here)
 
 
@@ -118,10 +111,7 @@ def to_final_stream(done: Activations, architecture: Architecture) -> Activation
 
 
 def _normed_sublayer(architecture: Architecture, sublayer: Sublayer, times: int) -> Sublayer:
-    """A sublayer whose post-norm holds the gains of the final norms that its output passed.
-
-    Raises InputError where a bias passed them, too: its share of each head cannot be separated.
-    """
+    """A sublayer whose post-norm holds the gains of the final norms that its output passed."""
     key, output_map = (id(sublayer), times), sublayer.output_map
     if key not in architecture.normed_sublayers:
         assert output_map is not None
@@ -130,8 +120,8 @@ def _normed_sublayer(architecture: Architecture, sublayer: Sublayer, times: int)
             gain, centered = gain * output_map.post.gain, output_map.post.centered
             if output_map.post.bias is not None:
                 raise InputError(
-                    f"the output of layer {sublayer.layer} passes a norm with a bias and then, between loops, the "
-                    "final norm, so its heads or neurons cannot be separated: use unit='sublayer'."
+                    f"{sublayer} passes a norm with a bias and then, between loops, the final norm, so its heads or "
+                    "neurons cannot be separated: use unit='sublayer'."
                 )
         post = Norm(gain, None, centered, None)
         architecture.normed_sublayers[key] = replace(sublayer, output_map=replace(output_map, post=post))

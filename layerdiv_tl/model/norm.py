@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -46,17 +45,15 @@ class Norm:
 
     def fold(self, directions: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
         """Directions w' with `w' @ x / statistic(x) == w @ norm(x)`, the bias left aside."""
-        folded = directions * self.gain
+        folded = directions * self.gain.to(directions)
         return folded - folded.mean(-1, keepdim=True) if self.centered else folded
 
 
 def probe(norm: nn.Module, width: int, dtype: torch.dtype, device: torch.device) -> Norm:
-    """The `Norm` a module computes, found from its answers to four inputs.
+    """The `Norm` a module computes, found from its answers to four inputs in the dtype and on the device it expects.
 
-    Class names and config flags of norms are wrong for several families (`1 + w` gains, folded weights,
-    `final_rms`); the answers are not. `dtype`, `device`: what the module expects. A copy is run, so that no hook of the
-    user's sees it, and in float32, because half precision rounds the answers, though not the parameters.
-
+    Class names and config flags are wrong for several families (`1 + w` gains, folded weights, `final_rms`). A copy is
+    run, so that no hook of the user's sees it, and in float32: half precision rounds the answers, not the parameters.
     Raises InputError where the answers are not those of a LayerNorm, an RMSNorm, an Identity or gains alone.
     """
     # An offloaded norm, or one whose forward is wrapped, can only be run where it stands.
@@ -92,7 +89,15 @@ def probe(norm: nn.Module, width: int, dtype: torch.dtype, device: torch.device)
     if abs(ratio * large * root / small - 1) < 1e-3:
         gain, eps = gain / (large * root), None
     fitted = Norm(gain, bias if bias.abs().max() > 0 else None, centered, eps)
-    _check(fitted, answer, width, dtype)
+    # The formula must give the module's own answer on an input it was not fitted to.
+    x = torch.linspace(-2.0, 3.0, width, dtype=torch.float64).to(dtype).double()
+    expected = answer(x)
+    worst = float((fitted(x) - expected).abs().max() / expected.abs().max().clamp_min(1e-30))
+    if not worst <= (1e-4 if dtype in (torch.float32, torch.float64) else 3e-2):
+        raise InputError(
+            "a norm of this model is not a LayerNorm, an RMSNorm or an Identity "
+            f"(its answer differs by {worst:.1e}, or it holds NaN), so it cannot be decomposed."
+        )
     return fitted
 
 
@@ -110,16 +115,3 @@ def _bare(module: nn.Module) -> nn.Module:
         state["_buffers"] = {name: None if b is None else b.clone() for name, b in module._buffers.items()}
     state["_modules"] = {name: None if m is None else _bare(m) for name, m in module._modules.items()}
     return bare
-
-
-def _check(fitted: Norm, answer: Callable[[Tensor], Tensor], width: int, dtype: torch.dtype) -> None:
-    """The formula must give the module's own answer on an input it was not fitted to."""
-    x = torch.linspace(-2.0, 3.0, width, dtype=torch.float64).to(dtype).double()
-    expected = answer(x)
-    tolerance = 1e-4 if dtype in (torch.float32, torch.float64) else 3e-2
-    worst = (fitted(x) - expected).abs().max() / expected.abs().max().clamp_min(1e-30)
-    if not worst <= tolerance:
-        raise InputError(
-            "a norm of this model is not a LayerNorm, an RMSNorm or an Identity "
-            f"(its answer differs by {float(worst):.1e}, or it holds NaN), so it cannot be decomposed."
-        )

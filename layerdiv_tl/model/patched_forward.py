@@ -1,8 +1,7 @@
 """One clean pass whose streams are kept, and patched passes that resume from them at any block.
 
-A patched pass calls the model's own blocks again, with the arguments they had, from the first block that
-sees something new. A model whose blocks cannot be called so (a bridge, a stream that also takes another
-way) is run whole, with the same changes made inside: the same numbers, at twice the cost.
+A patched pass calls the model's own blocks again, with the arguments they had. A model whose blocks cannot be called so
+(a bridge, a stream that also takes another way) is run whole, with the same changes made inside, at twice the cost.
 
 block   : one run of a layer, counted from 0 in the order in which they ran
 stream  : [row, token, d], right-padded, in the model's own precision
@@ -24,10 +23,10 @@ from ..components import Component, Kind
 from ..errors import InputError
 from .architecture import HALF, Architecture, HookPoint, Sublayer
 from .batches import pad, upcast
-from .hooks import first, on, only_at
+from .capture import answers, first, on, only_at, unreached
+from .forward_pass import UNNAMED, ReconstructionError, locate_mismatch
 from .load import Model
 from .looped import number_repeats, passes_norm
-from .reconstruction import UNNAMED, ReconstructionError, check_reconstruction, locate_mismatch
 
 # Logits that are formed at once: 32 MiB, and 64 MiB of clean probabilities in float64.
 LOGITS = 1 << 23
@@ -46,8 +45,8 @@ class ZeroAt:
 
 # What replaces sublayers' outputs, by block and kind: a function of the output, in the stream's shape; None is zero.
 Instead = Mapping[tuple[int, str], Callable[[Float[Tensor, "row token d"]], Tensor] | None]
-Edit = Callable[[int, Float[Tensor, "row token d"]], Tensor]
-See = Callable[[int, Float[Tensor, "row token d"], Float[Tensor, "row token d"]], None]
+Edit = Callable[[int, Float[Tensor, "row token d"]], Tensor] | None
+See = Callable[[int, Float[Tensor, "row token d"], Float[Tensor, "row token d"]], None] | None
 
 
 class PatchedForward:
@@ -55,17 +54,14 @@ class PatchedForward:
 
     ids, mask
         `[row, token]`.
-    streams
-        What enters every block, and last the final norm; one more than there are blocks.
-    block_outputs
-        What leaves every block. It is what enters the next, unless the stream passes the final norm in between,
-        as after every round of a loop.
+    streams, block_outputs
+        What enters every block, and last the final norm; and what leaves every block, which is what enters the next,
+        unless the stream passes the final norm in between, as after every round of a loop.
     layers
         Layer and repeat (None where it runs once) of every block.
-    sublayer_outputs
-        With `keep_outputs`: what the sublayers added to the stream, by block and kind.
-    scales
-        What a sublayer's own output is multiplied by on its way to the stream, by block and kind.
+    sublayer_outputs, scales
+        By block and kind: what the sublayers added to the stream (with `keep_outputs`), and what their own output is
+        multiplied by on its way there.
     resumes
         Whether passes resume; else they are whole ones.
 
@@ -98,17 +94,10 @@ class PatchedForward:
         return {(block, k): None if where is None else ZeroAt(where) for k in kinds if kind in (k, "layer")}
 
     def resume(
-        self,
-        start: int,
-        stream: Tensor,
-        instead: Instead | None = None,
-        edit: Edit | None = None,
-        see: See | None = None,
+        self, start: int, stream: Tensor, instead: Instead | None = None, edit: Edit = None, see: See = None
     ) -> Float[Tensor, "row token d"]:
-        """Run the blocks from `start` on, and return what enters the final norm.
+        """Run the blocks from `start`, which `stream` enters, and return what enters the final norm.
 
-        stream
-            What enters block `start`.
         instead
             What replaces the outputs of sublayers of the blocks from `start` on.
         edit
@@ -167,7 +156,6 @@ class PatchedForward:
         order: list[int] = []  # blocks' modules
         sums: list[Tensor] = []  # of one block's sublayers
         outputs: list[Tensor] = []  # of blocks
-        unembedded: list[Tensor] = []
         finals: list[tuple[int, Tensor]] = []  # after which block the final norm read what
 
         def enter(point: HookPoint, args: Any, kwargs: Any, value: Tensor) -> None:
@@ -193,54 +181,51 @@ class PatchedForward:
                 stack.enter_context(on(sublayer.hook_point, partial(add, sublayer)))
             final = self.architecture.stream_out
             stack.enter_context(on(final, lambda a, k, x: finals.append((len(order) - 1, x.clone()))))
-            stack.enter_context(only_at(self.architecture.unembed, self.mask.sum(1) - 1))
-            stack.enter_context(on(HookPoint(self.architecture.unembed), lambda a, k, x: unembedded.append(x[:, 0])))
-            logits = upcast(self.architecture.logits(self.ids, self.mask)[:, 0])
-        if not order or not finals or not unembedded:
-            raise InputError(
-                "this model's blocks, final norm or unembedding were not reached in its forward pass (replaced since "
-                "it was loaded, or fused): load it again, or load the plain model."
-            )
+            unembedded, logits = answers(self.architecture, self.ids, self.mask, self.mask.sum(1) - 1)
+        if not order or not finals:
+            raise unreached("the final norm" if order else "the list of blocks")
         self.streams.append(finals[-1][1])
         # Blocks after which the stream went on normed. A norm may also read it, or an embedding before block 0.
         self._normed = {block for block, read in finals[:-1] if block >= 0 and self._is_normed(block, read)}
         normed = {block: read for block, read in finals[:-1] if block in self._normed}
         self.block_outputs = [normed.get(block, stream) for block, stream in enumerate(self.streams[1:])]
         number = {module: layer for layer, module in enumerate(dict.fromkeys(order))}
-        self.layers: list[tuple[int, int | None]] = list(
-            zip((number[module] for module in order), number_repeats(order), strict=True)
-        )
+        layers = [number[module] for module in order]
+        self.layers: list[tuple[int, int | None]] = list(zip(layers, number_repeats(order), strict=True))
         self._kinds: dict[int, list[str]] = {layer: [] for layer in number.values()}
         for sublayer in self.architecture.sublayers:
             self._kinds[sublayer.layer].append(sublayer.kind)
-        self._check_sums(sums, unembedded[-1], logits)
+        self._check_sums(sums, unembedded, logits)
         self.resumes = self._can_resume(outputs)
 
     def _is_normed(self, block: int, read: Tensor) -> bool:
-        before, after = (upcast(s[self.tokens.to(s.device)]) for s in (read, self.streams[block + 1]))
-        return passes_norm(self.architecture.norm, before, after.to(before.device))
+        before, after = self._at_tokens(read, self.streams[block + 1])
+        return passes_norm(self.architecture.norm, before, after)
+
+    def _at_tokens(self, *streams: Tensor) -> list[Tensor]:
+        """Streams at the real tokens, `[n, d]`, on one device."""
+        return [upcast(s[self.tokens.to(s.device)]).to(streams[0].device) for s in streams]
 
     def _check_sums(self, sums: list[Tensor], unembedded: Tensor, logits: Tensor) -> None:
         """The sublayers must be all that writes to the stream, and the read-out the model's own."""
-        real, dtype = self.tokens, self.streams[0].dtype
-        gap = 0.0
-        for block, added in enumerate(sums):
-            before, after = (upcast(s[real.to(s.device)]) for s in (self.streams[block], self.block_outputs[block]))
-            added = upcast(added[real.to(added.device)])
+        gap, dtype = 0.0, self.streams[0].dtype
+        for block, output in enumerate(sums):
+            added, before, after = self._at_tokens(output, self.streams[block], self.block_outputs[block])
             size = before.abs().amax() + added.abs().amax()
-            gap = max(gap, float(((after - before).to(added.device) - added).abs().amax() / size.clamp_min(1e-30)))
+            gap = max(gap, float((after - before - added).abs().amax() / size.clamp_min(1e-30)))
         if dtype in HALF and gap > 4 * torch.finfo(dtype).eps:
             raise InputError(f"the blocks of {self.model.name} cannot be skipped: {UNNAMED}.")
         last = self.mask.sum(1) - 1
         final = self.streams[-1][torch.arange(len(last), device=last.device), last]
         ours = upcast(self.architecture.unembed(self.normed(final)[:, None])[:, 0])
-        answer_dtype, answer = unembedded.dtype, upcast(unembedded)
-        logits = logits.to(answer.device)
-        readout = float((ours.to(answer.device) - answer).abs().max() / answer.abs().max().clamp_min(1e-30))
-        unexplained = (self.architecture.transform(answer) - logits).abs().max() / logits.abs().max().clamp_min(1e-30)
-        gaps = ReconstructionError(0.0, gap, readout, float(unexplained), dtype, answer_dtype)
-        row = self.ids[0, real[0]].tolist()
-        check_reconstruction(self.model.name, "sublayer", gaps, lambda: locate_mismatch(self.architecture, row))
+        answer = upcast(unembedded)
+        logits, ours = logits.to(answer.device), ours.to(answer.device)
+        error = ReconstructionError((dtype, unembedded.dtype), stream=gap, size=1.0)
+        error.add("absolute", (ours - answer).abs() / answer.abs().max().clamp_min(1e-30))
+        unexplained = (self.architecture.transform(answer) - logits).abs()
+        error.add("unexplained", unexplained / logits.abs().max().clamp_min(1e-30))
+        row = self.ids[0, self.tokens[0]].tolist()
+        error.check(self.model.name, "sublayer", lambda: locate_mismatch(self.architecture, row))
 
     def _can_resume(self, outputs: list[Tensor]) -> bool:
         """Whether each block hands its output to the next alone, and returns the same when it is called again."""
@@ -272,7 +257,7 @@ class PatchedForward:
                 return first(module(hidden_states=stream, **kwargs))
             return first(module(stream, *args, **kwargs))
 
-    def _run_whole(self, start: int, stream: Tensor, instead: Instead, edit: Edit | None, see: See | None) -> Tensor:
+    def _run_whole(self, start: int, stream: Tensor, instead: Instead, edit: Edit, see: See) -> Tensor:
         """The same changes inside a pass through the whole model."""
         block = -1  # that runs now
         entered: Tensor = stream

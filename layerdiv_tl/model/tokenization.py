@@ -32,22 +32,26 @@ def encode(model: Model, prompts: Any, any_length: bool = False) -> list[tuple[i
         rows = [rows]
     if not rows:
         raise InputError("there are no prompts: give at least one text or list of token ids.")
-    encoded = [_encode_one(model, row, number) for number, row in enumerate(rows)]
+    encoded = [_encode(model, row, f"prompt {number}") for number, row in enumerate(rows)]
     limit = None if any_length else model.context
     for number, ids in enumerate(encoded):
         if limit is not None and len(ids) > limit:
-            raise InputError(
-                f"prompt {number} has {len(ids)} tokens, but {model.name} reads at most {limit}: shorten it."
-            )
+            raise InputError(f"prompt {number} has {len(ids)} tokens, but {model.name} reads at most {limit}.")
     return encoded
 
 
-def _encode_one(model: Model, prompt: Any, number: int) -> tuple[int, ...]:
-    name = f"prompt {number}"
+def encode_one(model: Model, text_or_ids: Any) -> tuple[int, ...]:
+    """Token ids of one text. Raises InputError for several, and as `encode`."""
+    rows = encode(model, text_or_ids)
+    if len(rows) != 1:
+        raise InputError(f"this is of one text, but {len(rows)} were given: ask for one after another.")
+    return rows[0]
+
+
+def _encode(model: Model, prompt: Any, name: str) -> tuple[int, ...]:
     if isinstance(prompt, str):
         tokenizer = _tokenizer_for(model, name)
-        begins = tokenizer.bos_token
-        special = not (begins and prompt.startswith(begins))
+        special = not (tokenizer.bos_token and prompt.startswith(tokenizer.bos_token))
         try:
             ids = tokenizer(prompt, add_special_tokens=special)["input_ids"] if prompt else []
         except TypeError as error:
@@ -63,13 +67,10 @@ def _encode_one(model: Model, prompt: Any, number: int) -> tuple[int, ...]:
 
 def positions(position: Any, lengths: Sequence[int]) -> Int[np.ndarray, " example"]:
     """The wanted position in each row, counted from its own first token. See `contributions`."""
-    if isinstance(position, str):
-        if position != "last":
-            raise InputError(f"position={shown(position)} is unknown: use {_POSITION}.")
-        position = -1
-    position = plain(position)
-    if _is_id(position):
-        position = [position] * len(lengths)
+    if isinstance(position, str) and position != "last":
+        raise InputError(f"position={shown(position)} is unknown: use {_POSITION}.")
+    position = -1 if isinstance(position, str) else plain(position)
+    position = [position] * len(lengths) if _is_id(position) else position
     wanted = _items("position", position, _POSITION, "their order says which prompt each belongs to")
     if len(wanted) != len(lengths) or not all(_is_id(p) for p in wanted):
         raise InputError(f"position={shown(position)} does not fit {len(lengths)} prompts: use {_POSITION}.")
@@ -87,43 +88,38 @@ def options(model: Model, given: Any, count: int) -> tuple[Int[np.ndarray, "exam
     """
     rows = _items("options", [] if given is None else given, "a list of answer tokens, as in [' Yes', ' No']", LABELS)
     if not rows or any(isinstance(row, str | bytes) or not isinstance(row, Iterable) for row in rows):
-        ids = _option_ids(model, rows, "options")
-        return np.tile(np.array(ids, dtype=np.int64), (count, 1)), _option_texts(model, rows, ids)
+        ids, texts = _options_of_one(model, rows, "options")
+        return np.tile(np.array(ids, dtype=np.int64), (count, 1)), texts
     if len(rows) != count:
         raise InputError(f"options holds {len(rows)} lists for {count} prompts: give one list, or one per prompt.")
     names = [f"options of prompt {number}" for number in range(count)]
     lists = [_items(name, row, "a list of answer tokens", LABELS) for name, row in zip(names, rows, strict=True)]
-    if len({len(row) for row in lists}) != 1:
-        raise InputError(
-            f"every prompt needs the same number of options, but there are {sorted({len(row) for row in lists})}."
-        )
-    cache: dict[tuple, list[int]] = {}
-    table = []
-    for name, row in zip(names, lists, strict=True):
-        key = tuple(map(repr, row))
-        if key not in cache:
-            cache[key] = _option_ids(model, row, name)
-        table.append(cache[key])
-    texts = tuple(_option_texts(model, row, ids) for row, ids in zip(lists, table, strict=True))
-    return np.array(table, dtype=np.int64), texts
+    if len(sizes := {len(row) for row in lists}) != 1:
+        raise InputError(f"every prompt needs the same number of options, but there are {sorted(sizes)}.")
+    known: dict[tuple, tuple[list[int], tuple[str, ...]]] = {}
+    keys = [tuple(map(repr, row)) for row in lists]
+    for name, row, key in zip(names, lists, keys, strict=True):
+        if key not in known:
+            known[key] = _options_of_one(model, row, name)
+    return np.array([known[key][0] for key in keys], dtype=np.int64), tuple(known[key][1] for key in keys)
 
 
-def _option_ids(model: Model, row: Sequence[Any], where: str) -> list[int]:
+def _options_of_one(model: Model, row: Sequence[Any], where: str) -> tuple[list[int], tuple[str, ...]]:
+    """Ids and texts of one list of options."""
     if not row:
         raise InputError(f"{where} is empty: give the answer tokens, for example options=[' Yes', ' No'].")
+    texts = tuple(row)
     if all(isinstance(option, str) for option in row):
         ids = [_single_token(model, option, row) for option in row]
     else:
         _check_ids(row, model.architecture.outputs, where)
-        ids = [int(i) for i in row]
+        ids, texts = [int(i) for i in row], token_texts(model, row)
     first: dict[int, int] = {}
     for later, i in enumerate(ids):
         twin = first.setdefault(i, later)
         if twin != later:
-            raise InputError(
-                f"{where}: {shown(row[twin])} and {shown(row[later])} are the same token ({i}); options must differ."
-            )
-    return ids
+            raise InputError(f"{where}: {shown(row[twin])} and {shown(row[later])} are the same token ({i}).")
+    return ids, texts
 
 
 def _single_token(model: Model, option: str, row: Sequence[str]) -> int:
@@ -144,10 +140,8 @@ def _single_token(model: Model, option: str, row: Sequence[str]) -> int:
 
 def _tokenizer_for(model: Model, text: str) -> Any:
     if model.tokenizer is None:
-        raise InputError(
-            f"{text} is text, but {model.name} was loaded without a tokenizer: pass load_model(..., tokenizer=...) or "
-            "give token ids."
-        )
+        way = "pass load_model(..., tokenizer=...) or give token ids"
+        raise InputError(f"{text} is text, but {model.name} was loaded without a tokenizer: {way}.")
     return model.tokenizer
 
 
@@ -164,14 +158,6 @@ def ids_after_text(tokenizer: Any, option: str) -> list[int]:
     return tokenizer(option, add_special_tokens=False)["input_ids"]
 
 
-def _option_texts(model: Model, row: Sequence[Any], ids: Sequence[int]) -> tuple[str, ...]:
-    if isinstance(row[0], str):
-        return tuple(row)
-    if model.tokenizer is None:
-        return tuple(f"token {i}" for i in ids)
-    return tuple(model.tokenizer.decode([i]) for i in ids)
-
-
 def _check_ids(ids: Sequence[Any], vocabulary: int, where: str) -> None:
     for i in ids:
         if not _is_id(i):
@@ -184,15 +170,14 @@ def check_vocabulary(tokenizer: Any, ids: Sequence[int], vocabulary: int | None,
     """Refuse what a tokenizer reads as ids that a model does not have; `vocabulary` None checks nothing."""
     largest = max(ids, default=0)
     if vocabulary is not None and largest >= vocabulary:
+        token = tokenizer.convert_ids_to_tokens([largest])[0]
         raise InputError(
-            f"{where} holds the token {tokenizer.convert_ids_to_tokens([largest])[0]!r} with the id {largest}, but the "
-            f"vocabulary of {name} has ids 0 to {vocabulary - 1}: its tokenizer is another model's, or has tokens "
-            "that were added to it and not to the model."
+            f"{where} holds the token {token!r} with the id {largest}, but the vocabulary of {name} has ids 0 to "
+            f"{vocabulary - 1}: its tokenizer is another model's, or tokens were added to the tokenizer alone."
         )
 
 
 def _items(name: str, given: Any, what: str, order: str) -> list[Any]:
-    """The items of a list, tensor or array as Python values; refuse tables and what has no order."""
     refuse_tables(given, name)
     refuse_unordered(given, name, order)
     return listed(name, plain(given), what)
@@ -203,11 +188,8 @@ def refuse_tables(given: Any, name: str) -> None:
     columns = next((list(c) for a in ("columns", "column_names") if (c := getattr(given, a, None)) is not None), None)
     if columns is not None:
         texts = [column for column in columns if str(column) in ("text", "prompt", "sentence", "question")]
-        column = (texts or columns or ["text"])[0]
-        raise InputError(
-            f"{name} is a {type(given).__name__} with the columns {', '.join(map(str, columns))[:120] or 'none'}: give "
-            f"the one column that is meant, as a list: list(table[{column!r}])."
-        )
+        column, names = (texts or columns or ["text"])[0], ", ".join(map(str, columns))[:120] or "none"
+        raise InputError(f"{name} is a table with the columns {names}: give one as a list, list(table[{column!r}]).")
 
 
 def refuse_unordered(given: Any, name: str, why: str) -> None:

@@ -1,29 +1,20 @@
 """The architecture of a model that TransformerLens already wraps, through its own hook points.
 
-Works for `TransformerBridge` (3.9 and 4), raw or in compatibility mode, and for `HookedTransformer`
-(3.9), folded or not. `hook_attn_out` and `hook_mlp_out` are what is added to the stream in all of them, sandwich
-norms included; where a block multiplies it (Granite) they never fire, and the sublayers' own outputs are read.
+For `TransformerBridge` (3.9 and 4), also in compatibility mode, and `HookedTransformer` (3.9), folded or not.
+`hook_attn_out` and `hook_mlp_out` are what is added to the stream, sandwich norms included; where a block multiplies it
+(Granite) they never fire, and the sublayers' own outputs are read.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import InputError
-from .architecture import (
-    HIDDEN,
-    MIXTURE,
-    Architecture,
-    HookPoint,
-    OutputMap,
-    Sublayer,
-    logit_transform,
-    refuse_unreadable,
-)
+from .architecture import KINDS, UNCUT, Architecture, HookPoint, OutputMap, Sublayer, SublayerKind, refuse_unreadable
 from .huggingface import length_switch_of, linear_map
 from .norm import Norm, probe
 
@@ -48,23 +39,17 @@ def of_transformer_lens(model: Any) -> Architecture:
     refuse_unreadable(name, lambda path: ln_final if path == "ln_final" else getattr(model, path, None))
     if getattr(cfg, "positional_embedding_type", None) == "shortformer":
         raise InputError(f"{name} adds its positions inside attention, not to the stream: it cannot be decomposed.")
-    dtype = next(model.parameters()).dtype
-    device = torch.device(cfg.device or "cpu")
-    scale = 1.0
-    if adapter is not None:
-        scale = float(getattr(adapter.component_mapping["blocks"], "residual_contribution_scale", 1.0))
-
-    kinds: tuple[Literal["attn", "mlp"], ...] = ("attn", "mlp")
-    sublayers = [_sublayer(model, k, layer, scale, dtype, device) for layer in range(cfg.n_layers) for k in kinds]
+    dtype, device = next(model.parameters()).dtype, torch.device(cfg.device or "cpu")
+    blocks = None if adapter is None else adapter.component_mapping["blocks"]
+    scale = float(getattr(blocks, "residual_contribution_scale", 1.0))
+    sublayers = [_sublayer(model, k, layer, scale, dtype, device) for layer in range(cfg.n_layers) for k in KINDS]
     # A HookedTransformer has the module and the hook even where its positions are rotary or ALiBi.
     standard = adapter is not None or cfg.positional_embedding_type == "standard"
     has_positions = standard and "hook_pos_embed" in hooks and getattr(model, "pos_embed", None) is not None
     transform = adapter.apply_output_logits_transform if adapter is not None else partial(_capped, cfg)
-    multiplier, soft_cap = logit_transform(transform)
-    if normless:
-        norm = Norm(torch.ones(cfg.d_model, dtype=torch.float64), None, False, None)
-    else:
-        norm = probe(model.ln_final, cfg.d_model, dtype, device)
+    identity = Norm(torch.ones(cfg.d_model, dtype=torch.float64), None, False, None)
+    norm = identity if normless else probe(ln_final, cfg.d_model, dtype, device)
+    options = {} if adapter is None else {"use_cache": False}
     unembed_bias = getattr(model, "b_U", None)
     biased = unembed_bias is not None and bool(unembed_bias.detach().abs().max() > 0)
     return Architecture(
@@ -79,7 +64,7 @@ def of_transformer_lens(model: Any) -> Architecture:
         unembed=model.unembed,
         unembed_rows=partial(_rows, model, biased),
         transform=transform,
-        logits=partial(_logits, model, {} if adapter is None else {"use_cache": False}),
+        logits=lambda ids, mask: model(ids, attention_mask=mask, return_type="logits", **options),
         device=device,
         dtype=dtype,
         vocabulary=int(cfg.d_vocab),
@@ -88,13 +73,11 @@ def of_transformer_lens(model: Any) -> Architecture:
         length_switch=length_switch_of(getattr(getattr(model, "original_model", None), "config", None)),
         parallel=bool(getattr(cfg, "parallel_attn_mlp", False)),
         constant=norm.bias is not None or biased,
-        logit_multiplier=multiplier,
-        soft_cap=soft_cap,
     )
 
 
 def _sublayer(
-    model: Any, kind: Literal["attn", "mlp"], layer: int, scale: float, dtype: torch.dtype, device: torch.device
+    model: Any, kind: SublayerKind, layer: int, scale: float, dtype: torch.dtype, device: torch.device
 ) -> Sublayer | None:
     hooks, block, name = model.hook_dict, model.blocks[layer], f"blocks.{layer}"
     output = f"{name}.hook_{kind}_out" if scale == 1.0 else f"{name}.{kind}.hook_out"
@@ -104,7 +87,7 @@ def _sublayer(
     values = f"{name}.attn.hook_z" if kind == "attn" else f"{name}.mlp.hook_post"
     projection = _projection(module, kind)
     if projection is None or values not in hooks:
-        reason = HIDDEN if kind == "attn" else MIXTURE
+        reason = UNCUT["hidden" if kind == "attn" else "mixture"]
         return Sublayer(kind, layer, _point(hooks, output), scale, uncut_reason=reason)
     post_name = _post_norm(model, block, kind)
     post = None if post_name is None else probe(getattr(block, post_name), model.cfg.d_model, dtype, device)
@@ -122,21 +105,19 @@ def _sublayer(
 
 def _post_norm(model: Any, block: Any, kind: str) -> str | None:
     """The name of the norm after a sublayer, None where there is none."""
-    number = 1 if kind == "attn" else 2
+    name = "ln1" if kind == "attn" else "ln2"
     if getattr(model, "adapter", None) is not None:
         aliases = getattr(model.adapter.component_mapping["blocks"], "hook_aliases", None) or {}
         name = aliases.get(f"hook_{kind}_out", "").split(".")[0]
         return name if name.startswith("ln") else None
     if getattr(model.cfg, "original_architecture", None) in _POST_NORM_NAMED_PRE:
-        return f"ln{number}"
-    return f"ln{number}_post" if getattr(block, f"ln{number}_post", None) is not None else None
+        return name
+    return f"{name}_post" if getattr(block, f"{name}_post", None) is not None else None
 
 
 def _projection(sublayer: Any, kind: str) -> tuple[Tensor, Tensor | None] | None:
-    """`[inputs, d]` weight and bias of a sublayer's output projection; None for a mixture of experts.
-
-    A bridge's own `W_O` refuses where heads are not d_head wide (DeepSeek), so its module is read first.
-    """
+    """`[inputs, d]` weight and bias of a sublayer's output projection; None for a mixture of experts."""
+    # A bridge's own `W_O` refuses where heads are not d_head wide (DeepSeek), so its module is read first.
     module = getattr(getattr(sublayer, "o" if kind == "attn" else "out", None), "original_component", None)
     if module is not None and getattr(module, "weight", None) is not None:
         weight, bias = linear_map(module)
@@ -157,10 +138,6 @@ def _point(hooks: Any, name: str) -> HookPoint:
 def _rows(model: Any, biased: bool, ids: Tensor) -> tuple[Tensor, Tensor | None]:
     ids = ids.to(model.W_U.device)
     return model.W_U.detach().T[ids], model.b_U.detach()[ids] if biased else None
-
-
-def _logits(model: Any, options: dict[str, Any], ids: Tensor, mask: Tensor) -> Tensor:
-    return model(ids, attention_mask=mask, return_type="logits", **options)
 
 
 def _capped(cfg: Any, logits: Tensor) -> Tensor:

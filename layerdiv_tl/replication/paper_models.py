@@ -15,7 +15,7 @@ from typing import Any
 
 from ..components import Unit
 from ..errors import InputError
-from ..model.default_model import NAME as DEFAULT
+from ..model.converted import DEFAULT_NAME as DEFAULT
 
 # The papers, by what they are about.
 DIVERSITY, DEPTH = "2505.24009", "2505.13898"

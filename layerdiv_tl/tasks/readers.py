@@ -16,7 +16,7 @@ from typing import Any
 
 from .._checks import file_path, shown
 from ..errors import InputError
-from ..model.hub import unreachable
+from ..model.pretrained import unreachable
 
 SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
 

@@ -156,7 +156,7 @@ def test_options_of_each_prompt(model):
 
 
 def test_components_keeps_the_named_rows(model):
-    """components= gives the rows select() gives, and says that they are no whole."""
+    """components= gives the rows select() gives, and says that they are not the whole."""
     whole = ld.contributions(model, PROMPTS, OPTIONS)
     part = ld.contributions(model, PROMPTS, OPTIONS, components=["L1.mlp", ld.Component("embed")])
     assert [c.label for c in part.components] == ["embed", "L1.mlp"]

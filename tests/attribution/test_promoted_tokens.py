@@ -120,27 +120,27 @@ def test_reused_layers_have_patterns_of_every_use():
 
 
 def test_what_cannot_be_looked_at_is_refused_in_a_sentence(monkeypatch):
-    with pytest.raises(ld.InputError, match="there is no label 'L9.H0' here"):
+    with pytest.raises(ld.InputError, match="label 'L9.H0'"):
         attention_patterns(llama(), IDS, ["L9.H0"])
     with pytest.raises(ld.InputError, match="heads=3"):
         attention_patterns(llama(), IDS, 3)
     with pytest.raises(ld.InputError, match="heads="):
         attention_patterns(llama(), IDS, [])
-    with pytest.raises(ld.InputError, match="of one text, but 2 were given"):
+    with pytest.raises(ld.InputError, match="one text"):
         attention_patterns(llama(), [IDS, IDS])
-    with pytest.raises(ld.InputError, match="reads at most 64"):
+    with pytest.raises(ld.InputError, match="64"):
         attention_patterns(llama(), [1] * 65)
-    with pytest.raises(ld.InputError, match="has no rows at unit='head'"):
+    with pytest.raises(ld.InputError, match="unit='head'"):
         attention_patterns(FAMILIES["jetmoe"](), IDS)
-    with pytest.raises(ld.InputError, match="answers differently"):
+    with pytest.raises(ld.InputError, match="attn_implementation"):
         attention_patterns(FAMILIES["falcon_alibi"](), IDS)
     model = llama()
     forward = model.forward
     monkeypatch.setattr(model, "forward", lambda *a, output_attentions=False, **k: forward(*a, **k))
-    with pytest.raises(ld.InputError, match="does not show what its heads look at"):
+    with pytest.raises(ld.InputError):
         attention_patterns(model, IDS)
     monkeypatch.setattr("psutil.virtual_memory", lambda: type("", (), {"available": 10_000}))
-    with pytest.raises(ld.InputError, match="take a shorter text"):
+    with pytest.raises(ld.InputError, match="GiB"):
         attention_patterns(llama(), IDS)
 
 
@@ -200,21 +200,21 @@ def test_nats_have_no_part():
 def test_unknown_words_are_refused():
     p = ld.profile(llama(), IDS)
     for arguments, sentence in (
-        ({"metrics": "color"}, "metrics='color' is unknown"),
+        ({"metrics": "color"}, "metrics='color'"),
         ({"metrics": ()}, "metrics="),
-        ({"part": "middle"}, "part='middle' is unknown"),
-        ({"components": "L9.mlp"}, "there is no label 'L9.mlp'"),
+        ({"part": "middle"}, "part='middle'"),
+        ({"components": "L9.mlp"}, "label 'L9.mlp'"),
         ({"components": []}, "components="),
     ):
         with pytest.raises(ld.InputError, match=sentence):
             colored_tokens(p, **arguments)
-    with pytest.raises(ld.InputError, match="13 heads over 2 tokens"):
+    with pytest.raises(ld.InputError, match="13 heads"):
         attention_heads(
             attention_patterns(
                 llama(num_attention_heads=16, num_key_value_heads=16), [1, 2], [f"L0.H{i}" for i in range(13)]
             )
         )
-    with pytest.raises(ld.InputError, match="1 heads over 65 tokens"):
+    with pytest.raises(ld.InputError, match="65 tokens"):
         attention_heads(attention_patterns(llama(max_position_embeddings=128), [1] * 65, "L0.H0"))
 
 

