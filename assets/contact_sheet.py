@@ -34,12 +34,13 @@ MODELS = ("d1", "d2", "d4", "d8", "d4-shared", "d8-shared")
 # Texts of figure ARG that are cut off by its edge, and pairs that lie on one another.
 FAULTS = """plot => {
   const edge = plot.getBoundingClientRect(), faults = [];
-  const texts = [...plot.querySelectorAll("svg text")].filter(t => t.textContent.trim() && t.getBoundingClientRect().width)
-    .map(t => ({box: t.getBoundingClientRect(), text: t.textContent.slice(0, 60), tick: t.closest(".xtick, .ytick"),
-                turned: /rotate\\((?!0,)[^)]+\\)/.test(t.getAttribute("transform") || "")}));
-  for (const t of texts)
-    if (t.box.left < edge.left - 1 || t.box.right > edge.right + 1 || t.box.top < edge.top - 1 || t.box.bottom > edge.bottom + 1)
-      faults.push("cut off: " + t.text);
+  const drawn = [...plot.querySelectorAll("svg text")].filter(t => t.textContent.trim());
+  const texts = drawn.map(t => ({box: t.getBoundingClientRect(), text: t.textContent.slice(0, 60),
+                                 turned: /rotate\\((?!0,)[^)]+\\)/.test(t.getAttribute("transform") || "")}))
+    .filter(t => t.box.width);
+  for (const {box, text} of texts)
+    if (Math.min(box.left - edge.left, edge.right - box.right, box.top - edge.top, edge.bottom - box.bottom) < -1)
+      faults.push("cut off: " + text);
   for (let i = 0; i < texts.length; i++) for (let j = i + 1; j < texts.length; j++) {
     const [a, b] = [texts[i], texts[j]];
     if (a.turned && b.turned) continue;  // boxes of slanted labels overlap though the labels do not

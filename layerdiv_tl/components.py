@@ -36,13 +36,12 @@ _LABEL = re.compile(r"(?:L(?P<layer>\d+)(?:@(?P<repeat>\d+))?\.)?(?:(?P<letter>[
 class Component:
     """One additive term of the final residual stream.
 
-    kind
-        What it is; `"member"`: a row of a plain array, `"layer"`: the sum of a layer's outputs, where `depth` measures
-        whole layers.
-    layer, index
-        The model's distinct block from 0 (None outside blocks), and the head or neuron in it (None for sublayers).
-    repeat
-        Which repeat of a looped or shared layer, from 1; None for a layer that runs once.
+    Attributes:
+        kind: What it is; `"member"`: a row of a plain array, `"layer"`: the sum of a layer's outputs, where `depth`
+            measures whole layers.
+        layer, index: The model's distinct block from 0 (None outside blocks), and the head or neuron in it (None for
+            sublayers).
+        repeat: Which repeat of a looped or shared layer, from 1; None for a layer that runs once.
 
     >>> Component("head", layer=3, index=5).label
     'L3.H5'

@@ -206,6 +206,7 @@ def mended(cases: list[Case]) -> list[Case]:
     ]
 
 
+@pytest.mark.full
 def test_some_odd_values_of_every_argument_get_a_sentence_or_a_right_answer(folder):
     """Every argument meets a few values, other ones than its neighbors; together all values are met."""
     order = {name: place for place, name in enumerate(ODD)}

@@ -36,24 +36,20 @@ NUMBERS = 500_000
 class Contributions(Result):
     """Direct logit contributions u_i of every component to every option: Σ_i u_i = logits (Eq. 3).
 
-    values
-        float64 `[example, component, option]`, in logits; components in stream order.
-    model_logits
-        float64 `[example, option]`, what the model returns, after any `soft_cap`. From a cache: what the model's own
-        norm and unembedding make of the cached stream.
-    option_ids, options
-        Token ids `[example, option]`, and the texts: K of them, or K for every example.
-    token_ids, lengths, positions
-        The prompts' ids one after another, their lengths, and the position read in each.
-    junction_scale, junctions, partial_junctions
-        float64 `[example, junction]`: the final norm's statistic of the stream after each junction's component,
-        divided by that of the whole stream (the last is 1). Partial ones are sums that the stream never holds: an
-        embedding whose positions are still to be added, an attention that is parallel to its MLP.
-    identity_gap, absolute_gap
-        max |Σ u_i − logits| / max Σ|u_i| over examples and options, and the same in logits, of all components
-        and before any soft-cap.
-    complete, soft_cap
-        False for a sub-ensemble made by `select`, whose `logits` are its own sum; where the model caps its logits.
+    Attributes:
+        values: float64 `[example, component, option]`, in logits; components in stream order.
+        model_logits: float64 `[example, option]`, what the model returns, after any `soft_cap`. From a cache: what the
+            model's own norm and unembedding make of the cached stream.
+        option_ids, options: Token ids `[example, option]`, and the texts: K of them, or K for every example.
+        token_ids, lengths, positions: The prompts' ids one after another, their lengths, and the position read in each.
+        junction_scale, junctions, partial_junctions: float64 `[example, junction]`: the final norm's statistic of the
+            stream after each junction's component, divided by that of the whole stream (the last is 1). Partial ones
+            are sums that the stream never holds: an embedding whose positions are still to be added, an attention that
+            is parallel to its MLP.
+        identity_gap, absolute_gap: max |Σ u_i − logits| / max Σ|u_i| over examples and options, and the same in logits,
+            of all components and before any soft-cap.
+        complete, soft_cap: False for a sub-ensemble made by `select`, whose `logits` are its own sum; where the model
+            caps its logits.
     """
 
     values: Float[np.ndarray, "example component option"]
@@ -156,28 +152,23 @@ def contributions(
     (`L3@2.attn`); where the stream passes the final norm between the rounds of a loop, each such norm multiplies what
     was written before it by gain / σ, at its own statistic.
 
-    model
-        A `Model`, or anything `load_model` takes.
-    prompts
-        Texts, or lists of token ids, which are taken as they are. A TransformerBridge begins a text with a
-        beginning-of-text token where Hugging Face's tokenizer does not.
-    options
-        K answer tokens: strings exactly as written (" Yes" with its space) that are single tokens, or ids, or one list
-        of K per prompt.
-    unit
-        "sublayer": embedding, attentions, MLPs; "head": attentions cut into heads, MLPs whole;
-        "neuron": MLPs cut into neurons, attentions whole.
-    position
-        Where the logits are read: "last", an int counted in each prompt's own tokens (negative from
-        the end), or one int per prompt.
-    components, top
-        Labels or components to keep, or how many: those whose contributions, centered over the options, are largest on
-        average, which costs a second pass. None keeps all; all are computed in any case, to check the sum.
-    batch_tokens
-        The most padded tokens in one forward pass; None is what is fast on the model's device.
-    cache, tokens, attention_mask
-        Instead of prompts: activations cached through TransformerLens (names: `Model.hook_names(unit)`), the token ids
-        `[row, token]` they belong to, and which of these are real. That they belong together is not checked.
+    Args:
+        model: A `Model`, or anything `load_model` takes.
+        prompts: Texts, or lists of token ids, which are taken as they are. A TransformerBridge begins a text with a
+            beginning-of-text token where Hugging Face's tokenizer does not.
+        options: K answer tokens: strings exactly as written (" Yes" with its space) that are single tokens, or ids, or
+            one list of K per prompt.
+        unit: "sublayer": embedding, attentions, MLPs; "head": attentions cut into heads, MLPs whole; "neuron": MLPs cut
+            into neurons, attentions whole.
+        position: Where the logits are read: "last", an int counted in each prompt's own tokens (negative from the end),
+            or one int per prompt.
+        components, top: Labels or components to keep, or how many: those whose contributions, centered over the
+            options, are largest on average, which costs a second pass. None keeps all; all are computed in any case, to
+            check the sum.
+        batch_tokens: The most padded tokens in one forward pass; None is what is fast on the model's device.
+        cache, tokens, attention_mask: Instead of prompts: activations cached through TransformerLens (names:
+            `Model.hook_names(unit)`), the token ids `[row, token]` they belong to, and which of these are real. That
+            they belong together is not checked.
 
     Raises InputError for input that cannot be used, for weights that give no finite number, and for a
     model whose components do not sum to its logits.

@@ -43,26 +43,20 @@ def profile(
     The logits of components are never formed: their sums over the vocabulary are products of small
     matrices. Position t is the prediction of token t + 1.
 
-    model, unit
-        As in `contributions`. A `Model` keeps what is worked out from its weights: a second profile starts at once.
-    text_or_ids
-        A text, a list of token ids, or several of either.
-    loss
-        "squared": Theorem 1 against the next token (`SquaredProfile`); "cross_entropy": in nats, which
-        goes through the vocabulary once for every component (`CrossEntropyProfile`; not for neurons).
-    target
-        For the squared error: other logits to compare with, `[position, vocabulary]`, of all texts one
-        after another (a teacher's).
-    tau
-        For cross-entropy: what logits are multiplied by before the softmax; default |L|.
-    window, stride
-        A text longer than `window` tokens (default: the model's context) is read in windows that move on
-        by `stride` tokens (default: half a window); each token is measured in the first window that holds it,
-        with at least window − stride tokens before it in view, or all there are.
-    precision
-        Of products; sums over the vocabulary are float64 in either. The model itself runs as it is.
-    batch_tokens
-        The most padded tokens in one forward pass; None is what is fast on the model's device.
+    Args:
+        model, unit: As in `contributions`. A `Model` keeps what is worked out from its weights: a second profile starts
+            at once.
+        text_or_ids: A text, a list of token ids, or several of either.
+        loss: "squared": Theorem 1 against the next token (`SquaredProfile`); "cross_entropy": in nats, which goes
+            through the vocabulary once for every component (`CrossEntropyProfile`; not for neurons).
+        target: For the squared error: other logits to compare with, `[position, vocabulary]`, of all texts one after
+            another (a teacher's).
+        tau: For cross-entropy: what logits are multiplied by before the softmax; default |L|.
+        window, stride: A text longer than `window` tokens (default: the model's context) is read in windows that move
+            on by `stride` tokens (default: half a window); each token is measured in the first window that holds it,
+            with at least window − stride tokens before it in view, or all there are.
+        precision: Of products; sums over the vocabulary are float64 in either. The model itself runs as it is.
+        batch_tokens: The most padded tokens in one forward pass; None is what is fast on the model's device.
 
     Raises InputError for input that cannot be used, and for a model whose components do not sum to its logits.
 
@@ -116,9 +110,9 @@ def corpus_profile(
 ) -> CorpusProfile:
     """Bias, diversity and net of every component, averaged over the tokens of any number of texts by running sums.
 
-    texts
-        An iterable of texts or of lists of token ids; it is gone through once and may be longer than
-        memory. The other arguments are those of `profile`.
+    Args:
+        texts: An iterable of texts or of lists of token ids; it is gone through once and may be longer than memory. The
+            other arguments are those of `profile`.
 
     Intervals are over texts; fewer than 8 have none. Raises InputError for no texts, and as `profile`.
 

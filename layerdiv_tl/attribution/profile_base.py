@@ -36,12 +36,12 @@ ComponentByPosition = Float[np.ndarray, "component position"]
 class ProfileSource(Result):
     """What a profile was made of, and its components, the names of its rows.
 
-    identity_gap, absolute_gap
-        max |Σ u_i − logit| / max Σ|u_i| at the next token, over positions; and the same in logits.
-    vocabulary, window, stride
-        The number of ids; how many tokens the model read at a time, and how far it then moved on.
-    soft_cap
-        Where the model caps its logits (components sum to those before).
+    Attributes:
+        identity_gap, absolute_gap: max |Σ u_i − logit| / max Σ|u_i| at the next token, over positions; and the same in
+            logits.
+        vocabulary, window, stride: The number of ids; how many tokens the model read at a time, and how far it then
+            moved on.
+        soft_cap: Where the model caps its logits (components sum to those before).
     """
 
     components: tuple[Component, ...]
@@ -74,16 +74,13 @@ class Profile(ProfileSource):
 
     Position t is the prediction of token t + 1. The last token of a text has none, so what needs a target is NaN there.
 
-    token_ids, tokens, documents, contexts
-        `[position]`: ids, their texts, the number of the text each belongs to, and how many tokens of it
-        the model saw, its own included (it reads long texts in windows).
-    losses
-        `[position]`, the model's own cross-entropy of the next token, in nats.
-    means, centered_targets
-        `[position, component]`: a component's logit averaged over the vocabulary, and its contribution to the
-        next token's logit beyond that.
-    token_lookup
-        Finds the tokens a component promotes; it needs the model, so it is not saved.
+    Attributes:
+        token_ids, tokens, documents, contexts: `[position]`: ids, their texts, the number of the text each belongs to,
+            and how many tokens of it the model saw, its own included (it reads long texts in windows).
+        losses: `[position]`, the model's own cross-entropy of the next token, in nats.
+        means, centered_targets: `[position, component]`: a component's logit averaged over the vocabulary, and its
+            contribution to the next token's logit beyond that.
+        token_lookup: Finds the tokens a component promotes; it needs the model, so it is not saved.
     """
 
     token_ids: Int[np.ndarray, " position"]
@@ -232,11 +229,11 @@ class Profile(ProfileSource):
 class CorpusProfile(ProfileSource):
     """Means over the tokens of many texts, from running sums: one row per component. Made by `corpus_profile`.
 
-    terms, losses
-        By the name of a column: mean, low, high `[3, component]`, and those of the model's own loss in nats.
-        Intervals are over texts; NaN for fewer than 8.
-    texts, positions, measured_in
-        How many texts and how many tokens with a next one; the unit of bias, diversity and net.
+    Attributes:
+        terms, losses: By the name of a column: mean, low, high `[3, component]`, and those of the model's own loss in
+            nats. Intervals are over texts; NaN for fewer than 8.
+        texts, positions, measured_in: How many texts and how many tokens with a next one; the unit of bias, diversity
+            and net.
     """
 
     terms: dict[str, Float[np.ndarray, "3 component"]]

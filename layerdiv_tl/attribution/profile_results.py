@@ -22,16 +22,15 @@ class SquaredProfile(Profile):
 
     bias = mean_v (t − u_i)² against the next token's one-hot (or the dense target), diversity = mean_v (ū − u_i)².
 
-    sizes, crosses
-        `[position, component]`: Σ_v of a component's centered logits squared, and times those of the mean of
-        all components.
-    powers, ensemble_means
-        `[position]`, of the mean of all components: Σ_v of its centered logits squared, and its mean logit.
-    agreements, target_powers, target_means
-        Σ_v of the centered target times the component's logits `[position, component]` (None for the next
-        token, where it is `centered_targets`); of the target itself, and its mean `[position]`.
-    part
-        Which of the three this is.
+    Attributes:
+        sizes, crosses: `[position, component]`: Σ_v of a component's centered logits squared, and times those of the
+            mean of all components.
+        powers, ensemble_means: `[position]`, of the mean of all components: Σ_v of its centered logits squared, and its
+            mean logit.
+        agreements, target_powers, target_means: Σ_v of the centered target times the component's logits `[position,
+            component]` (None for the next token, where it is `centered_targets`); of the target itself, and its mean
+            `[position]`.
+        part: Which of the three this is.
     """
 
     sizes: PerComponent
@@ -112,12 +111,11 @@ class CrossEntropyProfile(Profile):
     q_i = softmax(τu_i), p = softmax(τū): bias is CE(t, q_i), diversity KL(p ‖ q_i), net H(p) + τ(E_p[u_i] − u_i(t)).
     By default τ = |L|: p is the model's own distribution, before a soft-cap where there is one.
 
-    log_partitions, expectations
-        `[position, component]`: log Σ_v exp(τ u_i(v)) and E_p[u_i], of logits less their mean.
-    entropies
-        `[position]`, H(p) in nats.
-    tau
-        τ as used.
+    Attributes:
+        log_partitions, expectations: `[position, component]`: log Σ_v exp(τ u_i(v)) and E_p[u_i], of logits less their
+            mean.
+        entropies: `[position]`, H(p) in nats.
+        tau: τ as used.
     """
 
     log_partitions: PerComponent

@@ -27,9 +27,9 @@ NUMBERS = 32_000_000
 class Promotions:
     """The ids with the largest and the smallest logits of components, at places of a text. Made by `promotions`.
 
-    ids, logits
-        `[position, component, 2k]`: k that it promotes, most first, then k that it suppresses, most first; logits are
-        those beyond the component's mean over the vocabulary, which no softmax sees.
+    Attributes:
+        ids, logits: `[position, component, 2k]`: k that it promotes, most first, then k that it suppresses, most first;
+            logits are those beyond the component's mean over the vocabulary, which no softmax sees.
     """
 
     components: tuple[Component, ...]

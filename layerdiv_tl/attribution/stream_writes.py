@@ -28,8 +28,9 @@ ALIKE = "give texts that run alike, so that they have common components, or one 
 class Parts:
     """The heads or neurons of one write.
 
-    values, divisor
-        `[position, part, width]`, the input of the output map; `[position]`, the statistic of a norm after it.
+    Attributes:
+        values, divisor: `[position, part, width]`, the input of the output map; `[position]`, the statistic of a norm
+            after it.
     """
 
     output_map: OutputMap
@@ -73,10 +74,10 @@ class Parts:
 class StreamWrite:
     """What one embedding or sublayer adds to the final residual stream.
 
-    junction, components
-        The whole embedding or sublayer, and its rows: itself, or its heads or neurons and, if any, last their bias.
-    vector, parts
-        `[position, d]`, and how it is cut; None for a whole write.
+    Attributes:
+        junction, components: The whole embedding or sublayer, and its rows: itself, or its heads or neurons and, if
+            any, last their bias.
+        vector, parts: `[position, d]`, and how it is cut; None for a whole write.
     """
 
     junction: Component

@@ -74,12 +74,11 @@ class OptionReadout:
 class BatchContributions:
     """Contributions of some rows of a pass, float64.
 
-    components, values, count
-        The components that were asked for, of `count` in all, and theirs `[row, component, option]`.
-    logits
-        The model's own, `[row, option]`, after any soft-cap.
-    stream_gap
-        What the stream holds beyond all that was written, `[row]`, relative to max Σ|u_i|.
+    Attributes:
+        components, values, count: The components that were asked for, of `count` in all, and theirs `[row, component,
+            option]`.
+        logits: The model's own, `[row, option]`, after any soft-cap.
+        stream_gap: What the stream holds beyond all that was written, `[row]`, relative to max Σ|u_i|.
     """
 
     rows: Int[np.ndarray, " row"]

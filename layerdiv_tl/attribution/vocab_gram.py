@@ -31,11 +31,10 @@ BAND = 144
 class Vocabulary:
     """Moments of all rows of the unembedding, for stream vectors before the division by σ.
 
-    size, mean, gram
-        The number of ids, V; w̄ `[d]`, G `[d, d]`, float64.
-    constant_mean, constant_power, constant_product
-        Of what the read-out adds by itself, c(v): its mean, Σ_v (c − c̄)², and `[d]` with
-        h · z = Σ_v (c − c̄)(u − ū); 0 where there is none.
+    Attributes:
+        size, mean, gram: The number of ids, V; w̄ `[d]`, G `[d, d]`, float64.
+        constant_mean, constant_power, constant_product: Of what the read-out adds by itself, c(v): its mean, Σ_v (c −
+            c̄)², and `[d]` with h · z = Σ_v (c − c̄)(u − ū); 0 where there is none.
     """
 
     architecture: Architecture

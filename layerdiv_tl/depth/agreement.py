@@ -46,23 +46,18 @@ class Agreement(Result):
 
     Every quantity is a ratio of sums over rows, Σ sums / Σ counts:
 
-    sums, counts
-        `[row, quantity, component]` and `[row, quantity]`.
-    quantities
-        Direct measures, then effects, see below.
-    components
-        What was measured, in stream order.
-    loss, accuracy
-        Of the model as it is: nats per prediction, share of correct predictions.
-    rows
-        How many rows, and of what.
+    Attributes:
+        sums, counts: `[row, quantity, component]` and `[row, quantity]`.
+        quantities: Direct measures, then effects, see below.
+        components: What was measured, in stream order.
+        loss, accuracy: Of the model as it is: nats per prediction, share of correct predictions.
+        rows: How many rows, and of what.
 
     Direct measures are from one clean pass. `diversity`, `diversity_centered`: the component's share of the sum of
     mean_k(ū − u)² over all members, raw and centered; a layer's is the sum of its sublayers'. `net`: its additive share
-    of the cross-entropy, E_p[u] − u(t), in nats, below 0 where it helps. `relevancy`: a lower bound of
-    I(u; Y) in bits, from a linear classifier of held-out rows; for tasks with at least 8 rows of every class.
-    `relative_norm`, `block_influence`: ‖output‖ / ‖stream‖, and 1 − cos of the stream before and after
-    (`ResidualNorms`).
+    of the cross-entropy, E_p[u] − u(t), in nats, below 0 where it helps. `relevancy`: a lower bound of I(u; Y) in bits,
+    from a linear classifier of held-out rows; for tasks with at least 8 rows of every class. `relative_norm`,
+    `block_influence`: ‖output‖ / ‖stream‖, and 1 − cos of the stream before and after (`ResidualNorms`).
 
     Effects are of zero-ablating the component. `loss`: growth of the cross-entropy in nats per prediction. `accuracy`:
     the share of predictions that become wrong, less those that become correct.
@@ -221,14 +216,11 @@ def agreement(
 ) -> Agreement:
     """Measure every sublayer directly, zero-ablate each in turn, and compare.
 
-    model, batch_tokens
-        As in `residual_norms`.
-    rows
-        A `Task`, whose gold options are predicted; or texts, whose every next token is.
-    part
-        "sublayer": attention and MLPs, ranked together; "layer": whole layers.
-    seed
-        Of resamples.
+    Args:
+        model, batch_tokens: As in `residual_norms`.
+        rows: A `Task`, whose gold options are predicted; or texts, whose every next token is.
+        part: "sublayer": attention and MLPs, ranked together; "layer": whole layers.
+        seed: Of resamples.
 
     Raises InputError for input that cannot be used.
 

@@ -42,16 +42,14 @@ _SMALLEST = 1e-5
 class DepthScore(Result):
     """The effect of every layer on the answer of every question, and its mean depth.
 
-    effects
-        `[question, layer]`: e_l = ‖softmax − softmax'‖₂ over the vocabulary when layer l is skipped or erased at, at
-        the positions that `effect` says; between 0 and √2.
-    groups, lengths, answer_lengths
-        `[question]`: number of hops, difficulty, or what else `by` says; tokens of the question and of its answer.
-    probability, rank
-        `[question]`: the answer's probability, the product over its tokens; and the worst rank of its tokens in the
-        vocabulary: 1 where greedy decoding gives the answer.
-    ids, components
-        The questions' names; the layers in order of use, of which the score's l is the index, from 0.
+    Attributes:
+        effects: `[question, layer]`: e_l = ‖softmax − softmax'‖₂ over the vocabulary when layer l is skipped or erased
+            at, at the positions that `effect` says; between 0 and √2.
+        groups, lengths, answer_lengths: `[question]`: number of hops, difficulty, or what else `by` says; tokens of the
+            question and of its answer.
+        probability, rank: `[question]`: the answer's probability, the product over its tokens; and the worst rank of
+            its tokens in the vocabulary: 1 where greedy decoding gives the answer.
+        ids, components: The questions' names; the layers in order of use, of which the score's l is the index, from 0.
 
     The score of a question is Σ l·e_l / Σ e_l, in layers; it is NaN where no layer changes the answer. That of a group
     is the same of its mean effects, as published: questions weigh as much as their effects.
@@ -186,30 +184,25 @@ def depth_score(
     By Csordás et al. (arXiv 2505.13898), with the rule of their released code as default; not here: their second
     score, of changes in later layers, and their several cuts inside long answers.
 
-    model, batch_tokens
-        As in `skip`.
-    questions
-        `ld.depth.questions(…)`, a list of (text, answer, number of hops), or a `Task` with `by`. The answer, exactly
-        as it is written, follows its text.
-    effect
-        "published": the layer is skipped at the tokens before the answer's first, and e is the maximum over the
-        positions from that token to the end. So the position that predicts the answer's first token is skipped at
-        and not measured, and the one after the answer is. The others measure where the answer's tokens are predicted,
-        and e is the mean over those: "skip": skipped at every token; "skip_before": at the tokens before the one that
-        predicts the answer: what the answer needs computed there; "erase": the same tokens become the mean token
-        (over all questions, first tokens left out) where they enter the layer: what the answer has yet to read.
-    first_token
-        Whether a text's first token is skipped or erased too: "kept" (published, for heads rest on it) or "changed".
-    part
-        What a skip zero-ablates: the "layer", its "attn" or its "mlp".
-    by
-        One number per question instead of its own hops or difficulty.
-    n_resamples, seed
-        Permutations for p, and their seed.
+    Args:
+        model, batch_tokens: As in `skip`.
+        questions: `ld.depth.questions(…)`, a list of (text, answer, number of hops), or a `Task` with `by`. The answer,
+            exactly as it is written, follows its text.
+        effect: "published": the layer is skipped at the tokens before the answer's first, and e is the maximum over the
+            positions from that token to the end. So the position that predicts the answer's first token is skipped at
+            and not measured, and the one after the answer is. The others measure where the answer's tokens are
+            predicted, and e is the mean over those: "skip": skipped at every token; "skip_before": at the tokens before
+            the one that predicts the answer: what the answer needs computed there; "erase": the same tokens become the
+            mean token (over all questions, first tokens left out) where they enter the layer: what the answer has yet
+            to read.
+        first_token: Whether a text's first token is skipped or erased too: "kept" (published, for heads rest on it) or
+            "changed".
+        part: What a skip zero-ablates: the "layer", its "attn" or its "mlp".
+        by: One number per question instead of its own hops or difficulty.
+        n_resamples, seed: Permutations for p, and their seed.
 
-    Costs about half a pass of every question for each layer. Raises InputError for questions that cannot be used
-    (none, an answer without tokens, nothing before the answer, hops that are not a number), and for an unknown effect
-    or part.
+    Costs about half a pass of every question for each layer. Raises InputError for questions that cannot be used (none,
+    an answer without tokens, nothing before the answer, hops that are not a number), and for an unknown effect or part.
 
     >>> import layerdiv_tl as ld
     >>> score = ld.depth.depth_score("zoo/d2", [([1, 2, 3], [4], 1), ([4, 5, 6, 7], [2, 2], 2)])

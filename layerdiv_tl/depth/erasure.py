@@ -28,14 +28,12 @@ Measured = Literal["answer", "later"]
 class Erasure(TokenResult):
     """The change of the predictions when tokens are erased from the stream that enters a layer.
 
-    effect, effect_max
-        `[token, layer]`: ‖softmax − softmax'‖₂ over the vocabulary, mean and maximum over the measured positions,
-        when this token (span "position") or it and those before it (span "prefix") are erased; NaN where nothing is
-        erased or measured. The released code draws the maximum.
-    text, position, tokens
-        `[token]`: which text, where in it, and how the token is spelled.
-    components
-        The layers.
+    Attributes:
+        effect, effect_max: `[token, layer]`: ‖softmax − softmax'‖₂ over the vocabulary, mean and maximum over the
+            measured positions, when this token (span "position") or it and those before it (span "prefix") are erased;
+            NaN where nothing is erased or measured. The released code draws the maximum.
+        text, position, tokens: `[token]`: which text, where in it, and how the token is spelled.
+        components: The layers.
     """
 
     components: tuple[Component, ...]
@@ -77,23 +75,17 @@ def erase(
     token any more, but what they read before stays. By Csordás et al. (arXiv 2505.13898), with the rules of their
     released code as defaults; it erases the stream that leaves the last layer too, which only the erased token feels.
 
-    model, texts, batch_tokens
-        As in `residual_norms`.
-    span
-        "position": one token, the first of a text as well; "prefix": it and those before it.
-    measured
-        Where the probabilities are compared: "answer", where the answer's tokens are predicted; "later", at every
-        token after the erased one, but for the one that follows a prefix. None is the published one: "answer" for a
-        position, "later" for a prefix.
-    first_token
-        Of a prefix, whether the first token is erased too: "kept" (published) or "changed".
-    answers
-        How many tokens at the end of each text are its answer (default 1); or the answers themselves, one text
-        or list of ids for each text; a task brings its gold options. Leave it out where later tokens are measured.
-    reference
-        Texts whose mean stream erases; None is `texts`. (The paper's are ten questions of GSM8K.)
-    layers
-        Which layers, in order of use; None is all.
+    Args:
+        model, texts, batch_tokens: As in `residual_norms`.
+        span: "position": one token, the first of a text as well; "prefix": it and those before it.
+        measured: Where the probabilities are compared: "answer", where the answer's tokens are predicted; "later", at
+            every token after the erased one, but for the one that follows a prefix. None is the published one: "answer"
+            for a position, "later" for a prefix.
+        first_token: Of a prefix, whether the first token is erased too: "kept" (published) or "changed".
+        answers: How many tokens at the end of each text are its answer (default 1); or the answers themselves, one text
+            or list of ids for each text; a task brings its gold options. Leave it out where later tokens are measured.
+        reference: Texts whose mean stream erases; None is `texts`. (The paper's are ten questions of GSM8K.)
+        layers: Which layers, in order of use; None is all.
 
     Costs about half a pass for every token and layer. Raises InputError for input that cannot be used, and
     for a layer that does not exist.

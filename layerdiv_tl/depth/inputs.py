@@ -45,9 +45,9 @@ def unwrap_texts(texts: Any) -> Any:
 def read_answers(model: Model, texts: Any, answers: Any) -> tuple[list[Ids], list[int]]:
     """(token ids of each text followed by its answer, how many tokens the answer has).
 
-    answers
-        An int: each text ends in an answer of so many tokens. One text or list of ids per text: it is appended.
-        None: the last token is the answer, or the gold option of a task.
+    Args:
+        answers: An int: each text ends in an answer of so many tokens. One text or list of ids per text: it is
+            appended. None: the last token is the answer, or the gold option of a task.
 
     Raises InputError where there is no answer, or nothing before it.
     """

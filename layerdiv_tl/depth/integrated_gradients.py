@@ -35,14 +35,12 @@ class IntegratedGradients(TokenResult):
     With F the sum of the probabilities of the answer's tokens, x a component's output (of a layer the stream after it)
     and x' its baseline:
 
-    attribution
-        `[token, component]`: Σ_d (x − x') · ∫₀¹ ∂F/∂x (x' + α (x − x')) dα, in probability.
-    change
-        `[text, component]`: F(x) − F(x'), to which the attributions of a text's tokens should sum.
-    residual
-        `[text, component]`: their sum less the change.
-    text, position, tokens
-        `[token]`: which text, where in it, and how the token is spelled; all tokens but a text's last.
+    Attributes:
+        attribution: `[token, component]`: Σ_d (x − x') · ∫₀¹ ∂F/∂x (x' + α (x − x')) dα, in probability.
+        change: `[text, component]`: F(x) − F(x'), to which the attributions of a text's tokens should sum.
+        residual: `[text, component]`: their sum less the change.
+        text, position, tokens: `[token]`: which text, where in it, and how the token is spelled; all tokens but a
+            text's last.
 
     Sundararajan et al. (2017); for layers as in *Do Language Models Use Their Depth Efficiently?*.
     """
@@ -101,22 +99,17 @@ def integrated_gradients(
 
     By Csordás et al. (arXiv 2505.13898), with the rules of their released code as defaults.
 
-    model, texts, batch_tokens
-        As in `residual_norms`; so many steps of one text are worked on together.
-    part
-        Whose output: the "layer"'s (the stream after it), its "attn"'s or its "mlp"'s.
-    baseline
-        "token_mean" (published): every token's vector becomes the mean over the text's tokens, answer included;
-        "dimension_mean": its own mean over the dimensions; or "zero".
-    path
-        Where between baseline and output the gradients are taken: "uniform" (published), at the start of each of
-        `steps` equal steps; or "graded", in the middle of steps that are finer near the baseline, as other baselines
-        need, close to which the norms turn small changes into large ones.
-    steps
-        How finely the path is cut (published: 256); enough where `gap` is at most 0.01. More steps do not help a
-        mixture of experts, which jumps where a token changes experts, nor much a model in half precision.
-    answers, layers
-        As in `erase`.
+    Args:
+        model, texts, batch_tokens: As in `residual_norms`; so many steps of one text are worked on together.
+        part: Whose output: the "layer"'s (the stream after it), its "attn"'s or its "mlp"'s.
+        baseline: "token_mean" (published): every token's vector becomes the mean over the text's tokens, answer
+            included; "dimension_mean": its own mean over the dimensions; or "zero".
+        path: Where between baseline and output the gradients are taken: "uniform" (published), at the start of each of
+            `steps` equal steps; or "graded", in the middle of steps that are finer near the baseline, as other
+            baselines need, close to which the norms turn small changes into large ones.
+        steps: How finely the path is cut (published: 256); enough where `gap` is at most 0.01. More steps do not help a
+            mixture of experts, which jumps where a token changes experts, nor much a model in half precision.
+        answers, layers: As in `erase`.
 
     Costs `steps` passes and their gradients for every component and text, from the component on. Raises
     InputError for input that cannot be used, and for a layer that does not exist.

@@ -35,12 +35,12 @@ Aligned = tuple[tuple[Ids, Ids], tuple[Int[np.ndarray, " pair"], Int[np.ndarray,
 class LayerMaps(Result):
     """Relative errors of linear maps from every layer's stream in one model to every layer's stream in another.
 
-    components, targets
-        The layers of the source and of the target.
-    error, error_max
-        `[text, source, target]`: ‖y − ŷ‖ / ‖y‖ over the tokens of each held-out text, mean and maximum.
-    counts, fitted
-        `[text]`, how many of its tokens were compared; and on how many tokens of other texts the maps were fitted.
+    Attributes:
+        components, targets: The layers of the source and of the target.
+        error, error_max: `[text, source, target]`: ‖y − ŷ‖ / ‖y‖ over the tokens of each held-out text, mean and
+            maximum.
+        counts, fitted: `[text]`, how many of its tokens were compared; and on how many tokens of other texts the maps
+            were fitted.
 
     After *Do Language Models Use Their Depth Efficiently?*, "linear maps".
     """
@@ -118,19 +118,15 @@ def map_layers(
     trained by AdamW; least squares finds the best map at once, and needs the `ridge` where texts are few: numbers of
     the two are not to be compared.
 
-    source, target
-        Models, or anything `load_model` takes. Where their tokenizers differ, texts are compared where a token
-        of both ends; lists of token ids need models of one vocabulary.
-    texts
-        As in `residual_norms`; at least two, for maps are fitted on some texts and evaluated on others.
-    ridge
-        The penalty, as a share of the mean square of the source's dimensions.
-    held_out
-        Which share of the texts evaluates.
-    first
-        Tokens before this one are left out: the stream of a text's first is so long that it would dominate the fit.
-    seed
-        Of the choice of texts.
+    Args:
+        source, target: Models, or anything `load_model` takes. Where their tokenizers differ, texts are compared where
+            a token of both ends; lists of token ids need models of one vocabulary.
+        texts: As in `residual_norms`; at least two, for maps are fitted on some texts and evaluated on others.
+        ridge: The penalty, as a share of the mean square of the source's dimensions.
+        held_out: Which share of the texts evaluates.
+        first: Tokens before this one are left out: the stream of a text's first is so long that it would dominate the
+            fit.
+        seed: Of the choice of texts.
 
     Normal equations are summed up batch by batch, for as many source layers at once as memory allows; each such
     group runs both models over all texts. Raises InputError for input that cannot be used.

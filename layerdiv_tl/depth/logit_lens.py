@@ -30,14 +30,11 @@ NormAt = Literal["frozen", "recomputed"]
 class LogitLens(TokenResult):
     """How far the prediction at every junction is from the final one, at every token.
 
-    components
-        The junctions, each named by the component added last.
-    kl
-        `[token, junction]`: KL(junction ‖ final) in nats.
-    topk_overlap
-        `[token, junction]`: the share of its k likeliest tokens that are among the final prediction's.
-    text
-        `[token]`, which text a token is from.
+    Attributes:
+        components: The junctions, each named by the component added last.
+        kl: `[token, junction]`: KL(junction ‖ final) in nats.
+        topk_overlap: `[token, junction]`: the share of its k likeliest tokens that are among the final prediction's.
+        text: `[token]`, which text a token is from.
     """
 
     components: tuple[Component, ...]
@@ -70,14 +67,12 @@ def logit_lens(
     streams that enter the layers; the junctions between attention and MLP are in addition. Sums over the vocabulary
     are in float64: in float32, as there, a small divergence is off by up to 1e-2 of itself.
 
-    model, texts, batch_tokens
-        As in `residual_norms`; logits are formed for some tokens of one junction at a time.
-    norm
-        Whose statistic the final norm divides by: the junction's own ("recomputed", as published), or the final
-        stream's ("frozen", by which contributions add up). Where a loop passes the final norm in every round,
-        "recomputed" is the prediction of a model that leaves the loop there.
-    k
-        How many of the likeliest tokens are compared.
+    Args:
+        model, texts, batch_tokens: As in `residual_norms`; logits are formed for some tokens of one junction at a time.
+        norm: Whose statistic the final norm divides by: the junction's own ("recomputed", as published), or the final
+            stream's ("frozen", by which contributions add up). Where a loop passes the final norm in every round,
+            "recomputed" is the prediction of a model that leaves the loop there.
+        k: How many of the likeliest tokens are compared.
 
     Every junction costs one unembedding of every token. Raises InputError for input that cannot be used.
 

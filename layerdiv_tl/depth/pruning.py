@@ -32,20 +32,17 @@ OWN, INFLUENCE, RANDOM = "plan", "block_influence", "random"
 class DropPlan(Result):
     """What to drop, in order, by a score on some rows; and loss and accuracy without it on others.
 
-    candidates, values
-        Components that could go, in stream order, and their scores; of equal ones the first goes first.
-    dropped, influence_dropped
-        What goes first, second, …: by the score, and by block influence.
-    random_dropped
-        For every random plan, what goes.
-    loss, correct
-        `[row, plan]`: sums over the measured rows' predictions, of the model as it is, then without the first 1, 2, …
-        of `dropped`, then of `influence_dropped`, then of the random plans, which all drop as many as asked for.
-    count
-        `[row]`: how many predictions each row has.
-    score, provenance
-        As asked for ("given" for one's own scores); of the model, and of the rows: what they were, SHA-256 of their
-        ids, options and labels, how many scored and measured.
+    Attributes:
+        candidates, values: Components that could go, in stream order, and their scores; of equal ones the first goes
+            first.
+        dropped, influence_dropped: What goes first, second, …: by the score, and by block influence.
+        random_dropped: For every random plan, what goes.
+        loss, correct: `[row, plan]`: sums over the measured rows' predictions, of the model as it is, then without the
+            first 1, 2, … of `dropped`, then of `influence_dropped`, then of the random plans, which all drop as many as
+            asked for.
+        count: `[row]`: how many predictions each row has.
+        score, provenance: As asked for ("given" for one's own scores); of the model, and of the rows: what they were,
+            SHA-256 of their ids, options and labels, how many scored and measured.
 
     Nothing is retrained: a model heals with training, and may then prefer another plan.
     """
@@ -188,21 +185,15 @@ def drop_plan(
 ) -> DropPlan:
     """Choose what to drop by a score on some rows, and measure loss and accuracy without it on others.
 
-    model, rows
-        As in `agreement`.
-    budget
-        How many components go.
-    score
-        A quantity of `Agreement` ("loss" is what ablating a component alone costs); what is least needed by it
-        goes first. Or one's own scores, {label: number}, the smallest going first.
-    part
-        What goes: a "layer", an "attn", an "mlp", or a "sublayer", attention and MLPs from one list.
-    scoring
-        Which share of the rows scores; the others are measured. Rows that chose a plan would flatter it.
-    random
-        How many random plans to compare with; the plan by block influence (ShortGPT) is always there.
-    seed
-        Of the choice of rows and of the random plans.
+    Args:
+        model, rows: As in `agreement`.
+        budget: How many components go.
+        score: A quantity of `Agreement` ("loss" is what ablating a component alone costs); what is least needed by it
+            goes first. Or one's own scores, {label: number}, the smallest going first.
+        part: What goes: a "layer", an "attn", an "mlp", or a "sublayer", attention and MLPs from one list.
+        scoring: Which share of the rows scores; the others are measured. Rows that chose a plan would flatter it.
+        random: How many random plans to compare with; the plan by block influence (ShortGPT) is always there.
+        seed: Of the choice of rows and of the random plans.
 
     Raises InputError for input that cannot be used: a budget of nothing or everything, a score that does not
     exist for these rows, labels that no component has; and for a model with hooks in it, which a plan cannot name.

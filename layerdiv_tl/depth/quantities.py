@@ -60,10 +60,9 @@ Scores = tuple[Float[np.ndarray, "row ablation"], Float[np.ndarray, "row ablatio
 class PredictionRows:
     """What a model is to predict: a task's gold options, or every next token of texts.
 
-    options, labels
-        `[row, option]` token ids, and `[row]` the gold one's index; None for texts.
-    source
-        The task's name, or "texts".
+    Attributes:
+        options, labels: `[row, option]` token ids, and `[row]` the gold one's index; None for texts.
+        source: The task's name, or "texts".
     """
 
     ids: tuple[Ids, ...]

@@ -34,14 +34,12 @@ SMALLEST = 1e-6
 class ChangePoint(Result):
     """The layer from which on a quantity is smaller than before, by Pettitt's rank statistic (1979).
 
-    layer, low, high
-        The first layer of the later part, counted from 0 in order of use, and its 95 % interval over texts.
-    before, after
-        The medians of the layers' means on either side, in the quantity's unit.
-    p
-        Pettitt's approximate p-value; layers are not independent, so it only tells clear falls from unclear ones.
-    quantity
-        The quantity and the kind of component.
+    Attributes:
+        layer, low, high: The first layer of the later part, counted from 0 in order of use, and its 95 % interval over
+            texts.
+        before, after: The medians of the layers' means on either side, in the quantity's unit.
+        p: Pettitt's approximate p-value; layers are not independent, so it only tells clear falls from unclear ones.
+        quantity: The quantity and the kind of component.
     """
 
     quantity: str
@@ -63,14 +61,12 @@ class ResidualNorms(TokenResult):
 
     With h the stream that enters a layer, a and m the outputs of its attention and its MLP:
 
-    relative_norm
-        `[token, component]`: ‖a‖/‖h‖, ‖m‖/‖h + a‖ (‖m‖/‖h‖ where both read the same stream) and ‖a + m‖/‖h‖.
-    cosine
-        cos(a, h), cos(m, h + a) and cos(a + m, h), likewise.
-    norm
-        ‖a‖, ‖m‖, ‖a + m‖.
-    text
-        `[token]`, which text a token is from.
+    Attributes:
+        relative_norm: `[token, component]`: ‖a‖/‖h‖, ‖m‖/‖h + a‖ (‖m‖/‖h‖ where both read the same stream) and ‖a +
+            m‖/‖h‖.
+        cosine: cos(a, h), cos(m, h + a) and cos(a + m, h), likewise.
+        norm: ‖a‖, ‖m‖, ‖a + m‖.
+        text: `[token]`, which text a token is from.
 
     As in the released code of *Do Language Models Use Their Depth Efficiently?* (arXiv 2505.13898), but for an MLP
     parallel to its attention: there it divides by ‖h + a‖. Its cosine of input and output is 1 − `block_influence`.
@@ -125,13 +121,11 @@ class ResidualNorms(TokenResult):
 def residual_norms(model: Any, texts: Any, *, batch_tokens: int | None = None) -> ResidualNorms:
     """Relative norms and cosines of the outputs of attentions, MLPs and whole layers, over all tokens.
 
-    model
-        A `Model`, or anything `load_model` takes.
-    texts
-        A text, a list of texts or of lists of token ids, or a `Task`. Every token counts, also a text's first, whose
-        stream is often much longer than that of others: look at the median next to the mean.
-    batch_tokens
-        The most padded tokens in one forward pass.
+    Args:
+        model: A `Model`, or anything `load_model` takes.
+        texts: A text, a list of texts or of lists of token ids, or a `Task`. Every token counts, also a text's first,
+            whose stream is often much longer than that of others: look at the median next to the mean.
+        batch_tokens: The most padded tokens in one forward pass.
 
     Keeps 12 bytes for every token and component. Raises InputError for input that cannot be used.
 

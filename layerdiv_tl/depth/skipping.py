@@ -35,17 +35,13 @@ class Skip(TokenResult):
 
     With Δ_l what layer l adds to its stream, and primes where a component s < l is skipped:
 
-    downstream_change, downstream_change_max
-        `[text, skipped, layer]`: ‖Δ_l − Δ'_l‖ / ‖Δ_l‖, its mean and maximum over the measured tokens of a
-        text; NaN for layers up to the skipped one.
-    output_change
-        `[measurement, skipped]`: ‖softmax − softmax'‖₂ over the vocabulary, between 0 and √2.
-    loss
-        `[measurement, skipped]`: growth of the next token's cross-entropy in nats; NaN at the last token.
-    text, position
-        `[measurement]`: which token that is. With cuts a token comes once for every cut before it.
-    components, layers
-        What was skipped, and the layers that were measured.
+    Attributes:
+        downstream_change, downstream_change_max: `[text, skipped, layer]`: ‖Δ_l − Δ'_l‖ / ‖Δ_l‖, its mean and maximum
+            over the measured tokens of a text; NaN for layers up to the skipped one.
+        output_change: `[measurement, skipped]`: ‖softmax − softmax'‖₂ over the vocabulary, between 0 and √2.
+        loss: `[measurement, skipped]`: growth of the next token's cross-entropy in nats; NaN at the last token.
+        text, position: `[measurement]`: which token that is. With cuts a token comes once for every cut before it.
+        components, layers: What was skipped, and the layers that were measured.
 
     The released code of *Do Language Models Use Their Depth Efficiently?* draws the maxima over tokens, cuts and texts:
     `by_pair().effect_max` and `frame().output_change_max`. Its map also has a diagonal, 1 for a whole layer.
@@ -119,24 +115,20 @@ def skip(
     The effects of Csordás et al. (arXiv 2505.13898) by the rules of their released code. Its defaults are those here
     except for `cuts`.
 
-    model, texts, batch_tokens
-        As in `residual_norms`; texts of at least two tokens, for each of which all layers' streams are kept, twice.
-    part
-        What is zero-ablated: the "layer", its "attn" or its "mlp".
-    mode
-        "current": it is skipped at every token, and every token is measured. "future": it is skipped at the tokens
-        before a cut, and the tokens from the cut on are measured: what later tokens need of it. "local" and
-        "future_local": at the same tokens its output is subtracted from the stream that each later layer, and the
-        read-out, reads, and their reaction is not passed on: the direct effect.
-    first_token
-        Whether the first token of a text is skipped at too: "kept" (published, and the default: heads rest on
-        the first token whatever it is, and a change of it says little about the layer) or "changed".
-    layers
-        Which layers are skipped, in order of use; None is all.
-    cuts
-        For the future modes, shares of a text's length; or "published": up to four random ones of every eighth token,
-        drawn for one text after another from Python's generator seeded with 123. The default is not the published
-        one, because that needs texts of 13 tokens.
+    Args:
+        model, texts, batch_tokens: As in `residual_norms`; texts of at least two tokens, for each of which all layers'
+            streams are kept, twice.
+        part: What is zero-ablated: the "layer", its "attn" or its "mlp".
+        mode: "current": it is skipped at every token, and every token is measured. "future": it is skipped at the
+            tokens before a cut, and the tokens from the cut on are measured: what later tokens need of it. "local" and
+            "future_local": at the same tokens its output is subtracted from the stream that each later layer, and the
+            read-out, reads, and their reaction is not passed on: the direct effect.
+        first_token: Whether the first token of a text is skipped at too: "kept" (published, and the default: heads rest
+            on the first token whatever it is, and a change of it says little about the layer) or "changed".
+        layers: Which layers are skipped, in order of use; None is all.
+        cuts: For the future modes, shares of a text's length; or "published": up to four random ones of every eighth
+            token, drawn for one text after another from Python's generator seeded with 123. The default is not the
+            published one, because that needs texts of 13 tokens.
 
     Of a layer that is used several times one use is skipped at a time (`L3@2.layer`).
     The passes share what lies before the skipped layer: all L skips cost about half of L forward passes.

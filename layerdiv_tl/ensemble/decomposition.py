@@ -71,9 +71,9 @@ class Decomposition(EnsembleTerms, Result):
     def by_depth(self, norm: NormAt = "frozen") -> pd.DataFrame:
         """One row per junction: the prefix ensemble of all components up to there (Fig. 5 and 7).
 
-        norm
-            "frozen" (as the paper decodes): every prefix is read out with the whole stream's norm statistic;
-            "recomputed": with its own, as if the model ended there.
+        Args:
+            norm: "frozen" (as the paper decodes): every prefix is read out with the whole stream's norm statistic;
+                "recomputed": with its own, as if the model ended there.
 
         The constant belongs to every prefix, and what half precision lost (`rounding`) to the last one only. `partial`
         rows are sums that the stream never holds: half-way through a parallel block, and an embedding without its
@@ -98,9 +98,9 @@ class Decomposition(EnsembleTerms, Result):
     def nested(self, groups: Sequence[object] | None = None) -> pd.DataFrame:
         """One row per group: diversity within groups of members, and between them.
 
-        groups
-            A name for each member; None is the sublayer it is cut from: an attention is the **sum** of its heads, an
-            MLP of its neurons.
+        Args:
+            groups: A name for each member; None is the sublayer it is cut from: an attention is the **sum** of its
+                heads, an MLP of its neurons.
 
         n_g u_h is what leaf h alone predicts for its group's a_g = Σ_h u_h. `bias` is the leaves' mean error, `within`
         their distance from a_g, `between` that of a_g from the mean over groups: the coarser ensemble's loss = mean
@@ -166,8 +166,8 @@ class Decomposition(EnsembleTerms, Result):
     def per_example(self, table: Table) -> PerExample:
         """The numbers of a frame before they are averaged: every term, `[example, row]`.
 
-        table
-            Of `frame`, `by_component`, `by_module` or `by_depth`. Raises InputError for any other.
+        Args:
+            table: Of `frame`, `by_component`, `by_module` or `by_depth`. Raises InputError for any other.
         """
         return TABLES[choice("table", table, TABLES)](self)
 
@@ -215,21 +215,16 @@ def decompose(
 ) -> Decomposition:
     """Bias and diversity of an ensemble, for the loss you choose; exact for all but the paper's own.
 
-    ensemble
-        `Contributions`, whose array the result shares, or an array `[example, member, option]` of logits.
-    labels
-        The gold option of each example, as its index or its text: the target is then one-hot.
-    target
-        Any other target, `[example, option]`: another model's logits for the squared error, its probabilities over
-        the options for the other losses. Give exactly one of the two.
-    loss
-        "squared": Theorem 1 in logits; "cross_entropy": in nats; "brier": between probabilities; "paper": Eq. 14, as
-        the paper computed its numbers, which mixes units. The formulas are in `ensemble.losses`.
-    tau
-        The factor on logits before a softmax, for "cross_entropy" (default |L|: the model's own distribution) and
-        "brier" (default 1: the paper's scale).
-    components
-        Names for the members of a plain array, as components or labels like "L0.mlp".
+    Args:
+        ensemble: `Contributions`, whose array the result shares, or an array `[example, member, option]` of logits.
+        labels: The gold option of each example, as its index or its text: the target is then one-hot.
+        target: Any other target, `[example, option]`: another model's logits for the squared error, its probabilities
+            over the options for the other losses. Give exactly one of the two.
+        loss: "squared": Theorem 1 in logits; "cross_entropy": in nats; "brier": between probabilities; "paper": Eq. 14,
+            as the paper computed its numbers, which mixes units. The formulas are in `ensemble.losses`.
+        tau: The factor on logits before a softmax, for "cross_entropy" (default |L|: the model's own distribution) and
+            "brier" (default 1: the paper's scale).
+        components: Names for the members of a plain array, as components or labels like "L0.mlp".
 
     Raises InputError for labels out of range or of the wrong number, a target of the wrong shape or not
     a distribution where one is needed, fewer than two options, no members, and numbers that are not finite.

@@ -72,11 +72,10 @@ def jackknife(
 ) -> Ends:
     """(low, high) of a smooth function of means (a ratio, a share, a cosine); NaN for fewer than `LEAST` examples.
 
-    estimate, left_out
-        The function of the means over all examples, `[*rest]`; the same without each example in turn,
-        `[example, *rest]`, NaN for what is not an example.
-    within
-        Where the quantity lies by definition, such as (0, 1) for a share: so do its ends.
+    Args:
+        estimate, left_out: The function of the means over all examples, `[*rest]`; the same without each example in
+            turn, `[example, *rest]`, NaN for what is not an example.
+        within: Where the quantity lies by definition, such as (0, 1) for a share: so do its ends.
 
     >>> x, y = np.random.default_rng(0).normal([5, 10], 1, (50, 2)).T
     >>> low, high = jackknife(y.mean() / x.mean(), leave_one_out(y) / leave_one_out(x))

@@ -63,19 +63,15 @@ class LacksQuantityError(InputError, AttributeError):
 class Loss(ABC):
     """A loss of an ensemble: its terms per example, in float64, and what only this loss has.
 
-    name, unit, is_exact
-        What `decompose(loss=…)` calls it, the unit of loss and bias, and whether loss = bias − diversity holds.
-    offers
-        What not every loss has: the argument `tau`, the names of `extras`, the methods `nested`, `tradeoff` and
-        `bounds`, the parts `centered` and `shift`.
-    additive
-        Extras `[example, member]` that add up to the ensemble's; others are averaged over members.
-    column_units
-        Units other than `unit`, by how a column's name begins.
-    compares_probabilities
-        The target is a distribution over options, not logits.
-    baseline
-        What figures call the line at `zero_bias`.
+    Attributes:
+        name, unit, is_exact: What `decompose(loss=…)` calls it, the unit of loss and bias, and whether loss = bias −
+            diversity holds.
+        offers: What not every loss has: the argument `tau`, the names of `extras`, the methods `nested`, `tradeoff` and
+            `bounds`, the parts `centered` and `shift`.
+        additive: Extras `[example, member]` that add up to the ensemble's; others are averaged over members.
+        column_units: Units other than `unit`, by how a column's name begins.
+        compares_probabilities: The target is a distribution over options, not logits.
+        baseline: What figures call the line at `zero_bias`.
     """
 
     name: ClassVar[str]

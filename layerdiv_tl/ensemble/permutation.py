@@ -111,8 +111,9 @@ def over_models(
 ) -> tuple[float, float]:
     """(low, high) by the jackknife over models with Student's t; NaN for fewer than `LEAST`.
 
-    left_out
-        The estimate without each model (or cluster of models) in turn. Of a mean this is Student's own interval.
+    Args:
+        left_out: The estimate without each model (or cluster of models) in turn. Of a mean this is Student's own
+            interval.
 
     >>> round(over_models(4.5, (36 - np.arange(1.0, 9.0)) / 7, 0.95)[0], 3)
     2.452

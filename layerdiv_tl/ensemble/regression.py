@@ -18,15 +18,12 @@ Values = Float[np.ndarray, " example"]
 class Slope:
     """What y grows by for each step of x.
 
-    value, low, high
-        The slope of least squares in y's unit per step of x, and its 95 % interval over the examples (the
-        jackknife's; NaN for fewer than 8).
-    p
-        The share of permutations whose slope is as far from 0 or further; two-sided, at least 1 / (n_resamples + 1).
-    n
-        How many examples it is made from.
-    reason
-        Why there is no slope (all the numbers are then NaN); empty where there is one.
+    Attributes:
+        value, low, high: The slope of least squares in y's unit per step of x, and its 95 % interval over the examples
+            (the jackknife's; NaN for fewer than 8).
+        p: The share of permutations whose slope is as far from 0 or further; two-sided, at least 1 / (n_resamples + 1).
+        n: How many examples it is made from.
+        reason: Why there is no slope (all the numbers are then NaN); empty where there is one.
     """
 
     value: float

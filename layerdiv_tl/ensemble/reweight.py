@@ -32,18 +32,14 @@ STEPS = 500
 class Reweighting(Result):
     """Weights of components, learned from some rows and judged by the others. Made by `reweight`.
 
-    weights, components
-        `[member]`, and the members' names: the logits become Σ_i w_i u_i. 1 is the model itself, 0 zero-ablates.
-    before, after
-        Logits of all examples `[example, option]`, as they were and re-weighted; before a soft-cap.
-    gold, is_train
-        The gold option's index `[example]`, and whether the example was learned from.
-    l1, prior_weight, max_weight, seed
-        As given.
-    gap
-        The objective is at most this far above its minimum, in nats: a proof, from convexity.
-    identity_gap, soft_cap
-        As in `Contributions`; None for an array.
+    Attributes:
+        weights, components: `[member]`, and the members' names: the logits become Σ_i w_i u_i. 1 is the model itself, 0
+            zero-ablates.
+        before, after: Logits of all examples `[example, option]`, as they were and re-weighted; before a soft-cap.
+        gold, is_train: The gold option's index `[example]`, and whether the example was learned from.
+        l1, prior_weight, max_weight, seed: As given.
+        gap: The objective is at most this far above its minimum, in nats: a proof, from convexity.
+        identity_gap, soft_cap: As in `Contributions`; None for an array.
     """
 
     weights: Float[np.ndarray, " member"]
@@ -151,18 +147,15 @@ def reweight(
 ) -> Reweighting:
     """Weights 0 ≤ w_i ≤ `max_weight` that minimize mean CE(softmax(Σ_i w_i u_i)) + l1 · Σ_i |w_i − prior_weight|.
 
-    ensemble, labels, components
-        As in `decompose`.
-    train
-        The rows to learn from: how many (24 as in the paper), a share between 0 and 1 (both drawn at
-        random by `seed`), or the rows' indices. All others are held out.
-    l1
-        Nats per unit of weight: a component moves only where the training rows save more than this.
-    prior_weight, max_weight
-        What weights are drawn to, and where they are clipped. By default a component is left alone (w = 1) unless the
-        rows speak against it, and can only be turned down; large l1 gives the model back. Chang et al.'s code draws
-        to 0 (`prior_weight=0.0`), so that large l1 zero-ablates everything, and stops early; `max_weight=inf` lets
-        weights grow.
+    Args:
+        ensemble, labels, components: As in `decompose`.
+        train: The rows to learn from: how many (24 as in the paper), a share between 0 and 1 (both drawn at random by
+            `seed`), or the rows' indices. All others are held out.
+        l1: Nats per unit of weight: a component moves only where the training rows save more than this.
+        prior_weight, max_weight: What weights are drawn to, and where they are clipped. By default a component is left
+            alone (w = 1) unless the rows speak against it, and can only be turned down; large l1 gives the model back.
+            Chang et al.'s code draws to 0 (`prior_weight=0.0`), so that large l1 zero-ablates everything, and stops
+            early; `max_weight=inf` lets weights grow.
 
     Convex, and solved to its minimum; `gap` bounds what is left. Raises InputError for what `decompose`
     refuses, rows that do not exist, no row to train on or none held out, numbers outside their range, and l1 = 0

@@ -27,10 +27,9 @@ Design = Float[np.ndarray, "point term"]
 class LogFit(Result):
     """y = intercept + slope · ln x by least squares, and whether returns diminish. Made by `log_fit`.
 
-    x, y
-        The points, `[point]`: numbers of components, say, and accuracy averaged over tasks, in any unit.
-    n_resamples, seed, confidence_level
-        Of the intervals that resample points.
+    Attributes:
+        x, y: The points, `[point]`: numbers of components, say, and accuracy averaged over tasks, in any unit.
+        n_resamples, seed, confidence_level: Of the intervals that resample points.
     """
 
     x: Points
@@ -137,9 +136,8 @@ class LogFit(Result):
 def log_fit(x: Points, y: Points, *, n_resamples: int = 1000, seed: int = 0, confidence_level: float = LEVEL) -> LogFit:
     """Fit y = a + b ln x, as a curve of diminishing returns (Fig. 6).
 
-    x, y
-        `[point]`, x above 0: the number of components of each model, and its accuracy or MSE averaged
-        over tasks.
+    Args:
+        x, y: `[point]`, x above 0: the number of components of each model, and its accuracy or MSE averaged over tasks.
 
     Raises InputError for arrays of different lengths, numbers that are not finite, an x that is not above
     0, and fewer than two different x.

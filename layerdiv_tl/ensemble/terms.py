@@ -21,16 +21,14 @@ Part = Literal["raw", "centered", "shift"]
 class EnsembleTerms:
     """Members, a target, a loss, and what the loss makes of them per example and on average.
 
-    values, components
-        The members, `[example, member, option]` in logits, and their names.
-    target, gold
-        `[example, option]`, and the gold option's index `[example]`, None for a dense target.
-    loss_name, tau
-        One of `losses.LOSSES`, and the factor on logits before a softmax, None for the loss's own default.
-    junctions, junction_scale, partial_junctions, identity_gap, soft_cap
-        As in `Contributions`; None for a plain array, whose every member closes a junction.
-    part
-        "raw", or the half of the squared error that this is; the shift half has one option for all.
+    Attributes:
+        values, components: The members, `[example, member, option]` in logits, and their names.
+        target, gold: `[example, option]`, and the gold option's index `[example]`, None for a dense target.
+        loss_name, tau: One of `losses.LOSSES`, and the factor on logits before a softmax, None for the loss's own
+            default.
+        junctions, junction_scale, partial_junctions, identity_gap, soft_cap: As in `Contributions`; None for a plain
+            array, whose every member closes a junction.
+        part: "raw", or the half of the squared error that this is; the shift half has one option for all.
 
     Not every loss offers every number or table: asking for a missing one raises InputError, which names the losses
     that have it.

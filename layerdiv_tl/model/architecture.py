@@ -45,14 +45,13 @@ class HookPoint:
 class OutputMap:
     """How a sublayer's output is the sum over its heads or neurons.
 
-    count, hook_point
-        How many there are, and where their values stand side by side before the output projection.
-    projection, scale
-        Gives its weight W `[count·width, d]` and its bias or None; the factor on the way to the stream (Granite's).
-    bias
-        Whether something is left that no head or neuron wrote: that bias where it is not zero, or a post-norm's.
-    post, post_hook_point
-        The norm between the projection and the stream, and where its input, or its statistic itself, can be read.
+    Attributes:
+        count, hook_point: How many there are, and where their values stand side by side before the output projection.
+        projection, scale: Gives its weight W `[count·width, d]` and its bias or None; the factor on the way to the
+            stream (Granite's).
+        bias: Whether something is left that no head or neuron wrote: that bias where it is not zero, or a post-norm's.
+        post, post_hook_point: The norm between the projection and the stream, and where its input, or its statistic
+            itself, can be read.
     """
 
     count: int
@@ -98,22 +97,18 @@ class Sublayer:
 class Architecture:
     """All the places of one model. `sublayers` stand in stream order.
 
-    stream_in, stream_out, blocks
-        The stream entering the first block (embedding and position embedding), the final norm, and every block.
-    norm, norm_module, unembed, unembed_rows
-        The read-out: the final norm as numbers and as a module, the unembedding, and its rows `[id, d]` and biases for
-        some token ids.
-    transform, logits
-        What the model does to the unembedding's output; runs the model, (ids, mask) -> logits.
-    dtype
-        The stream's precision. Half precisions round at every addition, and what they lose is a row.
-    vocabulary, outputs, context
-        How many ids go in and how many come out, and the longest text, in tokens.
-    length_switch
-        The length from which positions are computed in another way (LongRoPE): longer and shorter prompts must not
-        share a batch.
-    parallel, constant
-        Whether attention and MLP of a block read the same stream; whether the read-out adds what no component wrote.
+    Attributes:
+        stream_in, stream_out, blocks: The stream entering the first block (embedding and position embedding), the final
+            norm, and every block.
+        norm, norm_module, unembed, unembed_rows: The read-out: the final norm as numbers and as a module, the
+            unembedding, and its rows `[id, d]` and biases for some token ids.
+        transform, logits: What the model does to the unembedding's output; runs the model, (ids, mask) -> logits.
+        dtype: The stream's precision. Half precisions round at every addition, and what they lose is a row.
+        vocabulary, outputs, context: How many ids go in and how many come out, and the longest text, in tokens.
+        length_switch: The length from which positions are computed in another way (LongRoPE): longer and shorter
+            prompts must not share a batch.
+        parallel, constant: Whether attention and MLP of a block read the same stream; whether the read-out adds what no
+            component wrote.
     """
 
     root: nn.Module

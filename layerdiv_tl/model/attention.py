@@ -31,13 +31,11 @@ if TYPE_CHECKING:
 class AttentionPatterns(Result):
     """Attention patterns: the weight of each key token at each query token. Made by `attention_patterns`.
 
-    components
-        The heads.
-    token_ids, tokens
-        `[token]`: ids and their texts.
-    patterns
-        `[head, query, key]`, at least 0, zero where key > query. A row sums to 1; to less in models whose heads have a
-        sink besides the tokens (GPT-OSS), which takes the rest.
+    Attributes:
+        components: The heads.
+        token_ids, tokens: `[token]`: ids and their texts.
+        patterns: `[head, query, key]`, at least 0, zero where key > query. A row sums to 1; to less in models whose
+            heads have a sink besides the tokens (GPT-OSS), which takes the rest.
     """
 
     components: tuple[Component, ...]
@@ -75,10 +73,10 @@ def attention_patterns(
     A Hugging Face model shows its patterns only where its attention is computed step by step ("eager"): it is switched
     to that for one pass and put back. TransformerLens models are read at `hook_pattern`.
 
-    model, text_or_ids
-        A `Model`, or anything `load_model` takes; one text or one list of ids, at most as long as the model reads.
-    heads
-        Labels or components (`"L3.H5"`), or None for all.
+    Args:
+        model, text_or_ids: A `Model`, or anything `load_model` takes; one text or one list of ids, at most as long as
+            the model reads.
+        heads: Labels or components (`"L3.H5"`), or None for all.
 
     Raises InputError for heads that do not exist, for models that do not show what their heads look at, or compute
     something else when they do, and for texts whose patterns memory cannot hold.

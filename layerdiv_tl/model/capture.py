@@ -43,16 +43,14 @@ class SublayerOutput:
 class Activations:
     """One forward pass at the wanted positions, in float32 or wider, on the model's device.
 
-    sublayer_outputs, repeats
-        In the order in which they were added, and which repeat of its layer each is, from 1; None where there is one.
-    unembedded, logits
-        What the unembedding returned, before any multiplier or soft-cap, and the model's own answer; both
-        `[row, vocabulary]`, or `[prompt, vocabulary]` where all positions were read.
-    dtype, answer_dtype
-        The precisions in which the stream and the unembedding's output came.
-    loop_norms
-        Where the stream itself passed the final norm and went on from there, as between the rounds of a looped model:
-        after how many sublayer outputs, and the norm's statistic `[row]`.
+    Attributes:
+        sublayer_outputs, repeats: In the order in which they were added, and which repeat of its layer each is, from 1;
+            None where there is one.
+        unembedded, logits: What the unembedding returned, before any multiplier or soft-cap, and the model's own
+            answer; both `[row, vocabulary]`, or `[prompt, vocabulary]` where all positions were read.
+        dtype, answer_dtype: The precisions in which the stream and the unembedding's output came.
+        loop_norms: Where the stream itself passed the final norm and went on from there, as between the rounds of a
+            looped model: after how many sublayer outputs, and the norm's statistic `[row]`.
     """
 
     embed: Float[Tensor, "row d"]

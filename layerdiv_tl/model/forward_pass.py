@@ -36,15 +36,13 @@ TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 5e-2, torc
 class ReconstructionError:
     """The largest reconstruction errors of some passes: how far the components are from the logits.
 
-    dtypes
-        The precisions of the stream and of the answer.
-    split, stream
-        Heads or neurons against their sublayer, all components against the stream; relative to Σ|u_i|.
-    absolute, unexplained, size
-        In logits: Σ u_i against what the unembedding returned, what the model returns against the known transform of
-        that, and max Σ|u_i|, which these two are relative to.
-    moments
-        Relative: sums over the vocabulary from the moments of the unembedding against those of the model's own logits.
+    Attributes:
+        dtypes: The precisions of the stream and of the answer.
+        split, stream: Heads or neurons against their sublayer, all components against the stream; relative to Σ|u_i|.
+        absolute, unexplained, size: In logits: Σ u_i against what the unembedding returned, what the model returns
+            against the known transform of that, and max Σ|u_i|, which these two are relative to.
+        moments: Relative: sums over the vocabulary from the moments of the unembedding against those of the model's own
+            logits.
     """
 
     dtypes: tuple[torch.dtype, ...] = ()

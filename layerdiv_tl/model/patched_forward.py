@@ -52,18 +52,14 @@ See = Callable[[int, Float[Tensor, "row token d"], Float[Tensor, "row token d"]]
 class PatchedForward:
     """Some texts, their clean pass, and patched passes that resume from it. Use it inside `inference_mode_for`.
 
-    ids, mask
-        `[row, token]`.
-    streams, block_outputs
-        What enters every block, and last the final norm; and what leaves every block, which is what enters the next,
-        unless the stream passes the final norm in between, as after every round of a loop.
-    layers
-        Layer and repeat (None where it runs once) of every block.
-    sublayer_outputs, scales
-        By block and kind: what the sublayers added to the stream (with `keep_outputs`), and what their own output is
-        multiplied by on its way there.
-    resumes
-        Whether passes resume; else they are whole ones.
+    Attributes:
+        ids, mask: `[row, token]`.
+        streams, block_outputs: What enters every block, and last the final norm; and what leaves every block, which is
+            what enters the next, unless the stream passes the final norm in between, as after every round of a loop.
+        layers: Layer and repeat (None where it runs once) of every block.
+        sublayer_outputs, scales: By block and kind: what the sublayers added to the stream (with `keep_outputs`), and
+            what their own output is multiplied by on its way there.
+        resumes: Whether passes resume; else they are whole ones.
 
     Raises InputError for a model whose sublayers are not all that writes to its stream.
     """
@@ -98,13 +94,11 @@ class PatchedForward:
     ) -> Float[Tensor, "row token d"]:
         """Run the blocks from `start`, which `stream` enters, and return what enters the final norm.
 
-        instead
-            What replaces the outputs of sublayers of the blocks from `start` on.
-        edit
-            (block, stream entering it) → the stream to enter it instead, for every block after `start`,
-            and for the final norm under the number of blocks.
-        see
-            Called with (block, stream entering, stream leaving) of every block that runs.
+        Args:
+            instead: What replaces the outputs of sublayers of the blocks from `start` on.
+            edit: (block, stream entering it) → the stream to enter it instead, for every block after `start`, and for
+                the final norm under the number of blocks.
+            see: Called with (block, stream entering, stream leaving) of every block that runs.
         """
         instead = instead or {}
         if not self.resumes:

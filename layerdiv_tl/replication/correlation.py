@@ -63,17 +63,14 @@ def correlations(
 ) -> pd.DataFrame:
     """Correlation of sign × metric with accuracy along depth, per task and averaged (Fig. 3).
 
-    frame
-        One row per model, task and junction (columns `model`, `task`, `junction`: numbers in the stream's
-        order), with `accuracy` and the metrics. Leave partial junctions out.
-    signs
-        {metric: 1 or −1}, whether it should rise or fall where accuracy rises; None is all columns in `SIGNS`. As
-        for the paper's −MSE and −bias, "as expected" is always positive.
-    clusters
-        {model: cluster} of models that are not independent, such as training seeds of one shape: they count as
-        one in every interval and test but the paper's. Models that are not named are independent.
-    n_resamples, seed
-        Of permutations, where there are more.
+    Args:
+        frame: One row per model, task and junction (columns `model`, `task`, `junction`: numbers in the stream's
+            order), with `accuracy` and the metrics. Leave partial junctions out.
+        signs: {metric: 1 or −1}, whether it should rise or fall where accuracy rises; None is all columns in `SIGNS`.
+            As for the paper's −MSE and −bias, "as expected" is always positive.
+        clusters: {model: cluster} of models that are not independent, such as training seeds of one shape: they count
+            as one in every interval and test but the paper's. Models that are not named are independent.
+        n_resamples, seed: Of permutations, where there are more.
 
     One row per `aggregation`, task, metric and coefficient (`pearson`, `spearman`):
 
@@ -143,8 +140,8 @@ def curve_correlations(
 ) -> tuple[pd.DataFrame, float]:
     """Correlation of sign × metric with accuracy over the junctions of every model and task, and a test of their mean.
 
-    frame, clusters
-        As `correlations` takes them.
+    Args:
+        frame, clusters: As `correlations` takes them.
 
     One row per model and task: `pearson`, `spearman`, NaN where a curve is constant or not finite; and the
     two-sided `p_permutation` of the mean of Pearson's r, tasks of a model swapped together.

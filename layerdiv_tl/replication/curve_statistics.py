@@ -72,8 +72,8 @@ class CorrelationEstimate:
 class Curves:
     """The curves {model number: (accuracy, sign × metric)} of one task and metric, and how they are correlated.
 
-    cluster
-        `[model]`, the number of each model's cluster.
+    Attributes:
+        cluster: `[model]`, the number of each model's cluster.
     """
 
     pairs: Mapping[int, Pair]

@@ -143,10 +143,9 @@ def checked_seeds(seeds: Seeds, models: Iterable[str]) -> dict[str, tuple[str, H
 def same_parameters(models: pd.DataFrame, seeds: Mapping[str, Hashable]) -> dict[str, str]:
     """{reuses: baseline} of nearly the same number of parameters; of the same training seed where there is one.
 
-    models
-        As `Study.models` gives it.
-    seeds
-        {model: seed}, as far as they are known.
+    Args:
+        models: As `Study.models` gives it.
+        seeds: {model: seed}, as far as they are known.
 
     >>> import pandas as pd
     >>> models = pd.DataFrame({"model": ["a", "b", "shared"], "parameters": [100, 101, 101],

@@ -15,10 +15,10 @@ TERMS = ("bias", "bias_centered", "diversity", "diversity_centered")
 def module_shares(frame: pd.DataFrame, *, confidence_level: float = LEVEL) -> pd.DataFrame:
     """Average share of a term that a module holds, per model over its tasks (Fig. 4).
 
-    frame
-        `Decomposition.by_module()` of several models and tasks, one below the other, with columns `model`
-        and `task` before it: `module`, `members`, and of `bias`, `bias_centered`, `diversity`,
-        `diversity_centered` those that there are, additive over modules.
+    Args:
+        frame: `Decomposition.by_module()` of several models and tasks, one below the other, with columns `model` and
+            `task` before it: `module`, `members`, and of `bias`, `bias_centered`, `diversity`, `diversity_centered`
+            those that there are, additive over modules.
 
     One row per model, module, term (`bias`, `diversity`) and gauge (`raw`, `centered`): `share`, the mean
     over tasks of part / whole, with an interval over tasks (NaN for fewer than 8); `member_share` is

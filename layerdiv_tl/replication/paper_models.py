@@ -27,17 +27,14 @@ _HEADS = ("num_attention_heads", "n_head", "num_heads")
 class CatalogEntry:
     """A model that a paper uses, or the default one.
 
-    name, config
-        Its id on Hugging Face; its config.json, as far as components and parameters depend on it.
-    license, gated
-        Its license, and whether Hugging Face wants its conditions accepted before it can be downloaded.
-    papers, note
-        arXiv numbers of the papers that use it; what else there is to know before loading it.
-    components, parameters, gigabytes
-        Components at unit sublayer in single precision, the paper's layer size; parameters, tied ones once; size of
-        the weights in bfloat16, in 10⁹ bytes.
-    architecture, load, loading
-        The class that runs it; the call that loads it; where it comes from, in a word or two.
+    Attributes:
+        name, config: Its id on Hugging Face; its config.json, as far as components and parameters depend on it.
+        license, gated: Its license, and whether Hugging Face wants its conditions accepted before it can be downloaded.
+        papers, note: arXiv numbers of the papers that use it; what else there is to know before loading it.
+        components, parameters, gigabytes: Components at unit sublayer in single precision, the paper's layer size;
+            parameters, tied ones once; size of the weights in bfloat16, in 10⁹ bytes.
+        architecture, load, loading: The class that runs it; the call that loads it; where it comes from, in a word or
+            two.
 
     >>> entry = catalog()[5]
     >>> entry.name, entry.components, f"{entry.parameters:,}", entry.gigabytes
@@ -91,10 +88,10 @@ def catalog() -> tuple[CatalogEntry, ...]:
 def component_count(config: Any, unit: Unit = "sublayer") -> int:
     """Number of components of a model, from its config alone: the embedding and two sublayers per repeat of a block.
 
-    config
-        A Hugging Face config, a dict of config.json, or a local folder that holds one.
-    unit
-        "sublayer", or "head", where every attention is cut into its heads (and its bias, if the config gives it one).
+    Args:
+        config: A Hugging Face config, a dict of config.json, or a local folder that holds one.
+        unit: "sublayer", or "head", where every attention is cut into its heads (and its bias, if the config gives it
+            one).
 
     Half precision adds one row, `rounding`, which is not counted.
 

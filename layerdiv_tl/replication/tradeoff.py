@@ -33,19 +33,16 @@ STILL = 1
 class TradeOff(Result):
     """Numbers of steps along depth, by what accuracy does and by whether bias and diversity move together.
 
-    counts
-        `[accuracy, movement]`, numbers of steps: accuracy rises, stands still, falls; bias and diversity
-        move together (a trade-off: the loss is their difference, so a lower bias is paid for with a lower
-        diversity), apart, or at least one of them does not move.
-    difference, low, high
-        Share of trade-offs where accuracy stands still minus that where it moves, with Student's interval of the
-        jackknife over models (NaN for fewer than 8). The claim of the paper says: clearly above 0.
-    null_low, null_high, p
-        What the difference is when every model gets bias and diversity of another model with as many junctions (the
-        middle 95 %), and the two-sided p of that null, which holds whatever happens in the same part of all
-        models. NaN where too few models have one depth.
-    models
-        How many there are; those of one cluster count as one.
+    Attributes:
+        counts: `[accuracy, movement]`, numbers of steps: accuracy rises, stands still, falls; bias and diversity move
+            together (a trade-off: the loss is their difference, so a lower bias is paid for with a lower diversity),
+            apart, or at least one of them does not move.
+        difference, low, high: Share of trade-offs where accuracy stands still minus that where it moves, with Student's
+            interval of the jackknife over models (NaN for fewer than 8). The claim of the paper says: clearly above 0.
+        null_low, null_high, p: What the difference is when every model gets bias and diversity of another model with as
+            many junctions (the middle 95 %), and the two-sided p of that null, which holds whatever happens in the same
+            part of all models. NaN where too few models have one depth.
+        models: How many there are; those of one cluster count as one.
     """
 
     counts: Int[np.ndarray, "accuracy movement"]
@@ -95,12 +92,11 @@ def tradeoff_signs(
 ) -> TradeOff:
     """Sign of Δbias · Δdiversity by sign of Δaccuracy, from junction to junction (section 5.4).
 
-    frame, clusters
-        As `correlations` takes them: `model`, `task`, `junction`, `accuracy`, and the columns named by
-        `bias` and `diversity`, which should have one unit (such as `bias_centered`, `diversity_centered`).
-    still
-        Accuracy stands still where it moves by at most this much, a share. With n examples a step of
-        1/n may be chance.
+    Args:
+        frame, clusters: As `correlations` takes them: `model`, `task`, `junction`, `accuracy`, and the columns named by
+            `bias` and `diversity`, which should have one unit (such as `bias_centered`, `diversity_centered`).
+        still: Accuracy stands still where it moves by at most this much, a share. With n examples a step of 1/n may be
+            chance.
 
     Steps with a value that is not finite are not counted. Raises InputError for missing columns,
     junctions that occur twice, a negative `still`, `clusters` that is not a mapping, and curves without a step.

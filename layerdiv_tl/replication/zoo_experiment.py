@@ -37,10 +37,9 @@ def run_zoo(
     unit neuron on 128 rows of these two; and the depth analyses of `LADDER`, with maps between neighbors and the
     depth score of chains of one to four steps. The study's `.report(…)` shows it all.
 
-    out, models
-        The folder; names as in `ld.zoo.models()`, None is all.
-    workers, say
-        Processes, None is one for every core; what to call with a sentence about each stage.
+    Args:
+        out, models: The folder; names as in `ld.zoo.models()`, None is all.
+        workers, say: Processes, None is one for every core; what to call with a sentence about each stage.
 
     Raises InputError for a model that the zoo has not.
     """

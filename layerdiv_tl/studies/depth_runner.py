@@ -58,23 +58,18 @@ def run_depth(
     task, or for the texts where no task is named, the agreement of direct measures with ablation and a plan of what
     to drop; and linear maps from each model to the next.
 
-    models, data, limit, multi_token, load
-        As in `run_study`; the first 64 rows of each task, by default.
-    tasks
-        As in `run_study`; None is the authored sample tasks, or none where there are texts.
-    texts
-        What residual norms, skips and the lens read, of which some must have 4 tokens; None is the first 16 prompts
-        of each task.
-    out
-        The folder; None is a temporary one. Finished analyses are not computed again. A study may lie in it too, and
-        its report then shows both.
-    drop, part, score
-        How many layers the plan drops (None: a fifth), of which part and by which score: see `drop_plan`.
-    ask, questions
-        The depth score's questions, as the source of `ld.depth.questions`, and how many of each number of steps; 0
-        leaves it out.
-    seed, batch_tokens
-        As in the analyses.
+    Args:
+        models, data, limit, multi_token, load: As in `run_study`; the first 64 rows of each task, by default.
+        tasks: As in `run_study`; None is the authored sample tasks, or none where there are texts.
+        texts: What residual norms, skips and the lens read, of which some must have 4 tokens; None is the first 16
+            prompts of each task.
+        out: The folder; None is a temporary one. Finished analyses are not computed again. A study may lie in it too,
+            and its report then shows both.
+        drop, part, score: How many layers the plan drops (None: a fifth), of which part and by which score: see
+            `drop_plan`.
+        ask, questions: The depth score's questions, as the source of `ld.depth.questions`, and how many of each number
+            of steps; 0 leaves it out.
+        seed, batch_tokens: As in the analyses.
 
     A model or analysis that fails is named in `failures` and the others go on. Raises InputError for input that
     names nothing, and where nothing at all could be measured.

@@ -66,12 +66,10 @@ class Analysis:
 class DepthStudy(Result):
     """Depth analyses of some models. Made by `run_depth`, or read from its folders by `load`.
 
-    analyses
-        All that are finished, model by model, in the order of the standard set.
-    failures
-        One sentence for every model or analysis that could not be measured.
-    folders
-        Where it lies.
+    Attributes:
+        analyses: All that are finished, model by model, in the order of the standard set.
+        failures: One sentence for every model or analysis that could not be measured.
+        folders: Where it lies.
     """
 
     analyses: tuple[Analysis, ...]

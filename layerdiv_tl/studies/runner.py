@@ -56,28 +56,22 @@ def run_study(
 ) -> Study:
     """Decompose the logits of models on tasks, in a folder that any number of processes may share and resume.
 
-    models
-        One or several of what `load_model` takes, or {name: x}. "default" is the default model, "zoo" all trained
-        models that come with the package (`ld.zoo.models()`).
-    tasks
-        Names or `Task`s, of one name each; "all" is the paper's eight, "zoo" what the zoo was trained on.
-    units
-        "sublayer", "head", "neuron", one or several.
-    limit, data, template, shots, seed, train
-        As in `task`, for tasks that are given by name.
-    out
-        The folder; None is a temporary one. Finished cells are not computed again; a changed setting or prompt goes
-        into a cell of its own, and a name stands for one model.
-    multi_token, chat, keep_text
-        Score options of several tokens by their first distinguishing one; put prompts through the tokenizer's chat
-        template; also write the prompts, which the rows' licenses may not allow to be passed on.
-    batch_tokens
-        The most padded tokens in one pass; None is what is fast on each device. A setting: batches change last bits.
-    load
-        Options for `load_model` (dtype, device, device_map, trust_remote_code).
-    workers
-        Processes that share the models, each of which holds one model at a time and its part of the cores: for
-        many small models, given by name. A script that asks for several needs an `if __name__ == "__main__":`.
+    Args:
+        models: One or several of what `load_model` takes, or {name: x}. "default" is the default model, "zoo" all
+            trained models that come with the package (`ld.zoo.models()`).
+        tasks: Names or `Task`s, of one name each; "all" is the paper's eight, "zoo" what the zoo was trained on.
+        units: "sublayer", "head", "neuron", one or several.
+        limit, data, template, shots, seed, train: As in `task`, for tasks that are given by name.
+        out: The folder; None is a temporary one. Finished cells are not computed again; a changed setting or prompt
+            goes into a cell of its own, and a name stands for one model.
+        multi_token, chat, keep_text: Score options of several tokens by their first distinguishing one; put prompts
+            through the tokenizer's chat template; also write the prompts, which the rows' licenses may not allow to be
+            passed on.
+        batch_tokens: The most padded tokens in one pass; None is what is fast on each device. A setting: batches change
+            last bits.
+        load: Options for `load_model` (dtype, device, device_map, trust_remote_code).
+        workers: Processes that share the models, each of which holds one model at a time and its part of the cores: for
+            many small models, given by name. A script that asks for several needs an `if __name__ == "__main__":`.
 
     A model or cell that fails is named in `failures` and the others go on: a name that stands for another model in
     this folder, say, or a model with hooks in it. Raises InputError for an empty grid, and where nothing was measured.

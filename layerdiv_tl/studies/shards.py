@@ -48,8 +48,8 @@ PER_EXAMPLE = ("rows", "labels", "lengths", "positions", "option_ids", "values",
 class Shard(Contributions):
     """The contributions and gold options of some rows of a task. `token_ids` is empty: no text is stored.
 
-    rows, labels
-        `[example]`: each one's number in the task, and its gold option.
+    Attributes:
+        rows, labels: `[example]`: each one's number in the task, and its gold option.
     """
 
     rows: Int[np.ndarray, " example"] = field(kw_only=True)
@@ -74,11 +74,10 @@ class Shard(Contributions):
 class Cell:
     """One model on one task at one unit, and the folder where its numbers lie.
 
-    settings
-        Everything that the numbers follow from; its hash is part of the folder's name, so that other
-        settings never share a folder.
-    order
-        `[example]`, the task's rows from the longest to the shortest.
+    Attributes:
+        settings: Everything that the numbers follow from; its hash is part of the folder's name, so that other settings
+            never share a folder.
+        order: `[example]`, the task's rows from the longest to the shortest.
     """
 
     task: Task
@@ -134,9 +133,8 @@ def metrics_of(shards: Iterable[Shard]) -> pd.DataFrame:
     """All tables of a cell in one long frame: loss, table, the row's names, term, mean, low, high.
 
     A mean's interval is over examples (none for fewer than 8), an accuracy's Wilson's. `share` is n_g/|L| for a module.
-    Among the totals every loss has the `zero_bias`, and the loss "none" has the gaps; its table "answers" has
-    the share of rows that the model answers with each option. At unit neuron, and above 3000 members, there is no
-    depth table.
+    Among the totals every loss has the `zero_bias`, and the loss "none" has the gaps; its table "answers" has the share
+    of rows that the model answers with each option. At unit neuron, and above 3000 members, there is no depth table.
     """
     answers = RunningMean()
     options: tuple[str, ...] = ()

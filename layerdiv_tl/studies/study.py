@@ -187,14 +187,13 @@ class Study(StudyTables):
         where `p` is below 0.05 too, which permutes models of one depth (see `correlations`): tasks share a model's
         curve, and all models may change at the same depth. Claim 2 is estimated and never decided.
 
-        pairs
-            {model that reuses layers: model that does not} for claim 8; None takes those whose numbers of
-            parameters are within 5 % of each other, of the same training seed where the zoo knows one.
-        seeds
-            {model: (shape, seed)}, as `ld.zoo.seeds(names)` makes it, where models of one shape differ in their
-            training seed only. Claims 1-8 are then means over seeds (of logarithms for claim 8, of Fisher's z for
-            claim 1), from the shapes that all seeds have, with Student's interval over three seeds or more and no p.
-            A pair of one seed stands for all. `attrs` holds `seeds`, `shapes` and what was `left out`.
+        Args:
+            pairs: {model that reuses layers: model that does not} for claim 8; None takes those whose numbers of
+                parameters are within 5 % of each other, of the same training seed where the zoo knows one.
+            seeds: {model: (shape, seed)}, as `ld.zoo.seeds(names)` makes it, where models of one shape differ in their
+                training seed only. Claims 1-8 are then means over seeds (of logarithms for claim 8, of Fisher's z for
+                claim 1), from the shapes that all seeds have, with Student's interval over three seeds or more and no
+                p. A pair of one seed stands for all. `attrs` holds `seeds`, `shapes` and what was `left out`.
 
         Raises InputError for a unit, a pair or a name in `seeds` that the study does not have, fewer than two seeds,
         two models of one shape and seed, and where no shape has all seeds.
@@ -228,10 +227,11 @@ class Study(StudyTables):
     ) -> pd.DataFrame:
         """Information-theoretic diversity (Eq. 13) of every cell, in bits about the label.
 
-        estimator, models, tasks
-            One or several of `ld.information`'s estimators; of the study's models and tasks, None is all.
-        n_groups, n_contrasts, n_permutations, n_resamples, seed
-            As in `ld.information`; one contrast of each component, by default, so that 2000 rows suffice for dozens.
+        Args:
+            estimator, models, tasks: One or several of `ld.information`'s estimators; of the study's models and tasks,
+                None is all.
+            n_groups, n_contrasts, n_permutations, n_resamples, seed: As in `ld.information`; one contrast of each
+                component, by default, so that 2000 rows suffice for dozens.
 
         One row per model, task, estimator and term: members, rows, `bits` with interval, its null, H(Y) as
         `label_entropy`, `warnings` to read first, of these `doubts` (a test of fit, `fit_p`, or a nonlinear
@@ -257,9 +257,9 @@ class Study(StudyTables):
         go by the shapes' names; the interval is over these `n` seeds, and needs three. That of the others is over
         their `n` tasks, needs eight, and speaks of these two models only.
 
-        pairs, seeds
-            As in `claims`; None takes those of the same number of parameters and those of the same depth, and the
-            seeds that the zoo knows.
+        Args:
+            pairs, seeds: As in `claims`; None takes those of the same number of parameters and those of the same depth,
+                and the seeds that the zoo knows.
 
         Raises InputError for a unit, a pair or a seed's name that the study does not have, and where there is
         no pair, or none with a common task.

@@ -54,14 +54,11 @@ CURVES: Mapping[str, tuple[str, str]] = {
 class StudyTables(Result):
     """Metrics of a grid of models, tasks and units, and their tables.
 
-    metrics
-        A long frame: model, task, unit, then what `metrics_of` gives.
-    cells
-        One dict for every finished cell: settings, where rows and model came from, versions, times.
-    failures
-        One sentence for every model or cell that could not be measured.
-    folders
-        Where it lies; the first holds the shards.
+    Attributes:
+        metrics: A long frame: model, task, unit, then what `metrics_of` gives.
+        cells: One dict for every finished cell: settings, where rows and model came from, versions, times.
+        failures: One sentence for every model or cell that could not be measured.
+        folders: Where it lies; the first holds the shards.
     """
 
     metrics: pd.DataFrame

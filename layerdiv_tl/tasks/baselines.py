@@ -13,9 +13,8 @@ from .task import Task
 def bag_of_words(task: Task, folds: int = 5, repeats: int = 5, seed: int = 0) -> Float[np.ndarray, " example"]:
     """How often a bag-of-words classifier answers each example rightly when it was not fitted to it.
 
-    Word counts and L2-regularized logistic regression, stratified cross-validation, repeated with other
-    folds because on a hundred rows one cut is mostly luck. Raises InputError where a class has fewer
-    rows than folds.
+    Word counts and L2-regularized logistic regression, stratified cross-validation, repeated with other folds because
+    on a hundred rows one cut is mostly luck. Raises InputError where a class has fewer rows than folds.
 
     >>> import layerdiv_tl as ld
     >>> bag_of_words(ld.task("sample/sentiment", limit=20)).shape

@@ -38,18 +38,14 @@ _Question = tuple[str, str, float, str, tuple[str, ...]]
 class Questions:
     """Texts, their answers, and how many steps each takes.
 
-    texts, answers
-        What a model reads, and what it should continue with, exactly: with the space where there is one.
-    groups, by
-        `[question]`, the number of steps, or the difficulty; and which: "hops", "terms", "steps", "level".
-    ids
-        Each question's name in its source.
-    chains
-        The steps of each, as in ("Eiffel Tower → France", "France → Paris"); empty where they are not known.
-    name, source, license
-        As of a `Task`.
-    dropped
-        How many rows were passed over because their number of steps is not known.
+    Attributes:
+        texts, answers: What a model reads, and what it should continue with, exactly: with the space where there is
+            one.
+        groups, by: `[question]`, the number of steps, or the difficulty; and which: "hops", "terms", "steps", "level".
+        ids: Each question's name in its source.
+        chains: The steps of each, as in ("Eiffel Tower → France", "France → Paris"); empty where they are not known.
+        name, source, license: As of a `Task`.
+        dropped: How many rows were passed over because their number of steps is not known.
     """
 
     texts: tuple[str, ...]
@@ -106,24 +102,23 @@ def questions(
 ) -> Questions:
     r"""Questions that take different numbers of steps, for `ld.depth.depth_score`.
 
-    source
-        `sample/hops`: facts in natural language, of one to three hops, written for this package;
-        `synthetic/k_hop` and `synthetic/modular`, generated, with parameters as in `synthetic/k_hop:entities=6`;
-        or rows of your own: a JSONL, JSON, CSV or Parquet file, a pandas frame or a `datasets.Dataset`. They are
-        known by the columns of the first row; other columns are left alone:
+    Args:
+        source: `sample/hops`: facts in natural language, of one to three hops, written for this package;
+            `synthetic/k_hop` and `synthetic/modular`, generated, with parameters as in `synthetic/k_hop:entities=6`; or
+            rows of your own: a JSONL, JSON, CSV or Parquet file, a pandas frame or a `datasets.Dataset`. They are known
+            by the columns of the first row; other columns are left alone:
 
-        plain    text, answer, and one of hops, steps, level, difficulty; if wanted id, and chain, a list of texts
-        GSM8K    question, answer: the reasoning, one step a line, and after `####` the answer; grouped by steps
-        MATH     problem, level ("Level 3"), solution with the answer in its last \boxed{…}; grouped by level
-        MQuAKE   questions (the first is used), answer, single_hops (or orig with its triples); grouped by hops
+            plain    text, answer, and one of hops, steps, level, difficulty; if wanted id, and chain, a list of texts
+            GSM8K    question, answer: the reasoning, one step a line, and after `####` the answer; grouped by steps
+            MATH     problem, level ("Level 3"), solution with the answer in its last \boxed{…}; grouped by level
+            MQuAKE   questions (the first is used), answer, single_hops (or orig with its triples); grouped by hops
 
-        The last three are asked as "Question: …\nAnswer:" ("Problem: …"), and the final answer alone is the answer:
-        what a model computes by depth, not in words. Rows whose number of steps is not known (a GSM8K answer without
-        reasoning, "Level ?") are passed over and counted.
-    levels
-        Which numbers of steps, or difficulties. None: all there are; 1 to 4 hops, 2 to 5 terms of synthetic ones.
-    limit
-        At most so many questions of each; by default 64 of synthetic ones, all of others.
+            The last three are asked as "Question: …\nAnswer:" ("Problem: …"), and the final answer alone is the
+            answer: what a model computes by depth, not in words. Rows whose number of steps is not known (a GSM8K
+            answer without reasoning, "Level ?") are passed over and counted.
+        levels: Which numbers of steps, or difficulties. None: all there are; 1 to 4 hops, 2 to 5 terms of synthetic
+            ones.
+        limit: At most so many questions of each; by default 64 of synthetic ones, all of others.
 
     Raises InputError, with the line, for rows that are missing or malformed, for an answer that is empty or not found
     in its row, and where no question is left.

@@ -28,8 +28,8 @@ class Votes(Result):
     members repeat it. The terms of Theorem 1 are those of members that put 1 on their vote and 0 elsewhere; those of
     Eq. 13 are in bits, where `joint` is the mutual information of all votes and the label.
 
-    labels, votes
-        `[example]`, the gold option, uniform; `[example, member]`, the option a member votes for.
+    Attributes:
+        labels, votes: `[example]`, the gold option, uniform; `[example, member]`, the option a member votes for.
     """
 
     labels: Int[np.ndarray, " example"]

@@ -14,10 +14,9 @@ from ..model.tokenization import ids_after_text
 def option_ids(tokenizer: Any, options: Sequence[str], multi_token: bool) -> tuple[str, tuple[int, ...], str]:
     """(common beginning of all options, the token after it that identifies each, a note in words).
 
-    A beginning that is white space alone belongs to the prompt: ` 5` and ` 7` are two tokens each for many
-    tokenizers, of which the first is the space. Longer options are scored by the first token after their
-    common beginning, and only if `multi_token`; the note is then not empty.
-    Raises InputError where no single token identifies each option.
+    A beginning that is white space alone belongs to the prompt: ` 5` and ` 7` are two tokens each for many tokenizers,
+    of which the first is the space. Longer options are scored by the first token after their common beginning, and only
+    if `multi_token`; the note is then not empty. Raises InputError where no single token identifies each option.
     """
     tokens = [ids_after_text(tokenizer, option) for option in options]
     shortest = min(map(len, tokens))

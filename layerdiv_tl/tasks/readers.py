@@ -57,11 +57,10 @@ def sample_rows(name: str) -> TaskData:
 def open_rows(data: Any, names: Sequence[str], split: str = "validation") -> TaskData:
     """Rows of a user's `data=`.
 
-    data
-        A JSONL, JSON, CSV or Parquet file; a folder with a file of one of the `names`, the first that exists; a data
-        set written by `datasets.Dataset.save_to_disk`; a pandas frame; or a `datasets.Dataset`.
-    split
-        Which split to take of a saved `DatasetDict`.
+    Args:
+        data: A JSONL, JSON, CSV or Parquet file; a folder with a file of one of the `names`, the first that exists; a
+            data set written by `datasets.Dataset.save_to_disk`; a pandas frame; or a `datasets.Dataset`.
+        split: Which split to take of a saved `DatasetDict`.
 
     Raises InputError for what is missing, empty, unreadable, not UTF-8 or malformed, with its line.
 

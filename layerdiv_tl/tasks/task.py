@@ -32,24 +32,20 @@ MAX_ROWS = 1_000_000  # a synthetic task has no end
 class Task(Result):
     """Prompts, the answer tokens they share, and the gold one of each.
 
-    prompts
-        The rendered texts, ready for a model.
-    options
-        The K answers exactly as a model must write them, leading space included.
-    labels
-        `[example]`, the index of the gold option.
-    texts
-        The rows' own text without the template, for baselines and tables.
-    name, template, source, license
-        The task's name, how rows become prompts, where rows came from and under what license.
-    dropped, shots, truncated
-        How many rows were passed over because they do not fit the task (ARC with three or five options), how many
-        solved examples stand in front of every prompt, and how many prompts `fit` has shortened.
-    passages
-        `[example, 2]`, start and end of each prompt's longest field, which `fit` may shorten; empty if not known.
-    option_ids, scored
-        After `resolve`: the token ids that score the options, and in words how, where options have several or the
-        tokenizer would join them with the blank that a prompt ends in.
+    Attributes:
+        prompts: The rendered texts, ready for a model.
+        options: The K answers exactly as a model must write them, leading space included.
+        labels: `[example]`, the index of the gold option.
+        texts: The rows' own text without the template, for baselines and tables.
+        name, template, source, license: The task's name, how rows become prompts, where rows came from and under what
+            license.
+        dropped, shots, truncated: How many rows were passed over because they do not fit the task (ARC with three or
+            five options), how many solved examples stand in front of every prompt, and how many prompts `fit` has
+            shortened.
+        passages: `[example, 2]`, start and end of each prompt's longest field, which `fit` may shorten; empty if not
+            known.
+        option_ids, scored: After `resolve`: the token ids that score the options, and in words how, where options have
+            several or the tokenizer would join them with the blank that a prompt ends in.
     """
 
     name: str
@@ -227,26 +223,22 @@ def task(
 ) -> Task:
     """A task by name, rendered into prompts.
 
-    name
-        The paper's `ag_news arc boolq mnli qqp rte sst2 wic`, and `arc_challenge`; `sample/…`, small balanced tasks
-        written for this package; `synthetic/…`, generated, with parameters as in `synthetic/k_hop:hops=3,seed=1` (see
-        `tasks.synthetic`); or a JSON file such as
-        `{"template": "{word} means", "options": ["a", "b"], "label": "gold", "data": "rows.csv"}`, with `name`,
-        `license`, `train`, `limit`, or `templates` by name instead of `template`, if wanted; its paths are relative.
-    data
-        The rows: a folder with `<name>.jsonl` (or .json, .csv, .parquet) in the columns of the Hugging Face data
-        set, such a file itself, a pandas frame, or a `datasets.Dataset`. Without it the paper's tasks come from
-        Hugging Face through the optional library `datasets`. Tasks that bring their rows ignore a folder.
-    limit
-        Use the first `limit` rows; by default 2000 of the paper's tasks, as in the paper, 256 of synthetic
-        ones and all of others. Rows of sample and synthetic tasks alternate between the classes.
-    template
-        The name of another of the task's templates, or a format string over its fields. `{answer}` marks where the
-        model answers; see `templates.Template`.
-    shots, seed, train
-        Put that many solved examples in front of every prompt, of all classes alike, drawn with the seed from
-        training rows: `train` (like `data`), or `<name>_train` in the folder `data`, or Hugging Face's train split,
-        or for a synthetic task rows of its own. Rows of the task itself are not shown.
+    Args:
+        name: The paper's `ag_news arc boolq mnli qqp rte sst2 wic`, and `arc_challenge`; `sample/…`, small balanced
+            tasks written for this package; `synthetic/…`, generated, with parameters as in
+            `synthetic/k_hop:hops=3,seed=1` (see `tasks.synthetic`); or a JSON file such as `{"template": "{word}
+            means", "options": ["a", "b"], "label": "gold", "data": "rows.csv"}`, with `name`, `license`, `train`,
+            `limit`, or `templates` by name instead of `template`, if wanted; its paths are relative.
+        data: The rows: a folder with `<name>.jsonl` (or .json, .csv, .parquet) in the columns of the Hugging Face data
+            set, such a file itself, a pandas frame, or a `datasets.Dataset`. Without it the paper's tasks come from
+            Hugging Face through the optional library `datasets`. Tasks that bring their rows ignore a folder.
+        limit: Use the first `limit` rows; by default 2000 of the paper's tasks, as in the paper, 256 of synthetic ones
+            and all of others. Rows of sample and synthetic tasks alternate between the classes.
+        template: The name of another of the task's templates, or a format string over its fields. `{answer}` marks
+            where the model answers; see `templates.Template`.
+        shots, seed, train: Put that many solved examples in front of every prompt, of all classes alike, drawn with the
+            seed from training rows: `train` (like `data`), or `<name>_train` in the folder `data`, or Hugging Face's
+            train split, or for a synthetic task rows of its own. Rows of the task itself are not shown.
 
     Raises InputError for an unknown name, a limit below 1, a template that does not fit, and rows that are missing,
     malformed or labeled with none of the options.

@@ -75,27 +75,20 @@ class Template:
 class TaskSpec:
     """The definition of a task, before it has rows.
 
-    name, description, license
-        Its name, one line on what it asks, and the license of its rows.
-    templates
-        Format strings by name; the first is the default. `{answer}` is where the model answers.
-    options
-        The K answers in the order of the labels, without leading space.
-    load_rows
-        `load_rows(split, count)`: rows for a user who gives none, None where there are none; split is "test" or
-        "train", count how many are wanted (a generator needs it, a reader may give more).
-    label_column
-        The column of the gold option; no template can read it.
-    preprocess
-        A row -> the row with the columns that the templates and the label want; None drops the row, which is counted.
-    text_fields
-        The fields that make up a row's own text; by default those of the template in use.
-    file_names
-        Names of the task's file in a folder of data.
-    limit
-        How many rows are used unless the user says otherwise; None for all.
-    split, source
-        The name of a data set's held-out split; where rows are fetched from, empty for a task that brings them.
+    Attributes:
+        name, description, license: Its name, one line on what it asks, and the license of its rows.
+        templates: Format strings by name; the first is the default. `{answer}` is where the model answers.
+        options: The K answers in the order of the labels, without leading space.
+        load_rows: `load_rows(split, count)`: rows for a user who gives none, None where there are none; split is "test"
+            or "train", count how many are wanted (a generator needs it, a reader may give more).
+        label_column: The column of the gold option; no template can read it.
+        preprocess: A row -> the row with the columns that the templates and the label want; None drops the row, which
+            is counted.
+        text_fields: The fields that make up a row's own text; by default those of the template in use.
+        file_names: Names of the task's file in a folder of data.
+        limit: How many rows are used unless the user says otherwise; None for all.
+        split, source: The name of a data set's held-out split; where rows are fetched from, empty for a task that
+            brings them.
     """
 
     name: str

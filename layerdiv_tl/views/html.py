@@ -30,10 +30,9 @@ CONFIG = {"displaylogo": False, "responsive": True}
 class Block:
     """A piece of HTML; all text in it is escaped.
 
-    html
-        What a `Page` takes in, under its own style sheet and scripts.
-    circuits
-        Whether circuitsvis draws a part of it.
+    Attributes:
+        html: What a `Page` takes in, under its own style sheet and scripts.
+        circuits: Whether circuitsvis draws a part of it.
     """
 
     html: str

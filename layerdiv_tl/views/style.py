@@ -121,10 +121,9 @@ def template(theme: Theme = LIGHT) -> go.layout.Template:
 def css_variables(scope: str = ":root", scales: bool = False) -> str:
     """The same colors and font for a style sheet, light or dark as the reader's system is.
 
-    scope
-        A selector; one inside a notebook follows the notebook's own light or dark.
-    scales
-        Also the colors of modules and pins, and the stops of the color scales (`--seq-0` … `--div-4`).
+    Args:
+        scope: A selector; one inside a notebook follows the notebook's own light or dark.
+        scales: Also the colors of modules and pins, and the stops of the color scales (`--seq-0` … `--div-4`).
     """
     light, dark = (_variables(theme, scales) for theme in (LIGHT, DARK))
     rules = [f"{scope} {{ color-scheme: light dark; --font: {FONT}; }}", f"{scope} {{{light} }}"]

@@ -48,14 +48,12 @@ def colored_tokens(
     A token is predicted one position before: the first of a text has no color. Colors end at the 98th percentile, so
     that one token does not hide the others; the value is in the hover.
 
-    metrics
-        "loss": the model's own, in nats; "bias", "diversity", "net"; "target_logit": what is added to the logit of
-        the token, in logits.
-    components
-        Labels or components, a button for each; or None: the mean over all, so that net is the ensemble's error
-        (Theorem 1), and the sum for "target_logit".
-    part
-        The half of a squared profile: "raw", "centered" or "shift". A profile in nats has none.
+    Args:
+        metrics: "loss": the model's own, in nats; "bias", "diversity", "net"; "target_logit": what is added to the
+            logit of the token, in logits.
+        components: Labels or components, a button for each; or None: the mean over all, so that net is the ensemble's
+            error (Theorem 1), and the sum for "target_logit".
+        part: The half of a squared profile: "raw", "centered" or "shift". A profile in nats has none.
 
     Raises InputError for metrics, components and parts that do not exist.
 

@@ -30,10 +30,10 @@ TASKS = (
 class ZooModel:
     """One shape and training seed of the zoo, shipped or not.
 
-    depth, shared
-        Blocks that run in a pass. With `shared` there are half as many, and each runs twice in a row.
-    width, seed
-        Of the residual stream (MLPs are twice, heads half as wide); of the initial weights and of the training rows.
+    Attributes:
+        depth, shared: Blocks that run in a pass. With `shared` there are half as many, and each runs twice in a row.
+        width, seed: Of the residual stream (MLPs are twice, heads half as wide); of the initial weights and of the
+            training rows.
 
     >>> ZooModel(8, shared=True).name, ZooModel(4, width=96).name, ZooModel(2, seed=1).name
     ('zoo/d8-shared', 'zoo/w96-d4', 'zoo/d2-seed1')

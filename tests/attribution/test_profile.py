@@ -64,6 +64,7 @@ def test_equals_the_logits_form(make, unit):
     assert p.identity_gap < 1e-7
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("unit", ["sublayer", "head", "neuron"])
 def test_equals_the_logits_form_on_a_trained_model(stories_folder, unit):
     """stories260K, the same streams: products in float64 to 1e-9, in float32 to 1e-5."""

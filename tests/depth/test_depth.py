@@ -173,6 +173,7 @@ def test_skips_are_single_patched_passes(case, part, first_token):
                 close(found.downstream_change_max[text, number, following], np.nan if wanted is None else wanted.max())
 
 
+@pytest.mark.full
 def test_future_skips_change_earlier_tokens_only(case):
     """A future skip patches the tokens from the second up to the cut, and measures those from the cut on."""
     model, plain, ids = case
@@ -196,6 +197,7 @@ def test_future_skips_change_earlier_tokens_only(case):
                     close(found.downstream_change_max[text, number, following], together.max())
 
 
+@pytest.mark.full
 def test_local_effects_do_not_propagate(case):
     """Every later block sees its own clean stream less the skipped write, whatever the others did."""
     model, plain, ids = case
@@ -300,6 +302,7 @@ def test_erasure_puts_the_mean_stream_in_a_tokens_place(case, span):
                 close(found.effect_max[table[text, place], layer], off.max())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("part", "baseline"), [("layer", "dimension_mean"), ("attn", "zero"), ("mlp", "token_mean")])
 def test_integrated_gradients_are_the_path_integral(case, part, baseline):
     """Attributions equal a plain loop over the same path, and sum to the change of the answer's probability."""

@@ -230,6 +230,7 @@ def test_slopes_that_do_not_exist_say_why():
     assert made(np.zeros((2, 4)), [1, 2]).slope.n == 0
 
 
+@pytest.mark.full
 def test_the_intervals_cover():
     """Of 200 samples from a known law, about 95 % of the intervals of slope and score hold the truth, and p is even."""
     rng = np.random.default_rng(2)

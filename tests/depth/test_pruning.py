@@ -204,6 +204,7 @@ def case(request):
     return model, Plain(model.architecture.root, request.param), rows, task
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("part", ["sublayer", "layer"])
 @pytest.mark.parametrize("of", ["texts", "task"])
 def test_effects_are_those_of_single_patched_passes(case, part, of):
@@ -231,6 +232,7 @@ def check_effects(model, plain, rows, task, part):
     close(found.accuracy, right.sum() / count.sum())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("part", ["sublayer", "layer"])
 @pytest.mark.parametrize("of", ["texts", "task"])
 def test_direct_measures_are_theorem_1_and_the_hidden_states(case, part, of):
@@ -536,6 +538,7 @@ def test_a_plan_scores_on_some_rows_and_measures_on_others(family, part):
         assert set(gone) <= set(plan.candidates)
 
 
+@pytest.mark.full
 def test_a_plan_is_not_chosen_by_the_rows_that_measure_it():
     """Where the two halves of a task prefer different plans, the plan is the scoring half's."""
     root = llama(num_hidden_layers=4)
@@ -763,6 +766,7 @@ def test_half_precision_agrees_with_itself_in_plain_passes():
 FULL = {"L0.layer": 0.3, "L1.layer": 0.1, "L2.layer": 0.2}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "call",
     [

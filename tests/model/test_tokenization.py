@@ -262,6 +262,7 @@ def test_models_that_are_no_sum_are_refused_with_the_reason():
         ld.load_model(BertLMHeadModel(small))
 
 
+@pytest.mark.full
 def test_files_that_are_no_result(tmp_path):
     path = tmp_path / "x.safetensors"
     with pytest.raises(ld.InputError, match="file"):

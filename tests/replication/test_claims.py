@@ -168,6 +168,7 @@ def test_shares_that_follow_counts_and_shares_that_do_not():
     assert {found[3, reading] for reading in ("Eq. 14", "raw", "centered")} == {"refuted"}
 
 
+@pytest.mark.full
 def test_mlps_dominate_where_they_hold_more_than_half():
     for share, verdict in ((0.8, "confirmed"), (0.2, "refuted"), (0.5, "within noise")):
         study = planted(diversity={"embedding": 0.05, "attention": 0.95 - share, "mlp": share})

@@ -64,6 +64,7 @@ def over_seeds(study, seeds, **options):
     return study.claims(seeds=seeds, **options).set_index(KEYS)
 
 
+@pytest.mark.full
 def test_the_estimate_is_the_mean_of_what_every_seed_says_alone():
     """Each claim, from a study of one seed only, averaged; its interval is that of scipy's t test."""
     studies = {seed: alone(seed) for seed in range(4)}
@@ -86,6 +87,7 @@ def test_the_estimate_is_the_mean_of_what_every_seed_says_alone():
     assert found["verdict"][8, "before the size correction, raw"] == "confirmed"
 
 
+@pytest.mark.full
 def test_seeds_that_are_copies_leave_no_doubt():
     """Intervals have width 0, and the estimates are those of one of them."""
     one = alone(0)
@@ -96,6 +98,7 @@ def test_seeds_that_are_copies_leave_no_doubt():
     )
 
 
+@pytest.mark.full
 def test_the_order_of_models_changes_nothing():
     """Not a bit of it, whatever order the study, its tasks, its cells and the seeds have."""
     studies = {seed: alone(seed) for seed in range(3)}
@@ -105,6 +108,7 @@ def test_the_order_of_models_changes_nothing():
         pd.testing.assert_frame_equal(straight, other, check_exact=True)
 
 
+@pytest.mark.full
 def test_what_a_seed_lacks_is_left_out_and_named():
     """A shape that one seed lacks, a task of a shape, and models that are not named: as if they were not there."""
     studies = {seed: alone(seed) for seed in range(3)}
@@ -128,6 +132,7 @@ def test_what_a_seed_lacks_is_left_out_and_named():
     assert found["estimate"][6, "Eq. 14"] == pytest.approx(np.mean(each), rel=1e-12)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("slope", "verdict"), [(1, "confirmed"), (-1, "not tested"), (None, "not tested")])
 def test_returns_must_rise_to_diminish(slope, verdict):
     """The curvature of numpy's polyfit, seed by seed; it counts only where slopes over seeds lie above 0."""

@@ -61,6 +61,7 @@ def test_models_in_memory_cannot_be_shared(tmp_path):
         ld.run_study({"mine": model}, TASKS, out=tmp_path, workers=2)
 
 
+@pytest.mark.full
 def test_information_of_a_cell_is_that_of_its_contributions(study):
     """Every number of the frame is what `ld.information` gives for the cell; other settings are other numbers."""
     frame = study.information(["gaussian", "vote"], models=["zoo/d2"], tasks=TASKS[:1], **QUICK)
@@ -75,6 +76,7 @@ def test_information_of_a_cell_is_that_of_its_contributions(study):
     assert not np.array_equal(other["bits"], frame[frame["estimator"] == "gaussian"]["bits"])
 
 
+@pytest.mark.full
 def test_information_is_kept_beside_the_metrics(study, folder, tmp_path, monkeypatch):
     """What was computed once is read again, by another process's study and by a copy; nothing is computed for it."""
     first = study.information(tasks=TASKS[:1], **QUICK)
@@ -84,6 +86,7 @@ def test_information_is_kept_beside_the_metrics(study, folder, tmp_path, monkeyp
         assert len(stored_information(again)) >= len(first)
 
 
+@pytest.mark.full
 def test_cells_with_too_few_rows_are_named(study):
     """Cells that cannot be estimated are left out with the reason; where all are, the reason is the answer."""
     # 3 models of 3, 5 and 9 members, 3 contrasts each, of 160 rows: the last needs 54 rows of every class.
@@ -117,6 +120,7 @@ def test_what_is_no_choice_of_information_is_refused(study):
     pd.testing.assert_frame_equal(one, several)
 
 
+@pytest.mark.full
 def test_a_file_that_was_cut_off_is_computed_again(study):
     """Half a file of information is no traceback, neither in the report's frame nor where it is asked for."""
     asked = {"models": "zoo/d1", "tasks": TASKS[0], "n_permutations": 8, "n_resamples": 9}
@@ -142,6 +146,7 @@ def test_a_folder_that_may_only_be_read_keeps_nothing(study, monkeypatch):
     assert len(study.information("vote", models="zoo/d1", tasks=TASKS[0], n_permutations=8, n_resamples=10)) == 5
 
 
+@pytest.mark.full
 def test_the_report_keeps_estimates_of_other_settings_apart(study):
     """One figure for each setting, each with every model once, and its caption says which it is."""
     cells = tuple(cell for cell in study.cells if cell["settings"]["model"] == "zoo/d1")
@@ -158,6 +163,7 @@ def test_the_report_keeps_estimates_of_other_settings_apart(study):
         information_panels(one, study.models().query("model == 'zoo/d2'"))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("against", ["members", "parameters"])
 def test_a_figure_of_sizes_shows_the_means_over_tasks(study, against):
     """Every point is the table's average at its model's size; buttons exchange the sizes and nothing else."""
@@ -217,6 +223,7 @@ def test_one_row_leaves_no_interval(tmp_path):
     assert all("(no interval)" in text for t in figure.data if t.xaxis == "x4" for text in t.hovertext)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("value", [3.3, 0.7e-5, 13.0, 9.99e8])
 def test_equal_values_have_a_tick(study, value):
     """A logarithmic axis names at least one number, however alike the models are."""
@@ -227,6 +234,7 @@ def test_equal_values_have_a_tick(study, value):
     assert [tick for tick in axis.tickvals if axis.range[0] <= np.log10(tick) <= axis.range[1]]
 
 
+@pytest.mark.full
 def test_every_task_has_its_own_entropy(study):
     """Tasks of other H(Y) have dashed lines of their own: one of the largest would hide what exceeds the others."""
     frame = study.information("vote", **QUICK)
@@ -308,6 +316,7 @@ def test_the_whole_experiment_goes_on_where_it_was_stopped(tmp_path, monkeypatch
     assert "'zoo/d5'" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_the_run_command_estimates_information(tmp_path, capsys):
     """`layerdiv run --information` keeps estimates with the study, and says which cells have too few rows."""
     command = ["run", "--model", "zoo/d1", "--task", TASKS[0], "--out", str(tmp_path), "--information", "vote"]

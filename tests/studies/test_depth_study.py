@@ -41,6 +41,7 @@ def study(models, place):
     return ld.run_depth(models, texts=TEXTS, out=place, questions=2, drop=1)
 
 
+@pytest.mark.full
 def test_every_analysis_is_that_of_its_own_function(study, models):
     """The standard set gives what calling the functions gives."""
     texts = [list(ids) for ids in models["one"].tokenizer(TEXTS, add_special_tokens=False)["input_ids"]]
@@ -86,6 +87,7 @@ def test_what_is_finished_is_not_computed_again(study, models, place, monkeypatc
     assert {len(p.dropped) for _, p in DepthStudy.load(place).of(ld.depth.DropPlan)} == {2}  # the last one counts
 
 
+@pytest.mark.full
 def test_loading_and_saving_give_the_same(study, tmp_path):
     study.save(tmp_path / "copy")
     again = DepthStudy.load(tmp_path / "copy")
@@ -267,6 +269,7 @@ def test_claim_12_names_both_models_and_keeps_every_pair():
     assert "a to t and b to t" in row["rationale"]
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("error")
 def test_a_model_of_one_layer_has_no_halves(words, tmp_path):  # noqa: F811
     """Everything else is there, and no claim about halves has a number."""
@@ -276,6 +279,7 @@ def test_a_model_of_one_layer_has_no_halves(words, tmp_path):  # noqa: F811
     study.report(tmp_path / "r.html")
 
 
+@pytest.mark.full
 def test_one_text_has_a_page_and_no_intervals(models, tmp_path):
     study = ld.run_depth({"one": models["one"]}, texts=TEXTS[:1], questions=0)
     assert [f.split(" of")[0] for f in study.failures] == ["drop_plan"]

@@ -326,6 +326,7 @@ def test_metrics_of_another_version_are_made_again(folder, tmp_path, monkeypatch
         assert again.frame().equals(first.frame())
 
 
+@pytest.mark.full
 def test_contributions_are_all_rows_or_none(folder, tmp_path):
     """A shard that somebody removed is missed, not passed over."""
     study = run_study(folder / "tiny-0", rows(300), out=tmp_path)
@@ -382,6 +383,7 @@ def test_memory_does_not_grow_with_rows(folder, tmp_path):
     assert peaks[1] < 1.3 * peaks[0]
 
 
+@pytest.mark.full
 def test_several_folders_are_one_study(folder, tmp_path):
     one = run_study(folder / "tiny-0", rows(20), out=tmp_path / "a")
     two = run_study(folder / "tiny-1", rows(20), out=tmp_path / "b")
@@ -437,6 +439,7 @@ def test_curves_are_the_prefix_ensembles(grid, folder):
     assert apart.drop(ends).min() > 0
 
 
+@pytest.mark.full
 def test_the_papers_analyses_of_a_study(grid):
     """Figures 3, 4, 6 and the trade-off from the stored numbers, against their own functions."""
     from scipy.stats import pearsonr

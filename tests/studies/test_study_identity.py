@@ -329,6 +329,7 @@ def test_two_models_of_one_name_are_refused(model, words, tmp_path, monkeypatch)
     assert ld.Study.load(tmp_path).metrics.equals(first.metrics)
 
 
+@pytest.mark.full
 def test_two_models_of_one_name_are_not_loaded_together(model, words, tmp_path):  # noqa: F811
     """From two folders, or copied into one, also where one is a study and the other its depth analyses."""
     other = loaded(llama(seed=1), words)

@@ -223,6 +223,7 @@ def test_a_prompt_is_its_texts_between_the_templates_words(a, b):
     assert prompt[start:end] == max(a, b, key=len)
 
 
+@pytest.mark.full
 @settings(deadline=None)
 @given(st.text(), st.sampled_from(["{a} {answer}", "{a}  {answer}", "{a}\n{answer}", "x {a}={answer}", "{a}{answer}"]))
 def test_prompt_and_option_together_are_the_template_filled_in(a, template):

@@ -339,6 +339,7 @@ def check_views(opened, frames, position, component, part="centered", term="net"
     assert opened.page.locator(".now").inner_text().endswith(f"chosen: {component} at position {position}")
 
 
+@pytest.mark.full
 def test_a_click_changes_all_views_to_the_numbers_of_the_frame(opened, frames, model):
     """Token, component, layer and head, one after another; then attention, promoted tokens and duplicates."""
     page = opened.page
@@ -374,6 +375,7 @@ def test_a_click_changes_all_views_to_the_numbers_of_the_frame(opened, frames, m
     check_views(opened, frames, 9, label)
 
 
+@pytest.mark.full
 def test_buttons_change_part_term_and_color(opened, frames):
     """Raw and centered, what components are drawn by, what the text is colored by."""
     for field, option, now in (

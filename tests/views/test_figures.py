@@ -199,6 +199,7 @@ def test_of_many_the_most_diverse_are_shown_and_the_figure_says_so(many, kind, c
         assert many.plot(kind=kind, max_components=900).data[0].type == "scatter"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("norm", ["frozen", "recomputed"])
 def test_depth_curves_are_the_prefixes_in_every_view(parallel, norm):
     """Curves, bands and marks are `by_depth`'s columns after every button; |L|² × diversity is a view of its own."""
@@ -366,6 +367,7 @@ def test_trade_off_bars_are_theorem_3_of_every_part(heads, paper):
     assert ("Eq. 11" in figure.layout.title.subtitle.text) == paper
 
 
+@pytest.mark.full
 def test_a_profile_along_depth_is_its_means_over_tokens():
     """Bars are the mean of the profile's columns over the tokens that have a next one."""
     p = ld.profile(llama(), [[1, 2, 3, 4, 5], [6, 7, 8]])
@@ -400,6 +402,7 @@ def test_whiskers_that_would_dwarf_the_bars_are_left_to_the_hover(heads):
     assert all("95 %" in text for trace in figure.data for text in trace.hovertext)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", FIGURES["Decomposition"])
 def test_a_hostile_label_stays_text(reused, kind, monkeypatch):
     """A name that looks like HTML never becomes HTML: not in a tick, a hover, a title or a mark's name."""
@@ -410,6 +413,7 @@ def test_a_hostile_label_stays_text(reused, kind, monkeypatch):
     assert ("&lt;img" in text) == (kind not in ("modules", "tradeoff"))
 
 
+@pytest.mark.full
 def test_figures_leave_light_and_dark_to_the_template(reused):
     """No figure says an ink, grid or ground color of either theme."""
     varying = {

@@ -64,13 +64,11 @@ class Bounds(Result):
     than the classifier found may err less than "fano". Hellman-Raviv holds for the Bayes rule: a model's own answer
     may exceed it, which is a finding and not an error.
 
-    label_entropy, information, low, high
-        H(Y), and the variational I with its interval over unseen rows, in bits.
-    options
-        K of the bounds.
-    errors
-        {name: (error, low, high)}, shares of rows: "ensemble" (all members together, where they give an
-        answer), "classifier" (the linear discriminant on unseen rows).
+    Attributes:
+        label_entropy, information, low, high: H(Y), and the variational I with its interval over unseen rows, in bits.
+        options: K of the bounds.
+        errors: {name: (error, low, high)}, shares of rows: "ensemble" (all members together, where they give an
+            answer), "classifier" (the linear discriminant on unseen rows).
     """
 
     label_entropy: float

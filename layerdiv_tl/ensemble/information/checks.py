@@ -39,11 +39,11 @@ class GaussianFit(Result):
     each kind are compared with those of `n_resamples` Gaussian data sets of the same size and covariance, made into
     scores in the same way. Not seen are slight shifts of means, and dependence of three columns at once.
 
-    p, p_all_rows, p_within_classes
-        Of both together, of the moments over all rows (a mixture of shifted classes), and within classes.
-    rank_error
-        Bits by which scores, which are ranks, misstate the redundancy of Gaussian rows: below 0 for near copies,
-        whose small differences drown in the spacing of the ranks.
+    Attributes:
+        p, p_all_rows, p_within_classes: Of both together, of the moments over all rows (a mixture of shifted classes),
+            and within classes.
+        rank_error: Bits by which scores, which are ranks, misstate the redundancy of Gaussian rows: below 0 for near
+            copies, whose small differences drown in the spacing of the ranks.
     """
 
     p: float

@@ -39,8 +39,8 @@ class TableVotes(Estimator):
     Assumes nothing but that the table has several rows for each of its cells; one entropy throughout, so
     Eq. 13 is an identity. An estimate, of first-order bias free; it may be slightly below 0.
 
-    votes
-        `[example, member]`, options 0 … `options` − 1; y `[example]`, classes 0 … `classes` − 1.
+    Attributes:
+        votes: `[example, member]`, options 0 … `options` − 1; y `[example]`, classes 0 … `classes` − 1.
     """
 
     def __init__(self, votes: Votes, y: Labels, options: int, classes: int) -> None:

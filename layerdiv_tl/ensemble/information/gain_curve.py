@@ -37,16 +37,14 @@ class GainCurve(Result):
     that the null does not reach. Theorems 7 and 8 assume members that are independent given the label; where they are
     not, gains may grow, which refutes nothing. Other fields are those of `Information`.
 
-    order, orders
-        "depth", "greedy" or "random"; the members in that order, `[repeat, step]`, several only at random.
-    terms, errors
-        {term: `[step]`}, means over the orders; their standard errors by subsampling rows.
-    gains, gain_errors
-        `[step]`: what each step adds to the joint information.
-    null
-        `[draw, step]`: the joint information with shuffled labels, searched as greedily.
-    shares, null_shares
-        `[order]`, `[draw]`: how often, in sampled S ⊂ T and i outside, i adds no less to S than to T.
+    Attributes:
+        order, orders: "depth", "greedy" or "random"; the members in that order, `[repeat, step]`, several only at
+            random.
+        terms, errors: {term: `[step]`}, means over the orders; their standard errors by subsampling rows.
+        gains, gain_errors: `[step]`: what each step adds to the joint information.
+        null: `[draw, step]`: the joint information with shuffled labels, searched as greedily.
+        shares, null_shares: `[order]`, `[draw]`: how often, in sampled S ⊂ T and i outside, i adds no less to S than to
+            T.
     """
 
     order: str

@@ -46,10 +46,9 @@ class Gaussian(Estimator):
     a mixture: its entropy, and with it the redundancy and the joint information, come out too large at any number of
     rows, and the joint information may exceed H(Y). One entropy is used throughout, so Eq. 13 is an identity.
 
-    z, owner
-        `[example, column]` normal scores; `[column]` the member of each, in rising order.
-    y
-        `[example]`, classes 0 … `classes` − 1.
+    Attributes:
+        z, owner: `[example, column]` normal scores; `[column]` the member of each, in rising order.
+        y: `[example]`, classes 0 … `classes` − 1.
     """
 
     def __init__(self, z: Columns, owner: Owner, y: Labels, classes: int) -> None:

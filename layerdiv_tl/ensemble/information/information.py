@@ -37,28 +37,23 @@ def information(
 ) -> Information:
     """Information-theoretic diversity (Theorem 4): I(U; Y) = relevancy + TC(U|Y) − TC(U), in bits.
 
-    ensemble
-        `Contributions`, an array `[example, member, option]` of logits, `[example, member]` of numbers, or
-        `[example, member]` of whole numbers: votes.
-    labels
-        One for each example: option indices or texts, or any classes where there are no options.
-    estimator
-        "gaussian" (default): Gaussian copula of the members' contrasts over options, its bias removed (`Gaussian`).
-        "vote" (default for whole numbers): each member's preferred option; the joint table where it has four rows a
-        cell (`TableVotes`), else a tree's lower bound of total correlation (`TreeVotes`). "variational": a
-        classifier's information about unseen labels, a lower bound of I (`Variational`).
-    n_permutations, n_resamples, seed, confidence_level
-        Shuffles for the nulls; subsamples without replacement for the intervals (the variational one uses the spread
-        over unseen rows instead); both 0 is quick. Equal seeds give equal results.
-    n_groups, n_contrasts
-        Sum neighbors along the stream to at most so many members first: with few rows, 12. Principal contrasts per
-        member: K − 1 for K options by default, fewer where rows do not suffice.
-    components
-        Names for the members of a plain array.
-    check
-        Test the Gaussian assumption (`i.fit`) and compare the joint information with a nonlinear lower bound
-        (`i.lower_bound`); `i.doubts` has a sentence where they disagree. About six seconds of one core for 122 columns
-        and 2000 rows, half a second for four.
+    Args:
+        ensemble: `Contributions`, an array `[example, member, option]` of logits, `[example, member]` of numbers, or
+            `[example, member]` of whole numbers: votes.
+        labels: One for each example: option indices or texts, or any classes where there are no options.
+        estimator: "gaussian" (default): Gaussian copula of the members' contrasts over options, its bias removed
+            (`Gaussian`). "vote" (default for whole numbers): each member's preferred option; the joint table where it
+            has four rows a cell (`TableVotes`), else a tree's lower bound of total correlation (`TreeVotes`).
+            "variational": a classifier's information about unseen labels, a lower bound of I (`Variational`).
+        n_permutations, n_resamples, seed, confidence_level: Shuffles for the nulls; subsamples without replacement for
+            the intervals (the variational one uses the spread over unseen rows instead); both 0 is quick. Equal seeds
+            give equal results.
+        n_groups, n_contrasts: Sum neighbors along the stream to at most so many members first: with few rows, 12.
+            Principal contrasts per member: K − 1 for K options by default, fewer where rows do not suffice.
+        components: Names for the members of a plain array.
+        check: Test the Gaussian assumption (`i.fit`) and compare the joint information with a nonlinear lower bound
+            (`i.lower_bound`); `i.doubts` has a sentence where they disagree. About six seconds of one core for 122
+            columns and 2000 rows, half a second for four.
 
     Rows must be independent. Intervals are normal, with a standard error from subsamples of four fifths: up to twice
     too wide where the truth is independence, and only as good as the estimator's assumption: read `i.doubts`. Those of

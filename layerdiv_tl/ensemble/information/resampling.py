@@ -27,21 +27,17 @@ T = TypeVar("T")
 class Sample:
     """The rows of an ensemble with their labels, and the method that estimates their information.
 
-    method
-        "gaussian"; "table" or "tree" (votes); "variational".
-    features, owner
-        `[example, column]`, normal scores of contrasts, or votes as whole numbers from 0, one column for each member;
-        `[column]`, the member of each, in rising order.
-    labels, classes
-        `[example]`, classes from 0, and their names.
-    options, correct
-        The number of answers: K, or the classes where no options are known; `[example]`, whether all members together
-        answer rightly (shared where several are first), None where they give no answer.
-    components, spans
-        The members' names, and what each holds: a component's label, or the first and last of a group.
-    notes, all_contrasts
-        Sentences about what was left out; `[example, column]`, every contrast of every member, where `features` has
-        fewer, else None.
+    Attributes:
+        method: "gaussian"; "table" or "tree" (votes); "variational".
+        features, owner: `[example, column]`, normal scores of contrasts, or votes as whole numbers from 0, one column
+            for each member; `[column]`, the member of each, in rising order.
+        labels, classes: `[example]`, classes from 0, and their names.
+        options, correct: The number of answers: K, or the classes where no options are known; `[example]`, whether all
+            members together answer rightly (shared where several are first), None where they give no answer.
+        components, spans: The members' names, and what each holds: a component's label, or the first and last of a
+            group.
+        notes, all_contrasts: Sentences about what was left out; `[example, column]`, every contrast of every member,
+            where `features` has fewer, else None.
     """
 
     method: str

@@ -41,16 +41,15 @@ class Information(Sample, Result):
 
     The data, as the estimators take them, are those of `Sample`.
 
-    terms, intervals, null
-        By term, in bits: estimate, (low, high), and draws of the null `[draw]` (see `NULL_MODEL`), without those
-        whose covariance is singular.
-    member_intervals, member_null
-        `[2, member]`, low and high of the relevancies; `[draw, member]`, relevancies with shuffled labels.
-    fit, lower_bound
-        The test of the Gaussian assumption (Gaussian only) and the nonlinear lower bound of the joint information;
-        None with `check=False`.
-    doubts, warnings
-        Sentences on why the terms may be wrong, by the two; all sentences to read before the numbers, these first.
+    Attributes:
+        terms, intervals, null: By term, in bits: estimate, (low, high), and draws of the null `[draw]` (see
+            `NULL_MODEL`), without those whose covariance is singular.
+        member_intervals, member_null: `[2, member]`, low and high of the relevancies; `[draw, member]`, relevancies
+            with shuffled labels.
+        fit, lower_bound: The test of the Gaussian assumption (Gaussian only) and the nonlinear lower bound of the joint
+            information; None with `check=False`.
+        doubts, warnings: Sentences on why the terms may be wrong, by the two; all sentences to read before the numbers,
+            these first.
     """
 
     terms: dict[str, float]
@@ -155,13 +154,11 @@ class Information(Sample, Result):
     ) -> GainCurve:
         """Every term as members are added one by one (Theorems 5-8, Fig. 2 and 6), with what noise would give.
 
-        order
-            "depth": in stream order; "greedy": always the one that adds most, which takes luck
-            for gain (the null is as greedy); "random": the mean over `orders` random orders.
-        n_permutations, n_resamples
-            Shuffles of the labels, and subsamples of rows.
-        orders
-            Random orders, also of the test for diminishing gains.
+        Args:
+            order: "depth": in stream order; "greedy": always the one that adds most, which takes luck for gain (the
+                null is as greedy); "random": the mean over `orders` random orders.
+            n_permutations, n_resamples: Shuffles of the labels, and subsamples of rows.
+            orders: Random orders, also of the test for diminishing gains.
 
         Raises InputError for an unknown order, and for the greedy one of more than 40 members unless Gaussian.
         """

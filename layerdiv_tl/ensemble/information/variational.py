@@ -52,10 +52,9 @@ class Variational(Estimator):
     synergy that no linear rule sees (XOR: 0). The relevancy is the sum of the members' own lower bounds, the diversity
     the difference of the two, so **no bound**; total correlations cannot be had this way and are NaN.
 
-    x, owner
-        `[example, column]`, any features made without labels; `[column]`, the member of each.
-    y
-        `[example]`, classes 0 … `classes` − 1, at least `FOLDS` rows of each.
+    Attributes:
+        x, owner: `[example, column]`, any features made without labels; `[column]`, the member of each.
+        y: `[example]`, classes 0 … `classes` − 1, at least `FOLDS` rows of each.
     """
 
     def __init__(self, x: Columns, owner: Owner, y: Labels, classes: int, members: int, seed: int) -> None:
@@ -187,13 +186,11 @@ class LowerBound(Result):
     are the likeliest ones for the other folds' rows. It finds what depends on single members, pairs and linear
     rules; what it misses makes the bound lower, never wrong.
 
-    bits, low, high
-        The mean over rows, at least 0 since information is, with its normal interval, at most H(Y). `low` is a
-        confidence limit of I(U; Y) too; `high` is not, for I may be larger.
-    rows
-        `[example]`: log2 q(y|u)/p(y) of each row by a classifier that has not seen it.
-    weights
-        Of the mixture's parts, means over folds.
+    Attributes:
+        bits, low, high: The mean over rows, at least 0 since information is, with its normal interval, at most H(Y).
+            `low` is a confidence limit of I(U; Y) too; `high` is not, for I may be larger.
+        rows: `[example]`: log2 q(y|u)/p(y) of each row by a classifier that has not seen it.
+        weights: Of the mixture's parts, means over folds.
     """
 
     bits: float

@@ -38,14 +38,12 @@ CSS = read("explorer/explorer.css")
 class TextNumbers:
     """All numbers of one text. Made by `measure_text`.
 
-    target
-        The token that the last position is compared with, or None.
-    sublayers, heads
-        The profile at either unit, n positions; heads is None where there are none, for the reason `no_heads`.
-    attention
-        The attention patterns of every head; None for the reason `no_attention`.
-    cosines
-        For each unit its components and the cosines between their contributions, `[component, component]`.
+    Attributes:
+        target: The token that the last position is compared with, or None.
+        sublayers, heads: The profile at either unit, n positions; heads is None where there are none, for the reason
+            `no_heads`.
+        attention: The attention patterns of every head; None for the reason `no_attention`.
+        cosines: For each unit its components and the cosines between their contributions, `[component, component]`.
     """
 
     target: str | None
@@ -95,10 +93,10 @@ def measure_text(
 ) -> TextNumbers:
     """Measure one text; `on_step` is called with the name of each of STEPS before it begins.
 
-    target
-        A token (as written, or its id) that predictions at the last position are compared with, as if it were the
-        next one: it is appended to the text, which leaves everything before it as it was, and its own position is
-        left out.
+    Args:
+        target: A token (as written, or its id) that predictions at the last position are compared with, as if it were
+            the next one: it is appended to the text, which leaves everything before it as it was, and its own position
+            is left out.
 
     Raises InputError for a text that an explorer cannot show, and for a target that is not one token.
     """

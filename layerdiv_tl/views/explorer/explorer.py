@@ -37,18 +37,13 @@ MOST_TEXTS = 4
 class Selection:
     """What is chosen in an explorer, the same in all its views.
 
-    text, position
-        The number of the text, and a column of its profile: the prediction of the next token there.
-    component
-        A label: `"embed"`, `"L3.attn"` (layer 3), `"L3.H5"` (its head 5).
-    part
-        Contributions with ("raw") or without ("centered") the shift that softmax cannot see.
-    term
-        What components are drawn by: "net", "bias" or "diversity".
-    color
-        What the text is colored by: "loss" or a term.
-    pins
-        The two pins, A and B: (text, position), or None where there is none.
+    Attributes:
+        text, position: The number of the text, and a column of its profile: the prediction of the next token there.
+        component: A label: `"embed"`, `"L3.attn"` (layer 3), `"L3.H5"` (its head 5).
+        part: Contributions with ("raw") or without ("centered") the shift that softmax cannot see.
+        term: What components are drawn by: "net", "bias" or "diversity".
+        color: What the text is colored by: "loss" or a term.
+        pins: The two pins, A and B: (text, position), or None where there is none.
     """
 
     text: int = 0
@@ -113,12 +108,11 @@ class Selection:
 def explore(model: Any, text: Any, target: Any = None) -> Explorer:
     """Decompose a text and look at it from all sides: in a notebook, or as one page.
 
-    model
-        A `Model`, or anything `load_model` takes.
-    text
-        A text, a list of token ids, or up to four of either, to compare; each of at most 512 tokens.
-    target
-        A token (as written, or its id) that predictions at the end of the text are compared with, as if it came next.
+    Args:
+        model: A `Model`, or anything `load_model` takes.
+        text: A text, a list of token ids, or up to four of either, to compare; each of at most 512 tokens.
+        target: A token (as written, or its id) that predictions at the end of the text are compared with, as if it came
+            next.
 
     Raises InputError for a text that cannot be shown and for a target that is not one token.
 
@@ -141,10 +135,9 @@ def explore(model: Any, text: Any, target: Any = None) -> Explorer:
 class Explorer:
     """Decomposed texts, and what is chosen of them. Made by `explore`; the last line of a notebook's cell shows it.
 
-    model
-        The model.
-    texts
-        All numbers of each text, as `TextNumbers`: the profiles at both units, attention patterns, cosines.
+    Attributes:
+        model: The model.
+        texts: All numbers of each text, as `TextNumbers`: the profiles at both units, attention patterns, cosines.
     """
 
     def __init__(self, model: Model, texts: Sequence[TextNumbers]) -> None:

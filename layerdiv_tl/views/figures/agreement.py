@@ -33,8 +33,8 @@ def agreement_scatter(
 ) -> go.Figure:
     """Every component's rank by each direct measure (x) against the effect of its removal (y), colored by module.
 
-    scale
-        Of y at first: the effect's rank, which Spearman's ρ compares, or its value. Buttons change it.
+    Args:
+        scale: Of y at first: the effect's rank, which Spearman's ρ compares, or its value. Buttons change it.
 
     A rising cloud is agreement. The hover has values and ranks with 95 % intervals.
     """

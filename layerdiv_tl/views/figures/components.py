@@ -26,12 +26,10 @@ _SHARED = ("bias", "diversity")
 def component_bars(measured: kit.Measured, part: Part = "centered", max_components: int = 1500) -> go.Figure:
     """Three rows of bars (bias, diversity, net), one bar per component, colored by module.
 
-    measured
-        A decomposition, a corpus or a profile (means over its tokens).
-    part
-        What is shown first; for the squared error buttons switch between raw, centered and shift.
-    max_components
-        Of more components those with the largest diversity in `part` are shown, and the title says so.
+    Args:
+        measured: A decomposition, a corpus or a profile (means over its tokens).
+        part: What is shown first; for the squared error buttons switch between raw, centered and shift.
+        max_components: Of more components those with the largest diversity in `part` are shown, and the title says so.
 
     Whiskers are 95 % intervals over examples (texts, for a corpus). Values are a component's own, undivided by |L|, in
     the loss's unit. The dotted line is the bias of a zero contribution.
@@ -81,10 +79,9 @@ def head_grid(
 ) -> go.Figure:
     """A map layer × head of one column of `by_component`, the first layer at the bottom; MLPs as bars next to it.
 
-    term, part
-        A numeric column ("net", "accuracy", "diversity_share", …) and the part of it, where it has parts.
-    within_layer
-        Colors show the value minus the mean of its layer's heads; hovers have the value itself.
+    Args:
+        term, part: A numeric column ("net", "accuracy", "diversity_share", …) and the part of it, where it has parts.
+        within_layer: Colors show the value minus the mean of its layer's heads; hovers have the value itself.
 
     Colors end at the 99th percentile, so that one head does not hide the others. Embedding, constant and
     attention biases are left out. Raises InputError for a decomposition without heads, an unknown part, and a column

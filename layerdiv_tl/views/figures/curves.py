@@ -37,16 +37,14 @@ def depth_panels(
 ) -> go.Figure:
     """Curves of the prefix ensembles against depth, a panel for every task, colored by term (Fig. 5 and 7).
 
-    curves
-        `Study.curves()`, not standardized. Each curve is drawn less its mean, over its standard deviation
-        (one that never moves is not drawn); the hover has the value itself.
-    models
-        Names, or how many of the best by accuracy at the last junction, averaged over their tasks (the paper
-        shows five); None is all. One is shown at a time, the first first; a menu has the others, and up to
-        five together.
-    part, depth
-        What is shown first of bias and diversity (buttons change it); junctions as shares of a model's
-        depth, which models of different depth have in common, or by number.
+    Args:
+        curves: `Study.curves()`, not standardized. Each curve is drawn less its mean, over its standard deviation (one
+            that never moves is not drawn); the hover has the value itself.
+        models: Names, or how many of the best by accuracy at the last junction, averaged over their tasks (the paper
+            shows five); None is all. One is shown at a time, the first first; a menu has the others, and up to five
+            together.
+        part, depth: What is shown first of bias and diversity (buttons change it); junctions as shares of a model's
+            depth, which models of different depth have in common, or by number.
 
     Raises InputError for an unknown model.
     """
@@ -144,9 +142,9 @@ def _visible(term: str, half: str) -> bool:
 def depth_use_lines(depth: DepthStudy, along: Literal["relative", "layer"] = "relative") -> go.Figure:
     """Residual norms, skips and the logit lens against depth, a line for every model.
 
-    along
-        "relative": layers as shares of a model's depth, which models of different depth have in common; "layer": by
-        number. Raises InputError for another.
+    Args:
+        along: "relative": layers as shares of a model's depth, which models of different depth have in common; "layer":
+            by number. Raises InputError for another.
     """
     models, shown, contents = depth.models, style.LABELS["title"]["depth_study"], []
     for panel in shown:

@@ -28,11 +28,10 @@ def pairwise_map(
 ) -> go.Figure:
     """A matrix component × component of one number of `pairwise`, with the clustering that orders it above.
 
-    by, part
-        The number, by which the components are clustered too, and whether it is raw or centered over the options;
-        "disagreement" has no parts, and none has a shift.
-    max_components
-        Of more components those with the largest (centered) diversity are shown, and the title says so.
+    Args:
+        by, part: The number, by which the components are clustered too, and whether it is raw or centered over the
+            options; "disagreement" has no parts, and none has a shift.
+        max_components: Of more components those with the largest (centered) diversity are shown, and the title says so.
 
     Under the tree stands each component's module; two branches meet at the mean distance of their members
     (1 − cosine for "cosine"). Raises InputError for one component, and for more than 1000 of them.
@@ -107,11 +106,10 @@ def depth_curves(
 ) -> go.Figure:
     """Accuracy (with labels), loss, bias and diversity of the prefix ensemble at every junction (Fig. 5 and 7).
 
-    part, size_fair
-        What is shown first; buttons switch between the parts there are, and to |L|² × diversity, which does not
-        fall merely because later prefixes have more members.
-    norm
-        "frozen" or "recomputed", as in `by_depth`.
+    Args:
+        part, size_fair: What is shown first; buttons switch between the parts there are, and to |L|² × diversity, which
+            does not fall merely because later prefixes have more members.
+        norm: "frozen" or "recomputed", as in `by_depth`.
 
     Bands are 95 % intervals over examples. Marks have the color of the module that closes the junction; open
     marks are partial sums, which the stream never holds. Raises InputError for an unknown part or norm.
@@ -177,10 +175,9 @@ def depth_curves(
 def tradeoff_bars(decomposition: Decomposition, part: Part = "centered", paper: bool = False) -> go.Figure:
     """The summands of bias and of diversity side by side, and their sums (Theorem 3, `tradeoff`).
 
-    part
-        What is shown first; buttons switch between raw, centered and shift.
-    paper
-        The form printed in Eq. 11 instead of the exact one.
+    Args:
+        part: What is shown first; buttons switch between raw, centered and shift.
+        paper: The form printed in Eq. 11 instead of the exact one.
 
     The shaded rows are Ω, which stands in both: moving them moves neither loss nor accuracy. Whiskers are 95 %
     intervals over examples. Raises InputError for an unknown part and for a loss other than the squared error.
@@ -227,11 +224,10 @@ def _summands(frame: pd.DataFrame, term: str, side: float) -> go.Bar:
 def repeat_bars(decomposition: Decomposition, part: Part = "centered", max_components: int = 1500) -> go.Figure:
     """Diversity, cosine and share of the whole diversity between the repeats of every block (`by_repeat`).
 
-    part
-        Which part of diversity is shown first; for the squared error a menu changes between raw, centered and shift.
-        Cosines are centered always.
-    max_components
-        Of more rows those with the largest diversity are shown, and the subtitle says so.
+    Args:
+        part: Which part of diversity is shown first; for the squared error a menu changes between raw, centered and
+            shift. Cosines are centered always.
+        max_components: Of more rows those with the largest diversity are shown, and the subtitle says so.
 
     Whiskers are 95 % intervals over examples. Raises InputError where no layer is used twice, and for losses without
     a nested cut.

@@ -34,13 +34,11 @@ def correlation_bars(
 ) -> go.Figure:
     """Correlation of every metric with accuracy, by task and on average: Pearson above, Spearman below (Fig. 3).
 
-    table
-        What `correlations` gives. r is that of sign × metric, so that up is as expected.
-    aggregation
-        Shown first; buttons show the others.
-    metrics
-        Of the table, in this order; None takes the paper's three, what softmax sees of two of them, and
-        cross-entropy.
+    Args:
+        table: What `correlations` gives. r is that of sign × metric, so that up is as expected.
+        aggregation: Shown first; buttons show the others.
+        metrics: Of the table, in this order; None takes the paper's three, what softmax sees of two of them, and
+            cross-entropy.
 
     A bar is full where `p_permutation` (`p_t` for the aggregation "final", which has no depth) is below 0.05,
     hollow where it is not, hatched where there is no test. The hover has all that the table has. Raises
@@ -124,11 +122,10 @@ def _signed(metric: str, sign: int) -> str:
 def share_bars(shares: pd.DataFrame, models: Sequence[str] | None = None) -> go.Figure:
     """Which module holds how much of bias and diversity, a bar per model, raw and centered (Fig. 4).
 
-    shares
-        What `module_shares` gives. Diamonds stand where the bar would change its color if a module held as
-        much as its share n_g/|L| of the members; the hover has shares, their intervals over tasks, and excess.
-    models
-        Which, from above; None is all, in the order of the frame.
+    Args:
+        shares: What `module_shares` gives. Diamonds stand where the bar would change its color if a module held as much
+            as its share n_g/|L| of the members; the hover has shares, their intervals over tasks, and excess.
+        models: Which, from above; None is all, in the order of the frame.
 
     Raises InputError for an unknown model.
     """
@@ -227,8 +224,8 @@ def scaling_curve(
 ) -> go.Figure:
     """Points and y = a + b ln x with the 95 % band of the mean curve (Fig. 6).
 
-    names
-        One for each point, for the hover.
+    Args:
+        names: One for each point, for the hover.
 
     The band needs three points; it takes them for independent, which models of one family are not. Raises
     InputError for another number of names.

@@ -27,8 +27,8 @@ def bias_diversity_scatter(
 ) -> go.Figure:
     """Bias (x) against diversity (y), one mark per component, colored by module; `part` as in `component_bars`.
 
-    log
-        Logarithmic axes; None takes them where every number is above 0.
+    Args:
+        log: Logarithmic axes; None takes them where every number is above 0.
 
     On the dashed diagonal net = bias − diversity is 0 (there is none where the two have two units); on the dotted line
     a component's bias is that of a zero contribution. The most extreme marks are named.

@@ -50,10 +50,9 @@ def size_panels(study: Study, unit: Unit = "sublayer", against: str = "members")
 def information_panels(frame: pd.DataFrame, models: pd.DataFrame, against: str = "members") -> go.Figure:
     """Information of the components of every model about the label, in bits, against its size; a color per task.
 
-    frame
-        What `Study.information` gives, of one estimator.
-    models
-        What `Study.models` gives.
+    Args:
+        frame: What `Study.information` gives, of one estimator.
+        models: What `Study.models` gives.
 
     Gray is what the estimate makes of shuffled rows. Joint information cannot exceed its task's H(Y), a dashed
     line for each that differs: where it does, the estimator's assumption does not hold. Raises InputError for a frame

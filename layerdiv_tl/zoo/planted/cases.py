@@ -33,11 +33,11 @@ Rows = list[tuple[tuple[str, ...], int]]
 class Case:
     """What is planted, and what it must measure.
 
-    bias, diversity, bias_shift, diversity_shift, accuracy
-        One number per member; empty shift terms are 0. The defaults are those of two heads right in 3 of 4 rows, of
-        whose sum a tie goes to the first option, correctly in half of the ties.
-    cosine, cosine_centered
-        Between the first two members.
+    Attributes:
+        bias, diversity, bias_shift, diversity_shift, accuracy: One number per member; empty shift terms are 0. The
+            defaults are those of two heads right in 3 of 4 rows, of whose sum a tie goes to the first option, correctly
+            in half of the ties.
+        cosine, cosine_centered: Between the first two members.
     """
 
     members: tuple[Member, ...]
@@ -173,9 +173,8 @@ def _together() -> Case:
 def _shift() -> Case:
     """The first head votes by the first witness, p = 3/4; the second adds s = ±2 to all options, by the second.
 
-    Centered, the second head is 0: bias 1/4, diversity (1/2)²/4. The rest is shift: means m = 1/2 and s,
-    target 1/2, bias (s − 1/2)² = 17/4, diversity (s − 1/2)²/4. Skipping the second layer moves no
-    probability at all.
+    Centered, the second head is 0: bias 1/4, diversity (1/2)²/4. The rest is shift: means m = 1/2 and s, target 1/2,
+    bias (s − 1/2)² = 17/4, diversity (s − 1/2)²/4. Skipping the second layer moves no probability at all.
     """
     rows = [(_colors(y if right else 1 - y, other), y) for y, right, other in product(range(2), OUTCOMES, range(2))]
     amount = {COLORS[0]: VoteLogits(everywhere=2), COLORS[1]: VoteLogits(everywhere=-2)}

@@ -38,17 +38,17 @@ PLANTED: Mapping[str, str] = MappingProxyType({name: about for name, (about, _) 
 class Planted(Loadable):
     """A model with known answers. Made by `planted`; `load_model` and every other function take it as it is.
 
-    name, shape, about, closed_form
-        The case, "llama" or "gpt2", one line on what it shows, and the derivation of `expected`.
-    model, tokenizer, task
-        The Hugging Face causal LM in float64, its tokenizer of whole words, and its prompts, options and labels.
-    components
-        The members. The contribution of every other component is exactly 0.
-    over_vocabulary
-        float64 `[example, member, id]`: each member's contribution to every logit, from the prompts' words alone.
-    expected, per_member
-        What the ensemble of the members must measure, by name: squared error in logits², information in bits; and the
-        members' `bias`, `bias_shift`, `diversity`, `diversity_shift`, one number each, in logits².
+    Attributes:
+        name, shape, about, closed_form: The case, "llama" or "gpt2", one line on what it shows, and the derivation of
+            `expected`.
+        model, tokenizer, task: The Hugging Face causal LM in float64, its tokenizer of whole words, and its prompts,
+            options and labels.
+        components: The members. The contribution of every other component is exactly 0.
+        over_vocabulary: float64 `[example, member, id]`: each member's contribution to every logit, from the prompts'
+            words alone.
+        expected, per_member: What the ensemble of the members must measure, by name: squared error in logits²,
+            information in bits; and the members' `bias`, `bias_shift`, `diversity`, `diversity_shift`, one number each,
+            in logits².
     """
 
     name: str
@@ -117,9 +117,9 @@ class Planted(Loadable):
 def planted(name: str, shape: Shape = "llama") -> Planted:
     """A model with known answers, for tests and for teaching.
 
-    name, shape
-        One of `PLANTED`, which says what each shows; "llama" (RMSNorm, rotary positions, SwiGLU) or "gpt2" (LayerNorm,
-        learned positions, GELU).
+    Args:
+        name, shape: One of `PLANTED`, which says what each shows; "llama" (RMSNorm, rotary positions, SwiGLU) or "gpt2"
+            (LayerNorm, learned positions, GELU).
 
     Raises InputError for a name or shape that does not exist.
 

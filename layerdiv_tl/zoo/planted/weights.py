@@ -105,10 +105,10 @@ def build(
 ) -> Any:
     """A Llama or GPT-2 in float64 to whose stream only `members` add anything.
 
-    words, vocabulary, option_ids
-        The witnesses' words, every token's word by its id, and the tokens of the options.
-    positions, length
-        Where the witnesses' words are in a prompt, and its number of tokens.
+    Args:
+        words, vocabulary, option_ids: The witnesses' words, every token's word by its id, and the tokens of the
+            options.
+        positions, length: Where the witnesses' words are in a prompt, and its number of tokens.
     """
     layers, heads = 1 + max(m.layer for m in members), 1 + max(m.index for m in members if isinstance(m, WitnessHead))
     body = (_Llama if shape == "llama" else _GPT2)(len(vocabulary), layers, heads)

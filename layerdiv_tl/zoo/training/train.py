@@ -39,23 +39,19 @@ STREAM = 20  # begins the seed of every training row
 class Recipe:
     """How all models are trained.
 
-    steps, rows, questions, sums
-        Steps, and of what each is made: rows, each of which holds one set of chains with so many questions, one of
-        pairs, of which all are asked, and so many sums.
-    fewest
-        Chains go through `fewest` to 8 letters, and there are as few or many pairs, one number a step: few are
-        easier, and teach what many need. With 8 alone, deep models often learn one of both skills and not the other.
-    adding, longer, rarer
-        From which step on there are sums; from which on chains are followed for up to two, three, four steps. Once
-        they are, pairs and sums, which are learned by then, come every `rarer` steps.
-    turn, rate, decay
-        Learning rates of Muon, which changes the matrices of blocks, and of AdamW, which changes the rest; the
-        weight decay of the first.
-    warm, fall, floor, clip
-        Both rates rise for `warm` steps and fall in the last `fall` of all to their `floor`th part; the norm at
-        which gradients are clipped.
-    every, tested, last
-        Steps between evaluations, and rows of each task in one, and in the last.
+    Attributes:
+        steps, rows, questions, sums: Steps, and of what each is made: rows, each of which holds one set of chains with
+            so many questions, one of pairs, of which all are asked, and so many sums.
+        fewest: Chains go through `fewest` to 8 letters, and there are as few or many pairs, one number a step: few are
+            easier, and teach what many need. With 8 alone, deep models often learn one of both skills and not the
+            other.
+        adding, longer, rarer: From which step on there are sums; from which on chains are followed for up to two,
+            three, four steps. Once they are, pairs and sums, which are learned by then, come every `rarer` steps.
+        turn, rate, decay: Learning rates of Muon, which changes the matrices of blocks, and of AdamW, which changes the
+            rest; the weight decay of the first.
+        warm, fall, floor, clip: Both rates rise for `warm` steps and fall in the last `fall` of all to their `floor`th
+            part; the norm at which gradients are clipped.
+        every, tested, last: Steps between evaluations, and rows of each task in one, and in the last.
     """
 
     steps: int = 4000

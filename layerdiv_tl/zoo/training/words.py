@@ -61,14 +61,11 @@ _LETTER, _KEY, _COLOR, _NUMBER, _STEP = map(_ids, (LETTERS, [f"{x}:" for x in LE
 class Batch:
     """Rows of one task.
 
-    facts
-        `[row, token]`, what all questions of a row stand behind.
-    questions
-        `[row, question, token]`, each the rest of a prompt, which ends where the model answers.
-    answers
-        `[row, question]`, the gold option's token.
-    hops
-        `[row, question]`, how far a chain is followed; 0 where there is none.
+    Attributes:
+        facts: `[row, token]`, what all questions of a row stand behind.
+        questions: `[row, question, token]`, each the rest of a prompt, which ends where the model answers.
+        answers: `[row, question]`, the gold option's token.
+        hops: `[row, question]`, how far a chain is followed; 0 where there is none.
     """
 
     facts: Int[np.ndarray, "row token"]
