@@ -44,7 +44,7 @@ def encode_one(model: Model, text_or_ids: Any) -> tuple[int, ...]:
     """Token ids of one text. Raises InputError for several, and as `encode`."""
     rows = encode(model, text_or_ids)
     if len(rows) != 1:
-        raise InputError(f"this is of one text, but {len(rows)} were given: ask for one after another.")
+        raise InputError(f"this takes one text, but {len(rows)} were given: call it once for each.")
     return rows[0]
 
 

@@ -46,6 +46,7 @@ def elements(block):
     ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["gpt2", "llama", "bloom", "mpt", "gemma2", "falcon", "deepseek_v3", "llama4"])
 def test_two_ways_see_the_same_patterns(name):
     """Hugging Face's own attentions are TransformerLens' hook_pattern; rows sum to 1 and look back only."""

@@ -272,6 +272,7 @@ def scale(norm, stream):
     return (x.square().mean(-1, keepdim=True) + eps).sqrt()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("span", ["position", "prefix"])
 def test_erasure_puts_the_mean_stream_in_a_tokens_place(case, span):
     """Erasing equals a pass whose stream is overwritten where it enters the layer."""
@@ -334,6 +335,7 @@ def test_integrated_gradients_are_the_path_integral(case, part, baseline):
     assert ld.depth.integrated_gradients(model, ids, part, **options).gap <= 0.01
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "name",
     [

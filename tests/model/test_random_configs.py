@@ -1,6 +1,7 @@
 """Exactness does not depend on the shape: random Llama- and GPT-2-like models, every unit."""
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -53,6 +54,7 @@ def models(draw):
     return randomized(LlamaForCausalLM(LlamaConfig(**common, mlp_bias=biased, head_dim=draw(st.sampled_from([2, 8])))))
 
 
+@pytest.mark.full
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(models(), st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=9), min_size=1, max_size=4))
 def test_any_shape_is_exact_at_every_unit(model, prompts):

@@ -170,6 +170,7 @@ def test_the_sign_says_what_is_expected():
     assert set(SIGNS.values()) == {1, -1}
 
 
+@pytest.mark.full
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 10**6), st.floats(0.01, 100), st.floats(-100, 100))
 def test_units_do_not_matter(seed, scale, offset):

@@ -168,6 +168,7 @@ def test_two_seeds_have_a_mean_and_no_interval():
     assert found["rationale"].str.contains("an interval needs 3 seeds").all()
 
 
+@pytest.mark.full
 def test_pairs_speak_of_shapes():
     """A pair of one seed stands for all; one that cannot is refused."""
     study, seeds = together({seed: alone(seed) for seed in range(3)})

@@ -101,6 +101,7 @@ def test_cells_with_too_few_rows_are_named(study):
         study.information(unit="head")
 
 
+@pytest.mark.full
 def test_what_is_no_choice_of_information_is_refused(study):
     """No names, and settings that are no numbers: a sentence; one name is itself, a number of numpy's a number."""
     for wrong, message in (
@@ -217,6 +218,7 @@ def test_whiskers_of_accuracy_end_at_all_right(study):
     assert ends["zoo/d1"] == pytest.approx((100, 0, 10 * np.sqrt(len(TASKS)) / len(TASKS)))
 
 
+@pytest.mark.full
 def test_one_row_leaves_no_interval(tmp_path):
     """Where a task's mean has no interval, the mean over tasks has none: not one of width 0."""
     figure = ld.run_study("zoo/d1", TASKS, limit=1, out=tmp_path).plot(kind="size")
@@ -248,6 +250,7 @@ def test_every_task_has_its_own_entropy(study):
         assert [len(x) for x in button.args[0]["x"]] == [len(t.y) for t in figure.data]
 
 
+@pytest.mark.full
 def test_a_figure_of_information_shows_estimates_and_what_shuffled_rows_give(study):
     """Points are the frame's bits, gray ones its nulls; frames of two estimators are refused."""
     frame = study.information(tasks=TASKS[:1], **QUICK)

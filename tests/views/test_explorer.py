@@ -107,7 +107,7 @@ def test_what_does_not_exist_is_refused(model):
         (lambda: promotions(model, IDS, at=[12]), "does not fit a text of 12 tokens"),
         (lambda: promotions(model, IDS, k=0), "k=0 must be"),
         (lambda: promotions(model, IDS, components=["L9.mlp"]), "no label 'L9.mlp'"),
-        (lambda: cosines(model, [IDS, IDS]), "about one text"),
+        (lambda: cosines(model, [IDS, IDS]), "one text, but 2"),
         (lambda: ld.explore(llama(max_position_embeddings=600), [1] * 513), "shows at most 512"),
         (lambda: ld.explore(model, [IDS] * 5), "too many to compare"),
         (lambda: ld.explore(model, IDS, target=99), "holds the token id 99"),
@@ -437,6 +437,7 @@ def test_keys_move_and_the_focus_stays(opened, frames):
     assert outline == "solid"
 
 
+@pytest.mark.full
 def test_pins_compare_two_texts(opened, frames, model):
     """Columns of numbers for A and B and their difference; dots of both along depth."""
     page = opened.page

@@ -269,7 +269,7 @@ def test_the_grid_holds_every_head_where_it_is(heads, term, part, at):
     np.testing.assert_array_equal(mlps.x, [frame.loc[f"L{layer}.mlp", at] for layer in range(3)])
     np.testing.assert_array_equal(mlps.y, [0, 1, 2])
     assert "L2.H3" in grid.hovertext[2][3]
-    assert "1 other component left out" in figure.layout.title.subtitle.text
+    assert "1 other component left out" in figure.layout.title.subtitle.text.replace("<br>", " ")
     assert list(figure.layout.yaxis.ticktext) == ["L0", "L1", "L2"]
     within = heads.plot(kind="heads", term=term, part=part, within_layer=True).data[0]
     np.testing.assert_allclose(within.z, np.array(expected) - np.mean(expected, 1, keepdims=True))

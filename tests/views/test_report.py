@@ -56,6 +56,7 @@ def test_sentences_hold_the_frames_numbers(study):
     assert nats[1] == pytest.approx(np.log(2), rel=0.01)
 
 
+@pytest.mark.full
 def test_the_claims_stand_in_the_page(study):
     claims = study.claims(n_resamples=50)
     table = claims_table(claims)

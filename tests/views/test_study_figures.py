@@ -103,6 +103,7 @@ def test_a_table_holds_the_cells_of_its_quantity(gappy, quantity):
     assert menu.buttons[menu.active].label == quantity
 
 
+@pytest.mark.full
 def test_a_tables_buttons_put_the_figure_of_their_quantity(gappy):
     """A pressed button and the figure that was asked for are the same."""
     figure = gappy.plot()
@@ -355,6 +356,7 @@ def test_every_kind_has_a_figure_and_others_are_refused(study):
         study.plot(unit="head")
 
 
+@pytest.mark.full
 def test_one_model_on_one_task_has_figures(study):
     """Everything but a scaling curve, which needs two sizes, can be drawn of a single cell."""
     m = study.metrics
@@ -369,6 +371,7 @@ def test_one_model_on_one_task_has_figures(study):
     assert len(alone.plot(kind="curves").layout.updatemenus) == 1
 
 
+@pytest.mark.full
 def test_missing_cells_leave_gaps(gappy):
     """A model that lacks a task is drawn where it has one."""
     figure = gappy.plot(kind="curves", models=["3 layers"])
@@ -390,6 +393,7 @@ def colors(layout):
     return [c for v in layout for c in colors(v)] if isinstance(layout, list | tuple) else []
 
 
+@pytest.mark.full
 def test_hostile_names_stay_text_and_colors_are_the_templates(study):
     """No name becomes HTML in any figure or page, and no layout sets what differs between light and dark."""
     metrics = study.metrics.replace(
