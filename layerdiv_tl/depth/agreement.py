@@ -242,8 +242,17 @@ def agreement(
     loss, accuracy = (float(x[:, 0].sum() / scores[2].sum()) for x in scores[:2])
     rows_of = "texts" if predictions.options is None else f"rows of {predictions.source}"
     sums, counts = (np.stack(arrays, 1) for arrays in zip(*quantities.values(), strict=True))
-    about = model.name, f"{len(predictions)} {rows_of}", seed
-    return Agreement(components, tuple(quantities), sums, counts, loss, accuracy, *about)
+    return Agreement(
+        components=components,
+        quantities=tuple(quantities),
+        sums=sums,
+        counts=counts,
+        loss=loss,
+        accuracy=accuracy,
+        model=model.name,
+        rows=f"{len(predictions)} {rows_of}",
+        seed=seed,
+    )
 
 
 def _mean_of_most(correlations: Float[np.ndarray, " split"]) -> float:

@@ -226,11 +226,22 @@ def depth_score(
             has = f"question {i} has {start} token{'s' * (start != 1)}, but effect={effect!r} needs {least}"
             raise InputError(f"{has}{', the first of which is kept' * kept}: give a longer one.")
     components, effects, probability, rank = _measure(model, ids, starts, effect, part, first_token, batch_tokens)
-    lengths = np.array(starts), np.array(answer_lengths)
-    n_resamples, seed = int(n_resamples), int(seed)
-    about = label, effect, part, model.name
     return DepthScore(
-        components, effects, groups, *lengths, probability, rank, names, *about, n_resamples, seed, first_token
+        components=components,
+        effects=effects,
+        groups=groups,
+        lengths=np.array(starts),
+        answer_lengths=np.array(answer_lengths),
+        probability=probability,
+        rank=rank,
+        ids=names,
+        by=label,
+        effect=effect,
+        part=part,
+        model=model.name,
+        n_resamples=int(n_resamples),
+        seed=int(seed),
+        first_token=first_token,
     )
 
 

@@ -122,8 +122,18 @@ def erase(
     components, tables = zip(*map_texts(model, ids, erase_text), strict=True)
     mean, largest = np.concatenate(tables, 1)
     text, position, tokens = read_tokens(model, [row[:-1] for row in ids])
-    about = span, model.name, measured, first_token
-    return Erasure(same_components(model, components), mean, largest, text, position, tokens, *about)
+    return Erasure(
+        components=same_components(model, components),
+        effect=mean,
+        effect_max=largest,
+        text=text,
+        position=position,
+        tokens=tokens,
+        span=span,
+        model=model.name,
+        measured=measured,
+        first_token=first_token,
+    )
 
 
 def _erase_text(

@@ -143,8 +143,21 @@ def integrated_gradients(
     components, attributions, changes = zip(*map_texts(model, ids, integrate), strict=True)
     attribution, change = np.concatenate(attributions), np.stack(changes)
     residual = np.stack([of_text.sum(0) for of_text in attributions]) - change
-    arrays = attribution, change, residual, *read_tokens(model, [row[:-1] for row in ids])
-    return IntegratedGradients(same_components(model, components), *arrays, part, baseline, steps, model.name, path)
+    text, position, tokens = read_tokens(model, [row[:-1] for row in ids])
+    return IntegratedGradients(
+        components=same_components(model, components),
+        attribution=attribution,
+        change=change,
+        residual=residual,
+        text=text,
+        position=position,
+        tokens=tokens,
+        part=part,
+        baseline=baseline,
+        steps=steps,
+        model=model.name,
+        path=path,
+    )
 
 
 @dataclass

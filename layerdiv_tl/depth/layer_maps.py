@@ -162,8 +162,17 @@ def map_layers(
                     relative = residual.norm(dim=-1) / y.norm(dim=-1).clamp_min(1e-30)
                     error[row, layer], largest[row, layer] = relative.mean(1).cpu(), relative.amax(1).cpu()
     counts, fitted = (np.array([len(positions[0]) for _, positions in some]) for some in (held, fitting))
-    about = int(fitted.sum()), float(ridge), models[0].name, models[1].name
-    return LayerMaps(components, targets, error, largest, counts, *about)
+    return LayerMaps(
+        components=components,
+        targets=targets,
+        error=error,
+        error_max=largest,
+        counts=counts,
+        fitted=int(fitted.sum()),
+        ridge=float(ridge),
+        source=models[0].name,
+        target=models[1].name,
+    )
 
 
 def _streams(

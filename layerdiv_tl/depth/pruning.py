@@ -236,10 +236,20 @@ def drop_plan(
     about = {"where": predictions.source, "sha256": predictions.digest, "scored": len(choosing)}
     about |= {"measured": len(measured), "seed": seed}
     provenance = dict(model.provenance) | {"name": model.name, "weights": weights, "rows": about}
-    dropped = tuple(plan), tuple(usual), tuple(map(tuple, randoms))
-    name = score if isinstance(score, str) else "given"
-    measures = loss[:, columns], correct[:, columns], count
-    return DropPlan(candidates, values, *dropped, *measures, name, part, model.name, provenance)
+    return DropPlan(
+        candidates=candidates,
+        values=values,
+        dropped=tuple(plan),
+        influence_dropped=tuple(usual),
+        random_dropped=tuple(map(tuple, randoms)),
+        loss=loss[:, columns],
+        correct=correct[:, columns],
+        count=count,
+        score=score if isinstance(score, str) else "given",
+        part=part,
+        model=model.name,
+        provenance=provenance,
+    )
 
 
 def _given_scores(score: Mapping[Any, float], components: tuple[Component, ...]) -> Float[np.ndarray, " component"]:

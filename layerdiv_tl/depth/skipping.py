@@ -174,14 +174,19 @@ def skip(
     np.add.at(sums, rows, fields["mean"] * fields["counts"][:, None, None])
     np.maximum.at(largest, rows, fields["largest"])
     order = np.argsort(fields["text"], kind="stable")
-    output_change, loss, text, position = (
-        fields[name][order] for name in ("output_change", "loss", "text", "position")
-    )
     cut_names = "published" if isinstance(cuts, str) else ", ".join(f"{cut:g}" for cut in cuts)
-    about = part, mode, model.name, first_token, cut_names if future else "none"
-    names = same_components(model, components), same_components(model, later)
-    mean = sums / counts[:, None, None]
-    return Skip(*names, mean, largest, output_change, loss, text, position, *about)
+    return Skip(
+        components=same_components(model, components),
+        layers=same_components(model, later),
+        downstream_change=sums / counts[:, None, None],
+        downstream_change_max=largest,
+        **{name: fields[name][order] for name in ("output_change", "loss", "text", "position")},
+        part=part,
+        mode=mode,
+        model=model.name,
+        first_token=first_token,
+        cuts=cut_names if future else "none",
+    )
 
 
 def _first_measured(lengths: list[int], cuts: Cuts, first_token: FirstToken) -> list[Any]:

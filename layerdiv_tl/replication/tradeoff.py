@@ -140,8 +140,17 @@ def tradeoff_signs(
     ways = model_permutations(strata_of(depths_of(lengths, cluster), between[:, :, 0, 0]), n_resamples, seed)
     permuted = _difference(between[np.arange(len(between)), ways].sum(1))
     null_low, null_high = map(float, interval(permuted[1:], confidence_level))
-    ends, p = (low, high, null_low, null_high), permutation_p(permuted)
-    return TradeOff(own.sum(0).astype(np.int64), difference, *ends, p, len(left_out), confidence_level)
+    return TradeOff(
+        counts=own.sum(0).astype(np.int64),
+        difference=difference,
+        low=low,
+        high=high,
+        null_low=null_low,
+        null_high=null_high,
+        p=permutation_p(permuted),
+        models=len(left_out),
+        confidence_level=confidence_level,
+    )
 
 
 def _steps(
