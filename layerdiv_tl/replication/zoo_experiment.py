@@ -62,8 +62,8 @@ def run_zoo(
     there = set(study.metrics.loc[study.metrics["task"].isin(INFORMED), "model"])
     measured = [name for name in names if name in there]
     for estimator, null in ESTIMATORS.items():
-        told = study.information(estimator, models=measured, tasks=INFORMED, n_permutations=null)
-        for reason in told.attrs["left_out"]:
+        frame = study.information(estimator, models=measured, tasks=INFORMED, n_permutations=null)
+        for reason in frame.attrs["left_out"]:
             tell(f"Left out: {reason}")  # components that say the same have no Gaussian estimate: no failure
     if ladder := [name for name in LADDER if name in names]:
         tell(f"How {', '.join(ladder)} use their depth …")

@@ -29,7 +29,7 @@ N_DRAWS = 99
 N_PAIRS = 20
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class GaussianFit(Result):
     """A test of fit: third and fourth moments of all pairs of columns against those of Gaussian rows.
 

@@ -52,7 +52,7 @@ def layer_map(maps: LayerMaps) -> go.Figure:
     best = maps.depth_alignment().iloc[0]
     return kit.arrange(
         go.Figure(kit.heat_map(frame["error"].to_numpy().reshape(shape), hover, "error")),
-        f"{maps.target} told from {maps.source}, layer by layer",
+        f"{maps.target} predicted from {maps.source}, layer by layer",
         "‖y − ŷ‖ / ‖y‖ on texts that the maps were not made from. The best target is "
         f"{kit.estimated(best.distance, best.distance_low, best.distance_high)} of the depth away; by chance "
         f"{style.number(best.chance)}.",

@@ -174,7 +174,7 @@ def train(model: ZooModel, out: Path, recipe: Recipe | None = None, stop: int | 
             raise InputError(
                 f"{str(half)!r} was begun with other settings or versions: remove it, or go on with those."
             )
-        # What was written down behind the step that training goes on from is to come again.
+        # What was written down after the step that training goes on from is to come again.
         lines = [line for line in lines if json.loads(line)["step"] <= step]
     log.write_text("".join(f"{line}\n" for line in [settings, *lines]), encoding="utf-8")
     begun, loss, since = time.monotonic() - seconds, 0.0, 0

@@ -1,7 +1,7 @@
 """The zoo's tokenizer, and training rows made straight as its token ids, many at once.
 
 A training row is the prompts of several questions about the same facts, which the model reads as if each stood
-alone behind them: token for token what the Task of the same name puts to it.
+alone after them: token for token what the Task of the same name puts to it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Batch:
     """Rows of one task.
 
     Attributes:
-        facts: `[row, token]`, what all questions of a row stand behind.
+        facts: `[row, token]`, what all questions of a row come after.
         questions: `[row, question, token]`, each the rest of a prompt, which ends where the model answers.
         answers: `[row, question]`, the gold option's token.
         hops: `[row, question]`, how far a chain is followed; 0 where there is none.
@@ -108,7 +108,7 @@ def k_hop(rng: np.random.Generator, rows: int, questions: int, hops: int, entiti
 
 
 def chains(cycle: Any, order: Any, start: Any, hops: Any) -> Batch:
-    """The rows where pointers go along `cycle`, told in the order `order`, asked from `cycle[start]`."""
+    """The rows where pointers go along `cycle`, in the order `order`, asked from `cycle[start]`."""
     at = np.arange(len(cycle))[:, None]
     source, target = cycle[at, order], cycle[at, (order + 1) % cycle.shape[1]]
     words = (_LETTER[source], _like(source, _TO), _LETTER[target], _like(source, _NEXT))
@@ -119,13 +119,13 @@ def chains(cycle: Any, order: Any, start: Any, hops: Any) -> Batch:
 
 
 def recall(rng: np.random.Generator, rows: int, count: int = PAIRS) -> Batch:
-    """Keys and the values beside them; every key is asked."""
+    """Keys and their values; every key is asked."""
     keys = rng.permuted(np.tile(np.arange(len(LETTERS)), (rows, 1)), axis=1)[:, :count]
     return pairs(keys, rng.integers(VALUES, size=(rows, count)), np.tile(np.arange(count), (rows, 1)))
 
 
 def pairs(keys: Any, values: Any, asked: Any) -> Batch:
-    """The rows where `values` stand beside `keys`, asked for the pairs `asked`."""
+    """The rows where `values` belong to `keys`, asked for the pairs `asked`."""
     at = np.arange(len(keys))[:, None]
     fact = np.stack([_KEY[keys], _COLOR[values], _like(keys, "\n")], axis=2)
     return Batch(_begun(fact), _KEY[keys[at, asked]][..., None], _COLOR[values[at, asked]], np.zeros_like(asked))
@@ -148,6 +148,6 @@ def _like(shape: Any, word: str) -> Int[np.ndarray, "*shape"]:
 
 
 def _begun(fact: Int[np.ndarray, "row fact token"]) -> Int[np.ndarray, "row token"]:
-    """All facts of a row behind the token that begins a text."""
+    """All facts of a row after the token that begins a text."""
     flat = fact.reshape(len(fact), -1)
     return np.concatenate([np.full((len(flat), 1), IDS[BEGIN]), flat], axis=1)
