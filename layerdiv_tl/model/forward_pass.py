@@ -123,8 +123,18 @@ def assemble(architecture: Architecture, raw: RawCapture, unit: Unit) -> Activat
     outputs = tuple(_sublayer_outputs(architecture, raw, unit))
     repeats = number_repeats([(output.sublayer.kind, output.sublayer.layer) for output in outputs])
     loop_norms = tuple(find_loop_norms(architecture, raw, outputs)) if len(finals) > 1 else ()
-    answers = (raw.unembedded, raw.logits, raw.dtype, raw.answer_dtype)
-    return Activations(embed, pos_embed, outputs, repeats, finals[-1], *answers, loop_norms)
+    return Activations(
+        embed=embed,
+        pos_embed=pos_embed,
+        sublayer_outputs=outputs,
+        repeats=repeats,
+        final=finals[-1],
+        unembedded=raw.unembedded,
+        logits=raw.logits,
+        dtype=raw.dtype,
+        answer_dtype=raw.answer_dtype,
+        loop_norms=loop_norms,
+    )
 
 
 def _sublayer_outputs(architecture: Architecture, raw: RawCapture, unit: Unit) -> Iterator[SublayerOutput]:
