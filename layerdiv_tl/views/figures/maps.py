@@ -55,13 +55,13 @@ def contribution_map(contributions: Contributions, example: int | None = None, c
     ]
     limit = kit.robust_limit(values, 1.0)
     figure = go.Figure(kit.heat_map(values.T, hover, "logits", limit, signed=True, side="right", ygap=1))
+    title = "Direct contributions to the options' logits"
     shown = f"{'mean over examples' if example is None else f'example {example}'}, "
     shown += "centered over the options" if centered else "raw"
-    title = f"Direct contributions to the options' logits ({shown})"
     ticks = {"tickvals": list(range(len(texts))), "ticktext": [html.escape(repr(text)) for text in texts]}
     y = ticks | {"tickmode": "array", "autorange": "reversed", "showgrid": False}
-    x, height = kit.component_axis(contributions.components, _STREAM), 150 + 44 * len(texts)
-    return kit.arrange(figure, title, x=x, y=y, height=height)
+    x, height = kit.component_axis(contributions.components, _STREAM), 168 + 44 * len(texts)
+    return kit.arrange(figure, title, shown, x=x, y=y, height=height)
 
 
 @figure_of("map", "Profile", default=True)

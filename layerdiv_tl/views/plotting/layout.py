@@ -16,9 +16,9 @@ from ...components import Component
 from .. import style
 from ..html import quoted
 
-# Characters of a title's and of a subtitle's line that fit a notebook's figure (700 pixels), of a name at a row or on a
-# button, and of one beneath a column or above a panel; longer ones than `_LEVEL` beneath columns are tilted by plotly.
-_TITLE, _LINE, _NAME, _COLUMN, _LEVEL = 74, 104, 36, 18, 10
+# Characters of a subtitle's line that fit a notebook's figure (700 pixels), of a name at a row or on a button, and of
+# one beneath a column or above a panel; those beneath columns that are longer than `_LEVEL` are tilted by plotly.
+_LINE, _NAME, _COLUMN, _LEVEL = 104, 36, 18, 10
 
 
 def panels(
@@ -82,11 +82,11 @@ def arrange(
     if below is None:
         legend = {trace.legendgroup for trace in figure.data if trace.name and trace.showlegend is not False}
         below = 96 if len(legend) > 1 else 64
-    heading, text = wrapped(title, _TITLE), wrapped(subtitle)
+    text = wrapped(subtitle)
     lines = text.count("<br>") + 1 if text else 0
-    top = 52 + 22 * heading.count("<br>") + 18 * lines + (42 if menus else 0) + (26 if headings else 10)
+    top = 52 + 18 * lines + (42 if menus else 0) + (26 if headings else 10)
     row = {"y": 1, "yanchor": "bottom", "pad": {"b": 30 if headings else 12, "t": 0, "l": 0, "r": 0}}
-    above = {"text": heading, "subtitle": {"text": text}, "pad": {"t": 14, "l": 16}}
+    above = {"text": html.escape(title), "subtitle": {"text": text}, "pad": {"t": 14, "l": 16}}
     figure.update_layout(
         template=style.template(),
         title=above | {"yref": "container", "y": 1, "yanchor": "top"},
