@@ -11,6 +11,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from jaxtyping import Float
 
 from .._checks import listed
 from ..components import Component, component_columns
@@ -197,7 +198,9 @@ def mean_cosines(u: Members, group: Group, wanted: Sequence[int]) -> tuple[Any, 
     return mean, low, high
 
 
-def _pooled_cosine(product: PerMember, power: PerMember, other: PerMember) -> tuple[np.ndarray, PerMember]:
+def _pooled_cosine(
+    product: PerMember, power: Float[np.ndarray, "example #member"], other: PerMember
+) -> tuple[np.ndarray, PerMember]:
     """(the cosine, the same without each example): products and powers are averaged over examples first."""
     cosine = ratio(product.mean(0), np.sqrt(power.mean(0)) * np.sqrt(other.mean(0)))
     return cosine, ratio(leave_one_out(product), np.sqrt(leave_one_out(power)) * np.sqrt(leave_one_out(other)))

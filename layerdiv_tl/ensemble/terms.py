@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal, Self
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -15,6 +15,8 @@ from .losses import LOSSES, LacksQuantityError, Loss, Terms, share_of_first
 from .tables import mean_of
 
 Part = Literal["raw", "centered", "shift"]
+# Not typing.Self, which run-time checks of types refuse outside a class that they decorate.
+SameT = TypeVar("SameT", bound="EnsembleTerms")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -47,7 +49,7 @@ class EnsembleTerms:
     soft_cap: float | None
     part: Part = "raw"
     # Of a prefix ensemble: prefixes of the halves, which need not be split again. Everything else is split on demand.
-    known_halves: dict[Part, Self] | None = field(default=None, metadata={"saved": False})
+    known_halves: dict[Part, Any] | None = field(default=None, metadata={"saved": False})
 
     @property
     def loss_function(self) -> Loss:
@@ -72,7 +74,7 @@ class EnsembleTerms:
         return self.loss_function.extras(self.values, self.target, self.factor, self.terms)
 
     @cached_property
-    def halves(self) -> dict[Part, Self]:
+    def halves(self: SameT) -> dict[Part, SameT]:
         """The centered and the shift half of the squared error, whole decompositions; none of other losses."""
         if self.known_halves is not None:
             return self.known_halves
@@ -86,17 +88,17 @@ class EnsembleTerms:
         }
 
     @property
-    def parts(self) -> dict[str, Self]:
+    def parts(self: SameT) -> dict[str, SameT]:
         """This and its halves, by the suffix of their columns."""
         return {"": self} | {f"_{part}": half for part, half in self.halves.items()}
 
     @property
-    def centered(self) -> Self:
+    def centered(self: SameT) -> SameT:
         """The half that a softmax sees. Raises InputError for other losses, and in the halves themselves."""
         return self._half("centered")
 
     @property
-    def shift(self) -> Self:
+    def shift(self: SameT) -> SameT:
         """The half that is common to all options. Raises InputError as `centered`."""
         return self._half("shift")
 
@@ -198,7 +200,7 @@ class EnsembleTerms:
             raise InputError("this decomposition has no gold option for each example, so no accuracy: give labels.")
         return float(self.ensemble_correct.mean())
 
-    def _half(self, part: Part) -> Self:
+    def _half(self: SameT, part: Part) -> SameT:
         self.loss_function.require(part)
         if self.part != "raw":
             raise LacksQuantityError(f"this is the {self.part} half: ask the whole decomposition for its halves.")
