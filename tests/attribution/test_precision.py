@@ -130,7 +130,7 @@ def test_the_precision_is_that_of_the_stream():
     assert "rounding" not in {x.kind for x in c.components}
     assert c.identity_gap <= 1e-6
     model.model.layers[1].mlp.register_forward_hook(lambda module, args, output: output * 0.85)
-    with pytest.raises(ld.InputError):
+    with pytest.raises(ld.InputError, match="decomposed"):
         ld.contributions(model, PROMPTS, OPTIONS)
     cast.remove()
 

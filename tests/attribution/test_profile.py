@@ -421,7 +421,7 @@ def test_saved_and_loaded(loss, tmp_path):
     np.testing.assert_array_equal(again.bias, p.bias)
     assert again.by_component().equals(p.by_component())
     assert repr(again) == repr(p)
-    with pytest.raises(ld.InputError):
+    with pytest.raises(ld.InputError, match="file"):
         again.top_tokens("embed", 0)
     corpus = ld.corpus_profile(gpt2(), [IDS, IDS[:3]], loss=loss)
     assert ld.CorpusProfile.load(corpus.save(tmp_path / "c")).frame().equals(corpus.frame())
@@ -438,7 +438,7 @@ def test_a_write_that_is_no_component_is_refused():
 
     model.model.layers[1].register_forward_hook(leak)
     assert ld.contributions(model, [IDS[:2]], [1, 2]).identity_gap < 1e-6
-    with pytest.raises(ld.InputError):
+    with pytest.raises(ld.InputError, match="decomposed"):
         ld.profile(model, IDS)
 
 
@@ -475,7 +475,7 @@ def test_an_answer_that_is_changed_after_the_unembedding_is_refused():
     model = llama()
     model.lm_head.register_forward_hook(lambda *args: args[2].index_fill(-1, torch.arange(40, 61), -1e4))
     for loss in ("squared", "cross_entropy"):
-        with pytest.raises(ld.InputError):
+        with pytest.raises(ld.InputError, match="decomposed"):
             ld.profile(model, IDS, loss=loss)
 
 

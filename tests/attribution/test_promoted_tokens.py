@@ -138,7 +138,7 @@ def test_what_cannot_be_looked_at_is_refused_in_a_sentence(monkeypatch):
     model = llama()
     forward = model.forward
     monkeypatch.setattr(model, "forward", lambda *a, output_attentions=False, **k: forward(*a, **k))
-    with pytest.raises(ld.InputError):
+    with pytest.raises(ld.InputError, match="heads"):
         attention_patterns(model, IDS)
     monkeypatch.setattr("psutil.virtual_memory", lambda: type("", (), {"available": 10_000}))
     with pytest.raises(ld.InputError, match="GiB"):

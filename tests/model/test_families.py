@@ -168,7 +168,7 @@ def test_a_stream_half_way_through_a_parallel_block_is_said_to_be_partial(name):
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_no_sum_is_refused_with_the_reason(name):
     """Post-norm stacks, extra read-outs, encoders and recurrent mixers get a sentence, never a number."""
-    with pytest.raises(ld.InputError):
+    with pytest.raises(ld.InputError, match="decomposed"):
         ld.contributions(REFUSED[name](), PROMPTS, OPTIONS)
 
 

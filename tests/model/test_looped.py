@@ -150,9 +150,9 @@ def test_a_loop_through_a_bridge():
 
 def test_what_cannot_be_decomposed_says_why():
     """A random state with norms on the stream itself, and an answer from another round than the last."""
-    with pytest.raises(ld.InputError):
+    with pytest.raises(ld.InputError, match="random"):
         ld.load_model(raven())
-    with pytest.raises(ld.InputError):
+    with pytest.raises(ld.InputError, match="exit early"):
         ld.contributions(ouro(early_exit_threshold=0.1), PROMPTS, OPTIONS)
 
 
@@ -423,7 +423,7 @@ def test_what_heads_of_reused_layers_look_at():
     looped = attention_patterns(boot(ouro()), PROMPTS[0])
     assert [c.label for c in looped.components[::4]] == [f"L{i}@{repeat}.H0" for repeat in (1, 2, 3) for i in (0, 1)]
     np.testing.assert_allclose(looped.patterns, torch.cat(seen), atol=1e-6)
-    with pytest.raises(ld.InputError):
+    with pytest.raises(ld.InputError, match="heads"):
         attention_patterns(ouro(), PROMPTS[0])
 
 

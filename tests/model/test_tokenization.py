@@ -255,7 +255,7 @@ def test_models_that_are_no_sum_are_refused_with_the_reason():
     from transformers import BertConfig, BertLMHeadModel, OpenAIGPTConfig, OpenAIGPTLMHeadModel
 
     gpt = OpenAIGPTLMHeadModel(OpenAIGPTConfig(vocab_size=61, n_embd=32, n_layer=2, n_head=4))
-    with pytest.raises(ld.InputError):
+    with pytest.raises(ld.InputError, match="decomposed"):
         ld.load_model(gpt)
     small = BertConfig(vocab_size=61, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48)
     with pytest.raises(ld.InputError, match="decomposed|architecture"):
@@ -279,7 +279,7 @@ def test_files_that_are_no_result(tmp_path):
     from safetensors.numpy import save_file
 
     save_file({"x": np.zeros(2)}, path)
-    with pytest.raises(ld.InputError):
+    with pytest.raises(ld.InputError, match="version"):
         ld.Contributions.load(path)
 
 
@@ -287,12 +287,12 @@ def test_a_path_that_cannot_be_written(tmp_path):
     d = ld.decompose(np.zeros((1, 2, 2)), [0])
     (tmp_path / "file").write_text("")
     for path in (tmp_path, tmp_path / "file" / "x"):
-        with pytest.raises(ld.InputError):
+        with pytest.raises(ld.InputError, match="written"):
             d.save(path)
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
 def test_a_selection_that_leaves_nothing():
     c = ld.contributions(gpt2(), **GOOD)
-    with pytest.raises(ld.InputError):
+    with pytest.raises(ld.InputError, match="layer=9"):
         c.select(kind="mlp", layer=9)
