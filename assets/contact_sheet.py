@@ -185,4 +185,7 @@ def faults(page: Any) -> dict[str, list[str]]:
 
 
 if __name__ == "__main__":
-    print(write(Path(sys.argv[1] if len(sys.argv) > 1 else "contact_sheet.html")))
+    wanted = Path(sys.argv[1] if len(sys.argv) > 1 else "contact_sheet.html")
+    if not wanted.parent.is_dir() or wanted.is_dir():
+        sys.exit(f"{wanted} cannot be written: give the path of a page in a folder that exists.")
+    print(write(wanted))

@@ -217,11 +217,11 @@ def _print_list(
 
 def run_docs(options: argparse.Namespace) -> int:
     """The reference as offline pages."""
-    out = _made_folder(options.out, Path(options.out))
     try:
         import pdoc
     except ImportError as error:
         raise InputError("the reference is built by pdoc: pip install 'layerdiv-tl[docs]'.") from error
+    out = _made_folder(options.out, Path(options.out))
     pdoc.render.configure(docformat="google")
     with warnings.catch_warnings(action="ignore"):  # annotations that only type checkers import
         pdoc.pdoc("layerdiv_tl", "!layerdiv_tl[.](depth|zoo)[.]", output_directory=out)
