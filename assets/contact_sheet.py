@@ -31,11 +31,14 @@ TEXT = "The Eiffel Tower is in Paris, which is the capital of France."
 CHAIN, SUMS = "synthetic/k_hop", "synthetic/modular:largest=19"
 MODELS = ("d1", "d2", "d4", "d8", "d4-shared", "d8-shared")
 
-# Texts of figure ARG that are cut off by its edge, and pairs that lie on one another.
+# Texts of figure ARG that are cut off by its edge, pairs that lie on one another or are hardly apart (ticks), and words
+# in a panel that a straight guide crosses.
 FAULTS = """plot => {
   const edge = plot.getBoundingClientRect(), faults = [];
   const drawn = [...plot.querySelectorAll("svg text")].filter(t => t.textContent.trim());
   const texts = drawn.map(t => ({box: t.getBoundingClientRect(), text: t.textContent.slice(0, 60),
+                                 tick: t.parentElement.classList.contains("xtick"),
+                                 inside: !!t.closest(".annotation, .textpoint, .shape-label"),
                                  turned: /rotate\\((?!0,)[^)]+\\)/.test(t.getAttribute("transform") || "")}))
     .filter(t => t.box.width);
   for (const {box, text} of texts)
@@ -47,7 +50,15 @@ FAULTS = """plot => {
     const x = Math.min(a.box.right, b.box.right) - Math.max(a.box.left, b.box.left);
     const y = Math.min(a.box.bottom, b.box.bottom) - Math.max(a.box.top, b.box.top);
     if (x > 2 && y > 4) faults.push("overlap: " + a.text + " | " + b.text);
+    else if (a.tick && b.tick && x > -3 && y > 4) faults.push("no gap: " + a.text + " | " + b.text);
   }
+  const guides = [...plot.querySelectorAll(".shapelayer path, .scatterlayer path.js-line")]
+    .map(g => g.getBoundingClientRect()).filter(g => (g.width < 3) != (g.height < 3));
+  for (const {box, text, inside} of texts) for (const g of inside ? guides : [])
+    // A name begins and ends with a blank.
+    if (Math.min(box.right - 8, g.right) - Math.max(box.left + 8, g.left) > (g.width < 3 ? -1 : 4) &&
+        Math.min(box.bottom - 3, g.bottom) - Math.max(box.top + 3, g.top) > (g.height < 3 ? -1 : 4))
+      faults.push("crossed by a line: " + text);
   return faults;
 }"""
 
@@ -74,6 +85,7 @@ def results(folder: Path) -> Iterator[tuple[str, Result]]:
         yield f"Contributions, {unit}", c
         for loss in ("squared", "cross_entropy", "paper") if unit == "sublayer" else ("squared",):
             yield f"Decomposition, {unit}, {loss}", ld.decompose(c, task.labels, loss=loss)
+    yield "LogitDifference", c.difference(0, 1)
     yield "Task", task
     yield "Votes", votes(members=9, options=2, right=0.6, shared=0.2)
     yield "Profile", ld.profile(model, TEXT)
@@ -118,6 +130,7 @@ def _depth() -> Iterator[tuple[str, Result]]:
     yield "DepthScore", ld.depth.depth_score(model, ld.depth.questions(CHAIN, limit=12))
     yield "Agreement", ld.depth.agreement(model, task)
     yield "DropPlan", ld.depth.drop_plan(model, task, budget=3)
+    yield "Effects", ld.effects(model, task, unit="head", groups={"heads of layer 5": ["L5.H0", "L5.H1"]})
 
 
 def drawn(folder: Path) -> dict[str, Any]:

@@ -24,7 +24,9 @@ def components(model: ld.Model) -> None:
     task = ld.task("sample/topic").resolve(model)
     d = ld.decompose(ld.contributions(model, task.prompts, task.option_ids), task.labels)
     for dark in (False, True):
-        figure = d.plot(dark=dark, title=f"{model.name} on 80 texts: bias and diversity of every component")
+        figure = d.plot(
+            kind="bars", dark=dark, title=f"{model.name} on 80 texts: bias and diversity of every component"
+        )
         figure.write_image(HERE / f"components{'-dark' * dark}.png", width=1100, scale=1.6)
 
 

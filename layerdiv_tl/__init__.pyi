@@ -2,13 +2,17 @@
 
 from . import depth as depth
 from . import zoo as zoo
-from .attribution.contributions import Contributions as Contributions
+from .attribution.contrasts import logit_difference as logit_difference
+from .attribution.contribution_results import Contributions as Contributions
 from .attribution.contributions import contributions as contributions
+from .attribution.logit_difference import LogitDifference as LogitDifference
 from .attribution.profile import corpus_profile as corpus_profile
 from .attribution.profile import profile as profile
 from .attribution.profile_base import CorpusProfile as CorpusProfile
 from .attribution.profile_base import Profile as Profile
 from .components import Component as Component
+from .depth.effect_results import Effects as Effects
+from .depth.effects import effects as effects
 from .ensemble.decomposition import Decomposition as Decomposition
 from .ensemble.decomposition import decompose as decompose
 from .ensemble.information import Information as Information
@@ -18,6 +22,7 @@ from .model.attention import AttentionPatterns as AttentionPatterns
 from .model.attention import attention_patterns as attention_patterns
 from .model.load import Model as Model
 from .model.load import load_model as load_model
+from .model.predictions import top_tokens as top_tokens
 from .replication.zoo_experiment import run_zoo as run_zoo
 from .studies.depth_runner import run_depth as run_depth
 from .studies.depth_study import DepthStudy as DepthStudy

@@ -12,24 +12,30 @@ from ._checks import listed, shown, whole_number
 from .errors import InputError
 
 Kind = Literal[
-    "embed", "pos_embed", "attn", "mlp", "head", "neuron", "attn_bias", "mlp_bias", "constant", "rounding",
-    "member", "layer",
+    "embed", "pos_embed", "attn", "mixer", "mlp", "moe", "head", "mixer_head", "neuron", "attn_bias", "mixer_bias",
+    "mlp_bias", "constant", "rounding", "intervention", "member", "layer",
 ]  # fmt: skip
 Unit = Literal["sublayer", "head", "neuron"]
-Module = Literal["embedding", "attention", "mlp", "constant", "rounding", "member", "layer"]
+Module = Literal["embedding", "attention", "mixer", "mlp", "constant", "rounding", "intervention", "member", "layer"]
 
 # The paper's module of every kind (Eq. 9); the others are their own.
 _MODULES: dict[str, Module] = {
     **dict.fromkeys(("embed", "pos_embed"), "embedding"),
     **dict.fromkeys(("attn", "head", "attn_bias"), "attention"),
-    **dict.fromkeys(("mlp", "neuron", "mlp_bias"), "mlp"),
+    **dict.fromkeys(("mixer_head", "mixer_bias"), "mixer"),
+    **dict.fromkeys(("mlp", "moe", "neuron", "mlp_bias"), "mlp"),
 }
-_SUBLAYERS: dict[str, Kind] = {"head": "attn", "attn_bias": "attn", "neuron": "mlp", "mlp_bias": "mlp"}
+_SUBLAYERS: dict[str, Kind] = {
+    **{"head": "attn", "attn_bias": "attn", "neuron": "mlp", "mlp_bias": "mlp"},
+    **{"mixer_head": "mixer", "mixer_bias": "mixer"},
+}
 # The conditions of `positions`.
 CONDITIONS = ("kind", "layer", "index", "repeat", "module", "label")
-_INDEX_LETTER = {"head": "H", "neuron": "N", "member": "M"}
+_INDEX_LETTER = {"head": "H", "mixer_head": "MH", "neuron": "N", "member": "M"}
 _KIND_OF_LETTER = {letter: kind for kind, letter in _INDEX_LETTER.items()}
-_LABEL = re.compile(r"(?:L(?P<layer>\d+)(?:@(?P<repeat>\d+))?\.)?(?:(?P<letter>[HNM])(?P<index>\d+)|(?P<kind>[a-z_]+))")
+_LABEL = re.compile(
+    r"(?:L(?P<layer>\d+)(?:@(?P<repeat>\d+))?\.)?(?:(?P<letter>MH|[HNM])(?P<index>\d+)|(?P<kind>[a-z_]+))"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +43,9 @@ class Component:
     """One additive term of the final residual stream.
 
     Attributes:
-        kind: What it is; `"member"`: a row of a plain array, `"layer"`: the sum of a layer's outputs, where `depth`
+        kind: What it is; `"mixer"`: a recurrent or linear-attention sublayer; `"moe"`: a mixture of experts next to an
+            MLP of the same layer; `"intervention"`: what the user's hooks add after a layer, or without one to the
+            embedding; `"member"`: a row of a plain array, `"layer"`: the sum of a layer's outputs, where `depth`
             measures whole layers.
         layer, index: The model's distinct block from 0 (None outside blocks), and the head or neuron in it (None for
             sublayers).
@@ -114,6 +122,7 @@ def positions(components: Sequence[Component], **conditions: Any) -> list[int]:
             condition = [condition]
         # A set will do: their order does not matter.
         allowed = listed(name, list(condition) if isinstance(condition, Set) else condition, "a value, or a list")
+        allowed = [c.label if isinstance(c, Component) else c for c in allowed] if name == "label" else allowed
         for value in allowed:
             if name not in known:
                 whole_number(name, value, 0)

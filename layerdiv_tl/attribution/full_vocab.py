@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from .._progress import counted
 from ..components import Component, Unit
 from ..model.architecture import HALF, Architecture, OutputMap
 from ..model.batches import inference_mode_for, upcast
@@ -181,38 +182,11 @@ class ComponentTable:
     def extreme_ids(
         self, columns: Sequence[int], k: int
     ) -> tuple[Int[Tensor, "position column rank"], Float[Tensor, "position column rank"]]:
-        """Ids and centered logits of the k largest, then the k smallest of some components, the extreme ones first.
-
-        Only rows whose largest or smallest number in a chunk of the vocabulary is among these are sorted there.
-        """
-        from tqdm.auto import tqdm
-
-        device, vocabulary = self.final.device, self.readout.vocabulary
-        z = self.vectors(columns).to(device, self.readout.dtype)
-        rows = z.flatten(0, 1)
-        is_constant = torch.tensor([column == self.constant for column in columns], device=device)
-        is_constant = is_constant.expand(z.shape[:2]).flatten()
-        # The largest of the logits, and of the logits with their signs turned.
-        values = torch.full((2, len(rows), k), -torch.inf, dtype=z.dtype, device=device)
-        ids = torch.zeros(2, len(rows), k, dtype=torch.int64, device=device)
-        chunks, count = vocabulary.chunks(self.readout.dtype), -(-vocabulary.size // CHUNK)
-        for chunk, directions, constant in tqdm(chunks, "promoted tokens", count, unit="part", delay=2, leave=False):
-            step = max(1, NUMBERS // len(directions))
-            for start in range(0, len(rows), step):
-                block = slice(start, start + step)
-                logits = rows[block] @ directions.T
-                logits[is_constant[block]] = constant
-                smallest, largest = logits.aminmax(dim=1)
-                for sign, extreme in enumerate((largest, -smallest)):
-                    better = (extreme > values[sign, block, -1]).nonzero()[:, 0]
-                    new = (logits[better] if sign == 0 else -logits[better]).topk(min(k, logits.shape[1]), dim=1)
-                    better += start
-                    known = torch.cat([values[sign, better], new.values], 1)
-                    names = torch.cat([ids[sign, better], new.indices + chunk.start], 1)
-                    best = known.topk(k, dim=1)
-                    values[sign, better], ids[sign, better] = best.values, names.gather(1, best.indices)
-        shape = (*z.shape[:2], 2 * k)
-        return torch.cat([*ids], 1).view(shape), torch.cat([values[0], -values[1]], 1).view(shape)
+        """Ids and centered logits of the k largest, then the k smallest of some components, the extreme ones first."""
+        z = self.vectors(columns).to(self.final.device, self.readout.dtype)
+        is_constant = torch.tensor([column == self.constant for column in columns], device=z.device)
+        ids, logits = extremes(self.readout, z.flatten(0, 1), is_constant.expand(z.shape[:2]).flatten(), k)
+        return ids.view(*z.shape[:2], 2 * k), logits.view(*z.shape[:2], 2 * k)
 
     def _scaled(self, parts: Parts) -> Float[Tensor, "position part width"]:
         """Values divided by σ and by the statistic of the norm after the sublayer."""
@@ -221,6 +195,36 @@ class ComponentTable:
 
     def _divisor(self, parts: Parts) -> Float[Tensor, " position"]:
         return self.sigma if parts.divisor is None else self.sigma * parts.divisor
+
+
+def extremes(
+    readout: VocabularyReadout, rows: Float[Tensor, "row d"], is_constant: Tensor, k: int
+) -> tuple[Int[Tensor, "row rank"], Float[Tensor, "row rank"]]:
+    """Ids and centered logits of the k largest, then the k smallest of stream vectors over σ; or of the constant.
+
+    Only rows whose largest or smallest number in a chunk of the vocabulary is among these are sorted there.
+    """
+    vocabulary = readout.vocabulary
+    # The largest of the logits, and of the logits with their signs turned.
+    values = torch.full((2, len(rows), k), -torch.inf, dtype=rows.dtype, device=rows.device)
+    ids = torch.zeros(2, len(rows), k, dtype=torch.int64, device=rows.device)
+    chunks, count = vocabulary.chunks(readout.dtype), -(-vocabulary.size // CHUNK)
+    for chunk, directions, constant in counted(chunks, "promoted tokens", count, "part"):
+        step = max(1, NUMBERS // len(directions))
+        for start in range(0, len(rows), step):
+            block = slice(start, start + step)
+            logits = rows[block] @ directions.T
+            logits[is_constant[block]] = constant
+            smallest, largest = logits.aminmax(dim=1)
+            for sign, extreme in enumerate((largest, -smallest)):
+                better = (extreme > values[sign, block, -1]).nonzero()[:, 0]
+                new = (logits[better] if sign == 0 else -logits[better]).topk(min(k, logits.shape[1]), dim=1)
+                better += start
+                known = torch.cat([values[sign, better], new.values], 1)
+                names = torch.cat([ids[sign, better], new.indices + chunk.start], 1)
+                best = known.topk(k, dim=1)
+                values[sign, better], ids[sign, better] = best.values, names.gather(1, best.indices)
+    return torch.cat([*ids], 1), torch.cat([values[0], -values[1]], 1)
 
 
 def component_table(readout: VocabularyReadout, activations: Activations) -> ComponentTable:
@@ -265,5 +269,5 @@ def component_table(readout: VocabularyReadout, activations: Activations) -> Com
 def model_logits(architecture: Architecture, final: Float[Tensor, "position d"]) -> tuple[Tensor, Tensor]:
     """(the unembedding's output, the logits) for some final streams, by the model's modules, past the user's hooks."""
     normed = architecture.norm_module.forward(final.to(architecture.dtype)[:, None])
-    unembedded = architecture.unembed.forward(normed)
+    unembedded = architecture.unembed.forward(normed / architecture.stream_divisor)
     return upcast(unembedded[:, 0]).to(final.device), upcast(architecture.transform(unembedded)[:, 0]).to(final.device)

@@ -24,6 +24,9 @@ from .profile_passes import ColumnStore, Loss, ProfileRun, Rows, profile_blocks,
 if TYPE_CHECKING:
     import pandas as pd
 
+    from ..model.capture import Activations
+    from ..model.load import Model
+
 
 def profile(
     model: Any,
@@ -68,13 +71,29 @@ def profile(
     >>> p.bias.shape, bool(np.allclose((p.bias - p.diversity).mean(0)[:3], p.mse[:3]))
     ((5, 4), True)
     """
-    import psutil
-
     run = profile_run(model, unit, loss, tau, window, stride, precision, batch_tokens)
     ids = run.encode(text_or_ids)
+    dense = None if target is None else _dense_target(run, target, sum(map(len, ids)))
+    return _measured(run, ids, dense)
+
+
+def profile_of_pass(model: Model, ids: Sequence[int], unit: Unit, activations: Activations) -> Profile:
+    """The squared `profile` of one text, at most as long as the model's context, from a pass that was run before."""
+    run = profile_run(model, unit, "squared", None, None, None, "float32", None)
+    return _measured(run, run.encode(list(ids)), None, activations)
+
+
+def _measured(
+    run: ProfileRun,
+    ids: Rows,
+    dense: Float[np.ndarray, "position vocabulary"] | None = None,
+    activations: Activations | None = None,
+) -> Profile:
+    """The profile of texts, once all its arguments are known to be good."""
+    import psutil
+
     lengths = [len(row) for row in ids]
-    dense = None if target is None else _dense_target(run, target, sum(lengths))
-    half = unit == "neuron" and precision == "float32"
+    half = run.readout.unit == "neuron" and run.readout.dtype == torch.float32
     tables, width = 4, run.readout.width
     needed = sum(lengths) * width * tables * (4 if half else 8)
     if needed > psutil.virtual_memory().available:  # before the model runs
@@ -83,7 +102,7 @@ def profile(
             "shorter text, another unit, or corpus_profile, which keeps sums only."
         )
     store = ColumnStore(sum(lengths), torch.float32 if half else torch.float64)
-    for _ in profile_blocks(run, ids, store, dense):
+    for _ in profile_blocks(run, ids, store, dense, activations):
         pass
     token_ids = np.concatenate([np.array(row, dtype=np.int64) for row in ids])
     return run.result(
@@ -198,7 +217,9 @@ def _top_tokens(
     stop = position + 1 if model.architecture.length_switch is None else window.stop
     at = position - window.start
     with inference_mode_for(model.architecture):
-        activations = forward_pass.run(model.architecture, *pad([row[window.start : stop]]), readout.unit)
+        activations = forward_pass.run(
+            model.architecture, *pad([row[window.start : stop]]), readout.unit, interventions=True
+        )
         table = component_table(readout, activations.at_positions(slice(at, at + 1)))
         means = (table.vectors(columns)[0].to(table.final.device) @ readout.vocabulary.mean).cpu()
         means[[column == table.constant for column in columns]] = readout.vocabulary.constant_mean

@@ -17,6 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from .._checks import choice, shown, whole_number
+from .._progress import progress
 from ..components import Component, Unit
 from ..ensemble.validation import factor
 from ..errors import InputError
@@ -162,22 +163,21 @@ def profile_blocks(
     ids: Rows,
     store: ColumnStore | None = None,
     dense: Float[np.ndarray, "position vocabulary"] | None = None,
+    known: Activations | None = None,
 ) -> Iterator[tuple[Int[np.ndarray, " position"], ColumnStore]]:
     """The terms of all positions of some texts, some at a time: the texts they are of, and their columns.
 
-    Without a store every block has its own. Raises InputError where the components do not sum to the logits.
+    Without a store every block has its own; `known` is the pass of a single window, where it was run before. Raises
+    InputError where the components do not sum to the logits.
     """
-    from tqdm.auto import tqdm
-
     architecture, readout = run.model.architecture, run.readout
     windows, starts = list(run.windows(ids)), np.cumsum([0] + [len(row) for row in ids])
     total = None if store is None else store.count
-    progress = tqdm(total=total, desc=run.model.name, unit="token", delay=2, leave=False, disable=total is None)
-    with inference_mode_for(architecture), progress:
+    with inference_mode_for(architecture), progress(run.model.name, total, "token") as advance:
         for rows in batches([w.stop - w.start for w in windows], run.batch_tokens, architecture.length_switch):
             batch = [windows[row] for row in rows]
             tokens, mask = pad([ids[w.document][w.start : w.stop] for w in batch])
-            activations = forward_pass.run(architecture, tokens, mask, readout.unit)
+            activations = known or forward_pass.run(architecture, tokens, mask, readout.unit, interventions=True)
             run.error.dtypes = (activations.dtype, activations.answer_dtype)
             # The model's own logits at the last tokens against those that its norm and unembedding give.
             ends = (mask.sum(1).cumsum(0) - 1).to(activations.final.device)
@@ -203,7 +203,7 @@ def profile_blocks(
                     raise InputError(f"{run.model.name} ran its layers differently often for different texts: {ALIKE}.")
                 run.components = components
                 yield texts, block_store
-                progress.update(len(some))
+                advance(len(some))
             _check(run, ids[batch[0].document][batch[0].start : batch[0].stop])
             del activations, part  # or they would be held during the next pass
 

@@ -15,9 +15,10 @@ from ..components import Component, Unit, positions
 from ..errors import InputError
 from ..model import tokenization
 from ..model.batches import inference_mode_for, pad
+from ..model.capture import Activations
 from ..model.forward_pass import run
-from ..model.load import Model, load_model
-from .full_vocab import ComponentTable, VocabularyReadout, component_table, vocabulary_readout
+from ..model.load import load_model
+from .full_vocab import ComponentTable, VocabularyReadout, component_table, extremes, vocabulary_readout
 
 # Numbers of the stream vectors that are held at a time.
 NUMBERS = 32_000_000
@@ -66,7 +67,7 @@ def promotions(
     whole_number("k", k, 1, readout.vocabulary.size)
     extremes = []
     with inference_mode_for(model.architecture):
-        for table in _tables(readout, model, ids, at):
+        for table in _tables(readout, run(model.architecture, *pad([ids]), unit, interventions=True), at):
             columns = list(range(len(table.components)))
             if components is not None:
                 columns = [positions(table.components, label=str(name))[0] for name in components]
@@ -93,31 +94,61 @@ def cosines(
     model = load_model(model)
     ids = tokenization.encode_one(model, text_or_ids)
     readout = vocabulary_readout(model, unit, "float32")
-    vocabulary, total = readout.vocabulary, torch.zeros(())
     with inference_mode_for(model.architecture):
-        for table in _tables(readout, model, ids, range(len(ids))):
-            names = table.components
-            z = table.vectors(range(len(names))).to(vocabulary.gram.device, readout.dtype)
-            # u · u' = Rz · Rz', summed over positions.
-            rooted = (z @ vocabulary.root.T.to(z)).transpose(0, 1).flatten(1)
-            product = (rooted @ rooted.T).double()
-            if table.constant is not None:  # not a stream vector: its products are known by themselves
-                column = (z.double() @ vocabulary.constant_product).sum(0)
-                column[table.constant] = vocabulary.constant_power * len(z)
-                product[table.constant], product[:, table.constant] = column, column
-            total = total + product
+        return cosines_of_pass(readout, run(model.architecture, *pad([ids]), unit, interventions=True))
+
+
+def cosines_of_pass(
+    readout: VocabularyReadout, activations: Activations
+) -> tuple[tuple[Component, ...], Float[np.ndarray, "component component"]]:
+    """`cosines` over all positions of a pass."""
+    vocabulary, total = readout.vocabulary, torch.zeros(())
+    for table in _tables(readout, activations, range(len(activations.final))):
+        names = table.components
+        z = table.vectors(range(len(names))).to(vocabulary.gram.device, readout.dtype)
+        # u · u' = Rz · Rz', summed over positions.
+        rooted = (z @ vocabulary.root.T.to(z)).transpose(0, 1).flatten(1)
+        product = (rooted @ rooted.T).double()
+        if table.constant is not None:  # not a stream vector: its products are known by themselves
+            column = (z.double() @ vocabulary.constant_product).sum(0)
+            column[table.constant] = vocabulary.constant_power * len(z)
+            product[table.constant], product[:, table.constant] = column, column
+        total = total + product
     size = total.diagonal().clamp_min(0).sqrt()
     cosine = (total / (size[:, None] * size)).cpu().numpy()
     cosine[~np.isfinite(cosine)] = np.nan
     return names, cosine
 
 
-def _tables(
-    readout: VocabularyReadout, model: Model, ids: Sequence[int], at: Sequence[int]
-) -> Iterator[ComponentTable]:
-    """The components at some positions, a few positions at a time; the model runs once."""
-    activations = run(model.architecture, *pad([ids]), readout.unit)
-    step = max(1, NUMBERS // (readout.width * model.architecture.norm.gain.numel()))
+def promotions_of_pairs(
+    readout: VocabularyReadout, activations: Activations, pairs: Sequence[tuple[int, int]], k: int
+) -> tuple[Int[np.ndarray, "pair rank"], Float[np.ndarray, "pair rank"]]:
+    """`promotions` of some pairs (position, number of a component) of a pass: ids, and logits beyond the mean.
+
+    All pairs go through the vocabulary together, because going through it is what costs.
+    """
+    rows, constant = [], []
+    wanted: dict[int, list[int]] = {}
+    for number, (position, _) in enumerate(pairs):
+        wanted.setdefault(position, []).append(number)
+    at, order = sorted(wanted), []
+    for table in _tables(readout, activations, at):
+        vectors = table.vectors(range(len(table.components))).to(table.final.device, readout.dtype)
+        here, at = at[: len(vectors)], at[len(vectors) :]
+        for row, position in enumerate(here):
+            columns = [pairs[number][1] for number in wanted[position]]
+            rows.append(vectors[row, columns])
+            constant += [column == table.constant for column in columns]
+            order += wanted[position]
+    stacked = torch.cat(rows)
+    ids, logits = extremes(readout, stacked, torch.tensor(constant, device=stacked.device), k)
+    back = np.argsort(np.array(order))
+    return ids.cpu().numpy()[back], logits.cpu().numpy()[back]
+
+
+def _tables(readout: VocabularyReadout, activations: Activations, at: Sequence[int]) -> Iterator[ComponentTable]:
+    """The components at some positions of a pass, a few positions at a time."""
+    step = max(1, NUMBERS // (readout.width * readout.architecture.norm.gain.numel()))
     for start in range(0, len(at), step):
         positions = torch.as_tensor(at[start : start + step], device=activations.final.device)
         yield component_table(readout, activations.at_positions(positions))

@@ -8,7 +8,7 @@ between the map and the stream is linear at its own statistic: gain · center(·
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..components import Component, Unit
 from ..errors import InputError
-from ..model.architecture import Architecture, OutputMap
+from ..model.architecture import HALF, Architecture, OutputMap
 from ..model.capture import Activations, SublayerOutput
 from ..model.looped import to_final_stream
 
@@ -98,13 +98,33 @@ class StreamWalk:
         activations = to_final_stream(activations, self.architecture)
         embeddings = ((Component("embed"), activations.embed), (Component("pos_embed"), activations.pos_embed))
         writes = [StreamWrite(name, (name,), vector) for name, vector in embeddings if vector is not None]
+        beyond: dict[Component, Tensor] = {}  # what hooks changed in cut outputs goes with the layer's intervention
         for output, repeat in zip(activations.sublayer_outputs, activations.repeats, strict=True):
             sublayer, key = output.sublayer, (id(output.sublayer), repeat)
             if key not in self._names:
                 self._names[key] = sublayer.components(self.unit, repeat)
             junction = Component(sublayer.kind, sublayer.layer, repeat=repeat)
-            writes.append(StreamWrite(junction, self._names[key], output.output, _parts(output)))
-        return writes
+            intervention = replace(junction, kind="intervention")
+            if beyond and intervention not in beyond:  # the next layer
+                writes += [StreamWrite(name, (name,), vector) for name, vector in beyond.items()]
+                beyond = {}
+            vector, parts = output.output, _parts(output)
+            if output.hooked and parts is not None:
+                changed = _beyond(parts, vector, activations.dtype)
+                vector = vector - changed
+                beyond[intervention] = beyond.get(intervention, 0.0) + changed
+            if junction in beyond:
+                vector = vector + beyond.pop(junction)
+            writes.append(StreamWrite(junction, self._names[key], vector, parts))
+        return writes + [StreamWrite(name, (name,), vector) for name, vector in beyond.items()]
+
+
+def _beyond(parts: Parts, vector: Float[Tensor, "position d"], dtype: torch.dtype) -> Float[Tensor, "position d"]:
+    """What an output that hooks changed holds beyond the sum of its parts; zero where rounding explains it."""
+    whole = parts.total() + parts.bias()
+    changed = vector.double() - whole
+    noticed = changed.norm(dim=1) > (1e-2 if dtype in HALF else 1e-5) * whole.norm(dim=1)
+    return torch.where(noticed[:, None], changed, 0.0).to(vector.dtype)
 
 
 def _parts(output: SublayerOutput) -> Parts | None:

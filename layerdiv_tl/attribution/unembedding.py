@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -12,10 +12,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..components import Component, Unit
+from ..errors import InputError
 from ..model.architecture import HALF, Architecture
 from ..model.capture import Activations
 from ..model.forward_pass import ReconstructionError
-from .stream_writes import Parts, StreamWalk, check_finite, pull_back
+from .next_token import NextToken
+from .stream_writes import ALIKE, Parts, StreamWalk, check_finite, pull_back
 from .vocab_gram import folded_rows
 
 # Parts are compared with their own size, but with no less than this share of the largest.
@@ -26,15 +28,25 @@ class OptionReadout:
     """Option directions: a stream vector x contributes `x @ direction / σ` to an option's logit.
 
     Gain, centering and logit multiplier are folded into the directions, once for every distinct option token; `index`
-    `[example, option]` says which direction belongs where. `error` grows with everything that is read out.
+    `[example, option]` says which direction belongs where. `error` grows with everything that is read out. With
+    `probes`, directions of the stream after the final norm, `option_ids` are numbers of these.
     """
 
     def __init__(
-        self, architecture: Architecture, option_ids: Int[np.ndarray, "example option"], unit: Unit = "sublayer"
+        self,
+        architecture: Architecture,
+        option_ids: Int[np.ndarray, "example option"],
+        unit: Unit = "sublayer",
+        probes: Float[Tensor, "option d"] | None = None,
     ) -> None:
-        self.walk, self.error = StreamWalk(architecture, unit), ReconstructionError()
+        self.walk, self.error, self.probes = StreamWalk(architecture, unit), ReconstructionError(), probes
         distinct, index = np.unique(option_ids, return_inverse=True)
-        directions, constant = folded_rows(architecture, torch.as_tensor(distinct), torch.float64)
+        if probes is None:
+            directions, constant = folded_rows(architecture, torch.as_tensor(distinct), torch.float64)
+        else:
+            norm = architecture.norm
+            directions = norm.fold(probes)
+            constant = torch.zeros(len(probes)) if norm.bias is None else probes @ norm.bias.to(probes)
         self.option_ids = option_ids
         self.index = torch.as_tensor(index.reshape(option_ids.shape))
         self.directions: Float[Tensor, "token d"] = directions.cpu()
@@ -50,6 +62,14 @@ class OptionReadout:
             own.directions, own._before = self.directions[needed], {}
             own.constant = None if self.constant is None else self.constant[needed]
         return own
+
+    def answers(self, done: Activations, rows: Int[np.ndarray, " row"]) -> tuple[Tensor, Tensor]:
+        """What the model itself gives for each row's options, before and after its transform of logits."""
+        if self.probes is not None:
+            given = self.walk.architecture.norm(done.final.double().cpu()) @ self.probes.T
+            return given, given
+        options = torch.as_tensor(self.option_ids[rows]).to(done.logits.device)
+        return done.unembedded.gather(1, options).double().cpu(), done.logits.gather(1, options).double().cpu()
 
     def __call__(self, x: Float[Tensor, "row part d"]) -> Float[Tensor, "row part option"]:
         """`x @ direction` for each row's own options; the division by σ is the caller's."""
@@ -78,6 +98,9 @@ class BatchContributions:
         components, values, count: The components that were asked for, of `count` in all, and theirs `[row, component,
             option]`.
         logits: The model's own, `[row, option]`, after any soft-cap.
+        expectations: E_p of the components' logits, with p the model's next-token distribution, `[row, component]`.
+        log_likelihood, normalizer, likelihood_gap: `[row, option]`: log p of each, what of it no component holds, how
+            far that is from −H(p) and a soft-cap's effect. These four are None where they were not asked for.
         stream_gap: What the stream holds beyond all that was written, `[row]`, relative to max Σ|u_i|.
     """
 
@@ -89,17 +112,23 @@ class BatchContributions:
     junction_scale: Float[np.ndarray, "row junction"]
     junctions: tuple[Component, ...]
     stream_gap: Float[np.ndarray, " row"]
+    expectations: Float[np.ndarray, "row component *option"] | None = None
+    log_likelihood: Float[np.ndarray, "row option"] | None = None
+    normalizer: Float[np.ndarray, "row option"] | None = None
+    likelihood_gap: Float[np.ndarray, "row option"] | None = None
 
 
 def read_out(
-    readout: OptionReadout, activations: Activations, rows: Int[np.ndarray, " row"], keep: Set[Component] | None
+    readout: OptionReadout,
+    activations: Activations,
+    rows: Int[np.ndarray, " row"],
+    keep: Set[Component] | None,
+    expected: NextToken | None = None,
 ) -> BatchContributions:
     """Contributions of some rows of a pass, on the CPU; `keep` None keeps all components."""
     walk, error, architecture = readout.walk, readout.error, readout.walk.architecture
     readout = readout.for_rows(torch.as_tensor(rows))
-    options = torch.as_tensor(readout.option_ids[rows]).to(activations.logits.device)
-    unembedded = activations.unembedded.gather(1, options).double().cpu()
-    logits = activations.logits.gather(1, options).double().cpu()
+    unembedded, logits = readout.answers(activations, rows)
 
     writes = walk.writes(activations)
     stream, final = torch.stack([write.vector for write in writes], 1).double().cpu(), activations.final.double().cpu()
@@ -107,15 +136,20 @@ def read_out(
     # u_i = W_U (gain · center(z_i)) / σ, of whole writes; cut ones are compared with theirs.
     sigma = architecture.norm.statistic(final)[:, None, None]
     whole = readout(stream) / sigma
+    means = None if expected is None else expected.of_whole(stream) / sigma[:, :, 0]
 
     names: list[Component] = []
     values: list[Tensor] = []
+    expectations: list[Tensor] = []
     total, size = torch.zeros_like(logits), torch.zeros_like(logits)
+    expected_total = torch.zeros_like(logits[:, 0])
     count = 0
     # Of a write that adds nothing to some logit only rounding is left, which is not to be compared with itself.
     least = max(NOTICED * float(whole.abs().sum(1).max()), 1e-30)
 
-    def add(components: Sequence[Component], u: Float[Tensor, "row part option"]) -> None:
+    def add(
+        components: Sequence[Component], u: Float[Tensor, "row part option"], mean: Float[Tensor, "row part"] | None
+    ) -> None:
         nonlocal count
         count += len(components)
         total.add_(u.sum(1))
@@ -123,26 +157,47 @@ def read_out(
         chosen = [i for i, component in enumerate(components) if keep is None or component in keep]
         names.extend(components[i] for i in chosen)
         values.append(u if len(chosen) == len(components) else u[:, chosen])
+        if mean is not None:
+            expected_total.add_(mean.sum(1))
+            expectations.append(mean if len(chosen) == len(components) else mean[:, chosen])
 
     for number, write in enumerate(writes):
-        u = whole[:, number : number + 1]
+        u, mean = whole[:, number : number + 1], None if means is None else means[:, number : number + 1]
         if write.parts is not None:
             u = readout.read_parts(write.parts) / sigma
+            mean = None if expected is None else expected.of_parts(write.parts) / sigma[:, :, 0]
             error.add("split", (u.sum(1) - whole[:, number]).abs() / u.abs().sum(1).clamp_min(least))
-        add(write.components, u)
+        add(write.components, u, mean)
     # What half precision lost at every addition, so that the parts still sum to the whole.
-    lost = (readout(final[:, None]) / sigma)[:, 0] - total
+    lost, written = (readout(final[:, None]) / sigma)[:, 0] - total, expected_total.clone()
     if readout.constant is not None:  # what the read-out itself adds to each row's own options
-        add([Component("constant")], readout.constant[readout.index][:, None])
+        mean = None if expected is None else expected.constant[:, None]
+        add([Component("constant")], readout.constant[readout.index][:, None], mean)
     if activations.dtype in HALF:
-        add([Component("rounding")], lost[:, None])
+        mean = None if expected is None else expected.of_whole(final[:, None]) / sigma[:, :, 0] - written[:, None]
+        add([Component("rounding")], lost[:, None], mean)
 
     stream_gap = lost.abs().amax(1) / size.max().clamp_min(1e-300)
     error.dtypes = (activations.dtype, activations.answer_dtype)
     error.add("stream", stream_gap)
-    error.add("absolute", (total - unembedded * architecture.logit_multiplier).abs())
-    error.add("unexplained", (architecture.transform(unembedded) - logits).abs())
+    if readout.probes is None:
+        error.add("unexplained", (architecture.transform(unembedded) - logits).abs())
+        unembedded = unembedded * architecture.logit_multiplier
+    error.add("absolute", (total - unembedded).abs())
     error.add("size", size)
+    likelihood: dict[str, np.ndarray] = {}
+    if expected is not None:
+        log_likelihood = logits - expected.log_partition[:, None]
+        normalizer = log_likelihood - (total - expected_total[:, None])
+        # −H(p) and, as a soft-cap is no sum over components, what that changes; the rest is rounding.
+        capped = 0.0 if architecture.soft_cap is None else logits - unembedded
+        minus_entropy = (expected.mean_logit - expected.log_partition)[:, None]
+        likelihood = {
+            "expectations": torch.cat(expectations, 1).numpy(),
+            "log_likelihood": log_likelihood.numpy(),
+            "normalizer": normalizer.numpy(),
+            "likelihood_gap": (normalizer - minus_entropy - capped).numpy(),
+        }
     statistics = architecture.norm.statistic(stream.cumsum(1))
     return BatchContributions(
         rows=rows,
@@ -153,4 +208,41 @@ def read_out(
         junction_scale=(statistics / statistics[:, -1:]).numpy(),
         junctions=tuple(write.junction for write in writes),
         stream_gap=stream_gap.numpy(),
+        **likelihood,
     )
+
+
+def align(parts: Sequence[BatchContributions]) -> list[BatchContributions]:
+    """The same with every intervention in all of them: where some rows only are steered, it is zero in the others.
+
+    Raises InputError where batches differ in other components.
+    """
+    if all(part.components == parts[0].components and part.junctions == parts[0].junctions for part in parts):
+        return list(parts)
+    names, junctions = (_merged([getattr(part, name) for part in parts]) for name in ("components", "junctions"))
+    aligned = []
+    for part in parts:
+        values, scale = dict(zip(part.components, part.values.swapaxes(0, 1), strict=True)), part.junction_scale
+        nothing = np.zeros_like(part.values[:, 0])
+        # A stream to which nothing is added is what it was at the junction before.
+        last = np.array([name in part.junctions for name in junctions]).cumsum() - 1
+        stacked = np.stack([values.get(name, nothing) for name in names], 1)
+        if part.expectations is not None:
+            means = dict(zip(part.components, part.expectations.swapaxes(0, 1), strict=True))
+            none = np.zeros_like(part.expectations[:, 0])
+            part = replace(part, expectations=np.stack([means.get(name, none) for name in names], 1))
+        part = replace(part, components=names, values=stacked)
+        aligned.append(replace(part, junctions=junctions, junction_scale=scale[:, last]))
+    return aligned
+
+
+def _merged(several: Sequence[Sequence[Component]]) -> tuple[Component, ...]:
+    """All components in stream order; what some lack must be interventions."""
+    merged = list(several[0])
+    for names in several[1:]:
+        for place, name in enumerate(names):
+            if name not in merged:
+                merged.insert(merged.index(names[place - 1]) + 1 if place else 0, name)
+    if any(name.kind != "intervention" for names in several for name in set(merged) - set(names)):
+        raise InputError(f"this model ran its layers a different number of times for different prompts: {ALIKE}.")
+    return tuple(merged)

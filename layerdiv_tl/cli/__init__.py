@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 import tomllib
 from collections.abc import Sequence
@@ -35,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except InputError as error:
-        print(f"layerdiv: {error}", file=sys.stderr)
+        print(f"layerdiv: {_in_flags(str(error), options)}", file=sys.stderr)
     except KeyboardInterrupt as stop:
         print("layerdiv: stopped.", file=sys.stderr)
         return 143 if isinstance(stop, Terminated) else 130
@@ -45,6 +46,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         reason = " ".join(str(error).split())
         print(f"layerdiv: {type(error).__name__}: {reason} (set LAYERDIV_DEBUG=1 to see where).", file=sys.stderr)
     return 1
+
+
+def _in_flags(sentence: str, options: argparse.Namespace) -> str:
+    """A sentence that names arguments of Python as the options that were given."""
+    for name, value in vars(options).items():
+        given, flag = rf"\b{name}={re.escape(repr(value))}(?!\w)", f"--{name.replace('_', '-')} {value}"
+        sentence = flag.join(re.split(given, sentence))
+    return sentence
 
 
 def make_parser() -> argparse.ArgumentParser:

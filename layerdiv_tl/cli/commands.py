@@ -15,31 +15,44 @@ from typing import Any
 from ..errors import InputError
 from . import printing
 
+# What the demo takes apart: a text that the field knows, and two tokens that could come next; rows of each task.
+DEMO_TEXT, DEMO_OPTIONS = "When Mary and John went to the store, John gave a drink to", (" Mary", " John")
+DEMO_ROWS, EXPLORER = 32, "explorer.html"
+
 
 def run_demo(options: argparse.Namespace) -> int:
-    """The default model on the sample tasks."""
+    """The default model: one text, and the sample tasks."""
     out = _made_folder(options.out, Path(options.out))
 
     from ..model.load import load_model
     from ..studies.runner import run_study
     from ..tasks.specs import SAMPLE_TASKS
-    from ..views.findings import study_findings
-    from ..views.tables import module_table, write_study_frames
+    from ..views.answer import answer
+    from ..views.explorer import explore
+    from ..views.report import study_page
+    from ..views.tables import write_study_frames
 
     printing.print_progress("Loading the default model …")
     model = load_model()
-    printing.print_progress(f"Decomposing {model.name} on {' and '.join(SAMPLE_TASKS)} …")
-    study = run_study(model, list(SAMPLE_TASKS), out=out)
+    printing.print_progress("Taking one text apart for the explorer …")
+    explore(model, DEMO_TEXT).save(out / EXPLORER)
+    opening, why = answer(model, DEMO_TEXT, *DEMO_OPTIONS, EXPLORER)
+    printing.print_progress(f"Decomposing {model.name} on {' and '.join(SAMPLE_TASKS)}, {DEMO_ROWS} rows each …")
+    study = run_study(model, list(SAMPLE_TASKS), limit=DEMO_ROWS, out=out)
     write_study_frames(study, out)
-    page = study.report(out / "index.html")
+    page, summary = study_page(study, opening=opening).write(out / "index.html"), study.summary()
     if options.json:
-        printing.print_json({"model": model.provenance, "tasks": study.summary().to_dict("records"), "page": str(page)})
+        printing.print_json({"model": model.provenance, "tasks": summary.to_dict("records"), "page": str(page)})
         return 0
-    for name in SAMPLE_TASKS:
-        print(f"\n{name}, {model.name}, squared logits\n{module_table(study, model.name, name).to_string(index=False)}")
-    print()
-    printing.print_findings(study_findings(study))
-    print(f"Open {page} in a browser; frames (CSV) lie next to it, and the study itself: ld.Study.load({str(out)!r}).")
+    rows, gap = summary["rows"].sum(), summary["absolute_gap"].max()
+    accuracy, chance = (f"{summary[name].mean():.0%}" for name in ("accuracy", "chance"))
+    for sentence in (
+        f"{model.name} is right on {accuracy} of {rows} questions; guessing would be on {chance}.",
+        why,
+        f"What its components write sums to its own logits, to {gap:.0e}: nothing is left out.",
+    ):
+        printing.print_paragraph(sentence, end="")
+    print(f"\nOpen {page} in a browser.")
     return 0
 
 
@@ -47,6 +60,9 @@ def run_run(options: argparse.Namespace) -> int:
     """Models × tasks."""
     from ..studies.runner import run_study
 
+    models, tasks = len(options.model), len(options.task)
+    rows = "2000 rows of the paper's tasks" if options.limit is None else f"{options.limit} rows of each task"
+    printing.print_progress(f"Models: {models}, tasks: {tasks}; at most {rows}, a pass each …")
     names = ("template", "shots", "seed", "train", "multi_token", "chat", "keep_text", "batch_tokens", "workers")
     study = run_study(
         options.model,
@@ -94,6 +110,10 @@ def run_depth(options: argparse.Namespace) -> int:
         if not texts:
             raise InputError(f"--text {options.text} is empty: give a file with texts.")
     names = ("data", "limit", "drop", "part", "score", "ask", "questions", "multi_token", "seed", "batch_tokens")
+    printing.print_progress(
+        f"Every layer is skipped and removed on up to {options.limit} rows of each task, which takes minutes on a CPU: "
+        "a smaller --limit and --questions 0 take less …"
+    )
     study = depth_runner.run_depth(
         options.model or "default",
         options.task,
@@ -114,14 +134,15 @@ def run_zoo(options: argparse.Namespace) -> int:
     from ..views.findings import study_findings
 
     out = options.out
+    printing.print_progress("The whole zoo takes five minutes on two cores, and goes on where it was stopped …")
     study = zoo_experiment.run_zoo(out, options.model, workers=options.workers, say=printing.print_progress)
     page = study.report(Path(out) / "index.html")
     return _print_study(options, study, page, study_findings(study), f". In Python: ld.Study.load({out!r}).")
 
 
-def _print_study(options: argparse.Namespace, study: Any, page: Path, findings: Iterable[str], where: str) -> int:
+def _print_study(options: argparse.Namespace, study: Any, page: Path, found: Iterable[Any], where: str) -> int:
     """Claims and findings of a study or of depth analyses, and `where` they lie; the exit code."""
-    claims, findings = study.claims(), list(findings)
+    claims, findings = study.claims(), [finding.text for finding in found]
     if options.json:
         record = {"claims": claims.to_dict("records"), "findings": findings}
         printing.print_json(record | {"failures": study.failures, "page": str(page)})

@@ -89,9 +89,14 @@ def print_profile(model: str, numbers: Mapping[str, Any]) -> None:
     rows = []
     for row in n["hardest"]:
         # A terminal obeys what is not printable.
-        token = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in quoted(row["token"]))
+        token, following = (
+            "".join(c if c.isprintable() else ascii(c)[1:-1] for c in quoted(row[name]))
+            for name in ("token", "next_token")
+        )
         moved = {f"{way} by": ", ".join(label for label, _ in row[way]) for way in ("raised", "lowered")}
-        rows.append({"position": str(row["position"]), "token": token, "loss": f"{row['loss']:.3g}"} | moved)
+        rows.append(
+            {"position": str(row["position"]), "after": token, "comes": following, "loss": f"{row['loss']:.3g}"} | moved
+        )
     print_table(rows, right=("position", "loss"))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -19,12 +19,14 @@ from ..ensemble.intervals import jackknife, leave_one_out, mean_interval, wilson
 from ..ensemble.regression import Slope, slope
 from ..errors import InputError
 from ..model.load import Model, load_model
+from ..model.options import is_task
 from ..model.patched_forward import PatchedForward
 from ..results import Result
 from .inputs import FirstToken, Ids, Part, check_choices, read_answers
 from .passes import (
     ablatable_blocks,
     layer_components,
+    layer_count,
     map_batches,
     mean_streams,
     output_changes,
@@ -201,8 +203,10 @@ def depth_score(
         by: One number per question instead of its own hops or difficulty.
         n_resamples, seed: Permutations for p, and their seed.
 
-    Costs about half a pass of every question for each layer. Raises InputError for questions that cannot be used (none,
-    an answer without tokens, nothing before the answer, hops that are not a number), and for an unknown effect or part.
+    Costs about half a pass of every question for each layer: for the default model 3 CPU seconds for 50 tokens, so that
+    16 questions (`questions(…, limit=4)`) take under a minute. Raises InputError for questions that cannot be used
+    (none, an answer without tokens, nothing before the answer, hops that are not a number), and for an unknown effect
+    or part.
 
     >>> import layerdiv_tl as ld
     >>> score = ld.depth.depth_score("zoo/d2", [([1, 2, 3], [4], 1), ([4, 5, 6, 7], [2, 2], 2)])
@@ -257,7 +261,7 @@ def _measure(
     """Components, effects, probability and rank; `starts`: where in its ids every question's answer begins."""
     means = mean_streams(model, ids, batch_tokens, first=1) if effect == "erase" else []
 
-    def measure_batch(rows: list[int]) -> tuple[Any, ...]:
+    def measure_batch(rows: list[int], count: Callable[[int], Any]) -> tuple[Any, ...]:
         forward = PatchedForward(model, [ids[row] for row in rows])
         ablatable_blocks(model, forward, part)
         changed, measured, predicting = _positions(forward, [starts[row] for row in rows], effect, first_token)
@@ -270,13 +274,16 @@ def _measure(
             else:
                 final = forward.resume(block, stream, forward.zero_ablate(part, block, changed))
             finals.append(final[measured.to(final.device)])
+            count(len(rows))
         changes, _ = output_changes(forward, finals, measured)
         owner = measured.nonzero(as_tuple=True)[0].cpu().numpy()
         of_questions = [changes[owner == number] for number in range(len(rows))]
         effects = [values.max(0) if effect == "published" else values.mean(0) for values in of_questions]
         return layer_components(forward, part), rows, np.stack(effects), *_score_answers(forward, predicting)
 
-    components, rows, *values = zip(*map_batches(model, ids, batch_tokens, measure_batch, "question"), strict=True)
+    passes = [layer_count(model)] * len(ids)
+    measured = map_batches(model, ids, batch_tokens, measure_batch, passes=passes)
+    components, rows, *values = zip(*measured, strict=True)
     order = np.argsort(np.concatenate(rows))
     effects, probability, rank = (np.concatenate(of_batches)[order] for of_batches in values)
     return same_components(model, components), effects, probability, rank
@@ -322,8 +329,8 @@ def _read_questions(questions: Any, by: Any) -> tuple[Any, Any, Float[np.ndarray
     names: tuple[str, ...] = ()
     if all(hasattr(questions, name) for name in fields):
         texts, answers, groups, names, label = (getattr(questions, name) for name in fields)
-    elif hasattr(questions, "options") and hasattr(questions, "labels"):
-        texts, answers = questions.prompts, [questions.options[label] for label in questions.labels]
+    elif is_task(questions):
+        texts, answers = questions.prompts, questions.answers
         if by is None:
             raise InputError("a task has no number of hops for its rows: give by=, one number per row.")
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -87,15 +88,17 @@ def erase(
         reference: Texts whose mean stream erases; None is `texts`. (The paper's are ten questions of GSM8K.)
         layers: Which layers, in order of use; None is all.
 
-    Costs about half a pass for every token and layer. Raises InputError for input that cannot be used, and
+    Costs about half a pass for every token and layer: for the default model 40 CPU seconds for a text of 30 tokens;
+    `layers=[5, 15, 25]` is a tenth of it. Raises InputError for input that cannot be used, and
     for a layer that does not exist.
 
     >>> import layerdiv_tl as ld
     >>> ld.depth.erase("zoo/d2", [[1, 2, 3, 4], [4, 5]]).effect.shape
     (4, 2)
     """
+    check_choices(span=(span, Span))
     measured = ("later" if span == "prefix" else "answer") if measured is None else measured
-    check_choices(span=(span, Span), measured=(measured, Measured), first_token=(first_token, FirstToken))
+    check_choices(measured=(measured, Measured), first_token=(first_token, FirstToken))
     if measured == "later" and answers is not None:
         raise InputError(f"measured='later' has to do with no answers: leave answers={shown(answers)} out.")
     model = load_model(model)
@@ -113,13 +116,14 @@ def erase(
     means = mean_streams(model, ids if reference is None else read_texts(model, reference), batch_tokens)
     blocks = read_layers(layers, len(means))
 
-    def erase_text(number: int) -> tuple[tuple[Component, ...], np.ndarray]:
+    def erase_text(number: int, count: Callable[[int], Any]) -> tuple[tuple[Component, ...], np.ndarray]:
         row = ids[number]
         forward = PatchedForward(model, [row] * max(1, min(len(row) - 1, batch_tokens // len(row))))
         components = tuple(forward.component("layer", block) for block in blocks)
-        return components, _erase_text(forward, lengths[number], span, first, means, blocks)
+        return components, _erase_text(forward, lengths[number], span, first, means, blocks, count)
 
-    components, tables = zip(*map_texts(model, ids, erase_text), strict=True)
+    passes = [(len(row) - 1) * len(blocks) for row in ids]
+    components, tables = zip(*map_texts(model, ids, erase_text, passes), strict=True)
     mean, largest = np.concatenate(tables, 1)
     text, position, tokens = read_tokens(model, [row[:-1] for row in ids])
     return Erasure(
@@ -137,9 +141,15 @@ def erase(
 
 
 def _erase_text(
-    forward: PatchedForward, length: int, span: Span, first: int, means: list[Tensor], blocks: list[int]
+    forward: PatchedForward,
+    length: int,
+    span: Span,
+    first: int,
+    means: list[Tensor],
+    blocks: list[int],
+    told: Callable[[int], Any],
 ) -> Float[np.ndarray, "2 token layer"]:
-    """Mean and maximum effect; `length` is the answer's, 0 where later tokens are measured.
+    """Mean and maximum effect; `length` is the answer's, 0 where later tokens are measured; passes are `told`.
 
     Each row of the forward is the same text with another token erased, so one clean pass serves all tokens.
     """
@@ -166,5 +176,6 @@ def _erase_text(
             effect = torch.zeros(affected.shape, dtype=torch.float64)
             effect[affected.cpu()] = changes
             mean = effect.sum(1) / affected.sum(1).cpu()
+            told(min(size, count - start))
             table[:, start + rows, number] = torch.stack([mean, effect.amax(1)])[:, rows].numpy()
     return table

@@ -10,6 +10,7 @@ from .._checks import MOST_ITEMS, choice, listed, shown, whole_number
 from ..errors import InputError
 from ..model import tokenization
 from ..model.load import Model
+from ..model.options import is_task
 
 Ids = tuple[int, ...]
 Part = Literal["attn", "mlp", "layer"]
@@ -51,8 +52,8 @@ def read_answers(model: Model, texts: Any, answers: Any) -> tuple[list[Ids], lis
 
     Raises InputError where there is no answer, or nothing before it.
     """
-    if answers is None and hasattr(texts, "options") and hasattr(texts, "labels"):
-        answers = [texts.options[label] for label in texts.labels]
+    if answers is None and is_task(texts):
+        answers = texts.answers
     ids = read_texts(model, texts)
     if answers is None:
         answers = 1

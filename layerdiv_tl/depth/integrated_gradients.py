@@ -18,8 +18,8 @@ from ..components import Component
 from ..errors import InputError
 from ..model.load import load_model
 from ..model.patched_forward import PatchedForward
-from .inputs import Part, check_choices, read_answers
-from .passes import ablatable_blocks, map_texts, same_components
+from .inputs import Part, check_choices, read_answers, read_layers
+from .passes import ablatable_blocks, layer_count, map_texts, same_components
 from .token_stats import TokenResult, read_tokens, summarize
 
 Baseline = Literal["token_mean", "dimension_mean", "zero"]
@@ -63,6 +63,11 @@ class IntegratedGradients(TokenResult):
         """How far the sums are from complete: Σ |residual| / Σ |change| over all texts and components."""
         return float(np.abs(self.residual).sum() / max(np.abs(self.change).sum(), 1e-30))
 
+    def __repr__(self) -> str:
+        texts, count = self.change.shape
+        shape = f"{texts} texts × {count} components, {self.steps} {self.path} steps"
+        return f"IntegratedGradients({self.model}: {shape}; the sums are {self.gap:.1%} off the change)"
+
     def frame(self) -> pd.DataFrame:
         """One row per component: means over texts with 95 % intervals, quantiles and maxima over texts.
 
@@ -91,7 +96,7 @@ def integrated_gradients(
     answers: Any = None,
     baseline: Baseline = "token_mean",
     path: Path = "uniform",
-    steps: int = 256,
+    steps: int = 24,
     layers: Any = None,
     batch_tokens: int | None = None,
 ) -> IntegratedGradients:
@@ -107,11 +112,13 @@ def integrated_gradients(
         path: Where between baseline and output the gradients are taken: "uniform" (published), at the start of each of
             `steps` equal steps; or "graded", in the middle of steps that are finer near the baseline, as other
             baselines need, close to which the norms turn small changes into large ones.
-        steps: How finely the path is cut (published: 256); enough where `gap` is at most 0.01. More steps do not help a
-            mixture of experts, which jumps where a token changes experts, nor much a model in half precision.
+        steps: How finely the path is cut (published: 256); enough where `gap`, which the result tells, is at most 0.01.
+            More steps do not help a mixture of experts, which jumps where a token changes experts, nor much a model in
+            half precision.
         answers, layers: As in `erase`.
 
-    Costs `steps` passes and their gradients for every component and text, from the component on. Raises
+    Costs `steps` passes and their gradients for every component and text, from the component on: about a minute a text
+    for the default model on two cores, eleven at the published 256; `layers=[5, 15, 25]` is a tenth of it. Raises
     InputError for input that cannot be used, and for a layer that does not exist.
 
     >>> import layerdiv_tl as ld
@@ -127,20 +134,21 @@ def integrated_gradients(
     ids, lengths = read_answers(model, texts, answers)
     batch_tokens = model.checked_batch_tokens(batch_tokens)
     points, weights = _path_points(path, steps)
+    passes = [steps * len(read_layers(layers, layer_count(model)))] * len(ids)
 
-    def integrate(number: int) -> tuple[tuple[Component, ...], np.ndarray, np.ndarray]:
+    def integrate(number: int, count: Callable[[int], Any]) -> tuple[tuple[Component, ...], np.ndarray, np.ndarray]:
         row = ids[number]
         # Tensors made in inference mode cannot take part in a gradient.
         with torch.inference_mode(False), torch.no_grad():
             size = max(1, min(steps, batch_tokens // len(row)))
             forward = PatchedForward(model, [row] * size, keep_outputs=part != "layer")
             blocks = ablatable_blocks(model, forward, part, layers)
-            of_text = _PathIntegral(forward, lengths[number], part, baseline, points, weights)
+            of_text = _PathIntegral(forward, lengths[number], part, baseline, points, weights, count)
             attributions, changes = zip(*map(of_text.integrate, blocks), strict=True)
         components = tuple(forward.component(part, block) for block in blocks)
         return components, np.stack(attributions, 1), np.array(changes)
 
-    components, attributions, changes = zip(*map_texts(model, ids, integrate), strict=True)
+    components, attributions, changes = zip(*map_texts(model, ids, integrate, passes), strict=True)
     attribution, change = np.concatenate(attributions), np.stack(changes)
     residual = np.stack([of_text.sum(0) for of_text in attributions]) - change
     text, position, tokens = read_tokens(model, [row[:-1] for row in ids])
@@ -170,6 +178,7 @@ class _PathIntegral:
     baseline: Baseline
     points: Float[Tensor, " step"]
     weights: Float[Tensor, " step"]
+    count: Callable[[int], Any]  # is told of passes
 
     @cached_property
     def clean(self) -> float:
@@ -190,6 +199,7 @@ class _PathIntegral:
             with torch.enable_grad():
                 x = (base + alpha * (output - base)).requires_grad_()
                 (gradient,) = torch.autograd.grad(self._objective(run(x)).sum(), x)
+            self.count(len(points))
             weight = weights.to(output.device)[:, None, None]
             total += (gradient[: len(points)].double() * weight * difference).sum((0, 2))
         at_baseline = float(self._objective(run(base.expand_as(output).clone()))[0])

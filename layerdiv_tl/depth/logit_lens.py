@@ -95,6 +95,30 @@ def logit_lens(
     return LogitLens(components, kl, overlap, text, k, norm, model.name)
 
 
+def lens_answers(
+    architecture: Architecture, activations: Activations, every: int = 1
+) -> tuple[tuple[Component, ...], Int[np.ndarray, "junction token"], Float[np.ndarray, "junction token"]]:
+    """The likeliest next token after the embedding and after every so many layers of a pass, and its probability.
+
+    The stream is normed by its own statistic ("recomputed"); the last row is the model's own answer. Use it inside
+    `inference_mode_for`.
+    """
+    junctions = list(_junctions(architecture, activations))
+    # The last junction of each layer, and what comes before all layers.
+    places = [(component.layer, component.repeat) for component, _ in junctions]
+    ends = [n for n, (here, after) in enumerate(zip(places, [*places[1:], None], strict=True)) if here != after]
+    kept = sorted(set(ends[:1] + ends[:0:-every]))
+    ids, probabilities = [], []
+    step = max(1, LOGITS // architecture.outputs)
+    for _, stream in (junctions[n] for n in kept):
+        logits = [_read_out(architecture, part, None) for part in stream.split(step)]
+        tops = [part.max(1) for part in logits]
+        ids.append(torch.cat([top.indices for top in tops]).cpu())
+        sums = torch.cat([part.logsumexp(1) for part in logits])
+        probabilities.append((torch.cat([top.values for top in tops]) - sums).exp().cpu())
+    return tuple(junctions[n][0] for n in kept), torch.stack(ids).numpy(), torch.stack(probabilities).numpy()
+
+
 def _junctions(
     architecture: Architecture, activations: Activations
 ) -> Iterator[tuple[Component, Float[Tensor, "token d"]]]:

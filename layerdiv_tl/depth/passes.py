@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from .._progress import progress
 from ..components import Component
 from ..errors import InputError
 from ..model.batches import batches, inference_mode_for, pad
@@ -31,27 +32,40 @@ T = TypeVar("T")
 
 
 def map_batches(
-    model: Model, ids: Sequence[Ids], batch_tokens: int | None, measure: Callable[[list[int]], T], unit: str = "text"
+    model: Model,
+    ids: Sequence[Ids],
+    batch_tokens: int | None,
+    measure: Callable[..., T],
+    unit: str = "text",
+    passes: Sequence[int] | None = None,
 ) -> list[T]:
-    """`measure(row numbers)` of batches of texts of similar length, in inference mode and with a progress bar."""
-    from tqdm.auto import tqdm
+    """`measure(row numbers)` of batches of texts of similar length, in inference mode and with a progress bar.
 
+    Where a text costs many `passes`, the bar counts these, so that it says what is ahead before the first text is done:
+    `measure` is then called with a second argument, a function that is told of each so many.
+    """
     limit, switch = model.checked_batch_tokens(batch_tokens), model.architecture.length_switch
+    total, unit = (len(ids), unit) if passes is None else (sum(passes), "pass")
     results = []
-    with (
-        inference_mode_for(model.architecture),
-        tqdm(total=len(ids), desc=model.name, unit=unit, delay=2, leave=False) as progress,
-    ):
+    with inference_mode_for(model.architecture), progress(model.name, total, unit) as advance:
         for rows in batches([len(row) for row in ids], limit, switch):
-            results.append(measure(rows))
-            progress.update(len(rows))
+            results.append(measure(rows) if passes is None else measure(rows, advance))
+            if passes is None:
+                advance(len(rows))
     return results
 
 
-def map_texts(model: Model, ids: Sequence[Ids], measure: Callable[[int], T]) -> list[T]:
-    """`measure(number)` of every text alone, in the order of the texts."""
-    by_number = dict(map_batches(model, ids, 1, lambda rows: (rows[0], measure(rows[0]))))
+def map_texts(
+    model: Model, ids: Sequence[Ids], measure: Callable[[int, Callable[[int], Any]], T], passes: Sequence[int]
+) -> list[T]:
+    """`measure(number, count)` of every text alone, in the order of the texts; `passes` as in `map_batches`."""
+    by_number = dict(map_batches(model, ids, 1, lambda rows, count: (rows[0], measure(rows[0], count)), passes=passes))
     return [by_number[number] for number in range(len(ids))]
+
+
+def layer_count(model: Model) -> int:
+    """How many layers a pass runs; a repeated layer counts every time."""
+    return len({(sublayer.layer, repeat) for sublayer, repeat in model.sublayer_order})
 
 
 def same_components(model: Model, of_batches: Sequence[tuple[Component, ...]]) -> tuple[Component, ...]:

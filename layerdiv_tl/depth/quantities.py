@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from .._checks import choice, one_of
+from .._progress import counted
 from ..attribution.contributions import contributions
 from ..attribution.profile import profile
 from ..attribution.profile_results import SquaredProfile
@@ -23,9 +24,9 @@ from ..ensemble.information.estimator import single_threaded_blas
 from ..ensemble.information.features import prepare
 from ..ensemble.validation import gold_options
 from ..errors import InputError
-from ..model import tokenization
 from ..model.batches import inference_mode_for, upcast
 from ..model.load import Model
+from ..model.options import is_task, single_tokens
 from ..model.patched_forward import PatchedForward
 from .inputs import Ids, Part, read_texts
 from .passes import map_batches
@@ -91,7 +92,7 @@ def read_rows(model: Model, rows: Any) -> PredictionRows:
     Raises InputError for a text of one token, options that are not single tokens of this model, and labels that
     name no option.
     """
-    if not (hasattr(rows, "options") and hasattr(rows, "labels")):
+    if not is_task(rows):
         ids = tuple(read_texts(model, rows, 2, "no other follows to be predicted"))
         return PredictionRows(ids, None, None, "texts")
     if not rows.option_ids:
@@ -99,7 +100,7 @@ def read_rows(model: Model, rows: Any) -> PredictionRows:
     if model.context is not None:
         rows = rows.fit(model, model.context)
     ids = tuple(read_texts(model, rows))
-    options, _ = tokenization.options(model, rows.option_ids, len(ids))
+    options, _ = single_tokens(model, rows.option_ids or rows.options, len(ids))
     labels = gold_options(rows.labels, (len(ids), 1, options.shape[1]), tuple(rows.options))
     return PredictionRows(ids, options, labels, rows.name)
 
@@ -127,7 +128,7 @@ def score_ablations(
     loss, correct = np.zeros((2, len(rows), len(ablations) + 1))
     count = np.zeros(len(rows))
 
-    def score_batch(batch: list[int]) -> None:
+    def score_batch(batch: list[int], tell: Callable[[int], Any]) -> None:
         forward = PatchedForward(model, [rows.ids[row] for row in batch])
         predicting, targets, options = _predictions(forward, rows, batch)
         counts = predicting.sum(1).cpu().numpy()
@@ -143,8 +144,9 @@ def score_ablations(
                 chunk_loss, chunk_correct = _score(logits, targets[chunk].to(logits.device))
                 np.add.at(loss[:, number], owner[chunk], chunk_loss)
                 np.add.at(correct[:, number], owner[chunk], chunk_correct)
+            tell(len(batch))
 
-    map_batches(model, rows.ids, batch_tokens, score_batch, "row")
+    map_batches(model, rows.ids, batch_tokens, score_batch, passes=[1 + len(ablations)] * len(rows))
     return loss, correct, count
 
 
@@ -261,10 +263,8 @@ def _of_task(
 def _of_texts(
     model: Model, rows: PredictionRows, components: Sequence[Component], batch_tokens: int | None
 ) -> dict[str, Sums]:
-    from tqdm.auto import tqdm
-
     sums, counts = np.zeros((3, len(rows), len(components))), np.zeros((3, len(rows)))
-    for row, ids in enumerate(tqdm(rows.ids, desc=model.name, unit="text", delay=2, leave=False)):
+    for row, ids in enumerate(counted(rows.ids, model.name, len(rows.ids), "text")):
         # With its own prediction as target, products with it are the expectations that the net needs.
         p = profile(model, [list(ids)], target=_predictions_at(model, ids), batch_tokens=batch_tokens)
         assert isinstance(p, SquaredProfile)

@@ -23,7 +23,7 @@ from .tables import ENDS, TABLES, NormAt, PerExample, Table, accuracy_term, dept
 from .terms import EnsembleTerms
 from .terms import Part as Part
 from .theorems import theorem_2, theorem_3
-from .validation import EnsembleLike, Labels, as_ensemble, dense_target, factor, gold_options
+from .validation import Ensemble, EnsembleLike, Labels, as_ensemble, dense_target, factor, gold_options
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,13 +49,22 @@ class Decomposition(EnsembleTerms, Result):
             rows.append(row | ({"tau": d.factor} if "tau" in d.loss_function.offers else {}))
         return self._finish(pd.DataFrame(rows))
 
-    def by_component(self) -> pd.DataFrame:
+    def by_component(self, full: bool = False) -> pd.DataFrame:
         """One row per member: bias, diversity, net and what else its loss has, not divided by |L|.
 
-        `_share` is a member's part of the ensemble's sum; `accuracy` is the member's own; `_low` and `_high` are 95 %
-        intervals over examples, NaN for fewer than 8.
+        Args:
+            full: Everything there is, some sixty columns: 95 % intervals over examples (`_low`, `_high`, NaN for fewer
+                than 8); the halves (`_centered`, `_shift`), of which a softmax sees the centered; `_share`, a member's
+                part of the ensemble's sum; `repeat`. False: the names, the loss's own terms, and the member's own
+                `accuracy`.
         """
-        return self._finish(self._with_shares(self.per_example("components")))
+        frame = self._finish(self._with_shares(self.per_example("components")))
+        if flag("full", full):
+            return frame
+        attrs, names = frame.attrs, ("component", "kind", "layer", "index", *TERMS, "net_linear", "accuracy")
+        frame = frame[[name for name in names if name in frame]].copy()
+        frame.attrs = attrs | {"units": {name: unit for name, unit in attrs["units"].items() if name in frame}}
+        return frame
 
     def by_module(self) -> pd.DataFrame:
         """One row per module (Eq. 9-10): its additive part (n_g/|L|) · mean over its members.
@@ -207,7 +216,7 @@ class Decomposition(EnsembleTerms, Result):
 def decompose(
     ensemble: EnsembleLike,
     labels: Labels = None,
-    target: Float[np.ndarray, "example option"] | None = None,
+    target: Float[np.ndarray, "example option"] | Ensemble | None = None,
     loss: str = "squared",
     *,
     tau: float | None = None,
@@ -216,10 +225,12 @@ def decompose(
     """Bias and diversity of an ensemble, for the loss you choose; exact for all but the paper's own.
 
     Args:
-        ensemble: `Contributions`, whose array the result shares, or an array `[example, member, option]` of logits.
+        ensemble: `Contributions`, whose array the result shares (of options of several tokens: their `scores()`, parts
+            of log-likelihoods, in nats), or an array `[example, member, option]` of logits.
         labels: The gold option of each example, as its index or its text: the target is then one-hot.
         target: Any other target, `[example, option]`: another model's logits for the squared error, its probabilities
-            over the options for the other losses. Give exactly one of the two.
+            over the options for the other losses; or that model's `Contributions` to the same options. Give exactly
+            one of the two.
         loss: "squared": Theorem 1 in logits; "cross_entropy": in nats; "brier": between probabilities; "paper": Eq. 14,
             as the paper computed its numbers, which mixes units. The formulas are in `ensemble.losses`.
         tau: The factor on logits before a softmax, for "cross_entropy" (default |L|: the model's own distribution) and
@@ -246,7 +257,7 @@ def decompose(
     if (labels is None) == (target is None):
         raise InputError("give exactly one of labels (a gold option for each example) and target (logits).")
     gold = None if labels is None else gold_options(labels, u.shape, members.options)
-    t = dense_target(target, u.shape, strategy.compares_probabilities) if gold is None else np.eye(u.shape[2])[gold]
+    t = dense_target(target, members, strategy.compares_probabilities) if gold is None else np.eye(u.shape[2])[gold]
     return Decomposition(
         values=u,
         components=members.components,

@@ -42,7 +42,7 @@ _MEASURED = ("bias", "diversity", "net", "loss", "zero_bias", "within", "between
 
 @dataclass(frozen=True, eq=False)
 class Terms:
-    """An ensemble's loss, and each member's bias and diversity; `zero_biases` is the bias of a member with u = 0.
+    """An ensemble's loss, and each member's bias and diversity; `zero_…` are those of a member with u = 0.
 
     The ensemble's bias and diversity are the means of its members'.
     """
@@ -51,6 +51,7 @@ class Terms:
     biases: PerMember
     diversities: PerMember
     zero_biases: OfEnsemble
+    zero_diversities: OfEnsemble
 
     def __add__(self, other: Terms) -> Terms:
         return Terms(**{name: values + getattr(other, name) for name, values in vars(self).items()})
@@ -71,7 +72,6 @@ class Loss(ABC):
         additive: Extras `[example, member]` that add up to the ensemble's; others are averaged over members.
         column_units: Units other than `unit`, by how a column's name begins.
         compares_probabilities: The target is a distribution over options, not logits.
-        baseline: What figures call the line at `zero_bias`.
     """
 
     name: ClassVar[str]
@@ -81,7 +81,6 @@ class Loss(ABC):
     offers: ClassVar[tuple[str, ...]] = ()
     additive: ClassVar[tuple[str, ...]] = ()
     column_units: ClassVar[dict[str, str]] = {}
-    baseline: ClassVar[str] = "a component that writes nothing: uniform"
 
     @abstractmethod
     def terms(self, u: Members, t: Target, tau: float) -> Terms:
@@ -133,7 +132,6 @@ class SquaredError(Loss):
     name, unit = "squared", "logits²"
     compares_probabilities = False
     offers = ("centered", "shift", "diversity_logit", "coherence", "nested", "tradeoff", "bounds")
-    baseline = "a component that writes nothing"
 
     def terms(self, u: Members, t: Target, tau: float = 1.0) -> Terms:
         """In logits²."""
@@ -143,6 +141,7 @@ class SquaredError(Loss):
             biases=mean_square(t[:, None] - u),
             diversities=mean_square(mean[:, None] - u),
             zero_biases=(t**2).mean(1),
+            zero_diversities=(mean**2).mean(1),
         )
 
     def extras(self, u: Members, t: Target, tau: float, terms: Terms) -> dict[str, OfEnsemble | PerMember]:
@@ -193,6 +192,7 @@ class PaperForm(Loss):
             # As in Theorem 1: no softmax here.
             diversities=mean_square(u.mean(1, keepdims=True) - u),
             zero_biases=((t - 1 / u.shape[2]) ** 2).mean(1),
+            zero_diversities=(u.mean(1) ** 2).mean(1),
         )
 
     def extras(self, u: Members, t: Target, tau: float, terms: Terms) -> dict[str, OfEnsemble | PerMember]:
@@ -239,6 +239,7 @@ class CrossEntropy(Loss):
             biases=-(t[:, None] * log_q).sum(2),
             diversities=(np.exp(log_p)[:, None] * (log_p[:, None] - log_q)).sum(2),
             zero_biases=t.sum(1) * np.log(u.shape[2]),
+            zero_diversities=(np.exp(log_p) * log_p).sum(1) + np.log(u.shape[2]),
         )
 
     def extras(self, u: Members, t: Target, tau: float, terms: Terms) -> dict[str, OfEnsemble | PerMember]:
@@ -273,8 +274,10 @@ class Brier(Loss):
 
     def terms(self, u: Members, t: Target, tau: float) -> Terms:
         """In probability²."""
-        terms = SquaredError().terms(softmax(tau * u, 2), t)
-        return replace(terms, zero_biases=((t - 1 / u.shape[2]) ** 2).mean(1))
+        q = softmax(tau * u, 2)
+        zero = {"zero_biases": t, "zero_diversities": q.mean(1)}
+        uniform = {name: ((x - 1 / u.shape[2]) ** 2).mean(1) for name, x in zero.items()}
+        return replace(SquaredError().terms(q, t), **uniform)
 
     def extras(self, u: Members, t: Target, tau: float, terms: Terms) -> dict[str, OfEnsemble | PerMember]:
         """The Brier loss of softmax(Σu), and what it costs to multiply members instead of averaging them."""

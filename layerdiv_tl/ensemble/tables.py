@@ -117,7 +117,10 @@ def module_table(d: EnsembleTerms) -> PerExample:
 def depth_table(d: EnsembleTerms, norm: NormAt = "frozen") -> PerExample:
     """One row per junction: the totals of its prefix ensemble. Raises InputError as `by_depth` says."""
     if norm == "recomputed" and d.junction_scale is None:
-        raise InputError("a plain array has no norm to recompute: use norm='frozen', or give Contributions.")
+        raise InputError(
+            "there is no norm to recompute: a plain array has none, and options of several tokens have one at each "
+            "token; use norm='frozen'."
+        )
     junction_of = _junctions(d)
     reached = sorted(set(junction_of) - {-1})
     if not reached:

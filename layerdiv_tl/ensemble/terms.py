@@ -138,6 +138,11 @@ class EnsembleTerms:
         return float(self.terms.zero_biases.mean())
 
     @property
+    def zero_net(self) -> float:
+        """bias − diversity of a zero member: what its net is compared with. The cross-entropy's is H(p)."""
+        return self.zero_bias - float(self.terms.zero_diversities.mean())
+
+    @property
     def gap(self) -> float | None:
         """|loss − (bias − diversity)| relative to the largest of the three; None where units differ ("paper")."""
         if not self.loss_function.is_exact:

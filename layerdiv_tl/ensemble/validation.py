@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+from scipy.special import softmax
 
 from .._checks import instance, listed, number, shown, text
 from ..components import Component, labels_of, members
@@ -64,13 +65,16 @@ Labels = Sequence[int] | Sequence[str] | np.ndarray | None
 
 
 def as_ensemble(ensemble: EnsembleLike, components: Sequence[str | Component] | None = None) -> Ensemble:
-    """Contributions as they are, or an array with `components` as names (`M0`, `M1`, … where there are none).
+    """Contributions, or an array with `components` as names (`M0`, `M1`, … where there are none).
+
+    Contributions to options of several tokens become parts of their log-likelihoods: see `Contributions.scores`.
 
     Raises InputError for what cannot be an ensemble `[example, member, option]`.
     """
     if isinstance(ensemble, Ensemble):
         if components is not None:
             raise InputError("these contributions name their components themselves: components= is for plain arrays.")
+        ensemble = getattr(ensemble, "comparable", ensemble)
         u = ensemble.values
     else:
         u = numbers(ensemble, "the ensemble")
@@ -95,12 +99,14 @@ def as_ensemble(ensemble: EnsembleLike, components: Sequence[str | Component] | 
     return ArrayEnsemble(u, names)
 
 
-def gold_options(labels: Labels, shape: tuple[int, ...], options: tuple) -> Int[np.ndarray, " example"]:
-    """Labels as option indices. Raises InputError for what names no option."""
-    given = listed("labels", labels, "a list with one gold option for each example")
+def gold_options(
+    labels: Labels, shape: tuple[int, ...], options: tuple, name: str = "labels"
+) -> Int[np.ndarray, " example"]:
+    """Labels as option indices; `name` is the argument's. Raises InputError for what names no option."""
+    given = listed(name, labels, "a list with one gold option for each example")
     n, _, k = shape
     if len(given) != n:
-        raise InputError(f"there are {len(given)} labels for {n} examples: give one for each.")
+        raise InputError(f"{name} holds {len(given)} for {n} examples: give one for each.")
     gold = np.empty(n, dtype=np.int64)
     for row, label in enumerate(given):
         texts = list(options[row] if options and not isinstance(options[0], str) else options)
@@ -109,20 +115,29 @@ def gold_options(labels: Labels, shape: tuple[int, ...], options: tuple) -> Int[
                 how = "more than one" if label in texts else "none"
                 advice = "use indices" if label in texts else "give one of them, or its index"
                 raise InputError(
-                    f"label {shown(label)} of example {row} is {how} of its options {shown(texts)}: {advice}."
+                    f"{name}: {shown(label)} of example {row} is {how} of its options {shown(texts)}: {advice}."
                 )
             gold[row] = texts.index(label)
         elif isinstance(label, Integral) and not isinstance(label, bool) and 0 <= int(label) < k:
             gold[row] = int(label)
         else:
             allowed = f"an option's index, 0 to {k - 1}, or its text"
-            raise InputError(f"labels holds {shown(label)} for example {row}: it must be {allowed}.")
+            raise InputError(f"{name} holds {shown(label)} for example {row}: it must be {allowed}.")
     return gold
 
 
-def dense_target(target: Any, shape: tuple[int, ...], probabilities: bool) -> Float[np.ndarray, "example option"]:
-    """A dense target `[example, option]`, in logits or in probabilities. Raises InputError for anything else."""
-    n, _, k = shape
+def dense_target(target: Any, members: Ensemble, probabilities: bool) -> Float[np.ndarray, "example option"]:
+    """A dense target `[example, option]`, in logits or in probabilities. Raises InputError for anything else.
+
+    Of another model's contributions these are its logits, or its probabilities, of the same options.
+    """
+    n, _, k = members.values.shape
+    if isinstance(target, Ensemble):
+        if target.options and members.options and target.options != members.options:
+            raise InputError("target holds contributions to other options: take both models' to the same ones.")
+        target = as_ensemble(target).values.sum(1)
+        if probabilities:
+            target = softmax(target, axis=1)
     t = numbers(target, "target", "[example, option]")
     if t.shape != (n, k):
         raise InputError(f"target has the shape {t.shape}, but must be [example, option] = {(n, k)}.")

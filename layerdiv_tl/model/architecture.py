@@ -28,8 +28,15 @@ UNCUT = {
 }
 
 HALF = (torch.float16, torch.bfloat16)
-SublayerKind = Literal["attn", "mlp"]
-KINDS: tuple[SublayerKind, ...] = ("attn", "mlp")
+SublayerKind = Literal["attn", "mixer", "mlp", "moe", "intervention"]
+KINDS: tuple[SublayerKind, ...] = ("attn", "mlp")  # what TransformerLens' blocks have
+# The rows of each kind of sublayer at the unit that cuts it, the row of its bias, and what it is called.
+_CUT: dict[str, tuple[Unit, Kind, Kind, str]] = {
+    "attn": ("head", "head", "attn_bias", "attention"),
+    "mixer": ("head", "mixer_head", "mixer_bias", "mixer"),
+    "mlp": ("neuron", "neuron", "mlp_bias", "MLP"),
+    "moe": ("neuron", "neuron", "mlp_bias", "mixture of experts"),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +72,10 @@ class OutputMap:
 
 @dataclass(frozen=True, eq=False)
 class Sublayer:
-    """An attention or MLP, where its output, which goes to the stream times `scale`, is read, and how it is cut."""
+    """An attention, mixer or MLP: where its output is read, which goes to the stream times `scale`; how it is cut.
+
+    Or an intervention: what the user's hooks add after a layer, or with `layer` None to the embedding.
+    """
 
     kind: SublayerKind
     layer: int
@@ -75,8 +85,9 @@ class Sublayer:
     uncut_reason: str = ""
 
     def is_cut(self, unit: Unit) -> bool:
-        """Whether a unit cuts this sublayer: attention into heads, MLPs into neurons."""
-        return (unit, self.kind) in (("head", "attn"), ("neuron", "mlp"))
+        """Whether a unit cuts this sublayer: attention into heads, MLPs into neurons; a mixer may have no heads."""
+        cut = _CUT.get(self.kind)  # none of an intervention
+        return cut is not None and unit == cut[0] and (self.kind != "mixer" or self.output_map is not None)
 
     def components(self, unit: Unit, repeat: int | None = None) -> list[Component]:
         """Its components at a unit. Raises InputError where it cannot be cut."""
@@ -84,13 +95,12 @@ class Sublayer:
             return [Component(self.kind, self.layer, repeat=repeat)]
         if self.output_map is None:
             raise InputError(f"{self} has no rows at unit={unit!r}: {self.uncut_reason}; use unit='sublayer'.")
-        kind: Kind = "head" if self.kind == "attn" else "neuron"
-        bias: Kind = "attn_bias" if self.kind == "attn" else "mlp_bias"
+        _, kind, bias, _ = _CUT[self.kind]
         rows = [Component(kind, self.layer, index, repeat) for index in range(self.output_map.count)]
         return rows + ([Component(bias, self.layer, repeat=repeat)] if self.output_map.bias else [])
 
     def __str__(self) -> str:
-        return f"the {'attention' if self.kind == 'attn' else 'MLP'} of layer {self.layer}"
+        return f"the {_CUT[self.kind][3] if self.kind in _CUT else self.kind} of layer {self.layer}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,12 +111,14 @@ class Architecture:
         stream_in, stream_out, blocks: The stream entering the first block (embedding and position embedding), the final
             norm, and every block.
         norm, norm_module, unembed, unembed_rows: The read-out: the final norm as numbers and as a module, the
-            unembedding, and its rows `[id, d]` and biases for some token ids.
+            unembedding, and its rows `[id, d]` and biases for some token ids (all for None).
         transform, logits: What the model does to the unembedding's output; runs the model, (ids, mask) -> logits.
         dtype: The stream's precision. Half precisions round at every addition, and what they lose is a row.
         vocabulary, outputs, context: How many ids go in and how many come out, and the longest text, in tokens.
         length_switch: The length from which positions are computed in another way (LongRoPE): longer and shorter
             prompts must not share a batch.
+        stream_divisor: What the normed stream is divided by before the unembedding; `norm` holds it already.
+        window: How many tokens back some attention looks; None for all of them.
         parallel, constant: Whether attention and MLP of a block read the same stream; whether the read-out adds what no
             component wrote.
     """
@@ -120,9 +132,9 @@ class Architecture:
     norm: Norm
     norm_module: nn.Module
     unembed: nn.Module
-    unembed_rows: Callable[[Tensor], tuple[Tensor, Tensor | None]]
+    unembed_rows: Callable[[Tensor | None], tuple[Tensor, Tensor | None]]
     transform: Callable[[Tensor], Tensor]
-    logits: Callable[[Tensor, Tensor], Tensor]
+    logits: Callable[..., Tensor]
     device: torch.device
     dtype: torch.dtype
     vocabulary: int
@@ -131,8 +143,12 @@ class Architecture:
     length_switch: int | None
     parallel: bool
     constant: bool
+    window: int | None = None
+    stream_divisor: float = 1.0
     # Of looped models: sublayers whose output passed the final norm n times, by (id of the sublayer, n).
     normed_sublayers: dict[tuple[int, int], Sublayer] = field(default_factory=dict, repr=False)
+    # Of hooked models, by layer; None is the embedding.
+    interventions: dict[int | None, Sublayer] = field(default_factory=dict, repr=False)
 
     @cached_property
     def logit_multiplier(self) -> float:

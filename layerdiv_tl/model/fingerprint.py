@@ -1,7 +1,7 @@
 """What a model is: hashes of all that its numbers follow from, and a refusal of what no hash can account for.
 
-Python code cannot be hashed in a way that means anything, so hooks and functions that somebody put into a loaded model
-are refused where results are kept under its name.
+Hooks and functions that somebody put into a loaded model are refused where results are kept under its name: see
+`foreign_code`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ import functools
 import hashlib
 import inspect
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from torch import Tensor, nn
 
 from ..errors import InputError
 from .batches import inference_mode_for
+from .foreign_code import is_code, is_library, refuse_foreign_code
 from .load import Model
 
 # Where a configuration lies, who read it, generation and training: no logit depends on it.
@@ -45,12 +45,6 @@ _TOKENIZER_SETTINGS = (
     "bos_token eos_token unk_token chat_template".split()
 )
 _PROBES = ("Is 12 more than 7?", " a\n\nb  c")
-# Libraries whose hooks and functions are part of how a model is loaded, quantized or spread over devices.
-_LIBRARIES = frozenset(
-    "torch transformers transformer_lens accelerate peft bitsandbytes torchao kernels liger_kernel optimum gptqmodel "
-    "awq hqq eetq compressed_tensors auto_round fla mamba_ssm causal_conv1d flash_attn transformers_modules".split()
-)
-_OWN = frozenset({*_LIBRARIES, __name__.split(".")[0]})
 
 
 @dataclass(frozen=True)
@@ -71,7 +65,7 @@ def identify(model: Model) -> Identity:
         "matmul_precision": torch.get_float32_matmul_precision(),
     }
     with inference_mode_for(model.architecture):  # waits for another thread's pass, whose hooks are the package's own
-        _refuse_foreign_code(model)
+        refuse_foreign_code(model)
         return Identity(fingerprint(model), tokenizer_fingerprint(model.tokenizer), settings)
 
 
@@ -132,7 +126,7 @@ def _without_excluded(value: Any) -> Any:
 def _code(cls: type) -> str:
     """A class by its name; one that no library brings also by its text, which may change between two runs."""
     text = ""
-    if not _is_library(cls):
+    if not is_library(cls):
         try:
             text = hashlib.sha256(inspect.getsource(cls).encode()).hexdigest()
         except (OSError, TypeError):  # typed at a prompt
@@ -142,12 +136,12 @@ def _code(cls: type) -> str:
 
 def _settings(module: nn.Module) -> dict[str, Any]:
     """Numbers, words and functions among a module's attributes; of a class that no library brings, private ones too."""
-    own = not _is_library(type(module))
+    own = not is_library(type(module))
     settings: dict[str, Any] = {name: vars(module).get(name) for name in _ADAPTERS if name in vars(module)}
     for name, value in vars(module).items():
         if name in _NOT_SETTINGS or name.endswith(_GROWN) or (name.startswith("_") and not own):
             continue
-        if _is_code(value):
+        if is_code(value):
             if name != "forward" or not hasattr(module, "_hf_hook"):  # accelerate's, which moves weights
                 settings[name] = _function(value)
         elif _is_plain(value):
@@ -175,7 +169,7 @@ def _contents(value: Any, depth: int = 3) -> Any:
         return _numbers(value)
     if isinstance(value, np.ndarray | np.generic):
         return [str(value.dtype), list(value.shape), hashlib.sha256(value.tobytes()).hexdigest()]
-    if _is_code(value) and not hasattr(value, "__dict__"):
+    if is_code(value) and not hasattr(value, "__dict__"):
         return _function(value)
     if isinstance(value, nn.Module | type) or not depth:
         return None
@@ -269,81 +263,3 @@ def _json(value: Any) -> bytes:
         return sorted(map(str, x)) if isinstance(x, set) else str(x)
 
     return json.dumps(value, sort_keys=True, default=as_text).encode()
-
-
-def _refuse_foreign_code(model: Model) -> None:
-    """Raise InputError, with the place, for a model into which somebody put hooks or functions after it was loaded.
-
-    Not seen: a function replaced in a library itself (`modeling_llama.apply_rotary_pos_emb = ...`).
-    """
-    for place, what, code in _foreign_code(model):
-        name = getattr(_unwrap(code), "__qualname__", type(_unwrap(code)).__qualname__)
-        raise InputError(
-            f"{model.name} has {what} ({name}) on {place}, which its weights do not show: remove it, load the model "
-            "again, or write the change into the weights, so that no results are kept as another model's."
-        )
-
-
-def _foreign_code(model: Model) -> Iterator[tuple[str, str, Any]]:
-    """(place, what, code) of everything in a model that is neither its own nor its library's."""
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-
-    roots, shared = model.architecture.roots, nn.modules.module
-    for hook in (*shared._global_forward_hooks.values(), *shared._global_forward_pre_hooks.values()):
-        if not _is_from(hook, _LIBRARIES):
-            yield "every module", "a global forward hook", hook
-    name = getattr(getattr(roots[-1], "config", None), "_attn_implementation", None)
-    attention = dict(ALL_ATTENTION_FUNCTIONS).get(name)
-    if attention is not None and not _is_from(attention, _LIBRARIES):
-        yield "the model itself", f"the attention {name!r}", attention
-    for path, module in (item for root in roots for item in nn.Module.named_modules(root)):
-        for what, code in _in_module(module):
-            yield repr(path) if path else "the model itself", what, code
-
-
-def _in_module(module: nn.Module) -> Iterator[tuple[str, Any]]:
-    if handles := getattr(module, "fwd_hooks", None):
-        yield "a hook", getattr(handles[0], "user_hook", None) or handles[0]
-    accelerated = getattr(module, "_hf_hook", None)
-    hooks: dict[str, Any] = {"a forward hook": module._forward_hooks.values()}
-    hooks["a forward pre-hook"] = module._forward_pre_hooks.values()
-    hooks["an accelerate hook"] = [] if accelerated is None else getattr(accelerated, "hooks", [accelerated])
-    for name, parametrizations in getattr(module, "parametrizations", {}).items():
-        hooks[f"a parametrization of its {name}"] = parametrizations
-    yield from ((what, hook) for what, of in hooks.items() for hook in of if not _is_from(hook, _LIBRARIES))
-    for name, value in vars(module).items():
-        bound = getattr(value, "__self__", None)
-        others = isinstance(value, MethodType) and isinstance(bound, nn.Module) and bound is not module
-        # Its library's functions are its own, and those of its class's file, whose text is hashed.
-        own = not _is_code(value) or (not others and _is_from(value, _OWN, type(module).__module__))
-        if not own and name != "tokenizer":
-            yield f"a function of its own as {name.removeprefix('_old_')}", value
-    owner = next(cls for cls in type(module).__mro__ if "forward" in vars(cls))
-    forward = vars(owner)["forward"]
-    if _is_library(owner) and not _is_from(forward, _OWN):
-        yield f"another forward in its class {owner.__name__}", forward
-
-
-def _is_library(cls: type) -> bool:
-    return cls.__module__.split(".")[0] in _OWN
-
-
-def _is_code(value: Any) -> bool:
-    return callable(value) and not isinstance(value, type | nn.Module)
-
-
-def _is_from(code: Any, libraries: frozenset[str], file: str | None = None) -> bool:
-    """Whether a function and those that it wraps were written in some libraries, or in the Python module `file`."""
-    modules, code = set(), _unwrap(code)
-    while isinstance(code, FunctionType):  # `wraps` copies names, not these
-        modules.add(str(code.__globals__.get("__name__") or code.__module__))
-        code = _unwrap(getattr(code, "__wrapped__", None))
-    if code is not None and not isinstance(code, BuiltinFunctionType):
-        modules.add(str(getattr(code, "__module__", None) or type(code).__module__))
-    return all(module == file or module.split(".")[0] in libraries for module in modules)
-
-
-def _unwrap(code: Any) -> Any:
-    while isinstance(code, functools.partial | MethodType):
-        code = code.func if isinstance(code, functools.partial) else code.__func__
-    return code

@@ -19,7 +19,9 @@ from ..errors import InputError
 from .architecture import HALF, Architecture
 from .batches import inference_mode_for, pad, upcast
 from .capture import Activations, RawCapture, SublayerOutput, capture
-from .looped import find_loop_norms, number_repeats, order_of_sublayers, passes_norm
+from .interventions import hooked_places, with_interventions
+from .looped import find_loop_norms, number_repeats, order_of_sublayers
+from .stream_gaps import find_mismatch
 
 if TYPE_CHECKING:
     from .load import Model
@@ -94,18 +96,26 @@ def run(
     ids: Int[Tensor, "row token"],
     mask: Int[Tensor, "row token"],
     unit: Unit = "sublayer",
-    at: Int[Tensor, " row"] | None = None,
+    at: Int[Tensor, " n"] | None = None,
+    of: Int[Tensor, " n"] | None = None,
+    interventions: bool = False,
+    **extra: Tensor,
 ) -> Activations:
     """Run the model once and read one position of each row, or, with `at` None, every real token, row after row.
 
-    The unembedding is shown that one position, or each row's last token. `unit`: also read heads or neurons. Raises
-    InputError where a hook point is not reached, and where a half-precision stream moves by more than its additions can
-    round: what they do lose becomes the rounding component and not a gap, so it must be bounded here.
+    `of` says of which rows the positions are, where not one of each. The unembedding is shown these positions, or each
+    row's last token. `unit`: also read heads or neurons. `interventions`: what the user's hooks write to the stream is
+    an output of its own. `extra` goes to the model. Raises InputError where a hook point is not reached, and where a
+    half-precision stream moves by more than its additions can round: what they do lose becomes the rounding component
+    and not a gap, so it must be bounded here.
     """
-    half = architecture.dtype in HALF
-    points = architecture.hook_points(unit) + (list(architecture.blocks) if half else [])
-    rows, positions = mask.nonzero(as_tuple=True) if at is None else (torch.arange(len(ids)), at)
-    raw = capture(architecture, points, ids, mask, rows, positions, mask.sum(1) - 1 if at is None else at)
+    half, hooked = architecture.dtype in HALF, hooked_places(architecture) if interventions else []
+    points = architecture.hook_points(unit) + (list(architecture.blocks) if half or hooked else [])
+    answer_at = mask.sum(1) - 1 if at is None else None
+    rows, at = mask.nonzero(as_tuple=True) if at is None else (torch.arange(len(ids)) if of is None else of, at)
+    raw = capture(architecture, points, ids, mask, rows, at, answer_at, hooked, **extra)
+    if raw.changes:
+        architecture, raw = with_interventions(architecture, raw, hooked, ids, mask, rows, at)
     if half and (place := find_mismatch(architecture, raw)) is not None:
         raise InputError(f"this model cannot be decomposed: {UNNAMED} {place}.")
     return assemble(architecture, raw, unit)
@@ -115,6 +125,11 @@ def assemble(architecture: Architecture, raw: RawCapture, unit: Unit) -> Activat
     """The activations of a pass from what was captured. Raises InputError for a place that was never reached."""
     pos_embed = None if architecture.pos_embed is None else raw.at(architecture.pos_embed, "the position embedding")[0]
     embed = raw.at(architecture.stream_in, "the input of the first block")[0]
+    if embed.shape != raw.at(architecture.stream_out, "the input of the final norm")[-1].shape:
+        raise InputError(
+            "this model cannot be decomposed: its blocks work on several residual streams, or on one of another width "
+            "than its final norm."
+        )
     if pos_embed is not None:
         embed = embed - pos_embed
     for sublayer in architecture.sublayers:
@@ -150,7 +165,8 @@ def _sublayer_outputs(architecture: Architecture, raw: RawCapture, unit: Unit) -
         else:
             point = output_map.post_hook_point
             post = None if point is None else raw.seen[id(point)][repeat]
-            yield SublayerOutput(sublayer, output, raw.seen[id(output_map.hook_point)][repeat], post)
+            hooked = (id(sublayer.hook_point), repeat) in raw.hooked
+            yield SublayerOutput(sublayer, output, raw.seen[id(output_map.hook_point)][repeat], post, hooked)
 
 
 def tokens_and_mask(tokens: Any, attention_mask: Any) -> tuple[Int[Tensor, "row token"], Int[Tensor, "row token"]]:
@@ -210,40 +226,13 @@ def read_cache(model: Model, cache: Any, ids: Tensor, column: Int[Tensor, " row"
 
 def locate_mismatch(architecture: Architecture, ids: Sequence[int]) -> str:
     """Why the sublayers do not sum to the stream at the last token of a prompt, found by running it once more."""
-    points = [*architecture.hook_points(), *architecture.blocks]
-    at = torch.tensor([len(ids) - 1])
+    points, hooked = [*architecture.hook_points(), *architecture.blocks], hooked_places(architecture)
+    row, at, (tokens, mask) = torch.tensor([0]), torch.tensor([len(ids) - 1]), pad([ids])
     with inference_mode_for(architecture):
-        place = find_mismatch(architecture, capture(architecture, points, *pad([ids]), torch.tensor([0]), at, at))
-    return "its sublayers do not add up to its residual stream" if place is None else f"{UNNAMED} {place}"
-
-
-def find_mismatch(architecture: Architecture, raw: RawCapture) -> str | None:
-    """Where the stream moved by more than the rounding of its additions, element by element; None where nowhere."""
-    blocks = {id(point): number for number, point in enumerate(architecture.blocks)}
-    scales = {id(sublayer.hook_point): sublayer.scale for sublayer in architecture.sublayers}
-    stream_in, stream_out = id(architecture.stream_in), id(architecture.stream_out)
-    waiting = {point: list(values) for point, values in raw.seen.items()}
-    # Two additions a block round twice by half an eps; single precision also sums in other orders.
-    eps = torch.finfo(raw.dtype).eps * (2 if raw.dtype in HALF else 64)
-    stream, since = raw.seen[stream_in][0], "its embedding"
-    size = stream.abs()
-    at_norm = False  # whether the stream has just been read by the final norm
-    first = raw.order.index(stream_in)
-    for place, point in enumerate(raw.order):
-        value = waiting[point].pop(0)
-        if place < first:  # an embedding may be normed by the final norm, too
-            continue
-        if point in scales:
-            stream = stream + value * scales[point]
-            size = size + (value * scales[point]).abs()
-        elif point in blocks or point == stream_out:
-            floor = torch.finfo(raw.dtype).tiny + 1e-6 * float(value.abs().max())
-            if at_norm and passes_norm(architecture.norm, stream, value):
-                stream = architecture.norm(stream)
-                size = 4 * stream.abs()  # its product with the gain rounds, too
-            if bool(((stream - value).abs() > eps * size + floor).any()):
-                end = f"the input of block {blocks[point]}" if point in blocks else "the final norm"
-                return f"between {since} and {end}"
-            stream, size, at_norm = value, value.abs(), point == stream_out
-            since = "the final norm between its loops" if at_norm else f"the input of block {blocks[point]}"
-    return None
+        raw = capture(architecture, points, tokens, mask, row, at, hooked=hooked)
+        place = find_mismatch(*with_interventions(architecture, raw, hooked, tokens, mask, row, at))
+    if place is not None:
+        return f"{UNNAMED} {place}"
+    if hooked:
+        return "hooks on it add to its residual stream, which only contributions and profile take apart: remove them"
+    return "its sublayers do not add up to its residual stream"

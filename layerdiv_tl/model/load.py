@@ -58,6 +58,14 @@ class Model:
         """The default of the most padded tokens in one pass: on a CPU larger batches leave its caches."""
         return 1024 if self.architecture.device.type == "cpu" else 4096
 
+    @property
+    def hf_model(self) -> Any:
+        """The Hugging Face module itself; of a `TransformerBridge`, the one it wraps. A HookedTransformer has none."""
+        module = self.architecture.roots[-1]
+        if not hasattr(module, "get_output_embeddings"):
+            raise InputError(f"{self.name} is a {type(module).__name__}, which holds no Hugging Face module.")
+        return module
+
     def checked_batch_tokens(self, batch_tokens: Any) -> int:
         """The most padded tokens in one pass, the default for None. Raises InputError below 1."""
         return self.batch_tokens if batch_tokens is None else whole_number("batch_tokens", batch_tokens, 1)

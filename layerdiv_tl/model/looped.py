@@ -98,7 +98,7 @@ def to_final_stream(done: Activations, architecture: Architecture) -> Activation
         output_map = output.sublayer.output_map
         if output_map is not None and output_map.post is not None and output.post is not None:
             divisor = divisor * output_map.post.divisor(output.post)
-        return SublayerOutput(sublayer, output.output * factor, output.values, divisor[:, None])
+        return SublayerOutput(sublayer, output.output * factor, output.values, divisor[:, None], output.hooked)
 
     _, _, factor = since(0)
     return replace(

@@ -43,8 +43,10 @@ class ZeroAt:
         return output.masked_fill(self.where.to(output.device)[..., None], 0.0)
 
 
-# What replaces sublayers' outputs, by block and kind: a function of the output, in the stream's shape; None is zero.
-Instead = Mapping[tuple[int, str], Callable[[Float[Tensor, "row token d"]], Tensor] | None]
+# What replaces sublayers' outputs, by block and kind: a function of the output, in the stream's shape; None is zero. A
+# function that returns None has only looked. Two more places of an attention: "heads", what enters its output
+# projection `[row, token, head·width]`, and "post", what enters the norm after that.
+Instead = Mapping[tuple[int, str], Callable[[Float[Tensor, "row token _"]], Tensor | None] | None]
 Edit = Callable[[int, Float[Tensor, "row token d"]], Tensor] | None
 See = Callable[[int, Float[Tensor, "row token d"], Float[Tensor, "row token d"]], None] | None
 
@@ -127,8 +129,8 @@ class PatchedForward:
         return output
 
     def normed(self, stream: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-        """The model's final norm of stream vectors."""
-        return self.architecture.norm_module(stream[:, None])[:, 0]
+        """The model's final norm of stream vectors, as its unembedding reads them."""
+        return self.architecture.norm_module(stream[:, None])[:, 0] / self.architecture.stream_divisor
 
     def logits(self, stream: Float[Tensor, "n d"]) -> Float[Tensor, "n v"]:
         """The model's logits from stream vectors, in float32 or wider."""
@@ -245,7 +247,7 @@ class PatchedForward:
         if clean and len(where) == len(replaced) and all(mask is where[0] for mask in where):
             # Ablated tokens hand on their input, the others what they did in the clean pass.
             return torch.where(where[0].to(stream.device)[..., None], stream, self.block_outputs[block])
-        patched = any((block, kind) in instead for kind in kinds)
+        patched = any((block, kind) in instead for kind in (*kinds, "heads", "post"))
         with self._patched(lambda: block, instead if patched else {}):
             if args is None:
                 return first(module(hidden_states=stream, **kwargs))
@@ -296,13 +298,19 @@ class PatchedForward:
             patch = instead[running(), kind]
             if patch is None:
                 return torch.zeros_like(value)
-            return patch(value.reshape(self.streams[0].shape)).reshape(value.shape)
+            # OPT's MLP works on [row·token, d].
+            changed = patch(value.reshape(*self.ids.shape, -1))
+            return None if changed is None else changed.reshape(value.shape)
 
         wanted = {(self.layers[block][0], kind) for block, kind in instead}
         with ExitStack() as stack:
             for sublayer in self.architecture.sublayers:
-                if (sublayer.layer, sublayer.kind) in wanted:
-                    stack.enter_context(on(sublayer.hook_point, partial(replace, sublayer.kind)))
+                places: dict[str, HookPoint | None] = {sublayer.kind: sublayer.hook_point}
+                if sublayer.is_cut("head") and sublayer.output_map is not None:
+                    places |= {"heads": sublayer.output_map.hook_point, "post": sublayer.output_map.post_hook_point}
+                for place, point in places.items():
+                    if point is not None and (sublayer.layer, place) in wanted:
+                        stack.enter_context(on(point, partial(replace, place)))
             yield
 
 

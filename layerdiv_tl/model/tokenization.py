@@ -1,8 +1,9 @@
-"""Text, options and positions as the user writes them -> token ids, checked."""
+"""Texts and positions as the user writes them -> token ids, checked; options are read in `options`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, MappingView, Sequence, Set
+import warnings
+from collections.abc import MappingView, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,8 +28,8 @@ def encode(model: Model, prompts: Any, any_length: bool = False) -> list[tuple[i
     """
     what = "a list of texts, or of lists of token ids (of a tokenizer's output, its input_ids without the padding)"
     prompts = [prompts] if isinstance(prompts, str) else prompts
-    rows = _items("prompts", prompts, what, "their order is that of the rows of the result")
-    if rows and all(_is_id(row) for row in rows):  # one prompt of ids
+    rows = items("prompts", prompts, what, "their order is that of the rows of the result")
+    if rows and all(is_id(row) for row in rows):  # one prompt of ids
         rows = [rows]
     if not rows:
         raise InputError("there are no prompts: give at least one text or list of token ids.")
@@ -50,7 +51,7 @@ def encode_one(model: Model, text_or_ids: Any) -> tuple[int, ...]:
 
 def _encode(model: Model, prompt: Any, name: str) -> tuple[int, ...]:
     if isinstance(prompt, str):
-        tokenizer = _tokenizer_for(model, name)
+        tokenizer = tokenizer_for(model, name)
         special = not (tokenizer.bos_token and prompt.startswith(tokenizer.bos_token))
         try:
             ids = tokenizer(prompt, add_special_tokens=special)["input_ids"] if prompt else []
@@ -58,8 +59,8 @@ def _encode(model: Model, prompt: Any, name: str) -> tuple[int, ...]:
             raise InputError(f"{name} is not a text that can be encoded ({shown(prompt)}).") from error
         check_vocabulary(tokenizer, ids, model.vocabulary, name, model.name)
     else:
-        ids = _items(name, prompt, "a text or a list of token ids", "their order is the text")
-        _check_ids(ids, model.vocabulary, name)
+        ids = items(name, prompt, "a text or a list of token ids", "their order is the text")
+        check_ids(ids, model.vocabulary, name)
     if not ids:
         raise InputError(f"{name} is empty: give it at least one token.")
     return tuple(int(i) for i in ids)
@@ -70,9 +71,9 @@ def positions(position: Any, lengths: Sequence[int]) -> Int[np.ndarray, " exampl
     if isinstance(position, str) and position != "last":
         raise InputError(f"position={shown(position)} is unknown: use {_POSITION}.")
     position = -1 if isinstance(position, str) else plain(position)
-    position = [position] * len(lengths) if _is_id(position) else position
-    wanted = _items("position", position, _POSITION, "their order says which prompt each belongs to")
-    if len(wanted) != len(lengths) or not all(_is_id(p) for p in wanted):
+    position = [position] * len(lengths) if is_id(position) else position
+    wanted = items("position", position, _POSITION, "their order says which prompt each belongs to")
+    if len(wanted) != len(lengths) or not all(is_id(p) for p in wanted):
         raise InputError(f"position={shown(position)} does not fit {len(lengths)} prompts: use {_POSITION}.")
     for row, (p, length) in enumerate(zip(wanted, lengths, strict=True)):
         if not -length <= p < length:
@@ -80,65 +81,29 @@ def positions(position: Any, lengths: Sequence[int]) -> Int[np.ndarray, " exampl
     return np.array([p % length for p, length in zip(wanted, lengths, strict=True)], dtype=np.int64)
 
 
-def options(model: Model, given: Any, count: int) -> tuple[Int[np.ndarray, "example option"], tuple]:
-    """Ids `[example, option]` of the answer tokens, and their texts: K of them, or K for every prompt.
+def warn_of_missing_spaces(model: Model, prompts: Any, options: Any) -> None:
+    """Warn of options that are words glued to a prompt's last one, and no more tokens with a space in front of them.
 
-    Raises InputError for an empty list, for an option of several tokens (its pieces are shown), and
-    for two options that are the same token.
+    "The capital of France is" and "Paris" make "isParis". Both spellings are tokens of many vocabularies, so it cannot
+    be refused: after a bracket, a quotation mark, a digit or a line break none of it is said.
     """
-    rows = _items("options", [] if given is None else given, "a list of answer tokens, as in [' Yes', ' No']", LABELS)
-    if not rows or any(isinstance(row, str | bytes) or not isinstance(row, Iterable) for row in rows):
-        ids, texts = _options_of_one(model, rows, "options")
-        return np.tile(np.array(ids, dtype=np.int64), (count, 1)), texts
-    if len(rows) != count:
-        raise InputError(f"options holds {len(rows)} lists for {count} prompts: give one list, or one per prompt.")
-    names = [f"options of prompt {number}" for number in range(count)]
-    lists = [_items(name, row, "a list of answer tokens", LABELS) for name, row in zip(names, rows, strict=True)]
-    if len(sizes := {len(row) for row in lists}) != 1:
-        raise InputError(f"every prompt needs the same number of options, but there are {sorted(sizes)}.")
-    known: dict[tuple, tuple[list[int], tuple[str, ...]]] = {}
-    keys = [tuple(map(repr, row)) for row in lists]
-    for name, row, key in zip(names, lists, keys, strict=True):
-        if key not in known:
-            known[key] = _options_of_one(model, row, name)
-    return np.array([known[key][0] for key in keys], dtype=np.int64), tuple(known[key][1] for key in keys)
+    prompt, row = (x[0] if isinstance(x, list | tuple) and x else x for x in (prompts, options))
+    row = row if isinstance(row, list | tuple) else options
+    is_word = isinstance(prompt, str) and (prompt[-1:].isalpha() or prompt[-1:] in tuple(".,:;?!"))
+    if not is_word or not isinstance(row, list | tuple) or not all(isinstance(o, str) and o[:1].isalpha() for o in row):
+        return
+    tokenizer = tokenizer_for(model, "a prompt")
+    count = {option: len(ids_after_text(tokenizer, option)) for option in (*row, *(f" {option}" for option in row))}
+    if all(count[f" {option}"] <= count[option] for option in row):
+        warnings.warn(
+            f"options {shown(list(row))} follow {shown(prompt[-20:])} without a space, as parts of its last word: "
+            f"write {shown([f' {option}' for option in row])} where the answer is a word of its own.",
+            stacklevel=3,
+        )
 
 
-def _options_of_one(model: Model, row: Sequence[Any], where: str) -> tuple[list[int], tuple[str, ...]]:
-    """Ids and texts of one list of options."""
-    if not row:
-        raise InputError(f"{where} is empty: give the answer tokens, for example options=[' Yes', ' No'].")
-    texts = tuple(row)
-    if all(isinstance(option, str) for option in row):
-        ids = [_single_token(model, option, row) for option in row]
-    else:
-        _check_ids(row, model.architecture.outputs, where)
-        ids, texts = [int(i) for i in row], token_texts(model, row)
-    first: dict[int, int] = {}
-    for later, i in enumerate(ids):
-        twin = first.setdefault(i, later)
-        if twin != later:
-            raise InputError(f"{where}: {shown(row[twin])} and {shown(row[later])} are the same token ({i}).")
-    return ids, texts
-
-
-def _single_token(model: Model, option: str, row: Sequence[str]) -> int:
-    """The one token an option is when it follows other text."""
-    tokenizer = _tokenizer_for(model, f"option {shown(option)}")
-    ids = ids_after_text(tokenizer, option)
-    if len(ids) == 1:
-        outputs = None if model.vocabulary is None else model.architecture.outputs  # a tokenizer alone has no model
-        check_vocabulary(tokenizer, ids, outputs, f"option {shown(option)}", model.name)
-        return ids[0]
-    pieces = tokenizer.convert_ids_to_tokens(ids)
-    message = f"option {shown(option)} is {len(ids)} tokens {pieces} but must be a single one"
-    alike = [o for o in row if o != option and ids and ids_after_text(tokenizer, o)[:1] == ids[:1]]
-    if alike:
-        message += f", and {shown(alike[0])} starts with the same token {pieces[0]!r}"
-    raise InputError(f"{message}: choose a shorter option (often the leading space matters), or give token ids.")
-
-
-def _tokenizer_for(model: Model, text: str) -> Any:
+def tokenizer_for(model: Model, text: str) -> Any:
+    """The model's tokenizer. Raises InputError, naming the text that needs it, where there is none."""
     if model.tokenizer is None:
         way = "pass load_model(..., tokenizer=...) or give token ids"
         raise InputError(f"{text} is text, but {model.name} was loaded without a tokenizer: {way}.")
@@ -158,9 +123,10 @@ def ids_after_text(tokenizer: Any, option: str) -> list[int]:
     return tokenizer(option, add_special_tokens=False)["input_ids"]
 
 
-def _check_ids(ids: Sequence[Any], vocabulary: int, where: str) -> None:
+def check_ids(ids: Sequence[Any], vocabulary: int, where: str) -> None:
+    """Refuse what is not a token id of a vocabulary."""
     for i in ids:
-        if not _is_id(i):
+        if not is_id(i):
             raise InputError(f"{where} holds {i!r}: give either text or token ids (whole numbers), not a mixture.")
         if not 0 <= i < vocabulary:
             raise InputError(f"{where} holds the token id {i}, but the vocabulary has ids 0 to {vocabulary - 1}.")
@@ -177,7 +143,8 @@ def check_vocabulary(tokenizer: Any, ids: Sequence[int], vocabulary: int | None,
         )
 
 
-def _items(name: str, given: Any, what: str, order: str) -> list[Any]:
+def items(name: str, given: Any, what: str, order: str) -> list[Any]:
+    """The items of a list, as plain Python. Raises InputError for tables and for what has no order."""
     refuse_tables(given, name)
     refuse_unordered(given, name, order)
     return listed(name, plain(given), what)
@@ -216,5 +183,6 @@ def plain(x: Any) -> Any:
     return x
 
 
-def _is_id(value: Any) -> bool:
+def is_id(value: Any) -> bool:
+    """Whether a value is a whole number, as token ids are."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)

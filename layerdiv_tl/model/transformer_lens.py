@@ -15,8 +15,10 @@ from torch import Tensor, nn
 
 from ..errors import InputError
 from .architecture import KINDS, UNCUT, Architecture, HookPoint, OutputMap, Sublayer, SublayerKind, refuse_unreadable
-from .huggingface import length_switch_of, linear_map
+from .huggingface import length_switch_of
 from .norm import Norm, probe
+from .structure import is_hybrid
+from .weights import linear_map
 
 # HookedTransformer gives the post-norms of these the names of pre-norms.
 _POST_NORM_NAMED_PRE = ("Olmo2ForCausalLM", "Olmo3ForCausalLM")
@@ -37,10 +39,15 @@ def of_transformer_lens(model: Any) -> Architecture:
     normless = getattr(cfg, "normalization_type", "") is None
     ln_final: Any = nn.Identity() if normless else getattr(model, "ln_final", None)
     refuse_unreadable(name, lambda path: ln_final if path == "ln_final" else getattr(model, path, None))
+    blocks = None if adapter is None else adapter.component_mapping["blocks"]
+    if blocks is not None and is_hybrid(blocks):
+        raise InputError(
+            f"{name} cannot be decomposed through a bridge, which has no hook on what its recurrent or linear-attention"
+            " sublayers write: give the Hugging Face model itself, before a bridge is booted on it."
+        )
     if getattr(cfg, "positional_embedding_type", None) == "shortformer":
         raise InputError(f"{name} adds its positions inside attention, not to the stream: it cannot be decomposed.")
     dtype, device = next(model.parameters()).dtype, torch.device(cfg.device or "cpu")
-    blocks = None if adapter is None else adapter.component_mapping["blocks"]
     scale = float(getattr(blocks, "residual_contribution_scale", 1.0))
     sublayers = [_sublayer(model, k, layer, scale, dtype, device) for layer in range(cfg.n_layers) for k in KINDS]
     # A HookedTransformer has the module and the hook even where its positions are rotary or ALiBi.
@@ -135,9 +142,12 @@ def _point(hooks: Any, name: str) -> HookPoint:
     return HookPoint(hooks[name], name=name)
 
 
-def _rows(model: Any, biased: bool, ids: Tensor) -> tuple[Tensor, Tensor | None]:
-    ids = ids.to(model.W_U.device)
-    return model.W_U.detach().T[ids], model.b_U.detach()[ids] if biased else None
+def _rows(model: Any, biased: bool, ids: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    weight, bias = model.W_U.detach().T, model.b_U.detach() if biased else None
+    if ids is None:
+        return weight, bias
+    ids = ids.to(weight.device)
+    return weight[ids], None if bias is None else bias[ids]
 
 
 def _capped(cfg: Any, logits: Tensor) -> Tensor:

@@ -152,6 +152,8 @@ def standard_jobs(model: Model, before: tuple[Model, Identity] | None, inputs: _
         yield _Job("depth_score", f"{len(asked.texts)} questions", settings, score)
     count = len(ablatable_components(model, rows[0], inputs.part))
     budget = max(1, int(count / 5 + 0.5)) if inputs.drop is None else inputs.drop
+    if inputs.drop is not None and budget >= count:
+        raise InputError(f"drop={budget} must be below {count}, the {inputs.part}s of {model.name} that could go.")
     plan = {"drop": inputs.drop, "part": inputs.part, "score": inputs.score}
     tasks: list[Task | None] = [*inputs.tasks] or [None]
     for t in tasks:

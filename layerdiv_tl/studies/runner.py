@@ -17,6 +17,7 @@ from typing import Any, TypeVar, cast, get_args
 
 from .._checks import flag, some_of, whole_number
 from .._files import sweep, write_text, written
+from .._progress import progress
 from ..components import Unit
 from ..ensemble.intervals import wilson
 from ..errors import InputError
@@ -64,7 +65,8 @@ def run_study(
         limit, data, template, shots, seed, train: As in `task`, for tasks that are given by name.
         out: The folder; None is a temporary one. Finished cells are not computed again; a changed setting or prompt
             goes into a cell of its own, and a name stands for one model.
-        multi_token, chat, keep_text: Score options of several tokens by their first distinguishing one; put prompts
+        multi_token, chat, keep_text: Score options of several tokens by their first distinguishing one, and not as
+            sequences, by the sum of their log-probabilities; put prompts
             through the tokenizer's chat template; also write the prompts, which the rows' licenses may not allow to be
             passed on.
         batch_tokens: The most padded tokens in one pass; None is what is fast on each device. A setting: batches change
@@ -147,8 +149,6 @@ class _Job:
 
     def _cell(self, model: Model, identity: Identity, prompts: Task, unit: Unit, batch_tokens: int) -> Path:
         """Compute the missing shards of one cell, then its metrics; its folder."""
-        from tqdm.auto import tqdm
-
         cell = cell_of(model, identity, prompts, unit, self.out, encode(model, list(prompts.prompts)), batch_tokens)
         try:
             cell.folder.mkdir(parents=True, exist_ok=True)
@@ -165,11 +165,10 @@ class _Job:
         total = len(prompts)
         stored = total - sum(len(cell.rows(number)) for number in cell.missing())
         title = f"{model.name} on {prompts.name} ({unit})"
-        with tqdm(total=total, initial=stored, desc=title, unit="row", delay=2, leave=False) as progress:
+        with progress(title, total, "prompt", stored):
             for number in cell.missing(_first_shard(cell.count)):
                 cell.compute(model, number, batch_tokens)
                 computed += len(cell.rows(number))
-                progress.update(len(cell.rows(number)))
         seconds = time.time() - start
         frame = metrics_of(_whole_shards(cell, model, batch_tokens))
         with written(metrics) as partial:
@@ -223,10 +222,11 @@ def _baselines(t: Task, key: str) -> dict[str, Any]:
     """Accuracy of guessing and of word counts, as shares; word counts with a 95 % interval, None for few rows."""
     if key not in _KNOWN_BASELINES:
         words = None
-        with contextlib.suppress(InputError):  # a class with fewer rows than folds
+        # A class with fewer rows than folds is refused; where every prompt has its own options there are no classes.
+        with contextlib.suppress(InputError):
             correct = bag_of_words(t)
             words = [float(x) for x in (correct.mean(), *wilson(correct.sum(), len(correct)))]
-        _KNOWN_BASELINES[key] = {"chance": 1 / len(t.options), "bag_of_words": words}
+        _KNOWN_BASELINES[key] = {"chance": 1 / t.option_count, "bag_of_words": words}
     return _KNOWN_BASELINES[key]
 
 

@@ -28,25 +28,31 @@ from ..ensemble.tables import Table
 from ..errors import InputError
 from ..model.fingerprint import Identity
 from ..model.load import Model
+from ..model.options import NONE
 from ..tasks.task import Task
 
 ROWS = 128
 # What lies next to a cell's shards when it is finished: its description and its metrics.
 META, METRICS = "meta.json", "metrics.parquet"
-# Of cells. 4: shards hold all that contributions hold, less the token ids.
-FORMAT = "layerdiv_tl.study/4"
+# Of cells. 5: shards hold all that contributions hold, less the token ids.
+FORMAT = "layerdiv_tl.study/5"
 # Numbers of one ensemble that are decomposed at a time: what thousands of neurons would otherwise need.
 MAX_NUMBERS = 4_000_000
 # With more members than this, and with neurons, a prefix ensemble for every junction costs more than the passes did.
 MAX_MEMBERS_WITH_DEPTH = 3000
 _NAMES = ("component", "kind", "layer", "index", "repeat", "module", "partial")
 # Fields of a shard with one entry for each example.
-PER_EXAMPLE = ("rows", "labels", "lengths", "positions", "option_ids", "values", "model_logits", "junction_scale")
+PER_EXAMPLE = (
+    *("rows", "labels", "lengths", "positions", "option_ids", "values", "model_logits", "junction_scale"),
+    *("log_likelihood", "normalizer", "expectations"),
+)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Shard(Contributions):
     """The contributions and gold options of some rows of a task. `token_ids` is empty: no text is stored.
+
+    Options that are scored as sequences have parts of log-likelihoods, in nats, for `values`, and −1 for ids.
 
     Attributes:
         rows, labels: `[example]`: each one's number in the task, and its gold option.
@@ -57,7 +63,10 @@ class Shard(Contributions):
 
     def take(self, examples: slice | np.ndarray) -> Shard:
         """The shard of some of its examples."""
-        return replace(self, **{name: getattr(self, name)[examples] for name in PER_EXAMPLE})
+        own = {name: held[examples] for name in PER_EXAMPLE if (held := getattr(self, name)) is not None}
+        if self.shared_options is None:
+            own["options"] = tuple(np.array(self.options, dtype=object)[examples].tolist())
+        return replace(self, **own)
 
     @classmethod
     def join(cls, shards: Sequence[Shard]) -> Shard:
@@ -66,7 +75,12 @@ class Shard(Contributions):
         gaps = ("identity_gap", "absolute_gap")
         joined: dict[str, Any] = {name: max(getattr(shard, name) for shard in shards) for name in gaps}
         for name in PER_EXAMPLE:
+            if getattr(shards[0], name) is None:
+                continue
             joined[name] = np.concatenate([getattr(shard, name) for shard in shards])[order]
+        if shards[0].shared_options is None:
+            options: list[Any] = [of_row for shard in shards for of_row in shard.options]
+            joined["options"] = tuple(options[place] for place in order)
         return replace(shards[0], **joined)
 
 
@@ -110,9 +124,14 @@ class Cell:
         """Compute the contributions of one shard's rows and write them."""
         rows = self.rows(number)
         prompts = [self.task.prompts[row] for row in rows]
-        c = contributions(model, prompts, self.task.option_ids, self.unit, batch_tokens=batch_tokens)
+        shared = self.task.shared_options
+        options: Any = shared or tuple(self.task.row_options[row] for row in rows)
+        c = contributions(model, prompts, self.task.option_ids or options, self.unit, batch_tokens=batch_tokens)
+        if not self.task.option_ids:  # in every shard, also in one whose options happen to be single tokens
+            c = c.scores()
+            c = replace(c, option_ids=np.full(c.model_logits.shape, NONE), junction_scale=None)
         own = {f.name: getattr(c, f.name) for f in fields(c)}
-        own |= {"options": self.task.options, "token_ids": np.empty(0, dtype=np.int64)}
+        own |= {"options": options, "token_ids": np.empty(0, dtype=np.int64)}
         shard = Shard(**own, rows=rows, labels=self.task.labels[rows])
         return shard.save(self.path(number))
 
@@ -142,7 +161,8 @@ def metrics_of(shards: Iterable[Shard]) -> pd.DataFrame:
     gaps = {"identity_gap": 0.0, "absolute_gap": 0.0}
     for shard in shards:
         gaps = {name: max(gap, getattr(shard, name)) for name, gap in gaps.items()}
-        options = cast(tuple[str, ...], shard.options)
+        # Options that differ from prompt to prompt are known by their numbers.
+        options = shard.shared_options or tuple(f"option {k}" for k in range(shard.model_logits.shape[1]))
         answers.add_examples(np.eye(len(options))[shard.model_logits.argmax(1)])
         for loss, d in _decompositions(shard):
             for table in _tables(d):
@@ -180,7 +200,7 @@ def _decompositions(shard: Shard) -> Iterator[tuple[str, Decomposition]]:
 def _tables(d: Decomposition) -> list[Table]:
     if len(d.components) > MAX_MEMBERS_WITH_DEPTH or any(c.kind == "neuron" for c in d.components):
         return ["totals", "components", "modules"] if d.loss_name == "squared" else ["totals", "modules"]
-    return list(get_args(Table))
+    return [table for table in get_args(Table) if table != "depth_recomputed" or d.junction_scale is not None]
 
 
 def _block(loss: str, table: str, names: dict[str, Any], term: str, mean: RunningMean) -> pd.DataFrame:

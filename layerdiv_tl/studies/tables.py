@@ -111,12 +111,12 @@ class StudyTables(Result):
         `accuracy` and `bag_of_words`, a cross-validated word-counting classifier (NaN where a class has fewer
         than 5 rows), are shares with 95 % intervals; `answers` is {option: share of rows the model answers
         with it}; `loss`, `bias`, `diversity` are in squared logits; `cross_entropy` and `entropy` in nats.
+        A cell without metrics has no row.
         """
         m = self._metrics(unit)
         frames = [(cell, cell["settings"]) for cell in self.cells if cell["settings"]["unit"] == unit]
-        return pd.DataFrame(
-            [_summary_row(m[(m["model"] == s["model"]) & (m["task"] == s["task"])], cell) for cell, s in frames]
-        )
+        rows = [(m[(m["model"] == s["model"]) & (m["task"] == s["task"])], cell) for cell, s in frames]
+        return pd.DataFrame([_summary_row(metrics, cell) for metrics, cell in rows if len(metrics)])
 
     def components(self, unit: Unit = "sublayer", loss: str = "squared") -> pd.DataFrame:
         """Bias, diversity, net and more of every component, one row per model, task and component.

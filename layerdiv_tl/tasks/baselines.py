@@ -14,7 +14,8 @@ def bag_of_words(task: Task, folds: int = 5, repeats: int = 5, seed: int = 0) ->
     """How often a bag-of-words classifier answers each example rightly when it was not fitted to it.
 
     Word counts and L2-regularized logistic regression, stratified cross-validation, repeated with other folds because
-    on a hundred rows one cut is mostly luck. Raises InputError where a class has fewer rows than folds.
+    on a hundred rows one cut is mostly luck. Raises InputError where a class has fewer rows than folds, and where
+    prompts have options of their own, which are not classes.
 
     >>> import layerdiv_tl as ld
     >>> bag_of_words(ld.task("sample/sentiment", limit=20)).shape
@@ -26,9 +27,11 @@ def bag_of_words(task: Task, folds: int = 5, repeats: int = 5, seed: int = 0) ->
     from sklearn.pipeline import make_pipeline
 
     instance("task", task, Task, "make one with layerdiv_tl.task(name)")
+    if task.shared_options is None:
+        raise InputError(f"the prompts of {task.name} have options of their own, so there is no class to learn.")
     folds, repeats = whole_number("folds", folds, 2, MOST_REPEATS), whole_number("repeats", repeats, 1, MOST_REPEATS)
     seed = whole_number("seed", seed, 0, 2**32 - 1 - MOST_REPEATS)
-    smallest = int(np.bincount(task.labels, minlength=len(task.options)).min())
+    smallest = int(np.bincount(task.labels, minlength=task.option_count).min())
     if smallest < folds:
         raise InputError(f"a class of {task.name} has {smallest} rows, too few for {folds} folds: use more rows.")
     classifier = make_pipeline(CountVectorizer(), LogisticRegression(max_iter=1000))

@@ -154,8 +154,8 @@ def _generated(name: str, levels: Sequence[float] | None, limit: int) -> Questio
             raise InputError(f"levels holds {shown(level)}: {generator} takes whole numbers of {by}.")
         step = f"{by}={int(level)}"
         rows = task(f"{generator}:{','.join(filter(None, [settings, step]))}", limit=limit)
-        for row, (text, label) in enumerate(zip(rows.prompts, rows.labels, strict=True), start=1):
-            found.append((text, rows.options[label], float(level), f"{step}, row {row}", ()))
+        for row, (text, answer) in enumerate(zip(rows.prompts, rows.answers, strict=True), start=1):
+            found.append((text, answer, float(level), f"{step}, row {row}", ()))
     return _collect(found, by, name, rows.source, rows.license, 0)
 
 

@@ -2,13 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 from ..errors import InputError
 from ..model import tokenization
+from ..model.options import single_tokens
 from ..model.tokenization import ids_after_text
+
+AS_SEQUENCES = "options are scored as sequences of tokens: the sum of their log-probabilities"
+
+
+def are_single_tokens(tokenizer: Any, options: Sequence[str]) -> bool:
+    """Whether every option is one token, up to white space that all begin with."""
+    try:
+        option_ids(tokenizer, options, False)
+    except InputError:
+        return False
+    return True
+
+
+def check_sequences(tokenizer: Any, row_options: Sequence[Sequence[str]]) -> None:
+    """Raise InputError for an option without tokens, and for two of a prompt that are the same tokens."""
+    ids = {option: tuple(ids_after_text(tokenizer, option)) for options in set(row_options) for option in options}
+    if empty := [option for option, own in ids.items() if not own]:
+        raise InputError(f"the option {empty[0]!r} has no tokens: choose another word.")
+    for options in set(row_options):
+        if len({ids[option] for option in options}) < len(options):
+            raise InputError(f"two of the options {list(options)} are the same tokens: choose other words.")
+
+
+def each(options: Any, change: Callable[[str], str]) -> Any:
+    """Options, shared or of each prompt, with every text changed."""
+    return tuple(change(x) if isinstance(x, str) else tuple(map(change, x)) for x in options)
+
+
+def longest(tokenizer: Any, row_options: Sequence[Sequence[str]]) -> int:
+    """Tokens of the longest option."""
+    return max(len(ids_after_text(tokenizer, option)) for options in set(row_options) for option in options)
 
 
 def option_ids(tokenizer: Any, options: Sequence[str], multi_token: bool) -> tuple[str, tuple[int, ...], str]:
@@ -27,7 +59,7 @@ def option_ids(tokenizer: Any, options: Sequence[str], multi_token: bool) -> tup
     rest = [ids[common:] for ids in tokens]
     if not multi_token and any(len(ids) != 1 for ids in rest):
         try:  # the reader of options names the one, and shows its pieces
-            tokenization.options(_minimal_model(tokenizer), list(options), 1)
+            single_tokens(_minimal_model(tokenizer), list(options), 1)
         except InputError as error:
             raise InputError(f"{str(error)[:-1]}; or score the first that differs: multi_token=True.") from error
     firsts = tuple(ids[0] for ids in rest if ids)

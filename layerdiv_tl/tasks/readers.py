@@ -78,7 +78,7 @@ def open_rows(data: Any, names: Sequence[str], split: str = "validation") -> Tas
         raise InputError(f"data is a {type(data).__name__}: give a file, a folder or a pandas frame.")
     path = file_path("data", data)
     if not path.exists():
-        raise InputError(f"there is no file or folder {str(path)!r}: check data=, or leave it out.")
+        raise InputError(f"there is no file or folder {str(path)!r}: check its path.")
     if path.is_dir():
         path = _find_in_folder(path, names)
     return _load_saved(path, split) if path.is_dir() else _read_file(path)
@@ -166,16 +166,16 @@ def load_from_hub(path: str, config: str | None, split: str, name: str) -> TaskD
     instead = f"give data=, a folder with {name}{{{','.join(SUFFIXES)}}}"
     datasets = _import_datasets(instead)
     try:
-        with _cache_only(datasets) if unreachable() else contextlib.nullcontext():
+        with cache_only(datasets) if unreachable() else contextlib.nullcontext():
             rows = datasets.load_dataset(path, config, split=split)
     except Exception as error:  # datasets, huggingface_hub, fsspec and requests each raise their own
-        reason = f"{type(error).__name__}: {_one_line(error)}"
+        reason = f"{type(error).__name__}: {one_line(error)}"
         raise InputError(f"{path} ({split}) is not on Hugging Face ({reason}): go online or {instead}.") from error
     return _numbered(rows, path, " ".join(filter(None, ["Hugging Face", path, config, split])))
 
 
 @contextlib.contextmanager
-def _cache_only(datasets: Any) -> Iterator[None]:
+def cache_only(datasets: Any) -> Iterator[None]:
     """Let `datasets` look into its cache alone: left to itself it tries an unreachable hub for half a minute."""
     from huggingface_hub import constants
 
@@ -192,7 +192,7 @@ def _load_saved(folder: Path, split: str) -> TaskData:
     try:
         rows = datasets.load_from_disk(str(folder))
     except Exception as error:
-        raise InputError(f"{str(folder)!r} is not a saved data set ({_one_line(error)}): save it again.") from error
+        raise InputError(f"{str(folder)!r} is not a saved data set ({one_line(error)}): save it again.") from error
     if hasattr(rows, "column_names") and isinstance(rows, Mapping):
         if split not in rows:
             raise InputError(f"{str(folder)!r} has no split {split!r}, only {', '.join(rows)}: save that split.")
@@ -201,13 +201,19 @@ def _load_saved(folder: Path, split: str) -> TaskData:
 
 
 def _import_datasets(instead: str) -> Any:
+    return import_optional("datasets", f"pip install 'layerdiv-tl[datasets]', or {instead}")
+
+
+def import_optional(name: str, install: str) -> Any:
+    """A library that only some rows need. Raises InputError, with what to do, where it is not installed."""
     try:
-        return importlib.import_module("datasets")
+        return importlib.import_module(name)
     except ImportError as error:
-        raise InputError(f"datasets is not installed: pip install 'layerdiv-tl[datasets]', or {instead}.") from error
+        raise InputError(f"{name.split('.')[0]} is not installed ({error}): {install}.") from error
 
 
-def _one_line(error: Exception) -> str:
+def one_line(error: Exception) -> str:
+    """The beginning of an error's message."""
     return " ".join(str(error).split())[:120]
 
 

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from jaxtyping import Int
@@ -17,6 +17,7 @@ from ..errors import InputError
 from ..model import tokenization
 from ..results import Result
 from . import option_tokens
+from .choices import choice_fields, has_choices
 from .readers import open_rows
 from .specs import PACKAGED_TASKS, custom_spec, read_spec_file
 from .synthetic import GENERATORS, PREFIX, synthetic
@@ -30,27 +31,28 @@ MAX_ROWS = 1_000_000  # a synthetic task has no end
 
 @dataclass(frozen=True, eq=False)
 class Task(Result):
-    """Prompts, the answer tokens they share, and the gold one of each.
+    """Prompts, the options they share or those of each, and the gold one of each.
 
     Attributes:
         prompts: The rendered texts, ready for a model.
-        options: The K answers exactly as a model must write them, leading space included.
+        options: The K answers exactly as a model must write them, leading space included; or K of every prompt.
         labels: `[example]`, the index of the gold option.
         texts: The rows' own text without the template, for baselines and tables.
         name, template, source, license: The task's name, how rows become prompts, where rows came from and under what
             license.
-        dropped, shots, truncated: How many rows were passed over because they do not fit the task (ARC with three or
-            five options), how many solved examples stand in front of every prompt, and how many prompts `fit` has
-            shortened.
+        dropped, shots, truncated: How many rows were passed over because they do not fit the task (another number of
+            options than most have, as ARC's with three or five), how many solved examples stand in front of every
+            prompt, and how many prompts `fit` has shortened.
         passages: `[example, 2]`, start and end of each prompt's longest field, which `fit` may shorten; empty if not
             known.
-        option_ids, scored: After `resolve`: the token ids that score the options, and in words how, where options have
-            several or the tokenizer would join them with the blank that a prompt ends in.
+        option_ids, scored: After `resolve`: the token ids that score the options (none where they are scored as
+            sequences of tokens), and in words how, where options have several or the tokenizer would join them with the
+            blank that a prompt ends in.
     """
 
     name: str
     prompts: tuple[str, ...]
-    options: tuple[str, ...]
+    options: tuple[str, ...] | tuple[tuple[str, ...], ...]
     labels: Int[np.ndarray, " example"]
     texts: tuple[str, ...]
     template: str
@@ -67,13 +69,39 @@ class Task(Result):
         for name, why in (("prompts", "label i belongs to prompt i"), ("options", tokenization.LABELS)):
             tokenization.refuse_tables(getattr(self, name), name)
             tokenization.refuse_unordered(getattr(self, name), name, why)
+        if self.shared_options is None and len(self.options) != len(self.prompts):
+            raise InputError(
+                f"options has {len(self.options)} lists for {len(self.prompts)} prompts: give one for each."
+            )
+        if len({len(options) for options in self.row_options}) > 1:
+            raise InputError("options must be equally many for every prompt.")
         labels = np.asarray(self.labels)
         whole = labels.shape == (len(self.prompts),) and labels.dtype.kind in "iu"
-        if not whole or not ((labels >= 0) & (labels < len(self.options))).all():
+        if not whole or not ((labels >= 0) & (labels < self.option_count)).all():
             one_each = (
-                f"the number of its option, from 0 to {len(self.options) - 1}, for each of {len(self.prompts)} prompts"
+                f"the number of its option, from 0 to {self.option_count - 1}, for each of {len(self.prompts)} prompts"
             )
             raise InputError(f"labels={self.labels!r:.60} must hold {one_each}.")
+
+    @property
+    def shared_options(self) -> tuple[str, ...] | None:
+        """The options where all prompts share them, else None."""
+        return cast(tuple[str, ...], self.options) if all(isinstance(x, str) for x in self.options) else None
+
+    @property
+    def row_options(self) -> tuple[tuple[str, ...], ...]:
+        """The options of every prompt."""
+        return cast(Any, self.options if (shared := self.shared_options) is None else (shared,) * len(self.prompts))
+
+    @property
+    def option_count(self) -> int:
+        """How many options a prompt has: K."""
+        return len(self.options if self.shared_options is not None else self.options[0])
+
+    @property
+    def answers(self) -> list[str]:
+        """The gold option of every prompt."""
+        return [options[label] for options, label in zip(self.row_options, self.labels, strict=True)]
 
     @property
     def prompt_hash(self) -> str:
@@ -122,22 +150,30 @@ class Task(Result):
     def resolve(self, tokenizer: Any, multi_token: bool = False) -> Task:
         """The task with the token ids that score its options for one tokenizer, in `option_ids`.
 
-        White space that the tokenizer cuts off all options moves to the end of the prompts. With `multi_token`,
-        options of several tokens are scored by the first in which they differ; what they share in front of it moves
-        to the prompts too, with a note in `scored`. `tokenizer` is a Hugging Face tokenizer, or a model with one.
+        Options of several tokens, and those of each prompt, are scored as sequences: `contributions` takes their texts,
+        and `option_ids` stays empty. White space that the tokenizer cuts off all options moves to the prompts where
+        single tokens are left. With `multi_token`, shared options are scored by the first token in which they differ;
+        what they share in front of it moves to the prompts, too. `scored` says what was done. `tokenizer` is a Hugging
+        Face tokenizer, or a model with one.
 
-        Raises InputError for options that are not single tokens, or do not differ in one.
+        Raises InputError for options without tokens or of the same, or that `multi_token` cannot tell apart by one.
         """
         flag("multi_token", multi_token)
         own = _tokenizer(tokenizer)
-        start, ids, scored = option_tokens.option_ids(own, self.options, multi_token)
+        shared = self.shared_options
+        if shared is None and multi_token:
+            raise InputError(f"multi_token is for options that prompts share, but {self.name}'s differ: leave it out.")
+        if shared is None or not (multi_token or option_tokens.are_single_tokens(own, shared)):
+            option_tokens.check_sequences(own, self.row_options)
+            return replace(self, option_ids=(), scored=option_tokens.AS_SEQUENCES)
+        start, ids, scored = option_tokens.option_ids(own, shared, multi_token)
         if (architecture := getattr(tokenizer, "architecture", None)) is not None:  # a model
             tokenization.check_vocabulary(own, ids, architecture.outputs, "options", tokenizer.name)
-        joined = option_tokens.note_on_blanks(own, self.prompts, self.options)
+        joined = option_tokens.note_on_blanks(own, self.prompts, shared)
         return replace(
             self,
             prompts=tuple(prompt + start for prompt in self.prompts),
-            options=tuple(option[len(start) :] for option in self.options),
+            options=tuple(option[len(start) :] for option in shared),
             option_ids=ids,
             scored="; ".join(filter(None, [scored, joined])),
         )
@@ -161,7 +197,7 @@ class Task(Result):
         return replace(
             self,
             prompts=tuple(turns),
-            options=tuple(option_prefix + option.strip() for option in self.options),
+            options=option_tokens.each(self.options, lambda option: option_prefix + option.strip()),
             passages=passages if min(starts) >= 0 else self.passages[:0],
             option_ids=(),
             scored="",
@@ -170,11 +206,15 @@ class Task(Result):
     def fit(self, tokenizer: Any, context: int) -> Task:
         """The task with no prompt longer than `context` tokens; `truncated` counts the shortened ones.
 
+        Where options are scored as sequences, the longest one's tokens but the last must fit, too.
+
         A long prompt loses characters from the left of its longest field, so that the question and the
         demonstrations stay whole. Raises InputError where that is not enough.
         """
         tokenizer, context = _tokenizer(tokenizer), whole_number("context", context, 1)
         prompts, passages = list(self.prompts), self.passages.copy()
+        if self.scored == option_tokens.AS_SEQUENCES:
+            context -= option_tokens.longest(tokenizer, self.row_options) - 1
         long = [row for row, prompt in enumerate(prompts) if option_tokens.count_tokens(tokenizer, prompt) > context]
         if long and not len(passages):
             raise InputError(f"{len(long)} prompts are longer than {context} tokens: shorten them, or leave them out.")
@@ -189,7 +229,7 @@ class Task(Result):
         import pandas as pd
 
         frame = pd.DataFrame({"text": self.texts, "prompt": self.prompts, "label": self.labels})
-        frame["option"] = np.array(self.options)[self.labels]
+        frame["option"] = self.answers
         names = ("source", "license", "template", "shots", "prompt_hash", "dropped", "truncated", "scored")
         frame.attrs |= {"task": self.name} | {name: getattr(self, name) for name in names}
         return frame
@@ -198,9 +238,9 @@ class Task(Result):
         return len(self.prompts)
 
     def __repr__(self) -> str:
-        counts = np.bincount(self.labels, minlength=len(self.options))
-        gold = ", ".join(f"{o!r} {c}" for o, c in zip(self.options, counts, strict=True))
-        return f"Task({self.name}: {len(self)} rows, {gold}; {self.source})"
+        counts = np.bincount(self.labels, minlength=self.option_count)
+        gold = ", ".join(f"{o!r} {c}" for o, c in zip(self.shared_options or (), counts, strict=False))
+        return f"Task({self.name}: {len(self)} rows, {gold or f'{self.option_count} options each'}; {self.source})"
 
 
 def _tokenizer(x: Any) -> Any:
@@ -228,7 +268,10 @@ def task(
             tasks written for this package; `synthetic/…`, generated, with parameters as in
             `synthetic/k_hop:hops=3,seed=1` (see `tasks.synthetic`); or a JSON file such as `{"template": "{word}
             means", "options": ["a", "b"], "label": "gold", "data": "rows.csv"}`, with `name`, `license`, `train`,
-            `limit`, or `templates` by name instead of `template`, if wanted; its paths are relative.
+            `limit`, or `templates` by name instead of `template`, if wanted; its paths are relative. With options of
+            each prompt: a `.jsonl` file of rows `{"prompt": "2 + 2 =", "options": [" 4", " five"], "label": 0}`, and
+            `lm_eval/…`, a multiple-choice task of EleutherAI's `lm-eval` (`pip install 'layerdiv-tl[lm-eval]'`) as
+            that package renders it; neither takes a template or shots.
         data: The rows: a folder with `<name>.jsonl` (or .json, .csv, .parquet) in the columns of the Hugging Face data
             set, such a file itself, a pandas frame, or a `datasets.Dataset`. Without it the paper's tasks come from
             Hugging Face through the optional library `datasets`. Tasks that bring their rows ignore a folder.
@@ -255,6 +298,8 @@ def task(
     (85 + 62) mod 7=
     """
     own_train = None
+    if has_choices(name):
+        return Task(**choice_fields(str(name), data, limit, template, shots, train))
     if isinstance(name, os.PathLike) or (isinstance(name, str) and name.endswith(".json")):
         spec, own_train = read_spec_file(file_path("name", name))
     elif isinstance(name, str) and name.startswith(PREFIX):

@@ -15,12 +15,14 @@ function ready(root) {
   window.addEventListener("beforeprint", () => boxes.forEach((box) => box.offsetParent && draw(box)));
 
   root.querySelectorAll(".ld-switch").forEach((box) => {
-    const [buttons, ...panels] = box.children;
-    [...buttons.children].forEach((button, chosen) => {
-      button.addEventListener("click", () => {
-        [...buttons.children].forEach((other, i) => other.setAttribute("aria-pressed", i === chosen));
-        panels.forEach((panel, i) => (panel.hidden = i !== chosen));
-      });
-    });
+    const [names, ...panels] = box.children;
+    const list = names.querySelector("select");
+    const show = (chosen) => {
+      if (!list) [...names.children].forEach((button, i) => button.setAttribute("aria-pressed", i === chosen));
+      panels.forEach((panel, i) => (panel.hidden = i !== chosen));
+      window.dispatchEvent(new Event("resize")); // figures that were hidden take their width
+    };
+    if (list) list.addEventListener("change", () => show(list.selectedIndex));
+    else [...names.children].forEach((button, i) => button.addEventListener("click", () => show(i)));
   });
 }

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -22,32 +23,45 @@ from . import style
 from .tables import PROSE
 
 
-def _say(finding: str, **values: Any) -> str:
-    return str(PROSE["findings"][finding]).format(**values)
+class Finding(NamedTuple):
+    """What the numbers show, in a sentence, and the name of the figure or section of a report that shows it."""
+
+    text: str
+    figure: str
 
 
-def study_findings(study: Study, unit: Unit = "sublayer") -> Iterator[str]:
-    """Accuracy, Eq. 14 against the uniform prediction, the shift, cross-entropy, size, layer sharing, exactness."""
+def _say(finding: str, **values: Any) -> Finding:
+    said = PROSE["findings"][finding]
+    return Finding(said["text"].format(**values), said["figure"])
+
+
+def study_findings(study: Study, unit: Unit = "sublayer") -> Iterator[Finding]:
+    """What a study shows, the plainest first: accuracy, half of the depth, modules, size, layer sharing, the shift,
+    cross-entropy, Eq. 14 against the uniform prediction, exactness.
+    """
     summary, table = study.summary(unit), study.table(unit)
-    count, means = len(summary), {name: summary[name].mean() for name in ("accuracy", "chance")}
-    above = int((summary["accuracy_low"] > summary["chance"]).sum())
-    words = summary["bag_of_words"].dropna()
-    counted = f" and word counts {words.mean():.1%}" if len(words) == count else ""
-    yield _say("accuracy", **means, counted=counted, above=above, cells=count)
+    models, words = study.models(unit), summary["bag_of_words"].dropna()
+    said = {name: summary[name].mean() for name in ("accuracy", "chance")}
+    who = f"{models['model'].iloc[0]} is" if len(models) == 1 else "The models are"
+    counted = f", counting words on {words.mean():.1%}" if len(words) == len(summary) else ""
+    above = f"{int((summary['accuracy_low'] > summary['chance']).sum())} of {len(summary)}"
+    accuracy = _say("accuracy", **said, who=who, mean=" on average" * (len(summary) > 1), counted=counted, above=above)
     same = summary[[max(shares.values()) > 0.95 for shares in summary["answers"]]]
-    if len(same):
-        where = ", ".join(f"{row['model']} on {row['task']}" for _, row in same.head(4).iterrows())
-        yield _say("one_answer", where=where + (f" and {len(same) - 4} more" if len(same) > 4 else ""))
-    cells = {name: table[name].drop(columns=AVERAGE).stack().dropna() for name in QUANTITIES}
-    off, uniform = (cells["MSE"] - cells["uniform"]).abs(), cells["uniform"]
-    why = PROSE["findings"]["why_uniform"] if (off < uniform / 10).all() else ""
-    yield _say("mse", median=off.median(), largest=off.max(), uniform=uniform.median(), why=why)
-    shift = 1 - cells["diversity centered"] / cells["diversity"]
-    yield _say("shift", median=shift.median(), low=shift.min(), high=shift.max())
-    nats, guess = summary["cross_entropy"], -np.log(summary["chance"])
-    better = (nats < guess).sum()
-    yield _say("cross_entropy", nats=nats.mean(), guess=guess.mean(), better=better, cells=count)
-    models = study.models(unit)
+    some = [f"{row['model']} on {row['task']}" for _, row in same.head(3).iterrows()]
+    some += [f"{len(same) - 3} more"] * (len(same) > 3)
+    once = " " + _say("one_answer", where=", ".join(some)).text if some else ""
+    yield accuracy._replace(text=accuracy.text + once)
+    with contextlib.suppress(InputError):  # no curves at this unit
+        curves = study.curves(unit).groupby(["model", "task"], sort=False)["accuracy"]
+        half = curves.apply(lambda curve: curve.iloc[(len(curve) - 1) // 2])
+        is_late = half.mean() - said["chance"] < (said["accuracy"] - said["chance"]) / 2
+        late = PROSE["findings"]["late"] if is_late and said["accuracy"] > said["chance"] else "R"
+        yield _say("depth", late=late, half=half.mean(), accuracy=said["accuracy"])
+    shares = study.shares(unit).query("term == 'diversity' and gauge == 'centered'")
+    mean = shares.groupby("module")[["share", "member_share"]].mean()
+    most = str(mean["share"].idxmax())
+    share, count = mean.loc[most]
+    yield _say("modules", module=style.MODULE_NAME[most], share=share, count=count)
     if len(models) > 1 and models["members"].nunique() > 1:
         raw, fair = (table[name][AVERAGE].dropna() for name in ("diversity centered", "diversity_logit centered"))
         if len(raw) > 1:
@@ -55,6 +69,16 @@ def study_findings(study: Study, unit: Unit = "sublayer") -> Iterator[str]:
             yield _say("size", model=raw.idxmax(), also=also)
     if (pairs := layer_sharing_pairs(study, unit)) is not None:
         yield from layer_sharing_findings(pairs)
+    cells = {name: table[name].drop(columns=AVERAGE).stack().dropna() for name in QUANTITIES}
+    shift = 1 - cells["diversity centered"] / cells["diversity"]
+    yield _say("shift", median=shift.median())
+    nats, guess = summary["cross_entropy"], -np.log(summary["chance"])
+    values = {"nats": nats.mean(), "guess": guess.mean()}
+    odds = {"right": np.exp(-nats.mean()), "even": np.exp(-guess.mean())}
+    yield _say("cross_entropy", **values, **odds, better=(nats < guess).sum(), cells=len(summary))
+    off, uniform = (cells["MSE"] - cells["uniform"]).abs(), cells["uniform"]
+    why = PROSE["findings"]["why_uniform"] if (off < uniform / 10).all() else ""
+    yield _say("mse", median=off.median(), largest=off.max(), uniform=uniform.median(), why=why)
     yield _say("gap", absolute=summary["absolute_gap"].max(), relative=summary["identity_gap"].max())
 
 
@@ -66,7 +90,7 @@ def layer_sharing_pairs(study: Study, unit: Unit) -> pd.DataFrame | None:
         return None
 
 
-def layer_sharing_findings(pairs: pd.DataFrame) -> Iterator[str]:
+def layer_sharing_findings(pairs: pd.DataFrame) -> Iterator[Finding]:
     """A sentence for the pairs with the same number of parameters, and one for those of the same depth.
 
     Of seeds where there are pairs over seeds, else of all pairs.
@@ -99,15 +123,15 @@ def _ratio(rows: list[dict[Any, Any]], name: str) -> str:
     return " ".join(filter(None, [style.number(ratios[0]), ends, "times"]))
 
 
-def depth_findings(depth: DepthStudy) -> Iterator[str]:
+def depth_findings(depth: DepthStudy) -> Iterator[Finding]:
     """A sentence on each model's residual norms, agreement, plan, depth score and layer maps, where it has them."""
     for kind, describe in _SENTENCES.items():
         for model, result in depth.of(kind):
-            if sentence := describe(model, result):
-                yield sentence
+            if finding := describe(model, result):
+                yield finding
 
 
-def _residual_norms(model: str, norms: ResidualNorms) -> str | None:
+def _residual_norms(model: str, norms: ResidualNorms) -> Finding | None:
     try:
         change = norms.change_point()
     except InputError:
@@ -118,7 +142,7 @@ def _residual_norms(model: str, norms: ResidualNorms) -> str | None:
     return _say(kind, model=model, layer=change.layer, ends=ends, **values)
 
 
-def _agreement(model: str, agreement: Agreement) -> str | None:
+def _agreement(model: str, agreement: Agreement) -> Finding | None:
     table = agreement.correlations().query("effect == 'loss' and kind == 'all'").set_index("measure")
     if not table["correlation"].notna().any():
         return None
@@ -134,10 +158,10 @@ def _agreement(model: str, agreement: Agreement) -> str | None:
         versus = "" if name == "block_influence" else f", {than} than block influence"
         parts.append(f"{PROSE['measures'][name]} has {_rho(row)}{versus}")
     how = "best by" if clear else "by no measure clearly, at most by"
-    return f"{model} on {agreement.rows}: what removing a sublayer costs is ranked {how} {'; '.join(parts)}."
+    return _say("agreement", model=model, rows=agreement.rows, how=how, measures="; ".join(parts))
 
 
-def _drop_plan(model: str, plan: DropPlan) -> str:
+def _drop_plan(model: str, plan: DropPlan) -> Finding:
     budget = len(plan.dropped)
     rows = {(row["plan"], row["dropped"]): row for row in plan.frame().to_dict("records")}
     own, influence = rows[OWN, budget], rows[INFLUENCE, budget]
@@ -147,19 +171,19 @@ def _drop_plan(model: str, plan: DropPlan) -> str:
     return _say("plan", model=model, plan=plan, budget=budget, before=rows["none", 0]["accuracy"], **values)
 
 
-def _depth_score(model: str, score: DepthScore) -> str | None:
+def _depth_score(model: str, score: DepthScore) -> Finding | None:
     slope, first = score.slope, (score.rank == 1).mean()
     ends = style.interval(slope.low, slope.high, "+.2f")
     values = {"slope": slope.value, "ends": ends, "layers": len(score.components), "first": first}
     return None if slope.reason else _say("depth_score", model=model, **values)
 
 
-def _layer_maps(model: str, maps: LayerMaps) -> str:
+def _layer_maps(model: str, maps: LayerMaps) -> Finding:
     best = maps.depth_alignment().iloc[0]
     return _say("layer_maps", model=model, source=maps.source, distance=best["distance"], chance=best["chance"])
 
 
-_SENTENCES: dict[type[Any], Callable[[str, Any], str | None]] = {
+_SENTENCES: dict[type[Any], Callable[[str, Any], Finding | None]] = {
     ResidualNorms: _residual_norms,
     Agreement: _agreement,
     DropPlan: _drop_plan,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from html import escape
@@ -53,17 +54,26 @@ class Block:
         return f'<style>{read("blocks.css")}</style><div id="{name}">{self.html}</div><script>{script}</script>'
 
 
-def switch(blocks: Mapping[str, Block]) -> Block:
-    """Blocks of which the reader sees one at a time, the first at the start, chosen by buttons with these labels."""
-    buttons = "".join(
-        f"<button type=button aria-pressed={'false' if number else 'true'}>{escape(label)}</button>"
-        for number, label in enumerate(blocks)
-    )
+def switch(blocks: Mapping[str, Block], label: str = "") -> Block:
+    """Blocks of which the reader sees one at a time, the first at the start, chosen by their names.
+
+    By buttons, or from a list that is called `label` where there is one.
+    """
+    if len(blocks) == 1:
+        return next(iter(blocks.values()))
+    if label:
+        options = "".join(f"<option>{escape(name)}</option>" for name in blocks)
+        names = f'<select aria-label="{escape(label)}" autocomplete=off>{options}</select>'
+    else:
+        names = "".join(
+            f"<button type=button aria-pressed={'false' if number else 'true'}>{escape(name)}</button>"
+            for number, name in enumerate(blocks)
+        )
     panels = "".join(
         f"<div class=ld-panel{' hidden' if number else ''}>{block.html}</div>"
         for number, block in enumerate(blocks.values())
     )
-    shown = f"<div class=ld-switch><div class=ld-buttons>{buttons}</div>{panels}</div>" if len(blocks) > 1 else panels
+    shown = f"<div class=ld-switch><div class=ld-buttons>{names}</div>{panels}</div>"
     return Block(shown, any(block.circuits for block in blocks.values()))
 
 
@@ -160,9 +170,43 @@ def read(name: str) -> str:
     return (resources.files(__package__) / name).read_text(encoding="utf-8")
 
 
+def captioned(block: Block, caption: str, kind: str = "") -> Block:
+    """A figure of a page: a block and what stands below it."""
+    below = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
+    return Block(f"<figure{f' class={kind}' if kind else ''}>{block.html}{below}</figure>", block.circuits)
+
+
+def chart(figure: go.Figure, caption: str) -> Block:
+    """An interactive figure, for a `Page`, which has plotly.js and the colors of all figures once."""
+    import plotly.graph_objects as go
+
+    # "</" inside a script would end it, whatever a token or a model's name holds.
+    data = go.Figure(figure).update_layout(template=None).to_json().replace("<", "\\u003c")
+    height = f' style="height:{figure.layout.height}px"' if figure.layout.height else ""
+    drawn = f"<div class=chart{height}></div><script type='application/json'>{data}</script>"
+    return captioned(Block(drawn), caption)
+
+
+def frame_table(frame: pd.DataFrame, caption: str, marked: str | None = None) -> Block:
+    """A small table, for a `Page`; the first column names the rows, numbers are right-aligned, sentences wrap, and what
+    follows a cell's first line stands below it in small print.
+
+    The column `marked` has a mark for each of its words (a verdict, say); page.css has their colors.
+    """
+    texts = {column: [str(cell) for cell in frame[column]] for column in frame}
+    prose = {column for column, cells in texts.items() if max(map(len, cells), default=0) > _SENTENCE}
+    head = "".join(f"<th scope=col{' class=prose' * (c in prose)}>{escape(str(c))}</th>" for c in texts)
+    rows = "".join(
+        "<tr>" + "".join(_cell(cells[i], c in prose, c == marked) for c, cells in texts.items()) + "</tr>"
+        for i in range(len(frame))
+    )
+    rolled = f"<div class=rolled tabindex=0><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+    return captioned(Block(rolled), caption)
+
+
 @dataclass
 class Page:
-    """A page that grows block by block; all text is escaped. `contents`: links to the sections stand at the top.
+    """A page that grows block by block; all text is escaped. `contents`: links to the sections stand beside them.
 
     >>> page = Page("A <title>")
     >>> page.text("1 < 2")
@@ -180,7 +224,7 @@ class Page:
     def heading(self, text: str) -> None:
         """A section begins."""
         self.sections.append(text)
-        self.blocks.append(f'<h2 id="section-{len(self.sections)}">{escape(text)}</h2>')
+        self.blocks.append(f'</section><section id="section-{len(self.sections)}"><h2>{escape(text)}</h2>')
 
     def subheading(self, text: str) -> None:
         """A part of a section begins."""
@@ -192,75 +236,63 @@ class Page:
 
     def code(self, text: str) -> None:
         """A command or a script, as it is."""
-        self.blocks.append(f"<pre>{escape(text)}</pre>")
+        self.blocks.append(f"<pre tabindex=0>{escape(text)}</pre>")
 
-    def list(self, items: Sequence[str]) -> None:
-        """Sentences one below the other."""
-        self.blocks.append("<ul>" + "".join(f"<li>{escape(item)}</li>" for item in items) + "</ul>")
+    def list(self, items: Sequence[str], links: Sequence[tuple[str, str]] = ()) -> None:
+        """Sentences one below the other; `links` are the name and the title of the block that shows each, or empty."""
+        ends = [f' <a href="#{name}">{escape(title)}</a>' if name else "" for name, title in links]
+        rows = zip(items, ends or [""] * len(items), strict=True)
+        self.blocks.append("<ul>" + "".join(f"<li>{escape(item)}{end}</li>" for item, end in rows) + "</ul>")
 
     def terms(self, terms: Mapping[str, str]) -> None:
         """Words and what they mean."""
         rows = "".join(f"<dt>{escape(word)}</dt><dd>{escape(text)}</dd>" for word, text in terms.items())
         self.blocks.append(f"<dl class=terms>{rows}</dl>")
 
-    def table(self, frame: pd.DataFrame, caption: str, marked: str | None = None, fold: str | None = None) -> None:
-        """A small table; the first column names the rows, numbers are right-aligned, sentences wrap,
-        and what follows a cell's first line stands below it in small print.
+    def table(self, frame: pd.DataFrame, caption: str, marked: str | None = None) -> None:
+        """A `frame_table`."""
+        self.block(frame_table(frame, caption, marked))
 
-        The column `marked` has a mark for each of its words (a verdict, say); page.css has their colors.
-        `fold` is the line below which it is folded away, until a reader opens it.
-        """
-        texts = {column: [str(cell) for cell in frame[column]] for column in frame}
-        prose = {column for column, cells in texts.items() if max(map(len, cells), default=0) > _SENTENCE}
-        head = "".join(f"<th{' class=prose' * (c in prose)}>{escape(str(c))}</th>" for c in texts)
-        rows = "".join(
-            "<tr>" + "".join(_cell(cells[i], c in prose, c == marked) for c, cells in texts.items()) + "</tr>"
-            for i in range(len(frame))
-        )
-        table = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
-        self._figure(table, caption, fold, False, " class=table")
+    def figure(self, figure: go.Figure, caption: str) -> None:
+        """A `chart`."""
+        self.block(chart(figure, caption))
 
-    def figure(self, figure: go.Figure, caption: str, fold: str | None = None, opened: bool = False) -> None:
-        """An interactive figure; plotly.js and the colors of all figures are put into the page once."""
-        import plotly.graph_objects as go
-
-        # "</" inside a script would end it, whatever a token or a model's name holds.
-        data = go.Figure(figure).update_layout(template=None).to_json().replace("<", "\\u003c")
-        height = f' style="height:{figure.layout.height}px"' if figure.layout.height else ""
-        chart = f"<div class=chart{height}></div><script type='application/json'>{data}</script>"
-        self._figure(chart, caption, fold, opened)
-
-    def block(self, block: Block, caption: str, fold: str | None = None, opened: bool = False) -> None:
-        """Any other piece, such as colored tokens; circuitsvis is put into the page once.
-
-        `fold` as in `table`; `opened` shows it at the start.
-        """
+    def block(self, block: Block, caption: str = "", name: str = "") -> None:
+        """Any other piece, such as colored tokens; circuitsvis is put into the page once. Links go to its `name`."""
         self.circuits |= block.circuits
-        self._figure(block.html, caption, fold, opened)
+        shown = captioned(block, caption).html if caption else block.html
+        self.blocks.append(f'<div id="{name}">{shown}</div>' if name else shown)
 
-    def _figure(self, inner: str, caption: str, fold: str | None, opened: bool, kind: str = "") -> None:
-        below = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
-        figure = f"<figure{kind}>{inner}{below}</figure>"
-        if fold is not None:
-            figure = f"<details{' open' * opened}><summary>{escape(fold)}</summary>{figure}</details>"
-        self.blocks.append(figure)
+    @contextlib.contextmanager
+    def within(self, kind: str) -> Iterator[None]:
+        """What is added inside stands in one box; page.css has the `kind`s."""
+        self.blocks.append(f"<div class={kind}>")
+        yield
+        self.blocks.append("</div>")
+
+    @contextlib.contextmanager
+    def folded(self, line: str) -> Iterator[None]:
+        """What is added inside is folded away below a line, until a reader opens it."""
+        self.blocks.append(f"<details><summary>{escape(line)}</summary>")
+        yield
+        self.blocks.append("</details>")
 
     def html(self) -> str:
         """The whole page."""
         from plotly.offline import get_plotlyjs
 
-        css = style.css_variables() + read("page.css") + read("blocks.css")
+        css = style.css_variables(scales=True) + read("page.css") + read("blocks.css")
         themes = {"light": style.template(style.LIGHT), "dark": style.template(style.DARK)}
         settings = {name: theme.to_plotly_json() for name, theme in themes.items()} | {"config": CONFIG}
         script = f"const SETTINGS = {json.dumps(settings)};\n{read('page.js')}\n{read('blocks.js')}\nready(document);"
         bundle = f"<script>{circuitsvis()}</script>" if self.circuits else ""
         links = "".join(f'<a href="#section-{i}">{escape(text)}</a>' for i, text in enumerate(self.sections, start=1))
-        nav = f"<nav>{links}</nav>\n" if self.contents else ""
+        nav = f'<nav aria-label="Contents">{links}</nav>\n' if self.contents else ""
         return (
             f"{page_head(self.title, css)}<script>{get_plotlyjs()}</script>{bundle}</head>\n"
-            f"<body><main><h1>{escape(self.title)}</h1>\n{nav}"
+            f"<body>{nav}<main><section><h1>{escape(self.title)}</h1>\n"
             + "\n".join(self.blocks)
-            + f"\n</main><script>{script}</script></body></html>\n"
+            + f"\n</section></main><script>{script}</script></body></html>\n"
         )
 
     def write(self, path: str | os.PathLike[str]) -> Path:

@@ -2,6 +2,7 @@
 "use strict";
 const dark = window.matchMedia("(prefers-color-scheme: dark)");
 const theme = () => (dark.matches ? SETTINGS.dark : SETTINGS.light);
+const all = (selector) => document.querySelectorAll(selector);
 
 function draw(chart) {
   const { data, layout } = JSON.parse(chart.nextElementSibling.textContent);
@@ -20,13 +21,29 @@ const near = new IntersectionObserver(
   },
   { rootMargin: "800px" },
 );
-const charts = () => document.querySelectorAll(".chart");
-charts().forEach((chart) => near.observe(chart));
+all(".chart").forEach((chart) => near.observe(chart));
 
 dark.addEventListener("change", () => {
-  charts().forEach((chart) => chart.data && Plotly.relayout(chart, { template: theme() }));
+  all(".chart").forEach((chart) => chart.data && Plotly.relayout(chart, { template: theme() }));
 });
-// Paper shows all of it.
+// Paper shows all of it but what the reader did not choose.
 window.addEventListener("beforeprint", () => {
-  charts().forEach((chart) => chart.data || draw(chart));
+  all("details").forEach((fold) => (fold.open = true));
+  all(".chart").forEach((chart) => chart.data || (chart.offsetParent && draw(chart)));
 });
+
+// The contents follow the reader: of the section a quarter down the window.
+const links = all("nav a");
+links[0]?.setAttribute("aria-current", true);
+const follow = new IntersectionObserver(
+  (entries) => {
+    const here = entries.find((entry) => entry.isIntersecting)?.target.id;
+    for (const link of here ? links : []) {
+      const read = link.hash === "#" + here;
+      link.setAttribute("aria-current", read);
+      if (read) link.parentElement.scrollTo({ left: link.offsetLeft - 40 });
+    }
+  },
+  { rootMargin: "-25% 0px -74.9% 0px" },
+);
+all("main > section[id]").forEach((section) => follow.observe(section));

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import get_args
 
 import pandas as pd
@@ -22,91 +23,97 @@ from ..tasks.task import task_specs
 from ..zoo import registry as trained
 from . import tables
 from .figures.size_panels import information_panels
-from .findings import depth_findings, layer_sharing_pairs, study_findings
-from .html import Page
+from .findings import Finding, depth_findings, layer_sharing_pairs, study_findings
+from .html import Block, Page, chart, frame_table, switch
 from .tables import PROSE
 
-# Cells whose components a page has room for, and how many models' where there are more.
-MOST_CELLS, BEST = 48, 5
+# Cells whose components a page has room for, and how many models' where there are more; findings that one takes in;
+# models that a map on the first screen has room for.
+MOST_CELLS, BEST, MOST_FINDINGS, MOST_MODELS = 48, 5, 5, 12
 _LIBRARIES = ("layerdiv_tl", "torch", "transformers", "transformer_lens")
 
 
-def study_page(study: Study, title: str | None = None) -> Page:
-    """The report of a study: findings, claims, tables, all figures, methods, provenance; one offline page.
+def study_page(study: Study, title: str | None = None, opening: Block | None = None) -> Page:
+    """The report of a study: what it shows, figures, one table, claims, components, methods; one offline page.
 
     Component figures need the stored contributions (the folder the study was run in); without them that section says
-    what is left out.
+    what is left out. `opening` stands on the first screen in place of the study's main figure.
     """
     measured = set(study.metrics["unit"])
-    units = [unit for unit in get_args(Unit) if unit in measured]
-    unit: Unit = units[0]
+    units: list[Unit] = [unit for unit in get_args(Unit) if unit in measured]
+    unit = units[0]
     models, tasks = study.metrics["model"].unique(), study.metrics["task"].unique()
+    figures, lacking = _figures(study, unit)
+    first = "size" if len(models) > MOST_MODELS and "size" in figures else next(iter(figures))
+    names = {kind: about["name"] for kind, about in PROSE["figures"].items() if kind in {"table", *figures}}
+    names |= {"layer-sharing": "reuse of layers"} | (_analyses(study.depth) if study.depth else {})
+    main = (opening, "") if opening else (figures.pop(first), first)
     page = _begin(
         title or f"Bias and diversity of {models[0] if len(models) == 1 else f'{len(models)} models'}",
         PROSE["about"]["study"].format(
-            models=_count(len(models), "model"), tasks=_count(len(tasks), "task"), units=" and ".join(units)
+            models=_count(len(models), "model"), tasks=_count(len(tasks), "task"), units="s and ".join(units)
         ),
         study.failures,
         [*study_findings(study, unit), *(depth_findings(study.depth) if study.depth else ())],
-        study.claims(unit),
-        PROSE["claims"],
+        main,
+        names,
     )
-    _claims_over_seeds(page, study, unit)
-    page.heading("How to read raw, centered, net")
-    page.terms(PROSE["reading"])
     page.heading("Figures")
-    for kind, caption in PROSE["figures"].items():
-        if kind == "size" and len(models) == 1:
-            continue
-        try:
-            page.figure(study.plot(kind=kind, **({"unit": unit} if kind != "table" else {})), caption)
-        except InputError as error:
-            page.text(f"{kind}: left out, because {error}", "small")
-    for finer in units[1:] if len(models) > 1 else ():
-        page.figure(study.plot(kind="size", unit=finer), f"The same at unit {finer}.")
+    for kind, block in figures.items():
+        page.block(block, name=kind)
+    if lacking:
+        page.text(" ".join(lacking), "small")
     _information(page, study)
-    page.heading("Tables")
-    page.subheading("Models (Table 4)")
-    page.table(tables.model_table(study, unit), "Members is |L|, the number of components at this unit.")
+    page.heading("All numbers")
+    shown = {
+        name: frame_table(tables.quantity_table(study, units, name), text) for name, text in PROSE["tables"].items()
+    }
+    page.block(switch(shown), name="" if "table" in {first, *figures} else "table")
     _layer_sharing(page, study, unit)
-    for each in units:
-        for quantity, heading in PROSE["tables"].items():
-            if each != unit and quantity in ("accuracy", "MSE", "cross-entropy", "entropy"):
-                continue  # the same at every unit, or meant for the paper's
-            page.subheading(heading + (f" (unit {each})" if len(units) > 1 else ""))
-            page.table(tables.quantity_table(study, each, quantity), "")
+    page.heading("What the papers claim")
+    _claims(page, study.claims(unit), PROSE["claims"])
+    _claims_over_seeds(page, study, unit)
     page.heading("Components")
     _components(page, study)
     if study.depth is not None:
-        _depth_sections(page, study.depth)
-    _methods(page, PROSE["methods"])
-    page.table(tables.source_table(study), PROSE["captions"]["sources"])
-    page.table(tables.provenance(study.cells, "cells"), PROSE["captions"]["cells"])
-    if study.depth is not None:
-        page.table(tables.analysis_table(study.depth), "Depth analyses.")
-    versions = [{"layerdiv_tl": cell["versions"]["layerdiv_tl"]} | cell["provenance"] for cell in study.cells]
-    lines = dict.fromkeys(", ".join(f"{name} {of[name]}" for name in _LIBRARIES) for of in versions)
-    page.text(f"Measured with {'; '.join(lines)}.", "small")
-    if command := command_of(study):
-        page.text("The same numbers again:")
-        page.code(command)
+        _depth_sections(page, study.depth, overview=True)
+    with _methods(page, PROSE["methods"], PROSE["reading"]):
+        page.table(tables.model_table(study, unit), "Models (Table 4). Members is |L|, the number of components.")
+        page.table(tables.source_table(study), PROSE["captions"]["sources"])
+        page.table(tables.provenance(study.cells, "cells"), PROSE["captions"]["cells"])
+        if study.depth is not None:
+            page.table(tables.analysis_table(study.depth), "Depth analyses.")
+        versions = [{"layerdiv_tl": cell["versions"]["layerdiv_tl"]} | cell["provenance"] for cell in study.cells]
+        lines = dict.fromkeys(", ".join(f"{name} {of[name]}" for name in _LIBRARIES) for of in versions)
+        page.text(f"Measured with {'; '.join(lines)}.", "small")
+        if command := command_of(study):
+            page.text("The same numbers again:")
+            page.code(command)
     return page
 
 
 def depth_page(depth: DepthStudy, title: str | None = None) -> Page:
-    """The depth analyses of some models as one offline page: findings, claims, figures, tables, provenance."""
+    """The depth analyses of some models as one offline page: findings, figures, claims, provenance."""
     several = len(depth.models) > 1
     page = _begin(
         title or f"How {f'{len(depth.models)} models use' if several else f'{depth.models[0]} uses'} depth",
         PROSE["about"]["depth"].format(models="Models" if several else "A model"),
         depth.failures,
         list(depth_findings(depth)),
-        depth.claims(),
+        (chart(depth.plot(), PROSE["captions"]["depth"]), ""),
+        _analyses(depth),
     )
-    _depth_sections(page, depth)
-    _methods(page, [text.format(least=LEAST) for text in PROSE["depth"]["methods"]])
-    page.table(tables.analysis_table(depth), "Analyses; weights by SHA-256, shortened.")
+    _depth_sections(page, depth, overview=False)
+    page.heading("What the papers claim")
+    _claims(page, depth.claims())
+    with _methods(page, [text.format(least=LEAST) for text in PROSE["depth"]["methods"]]):
+        page.table(tables.analysis_table(depth), "Analyses; weights by SHA-256, shortened.")
     return page
+
+
+def _analyses(depth: DepthStudy) -> dict[str, str]:
+    """What links call the analyses."""
+    return {a.name: a.name.replace("_", " ") for a in depth.analyses}
 
 
 def command_of(study: Study) -> str | None:
@@ -126,28 +133,88 @@ def command_of(study: Study) -> str | None:
 
 
 def _begin(
-    title: str, about: str, failures: Iterable[str], findings: list[str], claims: pd.DataFrame, reading: str = ""
+    title: str,
+    about: str,
+    failures: Iterable[str],
+    findings: list[Finding],
+    main: tuple[Block, str],
+    names: Mapping[str, str],
 ) -> Page:
-    """A report's beginning: what it is about, what failed, what the numbers show, and the verdicts on the claims."""
+    """The first screen: what it is about, what failed, a few findings that link to their figures, by what these are
+    called, and the main figure; other findings are folded away.
+    """
     page = Page(title, contents=True)
     page.text(about)
     for failure in failures:
         page.text(failure, "note")
-    page.heading("What the numbers say")
-    page.list(findings)
-    page.heading("What the paper claims")
-    if reading:
-        page.text(reading)
-    page.table(tables.claims_table(claims), "Estimates with 95 % intervals below.", marked="verdict")
+    page.heading("What came out")
+    with page.within("opening"):
+        page.block(main[0], name=main[1])
+        with page.within("findings"):
+            _list(page, findings[:MOST_FINDINGS], names)
+            if more := findings[MOST_FINDINGS:]:
+                with page.folded(f"{len(more)} more"):
+                    _list(page, more, names)
     return page
 
 
-def _methods(page: Page, texts: Iterable[str]) -> None:
-    """The methods; tables of provenance follow."""
-    page.heading("Methods")
-    for text in texts:
-        page.text(text)
-    page.heading("Where the numbers come from")
+def _list(page: Page, findings: Sequence[Finding], names: Mapping[str, str]) -> None:
+    links = [(f.figure, f"Figure: {names[f.figure]}") if f.figure in names else ("", "") for f in findings]
+    page.list([f.text for f in findings], links)
+
+
+def _figures(study: Study, unit: Unit) -> tuple[dict[str, Block], list[str]]:
+    """The figures of a whole study by kind, the one that opens the report first; why others are left out."""
+    figures, lacking = {}, []
+    one = study.metrics["model"].nunique() == 1
+    for kind, about in PROSE["figures"].items():
+        if one and kind in ("table", "size", "correlations", "scaling"):
+            continue  # these compare models
+        try:
+            if one and kind == "curves":
+                figures[kind] = _by_depth(study, unit)
+            else:
+                figures[kind] = chart(study.plot(kind=kind, unit=unit), about["caption"])
+        except InputError as error:
+            lacking.append(f"Left out is the figure {about['name']}, because {error}")
+    return figures, lacking
+
+
+def _by_depth(study: Study, unit: Unit) -> Block:
+    """The prefix ensembles of one model's tasks, in their own units."""
+    charts = {}
+    for settings in (cell["settings"] for cell in study.cells if cell["settings"]["unit"] == unit):
+        shard = study.contributions(settings["model"], settings["task"], unit)
+        charts[settings["task"]] = chart(
+            decompose(shard, shard.labels).plot(kind="depth"), PROSE["captions"]["by_depth"]
+        )
+    return switch(charts, "Task")
+
+
+def _claims(page: Page, claims: pd.DataFrame, reading: str = "") -> None:
+    """The verdicts; claims that this study cannot test are one line, folded away."""
+    untested = claims["verdict"] == "not tested"
+    if not untested.all():
+        if reading:
+            page.text(reading)
+        page.table(tables.claims_table(claims[~untested]), "Estimates with 95 % intervals below.", marked="verdict")
+    if untested.any():
+        with page.folded(f"{_count(int(untested.sum()), 'claim')} cannot be tested here"):
+            page.table(tables.claims_table(claims[untested])[["claim"]], "Each with what it would need.")
+
+
+@contextlib.contextmanager
+def _methods(page: Page, texts: Iterable[str], reading: Mapping[str, str] | None = None) -> Iterator[None]:
+    """What terms mean and the methods, folded away; then, from inside, where the numbers come from, folded away too."""
+    page.heading("Methods and sources")
+    if reading:
+        with page.folded("How to read raw, centered, net"):
+            page.terms(reading)
+    with page.folded("Methods"):
+        for text in texts:
+            page.text(text)
+    with page.folded("Where the numbers come from"):
+        yield
 
 
 def _claims_over_seeds(page: Page, study: Study, unit: Unit) -> None:
@@ -187,7 +254,8 @@ def _information(page: Page, study: Study) -> None:
             page.text(PROSE["above"].format(**counts), "note")
         if lines:
             warnings = pd.DataFrame(lines, columns=["model", "task", "to be read first"])
-            page.table(warnings, "Warnings of the estimator.", fold=f"{estimator}: warnings")
+            with page.folded(f"{estimator}: warnings"):
+                page.table(warnings, "Warnings of the estimator.")
 
 
 def _layer_sharing(page: Page, study: Study, unit: Unit) -> None:
@@ -197,15 +265,16 @@ def _layer_sharing(page: Page, study: Study, unit: Unit) -> None:
         return
     page.subheading("Reuse of layers, before and after the size correction")
     seeds = frame["interval_over"] == "seeds"
-    if seeds.any():
-        page.table(tables.layer_sharing_table(frame[seeds]), PROSE["layer_sharing"])
-    fold = f"{_count(int((~seeds).sum()), 'pair')} of single models" if seeds.any() else None
-    page.table(tables.layer_sharing_table(frame[~seeds]), PROSE["layer_sharing"], fold=fold)
+    parts = {f"over {'seeds' if some is seeds else 'tasks'}": some for some in (seeds, ~seeds) if some.any()}
+    blocks = {
+        name: frame_table(tables.layer_sharing_table(frame[some]), PROSE["layer_sharing"])
+        for name, some in parts.items()
+    }
+    page.block(switch(blocks), name="layer-sharing")
 
 
 def _components(page: Page, study: Study) -> None:
-    """The bars of every cell, folded away; the first is open."""
-    shown = False
+    """The bars of every cell, one at a time."""
     lacking: list[str] = []
     # Neurons are thousands of bars in every cell.
     cells = [cell["settings"] for cell in study.cells if cell["settings"]["unit"] != "neuron"]
@@ -213,6 +282,7 @@ def _components(page: Page, study: Study) -> None:
     if len(cells) > MOST_CELLS and len(models) > BEST:
         models = study.best(BEST, cells[0]["unit"]) or models[:BEST]
         page.text(PROSE["best"].format(count=BEST), "small")
+    charts = {}
     for settings in cells:
         model, task, unit = (settings[name] for name in ("model", "task", "unit"))
         if model not in models:
@@ -223,37 +293,36 @@ def _components(page: Page, study: Study) -> None:
             lacking.append(str(error))
             continue
         title = f"{model} on {task}, unit {unit}"
-        figure = decompose(shard, shard.labels).plot(title=title)
-        page.figure(figure, "Values are a component's own, undivided by |L|.", fold=title, opened=not shown)
-        modules = tables.module_table(study, model, task, unit)
-        page.table(modules, PROSE["captions"]["modules"], fold=f"{title}: modules")
-        shown = True
+        charts[title] = chart(decompose(shard, shard.labels).plot(title=title), PROSE["captions"]["components"])
+    if charts:
+        page.block(switch(charts, "Model and task"), name="components")
     for reason in dict.fromkeys(lacking):
         page.text(f"{_count(lacking.count(reason), 'cell')} left out: {reason}", "small")
 
 
-def _depth_sections(page: Page, depth: DepthStudy) -> None:
-    """The figures and tables of all analyses; the first of each stands open."""
+def _depth_sections(page: Page, depth: DepthStudy, overview: bool) -> None:
+    """The figures and tables of all analyses: a section for each kind of them, which shows one at a time."""
     page.heading("Depth, model by model")
-    page.figure(depth.plot(), "Each point is a layer.")
-    seen: set[str] = set()
-    for a in depth.analyses:
-        caption, first = PROSE["depth"]["captions"].get(a.name, a.name), a.name not in seen
-        seen.add(a.name)
-        if first:
-            page.subheading(caption.split(".")[0])
-        title = f"{a.model}: {a.name.replace('_', ' ')}, {a.dataset}"
-        for kind in (None, *PROSE["depth"]["kinds"].get(a.name, [])):
-            try:
-                figure = a.result.plot(kind=kind)
-            except InputError as error:
-                page.text(f"{title}: left out, because {error}", "small")
-                continue
-            page.figure(figure, caption, fold=f"{title}: {kind}" if kind else title, opened=first and not kind)
-        if isinstance(a.result, Agreement):
-            page.table(tables.agreement_table(a.result), PROSE["captions"]["agreement"], fold=f"{title}: table")
-        if isinstance(a.result, DropPlan):
-            page.table(tables.plan_table(a.result), "On rows that did not choose.", fold=f"{title}: table")
+    if overview:
+        page.figure(depth.plot(), PROSE["captions"]["depth"])
+    for name in dict.fromkeys(a.name for a in depth.analyses):
+        caption = PROSE["depth"]["captions"].get(name, name)
+        page.subheading(caption.split(".")[0])
+        shown: dict[str, Block] = {}
+        for a in (a for a in depth.analyses if a.name == name):
+            title = f"{a.model}: {name.replace('_', ' ')}, {a.dataset}"
+            for kind in (None, *PROSE["depth"]["kinds"].get(name, [])):
+                try:
+                    shown[f"{title}: {kind}" if kind else title] = chart(a.result.plot(kind=kind), caption)
+                except InputError as error:
+                    page.text(f"{title}: left out, because {error}", "small")
+            if isinstance(a.result, Agreement):
+                table = tables.agreement_table(a.result)
+                shown[f"{title}: table"] = frame_table(table, PROSE["captions"]["agreement"])
+            if isinstance(a.result, DropPlan):
+                shown[f"{title}: table"] = frame_table(tables.plan_table(a.result), "On rows that did not choose.")
+        if shown:
+            page.block(switch(shown, "Model, rows and figure"), name=name)
 
 
 def _count(n: int, noun: str) -> str:

@@ -16,7 +16,7 @@ FONT = "'Noto Sans', 'Segoe UI', 'Helvetica Neue', Helvetica, Arial, sans-serif"
 
 @dataclass(frozen=True)
 class Theme:
-    """What differs between light and dark: everything but the colors that carry meaning."""
+    """What differs between light, dark, and what reads on both: everything but the colors that carry meaning."""
 
     ink: str
     muted: str
@@ -29,7 +29,7 @@ class Theme:
 
 
 LABELS: dict[str, Any] = tomllib.loads((resources.files(__package__) / "labels.toml").read_text(encoding="utf-8"))
-LIGHT, DARK = Theme(**LABELS["light"]), Theme(**LABELS["dark"])
+LIGHT, DARK, BOTH = (Theme(**LABELS[name]) for name in ("light", "dark", "both"))
 MODULE, MODULE_NAME = LABELS["module"], LABELS["module_name"]
 TERM, TERM_NAME = LABELS["term"], LABELS["term_name"]
 # Two things that a reader marks to compare them, and what is written on their colors.
@@ -39,9 +39,12 @@ CLEAR = "rgba(0,0,0,0)"
 GOOD, BAD = "#009e73", "#d55e00"
 # What carries no meaning of its own (whiskers, guides): seen on light and on dark ground.
 NEUTRAL = "#8a8f98"
-# For distinct things that are not modules (tasks, models, terms): the same family of colors.
-SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a6d00", "#7a5cc7")
+# For distinct things that are not modules (tasks, models): neither modules' colors nor those of signs.
+SERIES = ("#5d6b9e", "#c2417c", "#2595a8", "#b08a00", "#7f9c2f", "#8a6242", "#e58fb4", "#a77bb5")
 
+
+# Below this p something is drawn as found: a full bar, a line at a change point.
+SIGNIFICANT = 0.05
 
 # A legend below the axes: above them, it would run into the buttons on a narrow screen.
 LEGEND_BELOW = {"yref": "container", "y": 0, "yanchor": "bottom", "x": 0, "xanchor": "left"}
@@ -50,8 +53,9 @@ LEGEND_BELOW = {"yref": "container", "y": 0, "yanchor": "bottom", "x": 0, "xanch
 def template(theme: Theme = LIGHT) -> go.layout.Template:
     """The plotly template of every figure here.
 
-    Figures leave colors that differ between light and dark to it (text, grids, lines, color scales), so
-    that a page can exchange it. A heat map says `autocolorscale=True`, with zmin = −zmax where zero divides.
+    Figures leave colors that differ between light and dark to it (text, grids, lines, color scales), so that a page can
+    exchange it; in a notebook, whose theme no figure can know, they have the one that reads on `BOTH`. A heat map says
+    `autocolorscale=True`, with zmin = −zmax where zero divides.
     """
     small = {"size": 12, "color": theme.muted}
     axis = {
@@ -95,15 +99,15 @@ def template(theme: Theme = LIGHT) -> go.layout.Template:
             "annotationdefaults": {"font": {"size": 12, "color": theme.ink}, "arrowcolor": theme.muted},
             "shapedefaults": {"line": {"color": theme.ink}},
             "hoverlabel": {
-                "font": {"family": FONT, "size": 13, "color": theme.ink},
-                "bgcolor": theme.paper,
+                "font": {"family": FONT, "size": 13, "color": LIGHT.ink if theme is BOTH else theme.ink},
+                "bgcolor": LIGHT.paper if theme is BOTH else theme.paper,
                 "bordercolor": theme.zero,
             },
             "legend": {"orientation": "h", "x": 1, "xanchor": "right", "y": 1.02, "yanchor": "bottom"},
             # plotly paints the active button nearly white whatever one says, so buttons are light in the dark too.
             "updatemenudefaults": {
                 "font": {"size": 12, "color": LIGHT.ink},
-                "bgcolor": LIGHT.grid if theme is DARK else LIGHT.paper,
+                "bgcolor": LIGHT.paper if theme is LIGHT else LIGHT.grid,
                 "bordercolor": theme.grid,
             },
             # plotly 7 draws a button that uploads the chart to its makers' cloud; a figure of ours sends nothing.

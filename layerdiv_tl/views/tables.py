@@ -56,18 +56,6 @@ def claims_table(claims: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def module_table(study: Study, model: str, task: str, unit: Unit = "sublayer") -> pd.DataFrame:
-    """Bias, diversity and net of every module of one cell and in all, raw and centered."""
-    frame = study.modules(unit)
-    frame = frame[(frame["model"] == model) & (frame["task"] == task)][list(_HEADINGS["modules"])]
-    both = pd.concat([frame, frame.drop(columns="module").sum().to_frame().T.assign(module="all")], ignore_index=True)
-    both["module"] = [style.MODULE_NAME.get(name, name) for name in both["module"]]
-    both["members"] = both["members"].astype(int)
-    for column in both.columns[2:]:
-        both[column] = [f"{x:.1%}" if column == "share" else style.number(x) for x in both[column]]
-    return both.rename(columns=_HEADINGS["modules"])
-
-
 def layer_sharing_table(frame: pd.DataFrame) -> pd.DataFrame:
     """Models that reuse layers and their baselines (`Study.layer_sharing`): a row for each pair."""
     return pd.DataFrame(
@@ -90,17 +78,21 @@ def model_table(study: Study, unit: Unit) -> pd.DataFrame:
     return frame.rename(columns={"reuses": "reuses layers"})
 
 
-def quantity_table(study: Study, unit: Unit, quantity: str) -> pd.DataFrame:
-    """One quantity of `Study.table`, a row per model, with the baselines it is compared with."""
-    frame = study.table(unit, intervals=True)[quantity].replace({"nan": "–", "": "–"})
+def quantity_table(study: Study, units: Sequence[Unit], quantity: str) -> pd.DataFrame:
+    """One quantity of `Study.table` at all units, a row per model, with the baselines it is compared with."""
+    frames = []
+    for unit in units:
+        frame = pd.DataFrame(study.table(unit, intervals=True)[quantity]).replace({"nan": "–", "": "–"})
+        frame.insert(0, "members", study.models(unit).set_index("model")["members"].astype(str))
+        frames.append(frame.set_axis([f"{name}, unit {unit}" for name in frame.index]) if len(units) > 1 else frame)
+    frame = pd.concat(frames)
     if quantity == "accuracy":
-        of_task = study.summary(unit).groupby("task", sort=False)[["chance", "bag_of_words"]].mean() * 100
+        of_task = study.summary(units[0]).groupby("task", sort=False)[["chance", "bag_of_words"]].mean() * 100
         frame.loc["guessing"] = of_task["chance"].map(style.number)
         frame.loc["bag of words"] = of_task["bag_of_words"].map(style.number)
-        frame = frame.fillna("").replace({"nan": "–"})
     if quantity in ("MSE", "bias"):
-        frame.loc["uniform prediction"] = study.table(unit)["uniform"].max().map(style.number)
-    frame = frame.replace(r" \[", "\n[", regex=True)
+        frame.loc["uniform prediction"] = study.table(units[0])["uniform"].max().map(style.number)
+    frame = frame.fillna("").replace({"nan": "–"}).replace(r" \[", "\n[", regex=True)
     return frame.rename_axis("model").reset_index()
 
 

@@ -24,7 +24,7 @@ from ..model.load import Model
 from ..model.tokenization import encode
 from . import style
 from .explorer import Explorer, explore
-from .explorer.data import LONGEST
+from .explorer.measure import LONGEST
 from .html import Block, circuits, inert, marks, quoted, switch, table
 
 Metric = Literal["loss", "bias", "diversity", "net", "target_logit"]
@@ -195,10 +195,11 @@ def profile_summary(profile: SquaredProfile) -> dict[str, float]:
 
 
 def hardest_tokens(profile: SquaredProfile, count: int = 6, k: int = 4) -> list[dict[str, Any]]:
-    """The tokens with the largest loss, worst first, and the components that raised and lowered their logits most.
+    """The worst predictions, and the components that raised and lowered the logit of the right token most.
 
-    Each is `{position, token, loss, raised, lowered}`: the position of the token itself; `raised` and `lowered` are
-    (component, logits beyond its mean over the vocabulary), largest first, of the right sign only.
+    Each is `{position, token, next_token, loss, raised, lowered}`: the position, as everywhere, is that of the token
+    after which the next one is predicted; `raised` and `lowered` are (component, logits beyond its mean over the
+    vocabulary), largest first, of the right sign only.
     """
     known = np.flatnonzero(np.isfinite(profile.losses))
     rows = []
@@ -208,8 +209,9 @@ def hardest_tokens(profile: SquaredProfile, count: int = 6, k: int = 4) -> list[
         pairs = [(profile.components[i].label, float(logits[i])) for i in order]
         rows.append(
             {
-                "position": int(position) + 1,
-                "token": profile.tokens[position + 1],
+                "position": int(position),
+                "token": profile.tokens[position],
+                "next_token": profile.tokens[position + 1],
                 "loss": float(profile.losses[position]),
                 "raised": [pair for pair in pairs[:k] if pair[1] > 0],
                 "lowered": [pair for pair in pairs[: -k - 1 : -1] if pair[1] < 0],

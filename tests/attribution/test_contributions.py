@@ -3,12 +3,14 @@
 import dataclasses
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 import layerdiv_tl as ld
 from tests.conftest import TEXTS, gpt2, llama
 from tests.oracles.brute_force import reference
+from tests.oracles.families import FAMILIES
 
 MODELS = {
     "llama": llama,
@@ -164,6 +166,13 @@ def test_components_keeps_the_named_rows(model):
     assert whole.complete
     np.testing.assert_array_equal(part.values, whole.select(label=["embed", "L1.mlp"]).values)
     assert whole.select(kind=["embed", "pos_embed", "attn", "mlp", "constant"]).complete
+    mlp = ld.Component("mlp", 1)
+    assert whole.select("L1.mlp").components == whole.select(mlp).components == (mlp,)
+    np.testing.assert_array_equal(whole["L1.mlp"], whole.select(mlp).values[:, 0])
+    np.testing.assert_array_equal(whole[[mlp, "embed"]], part.values[:, ::-1])
+    for wrong in ("L9.mlp", 3, []):
+        with pytest.raises(ld.InputError, match="label"):
+            whole[wrong]
 
 
 def test_a_reused_layer_has_a_row_for_every_use():
@@ -286,6 +295,33 @@ def test_the_frame_holds_every_number_under_its_names(model):
     assert (row["index"] == 3).all()
 
 
+def test_a_task_brings_its_options(stories):
+    """A task's numbers are those of its resolved prompts and option ids, also where it was resolved before."""
+    task = ld.Task.from_frame(
+        pd.DataFrame({"word": ["big", "red"], "label": [0, 1]}), template="One {word} day", options=["a", "the"]
+    )
+    resolved = task.resolve(stories)
+    expected = ld.contributions(stories, resolved.prompts, resolved.option_ids)
+    for given in (task, resolved):
+        np.testing.assert_array_equal(ld.contributions(stories, given).values, expected.values)
+    one = ld.contributions(stories, task, resolved.option_ids[:1])
+    np.testing.assert_allclose(one.values, expected.values[..., :1], rtol=1e-12)
+    with pytest.raises(ld.InputError, match="another tokenizer"):
+        ld.contributions(stories, dataclasses.replace(resolved, option_ids=(300, 301)))
+
+
+def test_top_tokens_are_the_softmax_of_the_module(stories):
+    """top_tokens is the largest of the Hugging Face model's own distribution at every position."""
+    ids = [1, 403, 407, 261]
+    frame = ld.top_tokens(stories, ids, k=3)
+    with torch.no_grad():
+        p = torch.softmax(stories.hf_model(torch.tensor([ids])).logits[0].double(), -1).numpy()
+    best = np.argsort(-p, kind="stable")[:, :3]
+    np.testing.assert_array_equal(frame["prediction_id"].to_numpy().reshape(4, 3), best)
+    np.testing.assert_allclose(frame["probability"].to_numpy().reshape(4, 3), np.take_along_axis(p, best, 1), rtol=1e-6)
+    assert frame["token"][0::3].tolist() == [stories.tokenizer.decode([i]) for i in ids]
+
+
 def test_text_and_ids_are_the_same_prompt(stories):
     """Text goes through the tokenizer's own rules, ids are taken as they are; BOS is not doubled."""
     ids = [stories.tokenizer(text)["input_ids"] for text in TEXTS]
@@ -345,3 +381,28 @@ def test_tensors_and_arrays_everywhere(as_what):
     assert ld.contributions(model, prompts, [7, 9], position=as_what(0)).positions.tolist() == [0, 0]
     d = ld.decompose(torch.tensor(expected, dtype=torch.bfloat16, requires_grad=True), labels=as_what([0, 1]))
     assert d.gap < 1e-9
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gemma2"])
+def test_contributions_to_directions_are_parts_of_the_normed_stream(name):
+    """Their sum is the dot product with Hugging Face's last hidden state; they have no probability."""
+    model, prompts = FAMILIES[name](), [[5, 1, 4, 1, 5, 9], [3, 7]]
+    probes = np.random.default_rng(0).normal(size=(3, 32))
+    with torch.no_grad():
+        normed = [model.base_model(torch.tensor([ids])).last_hidden_state[0, -1].double().numpy() for ids in prompts]
+    for unit in ("sublayer", "head"):
+        c = ld.contributions(model, prompts, directions=probes, unit=unit)
+        np.testing.assert_allclose(c.logits, np.stack(normed) @ probes.T, atol=1e-5)
+        assert c.identity_gap < 1e-6
+    named = ld.contributions(model, prompts, directions={"a": torch.tensor(probes[0])}, unit="head")
+    np.testing.assert_allclose(named.values[:, :, 0], c.values[:, :, 0], atol=1e-5)
+    assert named.options == ("a",)
+    with pytest.raises(ld.InputError, match="directions"):
+        c.scores()
+
+
+@pytest.mark.parametrize("bad", [[1, 2], "x", {"a": [0.0] * 32}, {1: [1.0] * 32}, np.full((1, 32), np.nan), []])
+def test_directions_are_vectors_of_the_stream(bad):
+    """Other widths, zeros, NaN and names that are no texts are refused."""
+    with pytest.raises(ld.InputError, match="directions"):
+        ld.contributions(FAMILIES["gpt2"](), [[1, 2]], directions=bad)

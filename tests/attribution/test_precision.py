@@ -101,21 +101,30 @@ def test_rounding_hides_no_write():
             loaded = ld.load_model(model)
             ld.contributions(loaded, PROMPTS, OPTIONS)
             parent = model.model.layers[1].get_submodule(sublayer.split(".")[0])
-            first = sublayer.startswith("self_attn")
-            parent.register_forward_hook(
-                lambda m, a, o, c=change, f=first: (c(o[0]), *o[1:]) if f else c(o),
-            )
+            run, first = parent.forward, sublayer.startswith("self_attn")
+
+            def changed(*args, run=run, c=change, f=first, **kwargs):
+                output = run(*args, **kwargs)
+                return (c(output[0]), *output[1:]) if f else c(output)
+
+            parent.forward = changed
             assert module is not parent
             with pytest.raises(ld.InputError, match="block 1 .* block 2"):
                 ld.contributions(loaded, PROMPTS, OPTIONS)
 
 
 def test_a_wrapped_projection_in_half_precision():
-    """Heads of an output projection that does more than its weights say are refused; sublayers stay exact."""
+    """Heads of an output projection that does more than its weights say are refused; sublayers stay exact; a hook that
+    does the same is an intervention.
+    """
     model = llama().to(torch.bfloat16)
     projection = model.model.layers[1].self_attn.o_proj
     extra = torch.randn(32, 32).to(torch.bfloat16) * 0.3
-    projection.register_forward_hook(lambda module, args, output: output + args[0] @ extra)
+    handle = projection.register_forward_hook(lambda module, args, output: output + args[0] @ extra)
+    assert ld.contributions(model, PROMPTS, OPTIONS, unit="head").identity_gap <= 2e-2
+    handle.remove()
+    forward = projection.forward
+    projection.forward = lambda x: forward(x) + x @ extra
     assert ld.contributions(model, PROMPTS, OPTIONS).identity_gap <= 2e-2
     with pytest.raises(ld.InputError, match="heads"):
         ld.contributions(model, PROMPTS, OPTIONS, unit="head")
@@ -129,7 +138,9 @@ def test_the_precision_is_that_of_the_stream():
     c = ld.contributions(model, PROMPTS, OPTIONS)
     assert "rounding" not in {x.kind for x in c.components}
     assert c.identity_gap <= 1e-6
-    model.model.layers[1].mlp.register_forward_hook(lambda module, args, output: output * 0.85)
+    mlp = model.model.layers[1].mlp
+    forward = mlp.forward
+    mlp.forward = lambda x: forward(x) * 0.85
     with pytest.raises(ld.InputError, match="decomposed"):
         ld.contributions(model, PROMPTS, OPTIONS)
     cast.remove()

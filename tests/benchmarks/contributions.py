@@ -35,6 +35,21 @@ def plain(model: ld.Model, prompts: list[list[int]]) -> None:
             model.architecture.root(input_ids=ids, attention_mask=mask, logits_to_keep=1, use_cache=False)
 
 
+def shared_prefixes(model: ld.Model, prompts: list[list[int]], options: list[list[int]]) -> None:
+    """Hugging Face's own way to score options: prompts once, with a cache, then all options as continuations."""
+    from transformers import DynamicCache
+
+    net, heads = model.architecture.root, [option[:-1] for option in options]
+    with inference_mode_for(model.architecture):
+        for rows in batches([len(p) for p in prompts], 1024):
+            ids = torch.tensor([prompts[row] for row in rows])
+            done = net(input_ids=ids, past_key_values=DynamicCache(), use_cache=True, logits_to_keep=1)
+            done.logits.log_softmax(-1)
+            done.past_key_values.batch_repeat_interleave(len(options))
+            more = torch.tensor(heads * len(rows))
+            net(input_ids=more, past_key_values=done.past_key_values, use_cache=True).logits.log_softmax(-1)
+
+
 def full_cache(bridge: object, prompts: list[list[int]], options: torch.Tensor) -> None:
     """TransformerLens' way: cache everything, stack the components, scale, unembed."""
     with torch.inference_mode():
@@ -99,6 +114,18 @@ def main() -> None:
                 given.repeats,
             )
             print(f"{rows} × {tokens} tokens, {unit:8}: contributions / plain pass = {r:.3f}   ({a:.2f} s / {b:.2f} s)")
+
+    options = texts(4, 4)
+    for rows, tokens in ((16, 64), (64, 16)):
+        prompts = texts(rows, tokens)
+        for unit in ("sublayer", "head"):
+            r, a, b = ratio(
+                lambda p=prompts, u=unit: ld.contributions(model, p, [options], unit=u),
+                lambda p=prompts: shared_prefixes(model, p, options),
+                given.repeats,
+            )
+            what = f"{rows} × {tokens} tokens, {unit:8}: four options of four tokens"
+            print(f"{what} / passes with a cache = {r:.3f}   ({a:.2f} s / {b:.2f} s)")
 
     from transformer_lens.model_bridge import TransformerBridge
 

@@ -59,6 +59,8 @@ def test_an_output_without_a_name_is_not_the_folder_one_is_in(command, tmp_path,
 
 
 def test_a_surprise_is_one_line_too(tmp_path, monkeypatch, capsys):
+    import layerdiv_tl.studies.runner  # noqa: F401  (imported during the test it would keep the stand-in)
+
     monkeypatch.delenv("LAYERDIV_DEBUG", raising=False)
     monkeypatch.setattr("layerdiv_tl.model.load.load_model", lambda: 1 / 0)
     assert main(["demo", "--out", str(tmp_path)]) == 1
@@ -133,8 +135,12 @@ def test_demo(tmp_path, smol):
         study = ld.Study.load(tmp_path / "layerdiv-demo")
         assert len(study.contributions(row["model"], row["task"]).labels) == row["rows"]
     shown = subprocess.run([*command[:-1], "--out", "again"], capture_output=True, text=True, cwd=tmp_path, check=True)
-    assert "components sum to the logits" in shown.stdout
-    assert "Attention" in shown.stdout
+    *said, path = shown.stdout.replace("\n", " ").split("Open ")
+    assert "L23.H3" in said[0]
+    assert path.split() == ["again/index.html", "in", "a", "browser."]
+    assert "\x1b" not in shown.stderr + shown.stdout
+    assert "\r" not in shown.stderr
+    assert (tmp_path / "again" / "explorer.html").stat().st_size > 1e5
 
 
 def test_the_scores_of_a_plan_are_those_that_there_are():

@@ -52,12 +52,13 @@ def test_the_hardest_tokens_are_the_frame_s(profile):
     frame = profile.frame()
     losses = frame.groupby("position").loss.first().dropna().sort_values(ascending=False)
     found = hardest_tokens(profile, count=4, k=3)
-    assert [row["position"] for row in found] == [place + 1 for place in losses.index[:4]]
+    assert [row["position"] for row in found] == list(losses.index[:4])
     assert [row["loss"] for row in found] == pytest.approx(losses.iloc[:4].tolist())
     for row in found:
-        assert row["token"] == profile.tokens[row["position"]]
-        here = frame[frame.position == row["position"] - 1]
-        beyond = here.target_logit.to_numpy() - profile.means[row["position"] - 1]
+        assert (row["token"], row["next_token"]) == profile.tokens[row["position"] :][:2]
+        here = frame[frame.position == row["position"]]
+        assert row["loss"] == profile.loss[row["position"]]
+        beyond = here.target_logit.to_numpy() - profile.means[row["position"]]
         order = np.argsort(-beyond)
         labels = here.component.to_numpy()
         assert [label for label, _ in row["raised"]] == [labels[i] for i in order[:3] if beyond[i] > 0]
@@ -120,7 +121,7 @@ def test_the_text_comes_from_anywhere(folder, tmp_path, capsys, monkeypatch):
 def test_failures_are_a_sentence_and_1(folder, tmp_path, capsys, monkeypatch):
     (tmp_path / "latin").write_bytes(b"caf\xe9")
     page = str(tmp_path / "p.html")
-    monkeypatch.setattr("layerdiv_tl.views.explorer.data.LONGEST", 3)
+    monkeypatch.setattr("layerdiv_tl.views.explorer.measure.LONGEST", 3)
     for arguments, sentence in (
         (["--file", str(tmp_path / "none")], "cannot be read"),
         (["--file", str(tmp_path / "latin")], "is not UTF-8"),

@@ -332,7 +332,7 @@ def test_integrated_gradients_are_the_path_integral(case, part, baseline):
                 (gradient,) = torch.autograd.grad(p, kept["x"])
             total = total + (gradient * kept["way"]).sum((0, 2)) * 4 * u**3 / 5
         close(found.attribution[:, number], total[:-1].detach())
-    assert ld.depth.integrated_gradients(model, ids, part, **options).gap <= 0.01
+    assert ld.depth.integrated_gradients(model, ids, part, **(options | {"steps": 256})).gap <= 0.01
 
 
 @pytest.mark.full
@@ -703,7 +703,7 @@ def test_a_stream_that_something_else_writes_to_is_refused():
     root = llama()
     model = ld.load_model(root)
     root.model.layers[1].register_forward_hook(lambda module, args, output: first(output) + 1.0)
-    with pytest.raises(ld.InputError, match="component"):
+    with pytest.raises(ld.InputError, match="hooks"):
         ld.depth.skip(model, IDS)
 
 
@@ -715,3 +715,28 @@ def test_a_result_tells_itself_in_a_line():
     assert f"relative_norm={sizes.relative_norm.dtype}{list(sizes.relative_norm.shape)}" in told
     assert len(told) < 500
     assert "\n" not in told
+
+
+@pytest.mark.parametrize(
+    ("ask", "passes"),
+    [
+        (lambda m: ld.depth.erase(m, IDS, layers=[0, 2]), sum(2 * (len(row) - 1) for row in IDS)),
+        (lambda m: ld.depth.integrated_gradients(m, IDS, layers=1, steps=5, batch_tokens=20), 5 * len(IDS)),
+        (lambda m: ld.depth.depth_score(m, [(row, [1], 1) for row in IDS]), 3 * len(IDS)),
+        (lambda m: ld.depth.agreement(m, IDS), 7 * len(IDS)),
+    ],
+    ids=["erase", "integrated_gradients", "depth_score", "agreement"],
+)
+def test_long_calls_say_how_many_passes_are_ahead_and_count_them(ask, passes, monkeypatch):
+    """A bar's total, known before the first text is done, is what the counts then add up to."""
+    calls = []
+
+    def lines(title, total, unit, done):
+        calls.append((unit, total, []))
+        return calls[-1][2].append
+
+    monkeypatch.setattr("layerdiv_tl._progress._lines", lines)
+    ask(llama())
+    ((total, counts),) = [(total, counts) for unit, total, counts in calls if unit == "pass"]
+    assert sum(counts) == total == passes
+    assert len(counts) > len(IDS) / 4

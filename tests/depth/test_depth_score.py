@@ -295,7 +295,9 @@ def test_tasks_and_other_groups():
     assert found.by == "group"
 
     class Asked:
-        prompts, options, labels = [[1, 2, 3], [4, 5, 6, 7]], [[8], [9]], [1, 0]
+        prompts, options = [[1, 2, 3], [4, 5, 6, 7]], [[8], [9]]
+        labels, answers = [1, 0], [[9], [8]]
+        resolve = None  # what tells a task; its answers are read as they are
 
     task = ld.depth.depth_score(model, Asked, by=[1, 2])
     plain = ld.depth.depth_score(model, [([1, 2, 3], [9], 1), ([4, 5, 6, 7], [8], 2)])

@@ -27,6 +27,8 @@ ASKED = [
 # The names here of what the released code skips.
 PARTS = {"layer": "layer", "attn": "attention", "mlp": "mlp"}
 MODELS = ["stories", pytest.param("smol", marks=pytest.mark.full)]
+# The released rules take minutes where every token and layer has a pass of its own: on the small model only.
+on_stories = pytest.mark.parametrize("case", ["stories"], indirect=True)
 
 
 @pytest.fixture(scope="module", params=MODELS)
@@ -97,6 +99,7 @@ def test_current_skips(case, part):
     alike(output, rule["output_change"])
 
 
+@on_stories
 @pytest.mark.parametrize("part", PARTS)
 def test_future_skips(case, part):
     """Cuts and all: the released code draws them prompt after prompt from one seeded generator."""
@@ -110,6 +113,7 @@ def test_future_skips(case, part):
     alike(output, rule["output_change"])
 
 
+@on_stories
 def test_shares_of_the_length_are_cuts_too(case):
     """Other cuts than the published ones are the same rule at other tokens."""
     model, root, ids = case
@@ -141,6 +145,7 @@ def test_lens(case):
         alike(found.frame()[name].iloc[here], np.mean([rule[name].mean(1) for rule in rules], 0))
 
 
+@on_stories
 def test_erasure_of_a_token(case, short):
     model, root, ids = case
     mean = published.mean_residuals(root, ids)
@@ -152,6 +157,7 @@ def test_erasure_of_a_token(case, short):
     alike(later.effect_max[:, :-1], published.future_erasure(root, short, mean).T)
 
 
+@on_stories
 def test_erasure_of_a_prefix(case, short):
     """The tokens 1 to t − 1, measured after t: here the row of the last erased one."""
     model, root, ids = case
@@ -163,6 +169,7 @@ def test_erasure_of_a_prefix(case, short):
     alike(found.effect_max[known, :-1], rule.T)
 
 
+@on_stories
 @pytest.mark.parametrize("part", PARTS)
 def test_integrated_gradients(case, short, part):
     model, root, ids = case
@@ -173,6 +180,7 @@ def test_integrated_gradients(case, short, part):
     alike(found.attribution, rule[:, :-1].T, 1e-4)
 
 
+@on_stories
 def test_depth_score(case):
     """Of a group the score of its mean effects; questions of different length in one batch."""
     model, root, _ = case

@@ -1,6 +1,7 @@
 """Theorem 1 and its halves, as laws on random ensembles and against loops."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -121,11 +122,15 @@ def test_real_contributions_by_module_and_component():
     assert modules.members.tolist() == [1, 12, 3]
     assert modules.member_share.sum() == pytest.approx(1)
     assert modules.diversity_share_centered.sum() == pytest.approx(1)
-    frame = by_index.by_component()
+    frame = by_index.by_component(full=True)
     assert frame.component.tolist() == [x.label for x in c.components]
     assert frame.net.to_numpy() == pytest.approx((frame.bias - frame.diversity).to_numpy())
     assert frame.attrs["units"]["bias"] == "logits²"
     assert by_index.identity_gap == c.identity_gap
+    few = by_index.by_component()
+    assert list(few) == ["component", "kind", "layer", "index", "bias", "diversity", "net", "accuracy"]
+    pd.testing.assert_frame_equal(few, frame[list(few)])
+    assert set(few.attrs["units"]) == {"bias", "diversity", "net", "accuracy"}
     own = (c.values.argmax(2) == np.array([0, 1, 0])[:, None]).mean(0)
     np.testing.assert_array_equal(frame.accuracy, own)
     assert by_index.accuracy == (c.logits.argmax(1) == [0, 1, 0]).mean()
@@ -134,7 +139,7 @@ def test_real_contributions_by_module_and_component():
 def test_a_tie_is_a_share_of_an_answer():
     """A member that says nothing is right once in K, whatever the label."""
     for gold in (0, 1, 2):
-        frame = ld.decompose(np.array([[[0.0, 0, 0], [1, 1, 0]]]), [gold]).by_component()
+        frame = ld.decompose(np.array([[[0.0, 0, 0], [1, 1, 0]]]), [gold]).by_component(full=True)
         assert frame.accuracy.tolist() == pytest.approx([1 / 3, 0.5 if gold < 2 else 0])
 
 
@@ -144,7 +149,7 @@ def test_a_text_that_names_two_options_is_refused():
 
     c = ld.contributions(llama(), [[1, 2]], [7, 9])
     twins = dataclasses.replace(c, options=("the", "the"))
-    with pytest.raises(ld.InputError, match="label 'the'"):
+    with pytest.raises(ld.InputError, match="labels.*'the'"):
         ld.decompose(twins, ["the"])
 
 
@@ -169,7 +174,7 @@ U = np.zeros((2, 3, 2))
         ({"labels": [0, -1]}, "labels holds -1"),
         ({"labels": [0, True]}, "labels holds True"),
         ({"labels": [0, 0.5]}, "labels holds 0.5"),
-        ({"labels": ["a", "b"]}, "label 'a'"),
+        ({"labels": ["a", "b"]}, "labels.*'a'"),
         ({}, "labels .* target"),
         ({"labels": [0, 1], "target": np.zeros((2, 2))}, "labels .* target"),
         ({"target": np.zeros((2, 3))}, "target"),
@@ -194,4 +199,4 @@ def test_a_dense_target_has_no_accuracy():
     d = ld.decompose(U, target=np.zeros((2, 2)))
     with pytest.raises(ld.InputError, match="accuracy"):
         _ = d.accuracy
-    assert "accuracy" not in d.by_component()
+    assert "accuracy" not in d.by_component(full=True)

@@ -243,9 +243,8 @@ def test_mean_error_is_small_at_129_members_and_2000_rows(kind):
     ("kind", "members", "rows"),
     [
         *itertools.product(("independent", "equicorrelated", "block"), (8,), (500, 5000)),
-        *itertools.product(("independent", "equicorrelated", "block"), (61,), (2000,)),
+        ("equicorrelated", 61, 2000),
         ("block", 129, 2000),
-        ("equicorrelated", 129, 5000),
     ],
 )
 def test_intervals_cover_the_truth(kind, members, rows):

@@ -52,7 +52,7 @@ def test_squared_error_in_loops(case):
     """All numbers of Theorem 1, in the three gauges, per member and per module."""
     u, labels, t = case
     d, truth = ld.decompose(u, labels, components=NAMES[: u.shape[1]]), brute.squared(u, t)
-    frame, modules = d.by_component(), d.by_module().set_index("module")
+    frame, modules = d.by_component(full=True), d.by_module().set_index("module")
     parts = brute.modules(u, t, [c.module for c in d.components])
     for gauge, suffix, half in (("raw", "", d), ("centered", "_centered", d.centered), ("shift", "_shift", d.shift)):
         expected = getattr(truth, gauge)
@@ -87,7 +87,7 @@ def test_the_papers_form_in_loops(case):
     assert (d.loss, d.bias, d.diversity, d.mismatch) == near((truth.loss, truth.bias, truth.diversity, truth.mismatch))
     assert d.zero_bias == near(truth.uniform)
     assert d.gap is None
-    frame = d.by_component()
+    frame = d.by_component(full=True)
     assert frame["bias"].tolist() == near(truth.member_bias)
     assert frame["diversity"].tolist() == near(truth.member_diversity)
     assert (frame["diversity_centered"] + frame["diversity_shift"]).tolist() == near(truth.member_diversity)
@@ -117,7 +117,7 @@ def test_cross_entropy_in_loops(case, tau, dense):
     assert found == near((truth.loss, truth.bias, truth.diversity, truth.entropy, truth.net_linear))
     assert d.loss == near(d.bias - d.diversity)
     assert d.gap < 1e-9
-    frame = d.by_component()
+    frame = d.by_component(full=True)
     for column, expected in (
         ("bias", truth.member_bias),
         ("diversity", truth.member_diversity),
@@ -349,7 +349,7 @@ def test_tables_before_they_are_averaged():
     c = ld.contributions(gpt2(), [[1, 2, 3], [4, 5], [6, 7]], [7, 30])
     for loss in ("squared", "paper", "cross_entropy", "brier"):
         d = ld.decompose(c, [0, 1, 1], loss=loss)
-        frames = {"components": d.by_component(), "modules": d.by_module(), "depth": d.by_depth()}
+        frames = {"components": d.by_component(full=True), "modules": d.by_module(), "depth": d.by_depth()}
         frames["depth_recomputed"] = d.by_depth("recomputed")
         for table, frame in frames.items():
             rows = d.per_example(table)
@@ -403,7 +403,7 @@ def test_intervals_are_of_the_mean_over_examples():
     groups = [0, 0, 1, 1, 1]
     for loss in ("squared", "paper", "cross_entropy", "brier"):
         d = ld.decompose(u, labels, loss=loss)
-        frames = [d.frame(), d.by_component(), d.by_module(), d.by_depth(), d.pairwise()]
+        frames = [d.frame(), d.by_component(full=True), d.by_module(), d.by_depth(), d.pairwise()]
         if loss in ("squared", "cross_entropy"):
             frames.append(d.nested(groups))
         if loss == "squared":
@@ -418,10 +418,14 @@ def test_intervals_are_of_the_mean_over_examples():
                 assert (frame[name] <= frame[name + "_high"] + 1e-9)[known].all()
                 assert name in frame.attrs["units"] or name.startswith(("coherence", "accuracy"))
         few = ld.decompose(u[:7], labels[:7], loss=loss)
-        for frame, low in ((few.by_component(), "bias_low"), (few.pairwise(), "cosine_low"), (few.frame(), "loss_low")):
+        for frame, low in (
+            (few.by_component(full=True), "bias_low"),
+            (few.pairwise(), "cosine_low"),
+            (few.frame(), "loss_low"),
+        ):
             assert frame[low].isna().all()
             assert frame.attrs["intervals"].startswith("no intervals: 7 rows")
-        assert few.by_component()["accuracy_low"].notna().all()
+        assert few.by_component(full=True)["accuracy_low"].notna().all()
 
 
 def test_heads_add_to_their_attention_in_the_net():
@@ -446,7 +450,7 @@ def test_saved_and_loaded(loss, tmp_path):
     again = ld.Decomposition.load(d.save(tmp_path / "d.safetensors"))
     assert type(again) is type(d)
     assert repr(again) == repr(d)
-    assert again.by_component().equals(d.by_component())
+    assert again.by_component(full=True).equals(d.by_component(full=True))
     assert again.by_depth("recomputed").equals(d.by_depth("recomputed"))
     assert again.frame().attrs == d.frame().attrs
     again.by_module().to_parquet(tmp_path / "m.parquet")

@@ -182,7 +182,7 @@ def test_labels_and_components_have_to_fit():
     u, gold = planted()
     with pytest.raises(InputError, match="labels"):
         reweight(u, None)
-    with pytest.raises(InputError, match="119 labels"):
+    with pytest.raises(InputError, match="labels holds 119"):
         reweight(u, gold[:-1])
     with pytest.raises(InputError, match="components"):
         reweight(u, gold).apply(u[:, :3])

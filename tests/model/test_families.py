@@ -15,7 +15,7 @@ import torch
 import layerdiv_tl as ld
 from tests.conftest import randomized
 from tests.model.test_bridge import boot
-from tests.oracles.families import FAMILIES, REFUSED, each
+from tests.oracles.families import BY_STRUCTURE, FAMILIES, REFUSED, each
 
 PROMPTS = [[5, 1, 4, 1, 5, 9, 2, 6, 8, 30, 11], [3], [17, 11, 60, 0]]
 OPTIONS = [7, 30, 2]
@@ -63,22 +63,29 @@ def gap(model, unit, refused):
     assert c.identity_gap <= 1e-6
     if unit != "sublayer":
         whole = ld.contributions(model, PROMPTS, OPTIONS)
-        module = {"head": "attention", "neuron": "mlp"}[unit]
-        for layer in {x.layer for x in whole.components if x.module == module}:
+        modules = {"head": ("attention", "mixer"), "neuron": ("mlp",)}[unit]
+        for module, layer in {(x.module, x.layer) for x in whole.components if x.module in modules}:
             parts, sublayer = (x.select(module=module, layer=layer) for x in (c, whole))
             size = np.abs(sublayer.values).max()
             assert np.abs(parts.logits - sublayer.logits).max() <= 1e-5 * max(1, size)
     return f"{c.identity_gap:.0e}"
 
 
-@pytest.mark.parametrize("name", each(FAMILIES))
+def uncut(model, kind):
+    """Whether a model must refuse to be cut: TransformerLens' families by name, the others by what they are made of."""
+    kinds = {"attn": ("attn",), "mlp": ("mlp", "moe")}[kind]
+    return any(s.kind in kinds and s.output_map is None for s in model.architecture.sublayers)
+
+
+@pytest.mark.parametrize("name", [*each(FAMILIES), *each(BY_STRUCTURE)])
 def test_a_family(name):
     """Gap ≤ 1e-6 at every unit, heads and neurons within 1e-5 of their sublayer, logits those of Hugging Face."""
-    model = ld.load_model(FAMILIES[name]())
+    model = ld.load_model((FAMILIES | BY_STRUCTURE)[name]())
     c = ld.contributions(model, PROMPTS, OPTIONS)
     for row, prompt in enumerate(PROMPTS):
         with torch.no_grad():
-            plain = model.architecture.root(torch.tensor([prompt])).logits[0, -1, OPTIONS].double().numpy()
+            logits = model.architecture.root(torch.tensor([prompt]), use_cache=False).logits
+        plain = logits[0, -1, OPTIONS].double().numpy()
         np.testing.assert_allclose(c.model_logits[row], plain, atol=2e-5)
         if c.soft_cap is None:
             np.testing.assert_allclose(c.logits[row], plain, atol=2e-5)
@@ -87,9 +94,11 @@ def test_a_family(name):
             np.testing.assert_allclose(capped, plain, atol=2e-5)
     ROWS[name] = (
         f"{c.identity_gap:.0e}",
-        gap(model, "head", name in NO_HEADS),
-        gap(model, "neuron", name in NO_NEURONS),
+        gap(model, "head", uncut(model, "attn")),
+        gap(model, "neuron", uncut(model, "mlp")),
     )
+    if name in FAMILIES:
+        assert (uncut(model, "attn"), uncut(model, "mlp")) == (name in NO_HEADS, name in NO_NEURONS)
     assert model.components("sublayer") == c.components
 
 
@@ -176,4 +185,4 @@ def test_the_reference_lists_exactly_these_families():
     """The reference's list is the families tested here."""
     reference = Path(__file__).parents[2].joinpath("layerdiv_tl/reference.md").read_text(encoding="utf-8")
     section = reference[reference.index("## Models") :].split("\n## ")[0]
-    assert re.findall(r"^\| (\w+) \| [\d–]", section, flags=re.M) == [*FAMILIES, *NATIVE]
+    assert re.findall(r"^\| (\w+) \| [\d–]", section, flags=re.M) == [*FAMILIES, *BY_STRUCTURE, *NATIVE]

@@ -140,7 +140,7 @@ def test_an_unrolled_copy_gives_the_same_numbers(tmp_path):
         np.testing.assert_array_equal(a.values, b.values)
         np.testing.assert_array_equal(a.junction_scale, b.junction_scale)
         labels = [[0, 1], [0, 1]]
-        one, other = (ld.decompose(x, labels[0]).by_component() for x in (a, b))
+        one, other = (ld.decompose(x, labels[0]).by_component(full=True) for x in (a, b))
         np.testing.assert_array_equal(one["diversity"], other["diversity"])
         assert one["repeat"].notna().sum() == len(one) - 1
     p, q = (ld.profile(model, [1, 2, 3, 4, 5]) for model in (shared, ld.load_model(folder)))

@@ -3,12 +3,14 @@
 import shutil
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pytest
 import torch
 
 import layerdiv_tl as ld
+from layerdiv_tl.model.options import single_tokens
 from tests.conftest import gpt2, llama
 
 GOOD = {"prompts": [[1, 2, 3]], "options": [7, 9]}
@@ -34,7 +36,17 @@ GOOD = {"prompts": [[1, 2, 3]], "options": [7, 9]}
         ({"prompts": b"ab"}, "prompts=b'ab'"),
         ({"prompts": [b"ab"]}, "prompt 0=b'ab'"),
         ({"options": [[[7]], [[9]]]}, "options .* prompts"),
-        ({"options": [[[7], [9]]]}, r"options of prompt 0 .*\[7\]"),
+        ({"options": [[[7], [9.5]]]}, r"options of prompt 0 .* 9.5"),
+        ({"options": [[[7], []]]}, "options of prompt 0 .* empty"),
+        ({"options": [[[7, 9], [7, 9]]]}, "same tokens"),
+        ({"options": [[[7, 9], 61]]}, "options .* 61, .* 60"),
+        ({"options": [{7, 9}, set()]}, "options .* empty set"),
+        ({"options": [{7, 9}, 9]}, "same token"),
+        ({"options": [{(7, 9), 7}, 8]}, "begins another"),
+        ({"options": [{7, 9}, 8], "contrast": [7, 8]}, "options or contrast"),
+        ({"options": None, "contrast": [7, 7]}, "same token"),
+        ({"options": None, "contrast": [7, 8, 9]}, "contrast="),
+        ({"options": [[[7] * 70, [9]]]}, "prompt and its option .* 72 tokens"),
         ({"components": [0]}, "components="),
         ({"components": 0}, "components="),
         ({"options": [7, 7]}, "same token"),
@@ -84,15 +96,38 @@ def test_bad_arguments_of_contributions(change, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([" elephant", " the"], r"option ' elephant' is \d+ tokens \['▁"),
-        ([" elephants", " elephant"], "' elephant' starts with the same token"),
-        (["", " the"], "option '' is 0 tokens"),
+        (["", " the"], "option '' is empty"),
         ([" the", " the"], "same token"),
+        ([" elephant", " elephant"], "same tokens"),
+        (["sat on", " the"], r"'sat on' begins inside a token of prompt 0: .*\['▁'\].*\['▁s', 'at'"),
     ],
 )
-def test_options_that_are_not_a_single_token(stories, options, message):
+def test_options_that_cannot_be_scored(stories, options, message):
     with pytest.raises(ld.InputError, match=message):
-        ld.contributions(stories, ["Once upon"], options)
+        ld.contributions(stories, ["The cat "], options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([" elephant", " the"], r"option ' elephant' is \d+ tokens \['▁"),
+        ([" elephants", " elephant"], "' elephant' starts with the same token"),
+        (["said", " the"], "' said', with its leading space, is one"),
+    ],
+)
+def test_where_options_must_be_single_tokens(stories, options, message):
+    with pytest.raises(ld.InputError, match=message):
+        single_tokens(stories, options, 1)
+
+
+def test_words_glued_to_the_prompt_give_a_warning(stories):
+    """ "day" and "a" make "daya"; after a quotation mark, with the space, or as ids nothing is said."""
+    with pytest.warns(UserWarning, match=r"write \[' a', ' s'\]"):
+        ld.contributions(stories, ["One day"], ["a", "s"])
+    with warnings.catch_warnings(action="error"):
+        ld.contributions(stories, ['One "'], ["a", "s"])
+        ld.contributions(stories, ["One day"], [" a", " the"])
+        ld.contributions(stories, ["One day"], [300, 301])
 
 
 def test_an_empty_text(stories):
@@ -116,15 +151,14 @@ def test_the_place_of_the_first_nan_is_named():
         ld.contributions(model, **GOOD)
 
 
-def test_a_model_that_does_not_sum_is_refused_with_the_place():
-    """A write that no component names breaks the sum, and the message says where."""
+@pytest.mark.parametrize(("block", "place"), [(1, "block 1 .* block 2"), (2, "block 2 .* final norm")])
+def test_a_model_that_does_not_sum_is_refused_with_the_place(block, place):
+    """A write that no component names and no hook explains breaks the sum, and the message says where."""
     model = llama()
-    hook = model.model.layers[1].register_forward_hook(lambda module, args, output: output + 1.0)
-    with pytest.raises(ld.InputError, match="block 1 .* block 2"):
-        ld.contributions(model, **GOOD)
-    hook.remove()
-    model.model.layers[2].register_forward_hook(lambda module, args, output: output + 1.0)
-    with pytest.raises(ld.InputError, match="block 2 .* final norm"):
+    layer = model.model.layers[block]
+    forward = layer.forward
+    layer.forward = lambda *args, **kwargs: forward(*args, **kwargs) + 1.0
+    with pytest.raises(ld.InputError, match=place):
         ld.contributions(model, **GOOD)
 
 
@@ -146,7 +180,9 @@ def test_a_change_after_the_unembedding_is_refused():
 def test_heads_that_do_not_sum_are_refused():
     """An output projection that does more than its weights say (an adapter, say) cannot be cut into heads."""
     model = llama()
-    model.model.layers[1].self_attn.o_proj.register_forward_hook(lambda module, args, output: output + 1.0)
+    projection = model.model.layers[1].self_attn.o_proj
+    forward = projection.forward
+    projection.forward = lambda x: forward(x) + 1.0
     assert ld.contributions(model, **GOOD).identity_gap <= 1e-6
     with pytest.raises(ld.InputError, match="heads"):
         ld.contributions(model, **GOOD, unit="head")

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import os
 import shutil
+import subprocess
+import tarfile
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,6 +48,26 @@ class Opened:
     def wider_than_window(self) -> int:
         """By how many pixels the page's content is wider than its window."""
         return self.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+
+    def violations(self) -> list[str]:
+        """What axe-core finds against WCAG 2 at levels A and AA: contrast, names, keyboard."""
+        self.page.evaluate(axe_core())
+        found = self.page.evaluate("axe.run({ runOnly: ['wcag2a', 'wcag2aa'] })")["violations"]
+        return [f"{rule['id']}: {node['html']:.200}" for rule in found for node in rule["nodes"]]
+
+
+@functools.cache
+def axe_core() -> str:
+    """The script of axe-core: the file that LAYERDIV_AXE names, or from npm; skips the test where there is neither."""
+    if path := os.environ.get("LAYERDIV_AXE"):
+        return Path(path).read_text(encoding="utf-8")
+    npm = shutil.which("npm") or pytest.skip("no npm on the PATH, and LAYERDIV_AXE names no axe-core")
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run([npm, "pack", "axe-core@4"], cwd=folder, capture_output=True, text=True, check=False)
+        if done.returncode:
+            pytest.skip("axe-core could not be downloaded from npm")
+        with tarfile.open(next(Path(folder).glob("*.tgz"))) as archive:
+            return archive.extractfile("package/axe.min.js").read().decode()
 
 
 class Browser:

@@ -127,24 +127,91 @@ _FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {  # name: (model type, optio
     "nanochat": ("nanochat", {}),
 }
 
-_MAMBA = {"mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_state": 8, "mamba_chunk_size": 16}
-_LINEAR = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8}
+MAMBA = {"mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_state": 8, "mamba_chunk_size": 16}
+FALCON_H1 = {"ssm_out_multiplier": 0.7, "attention_out_multiplier": 1.3, "mlp_multipliers": [0.7, 0.4]}
+MAMBA_2 = {"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_expand": 2}
+LINEAR = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8}
+LINEAR |= {"num_hidden_layers": 4}
+CONV = {"num_hidden_layers": 4, "layer_types": ["conv", "full_attention"] * 2}
+# Recurrent and linear-attention sublayers, most of them next to attention.
+_HYBRIDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "qwen3_next": ("qwen3_next", LINEAR),
+    "qwen3_5": ("qwen3_5_text", LINEAR),
+    "qwen3_5_moe": ("qwen3_5_moe_text", LINEAR),
+    "olmo_hybrid": ("olmo_hybrid", LINEAR),
+    "kimi_linear": (
+        "kimi_linear",
+        LATENT
+        | {"q_lora_rank": None, "v_head_dim": 10, "linear_head_dim": 8, "linear_num_heads": 4}
+        | {"num_hidden_layers": 4, "layer_types": ["linear_attention", "full_attention"] * 2},
+    ),
+    "lfm2": ("lfm2", CONV),
+    "lfm2_moe": ("lfm2_moe", CONV),
+    "lfm3": ("lfm3", CONV),
+    "mamba": ("mamba", {"state_size": 8, "time_step_rank": 4}),
+    "falcon_mamba": ("falcon_mamba", {"state_size": 8, "time_step_rank": 4}),
+    "mamba2": ("mamba2", {"num_heads": 4, "head_dim": 16, "expand": 2, "state_size": 8, "n_groups": 1}),
+    "jamba": ("jamba", {"attn_layer_offset": 1, "attn_layer_period": 2, "mamba_d_state": 8}),
+    "bamba": ("bamba", MAMBA_2 | {"attn_layer_indices": [1]}),
+    "nemotron_h": ("nemotron_h", {}),
+    "falcon_h1": ("falcon_h1", MAMBA | FALCON_H1 | {"lm_head_multiplier": 0.6}),
+    "granite_hybrid": (
+        "granitemoehybrid",
+        GRANITE | MAMBA_2 | {"layer_types": ["mamba", "attention", "mamba"], "shared_intermediate_size": 40},
+    ),
+    "recurrent_gemma": ("recurrent_gemma", {"logits_soft_cap": 5.0}),
+    "xlstm": ("xlstm", {"num_heads": 4}),
+    "zamba": ("zamba", {"num_hidden_layers": 6, "n_mamba_heads": 2, "attn_layer_period": 2, "attn_layer_offset": 1}),
+    "zamba2": (
+        "zamba2",
+        {"num_hidden_layers": 4, "n_mamba_heads": 4, "mamba_d_state": 8, "layer_types": ["mamba", "hybrid"] * 2},
+    ),
+}
+# Architectures that TransformerLens does not list.
+_UNLISTED: dict[str, tuple[str, dict[str, Any]]] = {
+    "helium": ("helium", {}),
+    "cwm": ("cwm", {}),
+    "diffllama": ("diffllama", {}),
+    "persimmon": ("persimmon", {}),
+    "biogpt": ("biogpt", {}),
+    "ctrl": ("ctrl", {}),
+    "mbart": ("mbart", {"is_encoder_decoder": False, "decoder_layers": 3, "decoder_attention_heads": 4}),
+    "ministral": ("ministral", {}),
+    "minicpm3": ("minicpm3", LATENT | {"dim_model_base": 16, "scale_depth": 1.4}),
+    "hyperclovax": ("hyperclovax", {"residual_multiplier": 0.5, "logits_scaling": 0.3}),
+    "granite_swa": ("granite_swa", GRANITE),
+    "granite_shared": ("granitemoeshared", GRANITE | {"shared_intermediate_size": 40}),
+    "kolibri1": ("kolibri1", {}),
+    "cohere2_moe": ("cohere2_moe", {"logit_scale": 0.4}),
+    "aria": ("aria_text", {}),
+    "dots1": ("dots1", {"n_shared_experts": 1}),
+    "exaone_moe": ("exaone_moe", {}),
+    "flint": ("flint", {}),
+    "hunyuan_moe": ("hunyuan_v1_moe", {}),
+    "hy_v3": ("hy_v3", {}),
+    "inkling": ("inkling_text", {}),
+    "mellum": ("mellum", {}),
+    "mimo_v2_flash": ("mimo_v2_flash", {}),
+    "minimax_m3": ("minimax_m3_vl_text", {}),
+    "phimoe": ("phimoe", {}),
+    "solar_open": ("solar_open", {}),
+}
 _REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
     "openai_gpt": ("openai-gpt", {}),  # post-norm, no final norm
     "opt_post_ln": ("opt", {"word_embed_proj_dim": D_MODEL, "do_layer_norm_before": False}),
     "opt_project_out": ("opt", {"word_embed_proj_dim": 24}),  # a linear map stands between final norm and unembedding
     "bloom_post_ln": ("bloom", {"apply_residual_connection_post_layernorm": True}),  # the residual is the norm's output
-    "mamba": ("mamba", {"state_size": 8, "time_step_rank": 4}),
     "bert": ("bert", {"is_decoder": True}),
     "t5": ("t5", {"d_kv": 8, "num_decoder_layers": 3}),
-    "falcon_h1": ("falcon_h1", _MAMBA),
-    "lfm2": ("lfm2", {"num_hidden_layers": 4, "layer_types": ["conv", "full_attention"] * 2}),
-    "qwen3_next": ("qwen3_next", _LINEAR | {"num_hidden_layers": 4}),
+    "doge": ("doge", {}),  # diagonal gates on the stream
+    "zaya": ("zaya", {"num_experts_per_tok": 1}),
+    "minimax": ("minimax", {}),  # the residual is the norm's output
+    "deepseek_v4": ("deepseek_v4", {}),  # several streams
 }
 
 # Norms that multiply by 1 + weight, and modules other than Conv1D that keep their weights as (input, output).
 OFFSET_NORMS = {"GemmaRMSNorm", "Gemma2RMSNorm", "Gemma3RMSNorm", "VaultGemmaRMSNorm", "NemotronLayerNorm1P"}
-OFFSET_NORMS |= {"Qwen3NextRMSNorm"}
+OFFSET_NORMS |= {"Qwen3NextRMSNorm", "Qwen3_5RMSNorm", "Qwen3_5MoeRMSNorm", "RecurrentGemmaRMSNorm"}
 TRANSPOSED = {"GptOssExperts", "Llama4TextExperts"}
 
 
@@ -198,14 +265,14 @@ def reinitialize(model: PreTrainedModel, seed: int, embed_std: float) -> None:
 
 def family(name: str, seed: int = 0) -> PreTrainedModel:
     """The tiny model of one family (a key of FAMILIES or of REFUSED); the global random state stays as it was."""
-    model_type, options = (_FAMILIES | _REFUSED)[name]
+    model_type, options = (_FAMILIES | _HYBRIDS | _UNLISTED | _REFUSED)[name]
     config = config_of(model_type, options)
     auto: Any = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model: PreTrainedModel = auto.from_config(config, dtype=torch.float32).eval()
     model.config.architectures = [type(model).__name__]  # as a saved checkpoint has it; from_config leaves it None
-    reinitialize(model, seed, options.get("_embed", 0.5 if config.tie_word_embeddings else 1.0))
+    reinitialize(model, seed, options.get("_embed", 0.5 if getattr(config, "tie_word_embeddings", False) else 1.0))
     return model
 
 
@@ -215,6 +282,8 @@ def inputs(model: PreTrainedModel, ids: torch.Tensor) -> dict[str, torch.Tensor]
 
 
 FAMILIES: dict[str, Callable[..., PreTrainedModel]] = {name: partial(family, name) for name in _FAMILIES}
+# Found by the structure of their modules, without TransformerLens.
+BY_STRUCTURE = {name: partial(family, name) for name in _HYBRIDS | _UNLISTED}
 # A newcomer's `pytest` meets these; the others are part of the whole suite.
 SIX = ("gpt2", "llama", "gemma2", "neox_parallel", "mixtral", "olmo2")
 

@@ -10,6 +10,8 @@ import layerdiv_tl as ld
 from layerdiv_tl.studies.study import Study
 from layerdiv_tl.studies.tables import CURVES
 
+pytestmark = pytest.mark.full  # studies of several models
+
 # What every finished cell has among its totals.
 DULL = {("squared", "accuracy"): 0.5, ("paper", "loss"): 0.2, ("paper", "bias"): 0.25, ("paper", "zero_bias"): 0.25}
 DULL |= {("squared", f"diversity{kind}"): 1.0 for kind in ("", "_centered", "_logit", "_logit_centered")}
@@ -168,7 +170,6 @@ def test_shares_that_follow_counts_and_shares_that_do_not():
     assert {found[3, reading] for reading in ("Eq. 14", "raw", "centered")} == {"refuted"}
 
 
-@pytest.mark.full
 def test_mlps_dominate_where_they_hold_more_than_half():
     for share, verdict in ((0.8, "confirmed"), (0.2, "refuted"), (0.5, "within noise")):
         study = planted(diversity={"embedding": 0.05, "attention": 0.95 - share, "mlp": share})

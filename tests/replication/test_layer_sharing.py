@@ -16,6 +16,8 @@ from layerdiv_tl.views.html import Page
 from layerdiv_tl.views.report import _layer_sharing, study_page
 from layerdiv_tl.views.tables import layer_sharing_table
 
+pytestmark = pytest.mark.full  # studies of several models
+
 TERMS = {("squared", "accuracy"): 100, ("paper", "loss"): 100, ("paper", "bias"): 100, ("paper", "zero_bias"): 100}
 TERMS |= {("squared", f"diversity{kind}"): 1 for kind in ("", "_centered", "_logit", "_logit_centered")}
 DIVERSITIES = ("diversity", "diversity_centered", "diversity_logit", "diversity_logit_centered")
@@ -211,7 +213,6 @@ def real():
     return ld.run_study(["zoo/d2", "zoo/d4", "zoo/d4-shared"], tasks, limit=24)
 
 
-@pytest.mark.full
 def test_models_of_the_zoo(real):
     """The ratio of diversities from contributions themselves: Σ (u − ū)² over members, options and rows."""
 
@@ -238,7 +239,6 @@ def test_models_of_the_zoo(real):
     assert same["diversity_centered_ratio"] == pytest.approx(same["diversity_logit_centered_ratio"])
 
 
-@pytest.mark.full
 def test_the_report_shows_pairs(real):
     """The table and its two sentences hold the frame's numbers, and are left out where nothing is reused."""
     frame = real.layer_sharing()
@@ -253,7 +253,7 @@ def test_the_report_shows_pairs(real):
     said = list(layer_sharing_findings(frame))
     assert [sentence in list(study_findings(real)) for sentence in said] == [True, True]
     points = frame.set_index("matched_on").eval("accuracy - accuracy_baseline")["same depth"]
-    assert said[1].endswith(f"{abs(points):.1f} points {'less' if points < 0 else 'more'} accuracy.")
+    assert said[1].text.endswith(f"{abs(points):.1f} points {'less' if points < 0 else 'more'} accuracy.")
     page = study_page(real).html()
     assert "Reuse of layers, before and after the size correction" in page
     without = real.metrics["model"] != "zoo/d4-shared"
@@ -266,12 +266,12 @@ def test_the_report_shows_pairs(real):
 def test_sentences_on_several_pairs():
     """Over seeds where there are seeds; of several pairs their geometric mean, and from where to where."""
     frame = zoo().layer_sharing()
-    first = next(layer_sharing_findings(frame))
+    first = next(layer_sharing_findings(frame)).text
     assert first.startswith("d8-shared, which reuses layers, has ")
     assert "of d4, with as many parameters" in first
     assert "] times the centered diversity" in first
     pairs = frame[frame["interval_over"] == "tasks"]
-    several = next(layer_sharing_findings(pairs))
+    several = next(layer_sharing_findings(pairs)).text
     ratio = stats.gmean(pairs.query("matched_on == 'same parameters'")["diversity_centered_ratio"])
     assert float(several.split()[5]) == pytest.approx(ratio, rel=0.01)
     assert "(3 pairs: " in several

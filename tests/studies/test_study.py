@@ -73,7 +73,7 @@ def test_metrics_are_those_of_the_rows(folder, tmp_path):
         metrics = study.frame().query("unit == @unit")
         for loss in LOSSES:
             d = ld.decompose(c, task.labels, loss=loss)
-            tables = {"components": d.by_component(), "modules": d.by_module(), "depth": d.by_depth()}
+            tables = {"components": d.by_component(full=True), "modules": d.by_module(), "depth": d.by_depth()}
             tables["depth_recomputed"] = d.by_depth("recomputed")
             for table, frame in tables.items():
                 mine = metrics[(metrics["loss"] == loss) & (metrics["table"] == table)]

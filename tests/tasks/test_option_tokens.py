@@ -84,10 +84,15 @@ def test_a_space_of_its_own_goes_to_the_prompt(bpe):
     assert words.options == (" yes", " no")
 
 
-def test_long_options_are_refused_or_scored_by_the_token_that_tells_them_apart(bpe):
+def test_long_options_are_sequences_or_scored_by_the_token_that_tells_them_apart(bpe):
     t = own(["the answer 1", "the answer 2"])
-    with pytest.raises(ld.InputError, match="multi_token=True"):
-        t.resolve(bpe)
+    sequences = t.resolve(bpe)
+    assert (sequences.prompts, sequences.options, sequences.option_ids) == (t.prompts, t.options, ())
+    assert "sequences" in sequences.scored
+    longest = max(len(bpe(option, add_special_tokens=False)["input_ids"]) for option in t.options)
+    lengths = [len(bpe(prompt)["input_ids"]) for prompt in t.prompts]
+    assert sequences.fit(bpe, max(lengths) + longest - 1).truncated == 0
+    assert sequences.fit(bpe, max(lengths) + longest - 2).truncated > 0
     r = t.resolve(bpe, multi_token=True)
     assert r.prompts[0] == "one is the answer "
     assert (r.options, r.scored) == (("1", "2"), "")

@@ -59,10 +59,14 @@ def test_bars_are_the_frames(results, name, columns):
         np.testing.assert_array_equal(seen, frame[at])
 
 
-def test_the_change_point_is_where_the_line_stands(results):
-    """The line stands before the first component of the change point's layer."""
+def test_the_change_point_is_where_the_line_stands(results, monkeypatch):
+    """The line stands before the first component of the change point's layer, and nowhere within noise."""
     sizes = results["sizes"]
-    figure, change = sizes.plot(), sizes.change_point()
+    change = sizes.change_point()
+    monkeypatch.setattr(type(sizes), "change_point", lambda self: dataclasses.replace(change, p=0.06))
+    assert not sizes.plot().layout.shapes
+    monkeypatch.setattr(type(sizes), "change_point", lambda self: dataclasses.replace(change, p=0.04))
+    figure = sizes.plot()
     first = next(i for i, c in enumerate(sizes.components) if c.layer == change.layer)
     line = next(shape for shape in figure.layout.shapes if shape.type == "line")
     assert line.x0 == line.x1 == first - 0.5

@@ -3,15 +3,22 @@
 import base64
 import dataclasses
 import json
+import re
+import types
 import zlib
 
 import numpy as np
 import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 import layerdiv_tl as ld
 from layerdiv_tl.attribution.promoted_tokens import cosines, promotions
 from layerdiv_tl.model.attention import attention_patterns
-from layerdiv_tl.views.explorer.data import CSS, SCRIPT, pack_promotions, pack_text
+from layerdiv_tl.views.explorer.data import CSS, SCRIPT, pack_attention, pack_promotions, pack_text
+from layerdiv_tl.views.explorer.explorer import first_selection
+from layerdiv_tl.views.explorer.tokens import drawn, drawn_tokens
 from tests.conftest import llama
 from tests.oracles.browser import save_hostile_model
 from tests.oracles.families import FAMILIES
@@ -19,18 +26,13 @@ from tests.oracles.families import FAMILIES
 IDS = [5, 1, 4, 1, 5, 9, 2, 6, 7, 8, 12, 13]
 OTHER = [3, 3, 8, 20, 21, 40]
 TERMS, PARTS = ("net", "bias", "diversity"), ("raw", "centered")
+MEASURES = ("logit", "cross_entropy", "bias", "diversity", "net")
 SHAPES = ["gpt2", "gemma2", "mixtral"]
 
 
 @pytest.fixture(scope="module")
 def model():
     return ld.load_model(llama())
-
-
-@pytest.fixture(scope="module")
-def frames(model):
-    """Every number of the first text by (unit): component × position, of the tidy frames."""
-    return {unit: ld.profile(model, IDS, unit).frame() for unit in ("sublayer", "head")}
 
 
 @pytest.fixture(scope="module")
@@ -56,14 +58,48 @@ def unpacked(blob):
     return header, arrays
 
 
-def own(frame, component, position, term, part):
-    """One number of a tidy frame."""
-    here = frame[(frame.component == component) & (frame.position == position)]
-    return float(here[term if part == "raw" else f"{term}_{part}"].iloc[0])
-
-
 def unit_of(label):
     return "head" if ".H" in label else "sublayer"
+
+
+class Truth:
+    """A second source of every number: contributions to the whole vocabulary, written out."""
+
+    def __init__(self, model, ids, target=None):
+        self.model, self.ids, self.target = model, ids, target
+        self.size = model.architecture.outputs
+        prompts = [ids[: i + 1] for i in range(len(ids))]
+        self.c = {u: ld.contributions(model, prompts, list(range(self.size)), unit=u) for u in ("sublayer", "head")}
+        self.p = np.exp(self.c["sublayer"].logits)
+        self.p /= self.p.sum(1, keepdims=True)
+        self.labels = [c.label for c in self.c["sublayer"].components]
+        self.labels += [c.label for c in self.c["head"].components if c.kind == "head"]
+
+    def right(self, position):
+        """The id that a prediction is compared with."""
+        return [*self.ids[1:], self.p[-1].argmax() if self.target is None else self.target][position]
+
+    def value(self, measure, label, position, token=None, minus=None, part="centered", unit="sublayer"):
+        """One measure of a component, or with label None of one that writes nothing among those of a unit."""
+        c = self.c[unit_of(label) if label else unit]
+        u = c.values[position]
+        own = u[[x.label for x in c.components].index(label)] if label else np.zeros(self.size)
+        token = self.right(position) if token is None else token
+        centered = own - own.mean()
+        if measure == "logit":
+            return centered[token] - (0 if minus is None else centered[minus])
+        if measure == "cross_entropy":
+            return self.p[position] @ own - own[token]
+        t, mean = np.eye(self.size)[token], u.mean(0)
+        if part == "centered":
+            t, mean, own = t - t.mean(), mean - mean.mean(), centered
+        bias, diversity = ((t - own) ** 2).mean(), ((mean - own) ** 2).mean()
+        return {"bias": bias, "diversity": diversity, "net": bias - diversity}[measure]
+
+
+@pytest.fixture(scope="module")
+def truth(model):
+    return Truth(model, IDS)
 
 
 # What components write.
@@ -112,6 +148,9 @@ def test_what_does_not_exist_is_refused(model):
         (lambda: ld.explore(model, [IDS] * 5), "too many to compare"),
         (lambda: ld.explore(model, IDS, target=99), "holds the token id 99"),
         (lambda: ld.explore(model, IDS, target="a"), "without a tokenizer"),
+        (lambda: ld.explore(model, IDS, target=[1, 2, 3]), "target holds 3 tokens"),
+        (lambda: ld.explore(model, IDS, generate=-1), "generate=-1"),
+        (lambda: ld.explore(model, IDS, generate=99), "99 to be written"),
     ):
         with pytest.raises(ld.InputError, match=sentence):
             call()
@@ -121,56 +160,96 @@ def test_what_does_not_exist_is_refused(model):
 
 
 @pytest.mark.parametrize("name", [*SHAPES, "jetmoe"])
-def test_what_travels_are_the_frames_numbers(name):
-    """Every term, part, component and position of both cuts; weights to half a step of 1/255; sums over a whole cut."""
+def test_what_travels_are_the_profile_s_numbers(name):
+    """Of both cuts, every component shown; weights to half a step of 1/255."""
     model = ld.load_model(FAMILIES[name]())
-    (findings,) = ld.explore(model, IDS).texts
-    header, arrays = unpacked(pack_text(findings))
-    labels = [c["label"] for c in header["components"]]
+    (text,) = ld.explore(model, IDS).texts
+    header, arrays = unpacked(pack_text(model, text))
     units = ["sublayer"] if name == "jetmoe" else ["sublayer", "head"]
-    frames = {unit: ld.profile(model, IDS, unit).frame() for unit in units}
-    wanted = [c for c in frames["sublayer"].component.unique()]
-    if name != "jetmoe":
-        wanted += [c for c in frames["head"].component.unique() if ".H" in c]
-    assert labels == wanted
-    for term in TERMS:
-        for part in PARTS:
-            column = term if part == "raw" else f"{term}_{part}"
-            tables = {u: f.pivot(index="component", columns="position", values=column) for u, f in frames.items()}
-            sent = np.stack([tables[unit_of(label)].loc[label] for label in labels])
-            np.testing.assert_allclose(arrays[f"{term}_{part}"], sent, rtol=1e-6, atol=1e-7)
-            # Of NaN pandas would make 0.
-            sums = np.stack([tables[unit].to_numpy().sum(0) for unit in units])
-            np.testing.assert_allclose(arrays[f"sum_{term}_{part}"], sums, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(arrays["loss"], frames["sublayer"].groupby("position").loss.first(), rtol=1e-6)
+    profiles = {unit: ld.profile(model, IDS, unit) for unit in units}
+    row = {unit: [c.label for c in p.components] for unit, p in profiles.items()}
+    labels = [c["label"] for c in header["components"]]
+    assert labels == [*row["sublayer"], *(label for label in row.get("head", []) if ".H" in label)]
+    size = model.architecture.outputs
+    shown = {
+        "size": ("sizes", size),
+        "cross": ("crosses", size),
+        "mean": ("means", 1),
+        "logit": ("centered_targets", 1),
+    }
+    for array, (field, scale) in shown.items():
+        found = arrays[array][0] if array == "logit" else arrays[array]
+        for i, label in enumerate(labels):
+            p = profiles[unit_of(label)]
+            wanted = getattr(p, field)[:, row[unit_of(label)].index(label)] / scale
+            known = np.isfinite(wanted)
+            np.testing.assert_allclose(
+                found[i][known], wanted[known], rtol=1e-4, atol=1e-5 * np.abs(wanted[known]).max()
+            )
+    np.testing.assert_allclose(arrays["loss"], profiles["sublayer"].loss, rtol=1e-4)
+    nats = ld.profile(model, IDS, loss="cross_entropy")
+    linear = arrays["expectation"] - arrays["logit"][0]
+    np.testing.assert_allclose(linear[: len(nats.components), :-1], nats.net_linear[:, :-1], rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(arrays["entropy"], nats.entropies, rtol=1e-4) if name != "gemma2" else None
     if name == "jetmoe":
         assert "use unit='sublayer'" in header["no_heads"]
         assert header["no_attention"] == header["no_heads"]
+        assert pack_attention(text) is None
         return
     patterns = attention_patterns(model, IDS).patterns
     query, key = np.tril_indices(len(IDS))
-    assert np.abs(arrays["attention"] / 255 - patterns[:, query, key]).max() <= 0.5 / 255 + 1e-6
+    weights = unpacked(pack_attention(text))[1]["attention"]
+    assert np.abs(weights / 255 - patterns[:, query, key]).max() <= 0.5 / 255 + 1e-6
     assert header["no_heads"] == header["no_attention"] == ""
 
 
-def test_a_component_that_adds_nothing_has_the_zero_terms(model):
-    """Bias: mean of the squared target; diversity: of the squared mean of all; net: their difference."""
-    (findings,) = ld.explore(model, IDS).texts
-    every = list(range(61))
-    for unit, row in (("sublayer", 0), ("head", 1)):
-        c = ld.contributions(model, [IDS[:6]], every, unit=unit)
-        target, mean = np.eye(61)[IDS[6]], c.values[0].mean(0)
-        for part in PARTS:
-            t, m = (x - (part == "centered") * x.mean() for x in (target, mean))
-            bias, diversity = (t**2).mean(), (m**2).mean()
-            for term, value in (("bias", bias), ("diversity", diversity), ("net", bias - diversity)):
-                assert findings.zero_terms(term, part)[row, 5] == pytest.approx(value, rel=1e-4)
+def test_candidates_are_the_right_token_and_the_likeliest(model, truth):
+    """At every position, with the model's probabilities and what each component adds to each."""
+    (text,) = ld.explore(model, IDS, target=[7, 9]).texts
+    assert text.targets == (7, 9)
+    assert text.candidates[0].tolist() == [*IDS[1:], 7]
+    np.testing.assert_array_equal(text.candidates[1:6].T, np.argsort(-truth.p, 1)[:, :5])
+    assert set(text.candidates[6]) == {7}
+    np.testing.assert_allclose(text.probabilities, np.take_along_axis(truth.p.T, text.candidates, 0), rtol=1e-4)
+    for slot, ids in enumerate(text.candidates):
+        for i, component in enumerate(text.shown[::3]):
+            wanted = [truth.value("logit", component.label, p, token) for p, token in enumerate(ids)]
+            np.testing.assert_allclose(text.target_logits[slot, 3 * i], wanted, rtol=1e-3, atol=1e-5)
+
+
+def test_the_lens_reads_what_the_layers_leave(model, truth):
+    """The final norm and unembedding of Hugging Face's hidden states; the last row is the model's own answer."""
+    (text,) = ld.explore(model, IDS).texts
+    components, ids, probabilities = text.lens
+    assert [c.label for c in components] == ["embed", "L0.mlp", "L1.mlp", "L2.mlp"]
+    root = model.architecture.root
+    with torch.no_grad():
+        states = root(torch.tensor([IDS]), output_hidden_states=True).hidden_states
+        read = [root.lm_head(root.model.norm(states[layer]))[0].softmax(1).max(1) for layer in (0, 1, 2)]
+    for row, top in enumerate(read):
+        np.testing.assert_array_equal(ids[row], top.indices)
+        np.testing.assert_allclose(probabilities[row], top.values, rtol=1e-4)
+    np.testing.assert_array_equal(ids[-1], truth.p.argmax(1))
+
+
+def test_generated_text_is_the_profile_of_the_finished_text(model):
+    """Each token is the likeliest; all numbers are those of the text it makes."""
+    e = ld.explore(model, IDS, generate=5)
+    with torch.no_grad():
+        options = {"max_new_tokens": 5, "do_sample": False, "eos_token_id": None}
+        whole = model.architecture.root.generate(torch.tensor([IDS]), **options)[0].tolist()
+    text = e.texts[0]
+    assert (text.written, text.sublayers.token_ids.tolist()) == (5, whole)
+    p = ld.profile(model, whole, "head")
+    np.testing.assert_array_equal(text.heads.net, p.net)
+    np.testing.assert_array_equal(text.sublayers.loss, ld.profile(model, whole).loss)
+    assert e.selection.position == len(whole) - 1
 
 
 def test_neighbors_are_the_largest_cosines(model):
     """Five that write most alike and three most opposed, within the cut, without itself."""
     (findings,) = ld.explore(model, IDS).texts
-    header, arrays = unpacked(pack_text(findings))
+    header, arrays = unpacked(pack_text(model, findings))
     labels = [c["label"] for c in header["components"]]
     for unit in ("sublayer", "head"):
         names, table = cosines(model, IDS, unit)
@@ -184,20 +263,46 @@ def test_neighbors_are_the_largest_cosines(model):
             assert [labels[i] for i in near[near >= 0]] == [names[list(row).index(v)] for v in [*like, *against]]
 
 
-def test_promoted_tokens_travel_with_three_digits(model):
-    """Words and logits of every component shown, of each cut its own."""
+@pytest.mark.parametrize("work", [2e11, 1e4])
+def test_promoted_tokens_travel_with_three_digits(model, work, monkeypatch):
+    """Of every component shown, or of those that add most to the answer; of each cut its own words and logits."""
+    monkeypatch.setattr("layerdiv_tl.views.explorer.data._WORK", work)
     (findings,) = ld.explore(model, IDS).texts
     header, arrays = unpacked(pack_promotions(model, findings, [2, 9])[0])
     assert header["positions"] == [2, 9]
-    for unit in ("sublayer", "head"):
-        p = ld.profile(model, IDS, unit)
-        for place, position in enumerate([2, 9]):
-            for i, component in enumerate(findings.shown):
-                if unit_of(component.label) != unit:
-                    continue
-                one = p.top_tokens(component, position, 5)
-                assert [header["words"][w] for w in arrays["word"][place, i]] == one.token.tolist()
-                np.testing.assert_allclose(arrays["logit"][place, i], one.contribution_centered, rtol=5e-4, atol=1e-6)
+    chosen = arrays["component"].reshape(2, -1)
+    assert chosen.shape[1] == (len(findings.shown) if work > 1e6 else 8)
+    profiles = {unit: ld.profile(model, IDS, unit) for unit in ("sublayer", "head")}
+    for place, position in enumerate([2, 9]):
+        strength = np.abs(findings.target_logits[:2, :, position]).max(0)
+        assert strength[chosen[place]].min() >= np.delete(strength, chosen[place]).max(initial=0)
+        for row, i in enumerate(chosen[place]):
+            label = findings.shown[i].label
+            one = profiles[unit_of(label)].top_tokens(label, position, 5)
+            at = place * chosen.shape[1] + row
+            assert [header["words"][w] for w in arrays["word"][at]] == one.token.tolist()
+            np.testing.assert_allclose(arrays["logit"][at], one.contribution_centered, rtol=5e-4, atol=1e-6)
+
+
+def test_tokens_are_drawn_as_what_they_are():
+    """Byte-level pieces of a character show their bytes; what leaves no ink is named; blanks stay."""
+    known = {
+        " Mary": " Mary",
+        "\n\n": "⏎⏎",
+        "\t": "⇥",
+        "": "∅",
+        "\x07": "⟨U+0007⟩",
+        "\u202e": "⟨U+202E⟩",
+        "a\xa0": "a⟨U+00A0⟩",
+    }
+    assert {text: drawn(text) for text in known} == known
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    bytewise = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(alphabet)}, merges=[]))
+    bytewise.pre_tokenizer, bytewise.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bytewise)
+    ids = tokenizer("🙂Ω")["input_ids"]
+    stand_in = types.SimpleNamespace(tokenizer=tokenizer)
+    assert "".join(drawn_tokens(stand_in, ids)) == "".join(f"⟨{byte:02X}⟩" for byte in "🙂Ω".encode())
 
 
 def test_a_target_is_held_against_the_last_position_only(model):
@@ -205,34 +310,47 @@ def test_a_target_is_held_against_the_last_position_only(model):
     plain, held = ld.explore(model, IDS).texts[0], ld.explore(model, IDS, target=7).texts[0]
     longer = ld.profile(model, [*IDS, 7], "head")
     assert len(held.heads.tokens) == len(IDS)
-    assert held.target == "token 7"
-    for part in PARTS:
-        for term in TERMS:
-            a, b = plain.table(term, part), held.table(term, part)
-            np.testing.assert_allclose(a[:, :-1], b[:, :-1], rtol=1e-4, atol=1e-6)
+    assert held.targets == (7,)
+    np.testing.assert_allclose(plain.heads.net[:, :-1], held.heads.net[:, :-1], rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(held.heads.net[:, -1], longer.net[:, -2], rtol=1e-6)
     assert np.isnan(plain.heads.net[:, -1]).all()
-    assert ld.explore(model, IDS, target=7).selection.position == len(IDS) - 1
+    chosen = ld.explore(model, IDS, target=[7, 9]).selection
+    assert (chosen.position, chosen.target, chosen.minus) == (len(IDS) - 1, 7, 9)
 
 
 # What is chosen.
 
 
-def test_a_selection_begins_where_there_is_something_to_see(model, frames):
-    """At the largest loss after the first position, with the head whose centered net is largest there."""
-    e, heads = ld.explore(model, IDS), frames["head"]
-    losses = heads.groupby("position").loss.first()[1:]
-    assert e.selection.position == losses.idxmax()
-    here = heads[(heads.position == losses.idxmax()) & (heads.kind == "head")]
-    assert e.selection.component == here.loc[here.net_centered.abs().idxmax(), "component"]
+def test_a_selection_begins_at_the_answer(model, truth):
+    """At the last token, with the head that adds most to the likeliest token and does not mostly read the first."""
+    e = ld.explore(model, IDS)
+    last = len(IDS) - 1
+    patterns = attention_patterns(model, IDS)
+    added = {c.label: truth.value("logit", c.label, last) for c in patterns.components}
+    sinks = {c.label for c, p in zip(patterns.components, patterns.patterns, strict=True) if p[last, 0] >= 0.5}
+    assert e.selection.position == last
+    assert e.selection.component == max(added.keys() - sinks, key=added.get)
+    sink = dataclasses.replace(patterns, patterns=patterns.patterns.copy())
+    best = patterns.components.index(ld.Component.parse(e.selection.component))
+    sink.patterns[best, last] = np.eye(len(IDS))[0]
+    other = first_selection(dataclasses.replace(e.texts[0], attention=sink)).component
+    assert other == max(added.keys() - sinks - {e.selection.component}, key=added.get)
 
 
 def test_a_selection_is_read_and_set(explorer):
     """A dict changes some fields; what does not exist is refused and changes nothing."""
     explorer.selection = {"position": 3, "component": "L1.H2", "pins": [[0, 2], None]}
-    explorer.selection = {"part": "raw"}
+    explorer.selection = {"part": "raw", "target": IDS[2]}
+    absent = next(i for i in range(61) if i not in explorer.texts[0].candidates)
     s = explorer.selection
-    assert (s.position, s.component, s.layer, s.part, s.pins) == (3, "L1.H2", 1, "raw", ((0, 2), None))
+    assert (s.position, s.component, s.layer, s.part, s.target, s.pins) == (
+        3,
+        "L1.H2",
+        1,
+        "raw",
+        IDS[2],
+        ((0, 2), None),
+    )
     for wrong, sentence in (
         ({"position": 12}, "position=12"),
         ({"position": -1}, "position=-1"),
@@ -240,7 +358,10 @@ def test_a_selection_is_read_and_set(explorer):
         ({"text": 1, "position": 6}, "position=6"),
         ({"component": "L9.H0"}, "no component 'L9.H0'"),
         ({"part": "shift"}, "part='shift'"),
-        ({"term": "loss"}, "term='loss'"),
+        ({"measure": "loss"}, "measure='loss'"),
+        ({"target": absent}, f"target={absent} was not measured"),
+        ({"minus": "x"}, "without a tokenizer"),
+        ({"target": True}, "target=True"),
         ({"pins": [[0, 99], None]}, "position=99"),
         ({"pins": [3, None]}, "pins"),
         ({"pins": 3}, "must be two"),
@@ -286,215 +407,282 @@ def opened(browser, page):
 def shown(opened, view, what="[data-component]"):
     """{what a mark is of: its value} of one view."""
     script = """(marks) => marks.map((m) => [m.dataset.component ?? m.dataset.position ?? m.dataset.key
-        ?? m.dataset.row ?? m.dataset.term, +m.dataset.value])"""
-    found = opened.page.locator(f".{view} {what}")
-    return dict(found.evaluate_all(script))
+        ?? m.dataset.row ?? m.dataset.measure, +m.dataset.value])"""
+    return dict(opened.page.locator(f".{view} {what}").evaluate_all(script))
 
 
-def check_views(opened, frames, position, component, part="centered", term="net", color="loss"):
-    """Every mark of every view against the frames."""
-    heads, sublayers = frames["head"], frames["sublayer"]
+def check_views(opened, truth, position, component, measure="logit", part="centered", token=None, minus=None):
+    """Every mark of every view against the second source."""
+    opened.page.locator(".ld-explorer[data-whole]").wait_for()  # what is out of sight is drawn last
 
-    def column(frame, kind, term):
-        here = frame[(frame.position == position) & (frame.kind == "head" if kind else True)]
-        return dict(zip(here.component, here[term if part == "raw" else f"{term}_{part}"], strict=True))
+    def same(found, labels, of=measure):
+        assert found.keys() == set(labels)
+        for label, value in found.items():
+            wanted = truth.value(of, label, position, token, minus if of == "logit" else None, part)
+            scale = abs(wanted) + abs(truth.value(of, None, position, token, None, part))
+            assert value == pytest.approx(wanted, rel=2e-4, abs=2e-4 * scale + 1e-6), (of, label)
 
-    def same(found, wanted):
-        assert found.keys() == wanted.keys()
-        for label, value in wanted.items():
-            assert found[label] == pytest.approx(value, rel=1e-5, abs=1e-8, nan_ok=True)
-
-    every = column(heads, True, term)
-    same(shown(opened, "depth"), column(sublayers, False, term))
-    same(shown(opened, "grid"), every)
-    same(shown(opened, "scatter"), column(heads, True, "bias"))
-    across = opened.page.locator(".scatter circle").evaluate_all(
-        "a => a.map(m => [m.dataset.component, +m.dataset.across])"
-    )
-    same(dict(across), column(heads, True, "diversity"))
-    layer = component.split(".")[0] if "." in component else "L0"
-    for one in TERMS:
-        wanted = {k: v for k, v in column(heads, True, one).items() if k.startswith(f"{layer}.")}
-        same(shown(opened, "layer", f"[data-term={one}]"), wanted)
-    frame = frames[unit_of(component)]
-    for one in TERMS:
-        row = opened.page.locator(f".shares tr[data-term={one}]")
-        value = own(frame, component, position, one, part)
-        total = frame[frame.position == position][one if part == "raw" else f"{one}_{part}"].sum()
-        assert float(row.get_attribute("data-value")) == pytest.approx(value, rel=1e-5, abs=1e-8)
-        assert float(row.get_attribute("data-share")) == pytest.approx(value / total, rel=1e-3)
-    strip = shown(opened, "tokens", "[data-position]")
-    if color == "loss":
-        wanted = sublayers.groupby("position").loss.first()
-    else:
-        wanted = sublayers.groupby("position")[color if part == "raw" else f"{color}_{part}"].mean()
-    same(strip, {str(p): v for p, v in wanted.items()})
+    sublayers = [label for label in truth.labels if ".H" not in label]
+    heads = [label for label in truth.labels if ".H" in label]
+    same(shown(opened, "depth"), sublayers)
+    same(shown(opened, "grid"), heads)
+    same(shown(opened, "scatter"), heads, "bias")
+    ranked = shown(opened, "ranked")
+    same(ranked, ranked)
+    for kind, peers in (("sublayer", sublayers), ("head", heads)):
+        nothing = truth.value(measure, None, position, token, None, part, kind)
+        against = minus if measure == "logit" else None
+        beyond = sorted(truth.value(measure, label, position, token, against, part) - nothing for label in peers)
+        extreme = [v for v in beyond if v < 0][:6] + [v for v in beyond if v > 0][-6:]
+        listed = [v - nothing for label, v in ranked.items() if unit_of(label) == kind]
+        assert listed == pytest.approx(extreme[::-1], rel=2e-3, abs=2e-4 * abs(nothing) + 1e-5)
+    nothing = truth.value(measure, None, position, token, None, part)
+    for one, value in shown(opened, "numbers", "tr[data-measure]").items():
+        wanted = truth.value(one, component, position, token, minus if one == "logit" else None, part)
+        assert value == pytest.approx(wanted, rel=1e-3, abs=1e-5 + 1e-4 * abs(nothing))
+    zero = opened.page.locator(".depth [data-zero]").get_attribute("data-zero")
+    assert float(zero) == pytest.approx(nothing, rel=1e-4, abs=1e-9)
+    losses = shown(opened, "tokens", "[data-position]")
+    assert list(losses) == [str(p) for p in range(len(truth.ids))]
+    known = [losses[str(p)] for p in range(len(truth.ids) - 1)]
+    wanted = [-np.log(truth.p[p, token]) for p, token in enumerate(truth.ids[1:])]
+    assert known == pytest.approx(wanted, rel=1e-4)
     chosen = opened.page.locator(".tokens .chosen")
     assert chosen.get_attribute("data-position") == str(position)
-    for view in ("tokens", "attention") if ".H" in component else ("tokens",):  # where the prediction is made
-        marked = opened.page.locator(f".{view} .token").evaluate_all(
+    if ".H" in component:  # where the prediction is made
+        marked = opened.page.locator(".attention .token").evaluate_all(
             "a => a.flatMap((s, i) => (s.classList.contains('stands') ? [i] : []))"
         )
         assert marked == [position]
-    assert opened.page.locator(".now").inner_text().endswith(f"chosen: {component} at position {position}")
+    said = opened.page.locator(".now").inner_text()
+    assert f"position {position}: after " in said
+    assert f"chosen: {component} " in said
 
 
 @pytest.mark.full
-def test_a_click_changes_all_views_to_the_numbers_of_the_frame(opened, frames, model):
-    """Token, component, layer and head, one after another; then attention, promoted tokens and duplicates."""
+def test_a_click_changes_all_views_to_the_true_numbers(opened, truth, model):
+    """Token, component and head, one after another; then attention, promoted tokens, answers and duplicates."""
     page = opened.page
-    check_views(opened, frames, 4, "L1.H2")
+    check_views(opened, truth, 4, "L1.H2")
+    assert float(page.locator(".tokens [data-position='4']").get_attribute("data-value")) == pytest.approx(
+        ld.profile(model, IDS).loss[4], rel=1e-5
+    )
     page.locator(".tokens [data-position='9']").click()
-    check_views(opened, frames, 9, "L1.H2")
+    check_views(opened, truth, 9, "L1.H2")
     page.locator(".depth [data-component='L2.mlp']").click()
-    check_views(opened, frames, 9, "L2.mlp")
-    page.locator(".layer [data-term=bias][data-component='L2.H3']").click()
-    check_views(opened, frames, 9, "L2.H3")
+    check_views(opened, truth, 9, "L2.mlp")
+    page.locator(".ranked button[data-component*='.H']").first.click()
     page.locator(".grid [data-component='L0.H1']").click()
-    check_views(opened, frames, 9, "L0.H1")
+    check_views(opened, truth, 9, "L0.H1")
+    page.locator(".answers tr:nth-child(2) [data-position='11']").click()
+    check_views(opened, truth, 11, "L0.H1")  # the end of the text is not empty
+    page.locator(".answers thead [data-position='9']").click()
     mark = page.locator(".scatter [data-component='L2.H0']").bounding_box()
     page.mouse.click(mark["x"] + mark["width"] / 2, mark["y"] + mark["height"] / 2)
-    check_views(opened, frames, 9, "L2.H0")
-    weights = attention_patterns(model, IDS, ["L2.H0"]).patterns[0, 9]
+    check_views(opened, truth, 9, "L2.H0")
+    patterns = attention_patterns(model, IDS)
     read = shown(opened, "attention", "[data-key]")
-    assert len(read) == 10
-    np.testing.assert_allclose(list(read.values()), weights[:10], atol=0.51 / 255)
+    row = [c.label for c in patterns.components].index("L2.H0")
+    np.testing.assert_allclose([read[str(key)] for key in range(10)], patterns.patterns[row, 9, :10], atol=0.51 / 255)
+    canvas = page.locator(".glance canvas").bounding_box()
+    wide, tall = canvas["width"] / len(IDS), canvas["height"] / len(patterns.components)
+    for head, query, key, column in ((5, 9, 3, 3), (2, 11, 9, 11)):  # from the chosen token, and to it
+        x, y = canvas["x"] + (column + 0.5) * wide, canvas["y"] + (len(patterns.components) - 0.5 - head) * tall
+        page.mouse.move(x, y)
+        told = page.locator(".glance .host").get_attribute("title")
+        assert told.startswith(
+            f"{patterns.components[head]} at token {IDS[query]} reads token {IDS[key]}".replace(" token", "␣token")[:4]
+        )
+        weight = float(told.split(": ")[1].removesuffix(" %").replace("·10⁻", "e-")) / 100 if "·" not in told else 0
+        assert weight == pytest.approx(patterns.patterns[head, query, key], abs=0.01)
+    page.mouse.click(x, y)
+    assert patterns.components[2].label in page.locator(".now").inner_text()
+    page.locator(".grid [data-component='L2.H0']").click()
     top = ld.profile(model, IDS, "head").top_tokens("L2.H0", 9, 5)
     said = page.locator(".promotes .entry").evaluate_all("a => a.map(m => [m.dataset.word, +m.dataset.value])")
     assert [word for word, _ in said] == top.token.tolist()
     np.testing.assert_allclose([v for _, v in said], top.contribution_centered, rtol=5e-4)
+    _, ids, probabilities = ld.explore(model, IDS).texts[0].lens
+    cells = page.locator(".answers td[data-position='9']").evaluate_all(
+        "a => a.map(m => [m.textContent, +m.dataset.value])"
+    )
+    assert [word for word, _ in cells] == [f"token␣{i}" for i in ids[::-1, 9]]
+    assert [value for _, value in cells] == pytest.approx(probabilities[::-1, 9].tolist(), rel=1e-4)
     names, table = cosines(model, IDS, "head")
     row = dict(zip([c.label for c in names], table[[c.label for c in names].index("L2.H0")], strict=True))
     near = shown(opened, "duplicates")
     assert len(near) >= 4
-    for label, cosine in near.items():
-        assert cosine == pytest.approx(row[label], abs=1e-5)
-    first = page.locator(".duplicates button").first
-    label = first.get_attribute("data-component")
-    first.click()
-    check_views(opened, frames, 9, label)
+    assert near == pytest.approx({label: row[label] for label in near}, abs=1e-5)
 
 
 @pytest.mark.full
-def test_buttons_change_part_term_and_color(opened, frames):
-    """Raw and centered, what components are drawn by, what the text is colored by."""
-    for field, option, now in (
-        ("part", "raw", {"part": "raw"}),
-        ("term", "diversity", {"part": "raw", "term": "diversity"}),
-        ("color", "net", {"part": "raw", "term": "diversity", "color": "net"}),
-        ("part", "centered", {"term": "diversity", "color": "net"}),
-        ("term", "bias", {"term": "bias", "color": "net"}),
-        ("color", "bias", {"term": "bias", "color": "bias"}),
-    ):
-        button = opened.page.locator(f"[data-field={field}][data-option={option}]")
+def test_buttons_change_measure_part_target_and_color(opened, truth):
+    """Every measure of the right token, of another, and of the difference of two."""
+    page = opened.page
+
+    def press(field, option):
+        button = page.locator(
+            f"[data-field={field}][data-option='{option}'], [data-target={field}][data-id='{option}']"
+        )
         button.click()
         assert button.get_attribute("aria-pressed") == "true"
-        check_views(opened, frames, 4, "L1.H2", **now)
+
+    for measure in MEASURES:
+        press("measure", measure)
+        check_views(opened, truth, 4, "L1.H2", measure)
+        assert page.locator("[data-field=part]").first.is_visible() == (measure in TERMS)
+    press("part", "raw")
+    for measure in TERMS:
+        press("measure", measure)
+        check_views(opened, truth, 4, "L1.H2", measure, "raw")
+    first, second = (int(i) for i in np.argsort(-truth.p[4])[:2])
+    press("measure", "logit")
+    press("target", first)
+    check_views(opened, truth, 4, "L1.H2", part="raw", token=first)
+    press("minus", second)
+    check_views(opened, truth, 4, "L1.H2", part="raw", token=first, minus=second)
+    press("measure", "cross_entropy")
+    check_views(opened, truth, 4, "L1.H2", "cross_entropy", "raw", token=first)
+    page.locator("[data-target=target][data-id='']").click()
+    press("color", "component")
+    worn = shown(opened, "tokens", "[data-position]")
+    for p in range(len(IDS)):
+        assert worn[str(p)] == pytest.approx(truth.value("cross_entropy", "L1.H2", p), rel=1e-3, abs=1e-5)
 
 
 @pytest.mark.full
-def test_keys_move_and_the_focus_stays(opened, frames):
-    """Arrows in the text, along depth, in the grid, in a layer; a and b pin."""
+def test_the_keyboard_reaches_everything(opened, truth):
+    """Tab to every control and view, arrows within, Enter on buttons, a and b pin, the search finds."""
     page = opened.page
+    reached = set()
+    for _ in range(90):
+        page.keyboard.press("Tab")
+        script = """() => { const a = document.activeElement; return a.dataset.field ?? a.dataset.target ?? a.dataset.do
+            ?? a.dataset.pin ?? a.dataset.text ?? a.closest('.view')?.classList[1] ?? a.type ?? a.tagName; }"""
+        reached.add(page.evaluate(script))
+        outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+        assert outline != "none" or page.evaluate("document.activeElement.tagName") == "BODY"
+    controls = {"measure", "color", "target", "minus", "link", "search", "A", "B", "none", "0", "1"}
+    views = {"tokens", "depth", "ranked", "grid", "glance", "answers", "scatter", "duplicates"}
+    assert controls | views <= reached
 
     def press(view, *keys):
         page.locator(f".{view} .host").focus()
         for key in keys:
             page.keyboard.press(key)
-        assert page.evaluate(
-            "document.activeElement.parentElement.classList.contains(arguments)".replace("arguments", f"'{view}'")
-        )
+        assert page.evaluate(f"document.activeElement.parentElement.classList.contains('{view}')")
 
     press("tokens", "ArrowRight", "ArrowRight")
-    check_views(opened, frames, 6, "L1.H2")
+    check_views(opened, truth, 6, "L1.H2")
     press("tokens", "Home", "ArrowLeft")
-    check_views(opened, frames, 0, "L1.H2")
-    press("tokens", "End", "ArrowLeft")
-    check_views(opened, frames, 10, "L1.H2")
+    check_views(opened, truth, 0, "L1.H2")
+    press("answers", "End", "ArrowLeft")
+    check_views(opened, truth, 10, "L1.H2")
     press("grid", "ArrowUp", "ArrowLeft")
-    check_views(opened, frames, 10, "L2.H1")
-    press("grid", "ArrowUp", "ArrowDown", "ArrowDown", "ArrowDown")
-    check_views(opened, frames, 10, "L0.H1")
-    press("layer", "ArrowRight", "ArrowRight", "ArrowRight")
-    check_views(opened, frames, 10, "L0.H3")
+    check_views(opened, truth, 10, "L2.H1")
+    press("glance", "ArrowDown", "ArrowDown", "ArrowDown")
+    check_views(opened, truth, 10, "L0.H1")
     press("depth", "ArrowRight")
-    check_views(opened, frames, 10, "L0.mlp")
-    press("depth", "End", "ArrowRight")
-    check_views(opened, frames, 10, "L2.mlp")
+    check_views(opened, truth, 10, "L0.mlp")
     press("scatter", "ArrowRight", "ArrowRight")
-    check_views(opened, frames, 10, "L0.H1")
+    check_views(opened, truth, 10, "L0.H1")
+    page.locator(".ranked button").first.focus()
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.closest('.ranked') !== null")
+    page.locator("[data-target=target]").nth(2).focus()
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.getAttribute('aria-pressed')") == "true"
     press("tokens", "b")
     assert page.locator(".tokens .pin-b").count() == 1
     page.keyboard.press("Control+a")  # a key of the browser's own
     assert page.locator(".tokens .pin-a").count() == 0
-    reached = set()
-    page.locator("body").click(position={"x": 2, "y": 2})
-    for _ in range(30):
-        page.keyboard.press("Tab")
-        reached.add(page.evaluate("document.activeElement.closest('.view')?.classList[1]"))
-    assert {"tokens", "depth", "layer", "grid", "scatter", "duplicates"} <= reached
-    outline = page.locator(".grid .host").evaluate("h => { h.focus(); return getComputedStyle(h).outlineStyle }")
-    assert outline == "solid"
+    search = page.get_by_role("searchbox")
+    for wanted, says in (("l2.h3", "chosen: L2.H3"), ("token 9", "position 5: after token␣9"), ("h0", "chosen: L0.H0")):
+        search.fill(wanted)
+        search.press("Enter")
+        assert says in page.locator(".now").inner_text()
 
 
 @pytest.mark.full
-def test_pins_compare_two_texts(opened, frames, model):
+def test_an_address_opens_what_was_chosen(browser, page, truth):
+    """The address follows what is chosen, and can be copied; one that says nonsense opens what there is."""
+    with browser.open(page, 1600) as opened:
+        opened.page.locator(".tokens [data-position='9']").click()
+        opened.page.locator(".grid [data-component='L2.H1']").click()
+        opened.page.locator("[data-field=measure][data-option=cross_entropy]").click()
+        opened.page.locator("[data-pin=A]").click()
+        opened.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        opened.page.get_by_role("button", name="copy link").click()
+        opened.page.wait_for_timeout(200)
+        address = opened.page.evaluate("navigator.clipboard.readText()")
+        assert address == opened.page.url
+        opened.page.goto("about:blank")
+        opened.page.goto(address)
+        opened.page.wait_for_timeout(300)
+        check_views(opened, truth, 9, "L2.H1", "cross_entropy")
+        assert opened.page.locator(".tokens .pin-a").count() == 1
+        nonsense = "#position=99&component=<img src=x>&measure=7&text=-1&target=abc&pins=1.2.3_x"
+        opened.page.evaluate(f"location.hash = {json.dumps(nonsense)}")
+        opened.page.wait_for_timeout(100)
+        check_views(opened, truth, 9, "L2.H1", "cross_entropy")
+        assert (opened.complaints, opened.requests) == ([], [])
+
+
+@pytest.mark.full
+def test_pins_compare_two_texts(opened, model, truth):
     """Columns of numbers for A and B and their difference; dots of both along depth."""
-    page = opened.page
+    page, there = opened.page, Truth(model, OTHER)
     assert "Nothing is pinned" in page.locator(".compare .host").inner_text()
     page.locator("[data-pin=A]").click()
     page.get_by_role("button", name="2", exact=True).click()
     page.locator(".tokens [data-position='2']").click()
     page.locator("[data-pin=B]").click()
-    there = {unit: ld.profile(model, OTHER, unit).frame() for unit in ("sublayer", "head")}
     check_views(opened, there, 2, "L1.H2")
-    a, b = (f["sublayer"][f["sublayer"].position == p] for f, p in ((frames, 4), (there, 2)))
-    wanted = {"loss, nats": (a.loss.iloc[0], b.loss.iloc[0])}
-    for term in TERMS:
-        wanted[f"{term}, mean of components"] = (a[f"{term}_centered"].mean(), b[f"{term}_centered"].mean())
-        wanted[f"{term} of L1.H2"] = tuple(
-            own(f["head"], "L1.H2", p, term, "centered") for f, p in ((frames, 4), (there, 2))
-        )
-    wanted["mean loss of the text, nats"] = tuple(f["sublayer"].loss.mean() for f in (frames, there))
-    rows = page.locator(".compare tr[data-row]")
-    assert {r.get_attribute("data-row") for r in rows.all()} == set(wanted)
-    for row in rows.all():
+    wanted = [tuple(-np.log(t.p[p, t.right(p)]) for t, p in ((truth, 4), (there, 2)))]
+    wanted += [tuple(t.value(m, "L1.H2", p) for t, p in ((truth, 4), (there, 2))) for m in MEASURES]
+    rows = page.locator(".compare tr[data-row]").all()
+    for row, (left, right) in zip(rows, wanted, strict=False):
         cells = [float(cell.get_attribute("data-value")) for cell in row.locator("td").all()]
-        left, right = wanted[row.get_attribute("data-row")]
-        assert cells == pytest.approx([left, right, right - left], rel=1e-4, abs=1e-7)
-    for pin, frame in (("A", a), ("B", b)):
+        assert cells == pytest.approx([left, right, right - left], rel=1e-3, abs=1e-5)
+    assert len(rows) == len(wanted) + 1  # the mean losses of the texts
+    for pin, t, p in (("A", truth, 4), ("B", there, 2)):
         dots = shown(opened, "compare", f"[data-pin={pin}][data-component]")
-        assert dots == pytest.approx(dict(zip(frame.component, frame.net_centered, strict=True)), rel=1e-5, abs=1e-8)
+        assert dots == pytest.approx({label: t.value("logit", label, p) for label in dots}, rel=1e-3, abs=1e-5)
     page.locator("[data-pin=none]").click()
     assert "Nothing is pinned" in page.locator(".compare .host").inner_text()
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [600, 900, 1600])
-def test_hostile_tokens_are_inert(browser, folder, tmp_path, width, scheme):
+def test_hostile_tokens_are_inert_at_every_width(browser, folder, tmp_path, scheme):
     """Tokens that look like HTML are text in every view; nothing is asked for, complained about or sticks out."""
-    e = ld.explore(ld.load_model(folder), "w5 w1 </script> w5 <img w9 onerror=alert(1)> w2", target=" <img")
+    hostile = "w5 w1 </script> w5 <img w9 onerror=alert(1)> w2"
+    e = ld.explore(ld.load_model(folder), hostile, target=[" <img", " </script>"], generate=3)
     e.selection = {"pins": [[0, 2], [0, 4]]}
-    with browser.open(e.save(tmp_path / "page.html"), width, scheme) as opened:
-        for span in opened.page.locator(".tokens [data-position]").all():
-            span.click()
-        assert opened.page.locator(".tokens .ghost").inner_text() == "<img"
-        assert opened.page.locator("main img").count() == 0
-        assert opened.page.locator(".tokens .token").nth(2).evaluate("s => s.firstChild.data") == "</script>"
-        assert opened.wider_than_window() <= 0
-        assert (opened.complaints, opened.requests) == ([], [])
+    saved = e.save(tmp_path / "page.html")
+    for width in (400, 700, 1000, 1600):
+        with browser.open(saved, width, scheme) as opened:
+            for what in (".tokens [data-position]", "[data-field]:visible"):
+                opened.page.locator(what).evaluate_all("marks => marks.forEach((m) => m.click())")
+            opened.page.locator(".ld-explorer[data-whole]").wait_for()
+            assert opened.page.locator("main img").count() == 0
+            assert opened.page.locator(".tokens .token").nth(2).evaluate("s => s.firstChild.data") == "</script>"
+            assert opened.page.locator(".tokens .written").count() == e.texts[0].written
+            assert opened.wider_than_window() <= 0
+            assert (opened.complaints, opened.requests) == ([], [])
+    for width in (400, 1600):  # last: where there is no axe-core, this skips
+        with browser.open(saved, width, scheme) as opened:
+            opened.page.locator(".ld-explorer[data-whole]").wait_for()
+            assert opened.violations() == []
 
 
 @pytest.mark.full
-def test_long_tokens_stay_inside(browser, model, tmp_path):
+def test_long_tokens_stay_inside(browser, model, tmp_path, monkeypatch):
     """Tokens of hundreds of letters, as vocabularies have them, make no page wider than its window."""
-    e = ld.explore(model, IDS)
-    tokens = tuple("-" * 300 if i % 2 else "\u6f22" * 90 for i in range(len(IDS)))
-    long = dataclasses.replace(e.texts[0].sublayers, tokens=tokens)
-    e.texts = (dataclasses.replace(e.texts[0], sublayers=long, target="=" * 300),)
-    with browser.open(e.save(tmp_path / "page.html"), 900) as opened:
-        for button in opened.page.locator("[data-field]").all():
+    long = lambda model, ids: ["-" * 300 if i % 2 else "\u6f22" * 90 for i, _ in enumerate(ids)]  # noqa: E731
+    monkeypatch.setattr("layerdiv_tl.views.explorer.data.drawn_tokens", long)
+    with browser.open(ld.explore(model, IDS).save(tmp_path / "page.html"), 700) as opened:
+        for button in opened.page.locator("[data-field]:visible").all():
             button.click()
         opened.page.locator(".tokens [data-position='7']").click()
         assert opened.wider_than_window() <= 0
@@ -504,42 +692,34 @@ def test_long_tokens_stay_inside(browser, model, tmp_path):
 @pytest.mark.full
 @pytest.mark.parametrize("name", [*SHAPES, "jetmoe"])
 def test_families_have_a_page(browser, tmp_path, name):
-    """Every component can be chosen; without heads the page says so, and has the rest."""
-    path = ld.explore(FAMILIES[name](), IDS).save(tmp_path / "page.html")
-    with browser.open(path, 1200) as opened:
+    """Every component can be chosen; without heads the page has the rest, and no promoted tokens if none are wanted."""
+    e = ld.explore(FAMILIES[name](), IDS)
+    with browser.open(e.save(tmp_path / "page.html"), 1200) as opened:
         for stem in opened.page.locator(".depth .stem").all():
             stem.click()
             assert opened.page.locator(".promotes .entry").count() == 10
-        sentences = opened.page.locator("text=There are no views of heads here: the attention of layer 0 has no rows")
-        assert sentences.count() == (name == "jetmoe")
-        for view in ("grid", "scatter", "attention"):
+        for view in ("grid", "scatter", "attention", "glance"):
             assert opened.page.locator(f".{view}").is_visible() == (name != "jetmoe")
         assert (opened.complaints, opened.requests) == ([], [])
-
-
-@pytest.mark.full
-def test_a_page_without_promoted_tokens_says_so(browser, model, tmp_path):
-    path = ld.explore(model, IDS).save(tmp_path / "page.html", promoted=False)
-    with browser.open(path) as opened:
+    with browser.open(e.save(tmp_path / "less.html", promoted=False)) as opened:
         assert "Not on this page" in opened.page.locator(".promotes").inner_text()
         assert (opened.complaints, opened.requests) == ([], [])
 
 
 @pytest.mark.full
-def test_a_large_text_is_drawn_at_once(browser, tmp_path):
-    """128 tokens × 61 components × 270 heads: from click to the next frame; a page below 10 MB."""
+def test_a_large_text_opens_and_is_drawn_at_once(browser, tmp_path):
+    """512 tokens × 61 components × 270 heads: opened, and from click to the next frame; attention is there, too."""
     wide = llama(num_hidden_layers=30, num_attention_heads=9, num_key_value_heads=3, hidden_size=36)
-    wide.config.max_position_embeddings = 256
-    ids = np.random.default_rng(0).integers(0, 61, 128).tolist()
-    e = ld.explore(wide, ids)
-    e.selection = {"pins": [[0, 2], [0, 4]]}
-    path = e.save(tmp_path / "page.html")
-    assert path.stat().st_size < 10e6
+    wide.config.max_position_embeddings = 512
+    ids = np.random.default_rng(0).integers(0, 61, 512).tolist()
+    path = ld.explore(wide, ids).save(tmp_path / "page.html")
     with browser.open(path, 1600) as opened:
         assert opened.page.locator(".grid .cell").count() == 270
+        drawn = opened.page.evaluate("performance.getEntriesByName('ld-drawn')[0].startTime")
+        opened.page.locator(".glance canvas").wait_for()
         took = opened.page.evaluate("""async () => {
             const times = [];
-            for (const position of [5, 20, 100, 64, 9]) {
+            for (const position of [5, 20, 500, 264, 9]) {
                 const began = performance.now();
                 document.querySelector(`.tokens [data-position="${position}"]`).click();
                 await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
@@ -547,19 +727,29 @@ def test_a_large_text_is_drawn_at_once(browser, tmp_path):
             }
             return times.sort((a, b) => a - b);
         }""")
-        assert took[2] < 250, took  # a loaded machine; 25 ms where it is not
+        # Of a loaded machine; where it is not, 500 and 40.
+        assert (drawn < 4000, took[2] < 400) == (True, True), (drawn, took)
+        assert (opened.complaints, opened.requests) == ([], [])
 
 
 @pytest.mark.full
-def test_the_page_of_the_default_model_is_small(smol, browser, tmp_path):
-    """128 tokens, all 331 sublayers and heads, with what each promotes at every token: below 10 MB, and it works."""
-    ids = smol.tokenizer(SCRIPT)["input_ids"][:128]
-    path = ld.explore(smol, ids).save(tmp_path / "page.html")
-    assert 1e6 < path.stat().st_size < 10e6
-    with browser.open(path, 1600) as opened:
-        opened.page.locator(".grid [data-component='L12.H3']").click()
-        opened.page.locator(".tokens [data-position='126']").click()
+def test_the_first_screen_says_who_wrote_the_answer(smol, browser, tmp_path):
+    """On an IOI prompt L23.attn speaks for Mary: drawn above the line, and first in the list."""
+    e = ld.explore(smol, "When Mary and John went to the store, John gave a drink to")
+    c = ld.contributions(smol, "When Mary and John went to the store, John gave a drink to", [" Mary", " the"])
+    difference = dict(zip([x.label for x in c.components], c.values[0, :, 0] - c.values[0, :, 1], strict=True))
+    with browser.open(e.save(tmp_path / "page.html"), 1440) as opened:
+        assert opened.page.locator("[data-target=target][aria-pressed=true]").inner_text().startswith("␣Mary")
+        ranked = shown(opened, "ranked")
+        assert {"L23.attn", "L29.mlp"} == set(list(ranked)[:2])
+        stem = opened.page.locator(".depth [data-component='L23.attn']")
+        assert float(stem.get_attribute("data-value")) > 4
+        zero = float(opened.page.locator(".depth [data-zero]").get_attribute("y1"))
+        assert float(stem.locator("line").get_attribute("y2")) < zero - 50
         assert opened.page.locator(".promotes .entry").count() == 10
+        opened.page.locator("[data-target=minus]", has_text="the").first.click()
+        drawn = shown(opened, "depth")
+        assert drawn == pytest.approx({label: difference[label] for label in drawn}, rel=1e-3, abs=1e-3)
         assert (opened.complaints, opened.requests) == ([], [])
 
 
@@ -613,12 +803,12 @@ def test_a_text_typed_in_the_widget_is_measured(folder):
     e.selection = {"component": "L2.H1", "position": 3, "part": "raw", "pins": [[0, 1], None]}
     said = []
     e.widget.observe(lambda change: said.append(change["new"]), "progress")
-    asks(e.widget, ask="text", text="w9 w9 w8 w7 w6 w5", target=" w3")
+    asks(e.widget, ask="text", text="w9 w9 w8 w7 w6 w5", target=" w3", generate=0)
     assert [s["done"] for s in said] == [0, 1, 2, 3, 0]
     assert said[-1]["message"] == ""
     assert len(e.widget.texts) == 2
-    assert unpacked(e.widget.texts[1])[0]["tokens"] == ["w9", "w9", "w8", "w7", "w6", "w5"]
-    assert e.texts[1].target == "w3"
+    assert unpacked(e.widget.texts[1]["core"])[0]["tokens"] == ["w9", "w9", "w8", "w7", "w6", "w5"]
+    assert e.texts[1].targets == (3,)
     s = e.selection
     assert (s.text, s.position, s.component, s.part, s.pins) == (1, 5, "L2.H1", "raw", ((0, 1), None))
     assert e.widget.chosen == s.record()
@@ -639,7 +829,7 @@ def test_of_several_texts_the_last_one_counts(folder):
     assert e.widget.progress["of"] == 0
 
 
-def test_the_widget_looks_tokens_up(explorer, monkeypatch):
+def test_the_widget_looks_tokens_up_and_makes_the_page(explorer, monkeypatch):
     """What components promote at a position is asked for when it is looked at."""
     sent = []
     monkeypatch.setattr(type(explorer.widget), "send", lambda self, content, buffers: sent.append((content, buffers)))
@@ -649,28 +839,34 @@ def test_the_widget_looks_tokens_up(explorer, monkeypatch):
     assert unpacked(blob)[0]["positions"] == [3]
     asks(explorer.widget, ask="promoted", text=9, position=3)
     assert len(sent) == 1
+    asks(explorer.widget, ask="page")
+    (content, (page,)) = sent[1]
+    assert content == {"kind": "page"}
+    assert page.decode() == explorer.html()
 
 
 @pytest.mark.full
 def test_the_front_end_asks_and_hears(browser, explorer, tmp_path):
     """The same module with a stand-in for anywidget's model: it types, asks, hears, follows Python, and is put away."""
-    blobs = [base64.b64encode(pack_text(text)).decode() for text in explorer.texts]
+    pieces = [(pack_text(explorer.model, text), pack_attention(text)) for text in explorer.texts]
+    blobs = [[base64.b64encode(piece).decode() for piece in text] for text in pieces]
     answer = base64.b64encode(pack_promotions(explorer.model, explorer.texts[0], [4])[0]).decode()
     explorer.selection = {"position": 4, "component": "L1.H2"}
     data = {"texts": blobs, "answer": answer, "chosen": explorer.selection.record()}
     script = """
     const bytes = (t) => new DataView(Uint8Array.from(atob(t), (c) => c.charCodeAt(0)).buffer);
+    const text = ([core, attention]) => ({ core: bytes(core), attention: bytes(attention), promoted: [] });
     const heard = {}, sent = [];
-    const held = { model: "m", live: true, chosen: DATA.chosen, texts: DATA.texts.slice(0, 1).map(bytes),
+    const held = { model: "m", live: true, chosen: DATA.chosen, texts: DATA.texts.slice(0, 1).map(text),
       progress: { done: 0, of: 0, message: "" } };
     const model = { get: (n) => held[n], set: (n, v) => (held[n] = v), save_changes() {}, send: (m) => sent.push(m),
       on: (n, f) => (heard[n] ??= []).push(f), off: (n, f) => (heard[n] = heard[n].filter((g) => g !== f)) };
     const set = (n, v) => { held[n] = v; return Promise.all((heard["change:" + n] ?? []).map((f) => f())); };
     const away = await render({ model, el: document.body });
-    const other = { ...held, texts: [bytes(DATA.texts[1])], chosen: { ...DATA.chosen, position: 1 } };
+    const other = { ...held, texts: [text(DATA.texts[1])], chosen: { ...DATA.chosen, position: 1 } };
     const second = () => render({ el: document.body.appendChild(document.createElement("div")), model:
       { ...model, get: (n) => other[n], set: (n, v) => (other[n] = v), on() {} } });
-    Object.assign(window, { held, other, second, sent, set, bytes, heard, away,
+    Object.assign(window, { held, other, second, sent, set, text, heard, away,
       answer: () => heard["msg:custom"][0]({ kind: "promoted", text: 0 }, [bytes(DATA.answer)]) });
     """
     path = tmp_path / "widget.html"
@@ -690,20 +886,28 @@ def test_the_front_end_asks_and_hears(browser, explorer, tmp_path):
         assert words == top.token.tolist()
         page.get_by_label("another text").fill("so it goes")
         page.get_by_role("textbox", name="target").fill(" on")
-        page.get_by_role("button", name="Decompose").click()
-        assert page.evaluate("sent.at(-1)") == {"ask": "text", "text": "so it goes", "target": " on"}
+        page.get_by_label("another text").press("Enter")
+        asked = {"ask": "text", "text": "so it goes", "target": " on", "minus": "", "generate": 0}
+        assert page.evaluate("sent.at(-1)") == asked
+        page.get_by_label("another text").press("Shift+Enter")  # another line
+        assert page.evaluate("sent.length") == 2
+        page.get_by_role("button", name="save as one file").click()
+        assert page.evaluate("sent.at(-1)") == {"ask": "page"}
+        with page.expect_download() as download:
+            page.evaluate("heard['msg:custom'][0]({ kind: 'page' }, [new TextEncoder().encode('whole')])")
+        assert (download.value.suggested_filename, download.value.path().read_text()) == ("explorer.html", "whole")
         page.evaluate("set('progress', { done: 1, of: 4, message: 'measuring heads …' })")
         assert page.locator("progress").get_attribute("value") == "0.25"
         assert "measuring heads" in page.locator(".progress-text").inner_text()
         page.locator(".grid [data-component='L0.H1']").click()  # nothing waits for the kernel
         assert page.evaluate("held.chosen.component") == "L0.H1"
         page.evaluate("set('chosen', { ...held.chosen, component: 'L2.H3', position: 6 })")
-        assert page.locator(".now").inner_text().endswith("chosen: L2.H3 at position 6")
-        page.evaluate("set('texts', DATA.map(bytes))".replace("DATA", json.dumps(blobs)))
+        assert re.search(r"position 6: .*chosen: L2.H3", page.locator(".now").inner_text(), re.S)
+        page.evaluate("set('texts', DATA.map(text))".replace("DATA", json.dumps(blobs)))
         page.evaluate("set('chosen', { ...held.chosen, text: 1, position: 3 })")
         page.wait_for_timeout(200)
         assert page.locator(".tokens [data-position]").count() == len(OTHER)
-        assert page.locator(".now").inner_text().endswith("chosen: L2.H3 at position 3")
+        assert re.search(r"position 3: .*chosen: L2.H3", page.locator(".now").inner_text(), re.S)
         page.evaluate("second()")  # another explorer of the same notebook
         one = page.locator(".ld-explorer").first
         mark = one.locator(".scatter [data-component='L0.H2']")

@@ -11,6 +11,7 @@ from scipy.cluster.hierarchy import cophenet, linkage
 
 import layerdiv_tl as ld
 from layerdiv_tl.components import Component
+from layerdiv_tl.views import plotting as kit
 from layerdiv_tl.views import style
 from layerdiv_tl.views.figures import FIGURES
 from tests.conftest import llama, tied
@@ -85,13 +86,62 @@ def test_every_kind_is_reached_by_name_and_an_unknown_one_is_told_the_others(hea
     """The first kind is the natural one; an unknown kind answers with the names that this result has."""
     for kind, draw in FIGURES["Decomposition"].items():
         assert reused.plot(kind=kind).to_json() == draw(reused).to_json()
-    assert heads.plot().to_json() == heads.plot(kind="bars").to_json()
-    with pytest.raises(ld.InputError, match="use 'bars', .*'heads', 'modules'.* 'tradeoff'"):
+    assert heads.plot().to_json() == heads.plot(kind="cross_entropy").to_json()
+    with pytest.raises(ld.InputError, match="use 'cross_entropy', .*'bars', .*'modules'.* 'tradeoff'"):
         heads.plot(kind="pie")
     profile = ld.profile(llama(), [1, 2, 3])
     with pytest.raises(ld.InputError, match="use 'map', 'depth', 'loss' or 'scatter'"):
         profile.plot(kind="tradeoff")
-    assert heads.plot(kind="scatter", dark=True).layout.template.layout.paper_bgcolor == style.DARK.paper
+    for dark, theme in ((True, style.DARK), (False, style.LIGHT), (None, style.BOTH)):
+        assert heads.plot(kind="scatter", dark=dark).layout.template.layout.paper_bgcolor == theme.paper
+
+
+def test_a_figure_reads_in_every_notebook():
+    """Text has contrast on the grounds of JupyterLab and VS Code, light and dark, and nothing covers these."""
+
+    def luminance(color):
+        channels = np.array([int(color[at : at + 2], 16) for at in (1, 3, 5)]) / 255
+        return np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4) @ [
+            0.2126,
+            0.7152,
+            0.0722,
+        ]
+
+    for ground in ("#ffffff", "#111111", "#1f1f1f"):
+        for text in (style.BOTH.ink, style.BOTH.muted):
+            lower, higher = sorted(luminance(color) + 0.05 for color in (ground, text))
+            assert higher / lower >= 4
+    layout = style.template(style.BOTH).layout
+    assert {layout.paper_bgcolor, layout.plot_bgcolor} == {style.CLEAR}
+    for scale in (style.BOTH.sequential, style.BOTH.diverging):
+        assert {color.split(",")[-1].strip(" )") for _, color in scale} == {"0", "1"}  # nothing is seen where zero is
+
+
+def test_the_default_with_labels_is_the_cross_entropy(heads):
+    """Whatever the loss: the means of net_linear, a map of heads or bars; with a dense target bias and diversity."""
+    nats = ld.decompose(heads.values, LABELS, loss="cross_entropy", components=heads.components)
+    net = dict(zip((c.label for c in heads.components), nats.net_linear.mean(0), strict=True))
+    grid = heads.plot().data[0]
+    expected = [[net[f"L{layer}.H{head}"] for head in range(4)] for layer in range(3)]
+    np.testing.assert_allclose(np.array(grid.z, dtype=float), expected)
+    whole = ld.decompose(heads.values, LABELS)
+    drawn = {text.split("<")[1][2:]: y for t in whole.plot().data for text, y in zip(t.hovertext, t.y, strict=True)}
+    np.testing.assert_allclose(list(drawn.values()), nats.net_linear.mean(0))
+    dense = ld.decompose(heads.values, target=heads.values.sum(1))
+    assert dense.plot().to_json() == dense.plot(kind="bars").to_json()
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.11, 0.13), (0.3, 4.0), (1e-3, 2e2), (1e-9, 1e6), (5.0, 5.0)])
+def test_logarithmic_axes_have_plain_ticks(low, high):
+    """1, 10, 100, or 1, 2 and 5 times these: at most seven, inside, and each labeled by its own number."""
+    axis = kit.log_axis([low, high, 0.0, np.nan])
+    ticks, (first, last) = np.array(axis["tickvals"]), axis["range"]
+    assert first < np.log10(low) <= np.log10(high) < last
+    assert 1 <= len(ticks) <= 7
+    assert ((np.log10(ticks) >= first) & (np.log10(ticks) <= last)).all()
+    written = [text.replace("10<sup>", "1e").replace("</sup>", "").replace("−", "-") for text in axis["ticktext"]]
+    np.testing.assert_allclose(np.array(written, dtype=float), ticks)
+    assert {text.strip("0.").rstrip("0")[:1] for text in written if "e" not in text} <= {"1", "2", "5"}
 
 
 @pytest.mark.parametrize("kind", ["bars", "scatter", "depth", "heads", "pairwise", "tradeoff", "repeats"])
@@ -139,7 +189,7 @@ def test_every_loss_has_the_figures_that_its_numbers_allow(heads, loss):
 
 def test_the_scatter_shows_bias_against_diversity_in_every_part(heads):
     """x and y are the frame's columns, at first and after every button, and the guides are where they belong."""
-    frame = heads.by_component().set_index("component")
+    frame = heads.by_component(full=True).set_index("component")
     for first, part in enumerate(PARTS):
         figure = heads.plot(kind="scatter", part=part)
         assert figure.layout.updatemenus[0].active == first
@@ -162,7 +212,7 @@ def test_the_scatter_shows_bias_against_diversity_in_every_part(heads):
 
 def test_the_scatter_names_extremes_and_its_hover_has_intervals(heads):
     """The most diverse component is named at its place; custom data are the intervals that the template asks for."""
-    frame = heads.by_component()
+    frame = heads.by_component(full=True)
     figure = heads.plot(kind="scatter", part="raw")
     names = figure.data[-1]
     top = frame.loc[frame["diversity"].idxmax()]
@@ -189,7 +239,7 @@ def test_axes_are_linear_where_a_logarithm_has_no_value():
 def test_of_many_the_most_diverse_are_shown_and_the_figure_says_so(many, kind, count):
     """The kept are the largest by the part shown, in stream order, named in the subtitle; marks are WebGL's."""
     figure = many.plot(kind=kind, part="centered", max_components=count)
-    size = many.by_component()["diversity_centered"].to_numpy()
+    size = many.by_component(full=True)["diversity_centered"].to_numpy()
     kept = np.sort(np.argsort(-size)[:count])
     drawn = figure.data[1 if kind == "bars" else 0].y  # bars: bias, diversity, net
     np.testing.assert_array_equal(drawn, size[kept])
@@ -214,6 +264,9 @@ def test_depth_curves_are_the_prefixes_in_every_view(parallel, norm):
         columns = ["accuracy", *(term + suffix(part) for term in ("loss", "bias", diversity))]
         for axis, column in zip(("y", "y2", "y3", "y4"), columns, strict=True):
             traces = [trace for trace in shown.data if trace.yaxis == axis]
+            if column == "accuracy":
+                guide = traces.pop()
+                assert (guide.name, set(guide.y)) == ("accuracy of one option in 3", {1 / 3})
             band, curve, *points = traces
             np.testing.assert_array_equal(curve.y, frame[column])
             there_and_back = np.concatenate([frame[f"{column}_high"], frame[f"{column}_low"][::-1]])
@@ -225,8 +278,7 @@ def test_depth_curves_are_the_prefixes_in_every_view(parallel, norm):
     assert frame["partial"].any()
     first = parallel.plot(kind="depth", norm=norm, part="raw", size_fair=True)
     assert first.layout.updatemenus[0].active == 3
-    np.testing.assert_array_equal(first.data[-len(first.data) // 4 + 1].y, frame["diversity_logit"])
-    assert figure.layout.shapes[0].y0 == pytest.approx(1 / 3)
+    np.testing.assert_array_equal(first.data[-1 - (len(first.data) - 1) // 4 + 1].y, frame["diversity_logit"])
 
 
 def test_depth_without_labels_has_no_accuracy(heads):
@@ -261,9 +313,10 @@ def test_module_shares_stand_next_to_count_shares(heads):
 )
 def test_the_grid_holds_every_head_where_it_is(heads, term, part, at):
     """Row = layer, column = head; next to it the MLPs; within a layer, what is left once the layer's mean is gone."""
-    frame = heads.by_component().set_index("component")
+    frame = heads.by_component(full=True).set_index("component")
     figure = heads.plot(kind="heads", term=term, part=part)
     grid, mlps = figure.data
+    frame[at] -= heads.zero_net if term == "net" else 0.0
     expected = [[frame.loc[f"L{layer}.H{head}", at] for head in range(4)] for layer in range(3)]
     np.testing.assert_array_equal(grid.z, expected)
     np.testing.assert_array_equal(mlps.x, [frame.loc[f"L{layer}.mlp", at] for layer in range(3)])
@@ -385,7 +438,7 @@ def test_a_profile_along_depth_is_its_means_over_tokens():
 
 def test_whiskers_that_would_dwarf_the_bars_are_left_to_the_hover(heads):
     """An interval wider than twice the tallest bar is not drawn, and is still said."""
-    frame = heads.by_component()
+    frame = heads.by_component(full=True)
     for term, width in (("bias", 0.1), ("diversity", 1.9), ("net", 2.1)):
         tallest = frame[term].abs().max()
         frame[f"{term}_low"], frame[f"{term}_high"] = frame[term], frame[term] + width * tallest
@@ -499,7 +552,7 @@ def test_the_largest_of_many_are_those_of_the_part_drawn(kind):
     rng = np.random.default_rng(0)
     u = rng.normal(size=(6, 60, 3)) + 5 * rng.normal(size=(6, 60, 1)) * (np.arange(60) % 2)[:, None]
     d = ld.decompose(u, [0, 1, 2, 0, 1, 2], loss="paper")
-    frame = d.by_component()
+    frame = d.by_component(full=True)
     largest = frame.nlargest(10, "diversity")["diversity"].to_numpy()
     assert set(frame.nlargest(10, "diversity_centered")["component"]) != set(
         frame.nlargest(10, "diversity")["component"]

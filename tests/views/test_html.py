@@ -26,31 +26,34 @@ def decomposition(contributions):
     return ld.decompose(contributions, [0, 1, 0])
 
 
-def bar_heights(figure, data=None):
-    """{(row of the subplot, place): height} of all bars."""
-    heights = data or [trace.y for trace in figure.data]
+def bar_heights(figure, heights=None, bases=None):
+    """{(row of the subplot, place): where the bar ends} of all bars."""
+    ends = zip(heights or [t.y for t in figure.data], bases or [t.base for t in figure.data], strict=True)
     return {
-        (trace.yaxis, int(x)): y
-        for trace, ys in zip(figure.data, heights, strict=True)
+        (trace.yaxis, int(x)): base + y
+        for trace, (ys, base) in zip(figure.data, ends, strict=True)
         for x, y in zip(trace.x, ys, strict=True)
     }
 
 
 def test_bars_show_the_frame_in_every_part(decomposition):
-    """Heights are the frame's columns, and each button puts its own part's columns there."""
-    frame = decomposition.by_component()
+    """Bars end at the frame's columns, and each button puts its own part's there; bias and net begin at u = 0's."""
+    frame = decomposition.by_component(full=True)
     axes = {"y": "bias", "y2": "diversity", "y3": "net"}
     for shown in ("raw", "centered", "shift"):
-        figure = decomposition.plot(part=shown)
+        figure = decomposition.plot(kind="bars", part=shown)
         for label, button in zip(("raw", "centered", "shift"), figure.layout.updatemenus[0].buttons, strict=True):
             suffix = "" if label == "raw" else f"_{label}"
-            for (axis, place), height in bar_heights(figure, button.args[0]["y"]).items():
+            drawn = bar_heights(figure, button.args[0]["y"], button.args[0]["base"])
+            for (axis, place), height in drawn.items():
                 assert height == pytest.approx(frame[axes[axis] + suffix][place])
             half = decomposition if label == "raw" else getattr(decomposition, label)
             assert button.args[1]["shapes[0].y0"] == pytest.approx(half.zero_bias)
+            assert button.args[1]["shapes[1].y0"] == pytest.approx(half.zero_net)
             if label == shown:
-                assert bar_heights(figure) == pytest.approx(bar_heights(figure, button.args[0]["y"]))
-    assert figure.layout.annotations[3].text == "a component that writes nothing"
+                assert bar_heights(figure) == pytest.approx(drawn)
+    assert [shape.name for shape in figure.layout.shapes] == ["a component that writes nothing"] * 2
+    assert {t.base for t in figure.data} == {0.0, *(shape.y0 for shape in figure.layout.shapes)}
 
 
 def test_colors_stand_in_one_place():
@@ -63,7 +66,7 @@ def test_colors_stand_in_one_place():
 
 
 def test_colors_are_those_of_the_modules(decomposition):
-    figure = decomposition.plot()
+    figure = decomposition.plot(kind="bars")
     assert {t.name: t.marker.color for t in figure.data} == {
         style.MODULE_NAME[m]: style.MODULE[m] for m in ("embedding", "attention", "mlp")
     }
@@ -77,7 +80,22 @@ def test_a_half_and_a_plain_array_have_a_figure(decomposition):
         component_bars(decomposition, part="middle")
 
 
-def test_the_map_shows_the_contributions(contributions):
+def test_heads_are_a_map_of_layers_and_heads_for_every_option(contributions):
+    """Each panel is one option, each row a layer, each column a head; the MLPs stand beside them."""
+    figure, u = contributions.plot(), contributions.values.mean(0)
+    centered = u - u.mean(1, keepdims=True)
+    assert len(figure.data) == 2
+    for option, panel in enumerate(figure.data):
+        for i, c in enumerate(contributions.components):
+            if c.kind in ("head", "mlp"):
+                column = c.index if c.kind == "head" else -1
+                assert panel.z[c.layer][column] == pytest.approx(centered[i, option])
+                assert c.label in panel.hovertext[c.layer][column]
+        assert panel.zmin == -panel.zmax == -figure.data[0].zmax
+
+
+def test_the_map_shows_the_contributions():
+    contributions = ld.contributions(llama(), [[1, 2, 3], [4, 5], [6]], [7, 30])
     raw = contributions.plot(example=1, centered=False).data[0]
     np.testing.assert_array_equal(np.array(raw.z), contributions.values[1].T)
     mean = contributions.values.mean(0)
@@ -92,7 +110,7 @@ def test_the_map_shows_the_contributions(contributions):
 def test_every_loss_has_bars_in_its_units(contributions, loss):
     """Bias, diversity, net where there is one; a line at the uniform predictor; no buttons without halves."""
     d = ld.decompose(contributions, [0, 1, 0], loss=loss)
-    figure, frame = d.plot(), d.by_component()
+    figure, frame = d.plot(kind="bars"), d.by_component()
     heights = bar_heights(figure)
     for axis, term in (("y", "bias"), ("y2", "diversity"), ("y3", "net")):
         if term in frame:

@@ -76,7 +76,7 @@ def test_measures_are_the_closed_forms(name, shape):
             assert getattr(part, term) == pytest.approx(p.expected[term + suffix], abs=CLOSE), term + suffix
     for term in ("diversity_logit", "coherence", "accuracy"):
         assert getattr(d, term) == pytest.approx(p.expected[term], abs=CLOSE), term
-    table, known = d.by_component(), p.by_component()
+    table, known = d.by_component(full=True), p.by_component()
     assert table["accuracy"].mean() == pytest.approx(p.expected["member_accuracy"], abs=CLOSE)
     for column in known.columns.drop("component"):
         np.testing.assert_allclose(table[column], known[column], atol=CLOSE, err_msg=column)

@@ -1,59 +1,19 @@
-// The views of what is chosen: what it attends to, promotes, resembles and adds, and two pins compared.
-
-VIEWS.attention = {
-  heads: true,
-  title: (x) => (x.text.components[x.component].head ? `What ${x.name} looks at` : "What a head looks at"),
-  caption:
-    "The darker a token, the more the chosen head reads of it at the underlined token, where the prediction is made. " +
-    "Weights of a row sum to 1 (to less where a model has a sink next to the tokens); they are shown to 1/255.",
-  draw(host, x) {
-    const { text, position } = x;
-    if (text.no_attention) return nothing(host, text.no_attention);
-    if (!text.components[x.component].head)
-      return nothing(host, `${x.name} is not a head: choose one in the views above to see what it reads.`);
-    const weights = text.attentionTo(x.component, position);
-    const most = Math.max(...weights, 1e-9);
-    const spans = text.tokens.map((token, key) => {
-      const span = put("span", { className: key > position ? "token after" : "token" }, token);
-      if (key <= position) {
-        span.dataset.key = key;
-        span.dataset.value = weights[key];
-        span.style.background = shade("seq", 0.44 * (weights[key] / most));
-        span.title = `${quoted(token)} at ${key}: ${percent(weights[key])}`;
-      }
-      if (key === position) span.classList.add("stands");
-      return span;
-    });
-    const order = weights
-      .map((w, k) => [w, k])
-      .sort((a, b) => b[0] - a[0])
-      .slice(0, 5)
-      .filter(([w]) => w > 0);
-    const chips = order.map(([w, k]) =>
-      put("span", { className: "chip" }, put("b", {}, quoted(text.tokens[k])), ` ${percent(w)}`),
-    );
-    host.replaceChildren(
-      put("p", { className: "chips" }, "reads most of ", ...chips),
-      put("div", { className: "strip" }, ...spans.flatMap((s) => (s.textContent.includes("⏎") ? [s, put("br")] : [s]))),
-    );
-  },
-};
+// The views of what is chosen: what it promotes, what writes like it, all its numbers, and two pins compared.
 
 VIEWS.promotes = {
   title: (x) => `What ${x.name} promotes`,
   caption:
     "The next tokens that it raises and lowers most at this position, in logits beyond its mean over the vocabulary. " +
-    "The right token is set in bold.",
+    "The target is set in bold.",
   draw(host, x) {
     const { text, position } = x;
     const promoted = text.promoted(x.component, position);
+    if (promoted === false && !x.live)
+      return nothing(host, `Not on this page, which has it for the components that add most to the answer after each token: ${x.name} is not among them.`);
     if (!promoted)
-      return nothing(
-        host,
-        x.ask() ? "Looking it up …" : "Not on this page: open the explorer in a notebook, where it is looked up.",
-      );
+      return nothing(host, x.ask() ? "Looking it up …" : "Not on this page: open the explorer in a notebook, where it is looked up.");
     const most = Math.max(...[...promoted.promotes, ...promoted.suppresses].map(([, v]) => Math.abs(v)), 1e-9);
-    const right = text.next(position);
+    const right = x.answer.word;
     const column = (name, pairs) =>
       put(
         "div",
@@ -88,18 +48,7 @@ VIEWS.duplicates = {
     "vector, without their means: 1 is a duplicate, −1 undoes it. Exact. Click one to choose it.",
   draw(host, x) {
     const { text, component } = x;
-    const line = ([i, cosine]) =>
-      put(
-        "button",
-        { type: "button", className: "entry", "data-component": text.labels[i], "data-value": cosine },
-        put("span", { className: "word plain" }, text.labels[i]),
-        put(
-          "span",
-          { className: "bar" },
-          put("i", { style: `width: ${100 * Math.abs(cosine)}%; background: var(--${text.components[i].module})` }),
-        ),
-        put("span", { className: "number" }, number(cosine)),
-      );
+    const line = ([i, cosine]) => entry(x, i, cosine, cosine, `var(--${text.components[i].module})`);
     const [like, against] = [text.nearest(component, 1), text.nearest(component, -1)];
     const list = (neighbors, otherwise) => (neighbors.length ? neighbors.map(line) : [put("p", { className: "none" }, otherwise)]);
     host.replaceChildren(
@@ -113,68 +62,47 @@ VIEWS.duplicates = {
   },
 };
 
-VIEWS.shares = {
-  title: (x) => `The share of ${x.name}`,
-  caption:
-    "Its own numbers at this position, and its share of the sum over all components of the cut it belongs to. Net has " +
-    "both signs, so that shares of it may exceed 100 %.",
+VIEWS.numbers = {
+  title: (x) => `All numbers of ${x.name}`,
+  caption: (x) =>
+    `Every measure of it after ${quoted(x.text.tokens[x.position])}, beside that of a component that writes nothing. Its rank is ` +
+    `by the distance between the two, among all ${x.text.components[x.component].head ? "heads" : "sublayers"}.`,
   draw(host, x) {
-    const { text, part, position, component } = x;
+    const { text, component, measured } = x;
     const head = text.components[component].head;
     const peers = head ? text.heads : text.sublayers;
-    const rows = ["net", "bias", "diversity"].map((term) => {
-      const value = text.value(term, part, component, position);
-      const share = value / text.sum(term, part, component, position);
-      const rank = peers.filter((i) => Math.abs(text.value(term, part, i, position)) > Math.abs(value)).length + 1;
-      const known = Number.isFinite(value);
+    const rows = Object.entries(MEASURES).map(([measure, { says, unit }]) => {
+      const value = measured.value(measure, component);
+      const size = (i) => Math.abs(measured.beyond(measure, i));
+      const rank = peers.filter((i) => size(i) > size(component)).length + 1;
+      const cells = [`${says(x)}, ${unit}`, number(value), number(measured.zero(measure, head ? 1 : 0)), `${rank} of ${peers.length}`];
       return put(
         "tr",
-        { "data-term": term, "data-value": value, "data-share": share },
-        ...[term, number(value), percent(share), known ? `${rank} of ${peers.length}` : "–"].map((cell, k) =>
-          put(k ? "td" : "th", {}, cell),
-        ),
+        { "data-measure": measure, "data-value": value },
+        ...cells.map((cell, k) => put(k ? "td" : "th", k ? {} : { scope: "row" }, cell)),
       );
     });
-    const logit = text.value("logit", part, component, position);
-    rows.push(
-      put(
-        "tr",
-        { "data-term": "logit", "data-value": logit },
-        put("th", {}, "to the right token"),
-        put("td", {}, signed(logit)),
-        put("td", { colSpan: 2 }, "logits beyond its mean"),
-      ),
-    );
-    const top = put("tr", {}, ...["", part, "share", "rank by size"].map((cell) => put("th", {}, cell)));
-    const cut = head
-      ? `Shares are of all ${text.counts[1]} components of the cut into heads.`
-      : `Shares are of all ${text.counts[0]} sublayers.`;
-    host.replaceChildren(
-      put("table", {}, put("thead", {}, top), put("tbody", {}, ...rows)),
-      put("p", { className: "none" }, cut),
-    );
+    const top = put("tr", {}, put("td", {}), ...["here", "nothing", "rank"].map((cell) => put("th", { scope: "col" }, cell)));
+    host.replaceChildren(put("table", {}, put("thead", {}, top), put("tbody", {}, ...rows)));
   },
 };
 
 VIEWS.compare = {
   title: () => "Two pins compared",
   caption:
-    "Pin two predictions, of one text or of two, with the buttons above or the keys a and b: the loss, the terms of all " +
-    "components together, those of the chosen component, and, along depth, the chosen term at A and at B.",
+    "Pin two predictions, of one text or of two, with the buttons above or the keys a and b: the loss, all numbers of " +
+    "the chosen component, and, along depth, what components are drawn by, at A and at B.",
   draw(host, x) {
-    const { chosen, texts, part } = x;
+    const { chosen, texts } = x;
     const pins = chosen.pins.map((pin) => pin && texts[pin[0]] && { text: texts[pin[0]], at: pin[1], number: pin[0] });
     if (!pins.some(Boolean))
       return nothing(host, "Nothing is pinned. Choose a token and press a; choose another and press b.");
+    const at = pins.map((p) => p && x.measuredAt(p.text, p.at));
     const columns = [
-      ["loss, nats", (p) => p.text.colorValue("loss", part, p.at)],
-      ...["net", "bias", "diversity"].map((term) => [
-        `${term}, mean of components`,
-        (p) => p.text.colorValue(term, part, p.at),
-      ]),
-      ...["net", "bias", "diversity"].map((term) => [
-        `${term} of ${x.name}`,
-        (p) => (p.text.index.has(x.name) ? p.text.value(term, part, p.text.index.get(x.name), p.at) : NaN),
+      ["loss, nats", (p) => p.text.values.loss[p.at]],
+      ...Object.entries(MEASURES).map(([measure, { name, unit }]) => [
+        `${name} of ${x.name}, ${unit}`,
+        (p, n) => (p.text.index.has(x.name) ? at[n].value(measure, p.text.index.get(x.name)) : NaN),
       ]),
     ];
     if (pins[0] && pins[1] && pins[0].number !== pins[1].number) {
@@ -186,11 +114,11 @@ VIEWS.compare = {
     }
     const cell = (value) => put("td", { "data-value": value }, number(value));
     const rows = columns.map(([name, of]) => {
-      const [a, b] = pins.map((p) => (p ? of(p) : NaN));
+      const [a, b] = pins.map((p, n) => (p ? of(p, n) : NaN));
       return put(
         "tr",
         { "data-row": name },
-        put("th", {}, name),
+        put("th", { scope: "row" }, name),
         cell(a),
         cell(b),
         put("td", { "data-value": b - a }, signed(b - a)),
@@ -201,38 +129,39 @@ VIEWS.compare = {
         "th",
         {},
         put("sup", { className: `pin pin-${"ab"[n]}` }, "AB"[n]),
-        p ? ` ${quoted(p.text.tokens[p.at])} → ${quoted(p.text.next(p.at))}` : " not set",
+        p ? ` ${quoted(p.text.tokens[p.at])} → ${quoted(p.text.answer(chosen.target, p.at).word)}` : " not set",
       ),
     );
     const table = put(
       "table",
       {},
-      put("thead", {}, put("tr", {}, put("th", {}, part), ...head, put("th", {}, "B − A"))),
+      put("thead", {}, put("tr", {}, put("td", {}), ...head, put("th", {}, "B − A"))),
       put("tbody", {}, ...rows),
     );
     const chart = put("div", { className: "chart" });
     host.replaceChildren(put("div", { className: "side" }, table, chart));
-    this.lines(chart, x, pins);
+    this.lines(chart, x, pins, at);
   },
-  lines(host, x, pins) {
+  lines(host, x, pins, measured) {
     const { chosen } = x;
-    const { svg, width } = drawing(host, 230, `${chosen.term} at the pins`);
+    const { measure } = chosen;
+    const { svg, width } = drawing(host, 230, `${MEASURES[measure].name} at the pins`);
     const [left, right, top, bottom] = [52, width - 8, 22, 200];
     const order = x.text.sublayers;
-    const at = (p, i) =>
-      p.text.index.has(x.text.labels[i])
-        ? p.text.value(chosen.term, chosen.part, p.text.index.get(x.text.labels[i]), p.at)
-        : NaN;
-    const values = pins.flatMap((p) => (p ? order.map((i) => at(p, i)) : []));
-    const scale = axisOf(values, bottom, top, isLog(chosen.term));
+    const at = (n, i) => {
+      const own = pins[n].text.index.get(x.text.labels[i]);
+      return own === undefined ? NaN : measured[n].value(measure, own);
+    };
+    const values = pins.flatMap((p, n) => (p ? order.map((i) => at(n, i)) : []));
+    const scale = axisOf(values, bottom, top);
     const step = (right - left) / order.length;
-    svg.append(label(`${chosen.term}, ${chosen.part}, ${UNIT}`, left, 12, { class: "name" }));
+    svg.append(label(`${MEASURES[measure].name}, ${MEASURES[measure].unit}`, left, 12, { class: "name" }));
     gridlines(svg, scale, left, right);
     pins.forEach((p, n) => {
       if (!p) return;
       order.forEach((i, k) => {
-        const value = at(p, i);
-        if (!Number.isFinite(value) || (isLog(chosen.term) && value <= 0)) return;
+        const value = at(n, i);
+        if (!Number.isFinite(value)) return;
         const dot = { cx: left + (k + 0.5) * step, cy: scale.place(value), r: Math.max(2, Math.min(4.5, step / 2.2)) };
         svg.append(
           mark(

@@ -2,9 +2,18 @@
 
 const KINDS = { float32: Float32Array, int32: Int32Array, uint8: Uint8Array };
 
+// Bytes as a notebook sends them, or those of an element of the page, which are decoded when they are wanted.
+function bytesOf(blob) {
+  if (typeof blob !== "string") return blob;
+  const text = atob(document.getElementById(blob).textContent);
+  const bytes = new Uint8Array(text.length);
+  for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
+  return bytes;
+}
+
 // -> {header, arrays}: a JSON header and typed arrays out of deflated bytes.
-async function unpack(bytes) {
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+async function unpack(blob) {
+  const stream = new Blob([bytesOf(blob)]).stream().pipeThrough(new DecompressionStream("deflate"));
   const buffer = await new Response(stream).arrayBuffer();
   const length = new DataView(buffer).getUint32(0, true);
   const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
@@ -29,36 +38,40 @@ class Text {
     // Layers that have heads, in stream order (a reused layer once for every use), and the heads of each.
     this.rows = [...new Set(this.heads.map((i) => this.components[i].row))];
     this.inRow = this.rows.map((row) => this.heads.filter((i) => this.components[i].row === row));
+    this.candidates = arrays.candidate.length / this.length;
     this.looked = new Map(); // position -> what components promote there
   }
 
-  value(term, part, component, position) {
-    const name = term === "logit" ? "logit" : `${term}_${part}`;
-    return this.values[name][component * this.length + position];
+  // The tokens that contributions are measured to at a position, the right one first; each once.
+  answers(position) {
+    const found = [];
+    for (let slot = 0; slot < this.candidates; slot++) {
+      const at = slot * this.length + position;
+      const word = this.values.candidate[at];
+      const id = this.ids[word];
+      if (id < 0 || found.some((answer) => answer.id === id)) continue;
+      found.push({ slot, id, word: this.words[word], probability: this.values.probability[at], right: slot === 0 });
+    }
+    return found;
   }
 
-  // Summed over all components of the cut that a component belongs to: sublayers, or heads.
-  sum(term, part, component, position) {
-    const cut = this.components[component].head ? 1 : 0;
-    return this.values[`sum_${term}_${part}`][cut * this.length + position];
+  // One of these: of an id; or for null, and where the id was not measured here, the right or likeliest one.
+  answer(id, position) {
+    const answers = this.answers(position);
+    const found = answers.find((answer) => answer.id === id);
+    return found ?? answers[0];
   }
 
-  // The same of a component that adds nothing, among sublayers (0) or heads (1).
-  zeroTerm(term, part, cut, position) {
-    return this.values[`zero_${term}_${part}`][cut * this.length + position];
+  // What follows a token, as far as it is known.
+  next(position) {
+    const [first] = this.answers(position);
+    return first.right ? first.word : null;
   }
 
-  // What a position is colored by: its loss, or a term's mean over the sublayers.
-  colorValue(color, part, position) {
-    if (color === "loss") return this.values.loss[position];
-    return this.values[`sum_${color}_${part}`][position] / this.counts[0];
-  }
-
-  // A head's attention weights, at a position, on every token up to there.
-  attentionTo(component, position) {
+  // A head's attention weight, at a query, on a key.
+  weight(head, query, key) {
     const rows = (this.length * (this.length + 1)) / 2;
-    const start = this.heads.indexOf(component) * rows + (position * (position + 1)) / 2;
-    return Array.from(this.values.attention.subarray(start, start + position + 1), (weight) => weight / 255);
+    return this.attention[head * rows + (query * (query + 1)) / 2 + key] / 255;
   }
 
   // [component, cosine] of those that write most like a component (sign > 0) or most against it.
@@ -77,19 +90,18 @@ class Text {
     header.positions.forEach((position, row) => this.looked.set(position, { row, header, arrays }));
   }
 
-  // {promotes, suppresses}: [token, logit] each; null where it was not looked up.
+  // {promotes, suppresses}: [token, logit] each; null where it was not looked up, false where others were.
   promoted(component, position) {
     const entry = this.looked.get(position);
     if (!entry) return null;
     const { row, header, arrays } = entry;
-    const wide = arrays.word.length / (header.positions.length * this.components.length);
-    const start = (row * this.components.length + component) * wide;
+    const count = arrays.component.length / header.positions.length;
+    const own = arrays.component.subarray(row * count, (row + 1) * count).indexOf(component);
+    if (own < 0) return false;
+    const wide = arrays.word.length / arrays.component.length;
+    const start = (row * count + own) * wide;
     const pairs = [];
     for (let i = start; i < start + wide; i++) pairs.push([header.words[arrays.word[i]], arrays.logit[i]]);
     return { promotes: pairs.slice(0, wide / 2), suppresses: pairs.slice(wide / 2) };
-  }
-
-  next(position) {
-    return position + 1 < this.length ? this.tokens[position + 1] : this.target;
   }
 }

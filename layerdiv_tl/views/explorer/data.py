@@ -1,193 +1,83 @@
-"""All numbers of one text that an explorer shows, and how they travel to the browser."""
+"""How the numbers of a text travel to the browser."""
 
 from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 
-from ...attribution.profile import profile
-from ...attribution.profile_results import SquaredProfile
-from ...attribution.promoted_tokens import cosines, promotions
-from ...components import Component, Unit
-from ...errors import InputError
-from ...model import tokenization
-from ...model.attention import AttentionPatterns, attention_patterns
+from ...attribution.full_vocab import vocabulary_readout
+from ...attribution.promoted_tokens import promotions_of_pairs
+from ...components import Unit
+from ...model.batches import inference_mode_for
 from ...model.load import Model
-from ..html import read, visible
+from ..html import read
+from .measure import TextNumbers
+from .tokens import drawn_tokens
 
-# What a page can hold and a reader survey; ld.profile itself has no such limit.
-LONGEST = 512
-# Attention weights of all heads together that a page holds: a byte each.
-_WEIGHTS = 12_000_000
-# Multiplications that looking up promoted tokens for a whole page may take: minutes on two cores.
-_WORK = 4e12
+# Multiplications that looking up promoted tokens for a whole page may take: some ten seconds on two cores.
+_WORK = 2e11
 PROMOTED, NEAREST, OPPOSED = 5, 5, 3
-STEPS = ("sublayers", "heads", "attention", "duplicates")
 # What draws them, on a page and in a notebook: one ES module of these files one after another, without a build step.
-SCRIPT = "\n".join(read(f"explorer/{name}.js") for name in ("data", "draw", "views", "chosen", "explorer"))
+_FILES = ("data", "draw", "measures", "choose", "views", "ranked", "attention", "answers", "chosen", "form", "explorer")
+SCRIPT = "\n".join(read(f"explorer/{name}.js") for name in _FILES)
 CSS = read("explorer/explorer.css")
 
 
-@dataclass(frozen=True, eq=False)
-class TextNumbers:
-    """All numbers of one text. Made by `measure_text`.
+def pack_text(model: Model, text: TextNumbers) -> bytes:
+    """The numbers of a text for `unpack` in data.js, but for its attention and what components promote.
 
-    Attributes:
-        target: The token that the last position is compared with, or None.
-        sublayers, heads: The profile at either unit, n positions; heads is None where there are none, for the reason
-            `no_heads`.
-        attention: The attention patterns of every head; None for the reason `no_attention`.
-        cosines: For each unit its components and the cosines between their contributions, `[component, component]`.
+    Sums over the vocabulary from which bias, diversity and net against any candidate follow (measures.js), and the
+    contributions to every candidate.
     """
-
-    target: str | None
-    sublayers: SquaredProfile
-    heads: SquaredProfile | None
-    attention: AttentionPatterns | None
-    cosines: tuple[tuple[tuple[Component, ...], Float[np.ndarray, "component component"]], ...]
-    no_heads: str = ""
-    no_attention: str = ""
-
-    @property
-    def profiles(self) -> list[SquaredProfile]:
-        """The profile of the sublayers, and that of the heads where there are any."""
-        return [self.sublayers] if self.heads is None else [self.sublayers, self.heads]
-
-    @property
-    def shown(self) -> tuple[Component, ...]:
-        """All sublayers, then all heads."""
-        heads = () if self.heads is None else [c for c in self.heads.components if c.kind == "head"]
-        return (*self.sublayers.components, *heads)
-
-    def table(self, term: str, part: str) -> Float[np.ndarray, "component position"]:
-        """A term of every component that is shown, within its own unit; "logit" has no parts."""
-        sublayers, *heads = (
-            p.centered_targets.T if term == "logit" else getattr(_half(p, part), term) for p in self.profiles
-        )
-        is_head = [] if self.heads is None else [c.kind == "head" for c in self.heads.components]
-        return np.concatenate([sublayers, *(values[is_head] for values in heads)])
-
-    def sums(self, term: str, part: str) -> Float[np.ndarray, "unit position"]:
-        """A term summed over all components of each unit: what a share is a share of."""
-        return np.stack([getattr(_half(p, part), term).sum(0) for p in self.profiles])
-
-    def zero_terms(self, term: str, part: str) -> Float[np.ndarray, "unit position"]:
-        """A term of a component that adds nothing: its bias is the target's size, its diversity the ensemble's."""
-        rows = []
-        for p in self.profiles:
-            shift = part == "raw"
-            bias = p.target_powers / p.vocabulary + shift * p.target_means**2
-            diversity = p.powers / p.vocabulary + shift * p.ensemble_means**2
-            rows.append({"bias": bias, "diversity": diversity, "net": bias - diversity}[term])
-        return np.stack(rows)
-
-
-def measure_text(
-    model: Model, text_or_ids: Any, target: Any = None, on_step: Callable[[str], None] = lambda step: None
-) -> TextNumbers:
-    """Measure one text; `on_step` is called with the name of each of STEPS before it begins.
-
-    Args:
-        target: A token (as written, or its id) that predictions at the last position are compared with, as if it were
-            the next one: it is appended to the text, which leaves everything before it as it was, and its own position
-            is left out.
-
-    Raises InputError for a text that an explorer cannot show, and for a target that is not one token.
-    """
-    rows = tokenization.encode(model, text_or_ids)
-    if len(rows) != 1:
-        raise InputError("texts are explored one by one: give a list of texts to explore, each a str or a list of ids.")
-    ids = list(rows[0])
-    if len(ids) > LONGEST:
-        raise InputError(
-            f"the text has {len(ids)} tokens, but an explorer shows at most {LONGEST}: give a shorter one, or take "
-            "layerdiv_tl.profile and its figures."
-        )
-    appended, target_text = [], None
-    if target is not None:
-        appended = [int(tokenization.options(model, [target], 1)[0][0, 0])]
-        (target_text,) = tokenization.token_texts(model, appended)
-
-    def measure(unit: Unit) -> SquaredProfile:
-        measured = profile(model, ids + appended, unit)
-        assert isinstance(measured, SquaredProfile)
-        return _first_positions(measured, len(ids))
-
-    heads = attention = None
-    no_heads = no_attention = ""
-    on_step("sublayers")
-    sublayers = measure("sublayer")
-    on_step("heads")
-    try:
-        if not any(c.kind == "head" for c in model.components("head")):
-            raise InputError(f"{model.name} has no attention heads.")
-        heads = measure("head")
-    except InputError as error:
-        no_heads = no_attention = str(error)
-    on_step("attention")
-    if heads is not None:
-        count = sum(c.kind == "head" for c in heads.components)
-        try:
-            if count * len(ids) * (len(ids) + 1) / 2 > _WEIGHTS:
-                raise InputError(
-                    f"{count} heads over {len(ids)} tokens have more weights than a page holds: take a shorter text."
-                )
-            attention = attention_patterns(model, ids)
-        except InputError as error:
-            no_attention = str(error)
-    on_step("duplicates")
-    units: tuple[Unit, ...] = ("sublayer",) if heads is None else ("sublayer", "head")
-    alike = tuple(cosines(model, ids, unit) for unit in units)
-    return TextNumbers(target_text, sublayers, heads, attention, alike, no_heads, no_attention)
-
-
-def _half(profile: SquaredProfile, part: str) -> SquaredProfile:
-    return (profile.centered or profile) if part == "centered" else profile
-
-
-def _first_positions(profile: SquaredProfile, count: int) -> SquaredProfile:
-    """The first positions of a profile, as if it had no more."""
-    rows: dict[str, Any] = {field.name: getattr(profile, field.name) for field in fields(profile)}
-    per_position = [
-        name
-        for name, x in rows.items()
-        if name != "components" and isinstance(x, np.ndarray | tuple) and len(x) == len(profile.token_ids)
-    ]
-    return replace(profile, **{name: rows[name][:count] for name in per_position})
-
-
-def pack_text(text: TextNumbers) -> bytes:
-    """The numbers of a text for `unpack` in data.js."""
-    arrays: dict[str, np.ndarray] = {"loss": text.sublayers.losses, "logit": text.table("logit", "raw")}
-    for term in ("bias", "diversity", "net"):
-        for part in ("raw", "centered"):
-            arrays[f"{term}_{part}"] = text.table(term, part)
-            arrays[f"sum_{term}_{part}"] = text.sums(term, part)
-            arrays[f"zero_{term}_{part}"] = text.zero_terms(term, part)
+    profiles, vocabulary = text.profiles, text.sublayers.vocabulary
+    arrays: dict[str, np.ndarray] = {
+        "loss": text.sublayers.losses,
+        "entropy": text.entropies,
+        "probability": text.probabilities,
+        "logit": text.target_logits,
+        "expectation": text.of_shown([t.expectations for t in text.logits]),
+        "mean": text.of_shown([p.means for p in profiles]),
+        "size": text.of_shown([p.sizes for p in profiles]) / vocabulary,
+        "cross": text.of_shown([p.crosses for p in profiles]) / vocabulary,
+        "power": np.stack([p.powers for p in profiles]) / vocabulary,
+        "ensemble_mean": np.stack([p.ensemble_means for p in profiles]),
+    }
+    junctions, lens_ids, arrays["lens_probability"] = text.lens
     arrays = {name: values.astype(np.float32) for name, values in arrays.items()}
     arrays["near"], arrays["cosine"] = _neighbors(text)
-    if text.attention is not None:
-        query, key = np.tril_indices(len(text.attention.tokens))
-        arrays["attention"] = np.round(text.attention.patterns[:, query, key] * 255).astype(np.uint8)
+    words, number = np.unique(np.concatenate([text.candidates, lens_ids]), return_inverse=True)
+    number = number.reshape(-1, text.length).astype(np.int32)
+    arrays["candidate"], arrays["lens_word"] = np.split(number, [len(text.candidates)])
+    known = [int(word) for word in words if word >= 0]
     header = {
-        "tokens": [_one_line(token) for token in text.sublayers.tokens],
-        "target": None if text.target is None else _one_line(text.target),
+        "tokens": drawn_tokens(model, text.sublayers.token_ids),
+        "targets": list(text.targets),
+        "written": text.written,
+        # −1, no token, comes first where there is one.
+        "ids": [-1] * (len(words) - len(known)) + known,
+        "words": [""] * (len(words) - len(known)) + drawn_tokens(model, known),
         "components": [
             {"label": c.label, "module": c.module, "row": c.sublayer.label.rpartition(".")[0], "head": c.kind == "head"}
             for c in text.shown
         ],
-        "counts": [len(p.components) for p in text.profiles],
-        "vocabulary": text.sublayers.vocabulary,
+        "lens": [c.label for c in junctions],
+        "vocabulary": vocabulary,
         "no_heads": text.no_heads,
         "no_attention": text.no_attention,
     }
     return _pack(header, arrays)
+
+
+def pack_attention(text: TextNumbers) -> bytes | None:
+    """Every head's weights, a byte each, of keys up to each query; None where there are none."""
+    if text.attention is None:
+        return None
+    query, key = np.tril_indices(text.length)
+    return _pack({}, {"attention": np.round(text.attention.patterns[:, query, key] * 255).astype(np.uint8)})
 
 
 def _neighbors(text: TextNumbers) -> tuple[np.ndarray, np.ndarray]:
@@ -213,49 +103,52 @@ def _neighbors(text: TextNumbers) -> tuple[np.ndarray, np.ndarray]:
 
 
 def pack_promotions(model: Model, text: TextNumbers, at: Sequence[int], size: int = 8) -> list[bytes]:
-    """The tokens that every component shown promotes and suppresses at some positions, for `unpack` in data.js.
+    """The tokens that components promote and suppress at some positions, for `unpack` in data.js.
 
-    `size` positions travel together; all of them are looked up at once, because going through the vocabulary is what
-    costs.
+    Of every component shown, or, where all would take too long, of those that add most to the right token or to the
+    model's likeliest, as many at every position. `size` positions travel together.
     """
     if not at:
         return []
-    ids, k = text.sublayers.token_ids.tolist(), min(PROMOTED, text.sublayers.vocabulary)
-    looked_up = [promotions(model, ids, "sublayer", at=at, k=k)]
-    if text.heads is not None:
-        heads = [c for c in text.shown if c.kind == "head"]
-        looked_up.append(promotions(model, ids, "head", heads, at, k))
+    count, k = len(text.shown), min(PROMOTED, text.sublayers.vocabulary)
+    per_position = text.sublayers.vocabulary * model.architecture.norm.gain.numel() * len(at)
+    most = min(count, max(8, int(_WORK / per_position)))
+    strength = np.abs(text.target_logits[:2]).max(0)
+    chosen = [np.sort(np.argsort(-strength[:, position], kind="stable")[:most]) for position in at]
+    pairs = [(position, int(component)) for position, row in zip(at, chosen, strict=True) for component in row]
+    ids, logits = np.zeros((len(pairs), 2 * k), np.int64), np.zeros((len(pairs), 2 * k), np.float32)
+    units: tuple[Unit, ...] = ("sublayer", "head")
+    with inference_mode_for(model.architecture):
+        for unit, numbers in zip(units, text.logits, strict=False):
+            own = [n for n, (_, i) in enumerate(pairs) if (text.shown[i].kind == "head") == (unit == "head")]
+            if not own:
+                continue
+            column = {c: i for i, c in enumerate(numbers.components)}
+            of_unit = [(pairs[n][0], column[text.shown[pairs[n][1]]]) for n in own]
+            ids[own], logits[own] = promotions_of_pairs(
+                vocabulary_readout(model, unit, "float32"), text.pass_at(unit), of_unit, k
+            )
     blobs = []
     for start in range(0, len(at), size):
-        some = slice(start, start + size)
-        tokens, word = np.unique(np.concatenate([p.ids[some] for p in looked_up], 1), return_inverse=True)
-        logits = np.concatenate([p.logits[some] for p in looked_up], 1).astype(np.float32)
+        some = slice(start * most, (start + size) * most)
+        tokens, word = np.unique(ids[some], return_inverse=True)
         # Three digits are shown: the others would not compress.
-        logits = (logits.view(np.uint32) & np.uint32(0xFFFFF000)).view(np.float32)
-        words = [_one_line(token) for token in tokenization.token_texts(model, tokens)]
-        header = {"words": words, "positions": [int(p) for p in at[some]]}
-        blobs.append(_pack(header, {"word": word.reshape(logits.shape).astype(np.int32), "logit": logits}))
+        rounded = (logits[some].view(np.uint32) & np.uint32(0xFFFFF000)).view(np.float32)
+        header = {"words": drawn_tokens(model, tokens), "positions": [int(p) for p in at[start : start + size]]}
+        component = np.array([i for _, i in pairs[some]], dtype=np.int32)
+        arrays = {"component": component, "word": word.reshape(rounded.shape).astype(np.int32), "logit": rounded}
+        blobs.append(_pack(header, arrays))
     return blobs
-
-
-def promoted_positions(model: Model, text: TextNumbers, chosen: Sequence[int]) -> list[int]:
-    """The positions that a page looks tokens up at: all, or the chosen ones where all would take too long."""
-    count = len(text.sublayers.tokens)
-    work = count * len(text.shown) * text.sublayers.vocabulary * model.architecture.norm.gain.numel()
-    return list(range(count)) if work <= _WORK else sorted(set(chosen))
-
-
-def _one_line(token: str) -> str:
-    return visible(token).replace("\n", "")
 
 
 def _pack(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> bytes:
     """The length of a JSON header, the header padded to 4 bytes, then the arrays; deflated."""
-    entries, body = [], b""
+    entries, body, start = [], [], 0
     for name, values in arrays.items():
-        entries.append({"name": name, "type": values.dtype.name, "shape": values.shape, "start": len(body)})
+        entries.append({"name": name, "type": values.dtype.name, "shape": values.shape, "start": start})
         raw = np.ascontiguousarray(values).tobytes()
-        body += raw + bytes(-len(raw) % 4)
+        body.append(raw + bytes(-len(raw) % 4))
+        start += len(body[-1])
     text = json.dumps(header | {"arrays": entries}, allow_nan=False).encode()
     text += b" " * (-len(text) % 4)
-    return zlib.compress(len(text).to_bytes(4, "little") + text + body, 6)
+    return zlib.compress(len(text).to_bytes(4, "little") + text + b"".join(body), 4)

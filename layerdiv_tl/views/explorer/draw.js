@@ -45,32 +45,20 @@ function shade(scale, t) {
   return `color-mix(in srgb, var(--${scale}-${low + 1}) ${(100 * (at - low)).toFixed(1)}%, var(--${scale}-${low}))`;
 }
 
+// How far up a scale colors go under text, which must stay readable on them.
+const UNDER = 0.38;
+
 function quantile(values, q) {
   const sorted = values.filter(Number.isFinite).sort((a, b) => a - b);
   return sorted.length ? sorted[Math.round(q * (sorted.length - 1))] : NaN;
 }
 
-// value -> color for many values: diverging around 0 for net, else by size; ends at the 98th percentile of size.
-// `most` < 1 leaves out the strong colors, for what is written upon.
-function colors(values, diverging, log, most = 1) {
-  const size = values.map(Math.abs);
-  const high = quantile(size, 0.98) || 1;
-  const low = log
-    ? Math.min(
-        quantile(
-          size.filter((x) => x > 0),
-          0.05,
-        ) || high,
-        high / 1.5,
-      )
-    : 0;
-  const share = (x) => (log ? Math.log(Math.max(x, low) / low) / Math.log(high / low) : x / high);
-  const color = (x) => {
-    if (!Number.isFinite(x)) return "transparent";
-    if (!diverging) return shade("seq", most * share(x));
-    return shade("div", 0.5 + (most / 2) * Math.max(-1, Math.min(1, x / high)));
-  };
-  return { color, low: diverging ? -high : low, high };
+// value -> color for many values that are 0 for a component that writes nothing; ends at the 98th percentile of size.
+function signedColors(values) {
+  const high = quantile(values.map(Math.abs), 0.98) || 1;
+  const color = (x) =>
+    Number.isFinite(x) ? shade("div", 0.5 + Math.max(-1, Math.min(1, x / high)) / 2) : "transparent";
+  return { color, high };
 }
 
 // A scale from values to pixels, with round ticks.
@@ -94,7 +82,7 @@ function axis(low, high, from, to, log = false) {
       }
     }
   } else {
-    const rough = (high - low) / 4;
+    const rough = (high - low) / 5.5; // two ticks at least
     const power = 10 ** Math.floor(Math.log10(rough));
     const step = power * [1, 2, 5, 10].find((m) => m * power >= rough);
     for (let k = Math.ceil(low / step); k * step <= high; k++)
@@ -113,19 +101,8 @@ function axisOf(values, from, to, log) {
   return axis(Math.min(low, 0) - (low < 0 ? room : 0), Math.max(high, 0) + room, from, to);
 }
 
-const UNIT = "logits²";
-const isLog = (term) => term !== "net";
-const MEANING = {
-  loss: "the model's own cross-entropy of the token, in nats",
-  centered: "without what a component adds to all tokens alike, which softmax cannot see",
-  raw: "with what a component adds to all tokens alike",
-  net: "net = bias − diversity: what a component adds to the error",
-  bias: "bias: how far a component alone is from the right token",
-  diversity: "diversity: how far a component is from the mean of all",
-};
-
 function drawing(host, height, name) {
-  const width = Math.max(host.clientWidth, 200);
+  const width = Math.max(host.wide ?? host.clientWidth, 200);
   const svg = mark("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": name });
   host.replaceChildren(svg);
   return { svg, width };
@@ -141,24 +118,14 @@ function gridlines(svg, { place, ticks }, left, right) {
   }
 }
 
-// Where a component that adds nothing stands, where the axis holds that.
-function zeroLine(svg, x, term, cut, scale, left, right, top, bottom) {
-  const value = x.text.zeroTerm(term, x.part, cut, x.position);
-  if (!Number.isFinite(value) || (isLog(term) && value <= 0)) return;
-  const y = scale.place(value);
-  if (y < top || y > bottom) return;
-  const title = hover(`a component that adds nothing: ${term} ${number(value)}`);
-  svg.append(mark("line", { x1: left, x2: right, y1: y, y2: y, class: "even", "data-zero": value }, title));
-}
-
-// A stem with a dot for every component: from zero where numbers have a sign, from below where they are logarithmic.
-function stems(svg, x, components, term, scale, left, step, bottom) {
-  const { text, part, position, component } = x;
-  const base = isLog(term) ? bottom : scale.place(0);
+// A stem with a dot for every component, from where one that writes nothing stands.
+function stems(svg, x, components, measure, scale, left, step, bottom) {
+  const { text, component, measured } = x;
   components.forEach((i, k) => {
-    const value = text.value(term, part, i, position);
+    const value = measured.value(measure, i);
     const at = left + (k + 0.5) * step;
-    const y = Number.isFinite(value) && (!isLog(term) || value > 0) ? scale.place(value) : base;
+    const base = scale.place(measured.zero(measure, text.components[i].head ? 1 : 0));
+    const y = Number.isFinite(value) ? scale.place(value) : base;
     const chosen = i === component;
     const group = mark(
       "g",
@@ -166,17 +133,13 @@ function stems(svg, x, components, term, scale, left, step, bottom) {
         class: chosen ? "stem chosen" : "stem",
         style: `--own: var(--${text.components[i].module})`,
         "data-component": text.labels[i],
-        "data-term": term,
         "data-value": value,
       },
-      hover(`${text.labels[i]}\n${x.part} ${term} ${number(value)} ${UNIT}`),
+      hover(`${text.labels[i]}\n${MEASURES[measure].says(x)} ${number(value)} ${MEASURES[measure].unit}`),
       mark("rect", { x: at - step / 2, y: 0, width: step, height: bottom + 4, class: "hit" }),
+      mark("line", { x1: at, x2: at, y1: base, y2: y, "stroke-width": Math.max(1, Math.min(9, step - 2)) }),
     );
-    if (Number.isFinite(value)) {
-      const line = { x1: at, x2: at, y1: base, y2: y, "stroke-width": Math.max(1, Math.min(9, step - 2)) };
-      group.append(mark("line", line));
-      if (chosen) group.append(mark("circle", { cx: at, cy: y, r: Math.min(6, step / 2 + 2.5) }));
-    }
+    if (chosen) group.append(mark("circle", { cx: at, cy: y, r: Math.min(6, step / 2 + 2.5) }));
     svg.append(group);
   });
 }
@@ -185,16 +148,36 @@ function nothing(host, sentence) {
   host.replaceChildren(put("p", { className: "none" }, sentence));
 }
 
-// What colors mean, below a grid.
-function legend(svg, term, low, high, left, y, wide) {
+// What colors mean, below a grid: less than, as much as, and more than a component that writes nothing.
+function legend(svg, high, zero, left, y, wide) {
   const steps = 24;
   for (let k = 0; k < steps; k++) {
-    const fill = `fill: ${shade(isLog(term) ? "seq" : "div", k / (steps - 1))}`;
+    const fill = `fill: ${shade("div", k / (steps - 1))}`;
     svg.append(mark("rect", { x: left + (k * wide) / steps, y, width: wide / steps + 0.5, height: 8, style: fill }));
   }
-  svg.append(
-    label(number(low), left, y + 22, { class: "tick" }),
-    label(number(high), left + wide, y + 22, { class: "tick", "text-anchor": "end" }),
+  const ends = [number(zero - high), number(zero), number(zero + high)];
+  ["start", "middle", "end"].forEach((anchor, n) =>
+    svg.append(label(ends[n], left + (n * wide) / 2, y + 22, { class: "tick", "text-anchor": anchor })),
   );
-  if (!isLog(term)) svg.append(label("0", left + wide / 2, y + 22, { class: "tick", "text-anchor": "middle" }));
+}
+
+// A button of a list with a bar: from the left, or from the middle where numbers have a sign.
+function entry(x, i, value, share, fill) {
+  const { text } = x;
+  const wide = `${100 * Math.min(1, Math.abs(share))}%`;
+  const bar = fill
+    ? put("span", { className: "bar" }, put("i", { style: `width: ${wide}; background: ${fill}` }))
+    : put(
+        "span",
+        { className: "bar both" },
+        put("i", { style: `--wide: ${wide}; background: var(--div-${share < 0 ? 1 : 3})`, className: share < 0 ? "less" : "more" }),
+      );
+  const known = { "data-component": text.labels[i], "data-value": value, "aria-pressed": i === x.component };
+  return put(
+    "button",
+    { type: "button", className: "entry", ...known },
+    put("span", { className: "word plain" }, text.labels[i]),
+    bar,
+    put("span", { className: "number" }, fill ? number(value) : signed(value)),
+  );
 }

@@ -1,34 +1,20 @@
 // The explorer: what is chosen, and its views; the same on a page and, by anywidget, in a notebook.
 
-const CHOICES = {
-  part: { name: "contributions", options: ["centered", "raw"] },
-  term: { name: "components by", options: ["net", "bias", "diversity"] },
-  color: { name: "text by", options: ["loss", "net", "bias", "diversity"] },
-};
-
-// Buttons of which one is pressed.
-function choice(field, state) {
-  const { name, options } = CHOICES[field];
-  const buttons = options.map((option) =>
-    put(
-      "button",
-      {
-        type: "button",
-        title: MEANING[option] ?? "",
-        "data-field": field,
-        "data-option": option,
-        onclick: () => state.choose({ [field]: option }),
-      },
-      option,
-    ),
-  );
-  return put("div", { className: "choice", role: "group", "aria-label": name }, put("span", {}, name), ...buttons);
-}
+// From what a reader asks first to what few ask.
+const ORDER = ["tokens", "depth", "ranked", "grid", "glance", "attention", "promotes", "answers", "numbers", "duplicates", "scatter", "compare"];
 
 async function render({ model, el }) {
   const state = { texts: [], chosen: model.get("chosen"), asked: new Set() };
   const root = put("div", { className: "ld-explorer" });
   el.append(root);
+
+  // The target at a position, and what it is held against there.
+  const answersAt = (text, position) => {
+    const { target, minus, measure } = state.chosen;
+    const answer = text.answer(target, position);
+    const other = minus === null || measure !== "logit" ? null : text.answer(minus, position);
+    return [answer, other && other.id === minus && other.id !== answer.id ? other : null];
+  };
 
   // All that views need, worked out from what is chosen.
   const look = () => {
@@ -41,10 +27,20 @@ async function render({ model, el }) {
     const attention = text.sublayers.find(
       (i) => text.components[i].row === row && text.components[i].module === "attention",
     );
+    const [answer, minus] = answersAt(text, position);
+    const measuredAt = (some, p) => new Measured(some, p, chosen.part, ...answersAt(some, p));
+    const measured = measuredAt(text, position);
     return {
-      ...{ text, texts, chosen, position, component, row, rowNumber, attention },
-      part: chosen.part,
+      ...{ text, texts, chosen, position, component, row, rowNumber, attention, answer, minus, measured, measuredAt },
+      towards: minus ? `${quoted(answer.word)} − ${quoted(minus.word)}` : quoted(answer.word),
       name: text.labels[component],
+      layers: new Set(text.components.map((c) => c.row)).size, // with "", where the embedding stands
+      live: model.get("live"),
+      colorValue(p) {
+        if (chosen.color === "loss") return text.values.loss[p];
+        const there = measuredAt(text, p);
+        return there.beyond(chosen.measure, component);
+      },
       choose,
       move(key) {
         const to = { ArrowLeft: position - 1, ArrowRight: position + 1, Home: 0, End: text.length - 1 }[key];
@@ -79,6 +75,7 @@ async function render({ model, el }) {
     state.chosen = { ...state.chosen, ...change };
     model.set("chosen", state.chosen);
     model.save_changes();
+    if (!model.get("live")) writeAddress(state.chosen, state);
     draw();
   };
   state.choose = choose;
@@ -106,30 +103,47 @@ async function render({ model, el }) {
     put("button", { type: "button", "data-pin": "none", onclick: () => choose({ pins: [null, null] }) }, "clear"),
   );
   const status = put("p", { className: "now", role: "status" });
+  const aims = put("div", { className: "aims" });
+  const search = put("input", { type: "search", placeholder: "find L3.H5, or a token", "aria-label": "find a component or a token", size: 18 });
+  search.addEventListener("keydown", (event) => {
+    event.stopPropagation(); // a notebook has keys of its own
+    if (event.key !== "Enter") return;
+    event.preventDefault();
+    const found = find(look(), search.value);
+    search.setCustomValidity(found || !search.value ? "" : "nothing found");
+    search.reportValidity();
+    if (found) choose(found);
+  });
+  search.addEventListener("input", () => search.setCustomValidity(""));
+  const live = model.get("live");
+  const share = live
+    ? put("button", { type: "button", "data-do": "save", onclick: () => model.send({ ask: "page" }) }, "save as one file")
+    : put("button", { type: "button", "data-do": "link", onclick: () => link() }, "copy link");
+  const link = () => {
+    clearTimeout(state.writes);
+    writeAddress(state.chosen, state, 0);
+    setTimeout(() => copyLink(share), 20);
+  };
   const bar = put(
     "div",
     { className: "tools" },
     tabs,
-    choice("part", state),
-    choice("term", state),
-    choice("color", state),
+    ...["measure", "part", "color"].map((field) => choice(field, state)),
     pins,
+    search,
+    share,
   );
   const grid = put("div", { className: "views" });
-  root.append(put("header", {}, heading, model.get("live") ? form(model) : ""), bar, status, grid);
+  root.append(put("header", {}, heading, live ? form(model) : ""), bar, status, aims, grid);
   const hosts = {};
-  for (const [name, view] of Object.entries(VIEWS)) {
+  for (const name of ORDER) {
+    const view = VIEWS[name];
     const reached = Boolean(view.keys);
     const host = put("div", { className: "host", ...(reached ? { tabIndex: 0, role: "application" } : {}) });
     const title = put("h2", {});
-    const section = put(
-      "section",
-      { className: `view ${name}` },
-      title,
-      host,
-      put("p", { className: "caption" }, view.caption),
-    );
-    hosts[name] = { host, title, section };
+    const caption = put("p", { className: "caption" });
+    const section = put("section", { className: `view ${name}` }, title, host, caption);
+    hosts[name] = { host, title, section, caption };
     host.addEventListener("click", (event) => {
       const x = look();
       const marked = event.target.closest("[data-component]");
@@ -182,53 +196,91 @@ async function render({ model, el }) {
     tabs.hidden = state.texts.length < 2;
     for (const button of bar.querySelectorAll("[data-field]")) {
       button.setAttribute("aria-pressed", chosen[button.dataset.field] === button.dataset.option);
+      if (button.dataset.field === "part") button.parentElement.hidden = !MEASURES[chosen.measure].squared;
     }
     const loss = text.values.loss[position];
-    const comes = Number.isFinite(loss)
-      ? [
-          " comes ",
-          put("b", {}, quoted(text.next(position))),
-          `, to which the model gave a probability of ${percent(Math.exp(-loss))} (loss ${number(loss)} nats)`,
-        ]
-      : [" the text ends: give a target to hold the prediction against"];
-    const [net, bias, diversity] = ["net", "bias", "diversity"].map((term) =>
-      number(text.colorValue(term, x.part, position)),
-    );
+    const next = text.next(position);
+    const right = text.answers(position)[0];
     status.replaceChildren(
-      put("span", {}, "after ", put("b", {}, quoted(text.tokens[position])), ...comes),
       put(
         "span",
         {},
-        `${x.part}: ${net === "–" ? "" : `net ${net} = bias ${bias} − `}diversity ${diversity}, mean${net === "–" ? "" : "s"} over ${text.counts[0]} components`,
+        `position ${position}: after `,
+        put("b", {}, quoted(text.tokens[position])),
+        ...(next === null
+          ? [" the text ends; the model's likeliest tokens are below"]
+          : [" comes ", put("b", {}, quoted(next)), `, p = ${percent(right.probability)}`, Number.isFinite(loss) ? `, loss ${number(loss)} nats` : ""]),
       ),
-      put("span", {}, "chosen: ", put("b", {}, x.name), ` at position ${position}`),
+      put("span", {}, "chosen: ", put("b", {}, x.name), ` ${signed(x.measured.value("logit", x.component))} logits to ${x.towards}`),
     );
+    const had = root.contains(document.activeElement) && document.activeElement.closest(".aims [data-target]")?.dataset;
+    aims.replaceChildren(...targets(x));
+    if (had) aims.querySelector(`[data-target="${had.target}"][data-id="${had.id}"]`)?.focus();
     root.classList.toggle("headless", !text.heads.length);
-    for (const [name, view] of Object.entries(VIEWS)) {
-      hosts[name].section.hidden = Boolean(view.heads) && !text.heads.length;
-      if (hosts[name].section.hidden) continue;
-      hosts[name].title.textContent = view.title(x);
-      hosts[name].host.setAttribute("aria-label", view.title(x));
-      view.draw(hosts[name].host, x);
+    for (const [name, view] of Object.entries(VIEWS)) hosts[name].section.hidden = Boolean(view.heads) && !text.heads.length;
+    // All that is read from the page before anything is drawn: each reading after a change would lay it out again.
+    x.ramp = ramp(root);
+    const seen = new Set();
+    for (const [name, { host, section }] of Object.entries(hosts)) {
+      if (section.hidden) continue;
+      host.wide = host.clientWidth;
+      const { top, bottom } = section.getBoundingClientRect();
+      if (top < window.innerHeight + 100 && bottom > -100) seen.add(name);
     }
+    const drawOne = (name) => {
+      const view = VIEWS[name];
+      const { host, title, section, caption } = hosts[name];
+      if (section.hidden) return;
+      title.textContent = view.title(x);
+      caption.textContent = typeof view.caption === "string" ? view.caption : view.caption(x);
+      host.setAttribute("aria-label", title.textContent);
+      // What is drawn anew must not take the focus away.
+      const held = document.activeElement !== host && host.contains(document.activeElement) && document.activeElement.dataset.component;
+      view.draw(host, x);
+      if (held) (host.querySelector(`[data-component="${CSS.escape(held)}"]`) ?? host).focus();
+    };
+    seen.forEach(drawOne);
+    // What nobody sees waits until the frame is out.
+    const rest = ORDER.filter((name) => !seen.has(name));
+    delete root.dataset.whole;
+    clearTimeout(state.later);
+    const drawRest = () => {
+      if (rest.length) drawOne(rest.shift());
+      if (rest.length) state.later = setTimeout(drawRest);
+      else root.dataset.whole = "";
+    };
+    state.later = setTimeout(drawRest, 30);
+    lookUp(x);
     root.dataset.drawn = (performance.now() - began).toFixed(1);
+  }
+
+  // What lies on the page and is wanted only now: what components promote at a position.
+  async function lookUp({ text, position }) {
+    const blob = text.blobs.promoted[Math.floor(position / (text.blobs.together ?? 1))];
+    if (!blob || text.looked.has(position) || text.reading === blob) return;
+    text.reading = blob;
+    text.look(await unpack(blob));
+    draw();
   }
 
   async function read() {
     const blobs = model.get("texts");
-    const kept = state.blobs ?? [];
+    const kept = state.texts;
     state.texts = await Promise.all(
-      blobs.map(async (blob, n) => {
-        if (blob === kept[n]) return state.texts[n];
+      blobs.map(async (some, n) => {
+        if (some === kept[n]?.blobs) return kept[n];
         for (const key of state.asked) if (key.startsWith(`${n}:`)) state.asked.delete(key);
-        const [numbers, ...looked] = await Promise.all([blob].flat().map((bytes) => unpack(bytes)));
-        const text = new Text(numbers);
-        looked.forEach((promoted) => text.look(promoted));
-        return text;
+        return Object.assign(new Text(await unpack(some.core)), { blobs: some });
       }),
     );
-    state.blobs = blobs;
+    if (!model.get("live")) state.chosen = readAddress(state.chosen, state.texts);
     draw();
+    performance.mark("ld-drawn");
+    for (const text of state.texts) {
+      if (text.attention || !text.blobs.attention) continue;
+      text.attention = (await unpack(text.blobs.attention)).arrays.attention;
+      draw();
+    }
   }
 
   const changed = () => {
@@ -238,6 +290,11 @@ async function render({ model, el }) {
     draw();
   };
   const heard = async (message, buffers) => {
+    if (message.kind === "page") {
+      const url = URL.createObjectURL(new Blob([buffers[0]], { type: "text/html" }));
+      put("a", { href: url, download: "explorer.html" }).click();
+      setTimeout(() => URL.revokeObjectURL(url), 60_000);
+    }
     if (message.kind !== "promoted" || !state.texts[message.text]) return;
     state.texts[message.text].look(await unpack(buffers[0]));
     draw();
@@ -251,9 +308,15 @@ async function render({ model, el }) {
     width = entry.contentRect.width;
     draw();
   });
+  const moved = () => {
+    state.chosen = readAddress(state.chosen, state.texts);
+    draw();
+  };
+  if (!model.get("live")) window.addEventListener("hashchange", moved);
   await read();
   watcher.observe(root);
   return () => {
+    window.removeEventListener("hashchange", moved);
     watcher.disconnect();
     model.off("change:texts", read);
     model.off("change:chosen", changed);
@@ -261,43 +324,10 @@ async function render({ model, el }) {
   };
 }
 
-// Where a reader types another text; the kernel measures it and reports how far it is.
-function form(model) {
-  const text = put("textarea", { rows: 2, placeholder: "another text", "aria-label": "another text" });
-  const target = put("input", {
-    placeholder: "target, as in ␣Paris",
-    title: "a token to hold the end of the text against, with its leading space; may stay empty",
-    "aria-label": "target",
-    size: 16,
-  });
-  const go = put("button", { type: "submit" }, "Decompose");
-  const bar = put("progress", { max: 1, value: 0, hidden: true });
-  const status = put("span", { className: "progress-text", role: "status" });
-  const made = put("form", { className: "ask" }, text, target, go, bar, status);
-  made.addEventListener("submit", (event) => {
-    event.preventDefault();
-    model.send({ ask: "text", text: text.value, target: target.value });
-  });
-  made.addEventListener("keydown", (event) => {
-    event.stopPropagation(); // a notebook has keys of its own
-    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) made.requestSubmit();
-  });
-  const report = () => {
-    const { done, of, message } = model.get("progress");
-    bar.hidden = !of;
-    bar.value = of ? done / of : 0;
-    status.textContent = message;
-  };
-  model.on("change:progress", report);
-  report();
-  return made;
-}
-
 // On a page: the numbers lie in it, and nobody listens to what is chosen.
 function openPage() {
   const data = JSON.parse(document.getElementById("data").textContent);
-  const bytes = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
-  const held = { ...data, live: false, texts: data.texts.map((blobs) => blobs.map(bytes)) };
+  const held = { ...data, live: false };
   const model = {
     get: (name) => held[name],
     set: (name, value) => (held[name] = value),

@@ -3,64 +3,75 @@
 
 const VIEWS = {};
 
-// A text whose tokens wear the number of their own prediction.
+// A text whose tokens wear the number of the prediction made after them.
 VIEWS.tokens = {
-  title: () => "The text",
-  caption:
-    "Every token wears the number of its own prediction, made at the token before it. Click a token, or press ← →, to " +
-    "see how it was predicted: everything below follows. The first token is not predicted; what follows the last one " +
-    "is framed with dots.",
+  title: (x) => (x.text.written ? "The text, and what the model wrote (underlined)" : "The text"),
+  caption: (x) =>
+    "Every token is colored by the prediction that follows it. Click a token, or press ← →: everything " +
+    "below is about what the model predicts next there" +
+    (x.chosen.color === "loss" ? "." : `; colored by ${x.name}, more than nothing in gold, less in purple.`),
   draw(host, x) {
     const { text, chosen } = x;
-    const values = Array.from({ length: text.length }, (_, p) => text.colorValue(chosen.color, chosen.part, p));
-    const signs = chosen.color === "net" && values.some((v) => v < 0);
-    const { color } = colors(values, signs, false, signs ? 0.42 : 0.44);
-    const unit = chosen.color === "loss" ? "nats" : `${UNIT}, ${chosen.part}, mean of ${text.counts[0]} components`;
-    const pinned = chosen.pins.map((pin) => (pin && pin[0] === chosen.text ? pin[1] : null));
-    const spans = [...text.tokens, text.target ?? "?"].map((token, i) => {
-      const position = i - 1;
-      const value = values[position];
-      const span = put("span", { className: "token" }, token);
-      if (position < 0) {
-        span.classList.add("first");
-        span.title = "the first token is not predicted";
-        return span;
-      }
-      span.dataset.position = position;
-      span.dataset.value = value;
-      span.style.background = color(value);
-      span.title = `position ${position}: ${quoted(text.tokens[position])} → ${quoted(text.next(position))}\n${chosen.color} ${number(value)} ${unit}`;
-      if (i === text.length) span.classList.add("ghost");
-      if (position === x.position) span.classList.add("chosen");
-      if (i === x.position) span.classList.add("stands");
-      pinned.forEach(
-        (at, pin) => at === position && span.append(put("sup", { className: `pin pin-${"ab"[pin]}` }, "AB"[pin])),
+    if (host.shown !== text) {
+      [host.shown, host.key] = [text, null];
+      host.spans = text.tokens.map((token, p) =>
+        put("span", { className: "token", "data-position": p }, token.trim() ? token : token.replaceAll(" ", "␣")),
       );
-      return span;
+      host.spans.slice(text.length - text.written).forEach((span) => span.classList.add("written"));
+      host.replaceChildren(...host.spans.flatMap((span) => (span.textContent.includes("⏎") ? [span, put("br")] : [span])));
+    }
+    const { color, measure, part, target, minus } = chosen;
+    const isLoss = color === "loss";
+    const key = isLoss ? color : JSON.stringify([color, measure, part, target, minus, x.name]);
+    if (host.key !== key) {
+      host.key = key;
+      this.paint(host.spans, x, isLoss);
+    }
+    host.querySelector(".chosen")?.classList.remove("chosen");
+    host.spans[x.position].classList.add("chosen");
+    host.querySelectorAll("sup").forEach((pin) => pin.remove());
+    chosen.pins.forEach(
+      (at, pin) =>
+        at?.[0] === chosen.text && host.spans[at[1]].append(put("sup", { className: `pin pin-${"ab"[pin]}` }, "AB"[pin])),
+    );
+    // Only within the strip, the page itself stays where it is; after all is drawn, as it lays the page out.
+    const at = host.spans[x.position];
+    requestAnimationFrame(() => {
+      const up = at.offsetTop - host.offsetTop;
+      if (up < host.scrollTop || up > host.scrollTop + host.clientHeight - 30) host.scrollTop = up - 60;
     });
-    if (x.position === 0) spans[0].classList.add("stands");
-    host.replaceChildren(...spans.flatMap((span) => (span.textContent.includes("⏎") ? [span, put("br")] : [span])));
-    host.querySelector(".chosen").scrollIntoView?.({ block: "nearest", inline: "nearest" });
+  },
+  paint(spans, x, isLoss) {
+    const { text } = x;
+    const values = spans.map((_, p) => x.colorValue(p));
+    const most = quantile(values.map(Math.abs), 0.98) || 1;
+    spans.forEach((span, p) => {
+      const share = Math.max(-1, Math.min(1, values[p] / most));
+      const color = isLoss ? shade("seq", UNDER * share) : shade("div", 0.5 + 0.14 * share);
+      span.dataset.value = values[p];
+      span.style.background = Number.isFinite(values[p]) ? color : "";
+      const next = p + 1 < text.length ? text.tokens[p + 1] : text.next(p);
+      const comes = next === null ? "" : ` comes ${quoted(next)}`;
+      span.title = `position ${p}: after ${quoted(text.tokens[p])}${comes}\n${isLoss ? "loss" : x.name} ${number(values[p])}`;
+    });
   },
   keys: (key, x) => x.move(key),
-  pick: (target, x) => {
+  pick: (target) => {
     const span = target.closest("[data-position]");
     return span && { position: +span.dataset.position };
   },
 };
 
 VIEWS.depth = {
-  title: (x) => `Components by depth: ${x.chosen.term}`,
-  caption:
-    "One stem per component, from the embedding to the last layer, in logits². The dashed line is a component that " +
-    "adds nothing: of net, what is below it moves the logits towards the right token, what is above it away. Bias and " +
-    "diversity are drawn logarithmically. Click a component, or press ← →, to choose its layer.",
+  title: (x) => `Components by depth: ${MEASURES[x.chosen.measure].says(x)}, in ${MEASURES[x.chosen.measure].unit}`,
+  caption: (x) => `${meaning(x)} Click a component, or press ← →.`,
   draw(host, x) {
-    const { text, chosen } = x;
-    const { svg, width } = drawing(host, 250, `${chosen.part} ${chosen.term} of every component`);
+    const { text, chosen, measured } = x;
+    const { svg, width } = drawing(host, 250, `${MEASURES[chosen.measure].says(x)} of every component`);
     const [left, right, top, bottom] = [52, width - 8, 10, 206];
-    const values = text.sublayers.map((i) => text.value(chosen.term, chosen.part, i, x.position));
-    const scale = axisOf(values, bottom, top, isLog(chosen.term));
+    const values = text.sublayers.map((i) => measured.value(chosen.measure, i));
+    const zero = measured.zero(chosen.measure, 0);
+    const scale = axisOf([...values, zero], bottom, top);
     const step = (right - left) / text.sublayers.length;
     const rows = [...new Set(text.sublayers.map((i) => text.components[i].row).filter(Boolean))];
     const every = Math.ceil(rows.length / Math.max(4, Math.floor(width / 70)));
@@ -77,8 +88,9 @@ VIEWS.depth = {
         );
     });
     gridlines(svg, scale, left, right);
-    stems(svg, x, text.sublayers, chosen.term, scale, left, step, bottom);
-    zeroLine(svg, x, chosen.term, 0, scale, left, right, top, bottom);
+    stems(svg, x, text.sublayers, chosen.measure, scale, left, step, bottom);
+    const line = { x1: left, x2: right, y1: scale.place(zero), y2: scale.place(zero), class: "even", "data-zero": zero };
+    svg.append(mark("line", line, hover(`a component that writes nothing: ${number(zero)}`)));
     let at = left;
     for (const module of new Set(text.sublayers.map((i) => text.components[i].module))) {
       svg.append(
@@ -103,52 +115,20 @@ VIEWS.depth = {
   },
 };
 
-VIEWS.layer = {
-  title: (x) => (x.text.heads.length ? `Heads of ${x.text.rows[x.rowNumber]}` : "Heads"),
-  caption:
-    "The heads of the chosen layer by all three terms; the scales are those of all heads, so that layers compare. " +
-    "Click a head, or press ← →; ↑ ↓ change the layer.",
-  draw(host, x) {
-    const { text, chosen, rowNumber } = x;
-    if (!text.heads.length) return nothing(host, `There are no views of heads here: ${text.no_heads}`);
-    const { svg, width } = drawing(host, 150, `heads of ${text.rows[rowNumber]}`);
-    const heads = text.inRow[rowNumber];
-    const wide = width / 3;
-    ["net", "bias", "diversity"].forEach((term, n) => {
-      const [left, right] = [n * wide + 52, (n + 1) * wide - 6];
-      const all = text.heads.map((i) => text.value(term, chosen.part, i, x.position));
-      const scale = axisOf(all, 118, 26, isLog(term));
-      const step = (right - left) / heads.length;
-      svg.append(label(term, left, 12, { class: "name" }));
-      gridlines(svg, scale, left, right);
-      stems(svg, x, heads, term, scale, left, step, 118);
-      zeroLine(svg, x, term, 1, scale, left, right, 26, 118);
-      const every = Math.ceil(heads.length / Math.max(1, Math.floor((right - left) / 26)));
-      heads.forEach((i, k) => {
-        const name = text.labels[i].split(".")[1];
-        if (k % every === 0)
-          svg.append(label(name, left + (k + 0.5) * step, 136, { class: "tick", "text-anchor": "middle" }));
-      });
-    });
-  },
-  keys: (key, x) => x.moveHead(key),
-};
-
 VIEWS.grid = {
   heads: true,
-  title: (x) => `All heads: ${x.chosen.term}`,
-  caption:
-    "One square per head, the first layer at the bottom. Net is blue below zero and orange above; bias and diversity are " +
-    "colored logarithmically. Colors end at the 98th percentile. Click a square; arrow keys move.",
+  title: (x) => `All heads: ${MEASURES[x.chosen.measure].says(x)}`,
+  caption: (x) =>
+    `One square per head, the first layer at the bottom, in ${MEASURES[x.chosen.measure].unit}: purple is more than a ` +
+    "head that writes nothing, gold is less. Colors end at the 98th percentile. Click a square; arrow keys move.",
   draw(host, x) {
-    const { text, chosen, rowNumber } = x;
+    const { text, chosen, rowNumber, measured } = x;
     const most = Math.max(...text.inRow.map((row) => row.length));
     const left = 38;
     const high = Math.max(5, Math.min(20, Math.floor(430 / text.rows.length)));
-    const { svg, width } = drawing(host, high * text.rows.length + 66, `${chosen.part} ${chosen.term} of every head`);
+    const { svg, width } = drawing(host, high * text.rows.length + 66, `${MEASURES[chosen.measure].says(x)} of every head`);
     const wide = Math.min(40, (width - left - 4) / most);
-    const values = text.heads.map((i) => text.value(chosen.term, chosen.part, i, x.position));
-    const { color, low, high: top } = colors(values, chosen.term === "net", isLog(chosen.term));
+    const { color, high: top } = signedColors(text.heads.map((i) => measured.beyond(chosen.measure, i)));
     const every = Math.ceil(14 / high);
     text.inRow.forEach((heads, r) => {
       const y = 4 + (text.rows.length - 1 - r) * high;
@@ -161,7 +141,7 @@ VIEWS.grid = {
           }),
         );
       heads.forEach((i, k) => {
-        const value = text.value(chosen.term, chosen.part, i, x.position);
+        const value = measured.value(chosen.measure, i);
         svg.append(
           mark(
             "rect",
@@ -171,11 +151,11 @@ VIEWS.grid = {
               width: Math.max(1, wide - (wide > 7)),
               height: tall,
               class: "cell",
-              style: `fill: ${color(value)}`,
+              style: `fill: ${color(measured.beyond(chosen.measure, i))}`,
               "data-component": text.labels[i],
               "data-value": value,
             },
-            hover(`${text.labels[i]}\n${chosen.part} ${chosen.term} ${number(value)} ${UNIT}`),
+            hover(`${text.labels[i]}\n${number(value)} ${MEASURES[chosen.measure].unit}`),
           ),
         );
       });
@@ -195,7 +175,7 @@ VIEWS.grid = {
     const step = Math.ceil(22 / wide);
     for (let k = 0; k < most; k += step)
       svg.append(label(`H${k}`, left + (k + 0.5) * wide, below + 14, { class: "tick", "text-anchor": "middle" }));
-    legend(svg, chosen.term, low, top, left, below + 30, Math.min(width - left - 4, most * wide));
+    legend(svg, top, measured.zero(chosen.measure, 1), left, below + 30, Math.min(width - left - 4, most * wide));
   },
   keys: (key, x) => x.moveHead(key),
 };
@@ -207,22 +187,16 @@ VIEWS.scatter = {
     "Every head is a mark, those of the chosen layer are filled. Both grow with how much a head adds, so marks lie " +
     "near the dashed line, where they are equal; above it net is positive. Click near a mark; ← → move.",
   draw(host, x) {
-    const { text, chosen, position, part } = x;
+    const { text, chosen, measured } = x;
     const { svg, width } = drawing(host, 480, "bias against diversity of every head");
     const [left, right, top, bottom] = [52, width - 10, 10, 432];
     const points = text.heads.map((i) => [
       i,
-      text.value("diversity", part, i, position),
-      text.value("bias", part, i, position),
+      measured.value("diversity", i),
+      measured.value("bias", i),
     ]);
     const seen = points.filter(([, d, b]) => d > 0 && b > 0);
-    if (!seen.length)
-      return nothing(
-        host,
-        points.some(([, , b]) => b > 0)
-          ? "No head differs from the mean of all components here."
-          : "There is no next token here to measure bias against: choose a token of the text, or give a target.",
-      );
+    if (!seen.length) return nothing(host, "No head differs from the mean of all components here.");
     const across = axisOf(
       seen.map(([, d]) => d),
       left,
@@ -251,7 +225,7 @@ VIEWS.scatter = {
         class: "even",
         "clip-path": `url(#${clip})`,
       }),
-      label(`diversity, ${part}, ${UNIT}`, (left + right) / 2, bottom + 38, { class: "name", "text-anchor": "middle" }),
+      label(`diversity, ${chosen.part}, logits²`, (left + right) / 2, bottom + 38, { class: "name", "text-anchor": "middle" }),
       label(`bias`, left + 6, top + 8, { class: "name" }),
     );
     const inLayer = new Set(text.inRow[x.rowNumber]);
@@ -265,9 +239,7 @@ VIEWS.scatter = {
         mark(
           "circle",
           { ...at, class: kind, "data-component": text.labels[i], "data-value": b, "data-across": d },
-          hover(
-            `${text.labels[i]}\nbias ${number(b)}, diversity ${number(d)}, net ${number(text.value("net", part, i, position))} ${UNIT}`,
-          ),
+          hover(`${text.labels[i]}\nbias ${number(b)}, diversity ${number(d)}, net ${number(measured.value("net", i))} logits²`),
         ),
       );
     }

@@ -10,7 +10,8 @@ import traitlets
 
 from ...errors import InputError
 from .. import style
-from .data import CSS, SCRIPT, STEPS, measure_text, pack_promotions, pack_text
+from .data import CSS, SCRIPT, pack_attention, pack_promotions, pack_text
+from .measure import STEPS, TextNumbers, measure_text
 
 if TYPE_CHECKING:
     from .explorer import Explorer
@@ -42,7 +43,7 @@ class ExplorerWidget(anywidget.AnyWidget):
     @classmethod
     def of(cls, explorer: Explorer) -> ExplorerWidget:
         """A widget of an explorer."""
-        texts = [pack_text(text) for text in explorer.texts]
+        texts = [_packed(explorer, text) for text in explorer.texts]
         widget = cls(model=explorer.model.name, texts=texts, chosen=explorer.selection.record())
         widget._explorer = explorer
         widget._requests = 0
@@ -54,9 +55,9 @@ class ExplorerWidget(anywidget.AnyWidget):
     def __repr__(self) -> str:
         return repr(self._explorer) if hasattr(self, "_explorer") else super().__repr__()
 
-    def put(self, number: int, blob: bytes) -> None:
-        """Add a packed text, or replace the one of that number."""
-        self.texts = [*self.texts[:number], blob, *self.texts[number + 1 :]]
+    def put(self, number: int, text: TextNumbers) -> None:
+        """Add a text, or replace the one of that number."""
+        self.texts = [*self.texts[:number], _packed(self._explorer, text), *self.texts[number + 1 :]]
 
     def wait(self) -> None:
         """Until everything that was asked for is done."""
@@ -74,12 +75,16 @@ class ExplorerWidget(anywidget.AnyWidget):
     def _receive(self, _: Any, content: Any, buffers: Any) -> None:
         if content.get("ask") == "text":
             self._requests += 1
-            text, target = str(content.get("text", "")), str(content.get("target", ""))
-            self._worker.submit(self._add_text, self._requests, text, target)
+            # Empty fields ask for no target.
+            targets = [str(t) for n in ("target", "minus") if (t := content.get(n))]
+            generate = content.get("generate") or 0
+            self._worker.submit(self._add_text, self._requests, str(content.get("text", "")), targets, generate)
         elif content.get("ask") == "promoted":
             self._worker.submit(self._look_up, content.get("text"), content.get("position"))
+        elif content.get("ask") == "page":
+            self._worker.submit(self._send_page)
 
-    def _add_text(self, request: int, text: str, target: str) -> None:
+    def _add_text(self, request: int, text: str, targets: list[str], generate: Any) -> None:
         def on_step(step: str) -> None:
             if request != self._requests:
                 raise _Superseded
@@ -87,11 +92,19 @@ class ExplorerWidget(anywidget.AnyWidget):
 
         try:
             on_step(STEPS[0])
-            # An empty field asks for no target.
-            self._explorer._add(measure_text(self._explorer.model, text, target or None, on_step))
+            self._explorer._add(measure_text(self._explorer.model, text, targets or None, generate, on_step))
             self.progress = _IDLE
         except _Superseded:
             pass
+        except Exception as error:
+            self.progress = _IDLE | {"message": str(error)}
+
+    def _send_page(self) -> None:
+        try:
+            self.progress = {"done": 0, "of": 1, "message": "looking up what components promote …"}
+            page = self._explorer.html().encode()
+            self.progress = _IDLE
+            self.send({"kind": "page"}, [page])
         except Exception as error:
             self.progress = _IDLE | {"message": str(error)}
 
@@ -103,3 +116,7 @@ class ExplorerWidget(anywidget.AnyWidget):
                 self.send({"kind": "promoted", "text": number}, [blob])
         except Exception as error:
             self.progress = _IDLE | {"message": str(error)}
+
+
+def _packed(explorer: Explorer, text: TextNumbers) -> dict[str, Any]:
+    return {"core": pack_text(explorer.model, text), "attention": pack_attention(text), "promoted": []}

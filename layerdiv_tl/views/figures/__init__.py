@@ -41,10 +41,13 @@ def figure(
     kind: str | None = None,
     title: str | None = None,
     height: int | None = None,
-    dark: bool = False,
+    dark: bool | None = None,
     **options: Any,
 ) -> go.Figure:
-    """A figure of a result: what `result.plot(kind=…, **options)` returns; `dark` for a dark page.
+    """A figure of a result: what `result.plot(kind=…, **options)` returns.
+
+    `dark` True is for a dark page, False for a light one. None is read on both: nothing is painted behind it, so that
+    it follows the theme of JupyterLab, VS Code or a page.
 
     `kind` None is the result's default figure, `title` and `height` (in pixels) None are the figure's own; other
     options are those of the kind's function, and are checked against its annotations here, for all figures. Raises
@@ -67,4 +70,4 @@ def figure(
         drawn.update_layout(title_text=html.escape(title))
     if height is not None:
         drawn.update_layout(height=height)
-    return drawn.update_layout(template=style.template(style.DARK)) if dark else drawn
+    return drawn if dark is None else drawn.update_layout(template=style.template(style.DARK if dark else style.LIGHT))

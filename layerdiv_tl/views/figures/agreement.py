@@ -173,7 +173,7 @@ def agreement_correlations(agreement: Agreement, effect: Effect = "loss") -> go.
     axis = kit.named_columns([_capital(measure) for measure in names], range(len(names)))
     return kit.arrange(
         go.Figure(traces),
-        f"Which measures rank as removal does? {agreement.model}, {NAMES[effect]}",
+        f"Rank correlation of measures and removal: {agreement.model}, {NAMES[effect]}",
         f"{agreement.rows}. Spearman's ρ over components of a measure's ranks and those by the {NAMES[effect]}; above "
         "0 the measure tells what is needed. Whiskers: middle 95 % over resampled rows, a spread and not an interval: "
         "it lies too low, for few rows blur ranks and resampling blurs them again.",
@@ -213,7 +213,7 @@ def agreement_stability(agreement: Agreement) -> go.Figure:
     ticks = {"tickmode": "array", "tickvals": sizes, "ticktext": [str(size) for size in sizes], "showgrid": False}
     return kit.arrange(
         figure,
-        f"How many rows until a rank holds? {agreement.model}",
+        f"Rows that a stable ranking needs: {agreement.model}",
         f"{agreement.rows}. Spearman's ρ between ranks from two disjoint samples of so many rows, mean of drawn pairs. "
         f"Legend: rows until ρ = {STABLE_CORRELATION} (dashed), by the Spearman-Brown formula. Wide: removal.",
         x=ticks | {"type": "log", "title_text": "rows in each sample (logarithmic)"},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import html
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,9 +20,39 @@ from .. import style
 # of examples, would make the bars small: the intervals are in the hover only.
 MAX_WHISKERS, _WIDEST = 150, 2
 _SHARED = ("bias", "diversity")
+_NOTHING = "a component that writes nothing"
 
 
-@figure_of("bars", "Decomposition", "CorpusProfile", default=True)
+@figure_of("cross_entropy", "Decomposition", default=True)
+def cross_entropy_bars(decomposition: Decomposition, max_components: int = 1500) -> go.Figure:
+    """What each component adds to the cross-entropy of the labels, in nats (`net_linear`): below 0 it helps.
+
+    The default of a decomposition with labels, of whichever loss; one with a dense target has `component_bars`. Heads
+    are a map layer × head. Of more than `max_components` the largest are shown.
+    """
+    if decomposition.gold is None or decomposition.part != "raw":
+        return component_bars(decomposition)
+    if decomposition.loss_name != "cross_entropy":
+        decomposition = replace(decomposition, loss_name="cross_entropy", tau=None)
+    frame, components = decomposition.by_component(full=True), decomposition.components
+    kept = kit.largest(frame["net_linear"].to_numpy(), max_components)
+    remark = "" if len(kept) == len(frame) else f" The {len(kept):,} of {len(frame):,} that add most either way."
+    title = "What every component adds to the cross-entropy"
+    subtitle = (
+        f"Below 0: it lowers the loss. The sum and the entropy H(p), {style.number(decomposition.entropy)} nats, "
+    )
+    subtitle += f"make the loss, {style.number(decomposition.loss)} nats."
+    if any(c.kind == "head" for c in components):
+        return head_grid(decomposition, "net_linear").update_layout(title={"text": title})
+    kept_frame = frame.iloc[kept]
+    error = kit.whiskers(kept_frame, "net_linear") if len(kept) <= MAX_WHISKERS else {"visible": False}
+    hover, shown = kit.hover_lines(kept_frame, {"adds": "net_linear"}), [components[i] for i in kept]
+    figure = go.Figure(kit.module_traces(shown, kept_frame["net_linear"], hover, error=error))
+    x = kit.component_axis(shown, "component, in stream order", grid=True, edge=1)
+    return kit.arrange(figure, title, subtitle + remark, x=x, y={"title_text": "nats"}, plot=320, barmode="overlay")
+
+
+@figure_of("bars", "Decomposition", "CorpusProfile")
 def component_bars(measured: kit.Measured, part: Part = "centered", max_components: int = 1500) -> go.Figure:
     """Three rows of bars (bias, diversity, net), one bar per component, colored by module.
 
@@ -32,35 +62,35 @@ def component_bars(measured: kit.Measured, part: Part = "centered", max_componen
         max_components: Of more components those with the largest diversity in `part` are shown, and the title says so.
 
     Whiskers are 95 % intervals over examples (texts, for a corpus). Values are a component's own, undivided by |L|, in
-    the loss's unit. The dotted line is the bias of a zero contribution.
+    the loss's unit. Bars of bias and net begin at those of a component that writes nothing (dotted).
     """
     frame, components, remark = kit.most_diverse(measured, part, max_components)
     parts, part = kit.parts_in(frame, part)
     terms = [term for term in TERMS if term in frame]
 
     def draw(part: Part) -> list[list[go.Bar]]:
-        rows = []
-        for name in (kit.column(frame, term, part) for term in terms):
+        rows, zeros = [], kit.zeros(measured, part)
+        for term in terms:
+            name, base = kit.column(frame, term, part), zeros.get(term, 0.0)
+            height = frame[name] - base
             widest = (frame[f"{name}_high"] - frame[f"{name}_low"]).max()
-            drawn = len(frame) <= MAX_WHISKERS and bool(widest <= _WIDEST * frame[name].abs().max())
+            drawn = len(frame) <= MAX_WHISKERS and bool(widest <= _WIDEST * height.abs().max())
             error = kit.whiskers(frame, name, visible=True) if drawn else {"visible": False}
-            rows.append(kit.module_traces(components, frame[name], kit.hovers(frame, name), error=error))
+            rows.append(kit.module_traces(components, height, kit.hovers(frame, name), error=error, base=base))
         return rows
 
     def baseline(part: Part) -> dict[str, Any]:
-        # The line's own text follows the headings of the rows.
-        zero = kit.half_of(measured, part).zero_bias if isinstance(measured, Decomposition) else None
-        moved = ("shapes[0].y0", "shapes[0].y1", f"annotations[{len(terms)}].y")
-        return {} if zero is None else dict.fromkeys(moved, zero)
+        levels = enumerate(kit.zeros(measured, part).values())
+        return {f"shapes[{number}].{end}": level for number, level in levels for end in ("y0", "y1")}
 
     headings = [style.LABELS["title"]["components"][term] for term in terms]
     units, x_title = [frame.attrs["units"][term] for term in terms], "component, in stream order"
     figure = kit.panels(draw(part), headings, units=units, x_title=x_title)
     title = kit.suffixed("Bias and diversity of every component", measured)
-    menus = kit.part_buttons(parts, part, draw, "y", "hovertext", "error_y", layout=baseline)
-    if isinstance(measured, Decomposition):
-        text = {"annotation": {"text": measured.loss_function.baseline}, "annotation_position": "top left"}
-        figure.add_hline(y=baseline(part)["shapes[0].y0"], row=1, col=1, line=kit.DOTTED, **text)
+    menus = kit.part_buttons(parts, part, draw, "y", "base", "hovertext", "error_y", layout=baseline)
+    for number, (term, level) in enumerate(kit.zeros(measured, part).items()):
+        named = {"name": _NOTHING, "showlegend": number == 0}
+        figure.add_hline(y=level, row=terms.index(term) + 1, col=1, line=kit.DOTTED, **named)
     figure.update_layout(barmode="overlay")
     axis = kit.component_axis(components, grid=True, edge=1)
     return kit.arrange(figure, title, remark, x=axis, height=720, menus=menus)
@@ -83,7 +113,8 @@ def head_grid(
         term, part: A numeric column ("net", "accuracy", "diversity_share", …) and the part of it, where it has parts.
         within_layer: Colors show the value minus the mean of its layer's heads; hovers have the value itself.
 
-    Colors end at the 99th percentile, so that one head does not hide the others. Embedding, constant and
+    Colors of bias and net center on a component that writes nothing. They end at the 99th percentile, so that one head
+    does not hide the others. Embedding, constant and
     attention biases are left out. Raises InputError for a decomposition without heads, an unknown part, and a column
     that does not exist or holds no numbers.
     """
@@ -91,29 +122,27 @@ def head_grid(
     heads = [i for i, c in enumerate(components) if c.kind == "head"]
     if not heads:
         raise InputError("there are no heads here: decompose contributions(model, …, unit='head').")
-    frame = decomposition.by_component()
+    frame = decomposition.by_component(full=True)
     name = kit.column(frame, term, part)
     numeric = [name for name in frame.columns if name in frame.attrs["units"] and f"{name}_low" in frame]
     if name not in numeric:
         choice("term", term, numeric)
     unit, texts = frame.attrs["units"][name], kit.hovers(frame, name)
 
-    rows = {sublayer: row for row, sublayer in enumerate(dict.fromkeys(components[i].sublayer for i in heads))}
-    width = 1 + max(components[i].index or 0 for i in heads)
-    values, hover = np.full((len(rows), width), np.nan), np.full((len(rows), width), "", dtype=object)
-    for i in heads:
-        cell = rows[components[i].sublayer], components[i].index or 0
-        values[cell], hover[cell] = frame[name].iloc[i], texts[i]
+    zero = 0.0 if within_layer else kit.zeros(decomposition, part).get(term, 0.0)
+    rows, (values, hover) = kit.head_tables(components, frame[name].to_numpy() - zero, texts)
+    width = values.shape[1]
     shown = values - np.nanmean(values, 1, keepdims=True) if within_layer else values
-    contents: list[list[go.Heatmap | go.Bar]] = [
-        [kit.heat_map(shown, hover, unit, signed=bool((shown < 0).any()), xgap=1, ygap=1)]
-    ]
+    signed = bool((shown < 0).any())
+    contents: list[list[go.Heatmap | go.Bar]] = [[kit.heat_map(shown, hover, unit, signed=signed, xgap=1, ygap=1)]]
 
     layers = {(sublayer.layer, sublayer.repeat): row for sublayer, row in rows.items()}
     mlps = [i for i, c in enumerate(components) if c.kind == "mlp" and (c.layer, c.repeat) in layers]
     if mlps:
         y = [layers[components[i].layer, components[i].repeat] for i in mlps]
-        contents.append([kit.bar(frame[name].iloc[mlps], y, style.MODULE["mlp"], across=True, hover=texts[mlps])])
+        contents.append(
+            [kit.bar(frame[name].iloc[mlps] - zero, y, style.MODULE["mlp"], across=True, hover=texts[mlps])]
+        )
     widths = [0.78, 0.22] if mlps else None
     figure = kit.panels(contents, columns=len(contents), shared_xaxes=False, column_widths=widths)
     if mlps:
@@ -121,17 +150,16 @@ def head_grid(
     plain = {"showgrid": False, "zeroline": False}
     ticks = {"dtick": max(1, -(-width // 24)), "tick0": 0, "range": [-0.5, width - 0.5]}
     figure.update_xaxes(title_text="head", **ticks, **plain, row=1, col=1)
-    every, left_out = max(1, -(-len(rows) // 16)), len(components) - len(heads) - len(mlps)
-    names = [html.escape(sublayer.label.rpartition(".")[0]) for sublayer in rows][::every]
-    y_ticks: dict[str, Any] = {"tickmode": "array", "tickvals": np.arange(0, len(rows), every), "ticktext": names}
+    left_out = len(components) - len(heads) - len(mlps)
+    own = "its own value" + (f" less that of {_NOTHING}, {style.number(zero)}" if zero else "")
     return kit.arrange(
         figure,
         kit.suffixed(_heading(name), decomposition),
-        ("each less the mean of its layer's heads" if within_layer else "each head's own value")
+        ("each less the mean of its layer's heads" if within_layer else f"of each head {own}")
         + ("; bars: the layer's MLP" if mlps else "")
         + "; colors end at the 99th percentile"
         + (f"; {left_out} other component{'s' * (left_out > 1)} left out" if left_out else ""),
-        y=y_ticks | plain | {"range": [-0.5, len(rows) - 0.5]},
+        y=kit.layer_axis(list(rows)),
         height=max(320, min(900, 180 + 18 * len(rows))),
     )
 

@@ -73,8 +73,10 @@ def depth_panels(
     menu = kit.buttons(choices, method="restyle", type="dropdown", direction="down", x=1, xanchor="right")
     for number in range(max(0, len(tasks) - columns), len(tasks)):
         # Panels that have none below them.
-        figure.update_xaxes(showticklabels=True, **kit.cell(number, columns))
-    figure.update_xaxes(title_text=style.LABELS["junctions"][depth], title_font={"size": 12}, row=rows, col=1)
+        title = {"title_text": style.LABELS["junctions"][depth], "title_font": {"size": 12}} if columns < 4 else {}
+        figure.update_xaxes(showticklabels=True, **title, **kit.cell(number, columns))
+    if columns == 4:  # too narrow for a title each
+        figure.update_xaxes(title_text=style.LABELS["junctions"][depth], title_font={"size": 12}, row=rows, col=1)
     figure.update_yaxes(title_text="standard deviations", title_font={"size": 12}, col=1)
     heights = [y for line in lines.values() for term in terms for y in line[term][0] if y is not None]
     low, high = min(heights, default=-1.0), max(heights, default=1.0)
@@ -159,15 +161,18 @@ def depth_use_lines(depth: DepthStudy, along: Literal["relative", "layer"] = "re
             layers = frame["component"].str.replace(r"\..*", "", regex=True)
             frame = frame[(layers != layers.shift(-1)).to_numpy()]
             x = np.arange(len(frame)) / (max(len(frame) - 1, 1) if along == "relative" else 1)
+            y = frame[panel["column"]].to_numpy(dtype=float)
+            y = np.where(y > 0, y, np.nan) if panel["logarithmic"] else y  # a lens ends at 0
             hover = f"<b>{html.escape(model)}</b>, %{{text}}<br>%{{y:.3g}}<extra></extra>"
             labels: dict[str, Any] = {"name": kit.clipped(model), "legendgroup": model, "hovertemplate": hover}
             labels["text"] = [html.escape(label) for label in frame["component"]]
-            lines.append(kit.line(x, frame[panel["column"]], style.SERIES[number % len(style.SERIES)], **labels))
+            lines.append(kit.line(x, y, style.SERIES[number % len(style.SERIES)], **labels))
         contents.append(lines)
     headings = [html.escape(panel["heading"]) for panel in shown]
     figure = kit.panels(contents, headings, x_title=style.LABELS["along"][along])
     for row, panel in enumerate(shown, start=1):
-        figure.update_yaxes({"type": "log", "dtick": 1} if panel["logarithmic"] else {}, row=row, col=1)
+        if panel["logarithmic"] and contents[row - 1]:
+            figure.update_yaxes(kit.log_axis(np.concatenate([line.y for line in contents[row - 1]])), row=row, col=1)
     alone = len(models) == 1
     title = f"How {f'{models[0]} uses' if alone else f'{len(models)} models use'} depth"
     subtitle = "Means over tokens unless said otherwise; logarithmic where the numbers span decades."

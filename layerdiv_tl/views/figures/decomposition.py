@@ -151,16 +151,19 @@ def depth_curves(
     headings.append(titles["diversity_logit" if first[1] else "diversity"])
     x_title = "junction: the last component written"
     figure = kit.panels(draw(*first), headings, units=[units[term] for term in terms], x_title=x_title)
+    guides = []
+    if "accuracy" in terms:
+        options = decomposition.values.shape[2]
+        look: dict[str, Any] = {"width": 1.5, "marks": 0, "dash": "dot", "hoverinfo": "skip"}
+        x, name = [-0.5, len(frame) - 0.5], f"accuracy of one option in {options}"
+        guides.append(kit.line(x, [1 / options] * 2, style.NEUTRAL, name=name, **look))
+        figure.add_trace(guides[0], row=1, col=1)
     choices = {}
     for p, f in views:
         meaning = style.LABELS["part"][p]
         label = (meaning.partition(":")[0] if len(fair) > 1 else meaning) + (", |L|² × diversity" if f else "")
         heading = {f"annotations[{len(terms) - 1}].text": titles["diversity_logit" if f else "diversity"]}
-        choices[label] = (kit.changes(chain(*draw(p, f)), "y", "hovertext"), heading)
-    if "accuracy" in terms:
-        options = decomposition.values.shape[2]
-        text = {"annotation": {"text": f"one option in {options}"}, "annotation_position": "bottom left"}
-        figure.add_hline(y=1 / options, row=1, col=1, line=kit.DOTTED, **text)
+        choices[label] = (kit.changes(chain(*draw(p, f), guides), "y", "hovertext"), heading)
     return kit.arrange(
         figure,
         kit.suffixed("Prefix ensembles along depth", decomposition),
@@ -199,8 +202,8 @@ def tradeoff_bars(decomposition: Decomposition, part: Part = "centered", paper: 
     ticks = {"tickmode": "array", "tickvals": np.arange(len(frame) + 1), "ticktext": [*names, "<b>sum</b>"]}
     return kit.arrange(
         figure,
-        kit.suffixed("What bias and diversity are made of, and share", decomposition),
-        f"Theorem 3, {'as printed in Eq. 11' if paper else 'exact'}; shaded: Ω, which is in both",
+        kit.suffixed("Terms of bias and diversity (Theorem 3)", decomposition),
+        f"{'As printed in Eq. 11' if paper else 'Exact'}; shaded: Ω, which is in both",
         x={"title_text": frame.attrs["units"]["bias"]},
         y=ticks | {"range": [len(frame) + 0.5, -0.5], "showgrid": False},
         height=560,
@@ -242,7 +245,7 @@ def repeat_bars(decomposition: Decomposition, part: Part = "centered", max_compo
     components = [Component(*name) for name in names.itertuples(index=False)]
 
     def draw(part: Part) -> list[list[go.Bar]]:
-        counts = "<br>" + frame["repeats"].astype(str).to_numpy(dtype=object) + " uses"
+        counts = "<br>" + frame["repeats"].astype(str).to_numpy(dtype=object) + " repeats"
         rows = []
         for name in (kit.column(frame, term, part), "cosine_centered", kit.column(frame, "share", part)):
             error = kit.whiskers(frame, name, visible=True) if len(frame) <= MAX_WHISKERS else {"visible": False}
@@ -253,7 +256,7 @@ def repeat_bars(decomposition: Decomposition, part: Part = "centered", max_compo
         suffix = "" if part == "raw" else f"_{part}"
         share, low, high = (100 * whole.attrs[f"share{suffix}{end}"] for end in ("", "_low", "_high"))
         return (
-            f"Between uses of one block lie {style.number(share)} % {style.interval(low, high)} of the "
+            f"Between the repeats of one block lie {style.number(share)} % {style.interval(low, high)} of the "
             f"{f'{part} ' if len(parts) > 1 else ''}diversity, the rest between blocks. {kit.whiskered(whole)}"
             + ("" if len(kept) == len(whole) else f" The {len(kept):,} of {len(whole):,} with the largest.")
         )
@@ -267,6 +270,6 @@ def repeat_bars(decomposition: Decomposition, part: Part = "centered", max_compo
 
     menus = kit.part_buttons(parts, part, draw, "y", "hovertext", "error_y", layout=layout)
     figure.update_layout(barmode="overlay")
-    title = kit.suffixed("Do the uses of one block do different things?", decomposition)
+    title = kit.suffixed("Diversity between the repeats of each block", decomposition)
     axis = kit.component_axis(components, edge=1)
     return kit.arrange(figure, title, subtitle(part), x=axis, plot=570, menus=menus)

@@ -46,7 +46,8 @@ def change_bars(change: ChangePoint) -> go.Figure:
     bars = kit.bar([change.before, change.after], [0, 1], style.MODULE["layer"], across=True, width=0.6, **hover)
     where = f"{change.layer}, 95 % {style.interval(change.low, change.high)} over texts"
     title = "Layers before and after the change point"
-    subtitle = f"Begins at layer {where}, p = {change.p:.2g}."
+    found = "It begins" if change.p < style.SIGNIFICANT else "No change beyond noise; the best begins"
+    subtitle = f"{found} at layer {where}, p = {change.p:.2g}."
     x, y = {"title_text": f"{change.quantity}, median of the layers"}, kit.named_rows(["before", "after"])
     return kit.arrange(go.Figure(bars), title, subtitle, x=x, y=y, plot=110)
 
@@ -66,10 +67,13 @@ def norm_bars(norms: ResidualNorms) -> go.Figure:
         where = f"layer {change.layer} {style.interval(change.low, change.high)}"
         if any(component.repeat for component in layers):
             where += f" in order of use ({layers[change.layer].label.rpartition('.')[0]})"
-        subtitle += f" Vertical: where layers begin to write less, {where}, p = {style.number(change.p)}."
-    title = f"How much each layer of {norms.model} writes"
+        if change.p < style.SIGNIFICANT:
+            subtitle += f" Vertical: where layers begin to write less, {where}, p = {style.number(change.p)}."
+        else:
+            subtitle += f" No change point: of the best, {where}, p = {style.number(change.p)}."
+    title = f"Norm of what each layer of {norms.model} writes"
     figure = _bars(norms, _HEADINGS["residual_norms"], title, subtitle, "relative_norm")
-    if change is not None:
+    if change is not None and change.p < style.SIGNIFICANT:
         # A layer stands for several components: the line is before the first of them.
         layer = [(component.layer, component.repeat) for component in components]
         starts = [i - 0.5 for i in range(len(layer)) if i == 0 or layer[i - 1] != layer[i]] + [len(layer) - 0.5]
@@ -85,7 +89,7 @@ def norm_bars(norms: ResidualNorms) -> go.Figure:
 @figure_of("bars", "Skip")
 def skip_bars(skip: Skip) -> go.Figure:
     """Effect of skipping each layer on the answer, on the loss, and on the layers after it."""
-    title = f"What {skip.model} does without each {PART[skip.part]}"
+    title = f"Effect of skipping each {PART[skip.part]} of {skip.model}"
     return _bars(skip, _HEADINGS["skip"], title, f"Each {PART[skip.part]} in turn: {skip_mode(skip)}. {_BARS}")
 
 
@@ -95,7 +99,7 @@ def lens_bars(lens: LogitLens) -> go.Figure:
     headings = {"kl": "KL(junction ‖ last)", "topk_overlap": f"Overlap of the {lens.k} likeliest tokens"}
     norm = "each junction's own norm" if lens.norm == "recomputed" else "the last stream's norm"
     means = _BARS.replace("means over tokens", "means over texts of their means over tokens")
-    title = f"What {lens.model} would answer at every junction"
+    title = f"Logit lens of {lens.model} at every junction"
     return _bars(lens, headings, title, f"Read out with {norm}, compared with what the model says. {means}")
 
 
@@ -103,7 +107,7 @@ def lens_bars(lens: LogitLens) -> go.Figure:
 def erasure_bars(erasure: Erasure) -> go.Figure:
     """Effect of erasing a token on the answer, by the layer before which it is erased."""
     span = "One token" if erasure.span == "position" else erased_prefix(erasure)
-    title = f"Until which layer {erasure.model} needs earlier tokens"
+    title = f"Effect of erasing a token from {erasure.model}, by layer"
     subtitle = f"{span} replaced by the mean stream where it enters a layer; mean over the tokens. {_BARS}"
     where = "the answer, where it is predicted" if erasure.measured == "answer" else "what is said at later tokens"
     return _bars(erasure, {"effect": f"Change of {where}"}, title, subtitle)
@@ -112,7 +116,7 @@ def erasure_bars(erasure: Erasure) -> go.Figure:
 @figure_of("bars", "IntegratedGradients")
 def gradient_bars(gradients: IntegratedGradients) -> go.Figure:
     """Integrated gradients of every component, summed over the tokens of a text."""
-    title = f"What the answers of {gradients.model} owe to each {PART[gradients.part]}"
+    title = f"Integrated gradients of {gradients.model}'s answers, by {PART[gradients.part]}"
     subtitle = "Sums over a text's tokens; bars: means over texts; dashes: medians."
     return _bars(gradients, _HEADINGS["integrated_gradients"], title, subtitle)
 
@@ -137,7 +141,8 @@ def _bars(
     names, x_title = [html.escape(heading) for heading in headings.values()], "component, in stream order"
     figure = kit.panels(contents, names, units=units, x_title=x_title)
     for row, column in enumerate(headings, start=1):
-        figure.update_yaxes({"type": "log", "dtick": 1} if column == logarithmic else {}, row=row, col=1)
+        if column == logarithmic:
+            figure.update_yaxes(kit.log_axis(frame[[column, f"{column}_median"]]), row=row, col=1)
     several = len(list(kit.by_module(components))) > 1
     figure.update_layout(barmode="overlay", showlegend=several)
     axis, plot = kit.component_axis(components, edge=1), 190 * len(headings)
@@ -190,7 +195,7 @@ def score_bars(score: DepthScore) -> go.Figure:
     effect = LABELS["effect"][score.effect].format(part=part)
     return kit.arrange(
         figure,
-        f"How deep the answers of {score.model} rest, by {score.by}",
+        f"Depth score of {score.model}'s answers, by {score.by}",
         f"Σ l·e / Σ e, e the change of the answer's probabilities when {effect}; the first token is "
         f"{LABELS['first_token'][score.first_token]}; e is the mean over a group's questions, with 95 % intervals over "
         f"them where there are 8 or more. All questions: {_slope(score.slope, score.by)}. Of equal length: "

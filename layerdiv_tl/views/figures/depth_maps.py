@@ -34,7 +34,7 @@ def skip_map(skip: Skip) -> go.Figure:
     z, hover = np.full((len(rows), len(columns)), np.nan), np.full((len(rows), len(columns)), "", dtype=object)
     z[cells], hover[cells] = pairs["effect"], _pair_hovers(pairs, "effect", "in", "downstream_layer")
     part = PART[skip.part]
-    title = f"What later layers of {skip.model} do differently without each {part}"
+    title = f"Effect of skipping each {part} of {skip.model} on later layers"
     subtitle = f"Mean over tokens; each {part} in turn {skip_mode(skip)}."
     figure = go.Figure(kit.heat_map(z, hover, "‖Δ − Δ′‖ / ‖Δ‖"))
     x, y = kit.component_axis(skip.layers, "later layer"), kit.component_axis(skip.components, f"skipped {part}")
@@ -68,7 +68,7 @@ def erasure_map(erasure: Erasure, text: int = 0) -> go.Figure:
 
     Raises InputError for a text that does not exist.
     """
-    title = f"Until which layer {erasure.model} needs each token"
+    title = f"Effect of erasing each token from {erasure.model}, by layer"
     span = "The token" if erasure.span == "position" else erased_prefix(erasure).replace("A", "The", 1)
     where = "the answer's positions" if erasure.measured == "answer" else "later positions"
     subtitle = f"{span} replaced by the mean stream where it enters the layer; mean over {where}."
@@ -82,7 +82,7 @@ def gradient_map(gradients: IntegratedGradients, text: int = 0) -> go.Figure:
     Raises InputError for a text that does not exist.
     """
     part = PART[gradients.part]
-    title = f"What the answer of {gradients.model} owes to each token at each {part}"
+    title = f"Integrated gradients of {gradients.model}'s answer, by token and {part}"
     subtitle = (
         f"Integrated gradients over what each {part} hands on, {gradients.steps} {gradients.path} steps, baseline "
         f"{gradients.baseline.replace('_', ' ')}; sums are off by {style.number(100 * gradients.gap)} % of the change."

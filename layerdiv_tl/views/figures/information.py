@@ -56,7 +56,7 @@ def term_bars(information: Information) -> go.Figure:
     figure = go.Figure(traces).add_vline(x=entropy, line=kit.DOTTED)
     subtitle = f"{len(information.labels)} rows, {_LABELS['method'][information.method]}. Dotted: H(Y) = "
     subtitle = " ".join([f"{subtitle}{style.number(entropy)} bits.", *information.doubts])
-    title = f"What {len(information.components)} members tell about the label"
+    title = f"Information of {len(information.components)} members about the label"
     axes: dict[str, Any] = {"x": {"title_text": "bits"}, "y": kit.named_rows([_NAMES[term] for term in frame["term"]])}
     return kit.arrange(figure, title, subtitle, **axes, plot=56 * len(frame) + 30, below=104)
 
@@ -83,7 +83,7 @@ def member_bars(information: Information) -> go.Figure:
     single = all(" " not in span for span in information.spans)
     spans = {"tickmode": "array", "tickvals": x, "ticktext": [html.escape(span) for span in information.spans]}
     axis = kit.component_axis(information.components) if single else spans | {"tickangle": -40, "showgrid": False}
-    title, y = "What each member tells about the label", {"title_text": "bits"}
+    title, y = "Information of each member about the label", {"title_text": "bits"}
     return kit.arrange(figure, title, x=axis, y=y, plot=430, below=None if single else 134)
 
 
@@ -172,7 +172,7 @@ def row_histogram(bound: LowerBound) -> go.Figure:
     """The classifier's information on each unseen row's label, in bits; the line is the mean, the lower bound."""
     figure = go.Figure(go.Histogram(x=bound.rows, marker={"color": style.SERIES[0]}, nbinsx=60))
     figure.add_vline(x=bound.bits, line=kit.DOTTED)
-    title = "What a nonlinear classifier knows of unseen labels"
+    title = "Information found by a nonlinear classifier, row by row"
     mean = kit.estimated(bound.bits, bound.low, bound.high)
     subtitle = f"log2 q(y|u)/p(y) of {len(bound.rows)} rows; mean {mean} bits, a lower bound of I(U; Y)."
     axes: dict[str, Any] = {"x": {"title_text": "bits"}, "y": {"title_text": "rows"}}

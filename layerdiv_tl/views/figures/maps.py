@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -12,6 +13,7 @@ from ..._checks import whole_number
 from ..._registry import figure_of
 from ...attribution.profile_base import Profile
 from ...attribution.profile_results import SquaredProfile
+from ...components import Component
 from ...ensemble.decomposition import Part
 from ...ensemble.intervals import wilson
 from .. import plotting as kit
@@ -48,20 +50,61 @@ def contribution_map(contributions: Contributions, example: int | None = None, c
     centered = centered and u.shape[2] > 1  # one option has no others to be centered over
     if centered:
         values = values - values.mean(1, keepdims=True)
-    labels = [html.escape(c.label) for c in contributions.components]
+    components = contributions.components
+    labels = [html.escape(c.label) for c in components]
     hover = [
         [f"<b>{c}</b><br>{html.escape(text)}<br>{style.number(v)} logits" for c, v in zip(labels, row, strict=True)]
         for text, row in zip(texts, values.T, strict=True)
     ]
     limit = kit.robust_limit(values, 1.0)
-    figure = go.Figure(kit.heat_map(values.T, hover, "logits", limit, signed=True, side="right", ygap=1))
     title = "Direct contributions to the options' logits"
     shown = f"{'mean over examples' if example is None else f'example {example}'}, "
     shown += "centered over the options" if centered else "raw"
+    if any(c.kind == "head" for c in components):
+        return _head_panels(components, values.T, hover, texts, title, shown)
+    figure = go.Figure(kit.heat_map(values.T, hover, "logits", limit, signed=True, side="right", ygap=1))
     ticks = {"tickvals": list(range(len(texts))), "ticktext": [html.escape(repr(text)) for text in texts]}
-    y = ticks | {"tickmode": "array", "autorange": "reversed", "showgrid": False}
-    x, height = kit.component_axis(contributions.components, _STREAM), 168 + 44 * len(texts)
+    y = ticks | {"tickmode": "array", "autorange": "reversed", "showgrid": False, "zeroline": False}
+    x, height = kit.component_axis(components, _STREAM), 168 + 44 * len(texts)
     return kit.arrange(figure, title, shown, x=x, y=y, height=height)
+
+
+def _head_panels(
+    components: Sequence[Component], values: np.ndarray, hover: Any, texts: Sequence[str], title: str, shown: str
+) -> go.Figure:
+    """A map layer × head for every option, its MLPs in a column of their own; `values` `[option, component]`."""
+    limit = kit.robust_limit(values)
+    contents: list[list[go.Heatmap]] = []
+    layer = {(c.layer, c.repeat): i for i, c in enumerate(components) if c.kind == "mlp"}
+    for row, told in zip(values, hover, strict=True):
+        rows, (z, text) = kit.head_tables(components, row, np.array(told, dtype=object))
+        width = z.shape[1]
+        mlp = [layer.get((c.layer, c.repeat)) for c in rows]
+        if layer:  # an empty column stands between
+            z = np.c_[z, np.full(len(rows), np.nan), [np.nan if i is None else row[i] for i in mlp]]
+            text = np.c_[text, np.full(len(rows), ""), ["" if i is None else told[i] for i in mlp]]
+        bar: dict[str, Any] = {"showscale": not contents, "ygap": 1, "xgap": 1}
+        contents.append([kit.heat_map(z, text, "logits", limit, signed=True, **bar)])
+    headings = [html.escape(repr(one)) for one in texts]
+    across = min(_COLUMNS, len(contents))
+    figure = kit.panels(contents, headings, across, gap=0.2, x_title="head")
+    every = max(1, -(-width * across // 24))
+    ticks = [*range(0, width, every), *([width + 1] if layer else [])]
+    names = [*map(str, range(0, width, every)), *(["MLP"] if layer else [])]
+    x = {
+        "tickmode": "array",
+        "tickvals": ticks,
+        "ticktext": names,
+        "showgrid": False,
+        "zeroline": False,
+        "tickangle": 0,
+    }
+    rest = len(components) - sum(c.kind == "head" for c in components) - len(layer)
+    shown += "; colors end at the 99th percentile" + (
+        f"; {rest} other component{'s' * (rest > 1)} left out" * bool(rest)
+    )
+    plot = max(240, 11 * len(rows)) * -(-len(contents) // across)
+    return kit.arrange(figure, title, shown, x=x, y=kit.layer_axis(list(rows)), plot=plot)
 
 
 @figure_of("map", "Profile", default=True)
@@ -145,7 +188,7 @@ def attention_maps(patterns: AttentionPatterns, max_heads: int = 12) -> go.Figur
     ticks = kit.token_axis(patterns.tokens, 24) | {"tickfont": {"size": 10}}
     return kit.arrange(
         figure,
-        f"What heads look at{some}",
+        f"Attention patterns{some}",
         f"Rows look at columns; each row sums to {total}.",
         x=ticks,
         y=ticks | {"tickangle": None, "autorange": "reversed"},
@@ -157,8 +200,9 @@ def attention_maps(patterns: AttentionPatterns, max_heads: int = 12) -> go.Figur
 @figure_of("labels", "Task")
 def label_bars(task: Task) -> go.Figure:
     """How many rows have each option as their gold answer; the dotted line is what an even share would be."""
-    counts = np.bincount(task.labels, minlength=len(task.options))
-    names = [option.strip() or repr(option) for option in task.options]
+    counts = np.bincount(task.labels, minlength=task.option_count)
+    options = task.shared_options or [f"option {number}" for number in range(task.option_count)]
+    names = [option.strip() or repr(option) for option in options]
     hover = {"hovertemplate": "%{x} rows<extra></extra>"}
     figure = go.Figure(kit.bar(counts, np.arange(len(names)), style.SERIES[0], across=True, width=0.7, **hover))
     figure.add_vline(x=len(task) / len(names), line=kit.DOTTED)
@@ -179,4 +223,4 @@ def vote_bars(votes: Votes) -> go.Figure:
     subtitle = f"{rows} rows, {votes.options} options; in {votes.shared:.0%} of the rows all members repeat one vote."
     y = {"title_text": "share of right votes", "tickformat": ".0%"}
     x = {"title_text": "member", "showgrid": False}
-    return kit.arrange(figure, "How often each member votes rightly", subtitle, x=x, y=y, plot=300)
+    return kit.arrange(figure, "Accuracy of each member's votes", subtitle, x=x, y=y, plot=300)

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from ...replication.tradeoff import TradeOff
 
 _METRICS = ("mse", "bias", "bias_centered", "diversity", "diversity_centered", "cross_entropy")
-SIGNIFICANT = 0.05
 # The last junction has no depth that all models could share: Student's test over models is right.
 _TEST = {"pooled": "p_permutation", "per_model": "p_permutation", "final": "p_t"}
 
@@ -74,9 +73,9 @@ def correlation_bars(
     return kit.arrange(
         figure,
         "Do MSE, bias and diversity follow accuracy along depth?",
-        f"Full: p < {SIGNIFICANT}; hollow: p ≥ {SIGNIFICANT}; hatched: not tested. Whiskers: 95 % intervals over "
-        "models. The test gives models the curves of others of their depth, for all may change at the same depth; at "
-        "the last junction it is Student's.",
+        f"Full: p < {style.SIGNIFICANT}; hollow: p ≥ {style.SIGNIFICANT}; hatched: not tested. Whiskers: 95 % "
+        "intervals over models. The test gives models the curves of others of their depth, for all may change at the "
+        "same depth; at the last junction it is Student's.",
         x=kit.named_columns(tasks, x) | {"range": [-0.6, x[-1] + 0.6]},
         y={"title_text": "r of sign × metric", "range": [-1.05, 1.05]},
         plot=560,
@@ -107,7 +106,7 @@ def _bars(x: list[float], rows: pd.DataFrame, aggregation: str, kind: str, metri
         hover.append("<br>".join(line for line in lines if line))
     shapes = ["" if np.isfinite(value) else "/" for value in p]
     pattern = {"shape": shapes, "fillmode": "replace", "fgcolor": color, "bgcolor": style.CLEAR, "size": 5}
-    fills = [style.CLEAR if value >= SIGNIFICANT else color for value in p]
+    fills = [style.CLEAR if value >= style.SIGNIFICANT else color for value in p]
     error = kit.whiskers(rows, "r", "low", "high")
     trace = kit.bar(x, rows["r"].to_numpy(dtype=float), fills, width=None, error=error, hover=hover)
     group = {"legendgroup": metric, "offsetgroup": metric}
@@ -153,10 +152,10 @@ def share_bars(shares: pd.DataFrame, models: Sequence[str] | None = None) -> go.
         x, y = [edge for _, edge in edges], [row for row, _ in edges]
         contents.append([*traces, kit.dots(x, y, style.LIGHT.paper, **diamond, **label)])
         headings.append(f"{term}, {gauge}")
-    figure = kit.panels(contents, headings, len(contents), across=0.045, shared_xaxes=False)
+    figure = kit.panels(contents, headings, len(contents), across=0.06, shared_xaxes=False)
     title = "Shares of embedding, attention and MLP in bias and diversity"
     subtitle = "Mean over tasks. Raw is as in the paper; centered is what softmax sees."
-    ticks = {"range": [0, 1], "tickvals": [0, 0.5, 1], "ticktext": ["0", "50 %", "100 %"], "showgrid": False}
+    ticks = {"range": [0, 1], "tickvals": [0, 0.5, 1], "ticktext": ["0", "50", "100 %"], "showgrid": False}
     rows_axis = kit.named_rows(models) | {"range": [len(models) - 0.5, -0.5], "autorange": False}
     room: dict[str, Any] = {"plot": max(100, 30 * len(models)), "below": 72}
     return kit.arrange(figure, title, subtitle, x=ticks, y=rows_axis, barmode="stack", bargap=0.3, **room)

@@ -138,9 +138,9 @@ def _compared(plan: DropPlan, quantity: str) -> str:
 
 @figure_of("weights", "Reweighting")
 def reweighting_bars(reweighting: Reweighting) -> go.Figure:
-    """The weight of every component as a bar from 1, which is the model itself, colored by module.
+    """The weight of every component as a mark, and a bar to it from 1, which is the model itself, colored by module.
 
-    A component that was left alone has no bar, one that is zero-ablated a bar down to 0. The subtitle has what the
+    A component that was left alone is a mark at 1, one that is zero-ablated a bar down to 0. The subtitle has what the
     weights are worth on the rows that were not learned from.
     """
     components, weights = reweighting.components, reweighting.weights
@@ -152,7 +152,9 @@ def reweighting_bars(reweighting: Reweighting) -> go.Figure:
     def shown(row: Any, name: str) -> str:
         return kit.estimated(*(row[name + end] for end in ("", "_low", "_high")))
 
-    figure = go.Figure(kit.module_traces(components, weights - 1, hover, base=1)).add_hline(y=1, line={"width": 1})
+    bars = kit.module_traces(components, weights - 1, hover, base=1, showlegend=False, width=0.35)
+    marks = kit.module_traces(components, weights, hover, draw=kit.dots, size=8)
+    figure = go.Figure([*bars, *marks]).add_hline(y=1, line={"width": 1})
     top = max(1.05, 1.05 * float(weights.max()))
     return kit.arrange(
         figure,

@@ -40,45 +40,61 @@ def bias_diversity_scatter(
         log = bool((frame[[kit.column(frame, term, p) for term in axes for p in parts]].to_numpy() > 0).all())
     scaled = np.log10 if log else np.asarray
 
-    def ends(part: Part) -> dict[str, list[float]]:
-        """Of both axes: the marks decide, and the guide of a zero contribution, however far the diagonal goes."""
-        ranges = {}
+    def axis_of(part: Part) -> dict[str, Any]:
+        """Both axes: the marks decide, and the guide of a zero contribution, however far the diagonal goes."""
+        ranges: dict[str, Any] = {}
         for axis, term in zip("xy", axes, strict=True):
             values = frame[kit.column(frame, term, part)].to_numpy()
             zero = getattr(kit.half_of(measured, part), "zero_bias", None) if axis == "x" else None
-            values = scaled(values if zero is None else np.append(values, zero))
+            values = values if zero is None else np.append(values, zero)
             values = values[np.isfinite(values)]
-            low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 1.0)
-            room = 0.06 * (high - low) or 0.5
-            ranges[f"{axis}axis.range"] = [low - room, high + room]
+            if log:
+                drawn = kit.log_axis(values)
+            else:
+                low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 1.0)
+                room = 0.06 * (high - low) or 0.5
+                drawn = {"type": "linear", "range": [low - room, high + room]}
+            ranges |= {f"{axis}axis.{key}": value for key, value in drawn.items()}
         return ranges
+
+    def ends(part: Part) -> list[list[float]]:
+        axes = axis_of(part)
+        return [axes["xaxis.range"], axes["yaxis.range"]]
 
     def draw(part: Part) -> list[list[go.Scatter]]:
         """The marks of every module, the guides and the names."""
         columns = {term: kit.column(frame, term, part) for term in TERMS if term in frame}
-        zero, (across, up) = getattr(kit.half_of(measured, part), "zero_bias", None), ends(part).values()
+        zero, (across, up) = getattr(kit.half_of(measured, part), "zero_bias", None), ends(part)
         marks, x, y = _marks(frame, components, columns), *(frame[columns[term]].to_numpy() for term in axes)
         scaled_to = [(scaled(v) - low) / (high - low) for v, (low, high) in ((x, across), (y, up))]
         shares = np.nan_to_num(np.stack(scaled_to, 1), nan=-1.0, neginf=-1.0)
         orders = [np.argsort(order, kind="stable") for order in (-shares[:, 1], -shares[:, 0], shares[:, 0])]
-        room: dict[str, Any] = {"most": _MAX_NAMES, "apart": (0.2, 0.04), "size": 11, "left": shares[:, 0] > 0.8}
+        left, named = shares[:, 0] > 0.8, shares
+        if zero is not None:  # names stand away from its guide
+            before = float((scaled(zero) - across[0]) / (across[1] - across[0])) - shares[:, 0]
+            left = np.where(np.abs(before) < 0.25, (before >= 0) & (shares[:, 0] > 0.1) | (shares[:, 0] > 0.9), left)
+            ahead = np.where(left, -before, before)  # how far the guide is in the direction of the name
+            named = shares.copy()
+            named[(ahead > 0) & (ahead < 0.03 + 0.012 * frame["component"].str.len().to_numpy())] = np.nan
+        room: dict[str, Any] = {"most": _MAX_NAMES, "apart": (0.2, 0.04), "size": 11, "left": left}
         labels, first = frame["component"].tolist(), np.stack(orders, 1)[: 2 * _MAX_NAMES]
-        names = kit.extreme_names(labels, x, y, shares, first, **room)
+        names = kit.extreme_names(labels, x, y, named, first, **room)
         return [[*marks, *_guides(across, up, zero, "net" in columns, log), names]]
 
     attributes = ("x", "y", "customdata", "text", "textposition", "hovertemplate")
-    units, kind = frame.attrs["units"], "log" if log else "linear"
-    x, y = ({"title_text": f"{term}, {units[term]}", "type": kind} for term in axes)
-    return kit.arrange(
+    units = frame.attrs["units"]
+    x, y = ({"title_text": f"{term}, {units[term]}"} for term in axes)
+    figure = kit.arrange(
         go.Figure(draw(part)[0]),
         kit.suffixed("Bias and diversity of every component", measured),
         remark,
-        x=x | {"range": ends(part)["xaxis.range"]},
-        y=y | {"range": ends(part)["yaxis.range"]},
+        x=x,
+        y=y,
         height=640,
-        menus=kit.part_buttons(parts, part, draw, *attributes, layout=ends),
+        menus=kit.part_buttons(parts, part, draw, *attributes, layout=axis_of),
         hovermode="closest",
     )
+    return figure.update_layout({name.replace(".", "_"): value for name, value in axis_of(part).items()})
 
 
 def _marks(frame: pd.DataFrame, components: Sequence[Component], columns: dict[str, str]) -> list[go.Scatter]:

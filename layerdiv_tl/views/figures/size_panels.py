@@ -75,7 +75,7 @@ def information_panels(frame: pd.DataFrame, models: pd.DataFrame, against: str =
         "assumption that does not hold."
         + (f" A test of fit or a lower bound contradicts {doubted} of {len(cells)} estimates." if doubted else "")
     )
-    title = f"What components tell about the label ({frame['estimator'].iloc[0]} estimate)"
+    title = f"Information of components about the label ({frame['estimator'].iloc[0]} estimate)"
     return _panels(rows, style.LABELS["title"]["information"], levels, "H(Y)", (), against, (title, subtitle))
 
 
@@ -143,7 +143,8 @@ def _panels(
         views[label] = [kit.changes(chain(*contents[size]), "x"), layout]
     for number, panel in enumerate(present):
         if panel in logarithmic:
-            figure.update_yaxes(**_decades(rows[rows["panel"] == panel]), **kit.cell(number, _COLUMNS))
+            shown = rows.loc[rows["panel"] == panel, ["value", "low", "high"]]
+            figure.update_yaxes(**kit.log_axis(shown), **kit.cell(number, _COLUMNS))
     figure.update_layout(views[sizes[against]][1])
     menus, plot = kit.buttons(views, list(sizes).index(against)), 250 * -(-len(present) // _COLUMNS)
     return kit.arrange(figure, *texts, plot=plot, below=110, menus=menus)
@@ -194,17 +195,3 @@ def _short(x: float) -> str:
     if x < 1e6:
         return f"{x / 1e3:.0f}k"
     return f"{x / 1e6:.4g}M" if x < 1e9 else f"{x / 1e9:.4g}B"
-
-
-def _decades(rows: pd.DataFrame) -> dict[str, Any]:
-    """A logarithmic axis with ticks at 1, 2 and 5 times the powers of ten."""
-    low, high = (np.log10(rows[end].where(rows[end] > 0, rows["value"])) for end in ("low", "high"))
-    room = 0.06 * max(high.max() - low.min(), 0.3)
-    first, last = low.min() - room, high.max() + room
-    if last - first < 0.4:  # room for one tick at least: of equal values there is no step between them
-        first, last = (first + last) / 2 - 0.2, (first + last) / 2 + 0.2
-    powers = range(int(np.floor(first)), int(np.ceil(last)) + 1)
-    steps = (1, 2, 5) if last - first < 2.5 else (1,)
-    ticks = [step * 10.0**power for power in powers for step in steps if first <= np.log10(step) + power <= last]
-    texts = [style.number(x) for x in ticks]
-    return {"type": "log", "range": [first, last], "tickmode": "array", "tickvals": ticks, "ticktext": texts}

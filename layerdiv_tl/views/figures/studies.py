@@ -32,7 +32,7 @@ _SWITCH = ("accuracy", "MSE", "diversity", "diversity centered", "diversity_logi
 def study_table_map(study: Study, quantity: str = "accuracy", unit: Unit = "sublayer") -> go.Figure:
     """A map model × task of one quantity of `Study.table`, its value in every cell; buttons show another.
 
-    Accuracy is colored from 0 to 100, MSE and bias by how far they are from the uniform predictor's (blue
+    Accuracy is colored from 0 to 100, MSE and bias by how far they are from the uniform predictor's (purple
     below), all others from 0 to the largest. Cells that the study lacks are empty, and so is the average of a
     model that lacks one. Raises InputError for an unknown quantity or unit.
     """

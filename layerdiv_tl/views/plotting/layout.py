@@ -4,10 +4,12 @@ another."""
 from __future__ import annotations
 
 import html
+import math
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import plotly.graph_objects as go
 from plotly.basedatatypes import BasePlotlyType, BaseTraceType
 from plotly.subplots import make_subplots
@@ -17,7 +19,7 @@ from .. import style
 from ..html import quoted
 
 # Characters of a subtitle's line that fit a notebook's figure (700 pixels), of a name at a row or on a button, and of
-# one beneath a column or above a panel; those beneath columns that are longer than `_LEVEL` are tilted by plotly.
+# one beneath a column or above a panel; those beneath many columns that are longer than `_LEVEL` plotly tilts.
 _LINE, _NAME, _COLUMN, _LEVEL = 104, 36, 18, 10
 
 
@@ -35,8 +37,8 @@ def panels(
     """A figure of panels, row by row, each with its traces; of a legend group the first trace stands in the legend.
 
     `headings` are written as they are: escape names. `units` are the y titles of the rows, `x_title` stands below the
-    lowest. `gap` and `across` are the space below a panel, as a share of its height, and the space between columns, as
-    a share of the figure. Other options are those of `make_subplots`.
+    lowest of each column. `gap` and `across` are the space below a panel, as a share of its height, and the space
+    between columns, as a share of the figure. Other options are those of `make_subplots`.
     """
     rows = -(-len(contents) // columns)
     shared = {"shared_xaxes": columns == 1 or "all", "shared_yaxes": columns > 1 and "all"}
@@ -52,7 +54,10 @@ def panels(
             figure.add_trace(trace, **cell(number, columns))
     for row, unit in enumerate(units, start=1):
         figure.update_yaxes(title_text=html.escape(unit, quote=False), row=row, col=1)
-    return figure if x_title is None else figure.update_xaxes(title_text=x_title, row=rows, col=1)
+    if x_title is not None:
+        for number in range(max(0, len(contents) - columns), len(contents)):  # panels that have none below them
+            figure.update_xaxes(title_text=x_title, **cell(number, columns))
+    return figure
 
 
 def cell(number: int, columns: int = 1) -> dict[str, int]:
@@ -88,7 +93,7 @@ def arrange(
     row = {"y": 1, "yanchor": "bottom", "pad": {"b": 30 if headings else 12, "t": 0, "l": 0, "r": 0}}
     above = {"text": html.escape(title), "subtitle": {"text": text}, "pad": {"t": 14, "l": 16}}
     figure.update_layout(
-        template=style.template(),
+        template=style.template(style.BOTH),
         title=above | {"yref": "container", "y": 1, "yanchor": "top"},
         height=height or top + plot + below,
         margin={"t": top, "b": below},
@@ -136,11 +141,40 @@ def component_axis(
     apart = len(components) / (1.5 * max_ticks)
     kept: list[str] = []
     for name in starts:
-        if (name not in layers or name in regular) and (not kept or starts[name] - starts[kept[-1]] >= apart):
+        # "embed" stands in the middle of its tick, and is as wide as two layers' names.
+        far = apart * (1.6 if kept and kept[-1] not in layers else 1)
+        if (name not in layers or name in regular) and (not kept or starts[name] - starts[kept[-1]] >= far):
             kept.append(name)
     axis = _ticks([starts[name] for name in kept], [html.escape(name) for name in kept])
     axis |= {"tickangle": 0, "showgrid": grid} | ({} if title is None else {"title_text": title})
     return axis if edge is None else axis | {"range": [-edge, len(components) - 1 + edge]}
+
+
+def layer_axis(sublayers: Sequence[Component], max_ticks: int = 16) -> dict[str, Any]:
+    """An upright axis of layers at 0, 1, 2, …, the first at the bottom."""
+    every = max(1, -(-len(sublayers) // max_ticks))
+    names = [html.escape(sublayer.label.rpartition(".")[0]) for sublayer in sublayers]
+    return _ticks(range(0, len(names), every), names[::every]) | {"range": [-0.5, len(names) - 0.5]}
+
+
+def log_axis(values: Any, room: float = 0.06) -> dict[str, Any]:
+    """A logarithmic axis of what is above 0 in `values`, with ticks at 1, 10, 100, or at 1, 2 and 5 times these.
+
+    `room` is left at both ends, as a share of the range.
+    """
+    sizes = np.asarray(values, dtype=float).ravel()
+    sizes = np.log10(sizes[np.isfinite(sizes) & (sizes > 0)])
+    low, high = (float(sizes.min()), float(sizes.max())) if len(sizes) else (0.0, 1.0)
+    low, high = (end + sign * room * max(high - low, 0.3) for end, sign in ((low, -1), (high, 1)))
+    if high - low < 0.4:  # room for one tick at least: of equal values there is no step between them
+        low, high = (low + high) / 2 - 0.2, (low + high) / 2 + 0.2
+    powers = range(math.floor(low), math.ceil(high) + 1)
+    steps = (1, 2, 5) if high - low < 2.2 else (1,)
+    ticks = [step * 10.0**power for power in powers for step in steps if low <= math.log10(step) + power <= high]
+    # Every third, or second, of more decades than a panel has room for.
+    ticks = ticks[:: -(-len(ticks) // 7)]
+    texts = [f"{x:g}" if 1e-4 <= x < 1e5 else f"10<sup>{math.log10(x):.0f}</sup>".replace("-", "−") for x in ticks]
+    return {"type": "log", "range": [low, high], "tickmode": "array", "tickvals": ticks, "ticktext": texts}
 
 
 def token_axis(tokens: Sequence[str], max_ticks: int = 40) -> dict[str, Any]:
@@ -162,7 +196,7 @@ def named_columns(names: Sequence[str], positions: Iterable[float]) -> dict[str,
 def tilted(names: Sequence[str]) -> int:
     """Pixels that names beneath columns need more than level ones."""
     longest = max(len(html.unescape(short(name))) for name in names)
-    return 4 * longest if longest > _LEVEL else 0
+    return 4 * longest if longest > max(_LEVEL, 80 // len(names)) else 0
 
 
 def _ticks(positions: Iterable[float], texts: Sequence[str]) -> dict[str, Any]:

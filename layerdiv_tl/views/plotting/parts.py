@@ -38,6 +38,11 @@ def column(frame: pd.DataFrame, term: str, part: Part) -> str:
     return name if name in frame else term
 
 
+def table_of(measured: Any) -> pd.DataFrame:
+    """All columns of `by_component`."""
+    return measured.by_component(full=True) if hasattr(measured, "halves") else measured.by_component()
+
+
 def parts_in(frame: pd.DataFrame, part: Part, term: str = "bias") -> tuple[list[Part], Part]:
     """The parts in which a frame holds a term, and the one to show first."""
     parts = [p for p in PARTS if p == "raw" or f"{term}_{p}" in frame]
@@ -67,6 +72,29 @@ def half_of(result: Any, part: Part) -> Any:
     return result if part == "raw" else getattr(result, part, None)
 
 
+def zeros(measured: Any, part: Part) -> dict[str, float]:
+    """Bias and net of a component that writes nothing, where the result has them: what others are compared with."""
+    half = half_of(measured, part) or measured
+    levels = {"bias": getattr(half, "zero_bias", None), "net": getattr(half, "zero_net", None)}
+    exact = getattr(getattr(half, "loss_function", None), "is_exact", False)
+    return {term: level for term, level in levels.items() if level is not None and (exact or term == "bias")}
+
+
+def head_tables(components: Sequence[Component], *columns: Any) -> tuple[dict[Component, int], list[np.ndarray]]:
+    """The row of each attention, and columns of the heads among `components` as tables `[layer, head]`."""
+    heads = [i for i, c in enumerate(components) if c.kind == "head"]
+    rows = {sublayer: row for row, sublayer in enumerate(dict.fromkeys(components[i].sublayer for i in heads))}
+    width = 1 + max(components[i].index or 0 for i in heads)
+    tables = []
+    for column in columns:
+        text = np.asarray(column).dtype.kind == "O"
+        table = np.full((len(rows), width), "", dtype=object) if text else np.full((len(rows), width), np.nan)
+        for i in heads:
+            table[rows[components[i].sublayer], components[i].index or 0] = column[i]
+        tables.append(table)
+    return rows, tables
+
+
 def suffixed(text: str, result: Any) -> str:
     """A title, with the half where the result is one."""
     half = getattr(result, "part", "raw")
@@ -80,7 +108,7 @@ def hovers(frame: pd.DataFrame, name: str) -> np.ndarray:
 
 def most_diverse(measured: Measured, part: Part, count: int) -> tuple[pd.DataFrame, list[Component], str]:
     """The rows of `by_component` with the largest diversity, their components, and a remark if there are others."""
-    frame = measured.by_component()
+    frame = table_of(measured)
     _, part = parts_in(frame, part)  # settled first: what is named as largest is what is drawn
     kept = largest(frame[column(frame, "diversity", part)].to_numpy(), count)
     remark = "" if len(kept) == len(frame) else f"the {len(kept):,} of {len(frame):,} with the largest diversity"

@@ -69,7 +69,7 @@ class Planted(Loadable):
     @property
     def options(self) -> tuple[str, ...]:
         """The task's options."""
-        return self.task.options
+        return self.task.shared_options or ()
 
     @property
     def labels(self) -> np.ndarray:

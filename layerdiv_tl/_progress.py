@@ -1,0 +1,76 @@
+"""Progress of long calls: a bar for a reader, plain lines for a log."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TypeVar
+
+# Seconds before anything is said, and between two lines of a log.
+_DELAY, _APART = 2.0, 10.0
+T = TypeVar("T")
+Advance = Callable[[int], object]
+_OUTER: ContextVar[tuple[str, Advance] | None] = ContextVar("the progress that another is part of", default=None)
+
+
+@contextmanager
+def progress(title: str, total: int | None, unit: str, done: int = 0) -> Iterator[Advance]:
+    """Say how far a call is that takes more than two seconds: what it gives is called with the number of steps done.
+
+    A bar on a terminal and in a notebook; elsewhere a line now and then without control characters; nothing where the
+    `total` is not known. A call inside another says nothing of its own: where both count the same `unit`, its steps are
+    the other's.
+
+    >>> with progress("rows", 3, "row") as advance:
+    ...     _ = [advance(1) for _ in range(3)]
+    """
+    outer = _OUTER.get()
+    if outer is not None or total is None:
+        yield outer[1] if outer is not None and outer[0] == unit else lambda steps: None
+        return
+    if sys.stderr.isatty() or _in_notebook():
+        from tqdm.auto import tqdm
+
+        with tqdm(total=total, initial=done, desc=title, unit=unit, delay=_DELAY, leave=False) as bar:
+            yield from _inside(unit, bar.update)
+    else:
+        yield from _inside(unit, _lines(title, total, unit, done))
+
+
+def counted(items: Iterable[T], title: str, total: int, unit: str) -> Iterator[T]:
+    """Items one by one, each a step of a `progress`."""
+    with progress(title, total, unit) as advance:
+        for item in items:
+            yield item
+            advance(1)
+
+
+def _in_notebook() -> bool:
+    """Whether this runs in a notebook's kernel; that its packages are imported does not say so."""
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
+
+
+def _inside(unit: str, advance: Advance) -> Iterator[Advance]:
+    _OUTER.set((unit, advance))
+    try:
+        yield advance
+    finally:
+        _OUTER.set(None)
+
+
+def _lines(title: str, total: int, unit: str, done: int) -> Advance:
+    """Lines of a log, for calls that have taken a while and go on."""
+    said = time.monotonic() - _APART + _DELAY
+
+    def advance(steps: int) -> None:
+        nonlocal said, done
+        done += steps
+        if time.monotonic() - said >= _APART and done != total:
+            said = time.monotonic()
+            print(f"{title}: {unit} {done} of {total}", file=sys.stderr, flush=True)
+
+    return advance

@@ -1,0 +1,243 @@
+"""Where options of several tokens are scored: each prompt, and each beginning of an option after it, run once.
+
+The beginnings of a prompt's options are a tree. Where the model lets them, they stand behind the prompt in one row,
+each at its own position and shown only the prompt and what it continues; elsewhere every leaf of the tree is a row.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from jaxtyping import Int
+
+from ..components import Unit
+from ..model.architecture import HALF, Architecture
+from ..model.batches import inference_mode_for, pad
+from ..model.capture import Activations
+from ..model.forward_pass import run
+from ..model.interventions import hooked_places
+from ..model.load import Model
+from ..model.options import NONE, Ids, OptionIds
+from .unembedding import BatchContributions
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# What is summed over positions, beside the components.
+SUMMED = ("logits", "log_likelihood", "normalizer", "likelihood_gap")
+# Packed and plain passes differ by their rounding: relative to the largest logit.
+ROUNDING, HALF_ROUNDING = 1e-5, 5e-2
+
+
+@dataclass(frozen=True, eq=False)
+class Tree:
+    """The contexts of one prompt's options.
+
+    Attributes:
+        beginnings: What is read after the prompt: nothing, then the beginnings of options, shorter ones first.
+        targets: The tokens that are scored after each.
+        place, column: `[option·alternative, token]`: which context scores the token, and which of its targets it is.
+    """
+
+    beginnings: tuple[Ids, ...]
+    targets: tuple[Ids, ...]
+    place: Int[np.ndarray, "sequence token"]
+    column: Int[np.ndarray, "sequence token"]
+
+    @property
+    def leaves(self) -> list[Ids]:
+        """Beginnings that no other continues: running these shows all."""
+        inner = {beginning[:-1] for beginning in self.beginnings if beginning}
+        return [beginning for beginning in self.beginnings if beginning not in inner]
+
+
+def tree_of(sequences: Int[np.ndarray, "sequence token"]) -> Tree:
+    """The contexts of some sequences of tokens, padded by NONE."""
+    rows = [tuple(int(i) for i in row if i != NONE) for row in sequences]
+    beginnings = sorted({row[:end] for row in rows for end in range(len(row))} | {()}, key=lambda b: (len(b), b))
+    number = {beginning: i for i, beginning in enumerate(beginnings)}
+    targets: list[list[int]] = [[] for _ in beginnings]
+    place, column = np.full((2, *sequences.shape), NONE)
+    for s, row in enumerate(rows):
+        for t, token in enumerate(row):
+            place[s, t] = at = number[row[:t]]
+            if token not in targets[at]:
+                targets[at].append(token)
+            column[s, t] = targets[at].index(token)
+    return Tree(tuple(beginnings), tuple(map(tuple, targets)), place, column)
+
+
+class Contexts:
+    """The contexts of all examples, one example's after another's.
+
+    Attributes:
+        prompts, trees, first: Of every example: its tokens up to the position that is read, its tree, and the number of
+            its first context.
+        target_ids: `[context, target]`, with a context's first target where it has fewer.
+    """
+
+    def __init__(self, prompts: Sequence[Ids], option_ids: OptionIds) -> None:
+        known: dict[bytes, Tree] = {}
+        sequences = option_ids.reshape(len(option_ids), -1, option_ids.shape[3])
+        keys = [row.tobytes() for row in sequences]
+        for key, row in zip(keys, sequences, strict=True):
+            if key not in known:
+                known[key] = tree_of(row)
+        self.prompts, self.trees = prompts, [known[key] for key in keys]
+        self.first = np.cumsum([0] + [len(tree.beginnings) for tree in self.trees])
+        self.option_ids = option_ids
+        width = max(len(targets) for tree in known.values() for targets in tree.targets)
+        padded = {
+            key: np.array([[*targets, *targets[:1] * (width - len(targets))] for targets in tree.targets])
+            for key, tree in known.items()
+        }
+        self.target_ids = np.concatenate([padded[key] for key in keys])
+
+    def numbers(self, examples: Sequence[int]) -> Int[np.ndarray, " context"]:
+        """The contexts of some examples."""
+        return np.concatenate([np.arange(self.first[e], self.first[e + 1]) for e in examples])
+
+    def length(self, example: int, packed: bool) -> int:
+        """How many tokens are run for an example."""
+        tree, prompt = self.trees[example], len(self.prompts[example])
+        if packed:
+            return prompt + len(tree.beginnings) - 1
+        return len(tree.leaves) * (prompt + len(tree.beginnings[-1]))
+
+    def longest(self) -> int:
+        """The most tokens that any context holds."""
+        ends = (len(p) + len(tree.beginnings[-1]) for p, tree in zip(self.prompts, self.trees, strict=True))
+        return max(ends)
+
+    def run(self, architecture: Architecture, examples: Sequence[int], unit: Unit, packed: bool) -> Activations:
+        """One pass that reads all contexts of some examples, in their order."""
+        inputs = self._packed(examples, architecture) if packed else self._plain(examples)
+        ids, mask, at, of = (inputs.pop(name) for name in ("ids", "mask", "at", "of"))
+        return run(architecture, ids, mask, unit, at, of, interventions=True, **inputs)
+
+    def _plain(self, examples: Sequence[int]) -> dict[str, Tensor]:
+        """A row for every leaf."""
+        rows: list[Ids] = []
+        places: list[tuple[int, int]] = []
+        for example in examples:
+            prompt, tree = self.prompts[example], self.trees[example]
+            leaves = tree.leaves
+            for beginning in tree.beginnings:
+                holder = next(n for n, leaf in enumerate(leaves) if leaf[: len(beginning)] == beginning)
+                places.append((len(rows) + holder, len(prompt) + len(beginning) - 1))
+            rows += [prompt + leaf for leaf in leaves]
+        ids, mask = pad(rows)
+        of, at = torch.tensor(places).T
+        return {"ids": ids, "mask": mask, "of": of, "at": at}
+
+    def _packed(self, examples: Sequence[int], architecture: Architecture) -> dict[str, Tensor]:
+        """A row for every example: its prompt and, side by side, the last tokens of all beginnings."""
+        rows = [self.prompts[e] + tuple(b[-1] for b in self.trees[e].beginnings[1:]) for e in examples]
+        ids, _ = pad(rows)
+        length = ids.shape[1]
+        sees = torch.ones(length, length, dtype=torch.bool).tril().repeat(len(rows), 1, 1)
+        positions = torch.arange(length).repeat(len(rows), 1)
+        of: list[int] = []
+        at: list[int] = []
+        for row, example in enumerate(examples):
+            start, beginnings = len(self.prompts[example]), self.trees[example].beginnings
+            count = len(beginnings) - 1
+            of += [row] * (count + 1)
+            at += range(start - 1, start + count)
+            # Behind its prompt, each beginning sees the beginnings that it continues, and itself.
+            sees[row, start:, start:] = torch.eye(length - start, dtype=torch.bool)
+            for later, own in enumerate(beginnings[1:]):
+                positions[row, start + later] = start + len(own) - 1
+                for earlier, other in enumerate(beginnings[1 : later + 1]):
+                    sees[row, start + later, start + earlier] = own[: len(other)] == other
+            positions[row, start + count :] = 0
+        hidden = torch.zeros(sees.shape, dtype=architecture.dtype)
+        hidden = hidden.masked_fill_(~sees, torch.finfo(architecture.dtype).min)[:, None]
+        places = {"of": torch.tensor(of), "at": torch.tensor(at)}
+        return {"ids": ids, "mask": hidden, "position_ids": positions.to(architecture.device), **places}
+
+    def by_option(self, examples: Sequence[int], steps: Iterable[BatchContributions]) -> BatchContributions:
+        """The numbers of some examples' contexts, summed over each option's positions.
+
+        An option of several alternatives has the log-sum-exp of their log-likelihoods: the mean over them, weighted by
+        how likely each is, and the entropy of these weights.
+        """
+        shift = np.cumsum([0] + [len(self.trees[e].beginnings) for e in examples])[:-1]
+        place = np.stack([self.trees[e].place for e in examples])
+        place = np.where(place == NONE, NONE, place + shift[:, None, None])
+        column = np.stack([self.trees[e].column for e in examples])
+        summed: dict[str, np.ndarray] = {}
+        done, roots, gap = 0, [], np.zeros(len(examples))
+        for step in steps:
+            count = len(step.rows)
+            assert step.expectations is not None
+            own = {"values": step.values, "expectations": step.expectations[:, :, None]}
+            own |= {name: getattr(step, name)[:, None] for name in SUMMED}
+            for token in range(place.shape[2]):
+                here = place[:, :, token]
+                e, s = np.nonzero((here >= done) & (here < done + count))
+                context, target = here[e, s] - done, column[e, s, token]
+                for name, x in own.items():
+                    if name not in summed:
+                        summed[name] = np.zeros((len(examples), x.shape[1], place.shape[1]))
+                    summed[name][e, :, s] += x[context, :, target if x.shape[2] > 1 else 0]
+            np.maximum.at(gap, np.searchsorted(shift, np.arange(done, done + count), "right") - 1, step.stream_gap)
+            roots.append(step.junction_scale)
+            done += count
+        options, alternatives = self.option_ids.shape[1:3]
+        split = {name: x.reshape(*x.shape[:2], options, alternatives) for name, x in summed.items()}
+        present = self.option_ids[list(examples), :, :, 0] != NONE
+        score = np.where(present, split["log_likelihood"][:, 0], -np.inf)
+        total = np.logaddexp.reduce(score, axis=2)
+        weights = np.exp(score - total[:, :, None])
+        mixed = {name: np.einsum("emka,eka->emk", x, weights) for name, x in split.items()}
+        likelihood = mixed["log_likelihood"][:, 0]
+        return replace(
+            step,
+            rows=np.array(examples),
+            values=mixed["values"],
+            expectations=mixed["expectations"],
+            logits=mixed["logits"][:, 0],
+            log_likelihood=total,
+            normalizer=mixed["normalizer"][:, 0] + (total - likelihood),
+            likelihood_gap=mixed["likelihood_gap"][:, 0],
+            junction_scale=np.concatenate(roots)[shift],
+            stream_gap=gap,
+        )
+
+
+def can_pack(model: Model, contexts: Contexts) -> bool:
+    """Whether a model gives packed contexts the logits of plain rows: tried once, on a few tokens.
+
+    Not where a context is longer than some attention looks back, or than where positions change: a mask of ours would
+    be another than the model's own.
+    """
+    limits = [x for x in (model.architecture.window, model.architecture.length_switch) if x is not None]
+    # A recurrent sublayer sees the tokens in their order, whatever a mask says; hooks may be made for plain texts.
+    recurrent = any(sublayer.kind == "mixer" for sublayer in model.architecture.sublayers)
+    if recurrent or hooked_places(model.architecture) or contexts.longest() > min(limits, default=contexts.longest()):
+        return False
+    if "packs" not in model.cache:
+        model.cache["packs"] = _packs(model.architecture)
+    return bool(model.cache["packs"])
+
+
+def _packs(architecture: Architecture) -> bool:
+    # A model that is not told where each token stands would count the beginnings of options one after another.
+    if "position_ids" not in inspect.signature(architecture.root.forward).parameters:
+        return False
+    token = [(7 * i + 3) % min(architecture.vocabulary, architecture.outputs) for i in range(8)]
+    prompts = [tuple(token[:3]), tuple(token[3:5])]
+    trial = Contexts(prompts, np.array([[[token[4:7]], [[token[7], token[1], NONE]]]] * 2))
+    try:
+        with inference_mode_for(architecture):
+            packed, plain = (trial.run(architecture, [0, 1], "sublayer", way).logits for way in (True, False))
+    except Exception:  # models refuse masks and positions in many ways; what else is wrong, the plain rows will say
+        return False
+    rounding = HALF_ROUNDING if architecture.dtype in HALF else ROUNDING
+    return bool((packed - plain).abs().max() <= rounding * plain.abs().max())

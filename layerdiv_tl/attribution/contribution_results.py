@@ -1,0 +1,268 @@
+"""`Contributions`: the components' terms, which sum to the logits of answer options, and to their log-likelihoods."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from .._checks import choice, shown
+from ..components import Component, Unit, component_columns, labels_of
+from ..components import positions as component_positions
+from ..ensemble.validation import gold_options
+from ..errors import InputError
+from ..model.options import NONE
+from ..results import Result
+from .logit_difference import LogitDifference, Score
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Per = Literal["option", "token", "byte"]
+
+
+@dataclass(frozen=True, eq=False)
+class Contributions(Result):
+    """Direct logit contributions u_i of every component to every option: Σ_i u_i = logits (Eq. 3).
+
+    An option of several tokens is scored by teacher forcing: its numbers are sums over its positions, each read after
+    the prompt and the option's tokens before. Such sums of logits say nothing by themselves (each position has a free
+    constant): what compares options is their log-likelihood, `scores()`, which `decompose` and `information` take. A
+    set of alternatives has the log-sum-exp of their log-likelihoods: its numbers are means over the alternatives,
+    weighted by how likely each is.
+
+    Attributes:
+        values: float64 `[example, component, option]`, in logits; components in stream order.
+        model_logits: float64 `[example, option]`, what the model returns, after any `soft_cap`. From a cache: what the
+            model's own norm and unembedding make of the cached stream.
+        log_likelihood: float64 `[example, option]`, log p of each option, after any soft-cap, in nats.
+        normalizer: float64 `[example, option]`, what of it no component holds: −Σ H(p), over the option's positions, of
+            the model's next-token distributions p; for a set, plus the entropy of its weights; where logits are capped,
+            plus what the cap changes.
+        expectations: float64 `[example, component, option]`, or one column for all options that are single tokens: Σ
+            E_p[u_i] over the option's positions and the whole vocabulary. All three are None for `directions`.
+        option_ids, options: Token ids `[example, option]` (of directions their numbers), or where any is not a single
+            token `[example, option, alternative, token]` with −1 after the last; and the texts: K of them, or K for
+            every example.
+        token_ids, lengths, positions: The prompts' ids one after another, their lengths, and the position read in each.
+        junction_scale, junctions, partial_junctions: float64 `[example, junction]`: the final norm's statistic of the
+            stream after each junction's component, divided by that of the whole stream (the last is 1), at the
+            prompt's position. Partial ones
+            are sums that the stream never holds: an embedding whose positions are still to be added, an attention that
+            is parallel to its MLP.
+        identity_gap, absolute_gap: max |Σ u_i − logits| / max Σ|u_i| over examples and options, and the same in logits,
+            of all components and positions and before any soft-cap.
+        likelihood_gap: By how many nats at most the normalizer is not what it is said to be, because the components'
+            logits are not the model's by `absolute_gap`.
+        score: "logits", or "log_likelihood" in what `scores` returns.
+        complete, soft_cap: False for a sub-ensemble made by `select`, whose `logits` are its own sum; where the model
+            caps its logits.
+    """
+
+    values: Float[np.ndarray, "example component option"]
+    components: tuple[Component, ...]
+    model_logits: Float[np.ndarray, "example option"]
+    log_likelihood: Float[np.ndarray, "example option"] | None
+    normalizer: Float[np.ndarray, "example option"] | None
+    expectations: Float[np.ndarray, "example component #option"] | None
+    option_ids: Int[np.ndarray, "example option *place"]
+    options: tuple
+    token_ids: Int[np.ndarray, " token"]
+    lengths: Int[np.ndarray, " example"]
+    positions: Int[np.ndarray, " example"]
+    junction_scale: Float[np.ndarray, "example junction"] | None
+    junctions: tuple[Component, ...]
+    partial_junctions: Bool[np.ndarray, " junction"]
+    identity_gap: float
+    absolute_gap: float
+    likelihood_gap: float | None
+    complete: bool
+    soft_cap: float | None
+    model: str
+    unit: Unit
+    score: Score = "logits"
+
+    @property
+    def logits(self) -> Float[np.ndarray, "example option"]:
+        """The sum over the components here, `[example, option]`; before a soft-cap where there is one."""
+        return self.values.sum(1)
+
+    @property
+    def tokens(self) -> tuple[tuple[int, ...], ...]:
+        """The token ids of each prompt."""
+        return tuple(tuple(ids.tolist()) for ids in np.split(self.token_ids, np.cumsum(self.lengths)[:-1]))
+
+    @property
+    def shared_options(self) -> tuple[str, ...] | None:
+        """The options' texts where all examples share them, else None."""
+        return self.options if isinstance(self.options[0], str) else None
+
+    @property
+    def log_likelihood_parts(self) -> Float[np.ndarray, "example component option"]:
+        """Σ (u_i(token) − E_p[u_i]) over each option's positions, in nats: with `normalizer` they sum to its log p.
+
+        Raises InputError for directions, which have no probability.
+        """
+        if self.expectations is None:
+            raise InputError("these are contributions to directions, which have no probability: give options.")
+        return self.values - self.expectations
+
+    @property
+    def option_lengths(self) -> Int[np.ndarray, "example option"]:
+        """How many tokens each option has. Raises InputError for alternatives, which may differ."""
+        ids = self.option_ids
+        if ids.ndim == 2:
+            return np.ones_like(ids)
+        if ids.shape[2] > 1:
+            raise InputError("a set of alternatives has no one length: score its elements as options of their own.")
+        return (ids != NONE).sum((2, 3))
+
+    def scores(self, per: Per = "option") -> Contributions:
+        """The same components as parts of the options' log-likelihoods: what `decompose` takes of several tokens.
+
+        Args:
+            per: "token" and "byte" divide each option's by its number of tokens or of UTF-8 bytes.
+
+        The row `constant` holds the normalizer too, so that the components sum to `model_logits`, now the
+        log-likelihoods; a sub-ensemble has no normalizer unless `constant` is in it. Between options that are single
+        tokens they differ as the logits do. Raises InputError for a unit that options lack, and for directions.
+        """
+        choice("per", per, get_args(Per))
+        values, components = self.log_likelihood_parts, self.components
+        assert self.log_likelihood is not None
+        assert self.normalizer is not None
+        constant = Component("constant")
+        if constant in components:
+            values[:, components.index(constant)] += self.normalizer
+        elif self.complete:
+            values = np.concatenate([values, self.normalizer[:, None]], 1)
+            components = (*components, constant)
+        divisor = np.ones(self.log_likelihood.shape)
+        if per == "token":
+            divisor = self.option_lengths.astype(np.float64)
+        elif per == "byte":
+            self.option_lengths  # noqa: B018 (refuses alternatives)
+            texts = np.broadcast_to(np.array(self.options, dtype=object), divisor.shape)
+            divisor = np.array([[len(text.encode()) for text in row] for row in texts], dtype=np.float64)
+        several = self.option_ids.ndim > 2
+        return replace(
+            self,
+            values=values / divisor[:, None],
+            components=components,
+            model_logits=self.log_likelihood / divisor,
+            expectations=np.zeros((len(values), len(components), 1)),
+            normalizer=np.zeros_like(divisor),
+            log_likelihood=self.log_likelihood / divisor,
+            junction_scale=None if several else self.junction_scale,
+            soft_cap=None,  # what it changes is in the normalizer
+            score="log_likelihood",
+        )
+
+    @property
+    def comparable(self) -> Contributions:
+        """What a softmax over the options makes probabilities of: these, or `scores()` of options of several tokens."""
+        return self if self.option_ids.ndim == 2 or self.score == "log_likelihood" else self.scores()
+
+    def difference(self, option: Any = 0, other: Any = 1) -> LogitDifference:
+        """The logit difference between two options, component by component.
+
+        Args:
+            option, other: Numbers or texts of options, or a list with one for every example.
+
+        Of options of several tokens it is the difference of the log-likelihoods; for single tokens these are the same.
+        Raises InputError for what is no option, and for an option less itself.
+
+        >>> import layerdiv_tl as ld
+        >>> from transformers import LlamaConfig, LlamaForCausalLM
+        >>> tiny = LlamaForCausalLM(LlamaConfig(vocab_size=32, hidden_size=16, intermediate_size=32,
+        ...     num_hidden_layers=1, num_attention_heads=2))
+        >>> c = ld.contributions(tiny, [[1, 2, 3], [4, 5]], contrast=[7, 9])
+        >>> d = c.difference()
+        >>> bool(abs(d.total - (c.logits[:, 0] - c.logits[:, 1])).max() < 1e-9)
+        True
+        """
+        c, count = self.comparable, len(self.values)
+        numbers = []
+        for name, given in (("option", option), ("other", other)):
+            given = [given] * count if isinstance(given, str | int | np.integer) else given
+            numbers.append(gold_options(given, c.values.shape, c.options, name))
+        first, second = numbers
+        if (same := np.flatnonzero(first == second)).size:
+            raise InputError(
+                f"the difference of an option and itself (example {same[0]}) is 0 for any model: name two options, not "
+                f"{shown(option)} and {shown(other)}."
+            )
+        rows = np.arange(count)
+        texts = [c.shared_options or c.options[row] for row in rows]
+        pairs = tuple((text[a], text[b]) for text, a, b in zip(texts, first, second, strict=True))
+        return LogitDifference(
+            values=c.values[rows, :, first] - c.values[rows, :, second],
+            components=c.components,
+            model_difference=c.model_logits[rows, first] - c.model_logits[rows, second],
+            pairs=pairs[0] if len(set(pairs)) == 1 else pairs,
+            identity_gap=c.identity_gap,
+            absolute_gap=c.absolute_gap,
+            complete=c.complete,
+            soft_cap=c.soft_cap,
+            score=c.score,
+            model=c.model,
+            unit=c.unit,
+        )
+
+    def __getitem__(self, label: str | Component | Sequence[str | Component]) -> Float[np.ndarray, "..."]:
+        """The contributions of a component by its label, `[example, option]`, in logits: `c["L20.mlp"]`.
+
+        A list of labels gives `[example, component, option]`, in the list's order. Raises InputError for a label that
+        is not here.
+        """
+        rows = [component_positions(self.components, label=one)[0] for one in labels_of("label", label)]
+        return self.values[:, rows[0] if isinstance(label, str | Component) else rows]
+
+    def select(
+        self,
+        label: str | Component | Iterable[str | Component] | None = None,
+        *,
+        kind: str | Iterable[str] | None = None,
+        layer: int | Iterable[int] | None = None,
+        index: int | Iterable[int] | None = None,
+        repeat: int | Iterable[int] | None = None,
+        module: str | Iterable[str] | None = None,
+    ) -> Contributions:
+        """The sub-ensemble of the components that meet every given condition, in stream order.
+
+        Raises InputError where nothing is left. `c.select("L20.mlp")`, `c.select(kind="mlp", layer=range(4))`.
+        """
+        rows = component_positions(
+            self.components, kind=kind, layer=layer, index=index, repeat=repeat, module=module, label=label
+        )
+        if rows == list(range(len(self.components))):
+            return self
+        kept = tuple(self.components[i] for i in rows)
+        expectations = None if self.expectations is None else self.expectations[:, rows]
+        return replace(self, values=self.values[:, rows], components=kept, expectations=expectations, complete=False)
+
+    def frame(self) -> pd.DataFrame:
+        """One row per example, component and option: its contribution in logits."""
+        import pandas as pd
+
+        n, members, k = self.values.shape
+        options = np.array(self.options).reshape(-1, 1, k)  # one row where all examples share them
+        texts = np.broadcast_to(options, (n, members, k)).reshape(-1)
+        numbers = np.tile(np.arange(k), n * members)
+        frame = pd.DataFrame(
+            {"example": np.repeat(np.arange(n), members * k)}
+            | component_columns(self.components, np.tile(np.repeat(np.arange(members), k), n))
+            | {"option_index": numbers, "option": texts, "contribution": self.values.reshape(-1)}
+        )
+        frame.attrs["units"] = {"contribution": "logits" if self.score == "logits" else "nats"}
+        frame.attrs["identity_gap"] = self.identity_gap
+        return frame
+
+    def __repr__(self) -> str:
+        n, members, k = self.values.shape
+        shape = f"{n} examples × {members} components × {k} options{'' if self.complete else ', a sub-ensemble'}"
+        gaps = f"identity gap {self.identity_gap:.1e}, {self.absolute_gap:.1e} logits"
+        return f"{type(self).__name__}({self.model}: {shape}; {gaps})"

@@ -1,0 +1,103 @@
+"""The logit difference between two answers, component by component: additive and signed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from jaxtyping import Float
+
+from ..components import Component, Unit, component_columns
+from ..ensemble.intervals import interval_note, mean_interval
+from ..results import Result
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Score = Literal["logits", "log_likelihood"]
+
+
+@dataclass(frozen=True, eq=False)
+class LogitDifference(Result):
+    """How much every component speaks for one answer and against another: Σ over components = the logit difference.
+
+    Attributes:
+        values: float64 `[example, component]`: the contribution to the first answer less that to the second, in logits;
+            of answers of several tokens the difference of their log-likelihoods, in nats.
+        model_difference: float64 `[example]`, the model's own, after any `soft_cap`.
+        pairs: The two answers, or the two of every example.
+        identity_gap, absolute_gap, complete, soft_cap, score, model, unit: As in `Contributions`.
+    """
+
+    values: Float[np.ndarray, "example component"]
+    components: tuple[Component, ...]
+    model_difference: Float[np.ndarray, " example"]
+    pairs: tuple
+    identity_gap: float
+    absolute_gap: float
+    complete: bool
+    soft_cap: float | None
+    score: Score
+    model: str
+    unit: Unit
+
+    @property
+    def total(self) -> Float[np.ndarray, " example"]:
+        """The sum over the components here."""
+        return self.values.sum(1)
+
+    @property
+    def positive(self) -> Float[np.ndarray, " example"]:
+        """The sum over the components that speak for the first answer. `positive + negative` is `total`."""
+        return np.maximum(self.values, 0.0).sum(1)
+
+    @property
+    def negative(self) -> Float[np.ndarray, " example"]:
+        """The sum over the components that speak against it."""
+        return np.minimum(self.values, 0.0).sum(1)
+
+    @property
+    def mean(self) -> Float[np.ndarray, " component"]:
+        """Each component's difference, the mean over examples."""
+        return self.values.mean(0)
+
+    @cached_property
+    def interval(self) -> tuple[Float[np.ndarray, " component"], Float[np.ndarray, " component"]]:
+        """The ends of the 95 % interval of `mean` over examples; NaN for fewer than 8."""
+        low, high = mean_interval(self.values)
+        return low, high
+
+    @property
+    def accuracy(self) -> float:
+        """How often the model prefers the first answer."""
+        return float((self.model_difference > 0).mean())
+
+    def frame(self) -> pd.DataFrame:
+        """One row per component: its mean difference, and the means of what it speaks for and against the answer.
+
+        `attrs` holds the same three of all components together (not shares: signed parts of a sum may be larger than
+        it), and the model's accuracy.
+        """
+        import pandas as pd
+
+        low, high = self.interval
+        columns = {"difference": self.mean, "difference_low": low, "difference_high": high}
+        columns |= {"positive": np.maximum(self.values, 0.0).mean(0), "negative": np.minimum(self.values, 0.0).mean(0)}
+        frame = pd.DataFrame(component_columns(self.components) | columns)
+        frame.attrs["units"] = dict.fromkeys(columns, "logits" if self.score == "logits" else "nats")
+        sums = {"difference": self.total, "positive": self.positive, "negative": self.negative}
+        frame.attrs |= {name: float(x.mean()) for name, x in sums.items()}
+        total_low, total_high = mean_interval(self.total)
+        frame.attrs |= {"difference_low": float(total_low), "difference_high": float(total_high)}
+        frame.attrs |= {"accuracy": self.accuracy, "identity_gap": self.identity_gap, "soft_cap": self.soft_cap}
+        frame.attrs["intervals"] = interval_note(len(self.values))
+        return frame
+
+    def __repr__(self) -> str:
+        n, members = self.values.shape
+        sums = f"{self.total.mean():.3f} = {self.positive.mean():.3f} − {-self.negative.mean():.3f}"
+        return (
+            f"LogitDifference({self.model}: {n} examples × {members} components; {sums}; accuracy {self.accuracy:.3f})"
+        )

@@ -1,0 +1,306 @@
+"""The passes behind `effects`: heads and sublayers ablated by zero, a mean or another row's values, and read out.
+
+Only what an ablated component can change is run again: a pass resumes at its block, and every later write is read at
+each row's last token, where the answer stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from ..attribution.unembedding import BatchContributions, OptionReadout, read_out
+from ..components import Component
+from ..errors import InputError
+from ..model.batches import pad, upcast
+from ..model.capture import Activations, SublayerOutput
+from ..model.forward_pass import locate_mismatch, run
+from ..model.load import Model
+from ..model.patched_forward import PatchedForward
+from .inputs import Ids
+from .passes import map_batches
+
+EffectUnit = Literal["sublayer", "head"]
+Ablation = Literal["mean", "zero", "resample"]
+Positions = Literal["all", "last"]
+# What a row's answer would be: without the component's own write, with the final norm as it was and as it then is; and
+# with the component ablated, the norm as it was and as it then is.
+SCENARIOS = ("direct", "direct_recomputed", "total_frozen", "total")
+
+# Where a sublayer, or its heads before the output projection, stand: kind, layer and repeat.
+Place = tuple[str, int | None, int | None]
+Values = Mapping[Place, Float[Tensor, "row token _"]]
+
+
+@dataclass(frozen=True, eq=False)
+class Ablations:
+    """What is ablated, and what takes its place.
+
+    Attributes:
+        members: Of every ablation, the components that go together.
+        means: By place, the mean over rows' first tokens, tokens between, and last tokens; only for the mean.
+        partners: `[row]`, whose values a row takes; only for resampling.
+    """
+
+    members: tuple[tuple[Component, ...], ...]
+    unit: EffectUnit
+    kind: Ablation
+    positions: Positions
+    means: Mapping[Place, Float[Tensor, "3 _"]]
+    partners: Int[np.ndarray, " row"]
+
+    def values(self, model: Model, ids: Sequence[Ids], rows: Sequence[int]) -> Values:
+        """What ablated places of some rows hold, `[row, token, width]`; none for zero."""
+        lengths = [len(ids[row]) for row in rows]
+        if self.kind == "mean":
+            which = torch.ones(len(rows), max(lengths), dtype=torch.long)
+            which[:, 0] = 0
+            which[torch.arange(len(rows)), torch.tensor(lengths) - 1] = 2
+            return _Looked({place: (mean, which) for place, mean in self.means.items()})
+        if self.kind == "zero":
+            return {}
+        others = [ids[row] for row in self.partners[list(rows)]]
+        done = run(model.architecture, *pad(others), self.unit)
+        starts = np.cumsum([0, *map(len, others)])
+        token = np.zeros((len(rows), max(lengths)), dtype=np.int64)
+        for number, (length, other) in enumerate(zip(lengths, others, strict=True)):
+            # Counted from the end, where prompts of one template are alike; a first token only takes a first one.
+            place = np.arange(length) - length + len(other)
+            place = np.maximum(place, min(1, len(other) - 1))
+            place[0] = 0 if length > 1 else len(other) - 1
+            token[number, :length] = starts[number] + place
+        at = torch.as_tensor(token)
+        return _Looked({place: (value, at) for place, value in _places(done, self.unit)})
+
+
+class _Looked(dict[Place, Any]):
+    """Tables that are indexed when they are looked up: values of one place at a time."""
+
+    def __getitem__(self, place: Place) -> Tensor:
+        table, index = super().__getitem__(place)
+        looked: Tensor = table[index.to(table.device)]
+        return looked
+
+
+def _places(done: Activations, unit: EffectUnit) -> Iterator[tuple[Place, Float[Tensor, "position _"]]]:
+    """Every place of a pass and what it held: heads' values, or a whole write as it was added to the stream."""
+    for output, repeat in zip(done.sublayer_outputs, done.repeats, strict=True):
+        place = (output.sublayer.kind, output.sublayer.layer, repeat)
+        yield place, output.output if output.values is None else output.values
+
+
+def mean_values(
+    model: Model, ids: Sequence[Ids], unit: EffectUnit, batch_tokens: int | None
+) -> dict[Place, Float[Tensor, "3 _"]]:
+    """The mean of every place over all rows' first tokens, tokens between first and last, and last tokens."""
+    sums: dict[Place, Tensor] = {}
+    counts = torch.zeros(3, dtype=torch.float64)
+
+    def add(rows: list[int]) -> None:
+        which = torch.cat([torch.tensor([0, *[1] * (len(ids[r]) - 2), 2][-len(ids[r]) :]) for r in rows])
+        member = torch.nn.functional.one_hot(which, 3).double()
+        counts.add_(member.sum(0))
+        for place, value in _places(run(model.architecture, *pad([ids[row] for row in rows]), unit), unit):
+            total = member.to(value.device).T @ value.double()
+            sums[place] = sums[place] + total if place in sums else total
+
+    map_batches(model, ids, batch_tokens, add, "row")
+    return {place: total / counts.clamp_min(1)[:, None].to(total.device) for place, total in sums.items()}
+
+
+@dataclass(eq=False)
+class BatchEffects:
+    """What the ablations do to some rows.
+
+    Attributes:
+        rows: Their numbers.
+        clean: The contributions of the pass as it is.
+        without: `[scenario, row, ablation, option]`: the logits, before any soft-cap, without each ablation's members.
+        changes: `[row, ablation, component, option]` weighed by `contrast`: by how much more each component writes to
+            the answer in the clean pass, at the clean norm.
+        gap: The largest |Σ changes + norm − total| relative to max Σ|u|.
+    """
+
+    rows: list[int]
+    clean: BatchContributions
+    without: Float[np.ndarray, "scenario row ablation option"]
+    changes: Float[np.ndarray, "row ablation component"] | None
+    gap: float
+
+
+class AblatedBatch:
+    """Some rows, their clean pass, and what is read out of passes that resume from it. Use in inference mode."""
+
+    def __init__(
+        self, model: Model, ids: Sequence[Ids], rows: list[int], option_ids: np.ndarray, ablations: Ablations
+    ) -> None:
+        self.model, self.rows, self.ablations = model, rows, ablations
+        texts = [ids[row] for row in rows]
+        self.forward = PatchedForward(model, texts)
+        self.at = self.forward.mask.sum(1) - 1
+        self.row = torch.arange(len(rows), device=self.at.device)
+        self.activations = run(model.architecture, *pad(texts), ablations.unit, self.at.cpu())
+        if self.activations.loop_norms:
+            raise InputError(
+                f"the stream of {model.name} passes its final norm between rounds, so what an ablated component "
+                "changes there has no component of its own: effects are for models whose stream is only added to."
+            )
+        self.readout = OptionReadout(model.architecture, option_ids[rows], ablations.unit)
+        self.values = ablations.values(model, ids, rows)
+        self.clean = self._read(self.activations)
+        self._sigma = model.architecture.norm.statistic(self.activations.final.double().cpu()).numpy()[:, None]
+        self._constant = self._constants()
+        self._texts = texts
+
+    def measure(
+        self, contrast: Float[np.ndarray, "row option"], keep_changes: bool, tell: Callable[[int], Any]
+    ) -> BatchEffects:
+        """All ablations, one after another; `tell` is told of the passes done."""
+        count = len(self.ablations.members)
+        n, members, options = self.clean.values.shape
+        without = np.empty((len(SCENARIOS), n, count, options))
+        changes = np.empty((n, count, members)) if keep_changes else None
+        gap = 0.0
+        for number, group in enumerate(self.ablations.members):
+            ablated = self.without(group)
+            some, change = self._scenarios(group, ablated)
+            without[:, :, number] = some
+            if changes is not None:
+                changes[:, number] = np.einsum("rmo,ro->rm", change, contrast)
+            # The parts against the model's own answers.
+            parts = change.sum(1) + (some[2] - some[3])
+            own = self._answers(self.activations) - self._answers(ablated)
+            gap = max(gap, float(np.abs(parts - own).max() / np.abs(self.clean.values).sum(1).max()))
+            tell(n)
+        self.readout.error.check(
+            self.model.name, self.ablations.unit, lambda: locate_mismatch(self.model.architecture, self._texts[0])
+        )
+        return BatchEffects(self.rows, self.clean, without, changes, gap)
+
+    def without(self, members: Sequence[Component]) -> Activations:
+        """The pass with some components ablated, at the rows' last tokens."""
+        forward, architecture = self.forward, self.model.architecture
+        block_of = {place: block for block, place in enumerate(forward.layers)}
+        by_place: dict[tuple[int, str], list[Component]] = {}
+        for member in members:
+            assert member.layer is not None
+            place = "heads" if member.kind == "head" else member.kind
+            by_place.setdefault((block_of[member.layer, member.repeat], place), []).append(member)
+        start = min(block for block, _ in by_place)
+        seen: dict[tuple[int, str], Tensor] = {}
+        instead = {
+            (block, place): partial(self._pass_through, seen, (block, place), by_place.get((block, place), ()))
+            for block in range(start, len(forward.layers))
+            for place in ("attn", "mlp", "heads", "post")
+            if place in ("attn", "mlp") or self.ablations.unit == "head"
+        }
+        final = forward.resume(start, forward.streams[start], instead)[self.row, self.at]
+        outputs = []
+        for output, repeat in zip(self.activations.sublayer_outputs, self.activations.repeats, strict=True):
+            sublayer = output.sublayer
+            block = block_of[sublayer.layer, repeat]
+            if (block, sublayer.kind) in seen:
+                value = seen[block, sublayer.kind] * sublayer.scale
+                heads = None if output.values is None else seen[block, "heads"]
+                post = None if output.post is None else seen[block, "post"]
+                output = SublayerOutput(sublayer, value, heads, post)
+            outputs.append(output)
+        unembedded = architecture.unembed(forward.normed(final)[:, None])[:, 0]
+        return replace(
+            self.activations,
+            sublayer_outputs=tuple(outputs),
+            final=upcast(final).to(self.activations.final.device),
+            unembedded=upcast(unembedded).to(self.activations.final.device),
+            logits=upcast(architecture.transform(unembedded)).to(self.activations.final.device),
+        )
+
+    def _pass_through(
+        self, seen: dict[tuple[int, str], Tensor], key: tuple[int, str], ablated: Sequence[Component], value: Tensor
+    ) -> Tensor | None:
+        """Ablate what goes at this place, and keep what the place then holds at the last tokens."""
+        changed = self._ablate(key, ablated, value) if ablated else None
+        held = value if changed is None else changed
+        row, at = self.row.to(held.device), self.at.to(held.device)
+        seen[key] = upcast(held[row, at]).to(self.activations.final.device)
+        return changed
+
+    def tokens(self, device: torch.device) -> Bool[Tensor, "row token"]:
+        """Where components are ablated."""
+        if self.ablations.positions == "all":
+            return self.forward.tokens.to(device)
+        last = torch.zeros_like(self.forward.tokens)
+        last[self.row, self.at] = True
+        return last.to(device)
+
+    def left_over(self, key: tuple[int, str], value: Float[Tensor, "row token _"]) -> Float[Tensor, "row token _"]:
+        """What a place holds instead of `value` where all that stands there is ablated."""
+        block, place = key
+        if self.ablations.kind == "zero":
+            return torch.zeros_like(value)
+        left = self.values["attn" if place == "heads" else place, *self.forward.layers[block]].to(value)
+        # Whole writes are kept as the stream takes them.
+        return left if place == "heads" else left / self.forward.scales[block, place]
+
+    def head_count(self, layer: int | None) -> int:
+        """How many heads a layer has."""
+        maps = [s.output_map for s in self.model.architecture.sublayers if s.kind == "attn" and s.layer == layer]
+        assert maps[0] is not None
+        return maps[0].count
+
+    def _ablate(self, key: tuple[int, str], ablated: Sequence[Component], value: Tensor) -> Tensor:
+        goes = torch.ones(value.shape[-1], dtype=torch.bool, device=value.device)
+        if key[1] == "heads":
+            goes = torch.zeros_like(goes).view(self.head_count(ablated[0].layer), -1)
+            goes[[c.index for c in ablated]] = True
+            goes = goes.view(-1)
+        return torch.where(self.tokens(value.device)[..., None] & goes, self.left_over(key, value), value)
+
+    def _scenarios(
+        self, members: Sequence[Component], ablated: Activations
+    ) -> tuple[Float[np.ndarray, "scenario row option"], Float[np.ndarray, "row component option"]]:
+        """(logits of every scenario, change of every component at the clean norm)."""
+        norm, final = self.model.architecture.norm, self.activations.final.double().cpu()
+        sigma = norm.statistic(ablated.final.double().cpu()).numpy()[:, None]
+        there = self._read(ablated).values
+        total = there.sum(1)
+        frozen = there * (sigma / self._sigma)[:, :, None]
+        frozen[:, self._fixed] = there[:, self._fixed]
+        change = self.clean.values - frozen
+        clean = self.clean.values.sum(1)
+        own = [self.clean.components.index(member) for member in members]
+        direct = clean - change[:, own].sum(1)
+        removed = self._vectors(self.activations, members) - self._vectors(ablated, members)
+        after = norm.statistic(final - removed).numpy()[:, None]
+        recomputed = (direct - self._constant) * (self._sigma / after) + self._constant
+        return np.stack([direct, recomputed, frozen.sum(1), total]), change
+
+    def _vectors(self, activations: Activations, members: Sequence[Component]) -> Float[Tensor, "row d"]:
+        """What some components write to the stream at the last tokens."""
+        total = torch.zeros(activations.final.shape, dtype=torch.float64)
+        for write in self.readout.walk.writes(activations):
+            mine = [i for i, component in enumerate(write.components) if component in members]
+            if mine:
+                vector = write.vector.double() if write.parts is None else write.parts.vectors(mine).sum(1)
+                total += vector.cpu()
+        return total
+
+    def _read(self, activations: Activations) -> BatchContributions:
+        return read_out(self.readout, activations, np.arange(len(self.rows)), None)
+
+    def _answers(self, activations: Activations) -> Float[np.ndarray, "row option"]:
+        """The model's own logits, before any soft-cap."""
+        options = torch.as_tensor(self.readout.option_ids).to(activations.unembedded.device)
+        own = activations.unembedded.gather(1, options).double() * self.model.architecture.logit_multiplier
+        return own.cpu().numpy()
+
+    def _constants(self) -> Float[np.ndarray, "row option"]:
+        """What no stream writes, and no norm scales."""
+        self._fixed = [i for i, c in enumerate(self.clean.components) if c.kind == "constant"]
+        return self.clean.values[:, self._fixed].sum(1)

@@ -1,0 +1,269 @@
+"""Effects as a result: the table of all components, who makes up for one, who stands in for whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float, Int
+
+from .._checks import MOST_REPEATS, choice, number, resampling, whole_number
+from ..components import Component, component_columns
+from ..ensemble.intervals import interval_note, mean_interval, paired_interval
+from ..errors import InputError
+from ..results import Result
+from .effect_passes import SCENARIOS
+from .effect_similarity import conditional_redundancies, cosines, foretell, made_up
+from .token_stats import labeled_frame, with_ends
+
+# By the suffix of a column: what an effect is on, and its unit.
+MEASURES = {"": "logits", "_loss": "nats", "_accuracy": "share of answers"}
+EFFECTS = ("direct", "direct_recomputed", "total", "indirect", "norm")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Effects(Result):
+    """Direct, total and indirect effects of components and groups; see `effects`.
+
+    Attributes:
+        components, groups: What was ablated alone, and together: {name: components}; the ablations, in this order.
+        members: All components whose contributions sum to the logits, in stream order.
+        values: float64 `[row, member, option]`: their contributions in the clean pass.
+        without: float64 `[scenario, row, ablation, option]`: logits before any soft-cap, without the ablation's own
+            writes, the final norm frozen ("direct") or recomputed ("direct_recomputed"), and with it ablated in the
+            pass, the norm frozen ("total_frozen") or the model's own ("total").
+        changes: `[row, ablation, member]`: the logit difference that each member writes in the clean pass, less what it
+            writes without the ablation's, both at the clean pass's norm; None for more than 50 million numbers.
+        labels: `[row]`, the right option.
+        gap: max |Σ changes + the norm's share − total| / max Σ|u_i|, over all rows, ablations and options, the total
+            being that of the model's own logits; 0 for first-order estimates, which have no such identity.
+        sampled, exact: Of first-order estimates: the components that were also ablated, and their exact logits `[row,
+            sampled, option]` without them.
+    """
+
+    components: tuple[Component, ...]
+    groups: dict[str, tuple[Component, ...]]
+    members: tuple[Component, ...]
+    values: Float[np.ndarray, "row member option"]
+    without: Float[np.ndarray, "scenario row ablation option"]
+    changes: Float[np.ndarray, "row ablation member"] | None
+    labels: Int[np.ndarray, " row"]
+    options: tuple
+    gap: float
+    model: str
+    unit: str
+    ablation: str
+    positions: str
+    source: str
+    soft_cap: float | None
+    method: str
+    sampled: tuple[Component, ...]
+    exact: Float[np.ndarray, "row sampled option"]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What each ablation is called: a label, or a group's name."""
+        return (*(c.label for c in self.components), *self.groups)
+
+    @property
+    def logit_difference(self) -> Float[np.ndarray, " row"]:
+        """Of the model as it is: the right option's logit less the mean of the others'."""
+        return self._measured(self.values.sum(1), "")
+
+    @property
+    def accuracy(self) -> float:
+        """Of the model as it is."""
+        return float(self._measured(self.values.sum(1), "_accuracy").mean())
+
+    def effect(self, name: str = "total", on: str = "") -> Float[np.ndarray, "row ablation"]:
+        """One effect of every ablation on every row.
+
+        Args:
+            name: "direct", "direct_recomputed", "total", "indirect" (total − direct), or "norm": of the total, what the
+                final norm's reaction adds.
+            on: "" for the logit difference, "_loss" or "_accuracy".
+        """
+        choice("name", name, EFFECTS)
+        choice("on", on, MEASURES)
+        # Whose answer, less whose: the total effect less a part of it.
+        other = {"indirect": "direct", "norm": "total_frozen"}.get(name)
+        clean = self.values.sum(1)[:, None] if other is None else self.without[SCENARIOS.index(other)]
+        without = self.without[SCENARIOS.index(name if other is None else "total")]
+        return self._measured(clean, on) - self._measured(without, on)
+
+    def frame(self) -> pd.DataFrame:
+        """One row per component and group: mean effects over rows, with 95 % intervals over rows, paired.
+
+        Columns are those of `effect`, each for the logit difference, with `_loss` and with `_accuracy`. First-order
+        estimates have `exact`, the exact total effect of the sampled components, and `attrs["error"]`.
+        """
+        columns = self._named()
+        units = {}
+        for on, unit in MEASURES.items():
+            for name in EFFECTS if self.method == "exact" else ("direct", "total", "indirect"):
+                effect = self.effect(name, on)
+                ends = paired_interval(effect / 2) if on == "_accuracy" and name == "indirect" else None
+                if on == "_accuracy" and ends is None:
+                    ends = paired_interval(effect)
+                elif ends is not None:
+                    ends = 2 * ends[0], 2 * ends[1]
+                columns |= with_ends(name + on, effect.mean(0), *(ends or mean_interval(effect)))
+                units[name + on] = unit
+        if self.method != "exact":
+            exact = dict(zip(self.sampled, self._exact_totals.mean(0), strict=True))
+            columns["exact"], units["exact"] = [exact.get(c, np.nan) for c in self.components], "logits"
+        frame = labeled_frame(columns, units, interval_note(len(self.labels)))
+        frame.attrs |= {"gap": self.gap} if self.method == "exact" else {"error": self.error}
+        return frame
+
+    @property
+    def error(self) -> dict[str, float]:
+        """Of first-order estimates against exact total effects, in logits: `mean` and `largest`; `correlation`."""
+        if self.method == "exact":
+            return {"mean": 0.0, "largest": 0.0, "correlation": 1.0}
+        exact = self._exact_totals.mean(0)
+        estimated = self.effect()[:, [self.components.index(c) for c in self.sampled]].mean(0)
+        off, vary = np.abs(estimated - exact), np.ptp(estimated) > 0 and np.ptp(exact) > 0
+        correlation = float(np.corrcoef(estimated, exact)[0, 1]) if vary else float("nan")
+        return {"mean": float(off.mean()), "largest": float(off.max()), "correlation": correlation}
+
+    def repair(self, component: str | Component) -> pd.DataFrame:
+        """Who makes up for one component or group: one row per later component, and last the final norm.
+
+        `repair` is what the component's presence changes of the other's contribution, in logits of the difference, with
+        its 95 % interval over rows: where it has the opposite sign of the component's direct effect, the other makes up
+        for it. All rows sum to the indirect effect (`attrs["indirect"]`). Raises InputError for what was not ablated,
+        and where there were too many rows to keep changes.
+        """
+        number = self._number(component)
+        later = self._reached(number)
+        repair = np.concatenate([self._changes[:, number, later], self.effect("norm")[:, [number]]], 1)
+        named = component_columns([self.members[i] for i in later])
+        norm = {"component": "norm", "kind": "norm", "layer": pd.NA, "index": pd.NA, "repeat": pd.NA}
+        frame = pd.concat([pd.DataFrame(named), pd.DataFrame([norm]).astype({k: "Int64" for k in _NUMBERS})])
+        frame = frame.reset_index(drop=True).assign(**with_ends("repair", repair.mean(0), *mean_interval(repair)))
+        frame = labeled_frame(frame, {"repair": "logits"}, interval_note(len(self.labels)))
+        frame.attrs |= {name: float(self.effect(name)[:, number].mean()) for name in ("direct", "indirect", "total")}
+        frame.attrs["gap"] = self.gap
+        return frame
+
+    def stand_ins(self) -> pd.DataFrame:
+        """Who stands in for whom: one row per ablated component and later component.
+
+        `repair` is as in `repair()`; `share` is how much of what the ablated one writes directly the later one makes up
+        for, −Σ repair · direct / Σ direct² over rows, below 0 where it adds to it. Raises InputError as `repair`.
+        """
+        ablated, later = self._pairs(range(len(self.components)))
+        repair, direct = self._changes[:, ablated, later], self.effect("direct")[:, ablated]
+        columns: dict[str, Any] = {"ablated": [self.components[i].label for i in ablated]}
+        columns |= component_columns(self.members, later)
+        columns |= with_ends("repair", repair.mean(0), *mean_interval(repair)) | {"share": made_up(direct, repair)}
+        units = {"repair": "logits", "share": "share of the direct effect"}
+        return labeled_frame(columns, units, interval_note(len(self.labels)))
+
+    def foretold(
+        self, least: float = 0.05, n_permutations: int = 200, n_resamples: int = 200, seed: int = 0
+    ) -> pd.DataFrame:
+        """Whether similar contributions foretell who makes up for whom: one row per measure of similarity.
+
+        `correlation` is Spearman's ρ, over pairs of an ablated component and one of a later layer (heads where heads
+        were ablated, else sublayers), of their contributions' similarity in the clean pass and the `share` of
+        `stand_ins`, with its middle 95 % over resampled rows. Measures are the `cosine` of contributions centered over
+        options, and the Gaussian `conditional_redundancy` of those to the logit difference, in bits. The `null` is that
+        of components that trade places within their layer, so that what depth alone explains is in it too; NaN where no
+        layer has two of a kind. `p_value` is two-sided. Ablated components whose direct effects (root mean square over
+        rows) are below `least` of the largest write nothing to make up for, and are left out. Raises InputError as
+        `repair`, and for fewer than three pairs.
+        """
+        number("least", least, least=0, most=1)
+        resampling(n_resamples, seed)
+        whole_number("n_permutations", n_permutations, 1, MOST_REPEATS)
+        kinds = ("head",) if any(c.kind == "head" for c in self.components) else ("attn", "mlp")
+        sizes = np.sqrt((self.effect("direct")[:, : len(self.components)] ** 2).mean(0))
+        enough = sizes >= least * sizes.max(initial=0)
+        ablated, later = self._pairs([i for i, c in enumerate(self.components) if c.kind in kinds and enough[i]])
+        apart = np.array([self._are_apart(i, j, kinds) for i, j in zip(ablated, later, strict=True)], dtype=bool)
+        ablated, later = ablated[apart], later[apart]
+        if len(later) < 3:
+            raise InputError("fewer than three pairs of an ablated and a later component: ablate more components.")
+        place = np.array([self.members.index(c) for c in self.components])
+        differences = np.stack([self._measured(self.values[:, i], "") for i in range(len(self.members))], 1)
+        shared = isinstance(self.options[0], str)  # else the number of an option says nothing
+        classes = self.labels if shared else np.zeros_like(self.labels)
+        measures = {
+            "cosine": cosines(self.values),
+            "conditional_redundancy": conditional_redundancies(differences, classes),
+        }
+        direct, repair = self.effect("direct")[:, ablated], self._changes[:, ablated, later]
+        pairs = place[ablated], later
+        return foretell(measures, direct, repair, pairs, self.members, n_permutations, n_resamples, seed)
+
+    def _pairs(self, ablated: Iterable[int]) -> Int[np.ndarray, "2 pair"]:
+        """(an ablated component's number, that of a member which it can change) of every such pair."""
+        return np.array([(i, j) for i in ablated for j in self._reached(i)], dtype=int).reshape(-1, 2).T
+
+    def _are_apart(self, ablated: int, member: int, kinds: tuple[str, ...]) -> bool:
+        """Whether a member is of these kinds, and no sibling of the ablated component."""
+        one, other = self.components[ablated], self.members[member]
+        return other.kind in kinds and one.sublayer != other.sublayer
+
+    @property
+    def _exact_totals(self) -> Float[np.ndarray, "row sampled"]:
+        return self.logit_difference[:, None] - self._measured(self.exact, "")
+
+    def _measured(self, logits: Float[np.ndarray, "row *rest option"], on: str) -> Float[np.ndarray, "row *rest"]:
+        """The logit difference, loss or correctness of logits before any soft-cap."""
+        k = logits.shape[-1]
+        gold = np.broadcast_to(self.labels.reshape(-1, *[1] * (logits.ndim - 1)), (*logits.shape[:-1], 1))
+        if not on:
+            right = np.take_along_axis(logits, gold, -1)[..., 0]
+            return right - (logits.sum(-1) - right) / (k - 1)
+        if self.soft_cap is not None:
+            logits = self.soft_cap * np.tanh(logits / self.soft_cap)
+        largest = logits.max(-1, keepdims=True)
+        right = np.take_along_axis(logits, gold, -1)
+        if on == "_accuracy":
+            # What differs by rounding alone shares the first place.
+            first = logits >= largest - 1e-9 * np.abs(largest).clip(1)
+            return np.take_along_axis(first, gold, -1)[..., 0] / first.sum(-1)
+        return (np.log(np.exp(logits - largest).sum(-1, keepdims=True)) + largest - right)[..., 0]
+
+    def _named(self) -> dict[str, Any]:
+        columns = component_columns([*self.components, *[Component("member")] * len(self.groups)])
+        columns["component"], kinds = list(self.names), [c.kind for c in self.components]
+        return columns | {"kind": [*kinds, *["group"] * len(self.groups)]}
+
+    def _number(self, component: Any) -> int:
+        name = str(component)
+        if name not in self.names:
+            some = ", ".join(self.names[:6])
+            raise InputError(f"{name!r:.60} was not ablated here: choose among {some}{', …' * (len(self.names) > 6)}.")
+        return self.names.index(name)
+
+    def _reached(self, number: int) -> list[int]:
+        """The other members that an ablation can change: those of later sublayers, and through a post-norm its own."""
+        together = [(c,) for c in self.components] + list(self.groups.values())
+        own = together[number]
+        first = min(self.members.index(c) for c in own)
+        siblings = {c.sublayer for c in own}
+        sizes = np.abs(self._changes[:, number]).max(0)
+        changed = sizes > 1e-9 * sizes.max()
+        return [
+            i
+            for i, c in enumerate(self.members)
+            if c not in own and c.kind != "constant" and (changed[i] or (i > first and c.sublayer not in siblings))
+        ]
+
+    @property
+    def _changes(self) -> Float[np.ndarray, "row ablation member"]:
+        if self.method != "exact":
+            raise InputError("method='first_order' does not estimate who makes up for whom: use method='exact'.")
+        if self.changes is None:
+            raise InputError("who makes up for whom was not kept for so many rows: give fewer, or fewer components.")
+        return self.changes
+
+
+_NUMBERS = ("layer", "index", "repeat")

@@ -1,0 +1,117 @@
+"""First-order estimates of effects: attribution patching, for all components at the cost of a few passes.
+
+The estimate is the gradient of the logits by what a component holds, times what the ablation changes there, summed over
+tokens (Nanda 2023, *Attribution Patching*). Direct effects are those of exact ablations, but for heads behind a
+post-norm (Gemma 2, OLMo 2): its statistic stays that of the pass as it is, where an exact ablation takes the ablated
+pass's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..attribution.unembedding import OptionReadout, read_out
+from ..components import Component
+from ..model.batches import upcast
+from .effect_passes import SCENARIOS, AblatedBatch, BatchEffects
+
+
+def estimate(batch: AblatedBatch, steps: int, tell: Callable[[int], Any]) -> BatchEffects:
+    """The effects of single components, with estimated totals; scenarios that are not estimated are NaN.
+
+    With several steps the gradient is the mean of those along the way from the pass as it is to one that lacks what
+    the ablation changes at every place; `tell` is told of the passes done.
+    """
+    components = [members[0] for members in batch.ablations.members]
+    clean = batch.clean.values.sum(1)[:, None]
+    direct = _direct(batch, components)
+    without = np.full((len(SCENARIOS), *direct.shape), np.nan)
+    without[0] = clean - direct
+    # Midpoints, but for a single step, which is the tangent.
+    shares = [0.0] if steps == 1 else [(step + 0.5) / steps for step in range(steps)]
+    changes = _changes(batch, set(_places(batch, components)))
+    totals = []
+    for share in shares:
+        totals.append(_by_gradient(batch, components, changes, share))
+        tell(len(batch.rows))
+    without[-1] = clean - np.mean(totals, 0)
+    return BatchEffects(batch.rows, batch.clean, without, None, 0.0)
+
+
+def _direct(batch: AblatedBatch, components: Sequence[Component]) -> Float[np.ndarray, "row component option"]:
+    """Every component's contribution less that of what the ablation leaves, from the clean pass."""
+    outputs = []
+    for output, repeat in zip(batch.activations.sublayer_outputs, batch.activations.repeats, strict=True):
+        place = (output.sublayer.kind, output.sublayer.layer, repeat)
+        held = output.output if output.values is None else output.values
+        left = torch.zeros_like(held)
+        if batch.ablations.kind != "zero":
+            left = batch.values[place].to(held)[batch.row.to(held.device), batch.at.to(held.device)]
+        outputs.append(replace(output, output=left) if output.values is None else replace(output, values=left))
+    readout = OptionReadout(batch.model.architecture, batch.readout.option_ids, batch.ablations.unit)
+    without = replace(batch.activations, sublayer_outputs=tuple(outputs))
+    left_over = read_out(readout, without, np.arange(len(batch.rows)), set(components))
+    column = {c: i for i, c in enumerate(batch.clean.components)}
+    of = {c: i for i, c in enumerate(left_over.components)}
+    there = batch.clean.values[:, [column[c] for c in components]]
+    return there - left_over.values[:, [of[c] for c in components]]
+
+
+def _places(batch: AblatedBatch, components: Sequence[Component]) -> Iterator[tuple[int, str]]:
+    """Block and place of every component."""
+    for component in components:
+        block = batch.forward.layers.index((component.layer or 0, component.repeat))
+        yield block, "heads" if component.kind == "head" else component.kind
+
+
+def _changes(batch: AblatedBatch, places: Set[tuple[int, str]]) -> dict[tuple[int, str], Tensor]:
+    """What ablating each place takes away from what it holds in the pass as it is."""
+    changes: dict[tuple[int, str], Tensor] = {}
+
+    def keep(key: tuple[int, str], held: Tensor) -> None:
+        changes[key] = (held - batch.left_over(key, held)) * batch.tokens(held.device)[..., None]
+
+    batch.forward.resume(0, batch.forward.streams[0], {key: partial(keep, key) for key in places})
+    return changes
+
+
+def _by_gradient(
+    batch: AblatedBatch, components: Sequence[Component], changes: Mapping[tuple[int, str], Tensor], share: float
+) -> Float[np.ndarray, "row component option"]:
+    """Gradients of the logits by what every place holds, times what the ablation changes there.
+
+    They are taken where that share of its change is taken away from every place.
+    """
+    forward, architecture = batch.forward, batch.model.architecture
+    moved: dict[tuple[int, str], Tensor] = {}
+
+    def move(key: tuple[int, str], value: Tensor) -> Tensor:
+        moved[key] = torch.zeros_like(value, requires_grad=True)
+        return value - share * changes[key] + moved[key]
+
+    places = dict(zip(components, _places(batch, components), strict=True))
+    with torch.enable_grad():
+        final = forward.resume(0, forward.streams[0], {key: partial(move, key) for key in set(places.values())})
+        last = final[batch.row.to(final.device), batch.at.to(final.device)]
+        unembedded = upcast(architecture.unembed(forward.normed(last)[:, None])[:, 0])
+        options = torch.as_tensor(batch.readout.option_ids).to(unembedded.device)
+        # One gradient each: rows have nothing to do with one another.
+        logits = (unembedded.gather(1, options).sum(0) * architecture.logit_multiplier).unbind()
+    table = np.empty((len(batch.rows), len(components), len(logits)))
+    for option in range(len(logits)):
+        gradients = torch.autograd.grad(logits[option], list(moved.values()), retain_graph=option + 1 < len(logits))
+        by_place = {key: (g.double() * changes[key]).sum(1) for key, g in zip(moved, gradients, strict=True)}
+        for number, component in enumerate(components):
+            product = by_place[places[component]]
+            if component.index is not None:
+                product = product.unflatten(1, (batch.head_count(component.layer), -1))[:, component.index]
+            table[:, number, option] = product.sum(1).cpu().numpy()
+    return table

@@ -1,0 +1,57 @@
+"""What the model itself predicts next, in probability."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from .._checks import whole_number
+from . import tokenization
+from .batches import inference_mode_for, pad, upcast
+from .load import load_model
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def top_tokens(model: Any, text_or_ids: Any, k: int = 5) -> pd.DataFrame:
+    """The k next tokens that a model finds most probable after every token of a text.
+
+    Args:
+        model: A `Model`, or anything `load_model` takes.
+        text_or_ids: One text, or its list of token ids.
+        k: How many.
+
+    Columns: `position` and `token`, the last one read; `rank` from 1; `prediction`, `prediction_id` and `probability`,
+    of the softmax over the whole vocabulary. What components promote is `Profile.top_tokens`. Raises InputError for
+    several texts, and as `contributions` does for its prompts.
+
+    >>> import layerdiv_tl as ld
+    >>> from transformers import LlamaConfig, LlamaForCausalLM
+    >>> tiny = LlamaForCausalLM(LlamaConfig(vocab_size=32, hidden_size=16, intermediate_size=32,
+    ...     num_hidden_layers=2, num_attention_heads=2))
+    >>> frame = ld.top_tokens(tiny, [1, 2, 3], k=32)
+    >>> len(frame), bool(np.allclose(frame.groupby("position")["probability"].sum(), 1))
+    (96, True)
+    """
+    import pandas as pd
+
+    model = load_model(model)
+    ids, k = tokenization.encode_one(model, text_or_ids), whole_number("k", k, 1, model.architecture.outputs)
+    with inference_mode_for(model.architecture):
+        logits = upcast(model.architecture.logits(*pad([ids]))[0])
+        probability, best = (x.cpu().numpy() for x in torch.softmax(logits.double(), -1).topk(k))
+    frame = pd.DataFrame(
+        {
+            "position": np.repeat(np.arange(len(ids)), k),
+            "token": np.repeat(np.array(tokenization.token_texts(model, ids), dtype=object), k),
+            "rank": np.tile(np.arange(1, k + 1), len(ids)),
+            "prediction": tokenization.token_texts(model, best.ravel()),
+            "prediction_id": best.ravel(),
+            "probability": probability.ravel(),
+        }
+    )
+    frame.attrs["units"] = {"probability": "probability"}
+    return frame

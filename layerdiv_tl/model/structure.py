@@ -1,0 +1,213 @@
+"""The residual stream of a Hugging Face model, found from the names of its modules.
+
+For architectures that TransformerLens does not list, and for hybrids, whose recurrent and linear-attention sublayers
+(kind `mixer`) have no hook of its own. What is found is a guess until the components sum to the logits, which every
+forward pass checks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import InputError
+from .architecture import HALF, UNCUT, HookPoint, OutputMap, Sublayer, SublayerKind
+from .capture import first, on
+from .norm import Norm
+from .weights import Parts, is_plain, is_present, linear_map
+
+# Children of a block that write to its stream, first the ones that mix tokens.
+_MIXERS = ("mamba_decoder.mamba", "linear_attn", "mamba", "conv", "mlstm_layer", "mixer", "temporal_block")
+_ATTENTIONS = ("self_attn", "attention", "attn", "self_attention", "multi_head_attention", "norm_attn_norm.attn")
+_MLPS = ("mlp", "feed_forward", "ffn", "mlp_block", "fc2", "shared_mlp", "block_sparse_moe")
+# What stands between these and the stream, where a block has both of a pair.
+_POSTS = (
+    ("post_attention_layernorm", "post_feedforward_layernorm"),
+    ("post_self_attn_layernorm", "post_mlp_layernorm"),
+    ("post_operator_norm", "post_ffn_norm"),
+    ("post_norm1", "post_norm2"),
+    ("attn_sconv", "mlp_sconv"),
+)
+_PROJECTIONS = (
+    *("o_proj", "out_proj", "dense", "linear_out", "down_proj", "w2", "dense_4h_to_h", "proj_down"),
+    *("output_linear", "fc2", "c_proj", "wo", "layer_2"),
+)
+_HEADS = ("num_v_heads", "num_heads", "n_mamba_heads", "num_attention_heads", "n_heads")
+_BLOCKS = ("layers", "h", "blocks", "layer")
+_FINAL_NORMS = (
+    *("norm", "final_layernorm", "final_layer_norm", "norm_f", "ln_f", "final_norm", "embedding_norm"),
+    *("out_norm", "layer_norm", "layernorm"),
+)
+_NEEDED = {"list of blocks": "blocks", "final norm": "final_norm", "unembedding": "unembed"}
+_POSITIONS = ("embed_positions", "wpe", "position_embeddings")
+# What tells a mixer from softmax attention, in the names of classes whose child's name is that of both.
+_NOT_ATTENTION = re.compile("Delta|Mamba|Recurrent|Lightning|LSTM|Conv")
+# How blocks name what multiplies all their writes.
+_SCALES = ("residual_multiplier", "residual_scale")
+
+
+def is_hybrid(blocks: Any) -> bool:
+    """Whether TransformerLens' description of a block has writes other than one attention and one MLP, or none."""
+    submodules = getattr(blocks, "submodules", {})
+    return not submodules or any(not re.match("attn$|mlp$|ln", name) for name in submodules)
+
+
+class Structure(Parts):
+    """The parts of a model by their places in its modules.
+
+    Raises InputError for a model in which no blocks, final norm or unembedding can be found.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
+        self.config = model.config.get_text_config()
+        parent, self.blocks = self._blocks()
+        self.final_norm = _first(parent, _FINAL_NORMS)
+        self.unembed = model.get_output_embeddings()
+        self.pos_embed = _first(parent, _POSITIONS)
+        missing = [n for n, part in _NEEDED.items() if (x := getattr(self, part)) is None or x == []]
+        if missing:
+            raise InputError(
+                f"{type(model).__name__} cannot be decomposed: TransformerLens does not say where it writes to its "
+                f"residual stream, and no {' or '.join(missing)} is found in it (as in post-norm models and encoders)."
+            )
+        norms = [child for child in self.blocks[0].children() if "Norm" in type(child).__name__]
+        self.parallel = len(norms) == 1 and len(list(self._writes(self.blocks[0]))) > 1
+        self.stream_divisor, factor, cap = self._probe()
+        self.transform = partial(_transformed, factor=factor, cap=cap)
+
+    def _blocks(self) -> tuple[nn.Module, list[nn.Module]]:
+        """The list of blocks and the module that holds it."""
+        for parent in self.model.base_model.modules():
+            found = _first(parent, _BLOCKS)
+            if isinstance(found, nn.ModuleList) and len(found) and any(self._writes(found[0])):
+                return parent, list(found)
+        return self.model, []
+
+    def _writes(self, block: nn.Module) -> Iterator[tuple[SublayerKind, str, nn.Module]]:
+        """Kind, name and module of every child that writes."""
+        for name in (*_MIXERS, *_ATTENTIONS):
+            if (module := _first(block, (name,))) is not None:
+                yield _token_kind(name, module), name, module
+        mlps = [(name, module) for name in _MLPS if (module := _first(block, (name,))) is not None]
+        for number, (name, module) in enumerate(mlps):
+            yield "moe" if number else "mlp", name, module
+
+    def sublayers(self, position: int, layer: int) -> Iterator[Sublayer]:
+        """The sublayers of the block at a position, which is the layer of a number."""
+        block = self.blocks[position]
+        posts = next((pair for pair in _POSTS if all(_first(block, (name,)) is not None for name in pair)), None)
+        scale = next((float(getattr(block, name)) for name in _SCALES if hasattr(block, name)), 1.0)
+        for kind, name, module in self._writes(block):
+            factor = {"mixer": "ssm_out_multiplier", "attn": "attn_out_multiplier"}.get(kind, "")
+            own = scale * float(getattr(block, factor, 1.0))
+            post = None if posts is None else _first(block, (posts[kind in ("mlp", "moe")],))
+            place = f"blocks.{position}.{name}"
+            output = HookPoint(module if post is None else post, name=f"{place}.hook_out")
+            made = self._output_map(kind, module, own, place)
+            if made is not None and post is not None:
+                is_norm = "Norm" in type(post).__name__
+                made = (
+                    self._after(made, self.norm(post), HookPoint(post, "in", f"{place}.hook_scale"))
+                    if is_norm
+                    else None
+                )
+            reason = UNCUT["mixture" if kind in ("mlp", "moe") else "hidden"]
+            yield Sublayer(kind, layer, output, own, made, "" if made else reason)
+
+    def _output_map(self, kind: SublayerKind, module: nn.Module, scale: float, place: str) -> OutputMap | None:
+        projection = module if isinstance(module, nn.Linear) else _first(module, _PROJECTIONS)
+        if isinstance(module, nn.Sequential):
+            projection = list(module.children())[-1]
+        if not is_plain(projection, self.width):
+            return None
+        width = int(projection.weight.shape[1])
+        count = width if kind in ("mlp", "moe") else self._heads(kind, module)
+        if not count or width % count:
+            return None
+        values = HookPoint(projection, "in", f"{place}.hook_values")
+        biased = is_present(getattr(projection, "bias", None))
+        return OutputMap(count, values, partial(linear_map, projection), biased, scale * self._inner_scale(module))
+
+    def _inner_scale(self, module: nn.Module) -> float:
+        """What a module multiplies its output projection's answer by (Falcon-H1's MLP)."""
+        return float(getattr(module, "down_multiplier", 1.0))
+
+    def _heads(self, kind: SublayerKind, module: nn.Module) -> int | None:
+        """The number of heads of a sublayer, from the module itself; a mixer may have none."""
+        own = next((int(n) for name in _HEADS if isinstance(n := getattr(module, name, None), int)), None)
+        count = own or (self.config.num_attention_heads if kind == "attn" else None)
+        # A differential head is two halves of twice the width.
+        return count // 2 if count and type(module).__name__.startswith("DiffLlama") else count
+
+    @staticmethod
+    def _after(output_map: OutputMap, norm: Norm, point: HookPoint) -> OutputMap:
+        """The same map with a norm between the projection and the stream."""
+        biased = output_map.bias or norm.bias is not None
+        return replace(output_map, post=norm, post_hook_point=point, bias=biased)
+
+    def _probe(self) -> tuple[float, float, float | None]:
+        """What one pass does to the normed stream before the unembedding (a divisor) and to its answer (factor, cap).
+
+        Raises InputError where these numbers do not explain the model's logits.
+        """
+        seen: dict[str, Tensor] = {}
+
+        def keep(name: str, args: Any, kwargs: Any, value: Any) -> None:
+            seen[name] = first(value).detach().double()
+
+        norm, unembed = HookPoint(self.final_norm), HookPoint(self.unembed)
+        into, ids = HookPoint(self.unembed, "in"), torch.arange(2, device=self.device)[None]
+        with torch.no_grad(), ExitStack() as stack:
+            for point, name in ((norm, "normed"), (into, "input"), (unembed, "output")):
+                stack.enter_context(on(point, partial(keep, name)))
+            logits = self.model(input_ids=ids, use_cache=False, return_dict=True).logits.double()
+        normed, read = seen["normed"], seen["input"]
+        divisor = float(normed.norm() / read.norm()) if normed.shape == read.shape else float("nan")
+        divisor = 1.0 if abs(divisor - 1) < 1e-6 else divisor
+        settings = {name: value for name, value in vars(self.config).items() if "logit" in name or "lm_head" in name}
+        numbers = {abs(float(x)) for x in settings.values() if isinstance(x, int | float) and x}
+        rtol = 3e-2 if self.model.dtype in HALF else 1e-3  # a factor is not found twice within it
+        close = torch.allclose(normed / divisor, read, rtol=rtol, atol=rtol * 1e-2 * float(read.abs().max()))
+        for cap in (None, *numbers):
+            for factor in (1.0, *numbers, *(1 / x for x in numbers)):
+                answer = _transformed(seen["output"], factor, cap)
+                if close and torch.allclose(answer, logits, rtol=rtol, atol=rtol * 1e-2 * float(logits.abs().max())):
+                    return divisor, factor, cap
+        raise InputError(
+            f"{type(self.model).__name__} cannot be decomposed: what stands between its final norm and its logits is "
+            "not one unembedding with a factor or a soft cap."
+        )
+
+
+def _transformed(logits: Tensor, factor: float, cap: float | None) -> Tensor:
+    """The logits from the unembedding's output."""
+    return logits * factor if cap is None else cap * torch.tanh(logits * factor / cap)
+
+
+def _token_kind(name: str, module: nn.Module) -> SublayerKind:
+    """Whether a sublayer that mixes tokens is softmax attention; a `mixer` may be an MLP (Nemotron-H)."""
+    cls = type(module).__name__
+    if name == "mixer" and re.search("MLP|MoE", cls):
+        return "mlp"
+    if name in _ATTENTIONS or name in ("mixer", "temporal_block"):
+        return "mixer" if _NOT_ATTENTION.search(cls) or not re.search("[Aa]ttention", cls) else "attn"
+    return "mixer"
+
+
+def _first(module: nn.Module, names: tuple[str, ...]) -> Any:
+    """The first child of these names, which may be paths; None where there is none."""
+    for name in names:
+        found: Any = module
+        for step in name.split("."):
+            found = getattr(found, step, None)
+        if isinstance(found, nn.Module):
+            return found
+    return None

@@ -1,0 +1,101 @@
+"""Weights of Hugging Face modules, read where they are, and what every way of finding the parts of a model shares."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import InputError
+from .norm import Norm, probe
+
+
+class Parts:
+    """A model whose parts are looked up.
+
+    Attributes:
+        unembed: The unembedding.
+    """
+
+    unembed: Any
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.embedding = model.get_input_embeddings()
+        self.device = device_of(self.embedding, torch.device("cpu"))
+
+    @cached_property
+    def width(self) -> int:
+        """The stream's width."""
+        if not has_matrix(self.unembed):
+            raise InputError(
+                f"this model's unembedding is a {type(self.unembed).__name__} without a plain weight matrix (wrapped "
+                "or quantized), so it cannot be read: load the model with a plain one."
+            )
+        return int(self.unembed.weight.shape[1])
+
+    def norm(self, module: nn.Module) -> Norm:
+        """A norm as numbers."""
+        return probe(module, self.width, self.model.dtype, device_of(module, self.device))
+
+
+def is_present(bias: Tensor | None) -> bool:
+    """Whether a bias adds anything; an offloaded one is not fetched to find out."""
+    return bias is not None and (bias.is_meta or bool((bias != 0).any()))
+
+
+def is_conv1d(module: nn.Module) -> bool:
+    """Whether a module keeps its weight as `[in, out]`."""
+    from transformers.pytorch_utils import Conv1D
+
+    return isinstance(module, Conv1D)
+
+
+def linear_map(module: Any) -> tuple[Tensor, Tensor | None]:
+    """`[in, out]` weight and bias of a Linear or a Conv1D, also where accelerate has them offloaded."""
+
+    from accelerate.utils import align_module_device
+
+    offloaded = any(parameter.is_meta for parameter in module.parameters())
+    with align_module_device(module):
+        weight = module.weight.detach()
+        bias = getattr(module, "bias", None)
+        bias = None if bias is None else bias.detach()
+        if offloaded:  # outside this block the weights are gone again
+            weight, bias = weight.clone(), None if bias is None else bias.clone()
+    return weight if is_conv1d(module) else weight.T, bias
+
+
+def linear_rows(module: Any, ids: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Rows `[id, d]` of an unembedding and their biases; all of them, not copied, for None."""
+    from accelerate.utils import align_module_device
+
+    if ids is None:
+        weight, bias = linear_map(module)
+        return weight.T, bias
+    with align_module_device(module):
+        rows = module.weight[ids.to(module.weight.device)].detach()
+        bias = getattr(module, "bias", None)
+        return rows, None if bias is None else bias[ids.to(bias.device)].detach()
+
+
+def device_of(module: nn.Module, default: torch.device) -> torch.device:
+    """Where a module wants its input; an offloaded one says so in accelerate's hook."""
+    hook = getattr(module, "_hf_hook", None)
+    if getattr(hook, "execution_device", None) is not None:
+        return torch.device(hook.execution_device)  # type: ignore[union-attr]
+    parameter = next(module.parameters(), None)
+    return default if parameter is None or parameter.is_meta else parameter.device
+
+
+def has_matrix(module: Any) -> bool:
+    """Whether a module has a plain weight matrix."""
+    weight = getattr(module, "weight", None)
+    return isinstance(weight, Tensor) and weight.dim() == 2 and weight.is_floating_point()
+
+
+def is_plain(projection: Any, width: int) -> bool:
+    """Whether a module is a matrix and a bias that can be read, and not a wrapped or packed one."""
+    return has_matrix(projection) and int(projection.weight.shape[1 if is_conv1d(projection) else 0]) == width

@@ -1,0 +1,148 @@
+// What heads look at: the chosen one in the text, and all of them at a glance.
+
+function attentionMissing(host, x) {
+  const { text } = x;
+  if (text.no_attention) nothing(host, text.no_attention);
+  else if (!text.attention) nothing(host, "Reading the attention …");
+  else return false;
+  return true;
+}
+
+VIEWS.attention = {
+  heads: true,
+  title: (x) => (x.text.components[x.component].head ? `What ${x.name} looks at` : "What a head looks at"),
+  caption:
+    "The darker a token, the more the chosen head reads of it after the underlined token, where the prediction is made. " +
+    "Weights of a row sum to 1 (to less where a model has a sink next to the tokens); they are shown to 1/255.",
+  draw(host, x) {
+    const { text, position } = x;
+    if (attentionMissing(host, x)) return;
+    const head = text.heads.indexOf(x.component);
+    if (head < 0) return nothing(host, `${x.name} is not a head: choose one in the views above to see what it reads.`);
+    const weights = Array.from({ length: position + 1 }, (_, key) => text.weight(head, position, key));
+    const most = Math.max(...weights, 1e-9);
+    if (host.shown !== text || !host.strip?.isConnected) {
+      host.shown = text;
+      host.spans = text.tokens.map((token) => put("span", { className: "token" }, token));
+      const lines = host.spans.flatMap((s) => (s.textContent.includes("⏎") ? [s, put("br")] : [s]));
+      [host.chips, host.strip] = [put("p", { className: "chips" }), put("div", { className: "strip" }, ...lines)];
+      host.replaceChildren(host.chips, host.strip);
+    }
+    host.spans.forEach((span, key) => {
+      const weight = weights[key]; // none after the position
+      // What does not change costs nothing.
+      if (host.drawn?.[key] === weight && host.most === most && span.dataset.key) return;
+      span.classList.toggle("after", weight === undefined);
+      if (weight === undefined) {
+        delete span.dataset.key;
+        span.removeAttribute("style");
+        span.title = "";
+        return;
+      }
+      Object.assign(span.dataset, { key, value: weight });
+      span.style.background = weight ? shade("seq", UNDER * (weight / most)) : "";
+      span.title = `${quoted(text.tokens[key])} at ${key}: ${percent(weight)}`;
+    });
+    [host.drawn, host.most] = [weights, most];
+    host.querySelector(".stands")?.classList.remove("stands");
+    host.spans[position].classList.add("stands");
+    const order = weights.map((w, k) => [w, k]).sort((a, b) => b[0] - a[0]);
+    const chips = order
+      .slice(0, 5)
+      .filter(([w]) => w > 0)
+      .map(([w, k]) => put("span", { className: "chip" }, put("b", {}, quoted(text.tokens[k])), ` ${percent(w)}`));
+    host.chips.replaceChildren("reads most of ", ...chips);
+  },
+};
+
+// The pixels of the sequential scale, from 0 to 255.
+function ramp(host) {
+  const style = getComputedStyle(host);
+  const stops = [0, 1, 2, 3, 4].map((n) => {
+    const hex = style.getPropertyValue(`--seq-${n}`).trim();
+    return [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16) || 0);
+  });
+  return Array.from({ length: 256 }, (_, v) => {
+    const at = (v / 255) * 4;
+    const low = Math.min(Math.floor(at), 3);
+    const [r, g, b] = stops[low].map((c, n) => Math.round(c + (at - low) * (stops[low + 1][n] - c)));
+    return (255 << 24) | (b << 16) | (g << 8) | r; // little-endian, as all machines with browsers are
+  });
+}
+
+VIEWS.glance = {
+  heads: true,
+  title: (x) => `Attention of all heads, from and to ${quoted(x.text.tokens[x.position])}`,
+  caption:
+    "A row for every head, the first layer at the bottom, a column for every token. Up to the framed column: how much " +
+    "of each token a head reads there; right of it: how much later tokens read of it. Click a row to choose its head.",
+  draw(host, x) {
+    const { text, position } = x;
+    if (attentionMissing(host, x)) return;
+    const count = text.heads.length;
+    const names = text.length <= 48 ? 74 : 4;
+    const tall = Math.max(count, Math.min(430, count * 14));
+    const { svg, width } = drawing(host, tall + names + 20, "attention of all heads");
+    const [left, top] = [38, 16];
+    const wide = (width - left - 4) / text.length;
+    const image = new ImageData(text.length, count);
+    const colors = x.ramp;
+    const pixels = new Uint32Array(image.data.buffer);
+    const weights = (text.length * (text.length + 1)) / 2;
+    for (let head = 0; head < count; head++) {
+      const row = (count - 1 - head) * text.length;
+      for (let t = 0; t < text.length; t++) {
+        const [query, key] = t <= position ? [position, t] : [t, position];
+        pixels[row + t] = colors[text.attention[head * weights + (query * (query + 1)) / 2 + key]];
+      }
+    }
+    const canvas = document.createElement("canvas");
+    [canvas.width, canvas.height] = [text.length, count];
+    canvas.getContext("2d").putImageData(image, 0, 0);
+    canvas.style = `position: absolute; left: ${left}px; top: ${top}px; width: ${wide * text.length}px; height: ${tall}px`;
+    const high = tall / count;
+    const y = (head) => top + (count - 1 - head) * high;
+    const box = (x0, y0, w, h, kind) => mark("rect", { x: x0, y: y0, width: w, height: h, class: kind });
+    svg.append(box(left + position * wide - 1, top - 1, wide + 2, tall + 2, "frame"));
+    const own = text.heads.indexOf(x.component);
+    // Marks at both ends: a frame would hide its neighbors.
+    for (const end of own >= 0 ? [left - 7, left + wide * text.length + 1] : [])
+      svg.append(box(end, y(own) - Math.max(0, 3 - high) / 2, 6, Math.max(high, 3), "own"));
+    const every = Math.ceil(text.rows.length / (tall / 14));
+    let head = 0;
+    text.inRow.forEach((heads, r) => {
+      const middle = y(head + heads.length / 2 - 1);
+      head += heads.length;
+      if (r % every === 0) svg.append(label(text.rows[r], left - 8, middle + 4, { class: "tick", "text-anchor": "end" }));
+    });
+    svg.append(label("read from here", left, 10, { class: "tick" }));
+    if (position + 1 < text.length)
+      svg.append(label("read by later tokens", left + wide * text.length, 10, { class: "tick", "text-anchor": "end" }));
+    if (names > 4)
+      text.tokens.forEach((token, t) => {
+        const [cx, cy] = [left + (t + 0.5) * wide + 4, top + tall + 6];
+        const turned = { class: t === position ? "tick on" : "tick", "text-anchor": "end", transform: `rotate(-60 ${cx} ${cy})` };
+        svg.append(label([...quoted(token)].slice(0, 10).join(""), cx, cy + 4, turned));
+      });
+    host.replaceChildren(put("div", { className: "canvas" }, canvas, svg));
+    host.at = (event) => {
+      const frame = canvas.getBoundingClientRect();
+      const t = Math.floor((event.clientX - frame.left) / wide);
+      const at = count - 1 - Math.floor((event.clientY - frame.top) / high);
+      return t >= 0 && t < text.length && at >= 0 && at < count ? { t, head: at } : null;
+    };
+    host.onmousemove = (event) => {
+      const at = host.at(event);
+      if (!at) return;
+      const [query, key] = at.t <= position ? [position, at.t] : [at.t, position];
+      const name = text.labels[text.heads[at.head]];
+      svg.setAttribute("aria-description", name);
+      host.title = `${name} at ${quoted(text.tokens[query])} reads ${quoted(text.tokens[key])}: ${percent(text.weight(at.head, query, key))}`;
+    };
+  },
+  keys: (key, x) => x.moveHead(key),
+  pick(target, x, event) {
+    const at = target.closest(".host").at?.(event);
+    return at && { component: x.text.labels[x.text.heads[at.head]] };
+  },
+};

@@ -1,0 +1,133 @@
+// What is chosen: its buttons, the search, and how it stands in the address of a page.
+
+const CHOICES = {
+  measure: { name: "components by", options: Object.keys(MEASURES) },
+  part: { name: "squares", options: ["centered", "raw"] },
+  color: { name: "text by", options: ["loss", "component"] },
+};
+const HINTS = {
+  logit: "what a component adds to the logit of the target",
+  cross_entropy: "what a component adds to the loss, in nats",
+  bias: "how far a component alone is from the target",
+  diversity: "how far a component is from the mean of all",
+  net: "bias − diversity: a component's part in the squared error",
+  centered: "without what a component adds to all tokens alike, which softmax cannot see",
+  raw: "with what a component adds to all tokens alike",
+  loss: "the model's own cross-entropy of the token that follows, in nats",
+  component: "the number of the chosen component at every token",
+};
+
+function group(name, ...children) {
+  return put("div", { className: "choice", role: "group", "aria-label": name }, put("span", {}, name), ...children);
+}
+
+// Buttons of which one is pressed.
+function choice(field, state) {
+  const { name, options } = CHOICES[field];
+  const buttons = options.map((option) =>
+    put(
+      "button",
+      {
+        type: "button",
+        title: HINTS[option],
+        "data-field": field,
+        "data-option": option,
+        onclick: () => state.choose({ [field]: option }),
+      },
+      MEASURES[option]?.name ?? option,
+    ),
+  );
+  return group(name, ...buttons);
+}
+
+// The tokens that may be the target, and those that it may be held against.
+function targets(x) {
+  const answers = x.text.answers(x.position);
+  const button = (field, id, pressed, ...said) =>
+    put(
+      "button",
+      { type: "button", "data-target": field, "data-id": id ?? "", "aria-pressed": pressed, onclick: () => x.choose({ [field]: id }) },
+      ...said,
+    );
+  const said = (answer) => [
+    put("b", {}, quoted(answer.word)),
+    ` ${percent(answer.probability)}`,
+    answer.right ? put("small", {}, x.position + 1 < x.text.length ? " right" : " given") : null,
+  ];
+  const towards = answers.map((answer) =>
+    button("target", answer.right ? null : answer.id, answer.id === x.answer.id, ...said(answer).filter(Boolean)),
+  );
+  const against = answers
+    .filter((answer) => answer.id !== x.answer.id)
+    .map((answer) => button("minus", answer.id, answer.id === x.minus?.id, put("b", {}, quoted(answer.word))));
+  const none = button("minus", null, !x.minus, "none");
+  const chosen = [group("target", ...towards)];
+  if (x.chosen.measure === "logit") chosen.push(group("rather than", none, ...against));
+  return chosen;
+}
+
+// The next component or token that holds what is looked for, after the one chosen; null for none.
+function find(x, wanted) {
+  const asked = wanted.trim().toLowerCase();
+  if (!asked) return null;
+  const { text, component, position } = x;
+  const cyclic = (count, from) => Array.from({ length: count }, (_, k) => (from + 1 + k) % count);
+  const labels = text.labels.map((name) => name.toLowerCase());
+  const exact = labels.indexOf(asked);
+  if (exact >= 0) return { component: text.labels[exact] };
+  const token = cyclic(text.length, position).find((p) => quoted(text.tokens[p]).replaceAll("␣", " ").toLowerCase().includes(asked));
+  if (token !== undefined) return { position: token };
+  const named = cyclic(labels.length, component).find((i) => labels[i].startsWith(asked) || labels[i].endsWith(`.${asked}`));
+  return named === undefined ? null : { component: text.labels[named] };
+}
+
+// Not for every token that an arrow key runs over: browsers complain of many changes.
+function writeAddress(chosen, state, wait = 250) {
+  clearTimeout(state.writes);
+  state.writes = setTimeout(() => {
+    const fields = Object.entries(chosen).filter(([name, value]) => value !== null && name !== "pins");
+    const pins = chosen.pins.map((pin) => (pin ? pin.join(".") : "")).join("_");
+    const address = new URLSearchParams([...fields, ...(pins === "_" ? [] : [["pins", pins]])]);
+    try {
+      history.replaceState(null, "", `#${address}`);
+    } catch {
+      // A page inside another one may have no address of its own.
+    }
+  }, wait);
+}
+
+// What an address says is chosen, as far as these texts have it.
+function readAddress(chosen, texts) {
+  const said = new URLSearchParams(location.hash.slice(1));
+  const found = { ...chosen };
+  const whole = (value, most) => (/^\d+$/.test(value ?? "") && +value <= most ? +value : null);
+  found.text = whole(said.get("text"), texts.length - 1) ?? chosen.text;
+  const text = texts[found.text];
+  found.position = whole(said.get("position"), text.length - 1) ?? Math.min(chosen.position, text.length - 1);
+  if (text.index.has(said.get("component"))) found.component = said.get("component");
+  for (const field of Object.keys(CHOICES)) {
+    if (CHOICES[field].options.includes(said.get(field))) found[field] = said.get(field);
+  }
+  // An address without a target means the right one.
+  if ([...said].length) for (const field of ["target", "minus"]) found[field] = whole(said.get(field), Infinity);
+  const pins = (said.get("pins") ?? "_").split("_").map((pin) => pin.split(".").map((n) => whole(n, 1e6)));
+  if (said.has("pins") && pins.length === 2) {
+    found.pins = pins.map(([t, p]) => (texts[t] && p !== null && p < texts[t].length ? [t, p] : null));
+  }
+  return found;
+}
+
+// The address, for the clipboard; older ways where a browser does not let pages write there.
+async function copyLink(said) {
+  try {
+    await navigator.clipboard.writeText(location.href);
+  } catch {
+    const field = put("textarea", { value: location.href });
+    document.body.append(field);
+    field.select();
+    document.execCommand("copy");
+    field.remove();
+  }
+  said.textContent = "copied";
+  setTimeout(() => (said.textContent = "copy link"), 1500);
+}

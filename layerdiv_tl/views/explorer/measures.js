@@ -1,0 +1,83 @@
+// What components are drawn by, from the sums that Python packed. Every measure is drawn from where a component that
+// writes nothing stands.
+
+const MEASURES = {
+  logit: { name: "logit", unit: "logits", says: (x) => `logit of ${x.towards}` },
+  cross_entropy: { name: "cross-entropy", unit: "nats", says: (x) => `cross-entropy of ${quoted(x.answer.word)}` },
+  bias: { name: "bias", unit: "logits²", squared: true, says: (x) => `${x.chosen.part} bias` },
+  diversity: { name: "diversity", unit: "logits²", squared: true, says: (x) => `${x.chosen.part} diversity` },
+  net: { name: "net", unit: "logits²", squared: true, says: (x) => `${x.chosen.part} net` },
+};
+
+// What a component's number means, in a sentence for captions.
+function meaning(x) {
+  const token = quoted(x.answer.word);
+  return {
+    logit: x.minus
+      ? `What each component adds to the logit of ${token} minus that of ${quoted(x.minus.word)}: above the line it ` +
+        `speaks for ${token}, below it for ${quoted(x.minus.word)}.`
+      : `What each component adds to the logit of ${token}, beyond what it adds to all tokens on average: above the ` +
+        "line it speaks for that token, below it against it. All of them together are the model's answer.",
+    cross_entropy:
+      `What each component adds to the cross-entropy of ${token}, in nats: below the line it lowers the loss, above it ` +
+      "raises it. All of them, and the entropy of the prediction, are the loss.",
+    bias:
+      `Mean squared distance of a component's logits from the target (1 for ${token}, 0 for all others), over all ` +
+      `${x.text.vocabulary} tokens. It grows with all that a component writes; the line is a component that writes nothing.`,
+    diversity:
+      "Mean squared distance of a component's logits from the mean of all components, over all " +
+      `${x.text.vocabulary} tokens. It grows with all that a component writes; the line is a component that writes nothing.`,
+    net:
+      "Net = bias − diversity, a component's part in the squared error. Over " +
+      `${x.text.vocabulary} tokens it follows how a component agrees with the model's own logits, not ${token}: what ` +
+      "speaks for that token is the logit or the cross-entropy. The line is a component that writes nothing.",
+  }[x.chosen.measure];
+}
+
+// The measures of one text at one position, towards one token or, with `minus`, towards one rather than another.
+class Measured {
+  constructor(text, position, part, answer, minus) {
+    Object.assign(this, { text, position, raw: part === "raw", slot: answer.slot, minus: minus ? minus.slot : -1 });
+    const { power, ensemble_mean: mean } = text.values;
+    // Of sublayers and of heads, which are ensembles of different sizes.
+    this.powers = [0, 1].map((cut) => power[cut * text.length + position]);
+    this.means = [0, 1].map((cut) => mean[cut * text.length + position]);
+    this.one = 1 / text.vocabulary;
+    this.target = (1 - this.one) * this.one;
+  }
+
+  at(name, i) {
+    return this.text.values[name][i * this.text.length + this.position];
+  }
+
+  logit(i, slot = this.slot) {
+    return this.text.values.logit[(slot * this.text.components.length + i) * this.text.length + this.position];
+  }
+
+  // A measure of component number i.
+  value(measure, i) {
+    if (measure === "logit") return this.logit(i) - (this.minus < 0 ? 0 : this.logit(i, this.minus));
+    if (measure === "cross_entropy") return this.at("expectation", i) - this.logit(i);
+    const cut = this.text.components[i].head ? 1 : 0;
+    const [size, cross, mean, own] = [this.at("size", i), this.at("cross", i), this.at("mean", i), this.logit(i) * this.one];
+    const { one, target } = this;
+    const [power, all] = [this.powers[cut], this.means[cut]];
+    if (measure === "bias") return Math.max(target - 2 * own + size, 0) + this.raw * (mean - one) ** 2;
+    if (measure === "diversity") return Math.max(size - 2 * cross + power, 0) + this.raw * (mean - all) ** 2;
+    return target - power + 2 * (cross - own) + this.raw * (one ** 2 - all ** 2 + 2 * mean * (all - one));
+  }
+
+  // The same of a component that writes nothing, among sublayers (0) or heads (1).
+  zero(measure, cut) {
+    if (!MEASURES[measure].squared) return 0;
+    const [power, all] = [this.powers[cut], this.means[cut]];
+    const bias = this.target + this.raw * this.one ** 2;
+    const diversity = power + this.raw * all ** 2;
+    return { bias, diversity, net: bias - diversity }[measure];
+  }
+
+  // How far a component is from one that writes nothing: what colors and ranks go by.
+  beyond(measure, i) {
+    return this.value(measure, i) - this.zero(measure, this.text.components[i].head ? 1 : 0);
+  }
+}

@@ -1,0 +1,151 @@
+"""Direct against total effects, what lies between the two for one component, and which components react to which."""
+
+from __future__ import annotations
+
+import html
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import plotly.graph_objects as go
+
+from ..._registry import figure_of
+from .. import plotting as kit
+from .. import style
+
+if TYPE_CHECKING:
+    from ...depth.effect_results import Effects
+
+# What an effect is on, as the columns of the frame end.
+ENDS = {"logit difference": "", "loss": "_loss", "accuracy": "_accuracy"}
+_MAX_NAMES = 10
+
+
+@figure_of("scatter", "Effects")
+def effect_scatter(
+    effects: Effects, on: Literal["logit difference", "loss", "accuracy"] = "logit difference"
+) -> go.Figure:
+    """Direct (x) against total effect (y) of every component and group, with 95 % intervals.
+
+    On the dashed diagonal nothing makes up for what is ablated, and nothing adds to it; on the horizontal line through
+    0 the answer does not need what the component writes.
+    """
+    frame, end = effects.frame(), ENDS[on]
+    unit = frame.attrs["units"][f"total{end}"]
+    x, y = (frame[f"{name}{end}"].to_numpy() for name in ("direct", "total"))
+    columns = {name: f"{name}{end}" for name in ("direct", "total", "indirect")}
+    hover, count = kit.hover_lines(frame, columns), len(effects.components)
+    whiskers = [kit.whiskers(frame, f"{name}{end}", visible=True) for name in ("direct", "total")]
+    traces = kit.module_traces(
+        effects.components, y[:count], hover[:count], x=x[:count], draw=kit.dots, size=7, marker={"opacity": 0.85}
+    )
+    places = [at for _, at in kit.by_module(effects.components)]
+    if effects.groups:
+        look: dict[str, Any] = {"size": 10, "symbol": "diamond", "name": "Group", "hover": hover[count:]}
+        traces.append(kit.dots(x[count:], y[count:], style.SERIES[7], **look))
+        places.append(np.arange(count, len(frame)))
+    for trace, at in zip(traces, places, strict=True):
+        own = [{k: v[at] if isinstance(v, np.ndarray) else v for k, v in some.items()} for some in whiskers]
+        trace.update(error_x=own[0], error_y=own[1])
+    ends = []
+    for v in (x, y):
+        room = 0.08 * float(np.ptp([*v, 0.0])) or 0.5
+        ends.append([min(0.0, float(v.min())) - room, max(0.0, float(v.max())) + room])
+    low, high = np.min(ends), np.max(ends)
+    dashes: dict[str, Any] = {"width": 1.5, "marks": 0, "dash": "dash", "hoverinfo": "skip"}
+    traces.append(kit.line([low, high], [low, high], style.NEUTRAL, name="total = direct", **dashes))
+    shares = np.stack([(v - v_low) / (v_high - v_low) for v, (v_low, v_high) in zip((x, y), ends, strict=True)], 1)
+    orders = np.stack([np.argsort(-np.abs(v), kind="stable") for v in (y - x, y, x)], 1)[:_MAX_NAMES]
+    where: dict[str, Any] = {"most": _MAX_NAMES, "apart": (0.18, 0.045), "size": 11, "left": shares[:, 0] > 0.75}
+    traces.append(kit.extreme_names(frame["component"].tolist(), x, y, shares, orders, **where))
+    estimated = "" if effects.method == "exact" else "estimated to first order, "
+    return kit.arrange(
+        go.Figure(traces),
+        f"Direct and total effects on the {on}, {effects.model}",
+        f"{_about(effects)}. With the component less without it; off the diagonal others make up for what is ablated, "
+        f"or rest on it. {kit.whiskered(frame)}",
+        x={"title_text": f"direct effect, {unit}", "range": ends[0], "zeroline": True},
+        y={"title_text": f"total effect, {estimated}{unit}", "range": ends[1], "zeroline": True},
+        height=640,
+        hovermode="closest",
+    )
+
+
+@figure_of("repair", "Effects")
+def repair_bars(effects: Effects, component: str | None = None, max_components: int = 16) -> go.Figure:
+    """From the direct effect of one ablated component to its total effect: what each later one changes.
+
+    `component` None is the component or group with the largest indirect effect. The later ones that change most are
+    shown in stream order, the others together. Raises InputError for a component that was not ablated.
+    """
+    name = component or effects.names[int(np.abs(effects.effect("indirect").mean(0)).argmax())]
+    frame = effects.repair(name)
+    number, size = effects.names.index(name), frame["repair"].abs().to_numpy()
+    later = np.arange(len(frame) - 1)
+    shown = np.sort(later[np.argsort(-size[later], kind="stable")][:max_components])
+    rest = np.setdiff1d(later, shown)
+    table = effects.frame().iloc[number]
+    whole = {key: [table[f"{key}{end}"] for end in ("", "_low", "_high")] for key in ("direct", "total")}
+    values = [
+        *frame.iloc[shown][["repair", "repair_low", "repair_high"]].to_numpy().tolist(),
+        *([[float(frame["repair"].iloc[rest].sum()), np.nan, np.nan]] if len(rest) else []),
+        frame.iloc[-1][["repair", "repair_low", "repair_high"]].tolist(),
+    ]
+    colors = [style.MODULE[c.module] for i in shown for c in effects.members if c.label == frame["component"].iloc[i]]
+    colors += [style.NEUTRAL] * (len(values) - len(shown))
+    names = [*frame["component"].iloc[shown], *([f"{len(rest)} others"] if len(rest) else []), "final norm"]
+    rows = [("direct", whole["direct"], style.SERIES[7]), *zip(names, values, colors, strict=True)]
+    rows.append(("total", whole["total"], style.SERIES[7]))
+    value, low, high = np.array([row[1] for row in rows], dtype=float).T
+    hover = [f"<b>{html.escape(n)}</b><br>{style.measured(*map(float, v), unit='logits')}" for n, v, _ in rows]
+    # The others together have no interval.
+    error = kit.error_bars(value, np.where(np.isnan(low), value, low), np.where(np.isnan(high), value, high))
+    bars = kit.bar(value, np.arange(len(rows)), [row[2] for row in rows], across=True, hover=hover, error=error)
+    return kit.arrange(
+        go.Figure(bars),
+        f"From the direct to the total effect of {kit.clipped(name)}, {effects.model}",
+        f"{_about(effects)}. The direct effect on the logit difference, what its presence changes in each later "
+        f"component's contribution, and their sum, the total effect. {kit.whiskered(frame)}",
+        x={"title_text": "logits", "zeroline": True},
+        y=kit.named_rows([row[0] for row in rows]),
+        plot=22 * len(rows) + 20,
+    )
+
+
+@figure_of("map", "Effects")
+def repair_map(effects: Effects, max_components: int = 60) -> go.Figure:
+    """A map ablated component × later component: by how much the first's presence changes the other's contribution.
+
+    Of both the `max_components` with the largest changes are shown, in stream order.
+    """
+    frame = effects.stand_ins()
+    labels = [c.label for c in effects.members]
+    place = {label: number for number, label in enumerate(labels)}
+    z = np.full((len(labels), len(labels)), np.nan)
+    rows, columns = (frame[name].map(place).to_numpy(int) for name in ("ablated", "component"))
+    z[rows, columns] = frame["repair"]
+    hover = np.full(z.shape, "", dtype=object)
+    hover[rows, columns] = [
+        f"{text}<br>without {html.escape(ablated)}"
+        for text, ablated in zip(kit.hover_lines(frame, {"repair": "repair"}), frame["ablated"], strict=True)
+    ]
+    size = np.nan_to_num(np.abs(z))
+    kept = [np.sort(np.argsort(-size.max(axis), kind="stable")[:max_components]) for axis in (1, 0)]
+    kept = [at[size[at].any(1) if axis else size[:, at].any(0)] for axis, at in zip((1, 0), kept, strict=True)]
+    y, x = ([effects.members[i] for i in at] for at in kept)
+    cells = np.ix_(*kept)
+    return kit.arrange(
+        go.Figure(kit.heat_map(z[cells], hover[cells], "logits", signed=True)),
+        f"Which later components react to which, {effects.model}",
+        f"{_about(effects)}. By how much a component's presence changes each later one's contribution to the logit "
+        "difference, mean over rows; where the sign is that of the direct effect the later one rests on it, else it "
+        "makes up for it.",
+        x=kit.component_axis(x, "later component"),
+        y=kit.component_axis(y, "ablated component") | {"autorange": "reversed"},
+        plot=560,
+    )
+
+
+def _about(effects: Effects) -> str:
+    rows = f"{len(effects.labels)} rows" + (f" of {effects.source}" if effects.source != "prompts" else "")
+    where = "all tokens" if effects.positions == "all" else "the last token"
+    return f"{rows}, {effects.ablation} ablation at {where}"

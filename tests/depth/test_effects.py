@@ -1,0 +1,388 @@
+"""Direct, total and indirect effects: against plain passes with hooks, and against planted models' closed forms."""
+
+import copy
+import dataclasses
+from contextlib import ExitStack
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import spearmanr
+
+import layerdiv_tl as ld
+from tests.benchmarks.effects import indirect_objects
+from tests.conftest import tied
+from tests.oracles.families import BY_STRUCTURE, FAMILIES
+from tests.oracles.loops import ouro
+
+# Blocks, the output projection of attention, and the module whose output the MLP adds to the stream.
+PLACES = {
+    "gpt2": ("transformer.h", "attn.c_proj", "mlp"),
+    "neox_parallel": ("gpt_neox.layers", "attention.dense", "mlp"),
+    "gemma2": ("model.layers", "self_attn.o_proj", "post_feedforward_layernorm"),
+    "mixtral": ("model.layers", "self_attn.o_proj", "mlp"),
+    "stories": ("model.layers", "self_attn.o_proj", "mlp"),
+}
+OPTIONS = [7, 9, 12]
+PAIRS = [(0, 1), (0, 2), (1, 2)]
+FULL = [pytest.param(name, marks=pytest.mark.full) for name in ("neox_parallel", "mixtral")]
+
+
+def rows(count, vocabulary=61, seed=0):
+    """Texts of different lengths, and labels."""
+    rng = np.random.default_rng(seed)
+    return [rng.integers(3, vocabulary, 2 + i % 4).tolist() for i in range(count)], np.arange(count) % len(OPTIONS)
+
+
+class Plain:
+    """A Hugging Face model run one text at a time, with hooks that replace heads' values or an MLP's output."""
+
+    def __init__(self, name, model):
+        self.model = model
+        blocks, self.projection, self.mlp = PLACES[name]
+        self.blocks = model.get_submodule(blocks)
+        self.heads = model.config.num_attention_heads
+
+    def at(self, component):
+        layer = self.blocks[component.layer]
+        return layer.get_submodule(self.projection if component.kind == "head" else self.mlp)
+
+    @torch.no_grad()
+    def run(self, ids, edits=(), log=None):
+        """Logits at the last token. Edits are (component, [token, width] values); `log` takes what places hold."""
+        with ExitStack() as stack:
+            for component in log if log is not None else ():
+
+                def read(_module, args, output=None, component=component):
+                    log[component] = (args[0] if component.kind == "head" else output)[0].clone()
+
+                register = "register_forward_pre_hook" if component.kind == "head" else "register_forward_hook"
+                stack.callback(getattr(self.at(component), register)(read).remove)
+            for component, values in edits:
+                stack.callback(self.replace(component, values).remove)
+            return self.model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1].double().numpy()
+
+    def replace(self, component, values):
+        if component.kind == "mlp":
+            return self.at(component).register_forward_hook(lambda m, a, output: values[None].to(output))
+
+        def before(_module, args):
+            heads = args[0].clone().unflatten(-1, (self.heads, -1))
+            heads[..., component.index, :] = values.unflatten(-1, (self.heads, -1))[:, component.index]
+            return (heads.flatten(-2), *args[1:])
+
+        return self.at(component).register_forward_pre_hook(before)
+
+    def means(self, ids, components):
+        """[row][component]: what a mean ablation puts at each token."""
+        logs = [dict.fromkeys(components) for _ in ids]
+        for row, log in zip(ids, logs, strict=True):
+            self.run(row, log=log)
+        values = []
+        for row in ids:
+            of_row = {}
+            for c in components:
+                held = [log[c] for log in logs]
+                between = torch.cat([h[1:-1] for h in held])
+                first, last = (torch.stack([h[i] for h in held]).mean(0) for i in (0, -1))
+                of_row[c] = torch.stack([first, *[between.mean(0)] * (len(row) - 2), last])
+            values.append(of_row)
+        return values
+
+
+def difference(logits, label):
+    right = logits[OPTIONS[label]]
+    return right - np.mean([logits[o] for o in OPTIONS if o != OPTIONS[label]])
+
+
+def loss(logits, label):
+    logits = logits[OPTIONS]
+    return np.log(np.exp(logits - logits[label]).sum())
+
+
+def uncapped(logits, cap):
+    return logits if cap is None else cap * np.arctanh(logits / cap)
+
+
+def check_against_plain_passes(name, hugging_face, vocabulary=61, count=5, chosen=None):
+    """Total effects of heads, MLPs and a group, mean and zero, as plain passes give them."""
+    plain, model = Plain(name, hugging_face), ld.load_model(hugging_face)
+    ids, labels = rows(count, vocabulary)
+    known = [c for c in model.components("head") if c.kind in ("head", "mlp")]
+    components = known if chosen is None else [c for c in known if c.label in chosen]
+    group = [components[0], components[-1]]
+    cap = model.architecture.soft_cap
+    for ablation in ("mean", "zero"):
+        effects = ld.effects(
+            model,
+            ids,
+            OPTIONS,
+            labels,
+            unit="head",
+            ablation=ablation,
+            components=[c.label for c in components],
+            groups={"two": group},
+        )
+        left = plain.means(ids, components)
+        if ablation == "zero":
+            left = [{c: torch.zeros_like(v) for c, v in of.items()} for of in left]
+        for r, (row, label) in enumerate(zip(ids, labels, strict=True)):
+            clean = plain.run(row)
+            for i, members in enumerate([*([c] for c in components), group]):
+                without = plain.run(row, [(c, left[r][c]) for c in members])
+                expected = difference(uncapped(clean, cap), label) - difference(uncapped(without, cap), label)
+                size = max(1.0, abs(difference(uncapped(clean, cap), label)))
+                assert abs(effects.effect("total")[r, i] - expected) < 1e-5 * size
+                assert abs(effects.effect("total", "_loss")[r, i] - loss(clean, label) + loss(without, label)) < 1e-5
+        check_sums(effects)
+
+
+def check_sums(effects, tolerance=1e-6):
+    """Direct, the others' changes and the norm's share make the total effect, row by row and in the tables."""
+    total, norm = effects.effect("total"), effects.effect("norm")
+    size = max(1.0, np.abs(total).max())
+    assert np.abs(effects.changes.sum(2) + norm - total).max() < tolerance * size
+    assert effects.gap < tolerance
+    for name in effects.names:
+        repair = effects.repair(name)
+        assert repair.component.iloc[-1] == "norm"
+        assert abs(repair.repair.sum() - repair.attrs["indirect"]) < tolerance * size
+        assert abs(repair.attrs["direct"] + repair.attrs["indirect"] - repair.attrs["total"]) < tolerance * size
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gemma2", *FULL])
+def test_total_effects_are_those_of_plain_passes(name):
+    check_against_plain_passes(name, FAMILIES[name](), chosen=("L0.H0", "L0.H3", "L0.mlp", "L1.H2", "L2.H1", "L2.mlp"))
+
+
+def test_total_effects_are_those_of_plain_passes_of_a_trained_model(stories):
+    check_against_plain_passes("stories", stories.architecture.root, 500, 4, ("L0.H7", "L1.mlp", "L3.H2", "L4.H0"))
+
+
+def check_what_similarity_foretells(effects, undo):
+    """The eraser makes up for all of a and for nothing of others; cosines are those of the words in the prompts."""
+    a, eraser, b = (c.label for c in undo.components)
+    share = effects.stand_ins().set_index(["ablated", "component"]).share
+    assert share[a, eraser] == pytest.approx(1, abs=1e-9)
+    assert [share[a, b], share[eraser, b]] == pytest.approx([0, 0], abs=1e-9)
+    only = ld.effects(undo, undo.task, ablation="zero", components=[undo.components[0].sublayer.label])
+    centered = (undo.values - undo.values.mean(2, keepdims=True)).transpose(1, 0, 2).reshape(3, -1)
+    assert np.corrcoef(centered)[0, 1] == pytest.approx(-1)
+    # Of three later sublayers with a direction of their own (a, −a is undone, b): fewer than three pairs, no answer.
+    assert np.isnan(only.foretold(n_permutations=5, n_resamples=5).correlation).all()
+    frame = ld.effects(undo, undo.task, ablation="zero").foretold(n_permutations=5, n_resamples=5)
+    cosine = [centered[i] @ centered[j] / np.linalg.norm(centered[i]) / np.linalg.norm(centered[j]) for i, j in PAIRS]
+    assert frame.correlation[0] == pytest.approx(spearmanr(cosine, [1, 0, 0])[0], abs=1e-9)
+    assert np.isnan(frame.p_value).all()  # no two of a kind in a layer
+
+
+@pytest.mark.parametrize("shape", ["llama", pytest.param("gpt2", marks=pytest.mark.full)])
+def test_planted_models_measure_their_closed_forms(shape):
+    """Heads that vote are worth what they write; what an MLP undoes is worth nothing, and the MLP makes up for it."""
+    copied = ld.zoo.planted("copied", shape)
+    effects = ld.effects(copied, copied.task, unit="head", ablation="zero", groups={"both": ["L0.H0", "L1.H1"]})
+    frame = effects.frame().set_index("component")
+    # Two equal heads, right in 3 of 4 rows: each is worth 3/4 − 1/4 logits, both together twice that.
+    for name, worth in (("L0.H0", 0.5), ("L1.H1", 0.5), ("both", 1.0)):
+        for column in ("direct", "direct_recomputed", "total"):
+            assert frame[column][name] == pytest.approx(worth, abs=1e-9)
+    # One alone answers as both; none leaves a tie, right in half of the rows.
+    assert frame.total_accuracy[["L0.H0", "L1.H1", "both"]].tolist() == pytest.approx([0, 0, 1 / 4], abs=1e-9)
+    two, one = (np.log(1 + np.exp(-x)) * 3 / 4 + np.log(1 + np.exp(x)) / 4 for x in (2, 1))
+    assert frame.total_loss["L0.H0"] == pytest.approx(two - one, abs=1e-9)
+    check_sums(effects, 1e-9)
+    undo = ld.zoo.planted("undo", shape)
+    for ablation in ("zero", "resample"):
+        effects = ld.effects(undo, undo.task, unit="head", ablation=ablation)
+        a, eraser, b = (c.label for c in undo.components)
+        total = effects.effect("total")[:, [effects.names.index(x) for x in (a, eraser, b)]]
+        direct = effects.effect("direct")[:, [effects.names.index(x) for x in (a, eraser, b)]]
+        if ablation == "zero":
+            vote = undo.values @ np.array([1.0, -1.0]) * np.where(undo.labels == 0, 1, -1)[:, None]
+            np.testing.assert_allclose(direct, vote, atol=1e-9)
+        else:
+            assert np.ptp(direct, 0).min() == pytest.approx(4, abs=1e-9)  # a vote for another's, either way
+        # The first head's vote is undone whatever it is; ablating what undoes it brings it back. (Another row's output
+        # in place of the eraser's gives the stream another size, which norms then see.)
+        columns = [0, 1, 2] if ablation == "zero" else [0, 2]
+        np.testing.assert_allclose(total[:, columns], (direct * [0, 1, 1])[:, columns], atol=1e-9)
+        repair = effects.repair(a).set_index("component").repair
+        assert repair[eraser] == pytest.approx(-direct[:, 0].mean(), abs=1e-9)
+        if ablation == "zero":
+            check_what_similarity_foretells(effects, undo)
+        check_sums(effects, 1e-9 if ablation == "zero" else 1e-6)  # Llama's norms answer in float32
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    return ld.load_model(FAMILIES["gpt2"]())
+
+
+def test_first_order_estimates_are_the_gradients_and_say_how_wrong_they_are(tiny):
+    ids, labels = rows(10)
+    exact = ld.effects(tiny, ids, OPTIONS, labels, unit="head", positions="last")
+    rough = ld.effects(
+        tiny, ids, OPTIONS, labels, unit="head", positions="last", method="first_order", sample=len(exact.components)
+    )
+    np.testing.assert_allclose(rough.effect("direct"), exact.effect("direct"), atol=1e-9)
+    frame = rough.frame()
+    np.testing.assert_allclose(frame.exact, exact.frame().total, atol=1e-9)
+    off = np.abs(frame.total - frame.exact)
+    assert frame.attrs["error"]["mean"] == pytest.approx(off.mean())
+    assert frame.attrs["error"]["largest"] == pytest.approx(off.max())
+    with pytest.raises(ld.InputError, match="first_order"):
+        rough.repair("L0.H0")
+
+
+def test_an_estimate_is_the_slope_of_the_answer_towards_the_ablation():
+    """Against plain passes in which a component is ablated by a ten-thousandth."""
+    model = FAMILIES["gpt2"]().double()
+    plain, (ids, labels), share = Plain("gpt2", model), rows(3), 1e-4
+    rough = ld.effects(
+        model, ids, OPTIONS, labels, unit="head", ablation="zero", components=["L0.H2", "L1.mlp"], method="first_order"
+    )
+    for r, (row, label) in enumerate(zip(ids, labels, strict=True)):
+        plain.run(row, log=(held := dict.fromkeys(rough.components)))
+        for i, c in enumerate(rough.components):
+            moved = plain.run(row, [(c, held[c] * (1 - share))])
+            slope = (difference(plain.run(row), label) - difference(moved, label)) / share
+            assert rough.effect("total")[r, i] == pytest.approx(slope, rel=1e-2, abs=1e-5)
+
+
+def test_estimates_of_many_steps_sum_to_what_their_whole_way_changes():
+    """Against plain passes that lack what two MLPs hold in the pass as it is; the second one reacts to the first."""
+    model = FAMILIES["gpt2"]().double()
+    plain, (ids, labels) = Plain("gpt2", model), rows(3)
+    rough = ld.effects(
+        model, ids, OPTIONS, labels, ablation="zero", components=["L0.mlp", "L2.mlp"], method="first_order", steps=64
+    )
+    for r, (row, label) in enumerate(zip(ids, labels, strict=True)):
+        clean = plain.run(row, log=(held := dict.fromkeys(rough.components)))
+        with ExitStack() as stack:
+            for c in rough.components:
+                hook = plain.at(c).register_forward_hook(lambda _m, _a, output, c=c: output - held[c])
+                stack.callback(hook.remove)
+            changed = difference(clean, label) - difference(plain.run(row), label)
+        assert rough.effect("total")[r].sum() == pytest.approx(changed, rel=1e-3, abs=1e-4)
+
+
+def test_effects_of_a_saved_result_are_the_same(tiny, tmp_path):
+    ids, labels = rows(8)
+    effects = ld.effects(tiny, ids, OPTIONS, labels, components=["L1.mlp"], groups={"two": ["L1.mlp", "L2.attn"]})
+    loaded = ld.Effects.load(effects.save(tmp_path / "effects.safetensors"))
+    assert loaded.frame().equals(effects.frame())
+    assert loaded.repair("two").equals(effects.repair("two"))
+    # A batch is a matter of memory alone.
+    small = ld.effects(
+        tiny, ids, OPTIONS, labels, components=["L1.mlp"], groups=[["L1.mlp", "L2.attn"]], batch_tokens=8
+    )
+    np.testing.assert_allclose(small.without, effects.without, atol=1e-5)
+
+
+def test_a_contrast_is_options_with_the_right_one_first(tiny):
+    ids, _ = rows(4)
+    pairs = [(7, 9), (9, 7), (12, 7), (7, 12)]
+    one, other = (
+        ld.effects(tiny, ids, components=["L0.mlp"], **given)
+        for given in ({"contrast": pairs}, {"options": pairs, "labels": [0] * 4})
+    )
+    assert one.frame().equals(other.frame())
+    alike = ld.effects(tiny, ids, components=["L0.mlp"], contrast=(7, 9))
+    assert alike.effect()[0] == pytest.approx(one.effect()[0])
+
+
+def test_a_task_with_options_of_each_prompt_is_its_rows_and_options(stories):
+    rows = [(" time", " was"), (" play", " said")]
+    about = dict.fromkeys(("name", "template", "source", "license"), "own")
+    prompts = ("Once upon a", "Lily had a")
+    task = ld.Task(prompts=prompts, texts=prompts, options=tuple(rows), labels=np.array([0, 1]), **about)
+    one = ld.effects(stories, task, components=["L0.mlp"])
+    other = ld.effects(stories, task.prompts, rows, [0, 1], components=["L0.mlp"])
+    assert one.options == task.options
+    np.testing.assert_array_equal(one.without, other.without)
+    for options in (((" time", " xylophone"), rows[1]), (" xylophone", " was")):
+        with pytest.raises(ld.InputError, match="xylophone' is 9 tokens"):
+            ld.effects(stories, dataclasses.replace(task, options=options))
+
+
+GIVEN = {"prompts": [[3, 4, 5], [6, 7]], "options": OPTIONS, "labels": [0, 1]}
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"groups": {"none": []}}, "group 'none'"),
+        ({"groups": {}}, "groups"),
+        ({"groups": ["L0.mlp", "L0.mlp"]}, "L0.mlp twice"),
+        ({"groups": {"g": ["L9.mlp"]}}, "L9.mlp"),
+        ({"groups": {"L0.mlp": ["L1.mlp", "L2.mlp"]}}, "L0.mlp, which is a component"),
+        ({"components": ["embed"]}, "embed"),
+        ({"components": []}, "components"),
+        ({"unit": "neuron"}, "unit"),
+        ({"ablation": "median"}, "ablation"),
+        ({"prompts": [[3, 4]], "labels": [0]}, "mean over one row"),
+        ({"prompts": [[3, 4]], "labels": [0], "ablation": "resample"}, "no other row"),
+        ({"options": [7]}, "one option"),
+        ({"labels": None}, "labels="),
+        ({"contrast": (7, 9)}, "leave options"),
+        ({"options": None, "labels": None, "contrast": (7, 9, 12)}, "pair"),
+        ({"groups": ["L0.mlp", "L1.mlp"], "method": "first_order"}, "groups out"),
+    ],
+)
+def test_bad_input_is_refused_with_the_reason(tiny, change, match):
+    with pytest.raises(ld.InputError, match=match):
+        ld.effects(tiny, **(GIVEN | change))
+
+
+def test_layers_that_run_twice_are_ablated_one_run_at_a_time():
+    """Against the same model with its shared blocks written out, whose runs are layers of their own."""
+    shared, ids, labels = tied(0, 1, 1, 2), *rows(8)
+    apart = copy.deepcopy(shared)
+    apart.model.layers = torch.nn.ModuleList([copy.deepcopy(block) for block in shared.model.layers])
+    for number, block in enumerate(apart.model.layers):
+        block.self_attn.layer_idx = number
+    one, other = (
+        ld.effects(ld.load_model(m), ids, OPTIONS, labels, unit="head", components=labels_)
+        for m, labels_ in ((shared, ["L1@1.H2", "L1@2.mlp"]), (apart, ["L1.H2", "L2.mlp"]))
+    )
+    np.testing.assert_allclose(one.without, other.without, atol=1e-5)
+    check_sums(one)
+
+
+def test_a_stream_that_passes_the_final_norm_on_its_way_is_refused():
+    with pytest.raises(ld.InputError, match="between rounds"):
+        ld.effects(ouro(), [[3, 4, 5], [6, 7, 8]], OPTIONS, [0, 1])
+
+
+@pytest.mark.full
+def test_heads_of_the_default_model_make_up_for_one_another_on_indirect_objects(smol):
+    """L23.H0 to H2 write the name and are not missed: L24.H4 takes less away. Totals are those of plain passes."""
+    prompts, pairs = indirect_objects(18)
+    group = ["L23.H0", "L23.H1", "L23.H2"]
+    effects = ld.effects(
+        smol, prompts, contrast=pairs, unit="head", components=["L23.H3", "L24.H4", "L29.mlp"], groups={"0-2": group}
+    )
+    frame = effects.frame().set_index("component")
+    assert effects.accuracy == 1
+    assert frame.direct["L23.H3"] == pytest.approx(2.2, abs=0.4)
+    assert frame.total["L23.H3"] == pytest.approx(frame.direct["L23.H3"], abs=0.5)
+    assert frame.direct["0-2"] > 1.3
+    assert frame.total["0-2"] < 0.3 * frame.direct["0-2"]
+    repair = effects.repair("0-2").set_index("component").repair
+    assert repair.idxmin() == "L24.H4"
+    assert repair["L24.H4"] < -0.5
+    check_sums(effects)
+    plain = Plain("stories", smol.architecture.root)
+    ids = [smol.tokenizer(prompt)["input_ids"] for prompt in prompts]
+    heads = [ld.Component.parse(label) for label in group]
+    means = plain.means(ids, heads)
+    for row in (0, 1, 2):
+        names = [smol.tokenizer(name)["input_ids"][0] for name in pairs[row]]
+        clean, without = (plain.run(ids[row], [(c, means[row][c]) for c in some])[names] for some in ([], heads))
+        expected = (clean[0] - clean[1]) - (without[0] - without[1])
+        assert effects.effect("total")[row, -1] == pytest.approx(expected, abs=1e-5 * np.abs(clean).max())
+
+
+def test_a_stream_with_more_than_attentions_and_mlps_is_refused():
+    with pytest.raises(ld.InputError, match="mixer"):
+        ld.effects(BY_STRUCTURE["falcon_h1"](), **GIVEN)

@@ -1,0 +1,143 @@
+"""Tasks whose rows bring their own options: JSONL files, and lm-eval's, against lm-eval's own runner."""
+
+import json
+
+import numpy as np
+import pytest
+
+import layerdiv_tl as ld
+from layerdiv_tl.model.tokenization import ids_after_text
+
+ROWS = [
+    {"prompt": "Once upon a", "options": [" time", " day"], "label": 0},
+    {"prompt": "She was very", "options": [" happy", " sad"], "label": " sad"},
+    {"prompt": "They went to the", "options": [" park", " tree"], "label": "park"},
+    {"prompt": "One", "options": [" day", " time", " park"], "label": 0},
+]
+
+
+def written(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def test_rows_with_options_of_their_own(tmp_path):
+    """Options follow their rows through everything; rows with another number of them are counted."""
+    file = written(tmp_path / "mine.jsonl", ROWS)
+    t = ld.task(file)
+    assert (t.name, len(t), t.dropped, t.labels.tolist()) == ("mine", 3, 1, [0, 1, 0])
+    assert t.answers == [" time", " sad", " park"] == t.frame()["option"].tolist()
+    assert ld.task(str(file), limit=2).options == t.options[:2]
+    shared = ld.task(written(tmp_path / "shared.jsonl", [row | {"options": [" a", " b"], "label": 1} for row in ROWS]))
+    assert shared.options == (" a", " b")
+    t.plot()
+
+
+def test_a_study_of_rows_with_options_of_their_own(tmp_path, stories):
+    """Single tokens of each prompt: the numbers of contributions, and a cell of their own for other options."""
+    words = ("time", "day", "happy", "the", "was", "a", "to", "and", "her", "said")
+    one = [f" {x}" for x in words if len(ids_after_text(stories.tokenizer, f" {x}")) == 1]
+    rows = [{"prompt": row["prompt"], "options": one[i : i + 2], "label": 0} for i, row in enumerate(ROWS[:3])]
+    t = ld.task(written(tmp_path / "single.jsonl", rows))
+    out = tmp_path / "runs"
+    study = ld.run_study({"stories": stories}, t, out=out)
+    c = ld.contributions(stories, t.prompts, list(t.options))
+    frame = study.frame()
+    found = frame[(frame["table"] == "totals") & (frame["loss"] == "squared") & (frame["term"] == "accuracy")]["mean"]
+    assert float(found.iloc[0]) == pytest.approx((c.model_logits.argmax(1) == t.labels).mean())
+    rows[0]["options"].reverse()
+    ld.run_study({"stories": stories}, ld.task(written(tmp_path / "single.jsonl", rows)), out=out)
+    assert len(list(out.rglob("meta.json"))) >= 2
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"options": [" one"]}, "options"),
+        ({"options": [" one", " one"]}, "options"),
+        ({"options": " yes no"}, "options"),
+        ({"label": 2}, "label"),
+        ({"label": "none of them"}, "label"),
+        ({"prompt": ""}, "prompt"),
+    ],
+)
+def test_rows_that_are_no_choice_are_refused(tmp_path, change, reason):
+    file = written(tmp_path / "bad.jsonl", [ROWS[1], ROWS[0] | change])
+    with pytest.raises(ld.InputError, match=f"line 2.*{reason}"):
+        ld.task(file)
+    with pytest.raises(ld.InputError, match="template"):
+        ld.task(written(file, ROWS), template="{text}")
+
+
+ARC = [
+    ("Which of these is hot?", ["ice", "the sun", "snow in winter", "rain"], "B"),
+    ("Which animal can fly?", ["a dog", "an eagle", "a cat", "a fish"], "2"),
+    ("What do plants need?", ["only stones", "light and water", "a telephone", "salt"], "B"),
+    ("Which of these three is a color?", ["red", "seven", "Monday"], "A"),
+]
+
+
+def lm_eval_data(tmp_path):
+    """Rows of our own in the columns of three of lm-eval's data sets."""
+    arc = [
+        {
+            "question": question,
+            "choices": {"text": texts, "label": list("1234" if key == "2" else "ABCD")[: len(texts)]},
+            "answerKey": key,
+        }
+        for question, texts, key in ARC
+    ]
+    rte = [
+        {"sentence1": f"{texts[1]} is here.", "sentence2": f"There is {texts[1]}.", "label": i % 2}
+        for i, (_, texts, _) in enumerate(ARC)
+    ]
+    piqa = [
+        {"goal": "To open a door,", "sol1": "turn the handle and push.", "sol2": "sing to the moon.", "label": 0},
+        {"goal": "To cool a drink,", "sol1": "put it in the oven.", "sol2": "add some ice cubes to it.", "label": 1},
+        {"goal": "To dry clothes,", "sol1": "hang them in the sun.", "sol2": "leave them in the water.", "label": 0},
+    ]
+    return {
+        name: written(tmp_path / f"{name}.jsonl", rows)
+        for name, rows in {"arc_easy": arc, "rte": rte, "piqa": piqa}.items()
+    }
+
+
+@pytest.mark.full
+def test_lm_eval_tasks_are_scored_as_lm_eval_scores_them(tmp_path):
+    """Log-likelihoods of every option are those of lm-eval's own Hugging Face runner, to 1e-4."""
+    pytest.importorskip("lm_eval.tasks", reason="lm-eval is not installed")
+    from lm_eval.api.instance import Instance
+    from lm_eval.models.huggingface import HFLM
+
+    model = ld.load_model()
+    runner = HFLM(pretrained=model.architecture.root, tokenizer=model.tokenizer, backend="causal", batch_size=4)
+    for name, file in lm_eval_data(tmp_path).items():
+        t = ld.task(f"lm_eval/{name}", data=file if name == "rte" else tmp_path)
+        assert t.dropped == (name == "arc_easy")
+        pairs = [
+            (prompt, option) for prompt, options in zip(t.prompts, t.row_options, strict=True) for option in options
+        ]
+        asked = [Instance("loglikelihood", {}, pair, number) for number, pair in enumerate(pairs)]
+        expected = np.array([score for score, _ in runner.loglikelihood(asked, disable_tqdm=True)])
+        c = ld.contributions(model, t)
+        # Its softmax is in float32, and the longest options have 30 nats.
+        np.testing.assert_allclose(c.log_likelihood.ravel(), expected, atol=1e-4, rtol=1e-5)
+        whole = c.log_likelihood_parts.sum(1) + c.normalizer
+        np.testing.assert_allclose(whole, c.log_likelihood, atol=1e-6)
+    with pytest.raises(ld.InputError, match="group"):
+        ld.task("lm_eval/mmlu")
+    with pytest.raises(ld.InputError, match="lm_eval/arc_easy"):
+        ld.task("lm_eval/arc_eas", data=tmp_path)
+
+
+def test_lm_eval_is_optional(monkeypatch):
+    """Without it, the message says how to install it."""
+    import sys
+
+    from layerdiv_tl.tasks import lm_eval_tasks
+
+    lm_eval_tasks._manager.cache_clear()
+    monkeypatch.setitem(sys.modules, "lm_eval", None)
+    monkeypatch.setitem(sys.modules, "lm_eval.tasks", None)
+    with pytest.raises(ld.InputError, match="pip install"):
+        ld.task("lm_eval/arc_easy")

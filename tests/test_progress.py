@@ -1,0 +1,27 @@
+"""Progress of long calls in a log: plain lines, of the outermost call only."""
+
+import itertools
+
+from layerdiv_tl import _progress
+
+
+def test_a_log_gets_plain_lines_of_the_whole(monkeypatch, capsys):
+    """Steps of a call inside count for the one around it where both count the same; no bars, no control characters."""
+    clock = itertools.count(0, 4)
+    monkeypatch.setattr(_progress.time, "monotonic", lambda: next(clock))
+    with _progress.progress("a study", 10, "prompt", done=2):
+        for number in _progress.counted(range(4), "a batch", 4, "prompt"):
+            with _progress.progress("a text", 50, "token") as advance:
+                advance(number)
+        with _progress.progress("a batch", 4, "prompt") as advance:
+            advance(4)
+    told = capsys.readouterr()
+    assert told.out == ""
+    lines = told.err.splitlines()
+    assert 0 < len(lines) < 5
+    assert all(line.startswith("a study: prompt ") and line.endswith(" of 10") for line in lines)
+    assert "\x1b" not in told.err
+    assert "\r" not in told.err
+    with _progress.progress("of unknown length", None, "token") as advance:
+        advance(1)
+    assert not capsys.readouterr().err
