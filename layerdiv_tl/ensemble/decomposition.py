@@ -19,7 +19,7 @@ from ..results import Result
 from .comparisons import By, groups_of, nested_frame, pairwise_frame, repeats_frame
 from .intervals import interval_note
 from .losses import LOSSES, Members, Target
-from .tables import ENDS, TABLES, NormAt, PerExample, Table, accuracy_term, depth_table, shares, total_terms, with_ends
+from .tables import ENDS, TABLES, NormAt, PerExample, Table, depth_table, ensemble_answer_terms, shares, total_terms, with_ends
 from .terms import EnsembleTerms
 from .terms import Part as Part
 from .theorems import theorem_2, theorem_3
@@ -43,7 +43,7 @@ class Decomposition(EnsembleTerms, Result):
 
         rows = []
         for d in (self, *self.halves.values()):
-            terms = total_terms(d) | {"zero_bias": d.terms.zero_biases[:, None]} | accuracy_term(d.ensemble_correct)
+            terms = total_terms(d) | {"zero_bias": d.terms.zero_biases[:, None]} | ensemble_answer_terms(d)
             row = PerExample({"part": [d.part], "members": [len(d.components)]}, terms).frame().iloc[0].to_dict()
             row |= {} if d.gap is None else {"gap": d.gap}
             rows.append(row | ({"tau": d.factor} if "tau" in d.loss_function.offers else {}))
@@ -55,13 +55,13 @@ class Decomposition(EnsembleTerms, Result):
         Args:
             full: Everything there is, some sixty columns: 95 % intervals over examples (`_low`, `_high`, NaN for fewer
                 than 8); the halves (`_centered`, `_shift`), of which a softmax sees the centered; `_share`, a member's
-                part of the ensemble's sum; `repeat`. False: the names, the loss's own terms, and the member's own
-                `accuracy`.
+                part of the ensemble's sum; `repeat`. False: the names, the loss's own terms, the member's own
+                `accuracy`, and its part of the `logit_difference`: to the gold option less the mean of the others.
         """
         frame = self._finish(self._with_shares(self.per_example("components")))
         if flag("full", full):
             return frame
-        attrs, names = frame.attrs, ("component", "kind", "layer", "index", *TERMS, "net_linear", "accuracy")
+        attrs, names = frame.attrs, ("component", "kind", "layer", "index", *TERMS, "net_linear", "accuracy", "logit_difference")
         frame = frame[[name for name in names if name in frame]].copy()
         frame.attrs = attrs | {"units": {name: unit for name, unit in attrs["units"].items() if name in frame}}
         return frame

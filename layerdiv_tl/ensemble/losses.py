@@ -114,6 +114,8 @@ class Loss(ABC):
             return "share"
         if column.startswith("cosine"):
             return "cosine"
+        if column.startswith("logit_difference"):
+            return "logits"
         named = next((unit for start, unit in self.column_units.items() if column.startswith(start)), None)
         return named or (self.unit if column.startswith((*_MEASURED, "model_loss", "combiner_gap")) else None)
 

@@ -89,12 +89,13 @@ def total_terms(d: EnsembleTerms) -> RowTerms:
 
 def totals_table(d: EnsembleTerms) -> PerExample:
     """One row: the ensemble."""
-    return PerExample({"members": [len(d.components)]}, suffixed(d, total_terms) | accuracy_term(d.ensemble_correct))
+    return PerExample({"members": [len(d.components)]}, suffixed(d, total_terms) | ensemble_answer_terms(d))
 
 
 def component_table(d: EnsembleTerms) -> PerExample:
     """One row per member."""
-    return PerExample(component_columns(d.components), suffixed(d, _member_terms) | accuracy_term(d.correct))
+    terms = suffixed(d, _member_terms) | accuracy_term(d.correct) | difference_term(d.differences)
+    return PerExample(component_columns(d.components), terms)
 
 
 def module_table(d: EnsembleTerms) -> PerExample:
@@ -111,7 +112,7 @@ def module_table(d: EnsembleTerms) -> PerExample:
         return terms | part.loss_function.module_extras(part.values, is_in)
 
     names = {"module": modules, "members": counts.astype(int), "member_share": counts / counts.sum()}
-    return PerExample(names, suffixed(d, module_terms))
+    return PerExample(names, suffixed(d, module_terms) | difference_term(d.differences, is_in.T))
 
 
 def depth_table(d: EnsembleTerms, norm: NormAt = "frozen") -> PerExample:
@@ -142,6 +143,18 @@ def _member_terms(d: EnsembleTerms) -> RowTerms:
 def accuracy_term(correct: np.ndarray | None) -> RowTerms:
     """The term of that name, where there are labels."""
     return {} if correct is None else {"accuracy": correct.astype(np.float64).reshape(len(correct), -1)}
+
+
+def ensemble_answer_terms(d: EnsembleTerms) -> RowTerms:
+    """Accuracy and logit difference of all members together, where there are labels."""
+    return accuracy_term(d.ensemble_correct) | difference_term(d.differences, np.ones((len(d.components), 1)))
+
+
+def difference_term(differences: np.ndarray | None, over: Float[np.ndarray, "member row"] | None = None) -> RowTerms:
+    """The logit difference of the members, or of their sums over rows, where there are labels."""
+    if differences is None:
+        return {}
+    return {"logit_difference": differences if over is None else differences @ over}
 
 
 def _junctions(d: EnsembleTerms) -> list[int]:

@@ -194,6 +194,18 @@ class EnsembleTerms:
         return share_of_first(self.values, np.eye(self.values.shape[2], dtype=bool)[self.gold][:, None])
 
     @cached_property
+    def differences(self) -> Float[np.ndarray, "example member"] | None:
+        """A member's logit of the gold option less the mean of the others', `[example, member]`; None without labels.
+
+        Their sum over members is the model's logit difference, of two options the right less the wrong one.
+        """
+        if self.gold is None:
+            return None
+        count = self.values.shape[2]
+        weights = np.where(np.eye(count, dtype=bool)[self.gold], 1.0, -1.0 / (count - 1))
+        return np.einsum("emk,ek->em", self.values, weights)
+
+    @cached_property
     def ensemble_correct(self) -> Bool[np.ndarray, " example"] | None:
         """Whether all together prefer the gold option (the first of equals), `[example]`; None without labels."""
         return None if self.gold is None else self.values.sum(1).argmax(1) == self.gold

@@ -34,8 +34,8 @@ from ..tasks.task import Task
 ROWS = 128
 # What lies next to a cell's shards when it is finished: its description and its metrics.
 META, METRICS = "meta.json", "metrics.parquet"
-# Of cells. 5: shards hold all that contributions hold, less the token ids.
-FORMAT = "layerdiv_tl.study/5"
+# Of cells. 6: shards know how long options of several tokens are; tables have the logit difference.
+FORMAT = "layerdiv_tl.study/6"
 # Numbers of one ensemble that are decomposed at a time: what thousands of neurons would otherwise need.
 MAX_NUMBERS = 4_000_000
 # With more members than this, and with neurons, a prefix ensemble for every junction costs more than the passes did.
@@ -44,7 +44,7 @@ _NAMES = ("component", "kind", "layer", "index", "repeat", "module", "partial")
 # Fields of a shard with one entry for each example.
 PER_EXAMPLE = (
     *("rows", "labels", "lengths", "positions", "option_ids", "values", "model_logits", "junction_scale"),
-    *("log_likelihood", "normalizer", "expectations"),
+    *("log_likelihood", "normalizer", "expectations", "option_sizes"),
 )
 
 
@@ -56,10 +56,13 @@ class Shard(Contributions):
 
     Attributes:
         rows, labels: `[example]`: each one's number in the task, and its gold option.
+        option_sizes: `[example, option, 2]`, the numbers of tokens and of UTF-8 bytes of options that are scored as
+            sequences; None for single tokens.
     """
 
     rows: Int[np.ndarray, " example"] = field(kw_only=True)
     labels: Int[np.ndarray, " example"] = field(kw_only=True)
+    option_sizes: Int[np.ndarray, "example option 2"] | None = field(kw_only=True)
 
     def take(self, examples: slice | np.ndarray) -> Shard:
         """The shard of some of its examples."""
@@ -127,12 +130,15 @@ class Cell:
         shared = self.task.shared_options
         options: Any = shared or tuple(self.task.row_options[row] for row in rows)
         c = contributions(model, prompts, self.task.option_ids or options, self.unit, batch_tokens=batch_tokens)
+        sizes = None
         if not self.task.option_ids:  # in every shard, also in one whose options happen to be single tokens
+            texts = np.broadcast_to(np.array(options, dtype=object), c.model_logits.shape)
+            sizes = np.stack([c.option_lengths, np.vectorize(lambda text: len(text.encode()))(texts)], 2)
             c = c.scores()
             c = replace(c, option_ids=np.full(c.model_logits.shape, NONE), junction_scale=None)
         own = {f.name: getattr(c, f.name) for f in fields(c)}
         own |= {"options": options, "token_ids": np.empty(0, dtype=np.int64)}
-        shard = Shard(**own, rows=rows, labels=self.task.labels[rows])
+        shard = Shard(**own, rows=rows, labels=self.task.labels[rows], option_sizes=sizes)
         return shard.save(self.path(number))
 
     def read(self, number: int) -> Shard:
@@ -152,18 +158,24 @@ def metrics_of(shards: Iterable[Shard]) -> pd.DataFrame:
     """All tables of a cell in one long frame: loss, table, the row's names, term, mean, low, high.
 
     A mean's interval is over examples (none for fewer than 8), an accuracy's Wilson's. `share` is n_g/|L| for a module.
-    Among the totals every loss has the `zero_bias`, and the loss "none" has the gaps; its table "answers" has the share
-    of rows that the model answers with each option. At unit neuron, and above 3000 members, there is no depth table.
+    Among the totals every loss has the `zero_bias`, and the loss "none" has the gaps and, of options that are scored as
+    sequences, the accuracy of log-likelihoods per token and per byte; its table "answers" has the share of rows that
+    the model answers with each option. At unit neuron, and above 3000 members, there is no depth table.
     """
     answers = RunningMean()
     options: tuple[str, ...] = ()
     running: dict[tuple[str, Table], tuple[dict[str, Any], dict[str, RunningMean]]] = {}
     gaps = {"identity_gap": 0.0, "absolute_gap": 0.0}
+    per_size: dict[str, RunningMean] = {}
     for shard in shards:
         gaps = {name: max(gap, getattr(shard, name)) for name, gap in gaps.items()}
         # Options that differ from prompt to prompt are known by their numbers.
         options = shard.shared_options or tuple(f"option {k}" for k in range(shard.model_logits.shape[1]))
         answers.add_examples(np.eye(len(options))[shard.model_logits.argmax(1)])
+        for place, size in enumerate(() if shard.option_sizes is None else ("token", "byte")):
+            answer = (shard.model_logits / shard.option_sizes[:, :, place]).argmax(1)
+            hits = (answer == shard.labels)[:, None].astype(float)
+            per_size.setdefault(f"accuracy_{size}", RunningMean()).add_examples(hits)
         for loss, d in _decompositions(shard):
             for table in _tables(d):
                 per_example = d.per_example(table)
@@ -184,6 +196,7 @@ def metrics_of(shards: Iterable[Shard]) -> pd.DataFrame:
     shares = {"term": options, "mean": answers.mean, "low": low, "high": high, "examples": count}
     blocks.append(pd.DataFrame({"loss": "none", "table": "answers"} | shares, index=range(len(options))))
     blocks += [pd.DataFrame({"loss": ["none"], "table": "totals", "term": gap, "mean": gaps[gap]}) for gap in gaps]
+    blocks += [_block("none", "totals", {}, term, mean) for term, mean in per_size.items()]
     order = ["loss", "table", *_NAMES, "members", "share", "term", "mean", "low", "high", "examples"]
     return pd.concat(blocks, ignore_index=True).reindex(columns=order)
 
@@ -204,7 +217,7 @@ def _tables(d: Decomposition) -> list[Table]:
 
 
 def _block(loss: str, table: str, names: dict[str, Any], term: str, mean: RunningMean) -> pd.DataFrame:
-    low, high = wilson(mean.total, mean.count) if term == "accuracy" else mean.interval()
+    low, high = wilson(mean.total, mean.count) if term.startswith("accuracy") else mean.interval()
     columns: dict[str, Any] = {"loss": loss, "table": table}
     columns |= {name: names[name] for name in _NAMES if name in names}
     columns |= {"members": names.get("members"), "share": names.get("member_share"), "term": term}

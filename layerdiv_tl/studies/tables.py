@@ -20,6 +20,7 @@ from ..zoo import registry
 # Quantity of a table: (loss, term, factor). The paper shows accuracy, MSE and bias in hundredths.
 QUANTITIES: Mapping[str, tuple[str, str, float]] = {
     "accuracy": ("squared", "accuracy", 100),
+    "logit difference": ("squared", "logit_difference", 1),
     "MSE": ("paper", "loss", 100),
     "uniform": ("paper", "zero_bias", 100),
     "bias": ("paper", "bias", 100),
@@ -106,11 +107,13 @@ class StudyTables(Result):
         return pd.concat(blocks, axis=1, names=["quantity", "task"]).rename_axis(index="model")
 
     def summary(self, unit: Unit = "sublayer") -> pd.DataFrame:
-        """One row per model and task: accuracy and its baselines, Theorem 1 raw and centered, the gaps.
+        """One row per model and task: accuracy and its baselines, logit difference, Theorem 1, the gaps.
 
         `accuracy` and `bag_of_words`, a cross-validated word-counting classifier (NaN where a class has fewer
         than 5 rows), are shares with 95 % intervals; `answers` is {option: share of rows the model answers
-        with it}; `loss`, `bias`, `diversity` are in squared logits; `cross_entropy` and `entropy` in nats.
+        with it}; `logit_difference` is the right option's logit less the mean of the others'; `accuracy_token` and
+        `accuracy_byte` are those of log-likelihoods per token and per byte of options that are scored as sequences
+        (NaN for single tokens); `loss`, `bias`, `diversity` are in squared logits; `cross_entropy` and `entropy` in nats.
         A cell without metrics has no row.
         """
         m = self._metrics(unit)
@@ -219,6 +222,8 @@ def _summary_row(metrics: pd.DataFrame, cell: Mapping[str, Any]) -> dict[str, An
     row |= {f"bag_of_words{end}": value for end, value in zip(_ENDINGS, words, strict=True)}
     answers = metrics[metrics["table"] == "answers"]
     row["answers"] = dict(zip(answers["term"], answers["mean"].tolist(), strict=True))
+    for term, loss in (("logit_difference", "squared"), ("accuracy_token", "none"), ("accuracy_byte", "none")):
+        row |= {f"{term}{end}": float(totals[name].get((loss, term), np.nan)) for end, name in _ENDINGS.items()}
     terms = {f"{t}{end}": ("squared", f"{t}{end}") for end in ("", "_centered") for t in ("loss", "bias", "diversity")}
     terms |= {term: ("squared", term) for term in ("diversity_logit", "diversity_logit_centered")}
     terms |= {"cross_entropy": ("cross_entropy", "loss"), "entropy": ("cross_entropy", "entropy")}

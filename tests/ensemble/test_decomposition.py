@@ -127,13 +127,31 @@ def test_real_contributions_by_module_and_component():
     assert frame.net.to_numpy() == pytest.approx((frame.bias - frame.diversity).to_numpy())
     assert frame.attrs["units"]["bias"] == "logits²"
     assert by_index.identity_gap == c.identity_gap
-    few = by_index.by_component()
-    assert list(few) == ["component", "kind", "layer", "index", "bias", "diversity", "net", "accuracy"]
+    few, labeled = by_index.by_component(), ("accuracy", "logit_difference")
+    assert list(few) == ["component", "kind", "layer", "index", "bias", "diversity", "net", *labeled]
     pd.testing.assert_frame_equal(few, frame[list(few)])
-    assert set(few.attrs["units"]) == {"bias", "diversity", "net", "accuracy"}
+    assert set(few.attrs["units"]) == {"bias", "diversity", "net", *labeled}
     own = (c.values.argmax(2) == np.array([0, 1, 0])[:, None]).mean(0)
     np.testing.assert_array_equal(frame.accuracy, own)
     assert by_index.accuracy == (c.logits.argmax(1) == [0, 1, 0]).mean()
+
+
+@given(ensembles())
+@settings(deadline=None, max_examples=30)
+def test_logit_differences_add_up_in_every_table(case):
+    u, arguments = case
+    d = ld.decompose(u, **arguments)
+    if "target" in arguments:
+        assert d.differences is None
+        return
+    logits = u.sum(1)
+    whole = np.mean([row[g] - np.delete(row, g).mean() for row, g in zip(logits, arguments["labels"], strict=True)])
+    column = "logit_difference"
+    for table in (d.by_component(), d.by_module()):
+        assert table[column].sum() == pytest.approx(whole, abs=1e-9)
+    assert d.frame()[column][0] == pytest.approx(whole, abs=1e-9)
+    assert d.by_depth()[column].iloc[-1] == pytest.approx(whole, abs=1e-9)
+    assert d.frame().attrs["units"][column] == "logits"
 
 
 def test_a_tie_is_a_share_of_an_answer():

@@ -597,7 +597,7 @@ def test_contributions_shards_and_arrays_are_taken(tmp_path):
     assert i.bounds().errors["ensemble"][0] == pytest.approx((c.logits.argmax(1) != labels).mean())
 
     same = {f.name: getattr(c, f.name) for f in dataclasses.fields(Shard) if hasattr(c, f.name)}
-    shard = Shard(**same | {"rows": np.arange(120), "labels": labels})
+    shard = Shard(**same | {"rows": np.arange(120), "labels": labels, "option_sizes": None})
     assert ld.information(shard, labels, **QUICK).terms == i.terms
 
     c = ld.contributions(gpt2(), prompts, [7, 30])

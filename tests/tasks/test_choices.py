@@ -50,6 +50,25 @@ def test_a_study_of_rows_with_options_of_their_own(tmp_path, stories):
     assert len(list(out.rglob("meta.json"))) >= 2
 
 
+def test_a_study_of_sequences_has_their_accuracies_and_differences(tmp_path, stories):
+    t = ld.task(written(tmp_path / "rows.jsonl", ROWS))
+    study = ld.run_study({"stories": stories}, t, out=tmp_path / "runs")
+    row = study.summary().iloc[0]
+    c = ld.contributions(stories, t.prompts, list(t.options))
+    for per in ("option", "token", "byte"):
+        scores = c.scores(per).model_logits
+        name = "accuracy" if per == "option" else f"accuracy_{per}"
+        assert row[name] == pytest.approx((scores.argmax(1) == t.labels).mean())
+    scores = c.scores().model_logits
+    gold = np.eye(scores.shape[1], dtype=bool)[t.labels]
+    differences = scores[gold] - scores[~gold].reshape(len(scores), -1).mean(1)
+    assert row["logit_difference"] == pytest.approx(differences.mean(), abs=1e-5)
+    parts = study.components()
+    assert parts["logit_difference"].sum() == pytest.approx(differences.mean(), abs=1e-5)
+    assert study.table()["logit difference"].iloc[0, 0] == pytest.approx(differences.mean(), abs=1e-5)
+    study.plot(kind="table", quantity="logit difference")
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ...studies.study import Study
 
 # Quantities with a button; others can be asked for.
-_SWITCH = ("accuracy", "MSE", "diversity", "diversity centered", "diversity_logit centered", "cross-entropy")
+_SWITCH = ("accuracy", "logit difference", "MSE", "diversity", "diversity centered", "diversity_logit centered", "cross-entropy")
 
 
 @figure_of("table", "Study", default=True)
@@ -33,7 +33,7 @@ def study_table_map(study: Study, quantity: str = "accuracy", unit: Unit = "subl
     """A map model × task of one quantity of `Study.table`, its value in every cell; buttons show another.
 
     Accuracy is colored from 0 to 100, MSE and bias by how far they are from the uniform predictor's (purple
-    below), all others from 0 to the largest. Cells that the study lacks are empty, and so is the average of a
+    below), logit differences around 0, all others from 0 to the largest. Cells that the study lacks are empty, and so is the average of a
     model that lacks one. Raises InputError for an unknown quantity or unit.
     """
     meanings = style.LABELS["quantity"]
@@ -66,12 +66,12 @@ def _cells(table: pd.DataFrame, texts: pd.DataFrame, quantity: str, x: list[floa
     """The map of one quantity, its numbers written into the cells."""
     values, uniform = (table[name].to_numpy(dtype=float) for name in (quantity, "uniform"))
     meaning = style.LABELS["quantity"][quantity][0]
-    signed = meaning == "less uniform"
-    z = values - uniform if signed else values
+    signed, above_uniform = meaning in ("less uniform", "logits"), meaning == "less uniform"
+    z = values - uniform if above_uniform else values
     hover = [
         [
             f"<b>{html.escape(model)}</b><br>{html.escape(task)}<br>{quantity} {text}"
-            + (f"<br>uniform {style.number(least)}" if signed else "")
+            + (f"<br>uniform {style.number(least)}" if above_uniform else "")
             for task, text, least in zip(table[quantity].columns, row, least_row, strict=True)
         ]
         for model, row, least_row in zip(table.index, texts[quantity].to_numpy(), uniform, strict=True)
