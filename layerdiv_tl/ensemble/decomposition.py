@@ -19,7 +19,18 @@ from ..results import Result
 from .comparisons import By, groups_of, nested_frame, pairwise_frame, repeats_frame
 from .intervals import interval_note
 from .losses import LOSSES, Members, Target
-from .tables import ENDS, TABLES, NormAt, PerExample, Table, depth_table, ensemble_answer_terms, shares, total_terms, with_ends
+from .tables import (
+    ENDS,
+    TABLES,
+    NormAt,
+    PerExample,
+    Table,
+    depth_table,
+    ensemble_answer_terms,
+    shares,
+    total_terms,
+    with_ends,
+)
 from .terms import EnsembleTerms
 from .terms import Part as Part
 from .theorems import theorem_2, theorem_3
@@ -29,6 +40,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 TERMS = ("bias", "diversity", "net")
+# Columns of the short table of components.
+_SHORT = ("component", "kind", "layer", "index", *TERMS, "net_linear", "accuracy", "logit_difference")
 
 
 class Decomposition(EnsembleTerms, Result):
@@ -61,8 +74,7 @@ class Decomposition(EnsembleTerms, Result):
         frame = self._finish(self._with_shares(self.per_example("components")))
         if flag("full", full):
             return frame
-        attrs, names = frame.attrs, ("component", "kind", "layer", "index", *TERMS, "net_linear", "accuracy", "logit_difference")
-        frame = frame[[name for name in names if name in frame]].copy()
+        attrs, frame = frame.attrs, frame[[name for name in _SHORT if name in frame]].copy()
         frame.attrs = attrs | {"units": {name: unit for name, unit in attrs["units"].items() if name in frame}}
         return frame
 

@@ -172,10 +172,10 @@ def metrics_of(shards: Iterable[Shard]) -> pd.DataFrame:
         # Options that differ from prompt to prompt are known by their numbers.
         options = shard.shared_options or tuple(f"option {k}" for k in range(shard.model_logits.shape[1]))
         answers.add_examples(np.eye(len(options))[shard.model_logits.argmax(1)])
-        for place, size in enumerate(() if shard.option_sizes is None else ("token", "byte")):
-            answer = (shard.model_logits / shard.option_sizes[:, :, place]).argmax(1)
-            hits = (answer == shard.labels)[:, None].astype(float)
-            per_size.setdefault(f"accuracy_{size}", RunningMean()).add_examples(hits)
+        if shard.option_sizes is not None:
+            for size, length in zip(("token", "byte"), np.moveaxis(shard.option_sizes, 2, 0), strict=True):
+                hits = (shard.model_logits / length).argmax(1) == shard.labels
+                per_size.setdefault(f"accuracy_{size}", RunningMean()).add_examples(hits[:, None].astype(float))
         for loss, d in _decompositions(shard):
             for table in _tables(d):
                 per_example = d.per_example(table)

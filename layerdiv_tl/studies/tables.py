@@ -113,8 +113,8 @@ class StudyTables(Result):
         than 5 rows), are shares with 95 % intervals; `answers` is {option: share of rows the model answers
         with it}; `logit_difference` is the right option's logit less the mean of the others'; `accuracy_token` and
         `accuracy_byte` are those of log-likelihoods per token and per byte of options that are scored as sequences
-        (NaN for single tokens); `loss`, `bias`, `diversity` are in squared logits; `cross_entropy` and `entropy` in nats.
-        A cell without metrics has no row.
+        (NaN for single tokens); `loss`, `bias`, `diversity` are in squared logits; `cross_entropy` and `entropy` in
+        nats. A cell without metrics has no row.
         """
         m = self._metrics(unit)
         frames = [(cell, cell["settings"]) for cell in self.cells if cell["settings"]["unit"] == unit]

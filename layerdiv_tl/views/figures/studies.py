@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from ...studies.study import Study
 
 # Quantities with a button; others can be asked for.
-_SWITCH = ("accuracy", "logit difference", "MSE", "diversity", "diversity centered", "diversity_logit centered", "cross-entropy")
+_SWITCH = ("accuracy", "logit difference", "MSE", "diversity", "diversity centered", "diversity_logit centered")
+_SWITCH = (*_SWITCH, "cross-entropy")
 
 
 @figure_of("table", "Study", default=True)
@@ -33,8 +34,8 @@ def study_table_map(study: Study, quantity: str = "accuracy", unit: Unit = "subl
     """A map model × task of one quantity of `Study.table`, its value in every cell; buttons show another.
 
     Accuracy is colored from 0 to 100, MSE and bias by how far they are from the uniform predictor's (purple
-    below), logit differences around 0, all others from 0 to the largest. Cells that the study lacks are empty, and so is the average of a
-    model that lacks one. Raises InputError for an unknown quantity or unit.
+    below), logit differences around 0, all others from 0 to the largest. Cells that the study lacks are empty, and so
+    is the average of a model that lacks one. Raises InputError for an unknown quantity or unit.
     """
     meanings = style.LABELS["quantity"]
     choice("quantity", quantity, meanings)
