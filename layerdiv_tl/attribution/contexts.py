@@ -9,13 +9,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from jaxtyping import Int
+from torch import Tensor
 
 from ..components import Unit
+from ..errors import InputError
 from ..model.architecture import HALF, Architecture
 from ..model.batches import inference_mode_for, pad
 from ..model.capture import Activations
@@ -24,9 +25,6 @@ from ..model.interventions import hooked_places
 from ..model.load import Model
 from ..model.options import NONE, Ids, OptionIds
 from .unembedding import BatchContributions
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 # What is summed over positions, beside the components.
 SUMMED = ("logits", "log_likelihood", "normalizer", "likelihood_gap")
@@ -120,8 +118,14 @@ class Contexts:
         ids, mask, at, of = (inputs.pop(name) for name in ("ids", "mask", "at", "of"))
         return run(architecture, ids, mask, unit, at, of, interventions=True, **inputs)
 
-    def _plain(self, examples: Sequence[int]) -> dict[str, Tensor]:
-        """A row for every leaf."""
+    def check(self, model: Model) -> None:
+        """Raise InputError where a prompt and its option are longer than the model reads."""
+        longest, limit = self.longest(), model.context
+        if limit is not None and longest > limit:
+            raise InputError(f"a prompt and its option make {longest} tokens, but {model.name} reads {limit}.")
+
+    def plain_rows(self, examples: Sequence[int]) -> tuple[list[Ids], Int[Tensor, " context"], Int[Tensor, " context"]]:
+        """(a row of tokens for every leaf of some examples, in which of them and at which token each context ends)."""
         rows: list[Ids] = []
         places: list[tuple[int, int]] = []
         for example in examples:
@@ -131,8 +135,12 @@ class Contexts:
                 holder = next(n for n, leaf in enumerate(leaves) if leaf[: len(beginning)] == beginning)
                 places.append((len(rows) + holder, len(prompt) + len(beginning) - 1))
             rows += [prompt + leaf for leaf in leaves]
-        ids, mask = pad(rows)
         of, at = torch.tensor(places).T
+        return rows, of, at
+
+    def _plain(self, examples: Sequence[int]) -> dict[str, Tensor]:
+        rows, of, at = self.plain_rows(examples)
+        ids, mask = pad(rows)
         return {"ids": ids, "mask": mask, "of": of, "at": at}
 
     def _packed(self, examples: Sequence[int], architecture: Architecture) -> dict[str, Tensor]:
@@ -161,6 +169,13 @@ class Contexts:
         places = {"of": torch.tensor(of), "at": torch.tensor(at)}
         return {"ids": ids, "mask": hidden, "position_ids": positions.to(architecture.device), **places}
 
+    def places(self, examples: Sequence[int]) -> tuple[Int[np.ndarray, "e s t"], Int[np.ndarray, "e s t"]]:
+        """`[example, sequence, token]`: which of these examples' contexts scores each token, and as which target."""
+        shift = np.cumsum([0] + [len(self.trees[e].beginnings) for e in examples])[:-1]
+        place = np.stack([self.trees[e].place for e in examples])
+        place = np.where(place == NONE, NONE, place + shift[:, None, None])
+        return place, np.stack([self.trees[e].column for e in examples])
+
     def by_option(self, examples: Sequence[int], steps: Iterable[BatchContributions]) -> BatchContributions:
         """The numbers of some examples' contexts, summed over each option's positions.
 
@@ -168,9 +183,7 @@ class Contexts:
         how likely each is, and the entropy of these weights.
         """
         shift = np.cumsum([0] + [len(self.trees[e].beginnings) for e in examples])[:-1]
-        place = np.stack([self.trees[e].place for e in examples])
-        place = np.where(place == NONE, NONE, place + shift[:, None, None])
-        column = np.stack([self.trees[e].column for e in examples])
+        place, column = self.places(examples)
         summed: dict[str, np.ndarray] = {}
         done, roots, gap = 0, [], np.zeros(len(examples))
         for step in steps:

@@ -52,9 +52,7 @@ class ReadOut:
             targets = self.contexts.target_ids
             if cached is not None:
                 raise InputError("a cache does not hold what follows options of several tokens: give the prompts.")
-            longest, limit = self.contexts.longest(), model.context
-            if limit is not None and longest > limit:
-                raise InputError(f"a prompt and its option make {longest} tokens, but {model.name} reads {limit}.")
+            self.contexts.check(model)
         self.readout = OptionReadout(model.architecture, targets, unit, probes)
 
     def batches(self, keep: Set[Component] | None) -> Iterator[BatchContributions]:

@@ -6,7 +6,7 @@ each row's last token, where the answer stands.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
@@ -16,6 +16,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from ..attribution.contexts import Contexts
+from ..attribution.next_token import NextToken
 from ..attribution.unembedding import BatchContributions, OptionReadout, read_out
 from ..components import Component
 from ..errors import InputError
@@ -24,7 +26,7 @@ from ..model.capture import Activations, SublayerOutput
 from ..model.forward_pass import locate_mismatch, run
 from ..model.load import Model
 from ..model.patched_forward import PatchedForward
-from .inputs import Ids
+from .effect_answers import Answers
 from .passes import map_batches
 
 EffectUnit = Literal["sublayer", "head"]
@@ -45,7 +47,7 @@ class Ablations:
 
     Attributes:
         members: Of every ablation, the components that go together.
-        means: By place, the mean over rows' first tokens, tokens between, and last tokens; only for the mean.
+        means: By place, the mean over tokens of each kind (`Answers.token_kinds`); only for the mean.
         partners: `[row]`, whose values a row takes; only for resampling.
     """
 
@@ -53,29 +55,35 @@ class Ablations:
     unit: EffectUnit
     kind: Ablation
     positions: Positions
-    means: Mapping[Place, Float[Tensor, "3 _"]]
+    means: Mapping[Place, Float[Tensor, "4 _"]]
     partners: Int[np.ndarray, " row"]
 
-    def values(self, model: Model, ids: Sequence[Ids], rows: Sequence[int]) -> Values:
-        """What ablated places of some rows hold, `[row, token, width]`; none for zero."""
-        lengths = [len(ids[row]) for row in rows]
+    def values(self, model: Model, contexts: Contexts, rows: Sequence[int], answers: Answers) -> Values:
+        """What ablated places of some rows hold, `[sequence, token, width]`; none for zero."""
         if self.kind == "mean":
-            which = torch.ones(len(rows), max(lengths), dtype=torch.long)
-            which[:, 0] = 0
-            which[torch.arange(len(rows)), torch.tensor(lengths) - 1] = 2
-            return _Looked({place: (mean, which) for place, mean in self.means.items()})
+            kinds = answers.token_kinds()
+            return _Looked({place: (mean, kinds) for place, mean in self.means.items()})
         if self.kind == "zero":
             return {}
-        others = [ids[row] for row in self.partners[list(rows)]]
+        owner, number = answers.owner.tolist(), [0] * len(answers.sequences)
+        for sequence in range(1, len(owner)):
+            number[sequence] = number[sequence - 1] + 1 if owner[sequence] == owner[sequence - 1] else 0
+        others, ends = [], []
+        for row, leaf in zip(owner, number, strict=True):
+            partner = int(self.partners[rows[row]])
+            leaves = contexts.trees[partner].leaves
+            others.append(contexts.prompts[partner] + leaves[min(leaf, len(leaves) - 1)])
+            ends.append(len(contexts.prompts[partner]))
         done = run(model.architecture, *pad(others), self.unit)
         starts = np.cumsum([0, *map(len, others)])
-        token = np.zeros((len(rows), max(lengths)), dtype=np.int64)
-        for number, (length, other) in enumerate(zip(lengths, others, strict=True)):
-            # Counted from the end, where prompts of one template are alike; a first token only takes a first one.
-            place = np.arange(length) - length + len(other)
-            place = np.maximum(place, min(1, len(other) - 1))
-            place[0] = 0 if length > 1 else len(other) - 1
-            token[number, :length] = starts[number] + place
+        token = np.zeros((len(others), max(map(len, answers.sequences))), dtype=np.int64)
+        lengths = zip(map(len, answers.sequences), answers.prompt_lengths, map(len, others), ends, strict=True)
+        for sequence, (length, end, other, other_end) in enumerate(lengths):
+            # Counted from the prompt's end, where prompts of one template are alike; a first token only takes a first.
+            place = np.arange(length) - end + other_end
+            place = place.clip(min(1, other_end - 1), other - 1)
+            place[0] = 0 if end > 1 else other_end - 1
+            token[sequence, :length] = starts[sequence] + place
         at = torch.as_tensor(token)
         return _Looked({place: (value, at) for place, value in _places(done, self.unit)})
 
@@ -97,22 +105,31 @@ def _places(done: Activations, unit: EffectUnit) -> Iterator[tuple[Place, Float[
 
 
 def mean_values(
-    model: Model, ids: Sequence[Ids], unit: EffectUnit, batch_tokens: int | None
-) -> dict[Place, Float[Tensor, "3 _"]]:
-    """The mean of every place over all rows' first tokens, tokens between first and last, and last tokens."""
+    model: Model, contexts: Contexts, unit: EffectUnit, batch_tokens: int | None
+) -> dict[Place, Float[Tensor, "4 _"]]:
+    """The mean of every place over all rows' tokens of each kind; a row's sequences count as one."""
     sums: dict[Place, Tensor] = {}
-    counts = torch.zeros(3, dtype=torch.float64)
+    counts = torch.zeros(4, dtype=torch.float64)
 
     def add(rows: list[int]) -> None:
-        which = torch.cat([torch.tensor([0, *[1] * (len(ids[r]) - 2), 2][-len(ids[r]) :]) for r in rows])
-        member = torch.nn.functional.one_hot(which, 3).double()
+        answers = Answers(contexts, rows)
+        ids, mask = pad(answers.sequences)
+        weights = 1 / answers.owner.bincount()[answers.owner].double()
+        member = torch.nn.functional.one_hot(answers.token_kinds(), 4) * weights[:, None, None]
+        member = member[mask.bool()]
         counts.add_(member.sum(0))
-        for place, value in _places(run(model.architecture, *pad([ids[row] for row in rows]), unit), unit):
+        for place, value in _places(run(model.architecture, ids, mask, unit), unit):
             total = member.to(value.device).T @ value.double()
             sums[place] = sums[place] + total if place in sums else total
 
-    map_batches(model, ids, batch_tokens, add, "row")
-    return {place: total / counts.clamp_min(1)[:, None].to(total.device) for place, total in sums.items()}
+    map_batches(model, sequence_lengths(contexts), batch_tokens, add, "row")
+    counts[counts == 0] = 1
+    return {place: total / counts[:, None].to(total.device) for place, total in sums.items()}
+
+
+def sequence_lengths(contexts: Contexts) -> list[range]:
+    """As many items as tokens are run for every row."""
+    return [range(contexts.length(row, False)) for row in range(len(contexts.prompts))]
 
 
 @dataclass(eq=False)
@@ -121,42 +138,54 @@ class BatchEffects:
 
     Attributes:
         rows: Their numbers.
-        clean: The contributions of the pass as it is.
-        without: `[scenario, row, ablation, option]`: the logits, before any soft-cap, without each ablation's members.
-        changes: `[row, ablation, component, option]` weighed by `contrast`: by how much more each component writes to
-            the answer in the clean pass, at the clean norm.
+        members, values: All components, and their contributions to the options' scores in the pass as it is, `[row,
+            member, option]`.
+        logits: `[row, option]`: the scores: logits before any soft-cap, or log-likelihoods.
+        without: `[scenario, row, ablation, option]`: the same without each ablation's members.
+        changes: `[row, ablation, member]` weighed by `contrast`: by how much more each component writes to the answer
+            in the clean pass, at the clean norm.
         gap: The largest |Σ changes + norm − total| relative to max Σ|u|.
     """
 
     rows: list[int]
-    clean: BatchContributions
+    members: tuple[Component, ...]
+    values: Float[np.ndarray, "row member option"]
+    logits: Float[np.ndarray, "row option"]
     without: Float[np.ndarray, "scenario row ablation option"]
-    changes: Float[np.ndarray, "row ablation component"] | None
+    changes: Float[np.ndarray, "row ablation member"] | None
     gap: float
 
 
 class AblatedBatch:
     """Some rows, their clean pass, and what is read out of passes that resume from it. Use in inference mode."""
 
-    def __init__(
-        self, model: Model, ids: Sequence[Ids], rows: list[int], option_ids: np.ndarray, ablations: Ablations
-    ) -> None:
+    def __init__(self, model: Model, contexts: Contexts, rows: list[int], ablations: Ablations) -> None:
         self.model, self.rows, self.ablations = model, rows, ablations
-        texts = [ids[row] for row in rows]
+        self.answers = Answers(contexts, rows)
+        architecture, texts = model.architecture, self.answers.sequences
         self.forward = PatchedForward(model, texts)
-        self.at = self.forward.mask.sum(1) - 1
-        self.row = torch.arange(len(rows), device=self.at.device)
-        self.activations = run(model.architecture, *pad(texts), ablations.unit, self.at.cpu())
+        device = self.forward.mask.device
+        self.row, self.at = self.answers.sequence.to(device), self.answers.at.to(device)
+        self.activations = run(architecture, *pad(texts), ablations.unit, self.answers.at, self.answers.sequence)
         if self.activations.loop_norms:
             raise InputError(
                 f"the stream of {model.name} passes its final norm between rounds, so what an ablated component "
                 "changes there has no component of its own: effects are for models whose stream is only added to."
             )
-        self.readout = OptionReadout(model.architecture, option_ids[rows], ablations.unit)
-        self.values = ablations.values(model, ids, rows)
-        self.clean = self._read(self.activations)
-        self._sigma = model.architecture.norm.statistic(self.activations.final.double().cpu()).numpy()[:, None]
-        self._constant = self._constants()
+        self.readout = OptionReadout(architecture, self.answers.target_ids, ablations.unit)
+        # Log-likelihoods are read at the clean pass's distribution, there and wherever something is ablated.
+        self.expected = NextToken(architecture, self.activations) if self.answers.several else None
+        self.values = ablations.values(model, contexts, rows, self.answers)
+        self.clean = self.read(self.readout, self.activations)
+        scores = self.scores(self.activations)
+        self.answers.weigh(scores)
+        own = self.answers.mixed(self.clean.values)
+        self.logits = self.answers.of_options(scores).numpy() if self.answers.several else own.sum(1)
+        self._of_clean: dict[str, Any] = {"members": self.clean.components, "values": own, "logits": self.logits}
+        self._sigma = architecture.norm.statistic(self.activations.final.double().cpu()).numpy()[:, None]
+        self._fixed = [i for i, c in enumerate(self.clean.components) if c.kind == "constant"]
+        # What no stream writes, and no norm scales.
+        self._constant = self.clean.values[:, self._fixed].sum(1)
         self._texts = texts
 
     def measure(
@@ -164,25 +193,31 @@ class AblatedBatch:
     ) -> BatchEffects:
         """All ablations, one after another; `tell` is told of the passes done."""
         count = len(self.ablations.members)
-        n, members, options = self.clean.values.shape
+        n, members, options = self._of_clean["values"].shape
         without = np.empty((len(SCENARIOS), n, count, options))
         changes = np.empty((n, count, members)) if keep_changes else None
-        gap = 0.0
+        gap, clean = 0.0, self.clean.values.sum(1)
         for number, group in enumerate(self.ablations.members):
             ablated = self.without(group)
             some, change = self._scenarios(group, ablated)
-            without[:, :, number] = some
+            without[:, :, number] = self.logits - self.answers.mixed((clean - some).swapaxes(0, 1)).swapaxes(0, 1)
+            if self.answers.several:
+                without[-1, :, number] = self.answers.of_options(self.scores(ablated)).numpy()
             if changes is not None:
-                changes[:, number] = np.einsum("rmo,ro->rm", change, contrast)
+                changes[:, number] = np.einsum("rmo,ro->rm", self.answers.mixed(change), contrast)
             # The parts against the model's own answers.
             parts = change.sum(1) + (some[2] - some[3])
-            own = self._answers(self.activations) - self._answers(ablated)
+            own = self._linear_scores(self.activations) - self._linear_scores(ablated)
             gap = max(gap, float(np.abs(parts - own).max() / np.abs(self.clean.values).sum(1).max()))
             tell(n)
         self.readout.error.check(
             self.model.name, self.ablations.unit, lambda: locate_mismatch(self.model.architecture, self._texts[0])
         )
-        return BatchEffects(self.rows, self.clean, without, changes, gap)
+        return self.result(without, changes, gap)
+
+    def result(self, without: np.ndarray, changes: np.ndarray | None, gap: float) -> BatchEffects:
+        """What was found, beside the pass as it is."""
+        return BatchEffects(self.rows, **self._of_clean, without=without, changes=changes, gap=gap)
 
     def without(self, members: Sequence[Component]) -> Activations:
         """The pass with some components ablated, at the rows' last tokens."""
@@ -264,11 +299,11 @@ class AblatedBatch:
 
     def _scenarios(
         self, members: Sequence[Component], ablated: Activations
-    ) -> tuple[Float[np.ndarray, "scenario row option"], Float[np.ndarray, "row component option"]]:
+    ) -> tuple[Float[np.ndarray, "scenario context target"], Float[np.ndarray, "context component target"]]:
         """(logits of every scenario, change of every component at the clean norm)."""
         norm, final = self.model.architecture.norm, self.activations.final.double().cpu()
         sigma = norm.statistic(ablated.final.double().cpu()).numpy()[:, None]
-        there = self._read(ablated).values
+        there = self.read(self.readout, ablated).values
         total = there.sum(1)
         frozen = there * (sigma / self._sigma)[:, :, None]
         frozen[:, self._fixed] = there[:, self._fixed]
@@ -291,16 +326,25 @@ class AblatedBatch:
                 total += vector.cpu()
         return total
 
-    def _read(self, activations: Activations) -> BatchContributions:
-        return read_out(self.readout, activations, np.arange(len(self.rows)), None)
+    def read(
+        self, readout: OptionReadout, activations: Activations, keep: Set[Component] | None = None
+    ) -> BatchContributions:
+        """The components' contributions to what targets score, `[context, component, target]`."""
+        read = read_out(readout, activations, np.arange(len(self.at)), keep, self.expected)
+        if read.expectations is None:
+            return read
+        return replace(read, values=read.values - read.expectations.reshape(*read.values.shape[:2], 1))
 
-    def _answers(self, activations: Activations) -> Float[np.ndarray, "row option"]:
-        """The model's own logits, before any soft-cap."""
-        options = torch.as_tensor(self.readout.option_ids).to(activations.unembedded.device)
-        own = activations.unembedded.gather(1, options).double() * self.model.architecture.logit_multiplier
-        return own.cpu().numpy()
+    def scores(self, activations: Activations) -> Float[Tensor, "context target"]:
+        """The model's own."""
+        passed = activations.unembedded, activations.logits
+        return self.answers.of_targets(self.model.architecture, *passed).cpu()
 
-    def _constants(self) -> Float[np.ndarray, "row option"]:
-        """What no stream writes, and no norm scales."""
-        self._fixed = [i for i, c in enumerate(self.clean.components) if c.kind == "constant"]
-        return self.clean.values[:, self._fixed].sum(1)
+    def _linear_scores(self, activations: Activations) -> Float[np.ndarray, "context target"]:
+        """What components sum to, from the model's own logits."""
+        own = activations.unembedded.double() * self.model.architecture.logit_multiplier
+        options = torch.as_tensor(self.answers.target_ids).to(own.device)
+        picked = own.gather(1, options)
+        if self.expected is not None:
+            picked -= (self.activations.logits.double().softmax(1) * own).sum(1, keepdim=True)
+        return picked.cpu().numpy()

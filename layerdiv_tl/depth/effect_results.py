@@ -31,7 +31,10 @@ class Effects(Result):
     Attributes:
         components, groups: What was ablated alone, and together: {name: components}; the ablations, in this order.
         members: All components whose contributions sum to the logits, in stream order.
-        values: float64 `[row, member, option]`: their contributions in the clean pass.
+        values: float64 `[row, member, option]`: their contributions in the clean pass: to the logits, or, of options of
+            several tokens, to the log-likelihoods (`Contributions.log_likelihood_parts`).
+        score, logits: "logits": the model's own, before any soft-cap, `[row, option]`; or "log_likelihood", in nats,
+            which logit differences are then differences of.
         without: float64 `[scenario, row, ablation, option]`: logits before any soft-cap, without the ablation's own
             writes, the final norm frozen ("direct") or recomputed ("direct_recomputed"), and with it ablated in the
             pass, the norm frozen ("total_frozen") or the model's own ("total").
@@ -39,7 +42,8 @@ class Effects(Result):
             writes without the ablation's, both at the clean pass's norm; None for more than 50 million numbers.
         labels: `[row]`, the right option.
         gap: max |Σ changes + the norm's share − total| / max Σ|u_i|, over all rows, ablations and options, the total
-            being that of the model's own logits; 0 for first-order estimates, which have no such identity.
+            being that of the model's own logits; 0 for first-order estimates, which have no such identity. Of options
+            of several tokens it is that of what is linear in the logits.
         sampled, exact: Of first-order estimates: the components that were also ablated, and their exact logits `[row,
             sampled, option]` without them.
     """
@@ -48,6 +52,7 @@ class Effects(Result):
     groups: dict[str, tuple[Component, ...]]
     members: tuple[Component, ...]
     values: Float[np.ndarray, "row member option"]
+    logits: Float[np.ndarray, "row option"]
     without: Float[np.ndarray, "scenario row ablation option"]
     changes: Float[np.ndarray, "row ablation member"] | None
     labels: Int[np.ndarray, " row"]
@@ -59,6 +64,7 @@ class Effects(Result):
     positions: str
     source: str
     soft_cap: float | None
+    score: str
     method: str
     sampled: tuple[Component, ...]
     exact: Float[np.ndarray, "row sampled option"]
@@ -69,14 +75,19 @@ class Effects(Result):
         return (*(c.label for c in self.components), *self.groups)
 
     @property
+    def measured_in(self) -> str:
+        """What logit differences are measured in: logits, or nats of log-likelihoods."""
+        return "logits" if self.score == "logits" else "nats"
+
+    @property
     def logit_difference(self) -> Float[np.ndarray, " row"]:
         """Of the model as it is: the right option's logit less the mean of the others'."""
-        return self._measured(self.values.sum(1), "")
+        return self._measured(self.logits, "")
 
     @property
     def accuracy(self) -> float:
         """Of the model as it is."""
-        return float(self._measured(self.values.sum(1), "_accuracy").mean())
+        return float(self._measured(self.logits, "_accuracy").mean())
 
     def effect(self, name: str = "total", on: str = "") -> Float[np.ndarray, "row ablation"]:
         """One effect of every ablation on every row.
@@ -90,7 +101,7 @@ class Effects(Result):
         choice("on", on, MEASURES)
         # Whose answer, less whose: the total effect less a part of it.
         other = {"indirect": "direct", "norm": "total_frozen"}.get(name)
-        clean = self.values.sum(1)[:, None] if other is None else self.without[SCENARIOS.index(other)]
+        clean = self.logits[:, None] if other is None else self.without[SCENARIOS.index(other)]
         without = self.without[SCENARIOS.index(name if other is None else "total")]
         return self._measured(clean, on) - self._measured(without, on)
 
@@ -102,7 +113,7 @@ class Effects(Result):
         """
         columns = self._named()
         units = {}
-        for on, unit in MEASURES.items():
+        for on, unit in (MEASURES | {"": self.measured_in}).items():
             for name in EFFECTS if self.method == "exact" else ("direct", "total", "indirect"):
                 effect = self.effect(name, on)
                 ends = paired_interval(effect / 2) if on == "_accuracy" and name == "indirect" else None
@@ -114,7 +125,7 @@ class Effects(Result):
                 units[name + on] = unit
         if self.method != "exact":
             exact = dict(zip(self.sampled, self._exact_totals.mean(0), strict=True))
-            columns["exact"], units["exact"] = [exact.get(c, np.nan) for c in self.components], "logits"
+            columns["exact"], units["exact"] = [exact.get(c, np.nan) for c in self.components], self.measured_in
         frame = labeled_frame(columns, units, interval_note(len(self.labels)))
         frame.attrs |= {"gap": self.gap} if self.method == "exact" else {"error": self.error}
         return frame
@@ -145,7 +156,7 @@ class Effects(Result):
         norm = {"component": "norm", "kind": "norm", "layer": pd.NA, "index": pd.NA, "repeat": pd.NA}
         frame = pd.concat([pd.DataFrame(named), pd.DataFrame([norm]).astype({k: "Int64" for k in _NUMBERS})])
         frame = frame.reset_index(drop=True).assign(**with_ends("repair", repair.mean(0), *mean_interval(repair)))
-        frame = labeled_frame(frame, {"repair": "logits"}, interval_note(len(self.labels)))
+        frame = labeled_frame(frame, {"repair": self.measured_in}, interval_note(len(self.labels)))
         frame.attrs |= {name: float(self.effect(name)[:, number].mean()) for name in ("direct", "indirect", "total")}
         frame.attrs["gap"] = self.gap
         return frame
@@ -161,7 +172,7 @@ class Effects(Result):
         columns: dict[str, Any] = {"ablated": [self.components[i].label for i in ablated]}
         columns |= component_columns(self.members, later)
         columns |= with_ends("repair", repair.mean(0), *mean_interval(repair)) | {"share": made_up(direct, repair)}
-        units = {"repair": "logits", "share": "share of the direct effect"}
+        units = {"repair": self.measured_in, "share": "share of the direct effect"}
         return labeled_frame(columns, units, interval_note(len(self.labels)))
 
     def foretold(

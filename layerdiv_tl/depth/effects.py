@@ -11,12 +11,14 @@ import torch
 from jaxtyping import Float, Int
 
 from .._checks import choice, listed, shown, whole_number
+from ..attribution.contexts import Contexts
 from ..components import Component, labels_of
 from ..ensemble.validation import gold_options
 from ..errors import InputError
 from ..model import tokenization
 from ..model.load import Model, load_model
-from ..model.options import contrast_pairs, is_task, single_tokens
+from ..model.options import contrast_pairs, is_task
+from ..model.options import options as read_options
 from .effect_passes import (
     SCENARIOS,
     AblatedBatch,
@@ -26,10 +28,11 @@ from .effect_passes import (
     EffectUnit,
     Positions,
     mean_values,
+    sequence_lengths,
 )
 from .effect_results import Effects
 from .first_order import estimate
-from .inputs import Ids, unwrap_texts
+from .inputs import resolved, unwrap_texts
 from .passes import map_batches
 
 Method = Literal["exact", "first_order"]
@@ -41,15 +44,14 @@ MOST_CHANGES = 50_000_000
 class Question:
     """What is asked of a model: rows, their options, which is right, and how the logit difference weighs them."""
 
-    ids: tuple[Ids, ...]
-    option_ids: Int[np.ndarray, "row option"]
+    contexts: Contexts
     options: tuple
     labels: Int[np.ndarray, " row"]
 
     @property
     def contrast(self) -> Float[np.ndarray, "row option"]:
         """1 for the right option, −1/(K − 1) for the others."""
-        n, k = self.option_ids.shape
+        n, k = self.contexts.option_ids.shape[:2]
         weights = np.full((n, k), -1.0 / (k - 1))
         weights[np.arange(n), self.labels] = 1.0
         return weights
@@ -82,16 +84,20 @@ def effects(
     total − direct. Behind a post-norm (Gemma 2, OLMo 2), what the ablation leaves of a head is read at that norm's
     statistic in the ablated pass; with method="first_order", at that of the pass as it is.
 
+    Options of several tokens are compared by their log-likelihoods, in nats. What components do to these is taken at
+    the clean pass's distribution of each next token; what the softmax adds to that is counted with the norm.
+
     Args:
         model, batch_tokens: As in `contributions`.
         prompts, options, labels: As in `contributions` and `decompose`; or a `Task`, which brings all three.
         contrast: Instead of options and labels: (right, wrong), or one such pair per prompt.
         unit: "sublayer": attentions and MLPs; "head": heads and MLPs.
         ablation: "zero"; "mean": the component's mean over the rows, of first tokens (where the attention sink stands)
-            at the first, of last tokens at the last, of all tokens between them in between, so that rows need not be of
-            one length; or "resample": what it holds in another row, at the same place counted from
-            the end.
-        positions: Where it is ablated: "all" tokens, or the "last" one, where the answer stands.
+            at the first, of last tokens at the last, of all tokens between them in between (of options' tokens at
+            these), so that rows need not be of one length; or "resample": what it holds in another row, at the same
+            place counted from the prompt's end.
+        positions: Where it is ablated: "all" tokens, or the "last" one, where the answer stands, with all but the last
+            token of an option of several.
         components: Labels of those to ablate; None is all of the unit.
         groups: Components to ablate together, as rows of their own: {name: labels}, one list of labels, or several.
         method: "exact", or "first_order": direct effects from the pass as it is, total effects of all components
@@ -123,7 +129,7 @@ def effects(
     if others := {sublayer.kind for sublayer in model.architecture.sublayers} - {"attn", "mlp"}:
         raise InputError(f"{model.name} has a {min(others)} on its stream: effects are of attentions and MLPs alone.")
     question, source = _question(model, prompts, options, labels, contrast)
-    n = len(question.ids)
+    n = len(question.labels)
     if n == 1 and ablation != "zero":
         why = "the mean over one row is that row" if ablation == "mean" else "there is no other row to take values from"
         raise InputError(f"ablation={ablation!r} needs at least two rows: {why}; give more, or ablation='zero'.")
@@ -134,7 +140,10 @@ def effects(
         raise InputError(f"groups holds one called {taken[0]}, which is a component: give the group another name.")
     if method == "first_order" and together:
         raise InputError("method='first_order' adds up single components: leave groups out, or use method='exact'.")
-    means = mean_values(model, question.ids, unit, batch_tokens) if ablation == "mean" else {}
+    several = question.contexts.option_ids.shape[2:] != (1, 1)
+    if several and model.architecture.length_switch is not None:
+        batch_tokens = 1  # where positions change with the length of a pass, rows of one prompt share one
+    means = mean_values(model, question.contexts, unit, batch_tokens) if ablation == "mean" else {}
     ablations = Ablations(
         members=(*((c,) for c in alone), *together.values()),
         unit=unit,
@@ -144,10 +153,13 @@ def effects(
         partners=_partners(n, seed),
     )
     about: dict[str, Any] = {"model": model.name, "unit": unit, "ablation": ablation, "positions": positions}
-    about |= {"source": source, "soft_cap": model.architecture.soft_cap, "labels": question.labels}
+    # Log-likelihoods are those of capped logits.
+    cap = None if several else model.architecture.soft_cap
+    about |= {"source": source, "soft_cap": cap, "labels": question.labels}
+    about["score"] = "log_likelihood" if several else "logits"
     parts = run_ablations(model, question, ablations, batch_tokens, steps if method == "first_order" else 0)
     sampled: tuple[Component, ...] = ()
-    exact = np.empty((n, 0, question.option_ids.shape[1]))
+    exact = np.empty((n, 0, question.contrast.shape[1]))
     if method == "first_order":
         sampled = tuple(alone[i] for i in _sample(question, parts, sample, seed))
         some = replace(ablations, members=tuple((c,) for c in sampled))
@@ -157,8 +169,9 @@ def effects(
     return Effects(
         components=alone,
         groups=together,
-        members=parts[0].clean.components,
-        values=_gather([part.clean.values for part in parts], parts),
+        members=parts[0].members,
+        values=_gather([part.values for part in parts], parts),
+        logits=_gather([part.logits for part in parts], parts),
         without=np.stack([_gather([part.without[i] for part in parts], parts) for i in range(len(SCENARIOS))]),
         changes=_gather([part.changes for part in parts], parts) if kept else None,
         options=question.options,
@@ -174,18 +187,18 @@ def run_ablations(
     model: Model, question: Question, ablations: Ablations, batch_tokens: int | None, steps: int = 0
 ) -> list[BatchEffects]:
     """Every ablation of every row, batch after batch: exact, or estimated in so many steps."""
-    numbers = len(question.ids) * len(ablations.members) * len(model.components(ablations.unit))
+    numbers = len(question.labels) * len(ablations.members) * len(model.components(ablations.unit))
 
     def measure(rows: list[int], tell: Callable[[int], Any]) -> BatchEffects:
         if not steps:
-            batch = AblatedBatch(model, question.ids, rows, question.option_ids, ablations)
+            batch = AblatedBatch(model, question.contexts, rows, ablations)
             return batch.measure(question.contrast[rows], numbers <= MOST_CHANGES, tell)
         # Tensors made in inference mode cannot take part in a gradient.
         with torch.inference_mode(False), torch.no_grad():
-            return estimate(AblatedBatch(model, question.ids, rows, question.option_ids, ablations), steps, tell)
+            return estimate(AblatedBatch(model, question.contexts, rows, ablations), steps, tell)
 
-    passes = [steps or len(ablations.members)] * len(question.ids)
-    return map_batches(model, question.ids, batch_tokens, measure, passes=passes)
+    passes = [steps or len(ablations.members)] * len(question.labels)
+    return map_batches(model, sequence_lengths(question.contexts), batch_tokens, measure, passes=passes)
 
 
 def _gather(arrays: Sequence[Any], parts: Sequence[BatchEffects]) -> np.ndarray:
@@ -195,7 +208,7 @@ def _gather(arrays: Sequence[Any], parts: Sequence[BatchEffects]) -> np.ndarray:
 
 def _sample(question: Question, parts: Sequence[BatchEffects], count: int, seed: int) -> list[int]:
     """Numbers of components: those of the largest estimates, which one would look at, and as many others at random."""
-    differences = [(part.clean.values.sum(1)[:, None] - part.without[-1], part.rows) for part in parts]
+    differences = [(part.logits[:, None] - part.without[-1], part.rows) for part in parts]
     total = sum(np.einsum("rao,ro->a", difference, question.contrast[rows]) for difference, rows in differences)
     order = np.argsort(-np.abs(total), kind="stable")
     first, rest = order[: -(-count // 2)], order[-(-count // 2) :]
@@ -208,8 +221,7 @@ def _question(model: Model, prompts: Any, options: Any, labels: Any, contrast: A
     if is_task(prompts):
         if options is not None or labels is not None or contrast is not None:
             raise InputError("a task brings its own options and labels: leave options, labels and contrast out.")
-        task = prompts if prompts.option_ids else prompts.resolve(model)
-        task = task if model.context is None else task.fit(model, model.context)
+        task = resolved(model, prompts)
         prompts, options, labels, source = task.prompts, task.option_ids or task.options, task.labels, task.name
         texts: tuple | None = tuple(task.options)
     else:
@@ -221,12 +233,15 @@ def _question(model: Model, prompts: Any, options: Any, labels: Any, contrast: A
         options, labels = contrast_pairs(contrast), np.zeros(len(ids), dtype=np.int64)
     if options is None or labels is None:
         raise InputError("effects are on an answer: give options= and labels=, a contrast=(right, wrong), or a task.")
-    option_ids, names = single_tokens(model, options, len(ids))
+    tokenization.warn_of_missing_spaces(model, prompts, options)
+    option_ids, names = read_options(model, options, ids, unwrap_texts(prompts))
     texts = names if texts is None else texts
     if option_ids.shape[1] < 2:
         raise InputError("there is one option only, so nothing to compare it with: give at least two options.")
     gold = gold_options(labels, (len(ids), 1, option_ids.shape[1]), texts)
-    return Question(tuple(ids), option_ids, texts, gold), source
+    contexts = Contexts(ids, option_ids)
+    contexts.check(model)
+    return Question(contexts, texts, gold), source
 
 
 def _groups(groups: Any) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..attribution.unembedding import OptionReadout, read_out
+from ..attribution.unembedding import OptionReadout
 from ..components import Component
 from ..model.batches import upcast
 from .effect_passes import SCENARIOS, AblatedBatch, BatchEffects
@@ -31,7 +31,7 @@ def estimate(batch: AblatedBatch, steps: int, tell: Callable[[int], Any]) -> Bat
     the ablation changes at every place; `tell` is told of the passes done.
     """
     components = [members[0] for members in batch.ablations.members]
-    clean = batch.clean.values.sum(1)[:, None]
+    clean = batch.logits[:, None]
     direct = _direct(batch, components)
     without = np.full((len(SCENARIOS), *direct.shape), np.nan)
     without[0] = clean - direct
@@ -43,7 +43,7 @@ def estimate(batch: AblatedBatch, steps: int, tell: Callable[[int], Any]) -> Bat
         totals.append(_by_gradient(batch, components, changes, share))
         tell(len(batch.rows))
     without[-1] = clean - np.mean(totals, 0)
-    return BatchEffects(batch.rows, batch.clean, without, None, 0.0)
+    return batch.result(without, None, 0.0)
 
 
 def _direct(batch: AblatedBatch, components: Sequence[Component]) -> Float[np.ndarray, "row component option"]:
@@ -58,11 +58,11 @@ def _direct(batch: AblatedBatch, components: Sequence[Component]) -> Float[np.nd
         outputs.append(replace(output, output=left) if output.values is None else replace(output, values=left))
     readout = OptionReadout(batch.model.architecture, batch.readout.option_ids, batch.ablations.unit)
     without = replace(batch.activations, sublayer_outputs=tuple(outputs))
-    left_over = read_out(readout, without, np.arange(len(batch.rows)), set(components))
+    left_over = batch.read(readout, without, set(components))
     column = {c: i for i, c in enumerate(batch.clean.components)}
     of = {c: i for i, c in enumerate(left_over.components)}
     there = batch.clean.values[:, [column[c] for c in components]]
-    return there - left_over.values[:, [of[c] for c in components]]
+    return batch.answers.mixed(there - left_over.values[:, [of[c] for c in components]])
 
 
 def _places(batch: AblatedBatch, components: Sequence[Component]) -> Iterator[tuple[int, str]]:
@@ -102,13 +102,16 @@ def _by_gradient(
         final = forward.resume(0, forward.streams[0], {key: partial(move, key) for key in set(places.values())})
         last = final[batch.row.to(final.device), batch.at.to(final.device)]
         unembedded = upcast(architecture.unembed(forward.normed(last)[:, None])[:, 0])
-        options = torch.as_tensor(batch.readout.option_ids).to(unembedded.device)
+        scores = batch.answers.of_targets(architecture, unembedded, architecture.transform(unembedded))
         # One gradient each: rows have nothing to do with one another.
-        logits = (unembedded.gather(1, options).sum(0) * architecture.logit_multiplier).unbind()
+        logits = batch.answers.of_options(scores).sum(0).unbind()
     table = np.empty((len(batch.rows), len(components), len(logits)))
     for option in range(len(logits)):
         gradients = torch.autograd.grad(logits[option], list(moved.values()), retain_graph=option + 1 < len(logits))
-        by_place = {key: (g.double() * changes[key]).sum(1) for key, g in zip(moved, gradients, strict=True)}
+        by_place = {
+            key: batch.answers.by_row((g.double() * changes[key]).sum(1))
+            for key, g in zip(moved, gradients, strict=True)
+        }
         for number, component in enumerate(components):
             product = by_place[places[component]]
             if component.index is not None:

@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 def map_batches(
     model: Model,
-    ids: Sequence[Ids],
+    ids: Sequence[Sequence[int]],
     batch_tokens: int | None,
     measure: Callable[..., T],
     unit: str = "text",

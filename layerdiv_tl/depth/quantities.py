@@ -28,7 +28,7 @@ from ..model.batches import inference_mode_for, upcast
 from ..model.load import Model
 from ..model.options import is_task, single_tokens
 from ..model.patched_forward import PatchedForward
-from .inputs import Ids, Part, read_texts
+from .inputs import Ids, Part, read_texts, resolved
 from .passes import map_batches
 from .residual_norms import residual_norms
 
@@ -95,10 +95,7 @@ def read_rows(model: Model, rows: Any) -> PredictionRows:
     if not is_task(rows):
         ids = tuple(read_texts(model, rows, 2, "no other follows to be predicted"))
         return PredictionRows(ids, None, None, "texts")
-    if not rows.option_ids:
-        rows = rows.resolve(model)
-    if model.context is not None:
-        rows = rows.fit(model, model.context)
+    rows = resolved(model, rows)
     ids = tuple(read_texts(model, rows))
     options, _ = single_tokens(model, rows.option_ids or rows.options, len(ids))
     labels = gold_options(rows.labels, (len(ids), 1, options.shape[1]), tuple(rows.options))

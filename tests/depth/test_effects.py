@@ -301,8 +301,70 @@ def test_a_task_with_options_of_each_prompt_is_its_rows_and_options(stories):
     assert one.options == task.options
     np.testing.assert_array_equal(one.without, other.without)
     for options in (((" time", " xylophone"), rows[1]), (" xylophone", " was")):
-        with pytest.raises(ld.InputError, match="xylophone' is 9 tokens"):
-            ld.effects(stories, dataclasses.replace(task, options=options))
+        longer = dataclasses.replace(task, options=options)
+        assert ld.effects(stories, longer, components=["L0.mlp"]).score == "log_likelihood"
+    # Resolved for another tokenizer: its token ids are not those of this model.
+    stranger = dataclasses.replace(task, options=rows[0], option_ids=(3, 5))
+    same = dataclasses.replace(task, options=rows[0])
+    one, other = (ld.effects(stories, t, components=["L0.mlp"]) for t in (stranger, same))
+    np.testing.assert_array_equal(one.without, other.without)
+
+
+LONGER = [[7, [9, 4], {(12, 3), (5, 8, 2)}]]
+
+
+def log_likelihoods(plain, ids, edits=()):
+    """Of LONGER, from passes of the prompt and each beginning of an option; `edits` are made at every token."""
+
+    def one(option):
+        total = 0.0
+        for end, token in enumerate(option):
+            row = [*ids, *option[:end]]
+            logits = plain.run(row, [(c, value.expand(len(row), -1)) for c, value in edits])
+            total += logits[token] - np.log(np.exp(logits).sum())
+        return total
+
+    return np.array([one([7]), one([9, 4]), np.logaddexp(one([12, 3]), one([5, 8, 2]))])
+
+
+@pytest.mark.parametrize("name", ["gpt2", pytest.param("gemma2", marks=pytest.mark.full)])
+def test_options_of_several_tokens_are_compared_by_their_log_likelihoods(name):
+    """Against plain passes of every beginning of an option, with alternatives, at the same ablation."""
+    root = FAMILIES[name]().double()
+    plain, model, (ids, labels) = Plain(name, root), ld.load_model(root), rows(4)
+    chosen = ["L0.H1", "L1.mlp", "L2.H2"]
+    given = {"unit": "head", "ablation": "zero", "components": chosen}
+    effects = ld.effects(model, ids, LONGER, labels, **given, batch_tokens=24)
+    width = {c: next(iter(plain.means(ids, [c])))[c].shape[1] for c in effects.components}
+    for r, (row, label) in enumerate(zip(ids, labels, strict=True)):
+        scores = log_likelihoods(plain, row)
+        np.testing.assert_allclose(effects.logits[r], scores, atol=1e-6)
+        for i, c in enumerate(effects.components):
+            without = log_likelihoods(plain, row, [(c, torch.zeros(1, width[c]))])
+            gone = [x[label] - np.delete(x, label).mean() for x in (scores, without)]
+            assert effects.effect()[r, i] == pytest.approx(gone[0] - gone[1], abs=1e-6)
+    np.testing.assert_allclose(
+        effects.values, ld.contributions(model, ids, LONGER, "head").log_likelihood_parts, atol=1e-6
+    )
+    check_sums(effects)
+    # Along the way to the ablated model the gradients of one component sum to its effect.
+    rough = ld.effects(
+        model, ids, LONGER, labels, **given | {"components": chosen[1:2]}, method="first_order", steps=64
+    )
+    np.testing.assert_allclose(rough.effect()[:, 0], effects.effect()[:, 1], atol=2e-3)
+    np.testing.assert_allclose(rough.effect("direct")[:, 0], effects.effect("direct")[:, 1], atol=1e-6)
+
+
+def test_single_tokens_among_alternatives_are_single_tokens(tiny):
+    """A third option of two tokens changes nothing about two that are compared in the same context."""
+    ids, _ = rows(6)
+    for ablation in ("mean", "resample"):
+        one, other = (
+            ld.effects(tiny, ids, options, [0] * 6, ablation=ablation, positions="last", components=["L1.mlp"])
+            for options in ([7, 9], [[7, 9, [12, 3]]])
+        )
+        between = [x.without[-1, :, 0, 0] - x.without[-1, :, 0, 1] for x in (one, other)]
+        np.testing.assert_allclose(*between, atol=1e-5)
 
 
 GIVEN = {"prompts": [[3, 4, 5], [6, 7]], "options": OPTIONS, "labels": [0, 1]}

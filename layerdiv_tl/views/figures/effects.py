@@ -96,7 +96,9 @@ def repair_bars(effects: Effects, component: str | None = None, max_components: 
     rows = [("direct", whole["direct"], style.SERIES[7]), *zip(names, values, colors, strict=True)]
     rows.append(("total", whole["total"], style.SERIES[7]))
     value, low, high = np.array([row[1] for row in rows], dtype=float).T
-    hover = [f"<b>{html.escape(n)}</b><br>{style.measured(*map(float, v), unit='logits')}" for n, v, _ in rows]
+    hover = [
+        f"<b>{html.escape(n)}</b><br>{style.measured(*map(float, v), unit=effects.measured_in)}" for n, v, _ in rows
+    ]
     # The others together have no interval.
     error = kit.error_bars(value, np.where(np.isnan(low), value, low), np.where(np.isnan(high), value, high))
     bars = kit.bar(value, np.arange(len(rows)), [row[2] for row in rows], across=True, hover=hover, error=error)
@@ -105,7 +107,7 @@ def repair_bars(effects: Effects, component: str | None = None, max_components: 
         f"From the direct to the total effect of {kit.clipped(name)}, {effects.model}",
         f"{_about(effects)}. The direct effect on the logit difference, what its presence changes in each later "
         f"component's contribution, and their sum, the total effect. {kit.whiskered(frame)}",
-        x={"title_text": "logits", "zeroline": True},
+        x={"title_text": effects.measured_in, "zeroline": True},
         y=kit.named_rows([row[0] for row in rows]),
         plot=22 * len(rows) + 20,
     )
@@ -134,7 +136,7 @@ def repair_map(effects: Effects, max_components: int = 60) -> go.Figure:
     y, x = ([effects.members[i] for i in at] for at in kept)
     cells = np.ix_(*kept)
     return kit.arrange(
-        go.Figure(kit.heat_map(z[cells], hover[cells], "logits", signed=True)),
+        go.Figure(kit.heat_map(z[cells], hover[cells], effects.measured_in, signed=True)),
         f"Which later components react to which, {effects.model}",
         f"{_about(effects)}. By how much a component's presence changes each later one's contribution to the logit "
         "difference, mean over rows; where the sign is that of the direct effect the later one rests on it, else it "
