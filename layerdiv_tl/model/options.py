@@ -90,7 +90,9 @@ def contrast_pairs(contrast: Any) -> list[Any]:
     return rows[0] if rows[0] is given else rows
 
 
-def single_tokens(model: Model, given: Any, count: int) -> tuple[Int[np.ndarray, "example option"], tuple]:
+def single_tokens(
+    model: Model, given: Any, count: int, name: str = "option"
+) -> tuple[Int[np.ndarray, "example option"], tuple]:
     """Ids `[example, option]` of options that are one token each. Raises InputError for others, with their pieces."""
     ids, texts = options(model, given, [()] * count)
     if ids.shape[2:] != (1, 1):
@@ -99,7 +101,7 @@ def single_tokens(model: Model, given: Any, count: int) -> tuple[Int[np.ndarray,
         tokens = [int(i) for i in longer[row, option] if i != NONE]
         text = texts[option] if isinstance(texts[0], str) else texts[row][option]
         pieces = model.tokenizer.convert_ids_to_tokens(tokens) if model.tokenizer else tokens
-        message = f"option {shown(text)} is {len(tokens)} tokens {pieces} but must be a single one"
+        message = f"{name} {shown(text)} is {len(tokens)} tokens {pieces} but must be a single one"
         alike = np.flatnonzero(ids[row, :, 0, 0] == tokens[0])
         if others := [i for i in alike if i != option]:
             other = texts[others[0]] if isinstance(texts[0], str) else texts[row][others[0]]
@@ -107,7 +109,7 @@ def single_tokens(model: Model, given: Any, count: int) -> tuple[Int[np.ndarray,
         spaced = f" {text.strip()}"
         if model.tokenizer and text != spaced and len(ids_after_text(model.tokenizer, spaced)) == 1:
             raise InputError(f"{message}: {spaced!r}, with its leading space, is one.")
-        raise InputError(f"{message}: choose a shorter option (often the leading space matters), or give token ids.")
+        raise InputError(f"{message}: choose a shorter one (often the leading space matters), or give token ids.")
     return ids[:, :, 0, 0], texts
 
 

@@ -138,7 +138,7 @@ def measure_text(
     wanted = list(target) if several else [] if target is None else [target]
     if len(wanted) > 2:
         raise InputError(f"target holds {len(wanted)} tokens: give one, or two whose difference is to be explained.")
-    targets = tuple(int(i) for i in single_tokens(model, wanted, 1)[0][0]) if wanted else ()
+    targets = tuple(int(i) for i in single_tokens(model, wanted, 1, "target")[0][0]) if wanted else ()
     on_step("components")
     ids = [*given, *_written(model, given, generate)]
     no_heads = no_attention = ""

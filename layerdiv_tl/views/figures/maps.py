@@ -34,10 +34,11 @@ _STREAM = "component, in stream order"
 
 @figure_of("map", "Contributions", "Shard")
 def contribution_map(contributions: Contributions, example: int | None = None, centered: bool = True) -> go.Figure:
-    """A map option × component of direct contributions in logits.
+    """A map option × component of direct contributions in logits, those of several tokens summed over their positions.
 
-    `example` None takes the mean over examples. `centered` subtracts each component's mean over the
-    options, which softmax cannot see. Raises InputError for an example that does not exist.
+    Of `scores()` they are parts of log-likelihoods, in nats. `example` None takes the mean over examples. `centered`
+    subtracts each component's mean over the options, which softmax cannot see. Raises InputError for an example that
+    does not exist.
     """
     u = contributions.values
     if example is not None:
@@ -52,17 +53,20 @@ def contribution_map(contributions: Contributions, example: int | None = None, c
         values = values - values.mean(1, keepdims=True)
     components = contributions.components
     labels = [html.escape(c.label) for c in components]
+    is_score = contributions.score == "log_likelihood"
+    unit, of = ("nats", "log-likelihoods") if is_score else ("logits", "logits")
     hover = [
-        [f"<b>{c}</b><br>{html.escape(text)}<br>{style.number(v)} logits" for c, v in zip(labels, row, strict=True)]
+        [f"<b>{c}</b><br>{html.escape(text)}<br>{style.number(v)} {unit}" for c, v in zip(labels, row, strict=True)]
         for text, row in zip(texts, values.T, strict=True)
     ]
     limit = kit.robust_limit(values, 1.0)
-    title = "Direct contributions to the options' logits"
+    title = f"Direct contributions to the options' {of}"
     shown = f"{'mean over examples' if example is None else f'example {example}'}, "
     shown += "centered over the options" if centered else "raw"
+    shown += ", summed over each option's tokens" if contributions.option_ids.ndim > 2 else ""
     if any(c.kind == "head" for c in components):
-        return _head_panels(components, values.T, hover, texts, title, shown)
-    figure = go.Figure(kit.heat_map(values.T, hover, "logits", limit, signed=True, side="right", ygap=1))
+        return _head_panels(components, values.T, hover, texts, title, shown, unit)
+    figure = go.Figure(kit.heat_map(values.T, hover, unit, limit, signed=True, side="right", ygap=1))
     ticks = {"tickvals": list(range(len(texts))), "ticktext": [html.escape(repr(text)) for text in texts]}
     y = ticks | {"tickmode": "array", "autorange": "reversed", "showgrid": False, "zeroline": False}
     x, height = kit.component_axis(components, _STREAM), 168 + 44 * len(texts)
@@ -70,7 +74,13 @@ def contribution_map(contributions: Contributions, example: int | None = None, c
 
 
 def _head_panels(
-    components: Sequence[Component], values: np.ndarray, hover: Any, texts: Sequence[str], title: str, shown: str
+    components: Sequence[Component],
+    values: np.ndarray,
+    hover: Any,
+    texts: Sequence[str],
+    title: str,
+    shown: str,
+    unit: str,
 ) -> go.Figure:
     """A map layer × head for every option, its MLPs in a column of their own; `values` `[option, component]`."""
     limit = kit.robust_limit(values)
@@ -84,7 +94,7 @@ def _head_panels(
             z = np.c_[z, np.full(len(rows), np.nan), [np.nan if i is None else row[i] for i in mlp]]
             text = np.c_[text, np.full(len(rows), ""), ["" if i is None else told[i] for i in mlp]]
         bar: dict[str, Any] = {"showscale": not contents, "ygap": 1, "xgap": 1}
-        contents.append([kit.heat_map(z, text, "logits", limit, signed=True, **bar)])
+        contents.append([kit.heat_map(z, text, unit, limit, signed=True, **bar)])
     headings = [html.escape(repr(one)) for one in texts]
     across = min(_COLUMNS, len(contents))
     figure = kit.panels(contents, headings, across, gap=0.2, x_title="head")

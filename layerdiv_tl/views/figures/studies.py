@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from ...studies.study import Study
 
 # Quantities with a button; others can be asked for.
-_SWITCH = ("accuracy", "logit difference", "MSE", "diversity", "diversity centered", "diversity_logit centered")
-_SWITCH = (*_SWITCH, "cross-entropy")
+_SWITCH = (
+    *("accuracy", "logit difference", "MSE", "diversity", "diversity centered", "diversity_logit centered"),
+    "cross-entropy",
+)
 
 
 @figure_of("table", "Study", default=True)
