@@ -86,6 +86,7 @@ def results(folder: Path) -> Iterator[tuple[str, Result]]:
         for loss in ("squared", "cross_entropy", "paper") if unit == "sublayer" else ("squared",):
             yield f"Decomposition, {unit}, {loss}", ld.decompose(c, task.labels, loss=loss)
     yield "LogitDifference", c.difference(0, 1)
+    yield "Comparison", ld.compare("zoo/d4", "zoo/d4-seed1", ld.task(CHAIN, limit=32), unit="head")
     yield "Task", task
     yield "Votes", votes(members=9, options=2, right=0.6, shared=0.2)
     yield "Profile", ld.profile(model, TEXT)

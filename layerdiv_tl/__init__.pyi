@@ -2,6 +2,8 @@
 
 from . import depth as depth
 from . import zoo as zoo
+from .attribution.compare import compare as compare
+from .attribution.comparison import Comparison as Comparison
 from .attribution.contrasts import logit_difference as logit_difference
 from .attribution.contribution_results import Contributions as Contributions
 from .attribution.contributions import contributions as contributions

@@ -49,11 +49,14 @@ def public_cases(folder: Path) -> list[Case]:
     fitted = log_fit(np.array([1.0, 2, 4, 8]), np.array([0.1, 0.2, 0.3, 0.5]))
     weighted = reweight(c, labels, train=6)
     explorer = ld.explore(model, text)
+    compared = {"a": model, "b": "zoo/d4-seed1", "prompts": prompts[:12], "options": options}
+    comparison = ld.compare(**compared, labels=list(labels[:12]))
     information = ld.information(c, labels, "vote", n_permutations=5, n_resamples=5)
     curve = information.gain_curve(n_permutations=3, n_resamples=3, orders=2)
 
     cases = [
         case("contributions", ld.contributions, **rows),
+        case("compare", ld.compare, **compared),
         case("decompose", ld.decompose, ensemble=c, labels=labels),
         case("decompose[array]", ld.decompose, ensemble=c.values, labels=labels, loss="brier"),
         case("decompose[target]", ld.decompose, ensemble=c.values, target=c.logits),
@@ -109,6 +112,7 @@ def public_cases(folder: Path) -> list[Case]:
     path = {"save": {"path": saved}, "load": {"path": c.save(saved)}}
     results = {
         "Contributions": c,
+        "Comparison": comparison,
         "Decomposition": squared,
         "heads": ld.decompose(heads, labels),
         "CrossEntropy": ld.decompose(c, labels, loss="cross_entropy"),

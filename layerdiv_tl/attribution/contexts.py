@@ -185,7 +185,7 @@ class Contexts:
         shift = np.cumsum([0] + [len(self.trees[e].beginnings) for e in examples])[:-1]
         place, column = self.places(examples)
         summed: dict[str, np.ndarray] = {}
-        done, roots, gap = 0, [], np.zeros(len(examples))
+        done, roots, statistics, gap = 0, [], [], np.zeros(len(examples))
         for step in steps:
             count = len(step.rows)
             assert step.expectations is not None
@@ -201,6 +201,7 @@ class Contexts:
                     summed[name][e, :, s] += x[context, :, target if x.shape[2] > 1 else 0]
             np.maximum.at(gap, np.searchsorted(shift, np.arange(done, done + count), "right") - 1, step.stream_gap)
             roots.append(step.junction_scale)
+            statistics.append(step.statistic)
             done += count
         options, alternatives = self.option_ids.shape[1:3]
         split = {name: x.reshape(*x.shape[:2], options, alternatives) for name, x in summed.items()}
@@ -220,6 +221,7 @@ class Contexts:
             normalizer=mixed["normalizer"][:, 0] + (total - likelihood),
             likelihood_gap=mixed["likelihood_gap"][:, 0],
             junction_scale=np.concatenate(roots)[shift],
+            statistic=np.concatenate(statistics)[shift],
             stream_gap=gap,
         )
 

@@ -53,6 +53,7 @@ class Contributions(Result):
             prompt's position. Partial ones
             are sums that the stream never holds: an embedding whose positions are still to be added, an attention that
             is parallel to its MLP.
+        statistic: float64 `[example]`, the final norm's statistic of the whole stream itself, at the same position.
         identity_gap, absolute_gap: max |Σ u_i − logits| / max Σ|u_i| over examples and options, and the same in logits,
             of all components and positions and before any soft-cap.
         likelihood_gap: By how many nats at most the normalizer is not what it is said to be, because the components'
@@ -76,6 +77,7 @@ class Contributions(Result):
     junction_scale: Float[np.ndarray, "example junction"] | None
     junctions: tuple[Component, ...]
     partial_junctions: Bool[np.ndarray, " junction"]
+    statistic: Float[np.ndarray, " example"]
     identity_gap: float
     absolute_gap: float
     likelihood_gap: float | None

@@ -118,13 +118,20 @@ def contributions(
     keep, probes = _parse_components(components, model.architecture.components(unit)), None
     if directions is None:
         tokenization.warn_of_missing_spaces(model, prompts, options)
-        given = prompts if _reads_end(ids, at) else None  # an option continues the text that it was tokenized with
+        given = prompts if reads_end(ids, at) else None  # an option continues the text that it was tokenized with
         option_ids, option_texts = read_options(model, options, ids, given)
     else:
         probes, option_texts = _probes(directions, options, model)
         option_ids = np.tile(np.arange(len(probes))[:, None, None], (len(ids), 1, 1, 1))
     run = ReadOut(model, ids, at, option_ids, unit, batch_tokens, cached, probes)
     keep = keep if top is None else _largest(top, run.batches(None))
+    return collect(run, option_texts, keep)
+
+
+def collect(run: ReadOut, options: tuple, keep: Set[Component] | None = None) -> Contributions:
+    """The contributions of a read-out's passes, checked; `options` are the texts, `keep` None keeps all components."""
+    model, ids, at, unit, probes = run.model, run.ids, run.at, run.unit, run.readout.probes
+    option_ids = run.option_ids
     parts = list(run.batches(keep))
     complete = all(len(part.components) == part.count for part in parts)
     parts = align(parts)
@@ -134,18 +141,18 @@ def contributions(
         raise InputError(f"components asks for {unknown[0].label}, but this run has no such row: {reused}.")
     order = np.argsort(np.concatenate([part.rows for part in parts]))
 
-    def collect(name: str) -> np.ndarray:
+    def column(name: str) -> np.ndarray:
         """An array of all batches in the prompts' order."""
         return np.concatenate([getattr(part, name) for part in parts])[order]
 
     def likelihood(name: str) -> np.ndarray | None:
         """The same of what directions do not have."""
-        return collect(name) if probes is None else None
+        return column(name) if probes is None else None
 
     def locate() -> str:
-        if cached is not None:
+        if run.cached is not None:
             return "the cached writes do not add up to the cached stream"
-        worst = int(collect("stream_gap").argmax())
+        worst = int(column("stream_gap").argmax())
         return locate_mismatch(model.architecture, ids[worst][: at[worst] + 1])
 
     error = run.readout.error
@@ -160,20 +167,21 @@ def contributions(
         partial[i] |= a.layer == b.layer and (a.kind, b.kind) in halves
     expectations, gap = likelihood("expectations"), likelihood("likelihood_gap")
     return Contributions(
-        values=collect("values"),
+        values=column("values"),
         components=names,
-        model_logits=collect("logits"),
+        model_logits=column("logits"),
         log_likelihood=likelihood("log_likelihood"),
         normalizer=likelihood("normalizer"),
         expectations=expectations[:, :, None] if expectations is not None and expectations.ndim == 2 else expectations,
         option_ids=option_ids[:, :, 0, 0] if option_ids.shape[2:] == (1, 1) else option_ids,
-        options=option_texts,
+        options=options,
         token_ids=np.concatenate([np.array(row, dtype=np.int64) for row in ids]),
         lengths=np.array([len(row) for row in ids], dtype=np.int64),
         positions=at,
-        junction_scale=collect("junction_scale"),
+        junction_scale=column("junction_scale"),
         junctions=junctions,
         partial_junctions=np.array(partial),
+        statistic=column("statistic"),
         identity_gap=error.identity_gap,
         absolute_gap=error.absolute,
         likelihood_gap=None if gap is None else float(np.abs(gap).max()),
@@ -216,7 +224,8 @@ def _probes(directions: Any, options: Any, model: Model) -> tuple[Float[Tensor, 
     return rows, names
 
 
-def _reads_end(ids: Sequence[tuple[int, ...]], at: Int[np.ndarray, " example"]) -> bool:
+def reads_end(ids: Sequence[tuple[int, ...]], at: Int[np.ndarray, " example"]) -> bool:
+    """Whether every prompt is read at its last token."""
     return all(position == len(row) - 1 for row, position in zip(ids, at, strict=True))
 
 

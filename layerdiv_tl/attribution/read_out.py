@@ -44,7 +44,7 @@ class ReadOut:
         probes: Float[Tensor, "option d"] | None,
     ) -> None:
         self.model, self.ids, self.at, self.unit = model, ids, at, unit
-        self.batch_tokens, self.cached = batch_tokens, cached
+        self.batch_tokens, self.cached, self.option_ids = batch_tokens, cached, option_ids
         self.contexts: Contexts | None = None
         targets = option_ids[:, :, 0, 0]
         if option_ids.shape[2:] != (1, 1):
@@ -87,7 +87,7 @@ class ReadOut:
     ) -> Iterator[BatchContributions]:
         """The rows of one pass, some at a time."""
         architecture = self.model.architecture
-        per_row = self.readout.option_ids.shape[1] * len(architecture.components(self.unit))
+        per_row = self.readout.index.shape[1] * len(architecture.components(self.unit))
         step = max(1, NUMBERS // (per_row + len(architecture.sublayers) * architecture.norm.gain.numel()))
         expected = NextToken(architecture, activations) if self.readout.probes is None else None
         for start in range(0, len(numbers), step):

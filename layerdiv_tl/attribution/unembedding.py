@@ -41,8 +41,9 @@ class OptionReadout:
     ) -> None:
         self.walk, self.error, self.probes = StreamWalk(architecture, unit), ReconstructionError(), probes
         distinct, index = np.unique(option_ids, return_inverse=True)
+        self.tokens = torch.as_tensor(distinct)
         if probes is None:
-            directions, constant = folded_rows(architecture, torch.as_tensor(distinct), torch.float64)
+            directions, constant = folded_rows(architecture, self.tokens, torch.float64)
         else:
             norm = architecture.norm
             directions = norm.fold(probes)
@@ -53,6 +54,15 @@ class OptionReadout:
         self.constant: Float[Tensor, " token"] | None = constant.cpu() if architecture.constant else None
         # Directions before each output map, the same for all batches that need the same options.
         self._before: dict[int, Float[Tensor, "token part width"]] = {}
+
+    def add_readers(self, readers: Sequence[Architecture]) -> None:
+        """Read the options through the norms' gains and unembeddings of other models, too: as many columns for each."""
+        others = [folded_rows(reader, self.tokens, torch.float64)[0].cpu() for reader in readers]
+        shifts = len(self.tokens) * torch.arange(len(others) + 1)
+        self.index = (self.index[:, None] + shifts[:, None]).flatten(1)
+        self.directions = torch.cat([self.directions, *others])
+        if self.constant is not None:  # of the others, `compare` works it out itself
+            self.constant = torch.cat([self.constant, torch.zeros(len(self.tokens) * len(others)).double()])
 
     def for_rows(self, rows: Int[Tensor, " row"]) -> OptionReadout:
         """The read-out of some examples, without the directions that they do not need."""
@@ -96,11 +106,12 @@ class BatchContributions:
 
     Attributes:
         components, values, count: The components that were asked for, of `count` in all, and theirs `[row, component,
-            option]`.
+            option]`; after the options, those of other readers.
         logits: The model's own, `[row, option]`, after any soft-cap.
         expectations: E_p of the components' logits, with p the model's next-token distribution, `[row, component]`.
         log_likelihood, normalizer, likelihood_gap: `[row, option]`: log p of each, what of it no component holds, how
             far that is from −H(p) and a soft-cap's effect. These four are None where they were not asked for.
+        statistic: The final norm's, of the whole stream.
         stream_gap: What the stream holds beyond all that was written, `[row]`, relative to max Σ|u_i|.
     """
 
@@ -110,6 +121,7 @@ class BatchContributions:
     values: Float[np.ndarray, "row component option"]
     logits: Float[np.ndarray, "row option"]
     junction_scale: Float[np.ndarray, "row junction"]
+    statistic: Float[np.ndarray, " row"]
     junctions: tuple[Component, ...]
     stream_gap: Float[np.ndarray, " row"]
     expectations: Float[np.ndarray, "row component *option"] | None = None
@@ -141,7 +153,7 @@ def read_out(
     names: list[Component] = []
     values: list[Tensor] = []
     expectations: list[Tensor] = []
-    total, size = torch.zeros_like(logits), torch.zeros_like(logits)
+    total, size = torch.zeros_like(whole[:, 0]), torch.zeros_like(whole[:, 0])
     expected_total = torch.zeros_like(logits[:, 0])
     count = 0
     # Of a write that adds nothing to some logit only rounding is left, which is not to be compared with itself.
@@ -177,6 +189,7 @@ def read_out(
         mean = None if expected is None else expected.of_whole(final[:, None]) / sigma[:, :, 0] - written[:, None]
         add([Component("rounding")], lost[:, None], mean)
 
+    total, size, lost = (x[:, : logits.shape[1]] for x in (total, size, lost))  # the model's own reading
     stream_gap = lost.abs().amax(1) / size.max().clamp_min(1e-300)
     error.dtypes = (activations.dtype, activations.answer_dtype)
     error.add("stream", stream_gap)
@@ -206,6 +219,7 @@ def read_out(
         values=torch.cat(values, 1).numpy(),
         logits=logits.numpy(),
         junction_scale=(statistics / statistics[:, -1:]).numpy(),
+        statistic=sigma[:, 0, 0].numpy(),
         junctions=tuple(write.junction for write in writes),
         stream_gap=stream_gap.numpy(),
         **likelihood,

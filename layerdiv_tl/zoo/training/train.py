@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -152,11 +152,13 @@ def accuracy(model: Any, rows: int) -> dict[str, float]:
     return found
 
 
-def train(model: ZooModel, out: Path, recipe: Recipe | None = None, stop: int | None = None) -> Path:
+def train(
+    model: ZooModel, out: Path, recipe: Recipe | None = None, stop: int | None = None, keep: Collection[int] = ()
+) -> Path:
     """Train one model into `out/NAME`, with its log in `out/logs`, or go on with it; its folder.
 
-    `stop` ends after so many steps of the recipe, with the weights as they are then. Raises InputError where what
-    is there was begun in another way.
+    `stop` ends after so many steps of the recipe, with the weights as they are then; those after the steps `keep`
+    stay in `out/checkpoints/NAME/step…`. Raises InputError where what is there was begun in another way.
     """
     recipe = recipe or Recipe()
     end = recipe.steps if stop is None else stop
@@ -179,6 +181,8 @@ def train(model: ZooModel, out: Path, recipe: Recipe | None = None, stop: int | 
     log.write_text("".join(f"{line}\n" for line in [settings, *lines]), encoding="utf-8")
     begun, loss, since = time.monotonic() - seconds, 0.0, 0
     while step < end:
+        if step in keep:
+            _save(model, net, out / "checkpoints" / model.short / f"step{step}")
         loss, since = loss + state.step(batches(recipe, model.seed, step), step), since + 1
         step += 1
         if step % recipe.every == 0 or step == end:
@@ -194,6 +198,8 @@ def train(model: ZooModel, out: Path, recipe: Recipe | None = None, stop: int | 
             print(model.name, json.dumps(line), flush=True)
             state.write(half, step, time.monotonic() - begun)
             loss, since = 0.0, 0
+    if end in keep:
+        _save(model, net, out / "checkpoints" / model.short / f"step{end}")
     _save(model, net, out / model.short)
     half.unlink(missing_ok=True)
     return out / model.short

@@ -1,0 +1,241 @@
+"""Two models compared: changes sum to the change of the logits, and each of their parts is what it is said to be."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+import layerdiv_tl as ld
+from tests.conftest import gpt2, llama
+from tests.oracles.brute_force import frozen_readout, layout_of, run, sigma_of
+
+PROMPTS = [[5, 1, 4, 1, 5, 9, 2, 6], [3], [17, 11, 60, 0], [2, 7, 1, 8, 2, 8, 1]] * 3
+OPTIONS = [7, 30, 2]
+LABELS = [0, 2, 1, 1, 0, 2, 2, 0, 1, 2, 2, 0]
+
+
+def answers(model, prompt):
+    with torch.no_grad():
+        return model(torch.tensor([prompt])).logits[0, -1, OPTIONS].double().numpy()
+
+
+def planted(model, name, seed, size=0.05):
+    """A low-rank change of one matrix, as a LoRA adapter makes it, in a copy."""
+    changed, generator = copy.deepcopy(model), torch.Generator().manual_seed(seed)
+    weight = changed.get_submodule(name).weight
+    update = torch.randn(len(weight), 2, generator=generator) @ torch.randn(2, weight.shape[1], generator=generator)
+    with torch.no_grad():
+        weight.add_(size * weight.norm() / update.norm() * update)
+    return changed
+
+
+@pytest.mark.parametrize("unit", ["sublayer", "head", "neuron"])
+@pytest.mark.parametrize("make", [llama, gpt2])
+def test_changes_sum_to_the_change_of_the_logits(make, unit):
+    """Against plain passes; b less a is a less b with the sign turned; the parts of every change sum to it."""
+    a, b = make(), make(seed=1)
+    c, back = ld.compare(a, b, PROMPTS, OPTIONS, unit), ld.compare(b, a, PROMPTS, OPTIONS, unit)
+    plain = np.array([answers(b, prompt) - answers(a, prompt) for prompt in PROMPTS])
+    np.testing.assert_allclose(c.change.sum(1), plain, atol=1e-5)
+    np.testing.assert_allclose(c.model_change, plain, atol=1e-5)
+    assert np.abs(c.change.sum(1) - c.model_change).max() <= c.absolute_gap
+    assert c.identity_gap < 1e-6
+    np.testing.assert_array_equal(c.change, -back.change)
+    np.testing.assert_allclose(sum(c.parts.values()), c.change, atol=1e-12)
+    assert c.own_change is c.parts["own"]
+    assert not c.same_weights
+
+
+@pytest.mark.parametrize("unit", ["sublayer", "head"])
+@pytest.mark.parametrize("make", [llama, gpt2])
+def test_parts_are_those_of_the_definition(make, unit):
+    """Own, statistic, gain and unembedding, from hooked passes and float64 arithmetic on what they caught."""
+    a, b = make(), make(seed=1)
+    mixed = copy.deepcopy(b)  # b's norm, a's unembedding
+    mixed.lm_head = copy.deepcopy(a.lm_head)
+    c = ld.compare(a, b, PROMPTS[:4], OPTIONS, unit)
+    labels = [component.label for component in c.components]
+    for row, prompt in enumerate(PROMPTS[:4]):
+        writes, sigmas = [], []
+        for model in (a, b):
+            sublayers, heads, _ = run(model, prompt, -1)
+            layout = layout_of(model)
+            writes.append(sublayers if unit == "sublayer" else heads)
+            sigmas.append(sigma_of(sum(sublayers.values()), layout.eps, layout.centered))
+        for name, after in writes[1].items():
+            read = {
+                "a": frozen_readout(a, writes[0][name], sigmas[0], OPTIONS),
+                "own": frozen_readout(a, after, sigmas[0], OPTIONS),
+                "statistic": frozen_readout(a, after, sigmas[1], OPTIONS),
+                "gain": frozen_readout(mixed, after, sigmas[1], OPTIONS),
+                "unembedding": frozen_readout(b, after, sigmas[1], OPTIONS),
+            }
+            steps = np.diff(np.array(list(read.values())), axis=0)
+            for part, step in zip(list(read)[1:], steps, strict=True):
+                np.testing.assert_allclose(c.parts[part][row, labels.index(name)], step, atol=2e-5)
+    if "constant" in labels:
+        at = labels.index("constant")
+        gain = mixed.lm_head.weight[OPTIONS] @ (b.transformer.ln_f.bias - a.transformer.ln_f.bias)
+        np.testing.assert_allclose(c.parts["gain"][0, at], gain.detach().numpy(), atol=1e-5)
+        assert not c.parts["own"][:, at].any()
+        assert not c.parts["statistic"][:, at].any()
+
+
+def test_the_same_weights_read_zero_to_the_bit():
+    """A copy is the same weights, and so is every number; nothing changed first."""
+    model = llama()
+    c = ld.compare(model, copy.deepcopy(model), PROMPTS, OPTIONS, "head", labels=LABELS)
+    assert c.same_weights
+    assert c.first_changed is None
+    assert not c.change.any()
+    frame = c.frame()
+    assert not frame.filter(like="change").fillna(0).to_numpy().any()
+    assert frame.attrs["same_weights"]
+    assert "same weights" in repr(c)
+    assert "same weights" in c.plot().layout.title.subtitle.text
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("unit", ["sublayer", "head"])
+def test_a_planted_low_rank_change_is_found(seed, unit):
+    """What stands before it changed nothing itself, to the bit; it is the first that did; the read-out is a's."""
+    model, layer = llama(), seed % 3
+    name = ("self_attn.q_proj", "self_attn.o_proj", "mlp.up_proj", "mlp.down_proj")[seed % 4]
+    c = ld.compare(model, planted(model, f"model.layers.{layer}.{name}", seed), PROMPTS, OPTIONS, unit)
+    first = c.first_changed
+    assert (first.layer, first.module) == (layer, "attention" if "attn" in name else "mlp")
+    assert not c.own_change[:, : c.components.index(first)].any()
+    assert not c.parts["gain"].any()
+    assert not c.parts["unembedding"].any()
+    assert c.frame().attrs["first_changed"] == first.label
+
+
+@pytest.mark.parametrize("changed", ["gain", "unembedding"])
+def test_a_changed_read_out_is_nobodys_own_change(changed):
+    """Only the final norm, or only the unembedding, differs: nothing else changes, and in its part alone."""
+    a = llama()
+    b = copy.deepcopy(a)
+    with torch.no_grad():
+        (b.model.norm if changed == "gain" else b.lm_head).weight.mul_(1.5)
+    c = ld.compare(a, b, PROMPTS, OPTIONS)
+    assert not c.own_change.any()
+    for part, values in c.parts.items():  # a norm's epsilon is found from its answers, to rounding
+        assert (np.abs(values).max() > 1e-5) == (part == changed)
+    np.testing.assert_allclose(c.parts[changed], 0.5 * c.a.values, atol=1e-6)
+
+
+def test_the_loss_changes_by_its_exact_parts():
+    """Against softmaxes of plain passes; components' linear nets and the entropy sum to it; bias − diversity too."""
+    a, b = llama(), llama(seed=1)
+    c = ld.compare(a, b, PROMPTS, OPTIONS, labels=LABELS)
+    losses = []
+    for model in (a, b):
+        logits = torch.tensor(np.array([answers(model, prompt) for prompt in PROMPTS]))
+        losses.append(torch.nn.functional.cross_entropy(logits, torch.tensor(LABELS)).item())
+    totals, frame = c.totals().set_index("quantity"), c.frame()
+    change = totals["change"]
+    assert change["cross_entropy"] == pytest.approx(losses[1] - losses[0], abs=1e-5)
+    assert change["entropy"] + frame["net_linear_change"].sum() == pytest.approx(change["cross_entropy"])
+    assert change["bias"] - change["diversity"] == pytest.approx(change["loss"])
+    assert frame["net_change"].mean() == pytest.approx(change["loss"])
+    assert frame["net_change_centered"].mean() == pytest.approx(change["loss_centered"])
+    assert frame["change"].sum() == pytest.approx(change["score"])
+    logits = [side.logits for side in (c.a, c.b)]
+    score = [x[np.arange(12), LABELS] - (x.sum(1) - x[np.arange(12), LABELS]) / 2 for x in logits]
+    assert change["score"] == pytest.approx((score[1] - score[0]).mean())
+    assert change["accuracy"] == pytest.approx(
+        np.mean(logits[1].argmax(1) == LABELS) - np.mean(logits[0].argmax(1) == LABELS)
+    )
+    assert (totals["change_low"] <= change).all()
+
+
+def test_models_of_different_shape_are_compared_by_module_and_relative_depth():
+    """Groups sum to the change of the score; components are refused."""
+    a, b = llama(), llama(seed=1, num_hidden_layers=5)
+    c = ld.compare(a, b, PROMPTS, OPTIONS, labels=LABELS)
+    total = c.totals().set_index("quantity").loc["score", "change"]
+    for frame in (c.by_module(), c.by_depth(3), c.by_depth()):
+        assert frame["change"].sum() == pytest.approx(total)
+        assert (frame["members_a"].sum(), frame["members_b"].sum()) == (7, 11)
+    assert c.by_depth(3)["depth"].tolist() == ["embedding", 1 / 3, 2 / 3, 1.0]
+    for use in (lambda: c.change, lambda: c.own_change, c.frame, c.plot):
+        with pytest.raises(ld.InputError, match="by_depth"):
+            use()
+    same = ld.compare(a, llama(seed=2), PROMPTS, OPTIONS, labels=LABELS)
+    by_layer = same.frame().groupby("layer")["change"].sum()
+    np.testing.assert_allclose(same.by_depth(3)["change"][1:], by_layer)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("make", [llama, gpt2])
+def test_a_half_precision_copy_stays_within_rounding(make, seed):
+    """No component of a bfloat16 copy changes by more than is taken for rounding; both models have the row."""
+    a = make(seed=seed)
+    b = copy.deepcopy(a).to(torch.bfloat16)
+    c = ld.compare(a, b, PROMPTS, OPTIONS)
+    assert c.first_changed is None
+    assert c.change.any()
+    assert c.components[-1].kind == "rounding"
+    assert not c._stacked[1][0][:, -1].any()
+    assert (np.abs(c.change).max((1, 2)) < c.rounding).all()
+    np.testing.assert_allclose(sum(c.parts.values()), c.change, atol=1e-12)
+
+
+def test_tasks_and_long_options(stories):
+    """A task brings options and labels; options of several tokens compare parts of log-likelihoods."""
+    task = ld.task("synthetic/recall", limit=12)
+    c = ld.compare("zoo/d4", "zoo/d4-seed1", task)
+    assert c.labels.tolist() == task.labels.tolist()
+    long = ld.compare(llama(), llama(seed=1), PROMPTS, [[[7, 9], [3, 1, 2]]] * 12, labels=LABELS[:1] * 12)
+    np.testing.assert_allclose(long.change.sum(1), long.b.log_likelihood - long.a.log_likelihood, atol=1e-5)
+    assert "own_change" not in long.frame()
+    assert long.frame().attrs["units"]["change"] == "nats"
+    with pytest.raises(ld.InputError, match="several tokens"):
+        long.own_change  # noqa: B018
+    untold = ld.load_model(stories.hf_model)  # without a tokenizer: the other's is used
+    assert ld.compare(stories, untold, ["Once upon a time"], [" there", " was"]).same_weights
+
+
+def test_models_that_read_other_tokens_are_refused(stories, stories_folder):
+    """Other vocabularies, other tokenizers, two ways to name options."""
+    with pytest.raises(ld.InputError, match="vocabularies"):
+        ld.compare(llama(), llama(vocab_size=64), PROMPTS, OPTIONS)
+    tokenizer = AutoTokenizer.from_pretrained(stories_folder, add_bos_token=False)
+    other = ld.load_model(stories.hf_model, tokenizer=tokenizer)
+    if other.tokenizer("One day")["input_ids"] == stories.tokenizer("One day")["input_ids"]:
+        pytest.skip("this tokenizer ignores add_bos_token")
+    with pytest.raises(ld.InputError, match="different tokens"):
+        ld.compare(stories, other, ["One day"], [" there", " was"])
+    with pytest.raises(ld.InputError, match="contrast"):
+        ld.compare(llama(), llama(), PROMPTS, OPTIONS, contrast=[1, 2])
+
+
+def test_results_are_kept_and_drawn(tmp_path):
+    """A file holds all of it; the bars are the frame's numbers."""
+    c = ld.compare(llama(), llama(seed=1), PROMPTS, OPTIONS, labels=LABELS)
+    kept = ld.Comparison.load(c.save(tmp_path / "c.safetensors"))
+    assert kept.frame().equals(c.frame())
+    assert kept.totals().equals(c.totals())
+    np.testing.assert_array_equal(kept.own_change, c.own_change)
+    drawn = np.concatenate([trace.y for trace in c.plot().data])
+    frame = c.frame()
+    columns = ("change", "own_change", "net_linear_change")
+    np.testing.assert_allclose(np.sort(drawn), np.sort(np.concatenate([frame[column] for column in columns])))
+    few = c.plot(max_components=2)
+    assert sum(len(trace.y) for trace in few.data) == 6
+
+
+@pytest.mark.full
+def test_a_change_planted_in_the_default_model_is_found(smol):
+    """In every seed tried, at unit sublayer: everything before it is as it was, to the bit."""
+    task = ld.task("sample/topic", limit=4)
+    for seed in range(3):
+        name = ("self_attn.q_proj", "self_attn.o_proj", "mlp.up_proj", "mlp.down_proj")[seed + 1]
+        layer = (11 * seed + 2) % 30
+        changed = planted(smol.hf_model, f"model.layers.{layer}.{name}", seed, 0.01)
+        c = ld.compare(smol, changed, task)
+        assert c.first_changed.label == f"L{layer}.{'attn' if 'attn' in name else 'mlp'}"
+        assert not c.own_change[:, : c.components.index(c.first_changed)].any()
+        assert np.abs(c.change.sum(1) - c.model_change).max() < 1e-4
