@@ -3,7 +3,7 @@
 const CHOICES = {
   measure: { name: "components by", options: Object.keys(MEASURES) },
   part: { name: "squares", options: ["centered", "raw"] },
-  color: { name: "text by", options: ["loss", "component"] },
+  color: { name: "color the text by", options: ["loss", "component"] },
 };
 const HINTS = {
   logit: "what a component adds to the logit of the target",

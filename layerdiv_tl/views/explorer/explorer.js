@@ -92,7 +92,7 @@ async function render({ model, el }) {
   const pins = put(
     "div",
     { className: "choice", role: "group", "aria-label": "pins" },
-    put("span", {}, "pin as"),
+    put("span", {}, "keep to compare as"),
     ...["A", "B"].map((name, n) =>
       put(
         "button",

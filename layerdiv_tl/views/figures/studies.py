@@ -24,27 +24,25 @@ from .size_panels import information_panels
 if TYPE_CHECKING:
     from ...studies.study import Study
 
-# Quantities with a button; others can be asked for.
-_SWITCH = (
-    *("accuracy", "logit difference", "MSE", "diversity", "diversity centered", "diversity_logit centered"),
-    "cross-entropy",
-)
+
+_GUESSING = "guessing evenly"
 
 
 @figure_of("table", "Study", default=True)
 def study_table_map(study: Study, quantity: str = "accuracy", unit: Unit = "sublayer") -> go.Figure:
-    """A map model × task of one quantity of `Study.table`, its value in every cell; buttons show another.
+    """A map model × task of one quantity of `Study.table`, its value in every cell; a menu shows another.
 
     Accuracy is colored from 0 to 100, MSE and bias by how far they are from the uniform predictor's (purple
     below), logit differences around 0, all others from 0 to the largest. Cells that the study lacks are empty, and so
-    is the average of a model that lacks one. Raises InputError for an unknown quantity or unit.
+    is the average of a model that lacks one. The last row is what guessing evenly would give. Raises InputError for an
+    unknown quantity or unit.
     """
     meanings = style.LABELS["quantity"]
     choice("quantity", quantity, meanings)
-    table, texts = study.table(unit), study.table(unit, intervals=True)
+    table, texts = _with_guessing(study, unit)
     *tasks, average = table[quantity].columns
     x = [*range(len(tasks)), len(tasks) + 0.2]
-    names = _SWITCH if quantity in _SWITCH else (quantity, *_SWITCH)
+    names = list(meanings)
     maps = {name: _cells(table, texts, name, x) for name in names}
     attributes = ("z", "text", "hovertext", "zmin", "zmax", "colorbar.title.text")
     views = {
@@ -61,8 +59,23 @@ def study_table_map(study: Study, quantity: str = "accuracy", unit: Unit = "subl
         y=kit.named_rows(list(table.index)),
         plot=max(120, 34 * len(table)),
         below=48 + kit.tilted([*tasks, average]),
-        menus=kit.buttons(views, names.index(quantity)),
+        menus=kit.buttons(views, names.index(quantity), type="dropdown", direction="down"),
     )
+
+
+def _with_guessing(study: Study, unit: Unit) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """`Study.table` as numbers and as texts, with a last row for a model that says all options are equally likely."""
+    from ...studies.study import AVERAGE
+
+    table, texts = study.table(unit), study.table(unit, intervals=True)
+    chance = study.summary(unit).groupby("task")["chance"].mean()
+    even = {"accuracy": 100 * chance, "logit difference": 0 * chance, "cross-entropy": -np.log(chance)}
+    even = {name: pd.concat([values, pd.Series({AVERAGE: values.mean()})]) for name, values in even.items()}
+    even |= dict.fromkeys(("MSE", "uniform", "bias"), table["uniform"].max())
+    row = [even[quantity][task] if quantity in even else np.nan for quantity, task in table.columns.to_list()]
+    table.loc[_GUESSING] = row
+    texts.loc[_GUESSING] = [f"{value:.4g}" if np.isfinite(value) else "" for value in row]
+    return table, texts
 
 
 def _cells(table: pd.DataFrame, texts: pd.DataFrame, quantity: str, x: list[float]) -> go.Heatmap:
