@@ -72,7 +72,8 @@ def _with_guessing(study: Study, unit: Unit) -> tuple[pd.DataFrame, pd.DataFrame
     even = {"accuracy": 100 * chance, "logit difference": 0 * chance, "cross-entropy": -np.log(chance)}
     even = {name: pd.concat([values, pd.Series({AVERAGE: values.mean()})]) for name, values in even.items()}
     even |= dict.fromkeys(("MSE", "uniform", "bias"), table["uniform"].max())
-    row = [even[quantity][task] if quantity in even else np.nan for quantity, task in table.columns.to_list()]
+    columns: list[Any] = table.columns.to_list()
+    row = [even[quantity][task] if quantity in even else np.nan for quantity, task in columns]
     table.loc[_GUESSING] = row
     texts.loc[_GUESSING] = [f"{value:.4g}" if np.isfinite(value) else "" for value in row]
     return table, texts
