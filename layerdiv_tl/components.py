@@ -13,7 +13,7 @@ from .errors import InputError
 
 Kind = Literal[
     "embed", "pos_embed", "attn", "mixer", "mlp", "moe", "head", "mixer_head", "neuron", "attn_bias", "mixer_bias",
-    "mlp_bias", "constant", "rounding", "intervention", "member", "layer",
+    "mlp_bias", "attn.lora", "mixer.lora", "mlp.lora", "constant", "rounding", "intervention", "member", "layer",
 ]  # fmt: skip
 Unit = Literal["sublayer", "head", "neuron"]
 Module = Literal["embedding", "attention", "mixer", "mlp", "constant", "rounding", "intervention", "member", "layer"]
@@ -21,20 +21,21 @@ Module = Literal["embedding", "attention", "mixer", "mlp", "constant", "rounding
 # The paper's module of every kind (Eq. 9); the others are their own.
 _MODULES: dict[str, Module] = {
     **dict.fromkeys(("embed", "pos_embed"), "embedding"),
-    **dict.fromkeys(("attn", "head", "attn_bias"), "attention"),
-    **dict.fromkeys(("mixer_head", "mixer_bias"), "mixer"),
-    **dict.fromkeys(("mlp", "moe", "neuron", "mlp_bias"), "mlp"),
+    **dict.fromkeys(("attn", "head", "attn_bias", "attn.lora"), "attention"),
+    **dict.fromkeys(("mixer_head", "mixer_bias", "mixer.lora"), "mixer"),
+    **dict.fromkeys(("mlp", "moe", "neuron", "mlp_bias", "mlp.lora"), "mlp"),
 }
 _SUBLAYERS: dict[str, Kind] = {
     **{"head": "attn", "attn_bias": "attn", "neuron": "mlp", "mlp_bias": "mlp"},
     **{"mixer_head": "mixer", "mixer_bias": "mixer"},
+    **{"attn.lora": "attn", "mixer.lora": "mixer", "mlp.lora": "mlp"},
 }
 # The conditions of `positions`.
 CONDITIONS = ("kind", "layer", "index", "repeat", "module", "label")
 _INDEX_LETTER = {"head": "H", "mixer_head": "MH", "neuron": "N", "member": "M"}
 _KIND_OF_LETTER = {letter: kind for kind, letter in _INDEX_LETTER.items()}
 _LABEL = re.compile(
-    r"(?:L(?P<layer>\d+)(?:@(?P<repeat>\d+))?\.)?(?:(?P<letter>MH|[HNM])(?P<index>\d+)|(?P<kind>[a-z_]+))"
+    r"(?:L(?P<layer>\d+)(?:@(?P<repeat>\d+))?\.)?(?:(?P<letter>MH|[HNM])(?P<index>\d+)|(?P<kind>[a-z_.]+))"
 )
 
 
@@ -44,9 +45,9 @@ class Component:
 
     Attributes:
         kind: What it is; `"mixer"`: a recurrent or linear-attention sublayer; `"moe"`: a mixture of experts next to an
-            MLP of the same layer; `"intervention"`: what the user's hooks add after a layer, or without one to the
-            embedding; `"member"`: a row of a plain array, `"layer"`: the sum of a layer's outputs, where `depth`
-            measures whole layers.
+            MLP of the same layer; `"attn.lora"`: what adapters add to a sublayer's output; `"intervention"`: what the
+            user's hooks add after a layer, or without one to the embedding; `"member"`: a row of a plain array,
+            `"layer"`: the sum of a layer's outputs, where `depth` measures whole layers.
         layer, index: The model's distinct block from 0 (None outside blocks), and the head or neuron in it (None for
             sublayers).
         repeat: Which repeat of a looped or shared layer, from 1; None for a layer that runs once.

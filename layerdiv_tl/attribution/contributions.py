@@ -16,6 +16,7 @@ from .._checks import choice, whole_number
 from ..components import Component, Unit, labels_of
 from ..errors import InputError
 from ..model import tokenization
+from ..model.architecture import ADAPTER_ROWS
 from ..model.capture import Activations
 from ..model.forward_pass import locate_mismatch, read_cache, tokens_and_mask
 from ..model.load import Model, load_model
@@ -159,8 +160,9 @@ def collect(run: ReadOut, options: tuple, keep: Set[Component] | None = None) ->
     error.check(model.name, unit, locate)
     # The stream never stands at an embedding before its positions, or between sublayers that read the same stream; and
     # where hooks add something in a layer, it may be before that layer is done.
-    halves = [("embed", "pos_embed"), ("mixer", "attn"), ("mlp", "moe")]
-    halves += [("attn", "mlp"), ("mixer", "mlp")] * model.architecture.parallel
+    halves = [("embed", "pos_embed"), ("mixer", "attn"), ("mlp", "moe"), *ADAPTER_ROWS.items()]
+    before_mlp = ("attn", "mixer", "attn.lora", "mixer.lora")
+    halves += [(kind, "mlp") for kind in before_mlp] * model.architecture.parallel
     steered = [(a.layer, a.repeat) for a in junctions if a.kind == "intervention"]
     partial = [a.kind != "intervention" and (a.layer, a.repeat) in steered for a in junctions]
     for i, (a, b) in enumerate(pairwise(junctions)):

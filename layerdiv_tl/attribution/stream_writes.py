@@ -66,8 +66,7 @@ class Parts:
         if post is None:
             return x
         assert self.divisor is not None
-        x = x - x.mean(-1, keepdim=True) if post.centered else x
-        return x * post.gain.to(x.device) / self.divisor[:, None]
+        return post.term(x, self.divisor)
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,14 +107,18 @@ class StreamWalk:
             if beyond and intervention not in beyond:  # the next layer
                 writes += [StreamWrite(name, (name,), vector) for name, vector in beyond.items()]
                 beyond = {}
-            vector, parts = output.output, _parts(output)
+            names, vector, parts = self._names[key], output.output, _parts(output)
+            if output.adapter is not None:
+                names, vector = names[:-1], vector - output.adapter
             if output.hooked and parts is not None:
                 changed = _beyond(parts, vector, activations.dtype)
                 vector = vector - changed
                 beyond[intervention] = beyond.get(intervention, 0.0) + changed
             if junction in beyond:
                 vector = vector + beyond.pop(junction)
-            writes.append(StreamWrite(junction, self._names[key], vector, parts))
+            writes.append(StreamWrite(junction, names, vector, parts))
+            if output.adapter is not None:
+                writes.append(StreamWrite(self._names[key][-1], self._names[key][-1:], output.adapter))
         return writes + [StreamWrite(name, (name,), vector) for name, vector in beyond.items()]
 
 

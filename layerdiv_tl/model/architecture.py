@@ -37,6 +37,8 @@ _CUT: dict[str, tuple[Unit, Kind, Kind, str]] = {
     "mlp": ("neuron", "neuron", "mlp_bias", "MLP"),
     "moe": ("neuron", "neuron", "mlp_bias", "mixture of experts"),
 }
+# The rows of what adapters write.
+ADAPTER_ROWS: dict[str, Kind] = {"attn": "attn.lora", "mixer": "mixer.lora", "mlp": "mlp.lora", "moe": "mlp.lora"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +76,8 @@ class OutputMap:
 class Sublayer:
     """An attention, mixer or MLP: where its output is read, which goes to the stream times `scale`; how it is cut.
 
-    Or an intervention: what the user's hooks add after a layer, or with `layer` None to the embedding.
+    Or an intervention: what the user's hooks add after a layer, or with `layer` None to the embedding. `adapter`: an
+    adapted output projection and the one inside it, where the difference of their outputs is a row of its own.
     """
 
     kind: SublayerKind
@@ -83,6 +86,7 @@ class Sublayer:
     scale: float = 1.0
     output_map: OutputMap | None = None
     uncut_reason: str = ""
+    adapter: tuple[HookPoint, HookPoint] | None = None
 
     def is_cut(self, unit: Unit) -> bool:
         """Whether a unit cuts this sublayer: attention into heads, MLPs into neurons; a mixer may have no heads."""
@@ -90,14 +94,15 @@ class Sublayer:
         return cut is not None and unit == cut[0] and (self.kind != "mixer" or self.output_map is not None)
 
     def components(self, unit: Unit, repeat: int | None = None) -> list[Component]:
-        """Its components at a unit. Raises InputError where it cannot be cut."""
+        """Its components at a unit, last that of its adapters. Raises InputError where it cannot be cut."""
+        adapters = [Component(ADAPTER_ROWS[self.kind], self.layer, repeat=repeat)] if self.adapter else []
         if not self.is_cut(unit):
-            return [Component(self.kind, self.layer, repeat=repeat)]
+            return [Component(self.kind, self.layer, repeat=repeat), *adapters]
         if self.output_map is None:
             raise InputError(f"{self} has no rows at unit={unit!r}: {self.uncut_reason}; use unit='sublayer'.")
         _, kind, bias, _ = _CUT[self.kind]
         rows = [Component(kind, self.layer, index, repeat) for index in range(self.output_map.count)]
-        return rows + ([Component(bias, self.layer, repeat=repeat)] if self.output_map.bias else [])
+        return rows + ([Component(bias, self.layer, repeat=repeat)] if self.output_map.bias else []) + adapters
 
     def __str__(self) -> str:
         return f"the {_CUT[self.kind][3] if self.kind in _CUT else self.kind} of layer {self.layer}"
@@ -186,8 +191,11 @@ class Architecture:
         points: list[HookPoint | None] = [self.stream_in, self.stream_out, *(s.hook_point for s in self.sublayers)]
         points.append(self.pos_embed)
         for sublayer in self.sublayers:
-            if sublayer.is_cut(unit) and sublayer.output_map is not None:
-                points += [sublayer.output_map.hook_point, sublayer.output_map.post_hook_point]
+            output_map = sublayer.output_map
+            if output_map is not None and sublayer.is_cut(unit):
+                points.append(output_map.hook_point)
+            if output_map is not None and (sublayer.is_cut(unit) or sublayer.adapter):
+                points += [output_map.post_hook_point, *(sublayer.adapter or ())]
         return [point for point in points if point is not None]
 
 

@@ -27,7 +27,8 @@ class SublayerOutput:
     """What one run of one sublayer adds to the stream, and, where it is cut, the heads' or neurons' values before the
     output projection and the input, or the statistic (one number a row), of the norm after it (`post`).
 
-    `hooked`: the user's hooks changed something on the way from these values to the output.
+    `hooked`: the user's hooks changed something on the way from these values to the output. `adapter`: what of the
+    output its adapters wrote, where that is a row of its own.
     """
 
     sublayer: Sublayer
@@ -35,11 +36,12 @@ class SublayerOutput:
     values: Float[Tensor, "row part"] | None = None
     post: Float[Tensor, "row _"] | None = None
     hooked: bool = False
+    adapter: Float[Tensor, "row d"] | None = None
 
     def rows(self, some: slice | Tensor) -> SublayerOutput:
         """The same for some rows."""
-        values, post = (None if x is None else x[some] for x in (self.values, self.post))
-        return SublayerOutput(self.sublayer, self.output[some], values, post, self.hooked)
+        values, post, adapter = (None if x is None else x[some] for x in (self.values, self.post, self.adapter))
+        return SublayerOutput(self.sublayer, self.output[some], values, post, self.hooked, adapter)
 
 
 @dataclass(frozen=True, eq=False)

@@ -78,7 +78,8 @@ def fingerprint(model: Model) -> str:
     roots, known = model.architecture.roots, dict[int, Any]()
     modules = [(path, module) for root in roots for path, module in nn.Module.named_modules(root)]
     number = {id(module): place for place, (_, module) in enumerate(modules)}
-    digest = hashlib.sha256(_json([model.provenance["architecture"], [_config(root) for root in roots]]))
+    about = [model.provenance[name] for name in ("architecture", "adapters") if name in model.provenance]
+    digest = hashlib.sha256(_json([*about, [_config(root) for root in roots]]))
     for path, module in modules:
         children = {name: number[id(child)] for name, child in module.named_children() if id(child) in number}
         digest.update(_json([_code(type(module)), children, _settings(module), _tensors(path, module, known)]))

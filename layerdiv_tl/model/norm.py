@@ -43,6 +43,11 @@ class Norm:
         normed = centered / self.statistic(x)[..., None] * self.gain.to(x)
         return normed if self.bias is None else normed + self.bias.to(x)
 
+    def term(self, x: Float[Tensor, "row d"], divisor: Float[Tensor, " row"]) -> Float[Tensor, "row d"]:
+        """What the norm makes of one term of its input where it divides the sum by `divisor`, the bias left aside."""
+        x = x - x.mean(-1, keepdim=True) if self.centered else x
+        return x * self.gain.to(x) / divisor[:, None]
+
     def fold(self, directions: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
         """Directions w' with `w' @ x / statistic(x) == w @ norm(x)`, the bias left aside."""
         folded = directions * self.gain.to(directions)
@@ -58,7 +63,7 @@ def probe(norm: nn.Module, width: int, dtype: torch.dtype, device: torch.device)
     """
     # An offloaded norm, or one whose forward is wrapped, can only be run where it stands.
     if not any(p.is_meta for p in norm.parameters()) and "forward" not in vars(norm):
-        norm = _bare(norm)
+        norm = bare_copy(norm)
         if dtype in (torch.float16, torch.bfloat16):
             norm, dtype = norm.float(), torch.float32
             if hasattr(norm, "cfg"):  # a HookedTransformer's norms answer in the precision of their settings
@@ -101,7 +106,7 @@ def probe(norm: nn.Module, width: int, dtype: torch.dtype, device: torch.device)
     return fitted
 
 
-def _bare(module: nn.Module) -> nn.Module:
+def bare_copy(module: nn.Module) -> nn.Module:
     """A copy with weights of its own and without hooks. Not a deep copy: what users hang on modules stays."""
     bare = copy.copy(module)
     state = vars(bare)
@@ -113,5 +118,5 @@ def _bare(module: nn.Module) -> nn.Module:
             for name, p in module._parameters.items()
         }
         state["_buffers"] = {name: None if b is None else b.clone() for name, b in module._buffers.items()}
-    state["_modules"] = {name: None if m is None else _bare(m) for name, m in module._modules.items()}
+    state["_modules"] = {name: None if m is None else bare_copy(m) for name, m in module._modules.items()}
     return bare

@@ -186,7 +186,7 @@ def _tokenizer(place: str, kwargs: dict[str, Any], required: bool) -> Any:
 def _check_folder(path: Path, shown: str) -> None:
     if path.is_file():
         raise InputError(f"{shown!r} is a file, but not a .gguf file: give the folder that holds config.json.")
-    if not (path / "config.json").is_file():
+    if not any((path / name).is_file() for name in ("config.json", "adapter_config.json")):  # PEFT's names its base
         ggufs = sorted(path.glob("*.gguf"))
         hint = f"give the file itself, {str(ggufs[0])!r}" if ggufs else "give the folder that holds config.json"
         raise InputError(f"the folder {shown!r} is not a model (it has no config.json): {hint}.")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import InputError
-from .norm import Norm, probe
+from .norm import Norm, bare_copy, probe
 
 
 class Parts:
@@ -50,14 +50,49 @@ def is_conv1d(module: nn.Module) -> bool:
     """Whether a module keeps its weight as `[in, out]`."""
     from transformers.pytorch_utils import Conv1D
 
+    while is_adapted(module):
+        module = inner_layer(module)
     return isinstance(module, Conv1D)
 
 
-def linear_map(module: Any) -> tuple[Tensor, Tensor | None]:
-    """`[in, out]` weight and bias of a Linear or a Conv1D, also where accelerate has them offloaded."""
+def is_adapted(module: Any) -> bool:
+    """Whether PEFT put a layer of its own around a module."""
+    return bool({"BaseTunerLayer", "AuxiliaryTrainingWrapper"} & {cls.__name__ for cls in type(module).__mro__})
 
+
+def inner_layer(module: Any) -> Any:
+    """What is inside a layer of PEFT: the adapted module, or the one that took its place."""
+    if hasattr(module, "base_layer"):
+        return module.base_layer
+    if module.disable_adapters or not module.active_adapters:
+        return module.original_module
+    copies = getattr(module, "modules_to_save", {})
+    return copies[module.active_adapters[0]] if copies else module.token_adapter
+
+
+def merged(module: Any) -> Any:
+    """A module as its adapters make it, merged into a copy of its weights by PEFT itself."""
+    while is_adapted(module):
+        if "BaseTunerLayer" in {cls.__name__ for cls in type(module).__mro__}:
+            if any(parameter.is_meta for parameter in module.parameters()):
+                raise InputError("adapters on weights that are offloaded cannot be read: load the model on one device.")
+            if not module.merged and not module.disable_adapters:
+                module = bare_copy(module)
+                vars(module).update(merged_adapters=[], _caches={})
+                try:
+                    module.merge()
+                except (RuntimeError, ValueError, NotImplementedError) as error:
+                    reason = f"PEFT cannot merge its {type(module).__name__} ({' '.join(str(error).split())[:200]})"
+                    raise InputError(f"an adapted matrix of this model cannot be read: {reason}.") from error
+        module = inner_layer(module)
+    return module
+
+
+def linear_map(module: Any) -> tuple[Tensor, Tensor | None]:
+    """`[in, out]` weight and bias of a Linear or a Conv1D, also an adapted or offloaded one (PEFT, accelerate)."""
     from accelerate.utils import align_module_device
 
+    module = merged(module)
     offloaded = any(parameter.is_meta for parameter in module.parameters())
     with align_module_device(module):
         weight = module.weight.detach()
@@ -75,6 +110,7 @@ def linear_rows(module: Any, ids: Tensor | None) -> tuple[Tensor, Tensor | None]
     if ids is None:
         weight, bias = linear_map(module)
         return weight.T, bias
+    module = merged(module)
     with align_module_device(module):
         rows = module.weight[ids.to(module.weight.device)].detach()
         bias = getattr(module, "bias", None)
