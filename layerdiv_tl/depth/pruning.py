@@ -4,28 +4,40 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from .._checks import file_path, number, whole_number
+from .._checks import file_path, flag, number, one_of, whole_number
 from .._files import write_text
+from .._progress import progress
 from ..components import Component, component_columns
 from ..ensemble.intervals import cluster_means, interval, interval_note, paired_interval, wilson
 from ..errors import InputError
 from ..model.fingerprint import identify
-from ..model.load import load_model
+from ..model.load import Model, load_model
 from ..results import Result
-from .quantities import UNITS, AblatedPart, ablatable_components, read_rows, score_ablations, score_components
+from .quantities import (
+    UNITS,
+    AblatedPart,
+    Effect,
+    PredictionRows,
+    ablatable_components,
+    ablation_effects,
+    read_rows,
+    score_ablations,
+    score_components,
+)
 from .token_stats import labeled_frame, with_ends
 
-# The plans of a frame: by the chosen score, by block influence, random.
-OWN, INFLUENCE, RANDOM = "plan", "block_influence", "random"
+# The plans of a frame: the chosen one, by block influence, by the same score of each component alone, random.
+OWN, INFLUENCE, ALONE, RANDOM = "plan", "block_influence", "alone", "random"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -34,12 +46,14 @@ class DropPlan(Result):
 
     Attributes:
         candidates, values: Components that could go, in stream order, and their scores; of equal ones the first goes
-            first.
+            first. Of a greedy plan each score is that with those gone that went before, and of what stays, with all
+            that went before the last.
         dropped, influence_dropped: What goes first, second, …: by the score, and by block influence.
+        alone_dropped: Of a greedy plan, what would go by the same score of every component alone; else nothing.
         random_dropped: For every random plan, what goes.
         loss, correct: `[row, plan]`: sums over the measured rows' predictions, of the model as it is, then without the
-            first 1, 2, … of `dropped`, then of `influence_dropped`, then of the random plans, which all drop as many as
-            asked for.
+            first 1, 2, … of `dropped`, then of `influence_dropped` and of `alone_dropped`, then of the random plans,
+            which all drop as many as asked for.
         count: `[row]`: how many predictions each row has.
         score, provenance: As asked for ("given" for one's own scores); of the model, and of the rows: what they were,
             SHA-256 of their ids, options and labels, how many scored and measured.
@@ -51,6 +65,7 @@ class DropPlan(Result):
     values: Float[np.ndarray, " candidate"]
     dropped: tuple[Component, ...]
     influence_dropped: tuple[Component, ...]
+    alone_dropped: tuple[Component, ...]
     random_dropped: tuple[tuple[Component, ...], ...]
     loss: Float[np.ndarray, "row plan"]
     correct: Float[np.ndarray, "row plan"]
@@ -68,8 +83,8 @@ class DropPlan(Result):
         is that of the plans: the middle 95 % of their means.
         """
         budget = len(self.dropped)
-        plans = [("none", 0, [0]), *((OWN, k, [k]) for k in range(1, budget + 1))]
-        plans += [(INFLUENCE, k, [budget + k]) for k in range(1, budget + 1)]
+        plans = [("none", 0, [0])]
+        plans += [(plan, k, [start + k]) for plan, start in self._starts.items() for k in range(1, budget + 1)]
         plans += [(RANDOM, budget, self._random_columns)] if self.random_dropped else []
         sums = {"loss": self.loss, "accuracy": self.correct}
         sums |= {"loss_growth": self.loss - self.loss[:, :1], "accuracy_lost": self.correct[:, :1] - self.correct}
@@ -93,7 +108,8 @@ class DropPlan(Result):
         random plans their mean, and `win_rate`, the share of them whose loss is higher.
         """
         budget, total_loss = len(self.dropped), self.loss.sum(0)
-        others = {INFLUENCE: [2 * budget]} | ({RANDOM: self._random_columns} if self.random_dropped else {})
+        others = {plan: [start + budget] for plan, start in self._starts.items() if plan != OWN}
+        others |= {RANDOM: self._random_columns} if self.random_dropped else {}
         records = []
         for other, columns in others.items():
             record: dict[str, Any] = {"other": other, "dropped": budget}
@@ -107,8 +123,19 @@ class DropPlan(Result):
         return labeled_frame(records, units, interval_note(len(self.count)))
 
     @property
+    def ordered(self) -> dict[str, tuple[Component, ...]]:
+        """By plan, what goes first, second, …; without the random ones."""
+        alone = {ALONE: self.alone_dropped} if self.alone_dropped else {}
+        return {OWN: self.dropped, INFLUENCE: self.influence_dropped} | alone
+
+    @property
+    def _starts(self) -> dict[str, int]:
+        """The column before each of these plans."""
+        return {plan: number * len(self.dropped) for number, plan in enumerate(self.ordered)}
+
+    @property
     def _random_columns(self) -> list[int]:
-        return list(range(2 * len(self.dropped) + 1, self.loss.shape[1]))
+        return list(range(len(self.ordered) * len(self.dropped) + 1, self.loss.shape[1]))
 
     def _interval(self, name: str, sums: Float[np.ndarray, " row"]) -> tuple[np.ndarray, np.ndarray]:
         """Over rows: of a share of predictions, a difference of shares, or a mean."""
@@ -159,6 +186,7 @@ class DropPlan(Result):
         if file.suffix == ".json":
             rows = self.frame().set_index(["plan", "dropped"])[["loss", "accuracy"]].to_dict("index")
             about: dict[str, Any] = {"model": self.provenance, "score": self.score, "part": self.part}
+            about["greedy"] = bool(self.alone_dropped)
             about |= {"before": rows["none", 0], "after": rows[OWN, len(self.dropped)]}
             text = json.dumps(self.llm_drop() | {"layerdiv_tl": about}, indent=1, default=float) + "\n"
         elif file.suffix == ".csv":
@@ -178,6 +206,7 @@ def drop_plan(
     score: str | Mapping[Any, float] = "loss",
     part: AblatedPart = "layer",
     *,
+    greedy: bool = False,
     scoring: float = 0.5,
     random: int = 20,
     seed: int = 0,
@@ -191,12 +220,16 @@ def drop_plan(
         score: A quantity of `Agreement` ("loss" is what ablating a component alone costs); what is least needed by it
             goes first. Or one's own scores, {label: number}, the smallest going first.
         part: What goes: a "layer", an "attn", an "mlp", or a "sublayer", attention and MLPs from one list.
+        greedy: Choose one after another, each with those gone that were chosen before, by the "loss" or "accuracy" of
+            the model that is left: of components that stand in for one another not all go. Measuring every component
+            alone does not see that; what it would drop is compared.
         scoring: Which share of the rows scores; the others are measured. Rows that chose a plan would flatter it.
         random: How many random plans to compare with; the plan by block influence (ShortGPT) is always there.
         seed: Of the choice of rows and of the random plans.
 
     Costs about half a pass of every row for each candidate and plan: for the default model 1.7 CPU seconds a row; fewer
-    rows (`task(…, limit=24)`) or `random=5` cost less. Raises InputError for input that cannot be used: a budget of
+    rows (`task(…, limit=24)`) or `random=5` cost less. A greedy plan measures the candidates anew for each that goes,
+    so that the choice costs `budget` times as much. Raises InputError for input that cannot be used: a budget of
     nothing or everything, a score that does not exist for these rows, labels that no component has; and for a model
     with hooks in it, which a plan cannot name.
 
@@ -222,18 +255,29 @@ def drop_plan(
     whole_number("seed", seed, 0)
     model.checked_batch_tokens(batch_tokens)
     given = None if isinstance(score, str) else _given_scores(score, candidates)  # before anything is run
+    if flag("greedy", greedy) and (given is not None or score not in get_args(Effect)):
+        ways = one_of(get_args(Effect))
+        raise InputError(f"greedy=True goes by what is lost with each component that is gone: use {ways} as score.")
     order = np.random.default_rng([seed, 0]).permutation(len(predictions)).tolist()
     first = min(len(predictions) - 1, max(1, round(scoring * len(predictions))))
     choosing, measured = (predictions.take(sorted(some)) for some in (order[:first], order[first:]))
-    values = score_components(model, choosing, candidates, str(score), batch_tokens) if given is None else given
-    influence = score_components(model, choosing, candidates, "block_influence", batch_tokens)
-    plan, usual = ([candidates[i] for i in np.argsort(v, kind="stable")[:budget]] for v in (values, influence))
     draw = np.random.default_rng([seed, 1])
     drawn = [sorted(draw.permutation(len(candidates))[:budget].tolist()) for _ in range(random)]
     randoms = [[candidates[i] for i in some] for some in drawn]
-    sets = [plan[:k] for k in range(1, budget + 1)] + [usual[:k] for k in range(1, budget + 1)] + randoms
-    distinct = list(dict.fromkeys(map(frozenset, sets)))  # each is run once
-    loss, correct, count = score_ablations(model, measured, distinct, batch_tokens)
+    steps, plans = len(candidates) - np.arange(budget), (3 if greedy else 2) * budget + random
+    total = len(choosing) * int((1 + steps).sum()) + len(measured) * (1 + plans) if greedy else None
+    with progress(model.name, total, "pass") if greedy else nullcontext():
+        influence = score_components(model, choosing, candidates, "block_influence", batch_tokens)
+        usual = _lowest(candidates, influence, budget)
+        alone: list[Component] = []
+        if greedy:
+            alone, plan, values = _one_after_another(model, choosing, candidates, str(score), budget, batch_tokens)
+        else:
+            values = score_components(model, choosing, candidates, str(score), batch_tokens) if given is None else given
+            plan = _lowest(candidates, values, budget)
+        sets = [some[:k] for some in (plan, usual, alone) if some for k in range(1, budget + 1)] + randoms
+        distinct = list(dict.fromkeys(map(frozenset, sets)))  # each is run once
+        loss, correct, count = score_ablations(model, measured, distinct, batch_tokens)
     columns = [0, *(1 + distinct.index(frozenset(members)) for members in sets)]
     about = {"where": predictions.source, "sha256": predictions.digest, "scored": len(choosing)}
     about |= {"measured": len(measured), "seed": seed}
@@ -243,6 +287,7 @@ def drop_plan(
         values=values,
         dropped=tuple(plan),
         influence_dropped=tuple(usual),
+        alone_dropped=tuple(alone),
         random_dropped=tuple(map(tuple, randoms)),
         loss=loss[:, columns],
         correct=correct[:, columns],
@@ -252,6 +297,32 @@ def drop_plan(
         model=model.name,
         provenance=provenance,
     )
+
+
+def _lowest(candidates: Sequence[Component], values: Float[np.ndarray, " candidate"], count: int) -> list[Component]:
+    return [candidates[i] for i in np.argsort(values, kind="stable")[:count]]
+
+
+def _one_after_another(
+    model: Model,
+    rows: PredictionRows,
+    candidates: tuple[Component, ...],
+    score: str,
+    budget: int,
+    batch_tokens: int | None,
+) -> tuple[list[Component], list[Component], Float[np.ndarray, " candidate"]]:
+    """(what goes by each component alone, what goes one after another, the last score of each)."""
+    left, values = list(candidates), np.empty(len(candidates))
+    gone: list[Component] = []
+    alone: list[Component] = []
+    for _ in range(budget):
+        scores = score_ablations(model, rows, [[c] for c in left], batch_tokens, gone)
+        sums, counts = ablation_effects(scores)[score]
+        lost = sums.sum(0) / counts.sum()
+        values[[candidates.index(c) for c in left]] = lost
+        alone = alone or _lowest(left, lost, budget)
+        gone.append(left.pop(int(np.argmin(lost))))
+    return alone, gone, values
 
 
 def _given_scores(score: Mapping[Any, float], components: tuple[Component, ...]) -> Float[np.ndarray, " component"]:

@@ -116,9 +116,13 @@ def ablatable_components(model: Model, ids: Ids, part: AblatedPart) -> tuple[Com
 
 
 def score_ablations(
-    model: Model, rows: PredictionRows, ablations: Sequence[Collection[Component]], batch_tokens: int | None = None
+    model: Model,
+    rows: PredictionRows,
+    ablations: Sequence[Collection[Component]],
+    batch_tokens: int | None = None,
+    gone: Collection[Component] = (),
 ) -> Scores:
-    """`Scores` of the model as it is, and with each set of sublayers or layers ablated.
+    """`Scores` of the model without what is `gone`, and with each set of sublayers or layers ablated, too.
 
     Every batch is run once; what lies before the first ablated block of a set is not run again.
     """
@@ -131,8 +135,10 @@ def score_ablations(
         counts = predicting.sum(1).cpu().numpy()
         count[batch] = counts
         owner = np.repeat(batch, counts)
+        without = _ablation(forward, gone)
+        streams = _streams(forward, without)
         for number, members in enumerate([(), *ablations]):
-            final = _final_stream(forward, members)
+            final = _final_stream(forward, _ablation(forward, members), without, streams)
             final = final[predicting.to(final.device)]
             for chunk in forward.chunks(len(final)):
                 logits = forward.logits(final[chunk])
@@ -168,17 +174,40 @@ def _predictions(
     return predicting, targets, options
 
 
-def _final_stream(forward: PatchedForward, members: Collection[Component]) -> Tensor:
-    """The final stream with these components ablated."""
-    ablated: dict[Any, Any] = {}
+def _ablation(forward: PatchedForward, members: Collection[Component]) -> dict[tuple[int, str], Any]:
+    """Some sublayers or layers zero-ablated."""
+    ablated: dict[tuple[int, str], Any] = {}
     for block in range(len(forward.layers)):
         for kind in ("attn", "mlp", "layer"):
             if forward.component(kind, block) in members:
                 ablated |= forward.zero_ablate(kind, block)
+    return ablated
+
+
+def _streams(forward: PatchedForward, without: dict[tuple[int, str], Any]) -> list[Tensor]:
+    """What enters every block, and last the final norm, without what is gone."""
+    streams = list(forward.streams)
+    if without:
+        start = min(block for block, _ in without)
+
+        def keep(block: int, before: Tensor, after: Tensor) -> None:
+            streams[block] = before
+
+        streams[-1] = forward.resume(start, streams[start], without, see=keep)
+    return streams
+
+
+def _final_stream(
+    forward: PatchedForward,
+    ablated: dict[tuple[int, str], Any],
+    without: dict[tuple[int, str], Any],
+    streams: Sequence[Tensor],
+) -> Tensor:
+    """The final stream with some sublayers ablated besides those that are gone; from the streams without these."""
     if not ablated:
-        return forward.streams[-1]
+        return streams[-1]
     start = min(block for block, _ in ablated)
-    return forward.resume(start, forward.streams[start], ablated)
+    return forward.resume(start, streams[start], without | ablated)
 
 
 def _score(logits: Float[Tensor, "n k"], targets: Int[Tensor, " n"]) -> tuple[np.ndarray, np.ndarray]:

@@ -603,6 +603,33 @@ def test_against_is_the_difference_on_the_same_rows(plan):
     assert (rows.accuracy < rows.accuracy_high).all()
 
 
+@pytest.mark.parametrize(
+    ("family", "score"), [("llama", "loss"), pytest.param("neox_parallel", "loss", marks=pytest.mark.full)]
+)
+def test_a_greedy_plan_measures_what_is_left_each_time(family, score):
+    """By brute force: of what stays, what goes next is that without which the loss is lowest."""
+    root = llama(2, num_hidden_layers=4) if family == "llama" else FAMILIES[family]()
+    plain, budget = Plain(root, family), 3
+    plan = ld.depth.drop_plan(ld.load_model(root), LENGTHS, budget, score, "sublayer", greedy=True, random=2)
+    scored, _ = halves(plan, LENGTHS)
+    rows, names, gone = [LENGTHS[i] for i in scored], plain.names("sublayer"), []
+    for step in range(budget):
+        left = [name for name in names if name not in gone]
+        loss = [plain.answers(rows, None, [*gone, name])[0].sum() for name in left]
+        if not step:
+            assert [c.label for c in plan.alone_dropped] == [left[i] for i in np.argsort(loss)[:budget]]
+        gone.append(left[int(np.argmin(loss))])
+    assert [c.label for c in plan.dropped] == gone
+    frame, compared = plan.frame(), plan.compare().set_index("other")
+    at = frame[frame.dropped == budget].set_index("plan").loss
+    close(compared.loss["alone"], at["plan"] - at["alone"], 1e-12)
+    for column, dropped in enumerate(plan.alone_dropped, start=1):
+        assert dropped in plan.candidates
+        assert np.isfinite(plan.loss[:, 2 * budget + column]).all()
+    lines = [t for t in plan.plot().data if t.mode == "lines+markers"]
+    np.testing.assert_array_equal(lines[2].y[1:], frame[frame["plan"] == "alone"].loss)
+
+
 def test_a_plan_does_not_beat_itself(plan):
     """Random plans that happen to be the plan lose exactly as much, whatever the order of a sum."""
     from dataclasses import replace
@@ -789,6 +816,9 @@ FULL = {"L0.layer": 0.3, "L1.layer": 0.1, "L2.layer": 0.2}
         lambda m: ld.depth.drop_plan(m, LENGTHS, 1, "size"),
         lambda m: ld.depth.drop_plan(m, LENGTHS, 1, "relevancy"),
         lambda m: ld.depth.drop_plan(m, LENGTHS, 1, None),
+        lambda m: ld.depth.drop_plan(m, LENGTHS, 1, "net", greedy=True),
+        lambda m: ld.depth.drop_plan(m, LENGTHS, 1, FULL, greedy=True),
+        lambda m: ld.depth.drop_plan(m, LENGTHS, 1, greedy="yes"),
         lambda m: ld.depth.drop_plan(m, LENGTHS, 1, 3),
         lambda m: ld.depth.drop_plan(m, LENGTHS, 1, part="head"),
         lambda m: ld.depth.drop_plan(m, LENGTHS, 1, part=["layer"]),

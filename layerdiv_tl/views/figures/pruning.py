@@ -26,18 +26,18 @@ _STREAM = "component, in stream order"
 def drop_curve(plan: DropPlan, quantity: Effect = "loss") -> go.Figure:
     """Loss or accuracy against the number of components dropped, by the plan and by block influence.
 
+    A greedy plan is next to that of its components measured alone.
+
     Bands are 95 % intervals over rows; every ring is a random plan of as many components, the bar their mean; the
     whole model is dotted. A button hides the random plans. Raises InputError for an unknown quantity.
     """
-    from ...depth.pruning import INFLUENCE, OWN, RANDOM
+    from ...depth.pruning import RANDOM
 
     frame, budget, figure = plan.frame(), len(plan.dropped), go.Figure()
     low, high = f"{quantity}_low", f"{quantity}_high"
-    plans = {
-        OWN: (plan.dropped, "the plan", style.SERIES[0], "solid"),
-        INFLUENCE: (plan.influence_dropped, "by block influence", style.SERIES[1], "dash"),
-    }
-    for key, (dropped, name, color, dash) in plans.items():
+    names = ("the plan", "by block influence", "each measured alone")
+    looks = zip(names, style.SERIES, ("solid", "dash", "dot"), strict=False)
+    for (key, dropped), (name, color, dash) in zip(plan.ordered.items(), looks, strict=False):
         rows = frame[frame["plan"].isin(["none", key])]
         figure.add_trace(kit.band(rows["dropped"], rows[low], rows[high], color, 0.14, legendgroup=key))
         hover = [_curve_hover(row, name, quantity, dropped) for row in rows.to_dict("records")]
@@ -64,7 +64,8 @@ def drop_curve(plan: DropPlan, quantity: Effect = "loss") -> go.Figure:
     rows, part = plan.provenance["rows"], style.LABELS["depth"]["dropped"][plan.part]
     return kit.arrange(
         figure,
-        f"{plan.model} without {budget} of {len(plan.candidates)} {part}s, least {_score(plan)} first",
+        f"{plan.model} without {budget} of {len(plan.candidates)} {part}s, least {_score(plan)} first"
+        + ", one after another" * bool(plan.alone_dropped),
         f"Chosen on {rows['scored']} rows of {rows['where']}, measured on {rows['measured']} others; nothing is "
         f"retrained. {_compared(plan, quantity)} {kit.whiskered(frame, 'Bands')} Dotted: the model as it is.",
         x={"title_text": f"{part}s dropped", "dtick": max(1, budget // 12), "zeroline": False},
@@ -95,11 +96,14 @@ def drop_components(plan: DropPlan) -> go.Figure:
     given = f"Scores from {rows['scored']} rows of {rows['where']}"
     source = "Scores were given" if plan.score == "given" else given
     part = style.LABELS["depth"]["dropped"][plan.part]
+    goes = f"The {len(plan.dropped)} lowest of {len(frame)} go"
+    if plan.alone_dropped:
+        goes = f"{len(plan.dropped)} of {len(frame)} go one after another, each the lowest with those before it gone"
     y_title = ("−" if plan.score in INVERTED else "") + _score(plan) + (unit and f",{unit}")
     return kit.arrange(
         go.Figure(traces),
         f"How much {plan.model} needs each {part}, by {_score(plan)}",
-        f"{source}. The {len(plan.dropped)} lowest of {len(frame)} go, numbered from the first to go; faint: stays.",
+        f"{source}. {goes}, numbered from the first to go; faint: stays.",
         x=kit.component_axis(plan.candidates, _STREAM, edge=1),
         y={"title_text": y_title},
         plot=380,
@@ -122,10 +126,10 @@ def _curve_hover(row: dict[Any, Any], plan: str, quantity: str, dropped: Sequenc
 
 def _compared(plan: DropPlan, quantity: str) -> str:
     """The plan next to others that drop as much, on the same rows."""
-    from ...depth.pruning import INFLUENCE, RANDOM
+    from ...depth.pruning import ALONE, INFLUENCE, RANDOM
 
     frame = plan.compare()
-    others = {INFLUENCE: "block influence's", RANDOM: "the random plans' mean"}
+    others = {INFLUENCE: "block influence's", ALONE: "that of each alone", RANDOM: "the random plans' mean"}
     differences = [
         f"{kit.estimated(*(row[quantity + end] for end in ('', '_low', '_high')))} off {others[row['other']]}"
         for row in frame.to_dict("records")
