@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 Term = Literal["bias", "diversity", "net", "target_logit"]
 # More rows than this are thinner than a pixel: the largest are shown. Columns of attention maps.
 _MAX_ROWS, _COLUMNS = 400, 4
+# Of more neurons the largest are shown, with their names.
+_MAX_NEURONS = 40
 _STREAM = "component, in stream order"
 
 
@@ -36,9 +38,9 @@ _STREAM = "component, in stream order"
 def contribution_map(contributions: Contributions, example: int | None = None, centered: bool = True) -> go.Figure:
     """A map option × component of direct contributions in logits, those of several tokens summed over their positions.
 
-    Of `scores()` they are parts of log-likelihoods, in nats. `example` None takes the mean over examples. `centered`
-    subtracts each component's mean over the options, which softmax cannot see. Raises InputError for an example that
-    does not exist.
+    Of `scores()` they are parts of log-likelihoods, in nats. `example` None takes the mean over examples; of neurons
+    the 40 largest are shown. `centered` subtracts each component's mean over the options, which softmax cannot see.
+    Raises InputError for an example that does not exist.
     """
     u = contributions.values
     if example is not None:
@@ -51,7 +53,11 @@ def contribution_map(contributions: Contributions, example: int | None = None, c
     centered = centered and u.shape[2] > 1  # one option has no others to be centered over
     if centered:
         values = values - values.mean(1, keepdims=True)
-    components = contributions.components
+    components, remark = contributions.components, ""
+    if any(c.kind == "neuron" for c in components) and len(components) > _MAX_NEURONS:
+        kept = kit.largest(np.abs(values).max(1), _MAX_NEURONS)
+        remark = f"the {_MAX_NEURONS} largest of {len(components):,} components; "
+        components, values = tuple(components[i] for i in kept), values[kept]
     labels = [html.escape(c.label) for c in components]
     is_score = contributions.score == "log_likelihood"
     unit, of = ("nats", "log-likelihoods") if is_score else ("logits", "logits")
@@ -61,7 +67,7 @@ def contribution_map(contributions: Contributions, example: int | None = None, c
     ]
     limit = kit.robust_limit(values, 1.0)
     title = f"Direct contributions to the options' {of}"
-    shown = f"{'mean over examples' if example is None else f'example {example}'}, "
+    shown = f"{remark}{'mean over examples' if example is None else f'example {example}'}, "
     shown += "centered over the options" if centered else "raw"
     shown += ", summed over each option's tokens" if contributions.option_ids.ndim > 2 else ""
     if any(c.kind == "head" for c in components):
@@ -70,6 +76,9 @@ def contribution_map(contributions: Contributions, example: int | None = None, c
     ticks = {"tickvals": list(range(len(texts))), "ticktext": [html.escape(repr(text)) for text in texts]}
     y = ticks | {"tickmode": "array", "autorange": "reversed", "showgrid": False, "zeroline": False}
     x, height = kit.component_axis(components, _STREAM), 168 + 44 * len(texts)
+    if remark:  # with gaps between them, each needs its name
+        names = [c.label for c in components]
+        x, height = kit.named_columns(names, range(len(names))), height + 60
     return kit.arrange(figure, title, shown, x=x, y=y, height=height)
 
 
