@@ -119,8 +119,8 @@ VIEWS.grid = {
   heads: true,
   title: (x) => `All heads: ${MEASURES[x.chosen.measure].says(x)}`,
   caption: (x) =>
-    `One square per head, the first layer at the bottom, in ${MEASURES[x.chosen.measure].unit}: purple is more than a ` +
-    "head that writes nothing, gold is less. Colors end at the 98th percentile. Click a square; arrow keys move.",
+    `One square per head, the first layer at the bottom, in ${MEASURES[x.chosen.measure].unit}: gold is more than a ` +
+    "head that writes nothing, purple is less. Colors end at the 98th percentile. Click a square; arrow keys move.",
   draw(host, x) {
     const { text, chosen, rowNumber, measured } = x;
     const most = Math.max(...text.inRow.map((row) => row.length));
