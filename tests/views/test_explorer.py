@@ -17,6 +17,7 @@ import layerdiv_tl as ld
 from layerdiv_tl.attribution.promoted_tokens import cosines, promotions
 from layerdiv_tl.model.attention import attention_patterns
 from layerdiv_tl.views.explorer.data import CSS, SCRIPT, pack_attention, pack_promotions, pack_text
+from layerdiv_tl.views.explorer.effects import answers_at, pack_effects, strongest
 from layerdiv_tl.views.explorer.explorer import first_selection
 from layerdiv_tl.views.explorer.tokens import drawn, drawn_tokens
 from tests.conftest import llama
@@ -484,6 +485,7 @@ def test_a_click_changes_all_views_to_the_true_numbers(opened, truth, model):
     read = shown(opened, "attention", "[data-key]")
     row = [c.label for c in patterns.components].index("L2.H0")
     np.testing.assert_allclose([read[str(key)] for key in range(10)], patterns.patterns[row, 9, :10], atol=0.51 / 255)
+    page.locator(".glance canvas").scroll_into_view_if_needed()
     canvas = page.locator(".glance canvas").bounding_box()
     wide, tall = canvas["width"] / len(IDS), canvas["height"] / len(patterns.components)
     for head, query, key, column in ((5, 9, 3, 3), (2, 11, 9, 11)):  # from the chosen token, and to it
@@ -845,6 +847,70 @@ def test_the_widget_looks_tokens_up_and_makes_the_page(explorer, monkeypatch):
     assert page.decode() == explorer.html()
 
 
+def test_what_ablating_a_component_does_travels_as_ld_effects_has_it(explorer, monkeypatch):
+    """A head, an MLP and a whole attention, on the two tokens asked for; what cannot be ablated says why."""
+    model, (text, _), at = explorer.model, explorer.texts, 7
+    a, b = answers_at(text, at, None, None)
+    assert a == IDS[at + 1]
+    assert b == next(i for i in text.candidates[1:, at] if i != a)  # the likeliest
+    header, _ = unpacked(pack_effects(model, text, at, (a, b), ["L1.H2", "L0.mlp", "L1.attn"]))
+    heads = [c.label for c in text.shown if c.kind == "head" and c.layer == 1]
+    wanted = ld.effects(
+        model, [IDS[: at + 1]], contrast=(a, b), unit="head", ablation="zero", groups={"L1.attn": heads}
+    )
+    assert [row["label"] for row in header["rows"]] == ["L1.H2", "L0.mlp", "L1.attn"]
+    for row in header["rows"]:
+        repair = wanted.repair(row["label"])
+        assert row["direct"] == pytest.approx(repair.attrs["direct"], abs=1e-6)
+        between = sum(value for _, value in row["others"]) + row["rest"] + row["norm"]
+        assert row["direct"] + between == pytest.approx(row["total"], abs=1e-6)
+        assert row["total"] == pytest.approx(repair.attrs["total"], abs=1e-6)
+        largest = repair.iloc[:-1].set_index("component").repair.abs().nlargest(8)
+        assert {name for name, _ in row["others"]} == set(largest.index)
+    chosen = strongest(text, at, (a, b), "L1.H2")
+    assert chosen[0] == "L1.H2"
+    assert len(set(chosen)) == len(chosen) >= 18
+    header, _ = unpacked(pack_effects(model, text, at, (a, b), ["embed"]))
+    assert (header["asked"], header["rows"], "embed" in header["why"]) == (["embed"], [], True)
+    sent = []
+    monkeypatch.setattr(type(explorer.widget), "send", lambda self, content, buffers: sent.append((content, buffers)))
+    asks(explorer.widget, ask="effects", text=0, position=at, component="L1.H2", answers=[a, b])
+    ((content, (blob,)),) = sent
+    assert content == {"kind": "effects", "text": 0}
+    assert unpacked(blob)[0]["rows"][0]["label"] == "L1.H2"
+    asks(explorer.widget, ask="effects", text=0, position=at, component="<b>", answers=None)
+    assert len(sent) == 1
+
+
+@pytest.mark.full
+def test_a_page_has_what_ablating_its_components_does(opened, model):
+    """The chosen head's numbers; another one's after a click; elsewhere the way back to where the page has it."""
+    page, a = opened.page, IDS[5]
+    opened.page.locator(".ld-explorer[data-whole]").wait_for()
+    view = page.locator(".view.effects")
+
+    def drawn():
+        return dict(
+            view.locator("[data-effect]").evaluate_all("a => a.map((m) => [m.dataset.effect, +m.dataset.value])")
+        )
+
+    b = answers_at(ld.explore(model, IDS).texts[0], 4, None, None)[1]
+    effects = ld.effects(model, [IDS[:5]], contrast=(a, b), unit="head", ablation="zero")
+    for label in ("L1.H2", "L0.mlp"):
+        page.locator(f".grid [data-component='{label}'], .depth [data-component='{label}']").click()
+        view.locator("[data-effect='total effect']").wait_for()
+        about = effects.repair(label).attrs
+        assert drawn()["direct effect"] == pytest.approx(about["direct"], abs=1e-5)
+        assert drawn()["total effect"] == pytest.approx(about["total"], abs=1e-5)
+    page.locator(".depth [data-component='embed']").click()
+    assert "not ablated" in view.inner_text()
+    page.locator(".grid [data-component='L1.H2']").click()
+    page.locator(".tokens [data-position='9']").click()
+    view.locator("[data-do=effects]").click()
+    assert page.locator(".tokens .chosen").get_attribute("data-position") == "4"
+    assert drawn()["total effect"] == pytest.approx(effects.repair("L1.H2").attrs["total"], abs=1e-5)
+
+
 @pytest.mark.full
 def test_the_front_end_asks_and_hears(browser, explorer, tmp_path):
     """The same module with a stand-in for anywidget's model: it types, asks, hears, follows Python, and is put away."""
@@ -879,7 +945,10 @@ def test_the_front_end_asks_and_hears(browser, explorer, tmp_path):
         page = opened.page
         assert "Looking it up" in page.locator(".promotes").inner_text()
         page.wait_for_timeout(300)
-        assert page.evaluate("sent") == [{"ask": "promoted", "text": 0, "position": 4}]
+        promoted, effects = page.evaluate("sent.splice(0)")
+        assert promoted == {"ask": "promoted", "text": 0, "position": 4}
+        answers = list(answers_at(explorer.texts[0], 4, None, None))
+        assert effects == {"ask": "effects", "component": "L1.H2", "answers": answers, "text": 0, "position": 4}
         page.evaluate("answer()")
         top = ld.profile(explorer.model, IDS, "head").top_tokens("L1.H2", 4, 5)
         words = page.locator(".promotes .entry").evaluate_all("a => a.map(m => m.dataset.word)")
@@ -890,7 +959,7 @@ def test_the_front_end_asks_and_hears(browser, explorer, tmp_path):
         asked = {"ask": "text", "text": "so it goes", "target": " on", "minus": "", "generate": 0}
         assert page.evaluate("sent.at(-1)") == asked
         page.get_by_label("another text").press("Shift+Enter")  # another line
-        assert page.evaluate("sent.length") == 2
+        assert page.evaluate("sent.length") == 1
         page.get_by_role("button", name="save as one file").click()
         assert page.evaluate("sent.at(-1)") == {"ask": "page"}
         with page.expect_download() as download:

@@ -40,6 +40,7 @@ class Text {
     this.inRow = this.rows.map((row) => this.heads.filter((i) => this.components[i].row === row));
     this.candidates = arrays.candidate.length / this.length;
     this.looked = new Map(); // position -> what components promote there
+    this.effects = new Map(); // position, two tokens and a component -> what ablating it does
   }
 
   // The tokens that contributions are measured to at a position, the right one first; each once.
@@ -88,6 +89,19 @@ class Text {
   // Take in what components promote at some positions.
   look({ header, arrays }) {
     header.positions.forEach((position, row) => this.looked.set(position, { row, header, arrays }));
+  }
+
+  // Take in what ablating some components does at a position.
+  learn({ header }) {
+    const { position, answers, rows, why } = header;
+    for (const name of why ? header.asked : []) this.effects.set(`${[position, ...answers, name]}`, { why });
+    for (const row of rows) this.effects.set(`${[position, ...answers, row.label]}`, row);
+    if (!this.effectsAt && rows.length) this.effectsAt = header;
+  }
+
+  // What ablating a component does to the difference of two tokens' logits; undefined where nobody tried.
+  effect(position, a, b, name) {
+    return this.effects.get(`${[position, a, b, name]}`);
   }
 
   // {promotes, suppresses}: [token, logit] each; null where it was not looked up, false where others were.

@@ -22,7 +22,7 @@ from .tokens import drawn_tokens
 _WORK = 2e11
 PROMOTED, NEAREST, OPPOSED = 5, 5, 3
 # What draws them, on a page and in a notebook: one ES module of these files one after another, without a build step.
-_FILES = ("data", "draw", "measures", "choose", "views", "ranked", "attention", "answers", "chosen", "form", "explorer")
+_FILES = "data draw measures choose views ranked attention answers chosen effects form explorer".split()
 SCRIPT = "\n".join(read(f"explorer/{name}.js") for name in _FILES)
 CSS = read("explorer/explorer.css")
 
@@ -69,7 +69,7 @@ def pack_text(model: Model, text: TextNumbers) -> bytes:
         "no_heads": text.no_heads,
         "no_attention": text.no_attention,
     }
-    return _pack(header, arrays)
+    return pack(header, arrays)
 
 
 def pack_attention(text: TextNumbers) -> bytes | None:
@@ -77,7 +77,7 @@ def pack_attention(text: TextNumbers) -> bytes | None:
     if text.attention is None:
         return None
     query, key = np.tril_indices(text.length)
-    return _pack({}, {"attention": np.round(text.attention.patterns[:, query, key] * 255).astype(np.uint8)})
+    return pack({}, {"attention": np.round(text.attention.patterns[:, query, key] * 255).astype(np.uint8)})
 
 
 def _neighbors(text: TextNumbers) -> tuple[np.ndarray, np.ndarray]:
@@ -137,11 +137,11 @@ def pack_promotions(model: Model, text: TextNumbers, at: Sequence[int], size: in
         header = {"words": drawn_tokens(model, tokens), "positions": [int(p) for p in at[start : start + size]]}
         component = np.array([i for _, i in pairs[some]], dtype=np.int32)
         arrays = {"component": component, "word": word.reshape(rounded.shape).astype(np.int32), "logit": rounded}
-        blobs.append(_pack(header, arrays))
+        blobs.append(pack(header, arrays))
     return blobs
 
 
-def _pack(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> bytes:
+def pack(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> bytes:
     """The length of a JSON header, the header padded to 4 bytes, then the arrays; deflated."""
     entries, body, start = [], [], 0
     for name, values in arrays.items():

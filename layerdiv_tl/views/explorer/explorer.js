@@ -1,10 +1,10 @@
 // The explorer: what is chosen, and its views; the same on a page and, by anywidget, in a notebook.
 
 // From what a reader asks first to what few ask.
-const ORDER = ["tokens", "depth", "ranked", "grid", "glance", "attention", "promotes", "answers", "numbers", "duplicates", "scatter", "compare"];
+const ORDER = ["tokens", "depth", "ranked", "grid", "glance", "attention", "promotes", "effects", "answers", "numbers", "duplicates", "scatter", "compare"];
 
 async function render({ model, el }) {
-  const state = { texts: [], chosen: model.get("chosen"), asked: new Set() };
+  const state = { texts: [], chosen: model.get("chosen"), asked: new Set(), waits: {} };
   const root = put("div", { className: "ld-explorer" });
   el.append(root);
 
@@ -55,16 +55,16 @@ async function render({ model, el }) {
         const k = Math.min(Math.max(current < 0 ? 0 : current + dk, 0), text.inRow[r].length - 1);
         return { component: text.labels[text.inRow[r][k]] };
       },
-      // Whether a kernel was asked what components promote here.
-      ask() {
+      // Whether a kernel was asked: what components promote here, or what ablating one does.
+      ask(wanted = { ask: "promoted" }) {
         if (!model.get("live")) return false;
-        const key = `${chosen.text}:${position}`;
+        const key = `${chosen.text}:${position}:${JSON.stringify(wanted)}`;
         if (state.asked.has(key)) return true;
         // Not for every token that an arrow key runs over.
-        clearTimeout(state.waits);
-        state.waits = setTimeout(() => {
+        clearTimeout(state.waits[wanted.ask]);
+        state.waits[wanted.ask] = setTimeout(() => {
           state.asked.add(key);
-          model.send({ ask: "promoted", text: chosen.text, position });
+          model.send({ ...wanted, text: chosen.text, position });
         }, 200);
         return true;
       },
@@ -254,8 +254,14 @@ async function render({ model, el }) {
     root.dataset.drawn = (performance.now() - began).toFixed(1);
   }
 
-  // What lies on the page and is wanted only now: what components promote at a position.
+  // What lies on the page and is wanted only now: what components promote at a position, and what ablating them does.
   async function lookUp({ text, position }) {
+    const { effects } = text.blobs;
+    if (effects) {
+      text.blobs = { ...text.blobs, effects: null };
+      text.learn(await unpack(effects));
+      draw();
+    }
     const blob = text.blobs.promoted[Math.floor(position / (text.blobs.together ?? 1))];
     if (!blob || text.looked.has(position) || text.reading === blob) return;
     text.reading = blob;
@@ -295,8 +301,9 @@ async function render({ model, el }) {
       put("a", { href: url, download: "explorer.html" }).click();
       setTimeout(() => URL.revokeObjectURL(url), 60_000);
     }
-    if (message.kind !== "promoted" || !state.texts[message.text]) return;
-    state.texts[message.text].look(await unpack(buffers[0]));
+    const take = { promoted: "look", effects: "learn" }[message.kind];
+    if (!take || !state.texts[message.text]) return;
+    state.texts[message.text][take](await unpack(buffers[0]));
     draw();
   };
   model.on("change:texts", read);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import traitlets
 from ...errors import InputError
 from .. import style
 from .data import CSS, SCRIPT, pack_attention, pack_promotions, pack_text
+from .effects import pack_effects
 from .measure import STEPS, TextNumbers, measure_text
 
 if TYPE_CHECKING:
@@ -80,7 +82,9 @@ class ExplorerWidget(anywidget.AnyWidget):
             generate = content.get("generate") or 0
             self._worker.submit(self._add_text, self._requests, str(content.get("text", "")), targets, generate)
         elif content.get("ask") == "promoted":
-            self._worker.submit(self._look_up, content.get("text"), content.get("position"))
+            self._worker.submit(self._send_found, "promoted", content, self._promoted)
+        elif content.get("ask") == "effects":
+            self._worker.submit(self._send_found, "effects", content, self._effects)
         elif content.get("ask") == "page":
             self._worker.submit(self._send_page)
 
@@ -108,14 +112,24 @@ class ExplorerWidget(anywidget.AnyWidget):
         except Exception as error:
             self.progress = _IDLE | {"message": str(error)}
 
-    def _look_up(self, number: Any, position: Any) -> None:
+    def _send_found(self, kind: str, content: Any, look_up: Callable[[TextNumbers, Any], bytes]) -> None:
+        """Send what was asked of a text, if it is still there."""
         try:
+            number = content.get("text")
             text = self._explorer.texts[number]
-            (blob,) = pack_promotions(self._explorer.model, text, [position])
+            blob = look_up(text, content)
             if self._explorer.texts[number] is text:
-                self.send({"kind": "promoted", "text": number}, [blob])
+                self.send({"kind": kind, "text": number}, [blob])
         except Exception as error:
             self.progress = _IDLE | {"message": str(error)}
+
+    def _promoted(self, text: TextNumbers, content: Any) -> bytes:
+        (blob,) = pack_promotions(self._explorer.model, text, [content.get("position")])
+        return blob
+
+    def _effects(self, text: TextNumbers, content: Any) -> bytes:
+        a, b = content.get("answers")
+        return pack_effects(self._explorer.model, text, content.get("position"), (a, b), [content.get("component")])
 
 
 def _packed(explorer: Explorer, text: TextNumbers) -> dict[str, Any]:
