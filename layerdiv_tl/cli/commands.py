@@ -10,7 +10,7 @@ import warnings
 import webbrowser
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ..errors import InputError
 from . import printing
@@ -126,6 +126,51 @@ def run_depth(options: argparse.Namespace) -> int:
     page = study.report(out / "depth.html")
     where = f"; frames (CSV) and plans lie in {out / 'depth'}.\nIn Python: ld.DepthStudy.load({options.out!r})."
     return _print_study(options, study, page, depth_findings(study), where)
+
+
+def run_effects(options: argparse.Namespace) -> int:
+    """What ablating each head or sublayer costs, and who makes up for it."""
+    out = _made_folder(options.out, Path(options.out))
+
+    from ..depth.effects import effects
+    from ..model.load import load_model
+    from ..tasks.task import task
+    from ..views.html import Page
+    from ..views.tables import effects_table
+
+    source = None if options.model == "default" else options.model
+    model = load_model(source, **_load_options(options))
+    rows = task(options.task, options.data, limit=options.limit)
+    method: Literal["exact", "first_order"] = "first_order" if options.first_order else "exact"
+    count = sum(c.kind in ("attn", "mlp", "head") for c in model.components(options.unit))
+    parts = "heads and MLPs" if options.unit == "head" else "attentions and MLPs"
+    cost = f"about half a pass of all {len(rows)} rows each; --first-order takes a few passes in all"
+    if options.first_order:
+        cost = "a pass with gradients, and half a pass each of a sample"
+    printing.print_progress(f"Ablating {count} {parts} of {model.name} on {rows.name}: {cost} …")
+    found = effects(
+        model, rows, unit=options.unit, ablation=options.ablation, method=method, batch_tokens=options.batch_tokens
+    )
+    table, frames = effects_table(found), {"effects": found.frame()}
+    page = Page(f"What {parts} of {model.name} are worth on {rows.name}")
+    page.table(
+        table, "The largest total effects on the logit difference, and the later component that makes up for most."
+    )
+    kinds = ["scatter"] if options.first_order else ["scatter", "repair", "map"]
+    if not options.first_order:
+        frames["stand_ins"] = found.stand_ins()
+    for kind in kinds:
+        page.figure(found.plot(kind=kind), "")
+    for name, frame in frames.items():
+        frame.to_csv(out / f"{name}.csv", index=False)
+    written = page.write(out / "effects.html")
+    if options.json:
+        record = {"model": model.provenance, "rows": len(rows), "accuracy": found.accuracy, **frames["effects"].attrs}
+        printing.print_json(record | {"effects": frames["effects"].to_dict("records"), "page": str(written)})
+        return 0
+    printing.print_table([{str(name): str(cell) for name, cell in row.items()} for row in table.to_dict("records")])
+    print(f"\nOpen {written} in a browser; frames (CSV) lie in {out}.")
+    return 0
 
 
 def run_zoo(options: argparse.Namespace) -> int:

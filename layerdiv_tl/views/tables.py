@@ -13,6 +13,7 @@ import pandas as pd
 
 from ..components import Unit
 from ..depth.agreement import Agreement
+from ..depth.effect_results import Effects
 from ..depth.pruning import DropPlan
 from ..errors import InputError
 from ..studies.depth_study import DepthStudy
@@ -23,6 +24,8 @@ from .html import read
 
 PROSE = tomllib.loads(read("report.toml"))
 _HEADINGS = PROSE["headings"]
+# Of the largest direct effect, and of one's own: less is not said to be made up for.
+_NOTICED = 0.05
 
 
 def estimate(row: Mapping[Any, Any], name: str, low: str = "", high: str = "", form: str = ".3g") -> str:
@@ -152,6 +155,25 @@ def plan_table(plan: DropPlan) -> pd.DataFrame:
         | {heading: estimate(row, name) for name, heading in _HEADINGS["plans"].items()}
         for row in plan.frame().to_dict("records")
     )
+
+
+def effects_table(effects: Effects, count: int = 12) -> pd.DataFrame:
+    """The components with the largest total effects, and of each the later one that makes up for most of it."""
+    frame, unit = effects.frame(), effects.measured_in
+    order = np.argsort(-frame["total"].abs().to_numpy(), kind="stable")[:count]
+    rows = []
+    for row in frame.iloc[order].to_dict("records"):
+        cells = {"component": row["component"]}
+        cells |= {f"{name}, {unit}": estimate(row, name, f"{name}_low", f"{name}_high") for name in ("direct", "total")}
+        if effects.method == "exact":
+            repair = effects.repair(row["component"]).iloc[:-1].set_index("component")["repair"]
+            # What writes next to nothing leaves nothing to make up for.
+            writes = abs(row["direct"]) >= _NOTICED * frame["direct"].abs().max()
+            share = -repair / row["direct"] if writes and len(repair) else repair[:0]
+            made_up = len(share) > 0 and share.max() >= _NOTICED
+            cells["most made up for by"] = f"{share.idxmax()} ({share.max():.0%})" if made_up else ""
+        rows.append(cells)
+    return pd.DataFrame(rows)
 
 
 def _rows_needed(count: float) -> str:

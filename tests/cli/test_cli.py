@@ -40,6 +40,24 @@ def test_a_failure_is_one_sentence_and_1(tmp_path, monkeypatch, capsys):
     assert "Traceback" not in told.err
 
 
+def test_effects_are_frames_a_table_and_a_page(tmp_path, capsys):
+    """Those of ld.effects, the largest first; with --first-order their error."""
+    given = ["effects", "--model", "zoo/d2", "--task", "synthetic/recall", "--limit", "8", "--unit", "head"]
+    assert main([*given, "--out", str(tmp_path / "exact")]) == 0
+    said = capsys.readouterr().out
+    effects = ld.effects("zoo/d2", ld.task("synthetic/recall", limit=8), unit="head")
+    frame = effects.frame()
+    read = pd.read_csv(tmp_path / "exact" / "effects.csv")
+    assert read.total.to_numpy() == pytest.approx(frame.total.to_numpy(), abs=1e-5)
+    assert len(pd.read_csv(tmp_path / "exact" / "stand_ins.csv")) == len(effects.stand_ins())
+    assert said.splitlines()[1].split()[0] == frame.component[frame.total.abs().idxmax()]
+    assert (tmp_path / "exact" / "effects.html").exists()
+    assert main([*given, "--first-order", "--json", "--out", str(tmp_path / "rough")]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert (len(record["effects"]), "mean" in record["error"]) == (len(frame), True)
+    assert not (tmp_path / "rough" / "stand_ins.csv").exists()
+
+
 def test_an_output_that_is_a_file(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert main(["demo", "--out", str(tmp_path / "file")]) == 1

@@ -9,6 +9,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from ..._registry import figure_of
+from ...ensemble.intervals import LEAST
 from .. import plotting as kit
 from .. import style
 
@@ -24,7 +25,7 @@ _MAX_NAMES = 10
 def effect_scatter(
     effects: Effects, on: Literal["logit difference", "loss", "accuracy"] = "logit difference"
 ) -> go.Figure:
-    """Direct (x) against total effect (y) of every component and group, with 95 % intervals.
+    """Direct (x) against total effect (y) of every component and group, with 95 % intervals, or the range of few rows.
 
     On the dashed diagonal nothing makes up for what is ablated, and nothing adds to it; on the horizontal line through
     0 the answer does not need what the component writes.
@@ -34,6 +35,12 @@ def effect_scatter(
     x, y = (frame[f"{name}{end}"].to_numpy() for name in ("direct", "total"))
     columns = {name: f"{name}{end}" for name in ("direct", "total", "indirect")}
     hover, count = kit.hover_lines(frame, columns), len(effects.components)
+    said = kit.whiskered(frame)
+    if len(effects.labels) < LEAST:  # no intervals
+        for name in ("direct", "total"):
+            by_row = effects.effect(name, end)
+            frame[f"{name}{end}_low"], frame[f"{name}{end}_high"] = by_row.min(0), by_row.max(0)
+        said += " Whiskers: from the lowest row to the highest."
     whiskers = [kit.whiskers(frame, f"{name}{end}", visible=True) for name in ("direct", "total")]
     traces = kit.module_traces(
         effects.components, y[:count], hover[:count], x=x[:count], draw=kit.dots, size=7, marker={"opacity": 0.85}
@@ -62,7 +69,7 @@ def effect_scatter(
         go.Figure(traces),
         f"Direct and total effects on the {on}, {effects.model}",
         f"{_about(effects)}. With the component less without it; off the diagonal others make up for what is ablated, "
-        f"or rest on it. {kit.whiskered(frame)}",
+        f"or rest on it. {said}",
         x={"title_text": f"direct effect, {unit}", "range": ends[0], "zeroline": True},
         y={"title_text": f"total effect, {estimated}{unit}", "range": ends[1], "zeroline": True},
         height=640,
