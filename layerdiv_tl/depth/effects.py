@@ -82,7 +82,7 @@ def effects(
     component helps) and of accuracy. The *direct* effect replaces only the component's own write to the logits by what
     the ablation leaves of it; the *total* effect lets every later component and the final norm react; *indirect* is
     total − direct. Behind a post-norm (Gemma 2, OLMo 2), what the ablation leaves of a head is read at that norm's
-    statistic in the ablated pass; with method="first_order", at that of the pass as it is.
+    statistic in the ablated pass.
 
     Options of several tokens are compared by their log-likelihoods, in nats. What components do to these is taken at
     the clean pass's distribution of each next token; what the softmax adds to that is counted with the norm.
@@ -128,8 +128,6 @@ def effects(
     model.checked_batch_tokens(batch_tokens)
     if others := {sublayer.kind for sublayer in model.architecture.sublayers} - {"attn", "mlp"}:
         raise InputError(f"{model.name} has a {min(others)} on its stream: effects are of attentions and MLPs alone.")
-    if any(sublayer.adapter for sublayer in model.architecture.sublayers):
-        raise InputError(f"{model.name} has rows of adapters, which cannot be ablated: load it with adapters='merged'.")
     question, source = _question(model, prompts, options, labels, contrast)
     n = len(question.labels)
     if n == 1 and ablation != "zero":

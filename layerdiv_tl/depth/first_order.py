@@ -1,9 +1,7 @@
 """First-order estimates of effects: attribution patching, for all components at the cost of a few passes.
 
 The estimate is the gradient of the logits by what a component holds, times what the ablation changes there, summed over
-tokens (Nanda 2023, *Attribution Patching*). Direct effects are those of exact ablations, but for heads behind a
-post-norm (Gemma 2, OLMo 2): its statistic stays that of the pass as it is, where an exact ablation takes the ablated
-pass's.
+tokens (Nanda 2023, *Attribution Patching*). Direct effects are those of exact ablations.
 """
 
 from __future__ import annotations
@@ -21,6 +19,7 @@ from torch import Tensor
 from ..attribution.unembedding import OptionReadout
 from ..components import Component
 from ..model.batches import upcast
+from ..model.capture import SublayerOutput
 from .effect_passes import SCENARIOS, AblatedBatch, BatchEffects
 
 
@@ -49,12 +48,17 @@ def estimate(batch: AblatedBatch, steps: int, tell: Callable[[int], Any]) -> Bat
 def _direct(batch: AblatedBatch, components: Sequence[Component]) -> Float[np.ndarray, "row component option"]:
     """Every component's contribution less that of what the ablation leaves, from the clean pass."""
     outputs = []
+    ratios: dict[
+        Component, Float[np.ndarray, " context"]
+    ] = {}  # of a post-norm's statistic to that of the ablated pass
     for output, repeat in zip(batch.activations.sublayer_outputs, batch.activations.repeats, strict=True):
         place = (output.sublayer.kind, output.sublayer.layer, repeat)
         held = output.output if output.values is None else output.values
         left = torch.zeros_like(held)
         if batch.ablations.kind != "zero":
             left = batch.values[place].to(held)[batch.row.to(held.device), batch.at.to(held.device)]
+        if output.post is not None and output.post.shape[1] > 1:  # else only its statistic is known
+            ratios |= _post_norm_ratios(output, held - left, repeat)
         outputs.append(replace(output, output=left) if output.values is None else replace(output, values=left))
     readout = OptionReadout(batch.model.architecture, batch.readout.option_ids, batch.ablations.unit)
     without = replace(batch.activations, sublayer_outputs=tuple(outputs))
@@ -62,7 +66,27 @@ def _direct(batch: AblatedBatch, components: Sequence[Component]) -> Float[np.nd
     column = {c: i for i, c in enumerate(batch.clean.components)}
     of = {c: i for i, c in enumerate(left_over.components)}
     there = batch.clean.values[:, [column[c] for c in components]]
-    return batch.answers.mixed(there - left_over.values[:, [of[c] for c in components]])
+    ratio = np.stack([ratios.get(c, np.ones(len(there))) for c in components], 1)
+    return batch.answers.mixed(there - ratio[:, :, None] * left_over.values[:, [of[c] for c in components]])
+
+
+def _post_norm_ratios(
+    output: SublayerOutput, change: Float[Tensor, "context _"], repeat: int | None
+) -> dict[Component, Float[np.ndarray, " context"]]:
+    """By head, the statistic of the norm after the output projection as it is, over that without the head's change."""
+    output_map, post = output.sublayer.output_map, output.post
+    assert output_map is not None
+    assert output_map.post is not None
+    assert post is not None
+    weight, _ = output_map.projection()
+    maps = weight.to(change.device).double().unflatten(0, (output_map.count, -1))
+    taken = torch.einsum("cpw,pwd->pcd", change.double().unflatten(1, (output_map.count, -1)), maps)
+    clean = output_map.post.divisor(post)
+    names = output.sublayer.components("head", repeat)
+    return {
+        c: (clean / output_map.post.divisor(post.double() - taken[i])).cpu().numpy()
+        for i, c in enumerate(names[: len(maps)])
+    }
 
 
 def _places(batch: AblatedBatch, components: Sequence[Component]) -> Iterator[tuple[int, str]]:

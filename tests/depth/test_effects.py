@@ -234,6 +234,19 @@ def test_first_order_estimates_are_the_gradients_and_say_how_wrong_they_are(tiny
         rough.repair("L0.H0")
 
 
+@pytest.mark.parametrize("name", ["gemma2", pytest.param("olmo2", marks=pytest.mark.full)])
+def test_first_order_direct_effects_are_exact_behind_a_post_norm(name):
+    """What is left of a head is read at the statistic of the norm that follows it in the ablated pass."""
+    (ids, labels), model = rows(6), ld.load_model(FAMILIES[name]())
+    for options in (OPTIONS, LONGER):
+        exact, rough = (
+            ld.effects(model, ids, options, labels, unit="head", components=["L0.H1", "L2.H3", "L2.mlp"], method=method)
+            for method in ("exact", "first_order")
+        )
+        assert np.abs(exact.effect("direct")).max() > 1e-3
+        np.testing.assert_allclose(rough.effect("direct"), exact.effect("direct"), atol=1e-5)
+
+
 def test_an_estimate_is_the_slope_of_the_answer_towards_the_ablation():
     """Against plain passes in which a component is ablated by a ten-thousandth."""
     model = FAMILIES["gpt2"]().double()
