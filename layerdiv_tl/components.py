@@ -13,10 +13,14 @@ from .errors import InputError
 
 Kind = Literal[
     "embed", "pos_embed", "attn", "mixer", "mlp", "moe", "head", "mixer_head", "neuron", "attn_bias", "mixer_bias",
-    "mlp_bias", "attn.lora", "mixer.lora", "mlp.lora", "constant", "rounding", "intervention", "member", "layer",
+    "mlp_bias", "attn.lora", "mixer.lora", "mlp.lora", "ple", "laurel", "stream_bias", "constant", "rounding",
+    "intervention", "member", "layer",
 ]  # fmt: skip
 Unit = Literal["sublayer", "head", "neuron"]
-Module = Literal["embedding", "attention", "mixer", "mlp", "constant", "rounding", "intervention", "member", "layer"]
+Module = Literal[
+    "embedding", "attention", "mixer", "mlp", "ple", "laurel", "constant", "rounding", "intervention", "member",
+    "layer",
+]  # fmt: skip
 
 # The paper's module of every kind (Eq. 9); the others are their own.
 _MODULES: dict[str, Module] = {
@@ -24,6 +28,7 @@ _MODULES: dict[str, Module] = {
     **dict.fromkeys(("attn", "head", "attn_bias", "attn.lora"), "attention"),
     **dict.fromkeys(("mixer_head", "mixer_bias", "mixer.lora"), "mixer"),
     **dict.fromkeys(("mlp", "moe", "neuron", "mlp_bias", "mlp.lora"), "mlp"),
+    "stream_bias": "constant",
 }
 _SUBLAYERS: dict[str, Kind] = {
     **{"head": "attn", "attn_bias": "attn", "neuron": "mlp", "mlp_bias": "mlp"},
@@ -45,7 +50,9 @@ class Component:
 
     Attributes:
         kind: What it is; `"mixer"`: a recurrent or linear-attention sublayer; `"moe"`: a mixture of experts next to an
-            MLP of the same layer; `"attn.lora"`: what adapters add to a sublayer's output; `"intervention"`: what the
+            MLP of the same layer; `"attn.lora"`: what adapters add to a sublayer's output; `"ple"`: a per-layer input
+            embedding, gated; `"laurel"`: a learned low-rank residual; `"stream_bias"`: the biases of all norms and
+            gates that the stream itself passes; `"intervention"`: what the
             user's hooks add after a layer, or without one to the embedding; `"member"`: a row of a plain array,
             `"layer"`: the sum of a layer's outputs, where `depth` measures whole layers.
         layer, index: The model's distinct block from 0 (None outside blocks), and the head or neuron in it (None for

@@ -180,7 +180,7 @@ def collect(run: ReadOut, options: tuple, keep: Set[Component] | None = None) ->
         token_ids=np.concatenate([np.array(row, dtype=np.int64) for row in ids]),
         lengths=np.array([len(row) for row in ids], dtype=np.int64),
         positions=at,
-        junction_scale=column("junction_scale"),
+        junction_scale=column("junction_scale") if model.architecture.has_prefixes else None,
         junctions=junctions,
         partial_junctions=np.array(partial),
         statistic=column("statistic"),

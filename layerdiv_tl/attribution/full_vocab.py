@@ -269,5 +269,5 @@ def component_table(readout: VocabularyReadout, activations: Activations) -> Com
 def model_logits(architecture: Architecture, final: Float[Tensor, "position d"]) -> tuple[Tensor, Tensor]:
     """(the unembedding's output, the logits) for some final streams, by the model's modules, past the user's hooks."""
     normed = architecture.norm_module.forward(final.to(architecture.dtype)[:, None])
-    unembedded = architecture.unembed.forward(normed / architecture.stream_divisor)
+    unembedded = architecture.unembed.forward(architecture.to_unembed(normed))
     return upcast(unembedded[:, 0]).to(final.device), upcast(architecture.transform(unembedded)[:, 0]).to(final.device)

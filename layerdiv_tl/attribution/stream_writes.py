@@ -2,7 +2,8 @@
 
 A pass holds what each embedding and sublayer adds to the final residual stream, z = Σ z_i. Each z_i is one component,
 or is cut into heads or neurons with values x before the output map W: z_i = scale · (Σ_part x_part W_part + b). A norm
-between the map and the stream is linear at its own statistic: gain · center(·) / divisor.
+between the map and the stream is linear at its own statistic: gain · center(·) / divisor. So is what follows where the
+stream passes more than additions: `model.stream_path`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ..components import Component, Unit
 from ..errors import InputError
 from ..model.architecture import HALF, Architecture, OutputMap
 from ..model.capture import Activations, SublayerOutput
-from ..model.looped import to_final_stream
+from ..model.stream_path import to_final_stream
 
 # What to do about passes with different components.
 ALIKE = "give texts that run alike, so that they have common components, or one at a time"
@@ -29,13 +30,15 @@ class Parts:
     """The heads or neurons of one write.
 
     Attributes:
-        values, divisor: `[position, part, width]`, the input of the output map; `[position]`, the statistic of a norm
-            after it.
+        values, divisor: `[position, part, width]`, the input of the output map; `[position]`, what everything after it
+            divides by.
+        passed: `[position]`, what of that divides behind the norm after the map.
     """
 
     output_map: OutputMap
     values: Float[Tensor, "position part width"]
     divisor: Float[Tensor, " position"] | None
+    passed: Float[Tensor, " position"] | None = None
 
     def vectors(self, which: list[int] | slice = slice(None)) -> Float[Tensor, "position part d"]:
         """The stream vectors of some parts, in float64."""
@@ -57,16 +60,19 @@ class Parts:
         if bias is not None:
             total = total + self._to_stream(bias.to(device).double().expand_as(total))
         if post is not None and post.bias is not None:
-            total = total + post.bias.to(device) * self.output_map.scale
+            total = total + self._along((post.bias.to(device) * self.output_map.scale).expand_as(total), self.passed)
         return total
 
     def _to_stream(self, x: Float[Tensor, "... position d"]) -> Float[Tensor, "... position d"]:
         """An output of the map as it stands in the stream, without the norm's bias."""
         x, post = x * self.output_map.scale, self.output_map.post
-        if post is None:
-            return x
-        assert self.divisor is not None
-        return post.term(x, self.divisor)
+        return self._along(x if post is None else post.linear(x), self.divisor)
+
+    def _along(self, x: Float[Tensor, "... position d"], divisor: Tensor | None) -> Float[Tensor, "... position d"]:
+        """What goes on from the norm after the map."""
+        for step in self.output_map.path:
+            x = step.linear(x)
+        return x if divisor is None else x / divisor[:, None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,6 +125,8 @@ class StreamWalk:
             writes.append(StreamWrite(junction, names, vector, parts))
             if output.adapter is not None:
                 writes.append(StreamWrite(self._names[key][-1], self._names[key][-1:], output.adapter))
+        if activations.stream_bias is not None:
+            beyond[Component("stream_bias")] = activations.stream_bias
         return writes + [StreamWrite(name, (name,), vector) for name, vector in beyond.items()]
 
 
@@ -136,7 +144,9 @@ def _parts(output: SublayerOutput) -> Parts | None:
         return None
     post = output_map.post
     divisor = None if post is None or output.post is None else post.divisor(output.post)
-    return Parts(output_map, output.values.unflatten(1, (output_map.count, -1)), divisor)
+    if output.passed is not None:
+        divisor = output.passed if divisor is None else divisor * output.passed
+    return Parts(output_map, output.values.unflatten(1, (output_map.count, -1)), divisor, output.passed)
 
 
 def pull_back(
@@ -144,12 +154,14 @@ def pull_back(
 ) -> Float[Tensor, "n _"]:
     """Stream directions as directions of the values before an output map, `[n, part·width]`, on their own device.
 
-    The map's scale and the gain of the norm after it are folded in. `dtype` is that of the product; None is the
-    weights' own, at least float32.
+    The map's scale, the gain of the norm after it and the maps on its path are folded in. `dtype` is that of the
+    product; None is the weights' own, at least float32.
     """
     weight, _ = output_map.projection()
     dtype = dtype or torch.promote_types(weight.dtype, torch.float32)
     folded = directions * output_map.scale
+    for step in reversed(output_map.path):
+        folded = step.fold(folded)
     folded = folded if output_map.post is None else output_map.post.fold(folded)
     return (folded.to(weight.device, dtype) @ weight.to(dtype).T).to(directions.device)
 

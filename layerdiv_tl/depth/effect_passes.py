@@ -167,7 +167,7 @@ class AblatedBatch:
         device = self.forward.mask.device
         self.row, self.at = self.answers.sequence.to(device), self.answers.at.to(device)
         self.activations = run(architecture, *pad(texts), ablations.unit, self.answers.at, self.answers.sequence)
-        if self.activations.loop_norms:
+        if self.activations.path:
             raise InputError(
                 f"the stream of {model.name} passes its final norm between rounds, so what an ablated component "
                 "changes there has no component of its own: effects are for models whose stream is only added to."

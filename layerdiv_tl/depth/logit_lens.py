@@ -14,11 +14,12 @@ from torch import Tensor
 
 from .._checks import whole_number
 from ..components import Component
+from ..errors import InputError
 from ..model.architecture import Architecture
 from ..model.capture import Activations
 from ..model.load import load_model
-from ..model.looped import after_loop_norm, to_final_stream
 from ..model.patched_forward import LOGITS, logits_of
+from ..model.stream_path import stream_after, to_final_stream
 from .inputs import check_choices, read_texts
 from .passes import divergence, log_softmax, measure_tokens
 from .token_stats import TokenResult, mean_columns, summarize, sums_per_text
@@ -84,6 +85,11 @@ def logit_lens(
     check_choices(norm=(norm, NormAt))
     model = load_model(model)
     architecture = model.architecture
+    if norm == "recomputed" and not architecture.has_prefixes:
+        raise InputError(
+            f"the stream of {model.name} passes norms, gates or a mixing of streams after its junctions, so what it "
+            "would answer there has no meaning: use norm='frozen', the sum of what was written until then."
+        )
     k = whole_number("k", k, 1, architecture.outputs)
 
     def measure(activations: Activations) -> tuple[tuple[Component, ...], np.ndarray]:
@@ -103,7 +109,9 @@ def lens_answers(
     The stream is normed by its own statistic ("recomputed"); the last row is the model's own answer. Use it inside
     `inference_mode_for`.
     """
-    junctions = list(_junctions(architecture, activations))
+    junctions = [(Component("layer", architecture.sublayers[-1].layer), activations.final)]
+    if architecture.has_prefixes:  # else only the model's own answer has a meaning
+        junctions = list(_junctions(architecture, activations))
     # The last junction of each layer, and what comes before all layers.
     places = [(component.layer, component.repeat) for component, _ in junctions]
     ends = [n for n, (here, after) in enumerate(zip(places, [*places[1:], None], strict=True)) if here != after]
@@ -131,16 +139,16 @@ def _junctions(
     for number, (sublayer_output, repeat) in enumerate(
         zip(activations.sublayer_outputs, activations.repeats, strict=True)
     ):
-        stream = after_loop_norm(activations, stream, number, architecture) + sublayer_output.output
+        stream = stream_after(activations, stream, number) + sublayer_output.output
         here = sublayer_output.sublayer
         following = activations.sublayer_outputs[number + 1].sublayer if number < last else None
         parallel = architecture.parallel and (here.kind, here.layer) == ("attn", getattr(following, "layer", None))
         if not (parallel and following is not None and following.kind == "mlp"):
             # The sum rounds in another order than the model did; the last junction is the model's own.
-            yield (
-                Component(here.kind, here.layer, repeat=repeat),
-                activations.final if following is None else stream,
-            )
+            is_last = following is None and activations.stream_bias is None
+            yield Component(here.kind, here.layer, repeat=repeat), activations.final if is_last else stream
+    if activations.stream_bias is not None:
+        yield Component("stream_bias"), activations.final
 
 
 def _compare(

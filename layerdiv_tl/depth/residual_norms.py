@@ -19,7 +19,7 @@ from ..errors import InputError
 from ..model.architecture import Architecture
 from ..model.capture import Activations
 from ..model.load import load_model
-from ..model.looped import after_loop_norm
+from ..model.stream_path import stream_after
 from ..results import Result
 from .inputs import Part, check_choices, read_texts
 from .passes import measure_tokens
@@ -143,19 +143,24 @@ def residual_norms(model: Any, texts: Any, *, batch_tokens: int | None = None) -
 
 def _measure(architecture: Architecture, activations: Activations) -> tuple[tuple[Component, ...], np.ndarray]:
     """Components, and `[quantity, token, component]` of one pass."""
+    if any(step.mix is not None for step in activations.path):
+        raise InputError("this model has several residual streams, so what it writes has no size relative to one.")
     stream = activations.embed if activations.pos_embed is None else activations.embed + activations.pos_embed
     components: list[Component] = []
     columns: list[Tensor] = []
     done = 0  # sublayers
     in_order = zip(activations.sublayer_outputs, activations.repeats, strict=True)
     for (layer, repeat), group in groupby(in_order, key=lambda pair: (pair[0].sublayer.layer, pair[1])):
-        stream = after_loop_norm(activations, stream, done, architecture)
-        entering, layer_output = stream, torch.zeros_like(stream)
+        layer_output = torch.zeros_like(stream)
+        entering: Tensor | None = None
         for sublayer_output, _ in group:
+            stream = stream_after(activations, stream, done)
+            entering = stream if entering is None else entering
             done += 1
             components.append(Component(sublayer_output.sublayer.kind, layer, repeat=repeat))
             columns.append(_relative_to(entering if architecture.parallel else stream, sublayer_output.output))
             stream, layer_output = stream + sublayer_output.output, layer_output + sublayer_output.output
+        assert entering is not None
         components.append(Component("layer", layer, repeat=repeat))
         columns.append(_relative_to(entering, layer_output))
     return tuple(components), torch.stack(columns, -1).float().cpu().numpy()

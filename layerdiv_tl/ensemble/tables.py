@@ -119,8 +119,9 @@ def depth_table(d: EnsembleTerms, norm: NormAt = "frozen") -> PerExample:
     """One row per junction: the totals of its prefix ensemble. Raises InputError as `by_depth` says."""
     if norm == "recomputed" and d.junction_scale is None:
         raise InputError(
-            "there is no norm to recompute: a plain array has none, and options of several tokens have one at each "
-            "token; use norm='frozen'."
+            "there is no norm to recompute: a plain array has none, options of several tokens have one at each token, "
+            "and the prefixes of a stream that passes norms or gates, or is one of several, have none; use "
+            "norm='frozen'."
         )
     junction_of = _junctions(d)
     reached = sorted(set(junction_of) - {-1})

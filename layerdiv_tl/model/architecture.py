@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from ..components import Component, Kind, Unit
 from ..errors import InputError
 from .norm import Norm
+from .steps import Linear, Step
 
 # TransformerLens' names of modules between a final norm and an unembedding.
 _AFTER_THE_NORM = ("mlm_head", "prediction_head", "project_out", "hc_head", "sigma_map", "classifier_ln")
@@ -24,11 +25,12 @@ _AFTER_THE_NORM = ("mlm_head", "prediction_head", "project_out", "hc_head", "sig
 UNCUT = {
     "mixture": "it is a mixture of experts, in which every token goes to other neurons",
     "wrapped": "its output projection is wrapped or quantized, so its weights cannot be read",
+    "gated": "its output projection is followed by a gate of every token's own",
     "hidden": "it has no output projection that this package can see",
 }
 
 HALF = (torch.float16, torch.bfloat16)
-SublayerKind = Literal["attn", "mixer", "mlp", "moe", "intervention"]
+SublayerKind = Literal["attn", "mixer", "mlp", "moe", "ple", "laurel", "intervention"]
 KINDS: tuple[SublayerKind, ...] = ("attn", "mlp")  # what TransformerLens' blocks have
 # The rows of each kind of sublayer at the unit that cuts it, the row of its bias, and what it is called.
 _CUT: dict[str, tuple[Unit, Kind, Kind, str]] = {
@@ -43,11 +45,15 @@ ADAPTER_ROWS: dict[str, Kind] = {"attn": "attn.lora", "mixer": "mixer.lora", "ml
 
 @dataclass(frozen=True, eq=False)
 class HookPoint:
-    """A place in the running model: what `module` is given ("in") or returns ("out"); TransformerLens' name of it."""
+    """A place in the running model: what `module` is given ("in") or returns ("out"); TransformerLens' name of it.
+
+    `item`: which of several things it returns.
+    """
 
     module: nn.Module
     side: Literal["in", "out"] = "out"
     name: str = ""
+    item: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +67,7 @@ class OutputMap:
         bias: Whether something is left that no head or neuron wrote: that bias where it is not zero, or a post-norm's.
         post, post_hook_point: The norm between the projection and the stream, and where its input, or its statistic
             itself, can be read.
+        path: What follows on the way to the stream, or to the final stream: gains and norms without their statistics.
     """
 
     count: int
@@ -70,14 +77,16 @@ class OutputMap:
     scale: float = 1.0
     post: Norm | None = None
     post_hook_point: HookPoint | None = None
+    path: tuple[Linear, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
 class Sublayer:
     """An attention, mixer or MLP: where its output is read, which goes to the stream times `scale`; how it is cut.
 
-    Or an intervention: what the user's hooks add after a layer, or with `layer` None to the embedding. `adapter`: an
-    adapted output projection and the one inside it, where the difference of their outputs is a row of its own.
+    `gate`: what else it passes on its way, which its output map's `path` holds, too. `adapter`: an adapted output
+    projection and the one inside it, where the difference of their outputs is a row of its own. Or an intervention:
+    what the user's hooks add after a layer, or with `layer` None to the embedding.
     """
 
     kind: SublayerKind
@@ -87,6 +96,12 @@ class Sublayer:
     output_map: OutputMap | None = None
     uncut_reason: str = ""
     adapter: tuple[HookPoint, HookPoint] | None = None
+    gate: Linear | None = None
+
+    def added(self, output: Tensor) -> Tensor:
+        """What an output adds to the stream."""
+        output = output if self.scale == 1.0 else output * self.scale
+        return output if self.gate is None else self.gate.linear(output)
 
     def is_cut(self, unit: Unit) -> bool:
         """Whether a unit cuts this sublayer: attention into heads, MLPs into neurons; a mixer may have no heads."""
@@ -109,6 +124,15 @@ class Sublayer:
 
 
 @dataclass(frozen=True, eq=False)
+class Passage:
+    """A place on the stream's path; `step` makes the step from what `points` show there; `adds`: it has a bias."""
+
+    step: Callable[..., Step]
+    points: tuple[HookPoint, ...] = ()
+    adds: bool = False
+
+
+@dataclass(frozen=True, eq=False)
 class Architecture:
     """All the places of one model. `sublayers` stand in stream order.
 
@@ -122,10 +146,13 @@ class Architecture:
         vocabulary, outputs, context: How many ids go in and how many come out, and the longest text, in tokens.
         length_switch: The length from which positions are computed in another way (LongRoPE): longer and shorter
             prompts must not share a batch.
-        stream_divisor: What the normed stream is divided by before the unembedding; `norm` holds it already.
+        to_unembed: What the unembedding reads of the normed stream; `norm` or `unembed_rows` hold it already.
         window: How many tokens back some attention looks; None for all of them.
-        parallel, constant: Whether attention and MLP of a block read the same stream; whether the read-out adds what no
-            component wrote.
+        parallel, constant, stream_bias: Whether attention and MLP of a block read the same stream; whether the
+            read-out, and whether steps of the stream's path, add what no component wrote.
+        program: Where the stream passes more than additions, all that it meets, in order (and the inputs of blocks and
+            of the final norm, where it is checked).
+        has_prefixes: Whether a junction's stream, read out by the final norm, is what the model would say there.
     """
 
     root: nn.Module
@@ -149,9 +176,13 @@ class Architecture:
     parallel: bool
     constant: bool
     window: int | None = None
-    stream_divisor: float = 1.0
-    # Of looped models: sublayers whose output passed the final norm n times, by (id of the sublayer, n).
-    normed_sublayers: dict[tuple[int, int], Sublayer] = field(default_factory=dict, repr=False)
+    to_unembed: Callable[[Tensor], Tensor] = field(default_factory=nn.Identity)
+    program: tuple[Sublayer | Passage | HookPoint, ...] = ()
+    has_prefixes: bool = True
+    stream_bias: bool = False
+    # Gains that meet on the path, and sublayers with the path of their output, by the ids of what they are made of.
+    joined: dict[tuple[int, ...], Any] = field(default_factory=dict, repr=False)
+    carried: dict[tuple[int, ...], Any] = field(default_factory=dict, repr=False)
     # Of hooked models, by layer; None is the embedding.
     interventions: dict[int | None, Sublayer] = field(default_factory=dict, repr=False)
 
@@ -180,6 +211,8 @@ class Architecture:
             rows.append(Component("pos_embed"))
         for sublayer, repeat in order or [(sublayer, None) for sublayer in self.sublayers]:
             rows += sublayer.components(unit, repeat)
+        if self.stream_bias:
+            rows.append(Component("stream_bias"))
         if self.constant:
             rows.append(Component("constant"))
         if self.dtype in HALF:
@@ -190,6 +223,7 @@ class Architecture:
         """Every place that has to be read at a unit."""
         points: list[HookPoint | None] = [self.stream_in, self.stream_out, *(s.hook_point for s in self.sublayers)]
         points.append(self.pos_embed)
+        points += [point for item in self.program if isinstance(item, Passage) for point in item.points]
         for sublayer in self.sublayers:
             output_map = sublayer.output_map
             if output_map is not None and sublayer.is_cut(unit):

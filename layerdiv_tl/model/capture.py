@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from ..errors import InputError
 from .architecture import Architecture, HookPoint, Sublayer
 from .batches import upcast
+from .steps import Step
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +29,8 @@ class SublayerOutput:
     output projection and the input, or the statistic (one number a row), of the norm after it (`post`).
 
     `hooked`: the user's hooks changed something on the way from these values to the output. `adapter`: what of the
-    output its adapters wrote, where that is a row of its own.
+    output its adapters wrote, where that is a row of its own. `passed` `[row]`: what an output carried to the final
+    stream was divided by on its way, after the norms and gains of its map's path.
     """
 
     sublayer: Sublayer
@@ -37,11 +39,13 @@ class SublayerOutput:
     post: Float[Tensor, "row _"] | None = None
     hooked: bool = False
     adapter: Float[Tensor, "row d"] | None = None
+    passed: Float[Tensor, " row"] | None = None
 
     def rows(self, some: slice | Tensor) -> SublayerOutput:
         """The same for some rows."""
-        values, post, adapter = (None if x is None else x[some] for x in (self.values, self.post, self.adapter))
-        return SublayerOutput(self.sublayer, self.output[some], values, post, self.hooked, adapter)
+        rest = (self.values, self.post, self.adapter, self.passed)
+        values, post, adapter, passed = (None if x is None else x[some] for x in rest)
+        return SublayerOutput(self.sublayer, self.output[some], values, post, self.hooked, adapter, passed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,8 +58,8 @@ class Activations:
         unembedded, logits: What the unembedding returned, before any multiplier or soft-cap, and the model's own
             answer; both `[row, vocabulary]`, or `[prompt, vocabulary]` where all positions were read.
         dtype, answer_dtype: The precisions in which the stream and the unembedding's output came.
-        loop_norms: Where the stream itself passed the final norm and went on from there, as between the rounds of a
-            looped model: after how many sublayer outputs, and the norm's statistic `[row]`.
+        path, stream_bias: The steps that the stream passes between the writes, in order; or, where the writes stand
+            as in the final stream, what the biases of all these steps come to there, if there are any.
     """
 
     embed: Float[Tensor, "row d"]
@@ -67,7 +71,8 @@ class Activations:
     logits: Float[Tensor, "row v"]
     dtype: torch.dtype
     answer_dtype: torch.dtype
-    loop_norms: tuple[tuple[int, Float[Tensor, " row"]], ...] = ()
+    path: tuple[Step, ...] = ()
+    stream_bias: Float[Tensor, "row d"] | None = None
 
     def at_positions(self, some: slice | Tensor) -> Activations:
         """The stream at some positions, with the answers as they are."""
@@ -77,7 +82,8 @@ class Activations:
             pos_embed=None if self.pos_embed is None else self.pos_embed[some],
             sublayer_outputs=tuple(output.rows(some) for output in self.sublayer_outputs),
             final=self.final[some],
-            loop_norms=tuple((after, statistic[some]) for after, statistic in self.loop_norms),
+            path=tuple(step.rows(some) for step in self.path),
+            stream_bias=None if self.stream_bias is None else self.stream_bias[some],
         )
 
     def rows(self, some: slice) -> Activations:
@@ -130,7 +136,7 @@ def on(point: HookPoint, do: Callable[[Any, Any, Tensor], Tensor | None], prepen
     thread = threading.get_ident()  # another thread's pass through the same model is left alone
 
     def on_output(module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
-        changed = do(args, kwargs, first(output)) if threading.get_ident() == thread else None
+        changed = do(args, kwargs, first(output, point.item)) if threading.get_ident() == thread else None
         if changed is None:
             return output
         return (changed, *output[1:]) if isinstance(output, tuple) else changed
@@ -160,9 +166,9 @@ def only_at(
     return on(HookPoint(unembed, "in"), lambda a, k, x: x[rows.to(x.device), at.to(x.device)][:, None])
 
 
-def first(value: Any) -> Tensor:
-    """What a module returns, or the first of several things."""
-    return value[0] if isinstance(value, tuple | list) and value else value
+def first(value: Any, item: int = 0) -> Tensor:
+    """What a module returns, or one of several things."""
+    return value[item] if isinstance(value, tuple | list) and value else value
 
 
 def unreached(what: str) -> InputError:

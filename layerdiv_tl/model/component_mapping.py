@@ -10,11 +10,11 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from ..errors import InputError
 from .architecture import KINDS, UNCUT, HookPoint, OutputMap, Sublayer, SublayerKind, refuse_unreadable
-from .weights import Parts, is_conv1d, is_plain, is_present, linear_map
+from .weights import Parts, is_conv1d, is_plain, is_present, linear_map, linear_rows
 
 
 class ComponentMapping(Parts):
@@ -35,6 +35,14 @@ class ComponentMapping(Parts):
         self.aliases: dict[str, str | list[str]] = getattr(blocks, "hook_aliases", None) or {}
         # A nameless MLP is spread over its block: looked up, it would be the block itself.
         self.has_mlp = getattr(getattr(blocks, "submodules", {}).get("mlp"), "name", None) is not None
+
+    def rows(self, ids: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Rows `[id, d]` of the unembedding and their biases; all of them for None."""
+        return linear_rows(self.unembed, ids)
+
+    def to_unembed(self, normed: Tensor) -> Tensor:
+        """What the unembedding reads of the normed stream."""
+        return normed
 
     def find(self, path: str) -> Any:
         """The module of TransformerLens' name, None where there is none."""

@@ -5,8 +5,8 @@ A model is refused where its components do not sum to its logits, with the place
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,8 +21,9 @@ from .batches import inference_mode_for, pad, upcast
 from .capture import Activations, RawCapture, SublayerOutput, capture
 from .foreign_code import users_hooks
 from .interventions import hooked_places, with_interventions
-from .looped import find_loop_norms, number_repeats, order_of_sublayers
+from .steps import Step
 from .stream_gaps import find_mismatch
+from .stream_path import number_repeats, trace
 
 if TYPE_CHECKING:
     from .load import Model
@@ -115,7 +116,7 @@ def run(
     answer_at = mask.sum(1) - 1 if at is None else None
     rows, at = mask.nonzero(as_tuple=True) if at is None else (torch.arange(len(ids)) if of is None else of, at)
     raw = capture(architecture, points, ids, mask, rows, at, answer_at, hooked, **extra)
-    if raw.changes:
+    if raw.changes and not architecture.program:
         architecture, raw = with_interventions(architecture, raw, hooked, ids, mask, rows, at)
     if half and (place := find_mismatch(architecture, raw)) is not None:
         raise InputError(f"this model cannot be decomposed: {UNNAMED} {place}.")
@@ -135,40 +136,39 @@ def assemble(architecture: Architecture, raw: RawCapture, unit: Unit) -> Activat
         embed = embed - pos_embed
     for sublayer in architecture.sublayers:
         raw.at(sublayer.hook_point, str(sublayer))
-    finals = raw.at(architecture.stream_out, "the input of the final norm")
-    outputs = tuple(_sublayer_outputs(architecture, raw, unit))
+    outputs: list[SublayerOutput] = []
+    path: list[Step] = []
+    for _, item, number in trace(architecture, raw):
+        if isinstance(item, Sublayer):
+            outputs.append(_sublayer_output(raw, item, number, unit))
+        elif isinstance(item, Step):
+            path.append(replace(item, after=len(outputs)))
     repeats = number_repeats([(output.sublayer.kind, output.sublayer.layer) for output in outputs])
-    loop_norms = tuple(find_loop_norms(architecture, raw, outputs)) if len(finals) > 1 else ()
     return Activations(
         embed=embed,
         pos_embed=pos_embed,
-        sublayer_outputs=outputs,
+        sublayer_outputs=tuple(outputs),
         repeats=repeats,
-        final=finals[-1],
+        final=raw.seen[id(architecture.stream_out)][-1],
         unembedded=raw.unembedded,
         logits=raw.logits,
         dtype=raw.dtype,
         answer_dtype=raw.answer_dtype,
-        loop_norms=loop_norms,
+        path=tuple(path),
     )
 
 
-def _sublayer_outputs(architecture: Architecture, raw: RawCapture, unit: Unit) -> Iterator[SublayerOutput]:
-    """The output of every run of every sublayer in stream order."""
-    count: dict[int, int] = {}
-    for sublayer in order_of_sublayers(architecture, raw):
-        repeat = count[id(sublayer)] = count.get(id(sublayer), -1) + 1
-        output = raw.seen[id(sublayer.hook_point)][repeat]
-        output = output if sublayer.scale == 1.0 else output * sublayer.scale
-        output_map = sublayer.output_map if sublayer.is_cut(unit) else None
-        adapter = None if sublayer.adapter is None else _adapter_write(sublayer, raw, repeat)
-        if output_map is None:
-            yield SublayerOutput(sublayer, output, adapter=adapter)
-        else:
-            point = output_map.post_hook_point
-            post = None if point is None else raw.seen[id(point)][repeat]
-            hooked = (id(sublayer.hook_point), repeat) in raw.hooked
-            yield SublayerOutput(sublayer, output, raw.seen[id(output_map.hook_point)][repeat], post, hooked, adapter)
+def _sublayer_output(raw: RawCapture, sublayer: Sublayer, repeat: int, unit: Unit) -> SublayerOutput:
+    """The output of one run of a sublayer, as it is added to the stream."""
+    output = sublayer.added(raw.seen[id(sublayer.hook_point)][repeat])
+    output_map = sublayer.output_map if sublayer.is_cut(unit) else None
+    adapter = None if sublayer.adapter is None else _adapter_write(sublayer, raw, repeat)
+    if output_map is None:
+        return SublayerOutput(sublayer, output, adapter=adapter)
+    point = output_map.post_hook_point
+    post = None if point is None else raw.seen[id(point)][repeat]
+    hooked = (id(sublayer.hook_point), repeat) in raw.hooked
+    return SublayerOutput(sublayer, output, raw.seen[id(output_map.hook_point)][repeat], post, hooked, adapter)
 
 
 def _adapter_write(sublayer: Sublayer, raw: RawCapture, repeat: int) -> Tensor:
@@ -179,10 +179,10 @@ def _adapter_write(sublayer: Sublayer, raw: RawCapture, repeat: int) -> Tensor:
         raise InputError(f"a hook changes what the adapter of {sublayer} wrote: remove it, or use adapters='merged'.")
     adapted, base = (raw.at(point, f"an adapter of {sublayer}")[repeat] for point in sublayer.adapter)
     written, post = (adapted - base) * sublayer.output_map.scale, sublayer.output_map.post
-    if post is None:
-        return written
-    seen = raw.seen[id(sublayer.output_map.post_hook_point)][repeat]
-    return post.term(written.double(), post.divisor(seen)).to(written.dtype)
+    if post is not None:
+        seen = raw.seen[id(sublayer.output_map.post_hook_point)][repeat]
+        written = post.term(written.double(), post.divisor(seen)).to(written.dtype)
+    return written if sublayer.gate is None else sublayer.gate.linear(written)
 
 
 def tokens_and_mask(tokens: Any, attention_mask: Any) -> tuple[Int[Tensor, "row token"], Int[Tensor, "row token"]]:
@@ -233,7 +233,7 @@ def read_cache(model: Model, cache: Any, ids: Tensor, column: Int[Tensor, " row"
         seen[id(point)] = [upcast(x[row.to(x.device), column.to(x.device)].flatten(1)).to(architecture.device)]
     with torch.no_grad():
         final = seen[id(architecture.stream_out)][0].to(architecture.dtype)[:, None]
-        unembedded = architecture.unembed(architecture.norm_module(final))[:, 0]
+        unembedded = architecture.unembed(architecture.to_unembed(architecture.norm_module(final)))[:, 0]
         logits = architecture.transform(unembedded)
     order = [id(sublayer.hook_point) for sublayer in architecture.sublayers]
     dtypes = (cache[architecture.stream_out.name].dtype, unembedded.dtype)
@@ -246,7 +246,9 @@ def locate_mismatch(architecture: Architecture, ids: Sequence[int]) -> str:
     row, at, (tokens, mask) = torch.tensor([0]), torch.tensor([len(ids) - 1]), pad([ids])
     with inference_mode_for(architecture):
         raw = capture(architecture, points, tokens, mask, row, at, hooked=hooked)
-        place = find_mismatch(*with_interventions(architecture, raw, hooked, tokens, mask, row, at))
+        if not architecture.program:
+            architecture, raw = with_interventions(architecture, raw, hooked, tokens, mask, row, at)
+        place = find_mismatch(architecture, raw)
     if place is not None:
         return f"{UNNAMED} {place}"
     if hooked:

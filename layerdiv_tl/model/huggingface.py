@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from ..errors import InputError
-from .architecture import Architecture, HookPoint
+from .architecture import Architecture, HookPoint, Passage, Sublayer
 from .component_mapping import ComponentMapping, adapter_of
 from .structure import Structure, is_hybrid
-from .weights import is_present, linear_rows
+from .topologies import topology_of
+from .weights import is_present
 
 # Settings of a text config that say how far back its attention looks, where that is not to the beginning.
 _WINDOWS = ("sliding_window", "attention_chunk_size", "window_size")
@@ -22,10 +22,14 @@ def of_huggingface(model: Any) -> Architecture:
     TransformerLens names the parts; where it does not list the architecture, or has no names for recurrent or
     linear-attention sublayers, they are found from the modules' own names.
     """
-    adapter = adapter_of(model)
+    adapter, topology = adapter_of(model), topology_of(model)
     blocks = None if adapter is None else adapter.component_mapping.get("blocks")
     hybrid = blocks is not None and is_hybrid(blocks)
-    parts = Structure(model) if adapter is None or hybrid else ComponentMapping(model, adapter)
+    parts: Structure | ComponentMapping
+    if adapter is None or hybrid or topology is not None:
+        parts = Structure(model, topology)
+    else:
+        parts = ComponentMapping(model, adapter)
     if len(parts.blocks) == 0:
         raise InputError(f"{type(model).__name__} has no layers, so there is nothing to decompose.")
     layers = dict.fromkeys(parts.blocks)  # a tied block that is listed again runs again
@@ -34,19 +38,25 @@ def of_huggingface(model: Any) -> Architecture:
     if parts.stream_divisor != 1.0:
         bias = None if norm.bias is None else norm.bias / parts.stream_divisor
         norm = replace(norm, gain=norm.gain / parts.stream_divisor, bias=bias)
+    sublayers = [s for layer, block in enumerate(layers) for s in parts.sublayers(places[block], layer)]
+    written = list(dict.fromkeys(item for item in parts.program if isinstance(item, Sublayer)))
+    stream_in = HookPoint(parts.blocks[0], "in", "blocks.0.hook_resid_pre")
+    stream_out = HookPoint(parts.final_norm, "in", f"blocks.{len(parts.blocks) - 1}.hook_resid_post")
+    if topology is not None and topology.start:
+        stream_in = HookPoint(model.get_submodule(topology.start), topology.start_side)
     lengths = ("max_position_embeddings", "n_positions", "max_seq_len")
     context = next((value for name in lengths if (value := getattr(text, name, None))), None)  # None: without an end
     return Architecture(
         root=model,
-        stream_in=HookPoint(parts.blocks[0], "in", "blocks.0.hook_resid_pre"),
+        stream_in=stream_in,
         pos_embed=None if parts.pos_embed is None else HookPoint(parts.pos_embed, name="hook_pos_embed"),
-        sublayers=tuple(s for layer, block in enumerate(layers) for s in parts.sublayers(places[block], layer)),
-        stream_out=HookPoint(parts.final_norm, "in", f"blocks.{len(parts.blocks) - 1}.hook_resid_post"),
-        blocks=tuple(HookPoint(block, "in") for block in parts.blocks),
+        sublayers=tuple(written or sublayers),
+        stream_out=stream_out,
+        blocks=parts.block_points,
         norm=norm,
         norm_module=parts.final_norm,
         unembed=parts.unembed,
-        unembed_rows=partial(linear_rows, parts.unembed),
+        unembed_rows=parts.rows,
         transform=parts.transform,
         logits=lambda ids, mask, **extra: (
             model(input_ids=ids, attention_mask=mask, use_cache=False, return_dict=True, **extra).logits
@@ -60,7 +70,10 @@ def of_huggingface(model: Any) -> Architecture:
         parallel=parts.parallel,
         constant=norm.bias is not None or is_present(getattr(parts.unembed, "bias", None)),
         window=min((w for name in _WINDOWS if isinstance(w := getattr(text, name, None), int)), default=None),
-        stream_divisor=parts.stream_divisor,
+        to_unembed=parts.to_unembed,
+        program=(*parts.program, stream_out) if parts.program else (),
+        has_prefixes=topology is None or topology.has_prefixes,
+        stream_bias=any(isinstance(item, Passage) and item.adds for item in parts.program),
     )
 
 

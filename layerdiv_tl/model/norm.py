@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -23,6 +24,7 @@ class Norm:
     bias: Float[Tensor, " d"] | None
     centered: bool
     eps: float | None
+    static: ClassVar[bool] = True
 
     def statistic(self, x: Float[Tensor, "... d"]) -> Float[Tensor, ...]:
         """The number the norm divides by: root mean square, or standard deviation where it centers."""
@@ -43,10 +45,13 @@ class Norm:
         normed = centered / self.statistic(x)[..., None] * self.gain.to(x)
         return normed if self.bias is None else normed + self.bias.to(x)
 
+    def linear(self, x: Float[Tensor, "... d"]) -> Float[Tensor, "... d"]:
+        """Its gain and centering alone."""
+        return (x - x.mean(-1, keepdim=True) if self.centered else x) * self.gain.to(x.device)
+
     def term(self, x: Float[Tensor, "row d"], divisor: Float[Tensor, " row"]) -> Float[Tensor, "row d"]:
         """What the norm makes of one term of its input where it divides the sum by `divisor`, the bias left aside."""
-        x = x - x.mean(-1, keepdim=True) if self.centered else x
-        return x * self.gain.to(x) / divisor[:, None]
+        return self.linear(x) / divisor[:, None]
 
     def fold(self, directions: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
         """Directions w' with `w' @ x / statistic(x) == w @ norm(x)`, the bias left aside."""

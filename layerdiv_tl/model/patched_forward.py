@@ -21,12 +21,12 @@ from torch import Tensor, nn
 
 from ..components import Component, Kind
 from ..errors import InputError
-from .architecture import HALF, Architecture, HookPoint, Sublayer
+from .architecture import HALF, Architecture, HookPoint, Passage, Sublayer
 from .batches import pad, upcast
 from .capture import answers, first, on, only_at, unreached
 from .forward_pass import UNNAMED, ReconstructionError, locate_mismatch
 from .load import Model
-from .looped import number_repeats, passes_norm
+from .stream_path import number_repeats, passes_norm
 
 # Logits that are formed at once: 32 MiB, and 64 MiB of clean probabilities in float64.
 LOGITS = 1 << 23
@@ -68,6 +68,11 @@ class PatchedForward:
 
     def __init__(self, model: Model, rows: Sequence[Sequence[int]], keep_outputs: bool = False) -> None:
         self.model, self.architecture = model, model.architecture
+        if any(isinstance(item, Passage) for item in self.architecture.program):
+            raise InputError(
+                f"the stream of {model.name} passes norms, gates or a mixing of streams between its sublayers, and "
+                "passes that are resumed from a layer know streams that are only added to: this analysis is not for it."
+            )
         self.ids, self.mask = (x.to(self.architecture.device) for x in pad(rows))
         self.streams: list[Tensor] = []
         self.sublayer_outputs: dict[tuple[int, str], Tensor] = {}
@@ -130,7 +135,7 @@ class PatchedForward:
 
     def normed(self, stream: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
         """The model's final norm of stream vectors, as its unembedding reads them."""
-        return self.architecture.norm_module(stream[:, None])[:, 0] / self.architecture.stream_divisor
+        return self.architecture.to_unembed(self.architecture.norm_module(stream[:, None]))[:, 0]
 
     def logits(self, stream: Float[Tensor, "n d"]) -> Float[Tensor, "n v"]:
         """The model's logits from stream vectors, in float32 or wider."""

@@ -9,9 +9,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .architecture import HALF, Architecture
+from .architecture import HALF, Architecture, Sublayer
 from .capture import RawCapture
-from .looped import passes_norm
+from .steps import Step
+from .stream_path import trace
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,31 +35,30 @@ class StreamGap:
 def stream_gaps(architecture: Architecture, raw: RawCapture) -> Iterator[StreamGap]:
     """The gap at every input of a block and of the final norm, in the order of the pass."""
     blocks = {id(point): number for number, point in enumerate(architecture.blocks)}
-    scales = {id(sublayer.hook_point): sublayer.scale for sublayer in architecture.sublayers}
-    stream_in, stream_out = id(architecture.stream_in), id(architecture.stream_out)
-    waiting = {point: list(values) for point, values in raw.seen.items()}
     # Two additions a block round twice by half an eps; single precision also sums in other orders.
     eps = torch.finfo(raw.dtype).eps * (2 if raw.dtype in HALF else 64)
-    stream, since = raw.seen[stream_in][0], "its embedding"
-    size = stream.abs()
-    at_norm = False  # whether the stream has just been read by the final norm
-    start = first = raw.order.index(stream_in)
-    for place, point in enumerate(raw.order):
-        value = waiting[point].pop(0)
-        if place < first:  # an embedding may be normed by the final norm, too
-            continue
-        if point in scales:
-            stream = stream + value * scales[point]
-            size = size + (value * scales[point]).abs()
-        elif point in blocks or point == stream_out:
+    streams, since = raw.seen[id(architecture.stream_in)][0][:, None], "its embedding"  # [row, stream, d]
+    size, enters = streams.abs(), None
+    start = 0 if architecture.program else raw.order.index(id(architecture.stream_in))
+    for place, item, number in trace(architecture, raw):
+        if isinstance(item, Sublayer):
+            added = item.added(raw.seen[id(item.hook_point)][number])[:, None]
+            added = added if enters is None else added * enters.to(added)[..., None]
+            streams, size = streams + added, size + added.abs()
+        elif isinstance(item, Step):
+            streams, enters = item(streams), item.enters
+            size = item.absolute()(size) + 4 * streams.abs()  # products round, too
+        else:
+            value = raw.seen[id(item)][number]
             floor = torch.finfo(raw.dtype).tiny + 1e-6 * float(value.abs().max())
-            if at_norm and passes_norm(architecture.norm, stream, value):
-                stream = architecture.norm(stream)
-                size = 4 * stream.abs()  # its product with the gain rounds, too
-            end = f"the input of block {blocks[point]}" if point in blocks else "the final norm"
-            yield StreamGap(start, place, value - stream, eps * size + floor, f"between {since} and {end}")
-            stream, size, at_norm, start = value, value.abs(), point == stream_out, place
-            since = "the final norm between its loops" if at_norm else f"the input of block {blocks[point]}"
+            end = f"the input of block {blocks[id(item)]}" if id(item) in blocks else "the final norm"
+            missing, rounding = value - streams.flatten(1), eps * size.flatten(1) + floor
+            yield StreamGap(start, place, missing, rounding, f"between {since} and {end}")
+            streams, start = value.unflatten(1, streams.shape[1:]), place
+            size = streams.abs()
+            since = (
+                f"the input of block {blocks[id(item)]}" if id(item) in blocks else "the final norm between its loops"
+            )
 
 
 def find_mismatch(architecture: Architecture, raw: RawCapture) -> str | None:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -21,7 +21,8 @@ from ..errors import InputError
 from .architecture import HALF, UNCUT, HookPoint, OutputMap, Sublayer, SublayerKind
 from .capture import first, on
 from .norm import Norm
-from .weights import Parts, is_plain, is_present, linear_map
+from .topologies import Topology, program_of
+from .weights import Parts, is_plain, is_present, linear_map, linear_rows
 
 # Children of a block that write to its stream, first the ones that mix tokens.
 _MIXERS = ("mamba_decoder.mamba", "linear_attn", "mamba", "conv", "mlstm_layer", "mixer", "temporal_block")
@@ -43,12 +44,12 @@ _HEADS = ("num_v_heads", "num_heads", "n_mamba_heads", "num_attention_heads", "n
 _BLOCKS = ("layers", "h", "blocks", "layer")
 _FINAL_NORMS = (
     *("norm", "final_layernorm", "final_layer_norm", "norm_f", "ln_f", "final_norm", "embedding_norm"),
-    *("out_norm", "layer_norm", "layernorm"),
+    *("out_norm", "layer_norm", "layernorm", "ln_out"),
 )
 _NEEDED = {"list of blocks": "blocks", "final norm": "final_norm", "unembedding": "unembed"}
-_POSITIONS = ("embed_positions", "wpe", "position_embeddings")
+_POSITIONS = ("embed_positions", "wpe", "position_embeddings", "positions_embed")
 # What tells a mixer from softmax attention, in the names of classes whose child's name is that of both.
-_NOT_ATTENTION = re.compile("Delta|Mamba|Recurrent|Lightning|LSTM|Conv")
+_NOT_ATTENTION = re.compile("Delta|Rwkv|Mamba|Recurrent|Lightning|LSTM|Conv")
 # How blocks name what multiplies all their writes.
 _SCALES = ("residual_multiplier", "residual_scale")
 
@@ -65,12 +66,15 @@ class Structure(Parts):
     Raises InputError for a model in which no blocks, final norm or unembedding can be found.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, topology: Topology | None = None) -> None:
         super().__init__(model)
         self.config = model.config.get_text_config()
         parent, self.blocks = self._blocks()
         self.final_norm = _first(parent, _FINAL_NORMS)
+        if topology is not None and topology.final_norm:
+            self.final_norm = self.blocks[-1].get_submodule(topology.final_norm)
         self.unembed = model.get_output_embeddings()
+        self.projection: Any = _first(parent, ("project_out",))  # between final norm and unembedding
         self.pos_embed = _first(parent, _POSITIONS)
         missing = [n for n, part in _NEEDED.items() if (x := getattr(self, part)) is None or x == []]
         if missing:
@@ -82,6 +86,22 @@ class Structure(Parts):
         self.parallel = len(norms) == 1 and len(list(self._writes(self.blocks[0]))) > 1
         self.stream_divisor, factor, cap = self._probe()
         self.transform = partial(_transformed, factor=factor, cap=cap)
+        self.program = () if topology is None else program_of(self, topology)
+
+    @cached_property
+    def width(self) -> int:
+        """The stream's width."""
+        return super().width if self.projection is None else int(self.projection.weight.shape[1])
+
+    def rows(self, ids: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Rows `[id, d]` of the unembedding, with what stands before it folded in, and their biases; None for all."""
+        rows, bias = linear_rows(self.unembed, ids)
+        return (rows if self.projection is None else rows @ self.projection.weight.detach().to(rows)), bias
+
+    def to_unembed(self, normed: Tensor) -> Tensor:
+        """What the unembedding reads of the normed stream."""
+        read: Tensor = normed if self.projection is None else self.projection(normed)
+        return read if self.stream_divisor == 1.0 else read / self.stream_divisor
 
     def _blocks(self) -> tuple[nn.Module, list[nn.Module]]:
         """The list of blocks and the module that holds it."""
@@ -121,6 +141,10 @@ class Structure(Parts):
                 )
             reason = UNCUT["mixture" if kind in ("mlp", "moe") else "hidden"]
             yield Sublayer(kind, layer, output, own, made, "" if made else reason)
+
+    def uncut(self, kind: SublayerKind, layer: int, module: nn.Module) -> Sublayer:
+        """A sublayer that has no rows of its own for heads or neurons."""
+        return Sublayer(kind, layer, HookPoint(module), uncut_reason=UNCUT["hidden"])
 
     def _output_map(self, kind: SublayerKind, module: nn.Module, scale: float, place: str) -> OutputMap | None:
         projection = module if isinstance(module, nn.Linear) else _first(module, _PROJECTIONS)
@@ -170,6 +194,8 @@ class Structure(Parts):
                 stack.enter_context(on(point, partial(keep, name)))
             logits = self.model(input_ids=ids, use_cache=False, return_dict=True).logits.double()
         normed, read = seen["normed"], seen["input"]
+        if self.projection is not None:
+            normed = self.projection(normed.to(self.model.dtype)).detach().double()
         divisor = float(normed.norm() / read.norm()) if normed.shape == read.shape else float("nan")
         divisor = 1.0 if abs(divisor - 1) < 1e-6 else divisor
         settings = {name: value for name, value in vars(self.config).items() if "logit" in name or "lm_head" in name}

@@ -3,28 +3,40 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import InputError
+from .architecture import HookPoint
 from .norm import Norm, bare_copy, probe
+
+if TYPE_CHECKING:
+    from .topologies import Item
 
 
 class Parts:
     """A model whose parts are looked up.
 
     Attributes:
-        unembed: The unembedding.
+        unembed, blocks: The unembedding, and every block.
+        program: What the stream meets, where that is more than additions.
     """
 
     unembed: Any
+    blocks: list[nn.Module]
+    program: tuple[Item, ...] = ()
 
     def __init__(self, model: Any) -> None:
         self.model = model
         self.embedding = model.get_input_embeddings()
         self.device = device_of(self.embedding, torch.device("cpu"))
+
+    @cached_property
+    def block_points(self) -> tuple[HookPoint, ...]:
+        """What enters every block."""
+        return tuple(HookPoint(block, "in") for block in self.blocks)
 
     @cached_property
     def width(self) -> int:

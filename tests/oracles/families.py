@@ -196,22 +196,38 @@ _UNLISTED: dict[str, tuple[str, dict[str, Any]]] = {
     "phimoe": ("phimoe", {}),
     "solar_open": ("solar_open", {}),
 }
-_REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
-    "openai_gpt": ("openai-gpt", {}),  # post-norm, no final norm
+BART = {"is_encoder_decoder": False, "decoder_layers": 3, "decoder_attention_heads": 4, "decoder_ffn_dim": 56}
+# Streams that pass more than additions: gates, norms, mixing.
+_PATHS: dict[str, tuple[str, dict[str, Any]]] = {
+    "gemma4": (
+        "gemma4_text",
+        ALTERNATE
+        | SCALED
+        | {"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": VOCAB, "num_kv_shared_layers": 2},
+    ),
+    "doge": ("doge", {}),
+    "zaya": ("zaya", {"num_experts_per_tok": 1}),
+    "beam": ("beam", {}),
+    "rwkv": ("rwkv", {"attention_hidden_size": D_MODEL, "rescale_every": 2}),
+    "openai_gpt": ("openai-gpt", {}),
     "opt_post_ln": ("opt", {"word_embed_proj_dim": D_MODEL, "do_layer_norm_before": False}),
-    "opt_project_out": ("opt", {"word_embed_proj_dim": 24}),  # a linear map stands between final norm and unembedding
-    "bloom_post_ln": ("bloom", {"apply_residual_connection_post_layernorm": True}),  # the residual is the norm's output
+    "opt_project_out": ("opt", {"word_embed_proj_dim": 24}),
+    "opt_350m": ("opt", {"word_embed_proj_dim": 24, "do_layer_norm_before": False}),
+    "bloom_post_ln": ("bloom", {"apply_residual_connection_post_layernorm": True}),
+    "bart": ("bart", BART),
+    "minimax": ("minimax", {"layer_types": ["linear_attention", "full_attention", "linear_attention"]}),
+}
+_REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
     "bert": ("bert", {"is_decoder": True}),
     "t5": ("t5", {"d_kv": 8, "num_decoder_layers": 3}),
-    "doge": ("doge", {}),  # diagonal gates on the stream
-    "zaya": ("zaya", {"num_experts_per_tok": 1}),
-    "minimax": ("minimax", {}),  # the residual is the norm's output
     "deepseek_v4": ("deepseek_v4", {}),  # several streams
 }
 
 # Norms that multiply by 1 + weight, and modules other than Conv1D that keep their weights as (input, output).
 OFFSET_NORMS = {"GemmaRMSNorm", "Gemma2RMSNorm", "Gemma3RMSNorm", "VaultGemmaRMSNorm", "NemotronLayerNorm1P"}
 OFFSET_NORMS |= {"Qwen3NextRMSNorm", "Qwen3_5RMSNorm", "Qwen3_5MoeRMSNorm", "RecurrentGemmaRMSNorm"}
+# Buffers that training sets.
+BUFFERS = {"e_score_correction_bias", "layer_scalar"}
 TRANSPOSED = {"GptOssExperts", "Llama4TextExperts"}
 
 
@@ -242,7 +258,7 @@ def reinitialize(model: PreTrainedModel, seed: int, embed_std: float) -> None:
     for prefix, module in model.named_modules():
         kind = type(module).__name__
         own = dict(module.named_parameters(recurse=False))
-        own |= {name: b for name, b in module.named_buffers(recurse=False) if name == "e_score_correction_bias"}
+        own |= {name: b for name, b in module.named_buffers(recurse=False) if name in BUFFERS}
         for name, tensor in own.items():
             if id(tensor) in seen:
                 continue
@@ -265,7 +281,7 @@ def reinitialize(model: PreTrainedModel, seed: int, embed_std: float) -> None:
 
 def family(name: str, seed: int = 0) -> PreTrainedModel:
     """The tiny model of one family (a key of FAMILIES or of REFUSED); the global random state stays as it was."""
-    model_type, options = (_FAMILIES | _HYBRIDS | _UNLISTED | _REFUSED)[name]
+    model_type, options = (_FAMILIES | _HYBRIDS | _UNLISTED | _PATHS | _REFUSED)[name]
     config = config_of(model_type, options)
     auto: Any = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     with torch.random.fork_rng(devices=[]):
@@ -283,7 +299,7 @@ def inputs(model: PreTrainedModel, ids: torch.Tensor) -> dict[str, torch.Tensor]
 
 FAMILIES: dict[str, Callable[..., PreTrainedModel]] = {name: partial(family, name) for name in _FAMILIES}
 # Found by the structure of their modules, without TransformerLens.
-BY_STRUCTURE = {name: partial(family, name) for name in _HYBRIDS | _UNLISTED}
+BY_STRUCTURE = {name: partial(family, name) for name in _HYBRIDS | _UNLISTED | _PATHS}
 # A newcomer's `pytest` meets these; the others are part of the whole suite.
 SIX = ("gpt2", "llama", "gemma2", "neox_parallel", "mixtral", "olmo2")
 
