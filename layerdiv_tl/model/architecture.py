@@ -26,6 +26,7 @@ UNCUT = {
     "mixture": "it is a mixture of experts, in which every token goes to other neurons",
     "wrapped": "its output projection is wrapped or quantized, so its weights cannot be read",
     "gated": "its output projection is followed by a gate of every token's own",
+    "streams": "its write enters several streams, which other maps follow, so that its parts have no map in common",
     "hidden": "it has no output projection that this package can see",
 }
 
@@ -47,13 +48,14 @@ ADAPTER_ROWS: dict[str, Kind] = {"attn": "attn.lora", "mixer": "mixer.lora", "ml
 class HookPoint:
     """A place in the running model: what `module` is given ("in") or returns ("out"); TransformerLens' name of it.
 
-    `item`: which of several things it returns.
+    `item`: which of several things it returns; `streams_first`: a value stands there as `[stream, row, token, d]`.
     """
 
     module: nn.Module
     side: Literal["in", "out"] = "out"
     name: str = ""
     item: int = 0
+    streams_first: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,7 +225,7 @@ class Architecture:
         """Every place that has to be read at a unit."""
         points: list[HookPoint | None] = [self.stream_in, self.stream_out, *(s.hook_point for s in self.sublayers)]
         points.append(self.pos_embed)
-        points += [point for item in self.program if isinstance(item, Passage) for point in item.points]
+        points += [point for item in dict.fromkeys(self.program) if isinstance(item, Passage) for point in item.points]
         for sublayer in self.sublayers:
             output_map = sublayer.output_map
             if output_map is not None and sublayer.is_cut(unit):

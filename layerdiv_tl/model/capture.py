@@ -228,6 +228,7 @@ def capture(
     def keep(point: HookPoint, args: Any, kwargs: Any, x: Tensor) -> None:
         dtypes[id(point)] = x.dtype
         order.append(id(point))
+        x = x.movedim(0, 2) if point.streams_first else x
         seen.setdefault(id(point), []).append(at_positions(x, ids, rows, at).to(architecture.device))
 
     def keep_before(point: HookPoint, args: Any, kwargs: Any, x: Any) -> None:

@@ -52,10 +52,15 @@ def stream_gaps(architecture: Architecture, raw: RawCapture) -> Iterator[StreamG
             value = raw.seen[id(item)][number]
             floor = torch.finfo(raw.dtype).tiny + 1e-6 * float(value.abs().max())
             end = f"the input of block {blocks[id(item)]}" if id(item) in blocks else "the final norm"
-            missing, rounding = value - streams.flatten(1), eps * size.flatten(1) + floor
-            yield StreamGap(start, place, missing, rounding, f"between {since} and {end}")
-            streams, start = value.unflatten(1, streams.shape[1:]), place
-            size = streams.abs()
+            if value.shape[1] == streams[0].numel():
+                there, bound = streams.flatten(1), size.flatten(1)
+                streams = value.unflatten(1, streams.shape[1:])
+                size = streams.abs()
+            else:  # a block reads the one stream that it writes to
+                assert enters is not None
+                there, bound = ((x * enters.to(x)[..., None]).sum(1) for x in (streams, size))
+            yield StreamGap(start, place, value - there, eps * bound + floor, f"between {since} and {end}")
+            start = place
             since = (
                 f"the input of block {blocks[id(item)]}" if id(item) in blocks else "the final norm between its loops"
             )

@@ -74,7 +74,7 @@ def trace(architecture: Architecture, raw: RawCapture) -> Iterator[tuple[int, Su
     count: Counter[int] = Counter()
     if architecture.program:
         for place, item in enumerate(architecture.program):
-            number = count[id(item)]
+            number = count[id(item)] if item is not architecture.stream_out else -1  # which may be read on the way
             count[id(item)] += 1
             if isinstance(item, Passage):
                 seen = [raw.at(point, "a gate, norm or mixing of the stream")[number] for point in item.points]
@@ -174,7 +174,7 @@ def _before(
     if step.divisor is not None:
         factors = factors / step.divisor.to(factors)[:, None, None]
     if step.mix is not None:
-        factors = torch.einsum("...ik,rij->rkj", step.mix.to(factors), factors)
+        factors = step.mix.to(factors).transpose(-1, -2) @ factors
     if len(step.maps) == 1:
         chains = tuple(_joined(architecture, step.maps[0], chain) for chain in chains)
     elif step.maps:  # each stream has its own: as many directions for each

@@ -21,7 +21,7 @@ from ..errors import InputError
 from .architecture import HALF, UNCUT, HookPoint, OutputMap, Sublayer, SublayerKind
 from .capture import first, on
 from .norm import Norm
-from .topologies import Topology, program_of
+from .topologies import Topology
 from .weights import Parts, is_plain, is_present, linear_map, linear_rows
 
 # Children of a block that write to its stream, first the ones that mix tokens.
@@ -35,6 +35,7 @@ _POSTS = (
     ("post_operator_norm", "post_ffn_norm"),
     ("post_norm1", "post_norm2"),
     ("attn_sconv", "mlp_sconv"),
+    ("post_attention_convolution", "post_mlp_convolution"),
 )
 _PROJECTIONS = (
     *("o_proj", "out_proj", "dense", "linear_out", "down_proj", "w2", "dense_4h_to_h", "proj_down"),
@@ -71,8 +72,11 @@ class Structure(Parts):
         self.config = model.config.get_text_config()
         parent, self.blocks = self._blocks()
         self.final_norm = _first(parent, _FINAL_NORMS)
-        if topology is not None and topology.final_norm:
-            self.final_norm = self.blocks[-1].get_submodule(topology.final_norm)
+        if topology is not None and topology.blocks is not None:
+            self.blocks = topology.blocks(model)
+        if topology is not None and topology.final_norm is not None:
+            self.final_norm = topology.final_norm(self)
+        self.streams_first = topology is not None and topology.streams_first
         self.unembed = model.get_output_embeddings()
         self.projection: Any = _first(parent, ("project_out",))  # between final norm and unembedding
         self.pos_embed = _first(parent, _POSITIONS)
@@ -86,7 +90,7 @@ class Structure(Parts):
         self.parallel = len(norms) == 1 and len(list(self._writes(self.blocks[0]))) > 1
         self.stream_divisor, factor, cap = self._probe()
         self.transform = partial(_transformed, factor=factor, cap=cap)
-        self.program = () if topology is None else program_of(self, topology)
+        self.program = () if topology is None else tuple(topology.program(self))
 
     @cached_property
     def width(self) -> int:

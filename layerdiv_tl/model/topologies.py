@@ -15,16 +15,39 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
+from . import several_streams as several
 from .architecture import UNCUT, HookPoint, Passage, Sublayer
 from .norm import Norm
+from .several_streams import Item
 from .steps import Linear, Step, gain
 
 if TYPE_CHECKING:
     from .structure import Structure
 
-Item = Sublayer | Passage | HookPoint
 # What the stream meets in one block: (parts, number of the block, the block, its sublayers) → items in order.
 Block = Callable[["Structure", int, Any, list[Sublayer]], Iterator[Item]]
+Part = Callable[["Structure"], Iterator[Item]]
+
+
+def by_block(
+    block: Block, opening: Part | None = None, ending: Part | None = None, starts_inside: bool = False
+) -> Part:
+    """The same in every block, between what comes before the first and after the last.
+
+    `starts_inside`: what enters the first block is not yet what starts the stream.
+    """
+
+    def program(parts: Structure) -> Iterator[Item]:
+        if opening is not None:
+            yield from opening(parts)
+        for number, module in enumerate(parts.blocks):
+            if number or not starts_inside:
+                yield parts.block_points[number]
+            yield from block(parts, number, module, list(parts.sublayers(number, number)))
+        if ending is not None:
+            yield from ending(parts)
+
+    return program
 
 
 @dataclass(frozen=True)
@@ -32,22 +55,23 @@ class Topology:
     """The path of one family's stream.
 
     Attributes:
-        block, opening, ending: What the stream meets in every block, before the first and after the last.
+        program: Yields all that the stream meets, in order.
         has_prefixes: Whether a junction's stream, read out by the final norm, is what the model would say there, which
             is so where nothing but scalars stands behind it.
         start, start_side: The module whose output (or input) starts the stream, as a path from the model; "" is what
             enters the first block.
-        final_norm: The final norm, as a path from the last block; "" is the one found by its name.
+        final_norm, blocks: The final norm, and the list of blocks, where their names do not say it.
+        streams_first: Whether blocks are given their streams before the rows, `[stream, row, token, d]`.
         applies: Whether a model of this configuration has this path.
     """
 
-    block: Block
-    opening: Callable[[Structure], Iterator[Item]] = lambda parts: iter(())
-    ending: Callable[[Structure], Iterator[Item]] = lambda parts: iter(())
+    program: Part
     has_prefixes: bool = False
     start: str = ""
     start_side: Literal["in", "out"] = "out"
-    final_norm: str = ""
+    final_norm: Callable[[Structure], nn.Module] | None = None
+    blocks: Callable[[Any], list[nn.Module]] | None = None
+    streams_first: bool = False
     applies: Callable[[Any], bool] = lambda config: True
 
 
@@ -55,16 +79,6 @@ def topology_of(model: Any) -> Topology | None:
     """The path of a model's stream; None where it is only added to."""
     config = model.config.get_text_config()
     return next((found for found in TOPOLOGIES.get(config.model_type, ()) if found.applies(config)), None)
-
-
-def program_of(parts: Structure, topology: Topology) -> tuple[Item, ...]:
-    """All that the stream of a model meets, in order."""
-    items = list(topology.opening(parts))
-    for number, block in enumerate(parts.blocks):
-        if number or not topology.start:  # the first block may start the stream itself
-            items.append(parts.block_points[number])
-        items += topology.block(parts, number, block, list(parts.sublayers(number, number)))
-    return (*items, *topology.ending(parts))
 
 
 def static(*maps: Linear, bias: Tensor | None = None) -> Passage:
@@ -179,28 +193,61 @@ def scaled(sublayer: Sublayer, factor: float) -> Sublayer:
 
 MINIMAX = ("attn_alpha_factor", "attn_beta_factor", "mlp_alpha_factor", "mlp_beta_factor")
 OPT = partial(_post_norm, "self_attn_layer_norm", "final_layer_norm")
+HYPER = Topology(by_block(several.hyper_connections, several.copies, several.hyper_head), start="model.embed_tokens")
+
+
+def _last(name: str) -> Callable[[Structure], nn.Module]:
+    """The last block's norm of a name."""
+    return lambda parts: parts.blocks[-1].get_submodule(name)
+
+
 # By the model type of the text's configuration.
 TOPOLOGIES: dict[str, tuple[Topology, ...]] = {
-    "gemma4_text": (Topology(_gemma4, has_prefixes=True),),
-    "gemma4_unified_text": (Topology(_gemma4, has_prefixes=True),),
-    "doge": (Topology(_doge),),
-    "zaya": (Topology(_zaya),),
-    "beam": (Topology(_beam, has_prefixes=True),),
-    "rwkv": (Topology(_rwkv, has_prefixes=True, start="rwkv.blocks.0.pre_ln"),),
-    "openai-gpt": (Topology(partial(_post_norm, "ln_1", "ln_2"), final_norm="ln_2"),),
+    "gemma4_text": (Topology(by_block(_gemma4), has_prefixes=True),),
+    "gemma4_unified_text": (Topology(by_block(_gemma4), has_prefixes=True),),
+    "doge": (Topology(by_block(_doge)),),
+    "zaya": (Topology(by_block(_zaya)),),
+    "beam": (Topology(by_block(_beam), has_prefixes=True),),
+    "rwkv": (Topology(by_block(_rwkv, starts_inside=True), has_prefixes=True, start="rwkv.blocks.0.pre_ln"),),
+    "openai-gpt": (Topology(by_block(partial(_post_norm, "ln_1", "ln_2")), final_norm=_last("ln_2")),),
     "opt": (
-        Topology(OPT, final_norm="final_layer_norm", applies=lambda config: not config.do_layer_norm_before),
-        Topology(_plain, has_prefixes=True, applies=lambda config: config.word_embed_proj_dim != config.hidden_size),
+        Topology(
+            by_block(OPT),
+            final_norm=_last("final_layer_norm"),
+            applies=lambda config: not config.do_layer_norm_before,
+        ),
+        Topology(
+            by_block(_plain),
+            has_prefixes=True,
+            applies=lambda config: config.word_embed_proj_dim != config.hidden_size,
+        ),
     ),
-    "bloom": (Topology(_bloom, applies=lambda config: config.apply_residual_connection_post_layernorm),),
-    "minimax": (Topology(partial(_normed, MINIMAX)),),
+    "bloom": (Topology(by_block(_bloom), applies=lambda config: config.apply_residual_connection_post_layernorm),),
+    "minimax": (Topology(by_block(partial(_normed, MINIMAX))),),
     "bart": (
         Topology(
-            OPT,
-            opening=_normed_embedding,
+            by_block(OPT, _normed_embedding),
             start="model.decoder.layernorm_embedding",
             start_side="in",
-            final_norm="final_layer_norm",
+            final_norm=_last("final_layer_norm"),
+        ),
+    ),
+    "deepseek_v4": (HYPER,),
+    "hy_v4": (HYPER,),
+    "hrm_text": (
+        Topology(
+            several.hrm_text,
+            start="model.embed_tokens",
+            final_norm=lambda parts: parts.model.base_model.H_module.final_norm,
+            blocks=lambda model: [*model.base_model.L_module.layers, *model.base_model.H_module.layers],
+        ),
+    ),
+    "inkling2_text": (Topology(several.inkling2),),
+    "gemma3n_text": (
+        Topology(
+            by_block(several.altup, several.altup_start, several.altup_end),
+            start="model.embed_tokens",
+            streams_first=True,
         ),
     ),
 }

@@ -18,6 +18,7 @@ from .architecture import KINDS, UNCUT, Architecture, HookPoint, OutputMap, Subl
 from .huggingface import length_switch_of
 from .norm import Norm, probe
 from .structure import is_hybrid
+from .topologies import topology_of
 from .weights import linear_map
 
 # HookedTransformer gives the post-norms of these the names of pre-norms.
@@ -38,6 +39,12 @@ def of_transformer_lens(model: Any) -> Architecture:
     # Toy models may have no norm at all, which is a read-out like any other.
     normless = getattr(cfg, "normalization_type", "") is None
     ln_final: Any = nn.Identity() if normless else getattr(model, "ln_final", None)
+    original = getattr(model, "original_model", None)
+    if hasattr(original, "config") and topology_of(original) is not None:
+        raise InputError(
+            f"{name} cannot be decomposed through a bridge, which has no hook on the norms, gates or mixings that its "
+            "stream passes: give the Hugging Face model itself, before a bridge is booted on it."
+        )
     refuse_unreadable(name, lambda path: ln_final if path == "ln_final" else getattr(model, path, None))
     blocks = None if adapter is None else adapter.component_mapping["blocks"]
     if blocks is not None and is_hybrid(blocks):

@@ -22,11 +22,13 @@ class Parts:
     Attributes:
         unembed, blocks: The unembedding, and every block.
         program: What the stream meets, where that is more than additions.
+        streams_first: Whether blocks are given several streams before the rows.
     """
 
     unembed: Any
     blocks: list[nn.Module]
     program: tuple[Item, ...] = ()
+    streams_first = False
 
     def __init__(self, model: Any) -> None:
         self.model = model
@@ -36,7 +38,7 @@ class Parts:
     @cached_property
     def block_points(self) -> tuple[HookPoint, ...]:
         """What enters every block."""
-        return tuple(HookPoint(block, "in") for block in self.blocks)
+        return tuple(HookPoint(block, "in", streams_first=self.streams_first) for block in self.blocks)
 
     @cached_property
     def width(self) -> int:

@@ -31,6 +31,26 @@ def held_norm(norm, seen):
     return lambda x: x / sigma * gain_of(norm)
 
 
+def held_head(x, out):
+    """The weights of a read-out of several streams, from what it read and returned; then a sum with these weights."""
+    pre = torch.linalg.lstsq(x.double().transpose(-1, -2), out.double()[..., None]).solution
+    return lambda streams: (pre * streams.double()).sum(-2).to(streams.dtype)
+
+
+def held_mixing(module, stack, ids, model):
+    """A hyper-connection that gives what it once gave for a sublayer's way into the streams, and for their mixing."""
+    kept = []
+    with torch.no_grad(), ExitStack() as recording:
+        recording.callback(module.register_forward_hook(lambda m, a, out: kept.append((a[0], out))).remove)
+        model(torch.tensor([ids]), use_cache=False)
+    x, out = kept[0]
+    if isinstance(out, tuple):
+        stack.callback(module.register_forward_hook(lambda m, a, now: (*out[:-1], now[-1])).remove)
+    else:
+        held = held_head(x, out)
+        stack.callback(module.register_forward_hook(lambda m, a, now: held(a[0])).remove)
+
+
 def logits_with_all_held(model, ids, norms, removed=None):
     """The model's own forward with every sublayer's output and every statistic on the stream held, one write gone.
 
@@ -49,6 +69,9 @@ def logits_with_all_held(model, ids, norms, removed=None):
                 stack.callback(hook.remove)
             model(torch.tensor([ids]), use_cache=False)
         with ExitStack() as stack:
+            for name, module in model.named_modules():
+                if name.endswith(("attn_hc", "ffn_hc", "hc_head")):
+                    held_mixing(module, stack, ids, model)
             for sublayer in architecture.sublayers:
                 point = sublayer.hook_point.module
                 instead = seen[point] * (sublayer is not architecture.sublayers[removed] if removed is not None else 1)
@@ -66,6 +89,7 @@ def logits_with_all_held(model, ids, norms, removed=None):
 NORMS = {
     "gemma4": lambda model: [model.model.norm],
     "doge": lambda model: [model.model.norm],
+    "deepseek_v4": lambda model: [model.model.norm],
     "openai_gpt": lambda model: [norm for block in model.transformer.h for norm in (block.ln_1, block.ln_2)],
     "opt_350m": lambda model: [
         norm for block in model.model.decoder.layers for norm in (block.self_attn_layer_norm, block.final_layer_norm)
@@ -87,7 +111,7 @@ def test_members_one_by_one(name):
         assert np.abs(whole - without - c.values[0, row]).max() <= 1e-6 * size
 
 
-@pytest.mark.parametrize("name", ["gemma4", "openai_gpt"])
+@pytest.mark.parametrize("name", ["gemma4", "openai_gpt", "deepseek_v4", "hrm_text"])
 def test_heads_and_the_whole_vocabulary(name):
     """Heads sum to their sublayer, through every norm behind it; a profile says the same as single tokens."""
     model = ld.load_model(BY_STRUCTURE[name]())
@@ -138,6 +162,21 @@ def test_prefixes_of_a_stream_that_passes_norms():
     # A scaled stream is normed to the same: the last junction before the last scale is the answer's own.
     kl = ld.depth.logit_lens(scalars, PROMPTS).kl
     np.testing.assert_allclose(kl[:, -1], 0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["gemma3n", "inkling2"])
+def test_several_streams(name):
+    """Parts without a map in common are refused; a stream that is added to from outside is found with its place."""
+    model = BY_STRUCTURE[name]()
+    with pytest.raises(ld.InputError, match="unit='sublayer'"):
+        ld.contributions(model, PROMPTS, OPTIONS, unit="head")
+    block = model.model.layers[1]
+    forward = block.forward
+    block.forward = lambda *args, **kwargs: 1.5 * forward(*args, **kwargs)
+    with pytest.raises(ld.InputError, match="block 1 and the input of block 2"):
+        ld.contributions(model, PROMPTS, OPTIONS)
+    with pytest.raises(ld.InputError, match="several residual streams"):
+        ld.depth.residual_norms(BY_STRUCTURE[name](), PROMPTS)
 
 
 def test_what_resumes_a_pass_refuses_such_a_stream():

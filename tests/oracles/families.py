@@ -196,6 +196,8 @@ _UNLISTED: dict[str, tuple[str, dict[str, Any]]] = {
     "phimoe": ("phimoe", {}),
     "solar_open": ("solar_open", {}),
 }
+GEMMA3N = ALTERNATE | SCALED | {"num_kv_shared_layers": 2, "vocab_size_per_layer_input": VOCAB, "laurel_rank": 8}
+GEMMA3N |= {"hidden_size_per_layer_input": 8, "activation_sparsity_pattern": [0.9, 0.0, 0.9, 0.0]}
 BART = {"is_encoder_decoder": False, "decoder_layers": 3, "decoder_attention_heads": 4, "decoder_ffn_dim": 56}
 # Streams that pass more than additions: gates, norms, mixing.
 _PATHS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -216,11 +218,15 @@ _PATHS: dict[str, tuple[str, dict[str, Any]]] = {
     "bloom_post_ln": ("bloom", {"apply_residual_connection_post_layernorm": True}),
     "bart": ("bart", BART),
     "minimax": ("minimax", {"layer_types": ["linear_attention", "full_attention", "linear_attention"]}),
+    "deepseek_v4": ("deepseek_v4", {}),
+    "hy_v4": ("hy_v4", {}),
+    "hrm_text": ("hrm_text", {}),
+    "inkling2": ("inkling2_text", {}),
+    "gemma3n": ("gemma3n_text", GEMMA3N),
 }
 _REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
     "bert": ("bert", {"is_decoder": True}),
     "t5": ("t5", {"d_kv": 8, "num_decoder_layers": 3}),
-    "deepseek_v4": ("deepseek_v4", {}),  # several streams
 }
 
 # Norms that multiply by 1 + weight, and modules other than Conv1D that keep their weights as (input, output).
