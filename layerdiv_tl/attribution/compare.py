@@ -167,6 +167,8 @@ def _parts(runs: list[ReadOut], wide: list[Contributions], readings: tuple[int, 
     def reading(values: Values, number: int) -> Values:
         return values[:, :, k * number : k * (number + 1)]
 
+    assert first.statistic is not None
+    assert second.statistic is not None
     scale = (second.statistic / first.statistic)[:, None, None]
     by_both, by_b = reading(theirs, readings[1]), reading(theirs, 0)
     by_a = reading(theirs, readings[0])

@@ -198,7 +198,7 @@ class Comparison(Result):
         Block l of n (counted as they run, each repeat once) stands at (l + ½) / n; `depth` is the end of a part.
         Embeddings stand at 0, what the read-out and rounding add at the end, as `after`.
         """
-        n_bins = whole_number("n_bins", n_bins, 1)
+        n_bins = whole_number("n_bins", n_bins, 1, 1000)
         return self._grouped("depth", [_depths(side.components, n_bins) for side in (self.a, self.b)])
 
     def _grouped(self, by: str, groups: Sequence[Sequence[object]]) -> pd.DataFrame:

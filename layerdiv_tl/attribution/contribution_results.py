@@ -53,12 +53,13 @@ class Contributions(Result):
             prompt's position. Partial ones
             are sums that the stream never holds: an embedding whose positions are still to be added, an attention that
             is parallel to its MLP.
-        statistic: float64 `[example]`, the final norm's statistic of the whole stream itself, at the same position.
         identity_gap, absolute_gap: max |Σ u_i − logits| / max Σ|u_i| over examples and options, and the same in logits,
             of all components and positions and before any soft-cap.
         likelihood_gap: By how many nats at most the normalizer is not what it is said to be, because the components'
             logits are not the model's by `absolute_gap`.
         score: "logits", or "log_likelihood" in what `scores` returns.
+        statistic: float64 `[example]`, the final norm's statistic of the whole stream at the prompt's position; None in
+            files that older versions wrote.
         complete, soft_cap: False for a sub-ensemble made by `select`, whose `logits` are its own sum; where the model
             caps its logits.
     """
@@ -77,7 +78,6 @@ class Contributions(Result):
     junction_scale: Float[np.ndarray, "example junction"] | None
     junctions: tuple[Component, ...]
     partial_junctions: Bool[np.ndarray, " junction"]
-    statistic: Float[np.ndarray, " example"]
     identity_gap: float
     absolute_gap: float
     likelihood_gap: float | None
@@ -86,6 +86,7 @@ class Contributions(Result):
     model: str
     unit: Unit
     score: Score = "logits"
+    statistic: Float[np.ndarray, " example"] | None = None
 
     @property
     def logits(self) -> Float[np.ndarray, "example option"]:

@@ -44,7 +44,7 @@ _NAMES = ("component", "kind", "layer", "index", "repeat", "module", "partial")
 # Fields of a shard with one entry for each example.
 PER_EXAMPLE = (
     *("rows", "labels", "lengths", "positions", "option_ids", "values", "model_logits", "junction_scale"),
-    *("log_likelihood", "normalizer", "expectations", "option_sizes"),
+    *("log_likelihood", "normalizer", "expectations", "option_sizes", "statistic"),
 )
 
 

@@ -31,6 +31,7 @@ from ..replication.tradeoff import TradeOff, tradeoff_signs
 from .depth_study import DepthStudy
 from .folder import CARD, OLD, Unread, card_of, read_newest, refuse_two_models, write_page
 from .information import CELL, PATTERN, study_information
+from .over_training import OverTraining, over_training
 from .shards import FORMAT, META, METRICS, Shard
 from .tables import AVERAGE, QUANTITIES, StudyTables
 
@@ -242,6 +243,28 @@ class Study(StudyTables):
         options = {"n_groups": n_groups, "n_contrasts": n_contrasts, "n_permutations": n_permutations}
         options |= {"n_resamples": n_resamples, "seed": seed}
         return study_information(self, unit, estimator, models, tasks, options)
+
+    def over_training(
+        self, unit: Unit = "sublayer", steps: Mapping[str, int] | None = None, estimator: str | None = None
+    ) -> OverTraining:
+        """A study of checkpoints along the training step: accuracy, loss, bias, diversity, and which moves first.
+
+        Args:
+            unit: As the study was run.
+            steps: {name of a model: its step}; None reads them from names such as "step1000" or "d4-seed1@step1000",
+                whose beginning is the run, and its "seed1" the training seed. Other models are left out.
+            estimator: Of `information`, whose terms then stand among the quantities (in bits); None leaves them out.
+
+        Raises InputError for a study without two checkpoints of one run, and as `information`.
+
+        >>> from layerdiv_tl import run_study
+        >>> models = {"step1": "zoo/d2", "step2": "zoo/d2-seed1"}
+        >>> training = run_study(models, "synthetic/recall", limit=8).over_training()
+        >>> training.frame()[["run", "step", "accuracy"]].values.tolist()
+        [['model', 1, 1.0], ['model', 2, 1.0]]
+        """
+        self._metrics(unit)
+        return over_training(self, unit, steps, estimator)
 
     def layer_sharing(
         self, unit: Unit = "sublayer", pairs: Mapping[str, str] | None = None, seeds: Seeds | None = None

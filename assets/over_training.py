@@ -1,0 +1,90 @@
+"""Does diversity rise before, with or after accuracy? The zoo's d2, d4 and d4-shared, trained again with checkpoints.
+
+    python assets/over_training.py FOLDER    trains what FOLDER lacks, measures, writes assets/over_training.*
+
+Nine trainings of 1.5 to 5 minutes on a free core, 24 checkpoints each (60 MB in half precision, which stay in FOLDER),
+then the measurement in a few minutes. Kept are the table of all curves, which `curves()` reads, and the figure.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+
+import layerdiv_tl as ld
+from layerdiv_tl.studies.over_training import QUANTITIES, OverTraining, checkpoints
+from layerdiv_tl.zoo.registry import FOLDER, find_model
+from layerdiv_tl.zoo.training import train
+
+HERE = Path(__file__).parent
+TABLE, FIGURE = HERE / "over_training.parquet", HERE / "over_training.png"
+RUNS = [f"{shape}{seed}" for seed in ("", "-seed1", "-seed2") for shape in ("d2", "d4", "d4-shared")]
+STEPS = (*range(0, 301, 50), *range(400, 601, 100), *range(800, 2801, 200), 3200, 3600, 4000)
+TASKS = {
+    "recall": "synthetic/recall:seed=1",
+    "sums": "synthetic/modular:largest=19,seed=1",
+    "1 hop": "synthetic/k_hop:hops=1,seed=1",
+    "2 hops": "synthetic/k_hop:seed=1",
+}
+ROWS = 256
+
+
+def measured(folder: Path) -> pd.DataFrame:
+    """One row per run, step and task: means over the task's rows with their intervals."""
+    rows = []
+    for name, text in TASKS.items():
+        task = ld.task(text, limit=ROWS).resolve(ld.load_model("zoo/d2"))
+        for run in RUNS:
+            for step in STEPS:
+                place = folder / "checkpoints" / run / f"step{step}"
+                model = ld.load_model(place, tokenizer=str(FOLDER), dtype="float32")
+                c = ld.contributions(model, task.prompts, task.option_ids)
+                found = {loss: ld.decompose(c, task.labels, loss=loss) for loss in ("squared", "cross_entropy")}
+                tables = {loss: d.per_example("totals").frame().iloc[0] for loss, d in found.items()}
+                row = {"run": run, "task": name, "step": step}
+                for quantity, (loss, term) in QUANTITIES.items():
+                    row |= {quantity + end: tables[loss][term + end] for end in ("", "_low", "_high")}
+                rows.append(row)
+            print(name, run, flush=True)
+    return pd.DataFrame(rows).astype(
+        {"step": "int32"} | {c: "float32" for c in rows[0] if c not in ("run", "task", "step")}
+    )
+
+
+def curves(table: Path = TABLE) -> OverTraining:
+    """The stored curves as a result: `.frame() .order() .plot()`."""
+    frame = pd.read_parquet(table)
+    placed = checkpoints([f"{run}@step{step}" for run, step in frame[["run", "step"]].drop_duplicates().to_numpy()])
+    places = [placed[f"{run}@step{step}"] for run, step in zip(frame["run"], frame["step"], strict=True)]
+    return OverTraining(
+        runs=tuple(frame["run"]),
+        shapes=tuple(place[1] for place in places),
+        tasks=tuple(frame["task"]),
+        seeds=np.array([place[2] for place in places]),
+        steps=frame["step"].to_numpy(dtype=np.int64),
+        totals={name: frame[name].to_numpy(dtype=float) for name in frame.columns.drop(["run", "task", "step"])},
+        components={place[1]: () for place in places},
+        terms={},
+        unit="sublayer",
+    )
+
+
+def main(folder: Path) -> None:
+    """Train, measure, and write."""
+    torch.set_num_threads(1)
+    for run in RUNS:
+        if not (folder / run / "model.safetensors").is_file():
+            train.train(find_model(run), folder, keep=STEPS)
+    measured(folder).to_parquet(TABLE, index=False, compression="zstd")
+    training = curves()
+    print(training.order().to_string())
+    shown = ["accuracy", "diversity_centered", "coherence_centered"]
+    training.plot(quantities=shown).write_image(FIGURE, width=760, scale=1.5)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,77 @@
+"""Checkpoints of a study along the training step."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+from ..._checks import some_of
+from ..._registry import figure_of
+from .. import plotting as kit
+from .. import style
+
+if TYPE_CHECKING:
+    from ...studies.over_training import OverTraining
+
+_SHOWN = ("accuracy", "loss", "bias_centered", "diversity_centered", "diversity_logit_centered")
+_UNITS = {"accuracy": "share", "loss": "nats", "entropy": "nats"}
+_BITS = ("joint", "relevancy", "redundancy", "conditional_redundancy")
+
+
+@figure_of("curves", "OverTraining")
+def training_curves(training: OverTraining, quantities: Sequence[str] | None = None) -> go.Figure:
+    """Quantities against the step: a panel for each, in each a line per run, and a menu of the tasks.
+
+    Runs of one shape have one color; a vertical line is where accuracy has gone half of its way, the mean over seeds.
+    `quantities` None shows accuracy, loss, and bias and diversity as softmax sees them. Raises InputError for one that
+    was not measured.
+    """
+    names = [name for name in _SHOWN if name in training.quantities]
+    names = names if quantities is None else some_of("quantities", quantities, training.quantities)
+    frame, order = training.frame(), training.order()
+    tasks, shapes = list(dict.fromkeys(frame["task"])), list(dict.fromkeys(frame["shape"]))
+    color = {shape: style.SERIES[i % len(style.SERIES)] for i, shape in enumerate(shapes)}
+    runs = frame[["run", "shape"]].drop_duplicates()
+
+    def lines(task: str, name: str) -> list[go.Scatter]:
+        drawn = []
+        for run, shape in runs.itertuples(index=False):
+            curve = frame[(frame["run"] == run) & (frame["task"] == task)]
+            ends = [curve.get(name + end, curve[name] * np.nan) for end in ("", "_low", "_high")]
+            hover = [
+                f"<b>{html.escape(run)}</b><br>step {step}<br>{name} {kit.estimated(*numbers)}"
+                for step, *numbers in zip(curve["step"], *ends, strict=True)
+            ]
+            named: dict[str, Any] = {"name": html.escape(shape), "marks": 3, "width": 1.4, "hover": hover}
+            drawn.append(kit.line(curve["step"].to_numpy(), ends[0].to_numpy(), color[shape], **named))
+        return drawn
+
+    def half_lines(task: str) -> list[dict[str, object]]:
+        found = order[(order["task"] == task) & (order["quantity"] == "accuracy")].dropna(subset="reached")
+        span = {"type": "line", "y0": 0, "y1": 1, "yref": "paper"}
+        return [
+            span | {"x0": row.reached, "x1": row.reached, "line": kit.DOTTED | {"color": color[row.shape]}}
+            for row in found.itertuples()
+        ]
+
+    units = [_UNITS.get(name, "bits" if name in _BITS else "logits²") for name in names]
+    headings = [html.escape(name.replace("_", " ")) for name in names]
+    figure = kit.panels([lines(tasks[0], name) for name in names], headings, units=units, x_title="training step")
+    views = {}
+    for task in tasks:
+        traces = [trace for name in names for trace in lines(task, name)]
+        views[kit.clipped(task)] = (kit.changes(traces, "x", "y", "hovertext"), {"shapes": half_lines(task)})
+    menu = kit.buttons(views, type="dropdown", direction="down", x=1, xanchor="right")
+    figure.update_layout(shapes=half_lines(tasks[0]), showlegend=len(shapes) > 1)
+    several = "; a line for every training seed" if len(runs) > len(shapes) else ""
+    return kit.arrange(
+        figure,
+        "Over training",
+        f"Members at unit {training.unit}{several}. Dotted: where accuracy has gone half of its way.",
+        plot=150 * len(names),
+        menus=menu,
+    )

@@ -1,0 +1,98 @@
+"""Checkpoints along training: the study's own numbers, and the order in which planted curves move."""
+
+import numpy as np
+import pytest
+
+import layerdiv_tl as ld
+from layerdiv_tl.components import Component
+from layerdiv_tl.studies.over_training import OverTraining, checkpoints, crossing
+
+TASK = "synthetic/recall"
+
+
+@pytest.fixture(scope="module")
+def study():
+    models = {"d2@step10": "zoo/d2", "d2@step2": "zoo/d2-seed1", "d2-seed1@step2": "zoo/d2-seed2", "other": "zoo/d1"}
+    return ld.run_study(models, [TASK], limit=64)
+
+
+def curves(lags):
+    """Accuracy rises at step 500, diversity later by so many steps; one seed for each lag, and a flat loss."""
+    steps = np.tile(np.arange(0, 2001, 100), len(lags))
+    seeds = np.repeat(np.arange(len(lags)), 21)
+    rise = {"accuracy": np.full(len(steps), 500.0), "diversity": 500.0 + np.array(lags, dtype=float)[seeds]}
+    totals = {name: np.clip((steps - at) / 400 + 0.5, 0, 1) for name, at in rise.items()}
+    totals |= {"loss": np.ones(len(steps)), "loss_low": np.zeros(len(steps)), "loss_high": 2 * np.ones(len(steps))}
+    names = {"runs": tuple(f"d4-seed{s}" for s in seeds), "shapes": ("d4",) * len(steps), "tasks": ("t",) * len(steps)}
+    rows = {"components": {"d4": (Component("embed"),)}, "terms": {"bias": np.zeros((len(steps), 1))}}
+    return OverTraining(**names, seeds=seeds, steps=steps, totals=totals, **rows, unit="sublayer")
+
+
+def test_numbers_are_those_of_the_study(study):
+    """Runs and steps come from names or from `steps`; totals and components are those of the study's tables."""
+    training = study.over_training()
+    frame, table = training.frame(), study.summary().set_index("model")
+    assert frame[["run", "seed", "step"]].values.tolist() == [["d2", 0, 2], ["d2", 0, 10], ["d2-seed1", 1, 2]]
+    for row in frame.itertuples():
+        cell = table.loc[f"{row.run}@step{row.step}"]
+        assert (row.accuracy, row.loss, row.diversity) == (cell["accuracy"], cell["cross_entropy"], cell["diversity"])
+    own = study.components().set_index("model")
+    parts = training.by_component()
+    some = parts[(parts["run"] == "d2") & (parts["step"] == 10)]
+    assert some["component"].tolist() == own.loc["d2@step10", "component"].tolist()
+    np.testing.assert_array_equal(some["bias"], own.loc["d2@step10", "bias"])
+    chosen = study.over_training(steps={"other": 3, "d2@step10": 1, "d2@step2": 2, "d2-seed1@step2": 5})
+    assert set(chosen.frame()["step"]) == {1, 2, 3, 5}
+    bits = study.over_training(estimator="vote").frame()
+    assert (bits["joint_low"] <= bits["joint"]).all()
+
+
+@pytest.mark.parametrize(("lags", "order"), [((300, 320, 280), "later"), ((-200, -210, -190), "before")])
+def test_the_order_of_planted_curves_is_found(lags, order):
+    """The lag is the planted one, its interval over seeds excludes 0; what does not move has no lag."""
+    training = curves(lags)
+    found = training.order().set_index("quantity")
+    assert found["lag"]["diversity"] == pytest.approx(np.mean(lags))
+    assert found["order"].tolist() == ["", order, "does not move"]
+    assert found["lag_low"]["diversity"] < np.mean(lags) < found["lag_high"]["diversity"]
+    assert training.order("diversity").set_index("quantity")["lag"]["accuracy"] == pytest.approx(-np.mean(lags))
+    apart = curves((300, -300, 10)).order().set_index("quantity")
+    assert apart["order"]["diversity"] == "not told apart"
+    assert curves(lags[:2]).order()["lag_low"].isna().all()  # two seeds have no interval
+
+
+def test_crossings_are_those_of_a_fine_grid():
+    """Against a search along the interpolated curve, rising and falling, at any share."""
+    rng = np.random.default_rng(0)
+    for share in (0.1, 0.5, 0.9):
+        for _ in range(20):
+            steps, values = np.cumsum(rng.integers(1, 50, 9)).astype(float), rng.normal(size=9)
+            fine = np.linspace(steps[0], steps[-1], 200_001)
+            gone = (np.interp(fine, steps, values) - values[0]) / (values[-1] - values[0])
+            assert crossing(steps, values, share)[0] == pytest.approx(fine[(gone >= share).argmax()], abs=0.01)
+
+
+def test_what_has_no_steps_is_refused(study):
+    """No two checkpoints of one run, two of one step, names that are not there, a share that is none."""
+    with pytest.raises(ld.InputError, match="step1000"):
+        checkpoints(["gpt2", "d4@step3"])
+    with pytest.raises(ld.InputError, match="same run and step"):
+        checkpoints(["d4@step3", "d4_step3", "d4@step5"])
+    with pytest.raises(ld.InputError, match="steps"):
+        study.over_training(steps={"nobody": 3})
+    with pytest.raises(ld.InputError, match="share"):
+        curves((1, 2, 3)).reached(1.5)
+    with pytest.raises(ld.InputError, match="reference"):
+        curves((1, 2, 3)).order("mood")
+
+
+def test_it_is_kept_and_drawn(study, tmp_path):
+    """A file holds all of it; each run is a line of the frame's numbers."""
+    training = curves((300, 320, 280))
+    kept = OverTraining.load(training.save(tmp_path / "t.safetensors"))
+    assert kept.frame().equals(training.frame())
+    assert kept.by_component().equals(training.by_component())
+    figure = training.plot(quantities=["diversity"])
+    assert len(figure.data) == 3
+    np.testing.assert_array_equal(np.concatenate([line.y for line in figure.data]), training.totals["diversity"])
+    assert study.over_training().plot().data
