@@ -99,6 +99,8 @@ def results(folder: Path) -> Iterator[tuple[str, Result]]:
     yield from _depth()
     study = ld.run_study([f"zoo/{name}" for name in MODELS], [CHAIN, SUMS], limit=512, out=folder / "study")
     yield "Study", study
+    steps = {f"step{number}": f"zoo/{name}" for number, name in enumerate(("d4", "d4-seed1", "d4-seed2"))}
+    yield "OverTraining", ld.run_study(steps, [CHAIN, SUMS], limit=64, out=folder / "steps").over_training()
     yield "TradeOff", study.tradeoff_signs()
     yield "LogFit", study.scaling()
     yield "Reweighting", study.reweight("zoo/d4", CHAIN, train=64)

@@ -21,6 +21,7 @@ from layerdiv_tl.zoo.registry import FOLDER, find_model
 from layerdiv_tl.zoo.training import train
 
 HERE = Path(__file__).parent
+KEPT = ("accuracy", "loss", "bias_centered", "diversity", "diversity_centered", "coherence_centered")
 TABLE, FIGURE = HERE / "over_training.parquet", HERE / "over_training.png"
 RUNS = [f"{shape}{seed}" for seed in ("", "-seed1", "-seed2") for shape in ("d2", "d4", "d4-shared")]
 STEPS = (*range(0, 301, 50), *range(400, 601, 100), *range(800, 2801, 200), 3200, 3600, 4000)
@@ -34,7 +35,7 @@ ROWS = 256
 
 
 def measured(folder: Path) -> pd.DataFrame:
-    """One row per run, step and task: means over the task's rows with their intervals."""
+    """One row per run, step and task: means over the task's rows, to four digits, and accuracy's interval."""
     rows = []
     for name, text in TASKS.items():
         task = ld.task(text, limit=ROWS).resolve(ld.load_model("zoo/d2"))
@@ -46,8 +47,9 @@ def measured(folder: Path) -> pd.DataFrame:
                 found = {loss: ld.decompose(c, task.labels, loss=loss) for loss in ("squared", "cross_entropy")}
                 tables = {loss: d.per_example("totals").frame().iloc[0] for loss, d in found.items()}
                 row = {"run": run, "task": name, "step": step}
-                for quantity, (loss, term) in QUANTITIES.items():
-                    row |= {quantity + end: tables[loss][term + end] for end in ("", "_low", "_high")}
+                for quantity, (loss, term) in ((name, QUANTITIES[name]) for name in KEPT):
+                    ends = ("", "_low", "_high") if quantity == "accuracy" else ("",)
+                    row |= {quantity + end: f"{tables[loss][term + end]:.4g}" for end in ends}
                 rows.append(row)
             print(name, run, flush=True)
     return pd.DataFrame(rows).astype(
@@ -82,8 +84,8 @@ def main(folder: Path) -> None:
     measured(folder).to_parquet(TABLE, index=False, compression="zstd")
     training = curves()
     print(training.order().to_string())
-    shown = ["accuracy", "diversity_centered", "coherence_centered"]
-    training.plot(quantities=shown).write_image(FIGURE, width=760, scale=1.5)
+    figure = training.plot(quantities=["accuracy", "diversity_centered"], task="sums", dark=False)
+    figure.update_layout(updatemenus=[]).write_image(FIGURE, width=760)
 
 
 if __name__ == "__main__":

@@ -240,6 +240,41 @@ def run_profile(options: argparse.Namespace) -> int:
     return 0
 
 
+def run_compare(options: argparse.Namespace) -> int:
+    """Two models on a task."""
+    out = Path(options.out)
+    if out.is_dir():
+        raise InputError(f"--out {options.out!r} names no file: give one, or leave the option out.")
+    _made_folder(options.out, out.parent)
+
+    from ..attribution.compare import compare
+    from ..model.load import load_model
+    from ..tasks.task import task
+
+    rows = task(options.task, options.data, limit=options.limit)
+    a, b = (load_model(name, **_load_options(options)) for name in (options.a, options.b))
+    found = compare(a, b, rows, unit=options.unit)
+    found.plot().write_html(out, include_plotlyjs=True)
+    frame, totals = found.frame(), found.totals()
+    if options.json:
+        record = {"totals": totals.to_dict("records"), "components": frame.to_dict("records")}
+        named = {name: frame.attrs[name] for name in ("a", "b", "same_weights", "identity_gap")}
+        printing.print_json(named | {"first_changed": frame.attrs.get("first_changed")} | record | {"page": str(out)})
+        return 0
+    same, first = frame.attrs["same_weights"], frame.attrs.get("first_changed")
+    printing.print_paragraph(
+        f"From {found.a.model} (a) to {found.b.model} (b) on {len(found.a.values)} rows of {rows.name}: "
+        + ("the same weights." if same else f"the first component that writes something else is {first or 'none'}.")
+    )
+    print(totals.to_string(index=False, float_format="%.4g"))
+    size = "own_size" if "own_size" in frame else "size"
+    columns = [name for name in ("component", "change", "own_change", "net_linear_change", size) if name in frame]
+    largest = frame.sort_values(size, ascending=False, kind="stable")[columns].head(10)
+    print(f"\nThe components that changed most\n{largest.to_string(index=False, float_format='%.4g')}")
+    print(f"\nOpen {out} in a browser.")
+    return 0
+
+
 def run_tasks(options: argparse.Namespace) -> int:
     """The tasks by name."""
     from ..replication.paper_models import task_records
@@ -311,7 +346,7 @@ def _made_folder(out: str, folder: Path) -> Path:
 def _load_options(options: argparse.Namespace) -> dict[str, Any]:
     """Options for `load_model`, those given only."""
     names = ("dtype", "device_map", "trust_remote_code")
-    return {name: value for name in names if (value := getattr(options, name))}
+    return {name: value for name in names if (value := getattr(options, name, None))}
 
 
 def _text(options: argparse.Namespace) -> str:

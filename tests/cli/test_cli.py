@@ -185,3 +185,20 @@ def test_the_reference_is_offline_and_has_every_public_name(tmp_path, capsys):
     assert "neox_parallel" in text
     for page in tmp_path.rglob("*.html"):
         assert not re.search(r'(?:src|<link[^>]*href)="(?:https?:)?//', page.read_text(encoding="utf-8")), page
+
+
+def test_two_models_are_compared(tmp_path, monkeypatch, capsys):
+    """The numbers are those of `ld.compare`; the page is written; models of different shape are one sentence."""
+    monkeypatch.chdir(tmp_path)
+    given = ["compare", "zoo/d2", "zoo/d2-seed1", "synthetic/recall", "--limit", "16"]
+    assert main([*given, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    frame = ld.compare("zoo/d2", "zoo/d2-seed1", ld.task("synthetic/recall", limit=16)).frame()
+    assert [row["change"] for row in told["components"]] == pytest.approx(frame["change"].tolist())
+    assert told["first_changed"] == "embed"
+    assert "plotly" in (tmp_path / told["page"]).read_text(encoding="utf-8")
+    assert main(given) == 0
+    shown = capsys.readouterr().out
+    assert "first component that writes something else is embed" in shown.replace("\n", " ")
+    assert main(["compare", "zoo/d2", "zoo/d4", "synthetic/recall", "--limit", "16"]) == 1
+    assert "by_depth" in capsys.readouterr().err

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import plotly.graph_objects as go
 
-from ..._checks import some_of
+from ..._checks import choice, some_of
 from ..._registry import figure_of
 from .. import plotting as kit
 from .. import style
@@ -18,22 +18,25 @@ if TYPE_CHECKING:
     from ...studies.over_training import OverTraining
 
 _SHOWN = ("accuracy", "loss", "bias_centered", "diversity_centered", "diversity_logit_centered")
-_UNITS = {"accuracy": "share", "loss": "nats", "entropy": "nats"}
+_UNITS = {"accuracy": "share", "loss": "nats", "entropy": "nats", "coherence": "ratio", "coherence_centered": "ratio"}
 _BITS = ("joint", "relevancy", "redundancy", "conditional_redundancy")
 
 
 @figure_of("curves", "OverTraining")
-def training_curves(training: OverTraining, quantities: Sequence[str] | None = None) -> go.Figure:
+def training_curves(
+    training: OverTraining, quantities: Sequence[str] | None = None, task: str | None = None
+) -> go.Figure:
     """Quantities against the step: a panel for each, in each a line per run, and a menu of the tasks.
 
     Runs of one shape have one color; a vertical line is where accuracy has gone half of its way, the mean over seeds.
-    `quantities` None shows accuracy, loss, and bias and diversity as softmax sees them. Raises InputError for one that
-    was not measured.
+    `quantities` None shows accuracy, loss, and bias and diversity as softmax sees them; `task` is shown first. Raises
+    InputError for a quantity or task that was not measured.
     """
     names = [name for name in _SHOWN if name in training.quantities]
     names = names if quantities is None else some_of("quantities", quantities, training.quantities)
     frame, order = training.frame(), training.order()
     tasks, shapes = list(dict.fromkeys(frame["task"])), list(dict.fromkeys(frame["shape"]))
+    first = tasks[0] if task is None else choice("task", task, tasks)
     color = {shape: style.SERIES[i % len(style.SERIES)] for i, shape in enumerate(shapes)}
     runs = frame[["run", "shape"]].drop_duplicates()
 
@@ -60,18 +63,18 @@ def training_curves(training: OverTraining, quantities: Sequence[str] | None = N
 
     units = [_UNITS.get(name, "bits" if name in _BITS else "logits²") for name in names]
     headings = [html.escape(name.replace("_", " ")) for name in names]
-    figure = kit.panels([lines(tasks[0], name) for name in names], headings, units=units, x_title="training step")
+    figure = kit.panels([lines(first, name) for name in names], headings, units=units, x_title="training step")
     views = {}
     for task in tasks:
         traces = [trace for name in names for trace in lines(task, name)]
         views[kit.clipped(task)] = (kit.changes(traces, "x", "y", "hovertext"), {"shapes": half_lines(task)})
-    menu = kit.buttons(views, type="dropdown", direction="down", x=1, xanchor="right")
-    figure.update_layout(shapes=half_lines(tasks[0]), showlegend=len(shapes) > 1)
+    menu = kit.buttons(views, tasks.index(first), type="dropdown", direction="down", x=1, xanchor="right")
+    figure.update_layout(shapes=half_lines(first), showlegend=len(shapes) > 1)
     several = "; a line for every training seed" if len(runs) > len(shapes) else ""
     return kit.arrange(
         figure,
         "Over training",
-        f"Members at unit {training.unit}{several}. Dotted: where accuracy has gone half of its way.",
+        f"Members at unit {training.unit}{several}. Dotted: accuracy has gone half of its way.",
         plot=150 * len(names),
         menus=menu,
     )
