@@ -41,7 +41,7 @@ def of_huggingface(model: Any) -> Architecture:
     sublayers = [s for layer, block in enumerate(layers) for s in parts.sublayers(places[block], layer)]
     written = list(dict.fromkeys(item for item in parts.program if isinstance(item, Sublayer)))
     stream_in = HookPoint(parts.blocks[0], "in", "blocks.0.hook_resid_pre")
-    stream_out = HookPoint(parts.final_norm, "in", f"blocks.{len(parts.blocks) - 1}.hook_resid_post")
+    stream_out = parts.end or HookPoint(parts.final_norm, "in", f"blocks.{len(parts.blocks) - 1}.hook_resid_post")
     if topology is not None and topology.start:
         stream_in = HookPoint(model.get_submodule(topology.start), topology.start_side)
     lengths = ("max_position_embeddings", "n_positions", "max_seq_len")

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .architecture import UNCUT, HookPoint, OutputMap, Passage, Sublayer
-from .steps import Dense, Linear, Step, gain
+from .steps import Dense, Linear, Step, TokenGain, gain
 
 if TYPE_CHECKING:
     from .structure import Structure
@@ -35,7 +35,7 @@ def mixing(rows: list[list[float]], enters: list[float] | None = None, bias: Ten
 
 def copies(parts: Structure) -> Iterator[Item]:
     """Every stream starts as the embedding."""
-    yield mixing([[1.0]] * parts.config.hc_mult)
+    yield mixing([[1.0]] * (getattr(parts.config, "hc_mult", None) or parts.config.hc_count))
 
 
 def hyper_connections(parts: Structure, number: int, block: Any, sublayers: list[Sublayer]) -> Iterator[Item]:
@@ -138,6 +138,30 @@ def inkling2(parts: Structure) -> Iterator[Item]:
         return Step(mix=(weights / sigma)[:, None])
 
     yield Passage(step, (HookPoint(read_out, "in"), HookPoint(parts.blocks[-1])))
+
+
+def gated_streams(parts: Structure, number: int, block: Any, sublayers: list[Sublayer]) -> Iterator[Item]:
+    """X ← X + injection ⊗ write; a per-layer input embedding has a vector for every stream."""
+    if block.ple is not None:
+        yield parts.uncut("ple", number, block.ple)
+    for sublayer, module in zip(sublayers, (block.attn_hyper_connection, block.mlp_hyper_connection), strict=True):
+        yield Passage(lambda enters: Step(enters=enters.double()), (HookPoint(module, item=2),))
+        yield replace(sublayer, output_map=None, uncut_reason=UNCUT["streams"])
+
+
+def gated_end(parts: Structure) -> Iterator[Item]:
+    """The mean of the streams, each normed and gated number by number."""
+    mixer, count = parts.model.base_model.hyper_connection_mixer, parts.config.hc_count
+
+    def step(x: Tensor) -> Step:
+        normed = mixer.hc_norm(x.to(parts.model.dtype))
+        gates = mixer.input_mix_weight_up(torch.nn.functional.silu(mixer.input_mix_weight_down(normed) / count))
+        gains = gates.double().sigmoid() * (1 + mixer.hc_norm.weight.detach().double().to(x.device))
+        sigma = (x.double().unflatten(1, (count, -1)).square().mean(-1) + mixer.hc_norm.eps).sqrt()
+        maps = tuple(TokenGain(own) for own in gains.unflatten(1, (count, -1)).unbind(1))
+        return Step(maps, mix=(1 / (count * sigma))[:, None])
+
+    yield Passage(step, (HookPoint(mixer, "in"),))
 
 
 def _magnitudes(scale: float, *streams: Tensor) -> Step:

@@ -42,8 +42,11 @@ def stream_gaps(architecture: Architecture, raw: RawCapture) -> Iterator[StreamG
     start = 0 if architecture.program else raw.order.index(id(architecture.stream_in))
     for place, item, number in trace(architecture, raw):
         if isinstance(item, Sublayer):
-            added = item.added(raw.seen[id(item.hook_point)][number])[:, None]
-            added = added if enters is None else added * enters.to(added)[..., None]
+            added = item.added(raw.seen[id(item.hook_point)][number])
+            if added.shape[1] > streams.shape[2]:  # a vector for every stream
+                added = added.unflatten(1, streams.shape[1:])
+            else:
+                added = added[:, None] if enters is None else added[:, None] * enters.to(added)[..., None]
             streams, size = streams + added, size + added.abs()
         elif isinstance(item, Step):
             streams, enters = item(streams), item.enters

@@ -140,7 +140,11 @@ def to_final_stream(done: Activations, architecture: Architecture) -> Activation
     for number in range(writes, -1, -1):
         if number < writes:
             enters = next((step.enters for step in reversed(steps) if step.after <= number), None)
-            if passed or enters is not None:
+            if outputs[number].output.shape[1] == factors.shape[1] * done.embed.shape[1] > done.embed.shape[1]:
+                own = outputs[number].output.unflatten(1, (factors.shape[1], -1))  # a vector for every stream
+                parts = [Carry(chains, factors[:, i])(x) for i, x in enumerate(own.unbind(1))]
+                outputs[number] = replace(outputs[number], output=torch.stack(parts).sum(0))
+            elif passed or enters is not None:
                 outputs[number] = _carried(architecture, outputs[number], Carry(chains, _entering(enters, factors)))
         while steps and steps[-1].after == number:
             step = steps.pop()

@@ -77,6 +77,8 @@ class Structure(Parts):
         if topology is not None and topology.final_norm is not None:
             self.final_norm = topology.final_norm(self)
         self.streams_first = topology is not None and topology.streams_first
+        if topology is not None and topology.end:
+            self.final_norm, self.end = nn.Identity(), HookPoint(model.get_submodule(topology.end))
         self.unembed = model.get_output_embeddings()
         self.projection: Any = _first(parent, ("project_out",))  # between final norm and unembedding
         self.pos_embed = _first(parent, _POSITIONS)
@@ -191,7 +193,7 @@ class Structure(Parts):
         def keep(name: str, args: Any, kwargs: Any, value: Any) -> None:
             seen[name] = first(value).detach().double()
 
-        norm, unembed = HookPoint(self.final_norm), HookPoint(self.unembed)
+        norm, unembed = self.end or HookPoint(self.final_norm), HookPoint(self.unembed)
         into, ids = HookPoint(self.unembed, "in"), torch.arange(2, device=self.device)[None]
         with torch.no_grad(), ExitStack() as stack:
             for point, name in ((norm, "normed"), (into, "input"), (unembed, "output")):

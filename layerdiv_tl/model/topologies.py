@@ -61,6 +61,7 @@ class Topology:
         start, start_side: The module whose output (or input) starts the stream, as a path from the model; "" is what
             enters the first block.
         final_norm, blocks: The final norm, and the list of blocks, where their names do not say it.
+        end: The module whose output the unembedding reads, as a path from the model, where no norm stands there.
         streams_first: Whether blocks are given their streams before the rows, `[stream, row, token, d]`.
         applies: Whether a model of this configuration has this path.
     """
@@ -71,6 +72,7 @@ class Topology:
     start_side: Literal["in", "out"] = "out"
     final_norm: Callable[[Structure], nn.Module] | None = None
     blocks: Callable[[Any], list[nn.Module]] | None = None
+    end: str = ""
     streams_first: bool = False
     applies: Callable[[Any], bool] = lambda config: True
 
@@ -243,6 +245,13 @@ TOPOLOGIES: dict[str, tuple[Topology, ...]] = {
         ),
     ),
     "inkling2_text": (Topology(several.inkling2),),
+    "qwen4_exp_text": (
+        Topology(
+            by_block(several.gated_streams, several.copies, several.gated_end),
+            start="model.embed_tokens",
+            end="model.hyper_connection_mixer",
+        ),
+    ),
     "gemma3n_text": (
         Topology(
             by_block(several.altup, several.altup_start, several.altup_end),

@@ -23,12 +23,14 @@ class Parts:
         unembed, blocks: The unembedding, and every block.
         program: What the stream meets, where that is more than additions.
         streams_first: Whether blocks are given several streams before the rows.
+        end: What the unembedding reads, where no norm stands before it.
     """
 
     unembed: Any
     blocks: list[nn.Module]
     program: tuple[Item, ...] = ()
     streams_first = False
+    end: HookPoint | None = None
 
     def __init__(self, model: Any) -> None:
         self.model = model

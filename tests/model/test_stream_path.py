@@ -164,7 +164,7 @@ def test_prefixes_of_a_stream_that_passes_norms():
     np.testing.assert_allclose(kl[:, -1], 0, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["gemma3n", "inkling2"])
+@pytest.mark.parametrize("name", ["gemma3n", "inkling2", "qwen4_exp"])
 def test_several_streams(name):
     """Parts without a map in common are refused; a stream that is added to from outside is found with its place."""
     model = BY_STRUCTURE[name]()

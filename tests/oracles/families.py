@@ -198,6 +198,10 @@ _UNLISTED: dict[str, tuple[str, dict[str, Any]]] = {
 }
 GEMMA3N = ALTERNATE | SCALED | {"num_kv_shared_layers": 2, "vocab_size_per_layer_input": VOCAB, "laurel_rank": 8}
 GEMMA3N |= {"hidden_size_per_layer_input": 8, "activation_sparsity_pattern": [0.9, 0.0, 0.9, 0.0]}
+QWEN4 = LINEAR | {"layer_types": ["linear_attention", "full_attention"] * 2, "ple_layer_ids": [3], "ple_embed_dim": 16}
+QWEN4 |= {"heads_per_ngram": 2, "ngram_vocab_size_base": 40, "hc_count": 3, "hc_lowrank": 8}
+QWEN4 |= {"indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 8, "indexer_budget": 8}
+QWEN4 |= {"indexer_compress_ratio": 2}
 BART = {"is_encoder_decoder": False, "decoder_layers": 3, "decoder_attention_heads": 4, "decoder_ffn_dim": 56}
 # Streams that pass more than additions: gates, norms, mixing.
 _PATHS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -223,6 +227,7 @@ _PATHS: dict[str, tuple[str, dict[str, Any]]] = {
     "hrm_text": ("hrm_text", {}),
     "inkling2": ("inkling2_text", {}),
     "gemma3n": ("gemma3n_text", GEMMA3N),
+    "qwen4_exp": ("qwen4_exp_text", QWEN4),
 }
 _REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
     "bert": ("bert", {"is_decoder": True}),
@@ -231,7 +236,13 @@ _REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
 
 # Norms that multiply by 1 + weight, and modules other than Conv1D that keep their weights as (input, output).
 OFFSET_NORMS = {"GemmaRMSNorm", "Gemma2RMSNorm", "Gemma3RMSNorm", "VaultGemmaRMSNorm", "NemotronLayerNorm1P"}
-OFFSET_NORMS |= {"Qwen3NextRMSNorm", "Qwen3_5RMSNorm", "Qwen3_5MoeRMSNorm", "RecurrentGemmaRMSNorm"}
+OFFSET_NORMS |= {
+    "Qwen4ExpTextRMSNorm",
+    "Qwen3NextRMSNorm",
+    "Qwen3_5RMSNorm",
+    "Qwen3_5MoeRMSNorm",
+    "RecurrentGemmaRMSNorm",
+}
 # Buffers that training sets.
 BUFFERS = {"e_score_correction_bias", "layer_scalar"}
 TRANSPOSED = {"GptOssExperts", "Llama4TextExperts"}
