@@ -48,9 +48,9 @@ def contributions(
     u_i = W_U (gain · center(z_i)) / σ, with z_i what component i adds to the final residual stream and σ the final
     norm's statistic of the whole stream. `constant` is what the read-out adds by itself, `rounding` what a
     half-precision model loses at every addition. A layer that runs several times has rows for every repeat
-    (`L3@2.attn`). Where the stream itself passes norms (also between the rounds of a loop), gates or a mixing of several
-    streams, z_i is what the component wrote after all of these, at the coefficients of the pass; `stream_bias` is what
-    their biases come to (`model.stream_path`).
+    (`L3@2.attn`). Where the stream itself passes norms (also between the rounds of a loop), gates or a mixing of
+    several streams, z_i is what the component wrote after all of these, at the coefficients of the pass; `stream_bias`
+    is what their biases come to (`model.stream_path`).
 
     Your own hooks on the model run in the pass. Where one changes a sublayer's output, the changed output is the
     component; what hooks add to the stream elsewhere is `L3.intervention` (between block 3 and the next, or the final
