@@ -17,6 +17,7 @@ from ..ensemble.intervals import interval_note, mean_interval, paired_interval
 from ..ensemble.losses import group_numbers, sum_by_group
 from ..ensemble.tables import with_ends
 from ..errors import InputError
+from ..model.architecture import ADAPTER_ROWS
 from ..results import Result
 from .contribution_results import Contributions
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 Values = Float[np.ndarray, "example component option"]
 # Rows that one of two models of the same shape may lack: it adds nothing there.
-_LACKING = ("constant", "rounding", "intervention")
+_LACKING = ("constant", "rounding", "intervention", *ADAPTER_ROWS.values())
 # Unit roundoffs that are taken for rounding, twice what was measured.
 _ROUNDOFFS = 8
 # What is compared of two decompositions, by table: {name: (loss, term)}.
@@ -44,9 +45,10 @@ _TERMS = {
 class Comparison(Result):
     """What every component contributes differently in model b than in model a: Σ changes = the change of the logits.
 
-    Rows are the components of both models; one that a model lacks (`rounding` in float32) is zero there. Numbers per
-    component are those of its *score*: the contribution to the gold option less the mean of those to the others; where
-    there are no labels, to the first option. It sums over components, and no shift that all options share is in it.
+    Rows are the components of both models; one that a model lacks (`rounding` in float32, an adapter's) is zero there.
+    Numbers per component are those of its *score*: the contribution to the gold option less the mean of those to the
+    others; where there are no labels, to the first option. It sums over components, and no shift that all options share
+    is in it.
 
     Attributes:
         a, b: The contributions of the two models; of options of several tokens the parts of their log-likelihoods.

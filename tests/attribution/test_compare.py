@@ -112,6 +112,22 @@ def test_a_planted_low_rank_change_is_found(seed, unit):
     assert c.frame().attrs["first_changed"] == first.label
 
 
+def test_an_adapter_is_a_row_that_the_base_lacks():
+    """As rows of its own an adapter's first layer is found; what it writes is its own change, from nothing."""
+    peft = pytest.importorskip("peft")
+    base = llama()
+    settings = {"target_modules": ["down_proj"], "layers_to_transform": [1], "init_lora_weights": False}
+    tuned = peft.get_peft_model(copy.deepcopy(base), peft.LoraConfig(r=2, **settings))
+    merged = ld.compare(base, tuned, PROMPTS, OPTIONS)
+    assert merged.first_changed.label == "L1.mlp"
+    c = ld.compare(base, ld.load_model(tuned, adapters="component"), PROMPTS, OPTIONS)
+    assert c.first_changed.label == "L1.mlp.lora"
+    np.testing.assert_allclose(c.change.sum(1), merged.change.sum(1), atol=1e-5)
+    at = c.components.index(c.first_changed)
+    np.testing.assert_allclose(c.change[:, at], c.b["L1.mlp.lora"], atol=1e-12)
+    np.testing.assert_allclose(sum(c.parts.values()), c.change, atol=1e-12)
+
+
 @pytest.mark.parametrize("changed", ["gain", "unembedding"])
 def test_a_changed_read_out_is_nobodys_own_change(changed):
     """Only the final norm, or only the unembedding, differs: nothing else changes, and in its part alone."""

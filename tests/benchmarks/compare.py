@@ -31,14 +31,14 @@ def main() -> None:
         module.lm_head.weight = torch.nn.Parameter(1.01 * module.lm_head.weight)
         module.model.norm.weight.mul_(1.01)
     b = ld.load_model(module, tokenizer=a.tokenizer)
-    task = ld.task("sample/topic", limit=32).resolve(a)
     for unit in get_args(Unit):
+        task = ld.task("sample/topic", limit=8 if unit == "neuron" else 32).resolve(a)
 
-        def two(unit: Unit = unit) -> None:
+        def two(unit: Unit = unit, task: ld.Task = task) -> None:
             for model in (a, b):
                 ld.contributions(model, task.prompts, task.option_ids, unit)
 
-        def compared(unit: Unit = unit) -> None:
+        def compared(unit: Unit = unit, task: ld.Task = task) -> None:
             ld.compare(a, b, task, unit=unit)
 
         two(), compared()
