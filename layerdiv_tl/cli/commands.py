@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from ..errors import InputError
 from . import printing
+from .arguments import given_text, load_options, made_folder, read_file
 
 # What the demo takes apart: a text that the field knows, and two tokens that could come next; rows of each task.
 DEMO_TEXT, DEMO_OPTIONS = "When Mary and John went to the store, John gave a drink to", (" Mary", " John")
@@ -22,7 +23,7 @@ DEMO_ROWS, EXPLORER = 32, "explorer.html"
 
 def run_demo(options: argparse.Namespace) -> int:
     """The default model: one text, and the sample tasks."""
-    out = _made_folder(options.out, Path(options.out))
+    out = made_folder(options.out, Path(options.out))
 
     from ..model.load import load_model
     from ..studies.runner import run_study
@@ -71,7 +72,7 @@ def run_run(options: argparse.Namespace) -> int:
         options.limit,
         options.out,
         options.data,
-        load=_load_options(options),
+        load=load_options(options),
         **{name: getattr(options, name) for name in names},
     )
     failures = list(study.failures)
@@ -106,7 +107,7 @@ def run_depth(options: argparse.Namespace) -> int:
 
     out, texts = Path(options.out), None
     if options.text is not None:
-        texts = [text.strip() for text in re.split(r"\n\s*\n", _read_file("--text", options.text)) if text.strip()]
+        texts = [text.strip() for text in re.split(r"\n\s*\n", read_file("--text", options.text)) if text.strip()]
         if not texts:
             raise InputError(f"--text {options.text} is empty: give a file with texts.")
     names = ("data", "limit", "drop", "part", "score", "ask", "questions", "multi_token", "seed", "batch_tokens")
@@ -119,7 +120,7 @@ def run_depth(options: argparse.Namespace) -> int:
         options.task,
         texts,
         out,
-        load=_load_options(options),
+        load=load_options(options),
         **{name: getattr(options, name) for name in names},
     )
     write_depth_frames(study, out)
@@ -130,16 +131,15 @@ def run_depth(options: argparse.Namespace) -> int:
 
 def run_effects(options: argparse.Namespace) -> int:
     """What ablating each head or sublayer costs, and who makes up for it."""
-    out = _made_folder(options.out, Path(options.out))
+    out = made_folder(options.out, Path(options.out))
 
     from ..depth.effects import effects
     from ..model.load import load_model
     from ..tasks.task import task
-    from ..views.html import Page
-    from ..views.tables import effects_table
+    from ..views.tables import effects_table, write_effects
 
     source = None if options.model == "default" else options.model
-    model = load_model(source, **_load_options(options))
+    model = load_model(source, **load_options(options))
     rows = task(options.task, options.data, limit=options.limit)
     method: Literal["exact", "first_order"] = "first_order" if options.first_order else "exact"
     count = sum(c.kind in ("attn", "mlp", "head") for c in model.components(options.unit))
@@ -151,22 +151,11 @@ def run_effects(options: argparse.Namespace) -> int:
     found = effects(
         model, rows, unit=options.unit, ablation=options.ablation, method=method, batch_tokens=options.batch_tokens
     )
-    table, frames = effects_table(found), {"effects": found.frame()}
-    page = Page(f"What {parts} of {model.name} are worth on {rows.name}")
-    page.table(
-        table, "The largest total effects on the logit difference, and the later component that makes up for most."
-    )
-    kinds = ["scatter"] if options.first_order else ["scatter", "repair", "map"]
-    if not options.first_order:
-        frames["stand_ins"] = found.stand_ins()
-    for kind in kinds:
-        page.figure(found.plot(kind=kind), "")
-    for name, frame in frames.items():
-        frame.to_csv(out / f"{name}.csv", index=False)
-    written = page.write(out / "effects.html")
+    table, written = effects_table(found), write_effects(found, out)
     if options.json:
-        record = {"model": model.provenance, "rows": len(rows), "accuracy": found.accuracy, **frames["effects"].attrs}
-        printing.print_json(record | {"effects": frames["effects"].to_dict("records"), "page": str(written)})
+        frame = found.frame()
+        record = {"model": model.provenance, "rows": len(rows), "accuracy": found.accuracy, **frame.attrs}
+        printing.print_json(record | {"effects": frame.to_dict("records"), "page": str(written)})
         return 0
     printing.print_table([{str(name): str(cell) for name, cell in row.items()} for row in table.to_dict("records")])
     print(f"\nOpen {written} in a browser; frames (CSV) lie in {out}.")
@@ -215,10 +204,10 @@ def run_report(options: argparse.Namespace) -> int:
 
 def run_profile(options: argparse.Namespace) -> int:
     """The explorer of one text, and its numbers."""
-    text, out = _text(options), Path(options.out)
+    text, out = given_text(options), Path(options.out)
     if out.is_dir():
         raise InputError(f"--out {options.out!r} names no file: give one, or leave the option out.")
-    _made_folder(options.out, out.parent)
+    made_folder(options.out, out.parent)
 
     from ..model.load import load_model
     from ..views.token_views import profile_and_explorer, profile_record
@@ -245,14 +234,14 @@ def run_compare(options: argparse.Namespace) -> int:
     out = Path(options.out)
     if out.is_dir():
         raise InputError(f"--out {options.out!r} names no file: give one, or leave the option out.")
-    _made_folder(options.out, out.parent)
+    made_folder(options.out, out.parent)
 
     from ..attribution.compare import compare
     from ..model.load import load_model
     from ..tasks.task import task
 
     rows = task(options.task, options.data, limit=options.limit)
-    a, b = (load_model(name, **_load_options(options)) for name in (options.a, options.b))
+    a, b = (load_model(name, **load_options(options)) for name in (options.a, options.b))
     found = compare(a, b, rows, unit=options.unit)
     found.plot().write_html(out, include_plotlyjs=True)
     frame, totals = found.frame(), found.totals()
@@ -322,7 +311,7 @@ def run_docs(options: argparse.Namespace) -> int:
         import pdoc
     except ImportError as error:
         raise InputError("the reference is built by pdoc: pip install 'layerdiv-tl[docs]'.") from error
-    out = _made_folder(options.out, Path(options.out))
+    out = made_folder(options.out, Path(options.out))
     pdoc.render.configure(docformat="google")
     with warnings.catch_warnings(action="ignore"):  # annotations that only type checkers import
         pdoc.pdoc("layerdiv_tl", "!layerdiv_tl[.](depth|zoo)[.]", output_directory=out)
@@ -332,43 +321,3 @@ def run_docs(options: argparse.Namespace) -> int:
     elif not (sys.stdout.isatty() and webbrowser.open(page.resolve().as_uri())):
         print(f"Open {page} in a browser.")
     return 0
-
-
-def _made_folder(out: str, folder: Path) -> Path:
-    """A folder for --out, made before the work begins. Raises InputError where it cannot be made."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"--out {out} cannot be made ({error.strerror}): give one of yours.") from error
-    return folder
-
-
-def _load_options(options: argparse.Namespace) -> dict[str, Any]:
-    """Options for `load_model`, those given only."""
-    names = ("dtype", "device_map", "trust_remote_code")
-    return {name: value for name in names if (value := getattr(options, name, None))}
-
-
-def _text(options: argparse.Namespace) -> str:
-    """The text to profile: as given, from a file, or from the standard input. Raises InputError for none."""
-    try:
-        if options.file is not None:
-            text = _read_file("--file", options.file)
-        else:
-            text = sys.stdin.buffer.read().decode("utf-8") if options.text == "-" else options.text
-        text.encode("utf-8")
-    except UnicodeError as error:
-        raise InputError("the text is not UTF-8: convert it first, for example with iconv.") from error
-    if not text.strip():
-        raise InputError("the text is empty: give at least two tokens of text.")
-    # What ends the last line of a file, or what echo adds, is not part of the text.
-    return text if options.text not in (None, "-") else text.removesuffix("\n").removesuffix("\r")
-
-
-def _read_file(option: str, name: str) -> str:
-    try:
-        return Path(name).read_text(encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{option} {name} cannot be read ({error.strerror}): check the path.") from error
-    except UnicodeError as error:
-        raise InputError(f"{option} {name} is not UTF-8: convert it first, for example with iconv.") from error

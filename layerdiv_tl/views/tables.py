@@ -20,7 +20,7 @@ from ..studies.depth_study import DepthStudy
 from ..studies.shards import safe_name
 from ..studies.study import Study
 from . import style
-from .html import read
+from .html import Page, read
 
 PROSE = tomllib.loads(read("report.toml"))
 _HEADINGS = PROSE["headings"]
@@ -196,3 +196,16 @@ def write_depth_frames(study: DepthStudy, folder: Path) -> None:
             a.result.export(f"{path}-components.csv")
             with contextlib.suppress(InputError):  # repeats of one layer, which lists of layers cannot distinguish
                 a.result.export(f"{path}.json")
+
+
+def write_effects(effects: Effects, folder: Path) -> Path:
+    """The frames of effects as CSV files in a folder, and a page of their table and figures, which is returned."""
+    exact = effects.method == "exact"
+    effects.frame().to_csv(folder / "effects.csv", index=False)
+    if exact:
+        effects.stand_ins().to_csv(folder / "stand_ins.csv", index=False)
+    page = Page(f"What components of {effects.model} are worth on {effects.source}")
+    page.table(effects_table(effects), "The largest total effects, and the later component that makes up for most.")
+    for kind in ("scatter", "repair", "map") if exact else ("scatter",):
+        page.figure(effects.plot(kind=kind), "")
+    return page.write(folder / "effects.html")

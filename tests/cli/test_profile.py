@@ -10,7 +10,7 @@ import pytest
 
 import layerdiv_tl as ld
 from layerdiv_tl.cli import main
-from layerdiv_tl.cli.commands import _text
+from layerdiv_tl.cli.arguments import given_text
 from layerdiv_tl.views.token_views import hardest_tokens, profile_and_explorer, profile_summary
 from tests.conftest import llama
 from tests.oracles.browser import save_hostile_model
@@ -154,7 +154,7 @@ def test_the_end_of_the_last_line_is_no_text(written, read, tmp_path, monkeypatc
     """Of a file and of the standard input; what stands on the command line is taken as it is."""
     (tmp_path / "text").write_bytes(written.encode())
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(written.encode())))
-    assert _text(argparse.Namespace(file=None, text="-")) == read
+    assert given_text(argparse.Namespace(file=None, text="-")) == read
     expected = read.replace("\r\n", "\n")
-    assert _text(argparse.Namespace(file=str(tmp_path / "text"), text=None)) == expected
-    assert _text(argparse.Namespace(file=None, text=written)) == written
+    assert given_text(argparse.Namespace(file=str(tmp_path / "text"), text=None)) == expected
+    assert given_text(argparse.Namespace(file=None, text=written)) == written

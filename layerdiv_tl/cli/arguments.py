@@ -1,0 +1,51 @@
+"""What the options of several commands mean: folders, files, texts, how to load a model."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from ..errors import InputError
+
+
+def made_folder(out: str, folder: Path) -> Path:
+    """A folder for --out, made before the work begins. Raises InputError where it cannot be made."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--out {out} cannot be made ({error.strerror}): give one of yours.") from error
+    return folder
+
+
+def load_options(options: argparse.Namespace) -> dict[str, Any]:
+    """Options for `load_model`, those given only."""
+    names = ("dtype", "device_map", "trust_remote_code")
+    return {name: value for name in names if (value := getattr(options, name, None))}
+
+
+def given_text(options: argparse.Namespace) -> str:
+    """The text to profile: as given, from a file, or from the standard input. Raises InputError for none."""
+    try:
+        if options.file is not None:
+            text = read_file("--file", options.file)
+        else:
+            text = sys.stdin.buffer.read().decode("utf-8") if options.text == "-" else options.text
+        text.encode("utf-8")
+    except UnicodeError as error:
+        raise InputError("the text is not UTF-8: convert it first, for example with iconv.") from error
+    if not text.strip():
+        raise InputError("the text is empty: give at least two tokens of text.")
+    # What ends the last line of a file, or what echo adds, is not part of the text.
+    return text if options.text not in (None, "-") else text.removesuffix("\n").removesuffix("\r")
+
+
+def read_file(option: str, name: str) -> str:
+    """The text of a file that an option names. Raises InputError where it cannot be read as UTF-8."""
+    try:
+        return Path(name).read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{option} {name} cannot be read ({error.strerror}): check the path.") from error
+    except UnicodeError as error:
+        raise InputError(f"{option} {name} is not UTF-8: convert it first, for example with iconv.") from error
