@@ -65,7 +65,6 @@ class DropPlan(Result):
     values: Float[np.ndarray, " candidate"]
     dropped: tuple[Component, ...]
     influence_dropped: tuple[Component, ...]
-    alone_dropped: tuple[Component, ...]
     random_dropped: tuple[tuple[Component, ...], ...]
     loss: Float[np.ndarray, "row plan"]
     correct: Float[np.ndarray, "row plan"]
@@ -74,6 +73,7 @@ class DropPlan(Result):
     part: str
     model: str
     provenance: dict[str, Any]
+    alone_dropped: tuple[Component, ...] = ()
 
     def frame(self) -> pd.DataFrame:
         """One row per plan and number of components dropped.

@@ -129,7 +129,7 @@ def _compared(plan: DropPlan, quantity: str) -> str:
     from ...depth.pruning import ALONE, INFLUENCE, RANDOM
 
     frame = plan.compare()
-    others = {INFLUENCE: "block influence's", ALONE: "that of each alone", RANDOM: "the random plans' mean"}
+    others = {INFLUENCE: "block influence's", ALONE: "that of each measured alone", RANDOM: "the random plans' mean"}
     differences = [
         f"{kit.estimated(*(row[quantity + end] for end in ('', '_low', '_high')))} off {others[row['other']]}"
         for row in frame.to_dict("records")
