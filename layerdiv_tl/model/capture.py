@@ -258,6 +258,8 @@ def at_positions(x: Tensor, ids: Tensor, rows: Tensor, at: Tensor) -> Float[Tens
     """The positions `at` of `rows` of what a hook point shows in a pass of `ids`, up-cast."""
     if x.dim() == 2 and len(x) == ids.numel():  # OPT's MLP works on [row·token, d]
         x = x.view(*ids.shape, -1)
+    elif x.dim() == 2 and len(x) == ids.shape[1]:  # Marian's positions, [token, d]
+        x = x[None]
     # Indexing copies, so that a model which adds in place later cannot change what was read.
     # Learned positions may come as one row for all.
     x = x[rows.to(x.device), at.to(x.device)] if len(x) == len(ids) else x[0, at.to(x.device)]

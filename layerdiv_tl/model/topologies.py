@@ -203,6 +203,12 @@ def _last(name: str) -> Callable[[Structure], nn.Module]:
     return lambda parts: parts.blocks[-1].get_submodule(name)
 
 
+BART = Topology(
+    by_block(OPT, _normed_embedding),
+    start="model.decoder.layernorm_embedding",
+    start_side="in",
+    final_norm=_last("final_layer_norm"),
+)
 # By the model type of the text's configuration.
 TOPOLOGIES: dict[str, tuple[Topology, ...]] = {
     "gemma4_text": (Topology(by_block(_gemma4), has_prefixes=True),),
@@ -226,14 +232,8 @@ TOPOLOGIES: dict[str, tuple[Topology, ...]] = {
     ),
     "bloom": (Topology(by_block(_bloom), applies=lambda config: config.apply_residual_connection_post_layernorm),),
     "minimax": (Topology(by_block(partial(_normed, MINIMAX))),),
-    "bart": (
-        Topology(
-            by_block(OPT, _normed_embedding),
-            start="model.decoder.layernorm_embedding",
-            start_side="in",
-            final_norm=_last("final_layer_norm"),
-        ),
-    ),
+    "marian": (Topology(by_block(OPT), final_norm=_last("final_layer_norm")),),
+    **dict.fromkeys(("bart", "plbart", "trocr"), (BART,)),
     "deepseek_v4": (HYPER,),
     "hy_v4": (HYPER,),
     "hrm_text": (

@@ -228,6 +228,9 @@ _PATHS: dict[str, tuple[str, dict[str, Any]]] = {
     "inkling2": ("inkling2_text", {}),
     "gemma3n": ("gemma3n_text", GEMMA3N),
     "qwen4_exp": ("qwen4_exp_text", QWEN4),
+    "plbart": ("plbart", BART),
+    "trocr": ("trocr", {"d_model": D_MODEL} | {key: x for key, x in BART.items() if key != "is_encoder_decoder"}),
+    "marian": ("marian", BART),
 }
 _REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
     "bert": ("bert", {"is_decoder": True}),
