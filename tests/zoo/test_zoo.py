@@ -222,7 +222,7 @@ def test_training_rows_share_no_randomness_with_rows_that_are_asked(monkeypatch)
 def test_stopped_training_ends_with_the_same_weights(tmp_path, monkeypatch):
     """A run killed between evaluations and begun again gives, bit for bit, what an unbroken one gives."""
     model, kept = ZooModel(2, shared=True, width=32), training._State.step
-    whole = training.train(model, tmp_path / "whole", SMALL)
+    whole = training.train(model, tmp_path / "whole", SMALL, keep=(0, 6))
 
     def killed(state, made, number):
         if number == 5:
@@ -236,7 +236,9 @@ def test_stopped_training_ends_with_the_same_weights(tmp_path, monkeypatch):
     with pytest.raises(ld.InputError, match="other settings"):
         training.train(model, tmp_path / "broken", dataclasses.replace(SMALL, rate=1e-3))
     again = training.train(model, tmp_path / "broken", SMALL)
-    name = "model.safetensors"
+    name, kept_at = "model.safetensors", tmp_path / "whole/checkpoints/w32-d2-shared"
+    assert (kept_at / "step6" / name).read_bytes() == (whole / name).read_bytes()
+    assert (kept_at / "step0" / name).read_bytes() != (whole / name).read_bytes()
     assert (again / name).read_bytes() == (whole / name).read_bytes()
     steps = [json.loads(line).get("step") for line in (tmp_path / "broken/logs/w32-d2-shared.jsonl").open()]
     assert steps == [None, 3, 6]
