@@ -55,7 +55,8 @@ def from_source(x: Any, kwargs: dict[str, Any], tokenizer: Any, known: Iterable[
             if at and not revision.strip():
                 raise InputError(f"{text!r:.100} names no revision after @: write for example 'gpt2@main'.")
             kwargs |= {"revision": revision} if at else {}
-            kwargs |= {"local_files_only": True} if is_local_only(place, known, revision or None) else {}
+            if is_local_only(place, known, revision or None):  # Transformers looks for adapters of its own, too
+                kwargs |= {"local_files_only": True, "adapter_kwargs": {"local_files_only": True}}
     with without_progress_bars(keep=bool(extra)):
         model = _causal_lm(place, {**kwargs, **extra}, text, known)
         if tokenizer is None:
