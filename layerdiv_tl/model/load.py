@@ -21,6 +21,7 @@ from .architecture import Architecture, Sublayer
 from .batches import inference_mode_for, pad
 from .forward_pass import run
 from .huggingface import of_huggingface
+from .multimodal import text_side
 from .pretrained import from_source, named_tokenizer
 from .transformer_lens import is_transformer_lens, of_transformer_lens
 
@@ -121,7 +122,8 @@ def load_model(
             once and kept in the cache (`$LAYERDIV_CACHE`, or the user's cache folder; float32, so up to eight times its
             size); `"zoo/…"`, a small model of `zoo`; in memory a Hugging Face causal LM, a PEFT model (`adapters`), a
             `TransformerBridge` (raw or in compatibility mode) or a `HookedTransformer`, or what `zoo.planted` made; a
-            `Model`, which is returned.
+            `Model`, which is returned. Of a model that takes pictures or sound, the text side: its own decoder and
+            unembedding, in a causal language model of its kind.
         tokenizer: A tokenizer, or the id or folder of one. By default the one stored with the weights or in the bridge;
             with a bare Hugging Face model there is none, and only token ids work.
         device, dtype, device_map: As in `from_pretrained`; dtype None keeps the checkpoint's own. They say how weights
@@ -222,14 +224,15 @@ def _offloads(hook: Any) -> bool:
 
 def _wrap(model: Any, tokenizer: Any, source: str, name: str, adapters: Adapters) -> Model:
     _check_model(model)
-    wrapped = is_transformer_lens(model)
+    wrapped, whole = is_transformer_lens(model), model
+    model = model if wrapped else text_side(model)
     architecture = of_transformer_lens(model) if wrapped else of_huggingface(model)
     adapted = adapter_names(model)
     if adapters == "component":
         if not adapted or wrapped:
             raise InputError(f"adapters='component' takes adapters apart, but {name} has none that are switched on.")
         architecture = split_adapters(architecture)
-    inner = getattr(model, "original_model", model) if wrapped else model
+    inner = getattr(model, "original_model", model) if wrapped else whole
     provenance = {
         "source": source,
         "through": type(model).__name__ if wrapped else "Hugging Face",

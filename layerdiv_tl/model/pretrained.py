@@ -110,7 +110,8 @@ def _causal_lm(place: str, kwargs: dict[str, Any], shown: str, known: Iterable[s
     try:
         if (settings := _mobilellm_config(place, kwargs)) is not None:
             return _load_mobilellm(place, settings, kwargs)
-        return AutoModelForCausalLM.from_pretrained(place, **kwargs)
+        auto = AutoModelForCausalLM if "gguf_file" in kwargs else _auto_class(place, kwargs)
+        return auto.from_pretrained(place, **kwargs)
     except InputError:
         raise
     # Readers of foreign files fail in every way there is; the user needs to know which file and why.
@@ -125,6 +126,19 @@ def _causal_lm(place: str, kwargs: dict[str, Any], shown: str, known: Iterable[s
             f"{shown!r} is not a local folder and could not be loaded as a Hugging Face id ({reason})"
             f"{near(shown, known)}"
         ) from error
+
+
+def _auto_class(place: str, kwargs: dict[str, Any]) -> Any:
+    """The class that loads a checkpoint: of multimodal models, some are no causal language models by name."""
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+
+    way = {name: kwargs[name] for name in ("trust_remote_code", "local_files_only") if name in kwargs}
+    try:
+        kind = type(AutoConfig.from_pretrained(place, **way))
+    except Exception:  # loading the model has the better message
+        return AutoModelForCausalLM
+    of_text, of_pictures = AutoModelForCausalLM._model_mapping, AutoModelForImageTextToText._model_mapping
+    return AutoModelForImageTextToText if kind not in of_text and kind in of_pictures else AutoModelForCausalLM
 
 
 def _mobilellm_config(place: str, kwargs: dict[str, Any]) -> dict[str, Any] | None:
