@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ..errors import InputError
 from .architecture import KINDS, UNCUT, HookPoint, OutputMap, Sublayer, SublayerKind, refuse_unreadable
-from .weights import Parts, is_conv1d, is_plain, is_present, linear_map, linear_rows
+from .weights import Parts, inputs_of, is_present, linear_map, linear_rows
 
 
 class ComponentMapping(Parts):
@@ -71,14 +71,13 @@ class ComponentMapping(Parts):
         if module is None:
             return None
         output = HookPoint(module, name=f"{block}.{hook}" if self.scale == 1.0 else f"{block}.{kind}.hook_out")
-        if projection is None or not is_plain(projection, self.width):
+        if (inputs := inputs_of(projection, self.width)) is None:
             reason = UNCUT["wrapped" if projection is not None else "hidden" if kind == "attn" else "mixture"]
             return Sublayer(kind, layer, output, self.scale, uncut_reason=reason)
         norm = None if post is None else self.norm(post)
-        neurons = int(projection.weight.shape[0 if is_conv1d(projection) else 1])
         values = f"{block}.attn.hook_z" if kind == "attn" else f"{block}.mlp.hook_post"
         output_map = OutputMap(
-            count=self.adapter.cfg.n_heads if kind == "attn" else neurons,
+            count=self.adapter.cfg.n_heads if kind == "attn" else inputs,
             hook_point=HookPoint(projection, "in", values),
             projection=partial(linear_map, projection),
             bias=is_present(getattr(projection, "bias", None)) or (norm is not None and norm.bias is not None),

@@ -77,8 +77,13 @@ class ReconstructionError:
         `locate` finds, when called, why the sublayers do not sum to the stream: see `locate_mismatch`.
         """
         stream, answer = self.tolerances[0], max(self.tolerances)
-        heads = f"its {unit}s do not add up to their sublayers (as with a hooked, wrapped or packed output projection)"
-        early = "its final norm and unembedding do not give its logits (as where it may exit early)"
+        heads = (
+            f"its {unit}s do not add up to their sublayers (as with an output projection that is hooked, packed, or "
+        )
+        heads += "rounds what it is given)"
+        early = (
+            "its final norm and unembedding do not give its logits (as where it may exit early, or rounds its input)"
+        )
         unknown = "it changes what its unembedding returned in a way this package does not know"
         for gap, tolerance, reason in (
             (self.split, stream, heads),

@@ -22,7 +22,7 @@ from .architecture import HALF, UNCUT, HookPoint, OutputMap, Sublayer, SublayerK
 from .capture import first, on
 from .norm import Norm
 from .topologies import Topology
-from .weights import Parts, is_plain, is_present, linear_map, linear_rows
+from .weights import Parts, inputs_of, is_present, linear_map, linear_rows
 
 # Children of a block that write to its stream, first the ones that mix tokens.
 _MIXERS = ("mamba_decoder.mamba", "linear_attn", "mamba", "conv", "mlstm_layer", "mixer", "temporal_block")
@@ -156,9 +156,8 @@ class Structure(Parts):
         projection = module if isinstance(module, nn.Linear) else _first(module, _PROJECTIONS)
         if isinstance(module, nn.Sequential):
             projection = list(module.children())[-1]
-        if not is_plain(projection, self.width):
+        if (width := inputs_of(projection, self.width)) is None:
             return None
-        width = int(projection.weight.shape[1])
         count = width if kind in ("mlp", "moe") else self._heads(kind, module)
         if not count or width % count:
             return None

@@ -45,12 +45,12 @@ class Parts:
     @cached_property
     def width(self) -> int:
         """The stream's width."""
-        if not has_matrix(self.unembed):
+        if (shape := matrix_shape(self.unembed)) is None:
             raise InputError(
                 f"this model's unembedding is a {type(self.unembed).__name__} without a plain weight matrix (wrapped "
                 "or quantized), so it cannot be read: load the model with a plain one."
             )
-        return int(self.unembed.weight.shape[1])
+        return shape[0]
 
     def norm(self, module: nn.Module) -> Norm:
         """A norm as numbers."""
@@ -93,6 +93,9 @@ def merged(module: Any) -> Any:
             if any(parameter.is_meta for parameter in module.parameters()):
                 raise InputError("adapters on weights that are offloaded cannot be read: load the model on one device.")
             if not module.merged and not module.disable_adapters:
+                if is_quantized(getattr(inner_layer(module), "weight", None)):
+                    ways = "use unit='sublayer', or load_model(..., adapters='component')"
+                    raise InputError(f"adapters on quantized weights cannot be merged exactly: {ways}.")
                 module = bare_copy(module)
                 vars(module).update(merged_adapters=[], _caches={})
                 try:
@@ -111,7 +114,7 @@ def linear_map(module: Any) -> tuple[Tensor, Tensor | None]:
     module = merged(module)
     offloaded = any(parameter.is_meta for parameter in module.parameters())
     with align_module_device(module):
-        weight = module.weight.detach()
+        weight = dequantized(module)
         bias = getattr(module, "bias", None)
         bias = None if bias is None else bias.detach()
         if offloaded:  # outside this block the weights are gone again
@@ -128,7 +131,8 @@ def linear_rows(module: Any, ids: Tensor | None) -> tuple[Tensor, Tensor | None]
         return weight.T, bias
     module = merged(module)
     with align_module_device(module):
-        rows = module.weight[ids.to(module.weight.device)].detach()
+        weight = dequantized(module)
+        rows = weight[ids.to(weight.device)].detach()
         bias = getattr(module, "bias", None)
         return rows, None if bias is None else bias[ids.to(bias.device)].detach()
 
@@ -142,12 +146,29 @@ def device_of(module: nn.Module, default: torch.device) -> torch.device:
     return default if parameter is None or parameter.is_meta else parameter.device
 
 
-def has_matrix(module: Any) -> bool:
-    """Whether a module has a plain weight matrix."""
+def is_quantized(weight: Any) -> bool:
+    """Whether a weight is a tensor around others (torchao's) that can say which numbers it stands for."""
+    return hasattr(weight, "__tensor_flatten__") and hasattr(weight, "dequantize")
+
+
+def dequantized(module: Any) -> Tensor:
+    """A module's weight as plain numbers; a quantized one as the numbers that it stands for."""
+    weight = module.weight
+    return weight.dequantize() if is_quantized(weight) else weight.detach()
+
+
+def matrix_shape(module: Any) -> tuple[int, int] | None:
+    """`(in, out)` of a module that is a matrix and a bias which can be read; None for any other."""
+    while is_adapted(module):
+        module = inner_layer(module)
     weight = getattr(module, "weight", None)
-    return isinstance(weight, Tensor) and weight.dim() == 2 and weight.is_floating_point()
+    if not isinstance(weight, Tensor) or weight.dim() != 2 or not weight.is_floating_point():
+        return None
+    rows, columns = map(int, weight.shape)
+    return (rows, columns) if is_conv1d(module) else (columns, rows)
 
 
-def is_plain(projection: Any, width: int) -> bool:
-    """Whether a module is a matrix and a bias that can be read, and not a wrapped or packed one."""
-    return has_matrix(projection) and int(projection.weight.shape[1 if is_conv1d(projection) else 0]) == width
+def inputs_of(projection: Any, width: int) -> int | None:
+    """How many numbers a projection to the stream is given; None for what is no matrix that can be read."""
+    shape = matrix_shape(projection)
+    return shape[0] if shape is not None and shape[1] == width else None
