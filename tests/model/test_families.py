@@ -181,6 +181,16 @@ def test_what_is_no_sum_is_refused_with_the_reason(name):
         ld.contributions(REFUSED[name](), PROMPTS, OPTIONS)
 
 
+def test_every_architecture_that_transformer_lens_lists_is_in_one_of_two_tables():
+    """What the first table lacks is in the second, with the reason; `tests.oracles.architectures` writes it."""
+    from tests.oracles.architectures import HEADER, REFERENCE, exact, listed
+
+    rows = REFERENCE.read_text(encoding="utf-8").partition(HEADER)[2].partition("\n\n")[0].splitlines()
+    second = {name.casefold() for row in rows for name in row.split("|")[1].strip().split(", ")}
+    assert not {name for name in listed() if name.casefold() not in exact() | second}
+    assert not second & exact()
+
+
 def test_the_reference_lists_exactly_these_families():
     """The reference's list is the families tested here."""
     reference = Path(__file__).parents[2].joinpath("layerdiv_tl/reference.md").read_text(encoding="utf-8")

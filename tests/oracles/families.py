@@ -196,6 +196,28 @@ _UNLISTED: dict[str, tuple[str, dict[str, Any]]] = {
     "phimoe": ("phimoe", {}),
     "solar_open": ("solar_open", {}),
 }
+# Others that TransformerLens lists, or whose blocks are those of one above.
+_OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "afmoe": ("afmoe", {}),
+    "bitnet": ("bitnet", {}),
+    "ernie4_5_moe": ("ernie4_5_moe", {"moe_num_experts": 4, "moe_k": 2}),
+    "flex_olmo": ("flex_olmo", {}),
+    "glm4_moe_lite": ("glm4_moe_lite", LATENT | {"v_head_dim": 10}),
+    "glm_moe_dsa": (
+        "glm_moe_dsa",
+        LATENT | {"v_head_dim": 10, "index_n_heads": 2, "index_head_dim": 8, "index_topk": 64},
+    ),
+    "jais2": ("jais2", {}),
+    "laguna": ("laguna", {}),
+    "minimax_m2": ("minimax_m2", {}),
+    "ministral3": ("ministral3", {}),
+    "youtu": ("youtu", LATENT | {"v_head_dim": 10}),
+    "axk2": ("axk2", LATENT),
+    "deepseek_v32": ("deepseek_v32", LATENT),
+    "granite_moe_swa": ("granitemoe_swa", GRANITE),
+    "pegasus": ("pegasus", {"is_encoder_decoder": False}),
+    "blenderbot": ("blenderbot", {"is_encoder_decoder": False}),
+}
 GEMMA3N = ALTERNATE | SCALED | {"num_kv_shared_layers": 2, "vocab_size_per_layer_input": VOCAB, "laurel_rank": 8}
 GEMMA3N |= {"hidden_size_per_layer_input": 8, "activation_sparsity_pattern": [0.9, 0.0, 0.9, 0.0]}
 QWEN4 = LINEAR | {"layer_types": ["linear_attention", "full_attention"] * 2, "ple_layer_ids": [3], "ple_embed_dim": 16}
@@ -301,7 +323,7 @@ def reinitialize(model: PreTrainedModel, seed: int, embed_std: float) -> None:
 
 def family(name: str, seed: int = 0) -> PreTrainedModel:
     """The tiny model of one family (a key of FAMILIES or of REFUSED); the global random state stays as it was."""
-    model_type, options = (_FAMILIES | _HYBRIDS | _UNLISTED | _PATHS | _REFUSED)[name]
+    model_type, options = (_FAMILIES | _HYBRIDS | _UNLISTED | _OTHERS | _PATHS | _REFUSED)[name]
     config = config_of(model_type, options)
     auto: Any = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     with torch.random.fork_rng(devices=[]):
@@ -318,8 +340,8 @@ def inputs(model: PreTrainedModel, ids: torch.Tensor) -> dict[str, torch.Tensor]
 
 
 FAMILIES: dict[str, Callable[..., PreTrainedModel]] = {name: partial(family, name) for name in _FAMILIES}
-# Found by the structure of their modules, without TransformerLens.
-BY_STRUCTURE = {name: partial(family, name) for name in _HYBRIDS | _UNLISTED | _PATHS}
+# Found by the structure of their modules, without TransformerLens; or not tested through a bridge.
+BY_STRUCTURE = {name: partial(family, name) for name in _HYBRIDS | _UNLISTED | _OTHERS | _PATHS}
 # A newcomer's `pytest` meets these; the others are part of the whole suite.
 SIX = ("gpt2", "llama", "gemma2", "neox_parallel", "mixtral", "olmo2")
 
