@@ -128,6 +128,8 @@ def effects(
     model.checked_batch_tokens(batch_tokens)
     if others := {sublayer.kind for sublayer in model.architecture.sublayers} - {"attn", "mlp"}:
         raise InputError(f"{model.name} has a {min(others)} on its stream: effects are of attentions and MLPs alone.")
+    if any(sublayer.adapter for sublayer in model.architecture.sublayers):
+        raise InputError(f"{model.name} has rows of adapters, which cannot be ablated: load it with adapters='merged'.")
     question, source = _question(model, prompts, options, labels, contrast)
     n = len(question.labels)
     if n == 1 and ablation != "zero":
