@@ -77,7 +77,11 @@ def uncut(model, kind):
     return any(s.kind in kinds and s.output_map is None for s in model.architecture.sublayers)
 
 
-@pytest.mark.parametrize("name", [*each(FAMILIES), *each(BY_STRUCTURE)])
+# What is found by structure does not ask TransformerLens: one of its versions is enough.
+STRUCTURES = each(BY_STRUCTURE) if version("transformer_lens") >= "4" else []
+
+
+@pytest.mark.parametrize("name", [*each(FAMILIES), *STRUCTURES])
 def test_a_family(name):
     """Gap ≤ 1e-6 at every unit, heads and neurons within 1e-5 of their sublayer, logits those of Hugging Face."""
     model = ld.load_model((FAMILIES | BY_STRUCTURE)[name]())
