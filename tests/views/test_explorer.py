@@ -651,6 +651,7 @@ def test_pins_compare_two_texts(opened, model, truth):
         dots = shown(opened, "compare", f"[data-pin={pin}][data-component]")
         assert dots == pytest.approx({label: t.value("logit", label, p) for label in dots}, rel=1e-3, abs=1e-5)
     page.locator("[data-pin=none]").click()
+    page.locator(".ld-explorer[data-whole]").wait_for()  # what is out of sight is drawn last
     assert "Nothing is pinned" in page.locator(".compare .host").inner_text()
 
 
