@@ -132,7 +132,7 @@ def _auto_class(place: str, kwargs: dict[str, Any]) -> Any:
     """The class that loads a checkpoint: of multimodal models, some are no causal language models by name."""
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
-    way = {name: kwargs[name] for name in ("trust_remote_code", "local_files_only") if name in kwargs}
+    way = {name: kwargs[name] for name in ("trust_remote_code", "local_files_only", "revision") if name in kwargs}
     try:
         kind = type(AutoConfig.from_pretrained(place, **way))
     except Exception:  # loading the model has the better message
