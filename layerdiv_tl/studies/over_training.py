@@ -235,8 +235,8 @@ def crossing(
 ) -> tuple[float, float]:
     """(where values have first gone a share of the way from the first to the last, the gap of the two steps around it).
 
-    >>> crossing(np.array([0.0, 100.0, 200.0]), np.array([0.0, 1.0, 4.0]))
-    (133.33333333333334, 100.0)
+    >>> crossing(np.array([0.0, 100.0, 200.0]), np.array([0.0, 1.0, 3.0]))
+    (125.0, 100.0)
     """
     way = values[-1] - values[0]
     if way == 0 or not np.isfinite(way):
