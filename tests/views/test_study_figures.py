@@ -75,6 +75,10 @@ def pressed(figure, button):
     return new
 
 
+# Quantities whose value for guessing evenly is the uniform predictor's.
+PER_UNIFORM = ("MSE", "bias", "uniform")
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("quantity", QUANTITIES)
 def test_a_table_holds_the_cells_of_its_quantity(gappy, quantity):
@@ -82,6 +86,8 @@ def test_a_table_holds_the_cells_of_its_quantity(gappy, quantity):
     loss, term, factor = QUANTITIES[quantity]
     wanted = np.array([[factor * mean(gappy, m, t, loss, term) for t in TASKS] for m in LAYERS])
     wanted = np.column_stack([wanted, wanted.mean(1)])
+    even = {"accuracy": 50, "logit difference": 0, "cross-entropy": np.log(2)} | dict.fromkeys(PER_UNIFORM, 25)
+    wanted = np.vstack([wanted, np.full(wanted.shape[1], even.get(quantity, np.nan))])  # two options
     figure = gappy.plot(quantity=quantity)
     drawn = figure.data[0]
     assert [list(row) for row in drawn.text] == [[f"{v:.4g}" if v == v else "" for v in row] for row in wanted]
@@ -92,20 +98,22 @@ def test_a_table_holds_the_cells_of_its_quantity(gappy, quantity):
         z = wanted - 25  # two options, Eq. 14
         assert drawn.zmin == -drawn.zmax
         assert "uniform 25" in drawn.hovertext[0][0]
+    elif quantity == "logit difference":
+        assert drawn.zmin == -drawn.zmax
     else:
         assert drawn.zmin == 0
     np.testing.assert_allclose(np.array(drawn.z, dtype=float), z, rtol=1e-9, atol=1e-9)
     assert drawn.zmax == (100 if quantity == "accuracy" else pytest.approx(np.nanmax(np.abs(z))))
     assert drawn.hovertext[2][0].startswith("<b>5 layers</b><br>first<br>")
-    assert list(figure.layout.yaxis.ticktext) == list(LAYERS)
+    assert list(figure.layout.yaxis.ticktext) == [*LAYERS, "guessing evenly"]
     assert list(figure.layout.xaxis.ticktext) == [*TASKS, "<b>Avg.</b>"]
     menu = figure.layout.updatemenus[0]
     assert menu.buttons[menu.active].label == quantity
 
 
 @pytest.mark.full
-def test_a_tables_buttons_put_the_figure_of_their_quantity(gappy):
-    """A pressed button and the figure that was asked for are the same."""
+def test_a_tables_menu_puts_the_figure_of_its_quantity(gappy):
+    """A chosen entry and the figure that was asked for are the same."""
     figure = gappy.plot()
     assert len(figure.layout.updatemenus[0].buttons) == 6
     for button in figure.layout.updatemenus[0].buttons:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 
 _GUESSING = "guessing evenly"
+# Quantities in the menu, which a small map has room for; others can be asked for.
+_MENU = ("accuracy", "logit difference", "cross-entropy", "MSE", "diversity", "diversity_logit centered")
 
 
 @figure_of("table", "Study", default=True)
@@ -42,7 +44,7 @@ def study_table_map(study: Study, quantity: str = "accuracy", unit: Unit = "subl
     table, texts = _with_guessing(study, unit)
     *tasks, average = table[quantity].columns
     x = [*range(len(tasks)), len(tasks) + 0.2]
-    names = list(meanings)
+    names = _MENU if quantity in _MENU else (quantity, *_MENU)
     maps = {name: _cells(table, texts, name, x) for name in names}
     attributes = ("z", "text", "hovertext", "zmin", "zmax", "colorbar.title.text")
     views = {
@@ -73,7 +75,7 @@ def _with_guessing(study: Study, unit: Unit) -> tuple[pd.DataFrame, pd.DataFrame
     even = {name: pd.concat([values, pd.Series({AVERAGE: values.mean()})]) for name, values in even.items()}
     even |= dict.fromkeys(("MSE", "uniform", "bias"), table["uniform"].max())
     columns: list[Any] = table.columns.to_list()
-    row = [even[quantity][task] if quantity in even else np.nan for quantity, task in columns]
+    row = [even[quantity].get(task, np.nan) if quantity in even else np.nan for quantity, task in columns]
     table.loc[_GUESSING] = row
     texts.loc[_GUESSING] = [f"{value:.4g}" if np.isfinite(value) else "" for value in row]
     return table, texts
