@@ -31,7 +31,7 @@ def progress(title: str, total: int | None, unit: str, done: int = 0) -> Iterato
     if outer is not None or total is None:
         yield outer[1] if outer is not None and outer[0] == unit else lambda steps: None
         return
-    if sys.stderr.isatty() or _in_notebook():
+    if shows_bars():
         from tqdm.auto import tqdm
 
         with tqdm(total=total, initial=done, desc=title, unit=unit, delay=_DELAY, leave=False) as bar:
@@ -48,10 +48,10 @@ def counted(items: Iterable[T], title: str, total: int, unit: str) -> Iterator[T
             advance(1)
 
 
-def _in_notebook() -> bool:
-    """Whether this runs in a notebook's kernel; that its packages are imported does not say so."""
-    ipython = sys.modules.get("IPython")
-    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
+def shows_bars() -> bool:
+    """Whether a bar can be drawn: on a terminal and in a notebook's kernel; in a log it would be control characters."""
+    ipython = sys.modules.get("IPython")  # that it is imported does not say that this is a notebook
+    return sys.stderr.isatty() or (ipython is not None and hasattr(ipython.get_ipython(), "kernel"))
 
 
 def _inside(unit: str, advance: Advance) -> Iterator[Advance]:

@@ -25,3 +25,21 @@ def test_a_log_gets_plain_lines_of_the_whole(monkeypatch, capsys):
     with _progress.progress("of unknown length", None, "token") as advance:
         advance(1)
     assert not capsys.readouterr().err
+
+
+def test_bars_of_hugging_face_are_not_drawn_into_a_log(capsys):
+    """Whoever keeps them keeps them for a terminal or a notebook; afterwards they are as they were."""
+    from transformers.utils import logging
+
+    from layerdiv_tl.model.pretrained import without_progress_bars
+
+    before = logging.is_progress_bar_enabled()
+    logging.enable_progress_bar()
+    with without_progress_bars(keep=True):
+        assert not logging.is_progress_bar_enabled()
+        for _ in logging.tqdm(range(3), desc="weights"):
+            pass
+    assert logging.is_progress_bar_enabled()
+    assert not capsys.readouterr().err
+    if not before:
+        logging.disable_progress_bar()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .._checks import file_path, shown
+from .._progress import shows_bars
 from ..errors import InputError
 from .converted import DEFAULT_NAME, GGUF_SHA256, REQUIREMENT, converted_gguf, default_model_folder
 
@@ -217,10 +218,10 @@ def _check_folder(path: Path, shown: str) -> None:
 
 @contextlib.contextmanager
 def without_progress_bars(keep: bool = False) -> Iterator[None]:
-    """Hugging Face draws a bar for every load, also for one that takes a tenth of a second."""
+    """Hugging Face draws a bar for every load, also for a short one and into a log; `keep` those that a reader sees."""
     from transformers.utils import logging
 
-    if keep or not logging.is_progress_bar_enabled():
+    if (keep and shows_bars()) or not logging.is_progress_bar_enabled():
         yield
         return
     logging.disable_progress_bar()

@@ -189,6 +189,17 @@ def test_pages_ask_the_network_for_nothing(contributions, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["page.html"]
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("contents", [False, True])
+def test_a_page_takes_the_width_that_there_is(contributions, tmp_path, browser, contents):
+    """Also one without links to its sections, which would stand beside it."""
+    page = Page("wide", contents=contents)
+    page.heading("a section")
+    page.figure(contributions.plot(), "a figure")
+    with browser.open(page.write(tmp_path / "page.html"), 1440) as opened:
+        assert opened.page.evaluate("document.querySelector('main').clientWidth") > 1000
+
+
 def test_the_loss_curve_shows_the_losses():
     """A bar at the token that was to be said; a line where a blind guess lies."""
     profile = ld.profile(llama(), [5, 1, 4, 1, 5, 9, 2, 6, 7, 8, 12, 13])

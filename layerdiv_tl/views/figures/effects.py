@@ -63,7 +63,9 @@ def effect_scatter(
     shares = np.stack([(v - v_low) / (v_high - v_low) for v, (v_low, v_high) in zip((x, y), ends, strict=True)], 1)
     orders = np.stack([np.argsort(-np.abs(v), kind="stable") for v in (y - x, y, x)], 1)[:_MAX_NAMES]
     where: dict[str, Any] = {"most": _MAX_NAMES, "apart": (0.18, 0.045), "size": 11, "left": shares[:, 0] > 0.75}
-    traces.append(kit.extreme_names(frame["component"].tolist(), x, y, shares, orders, **where))
+    names = kit.extreme_names(frame["component"].tolist(), x, y, shares, orders, **where)
+    # Above its mark, or the mark's own whisker would run through a name.
+    traces.append(names.update(textposition=[place.replace("middle", "top") for place in names.textposition]))
     estimated = "" if effects.method == "exact" else "estimated to first order, "
     return kit.arrange(
         go.Figure(traces),
