@@ -64,6 +64,8 @@ def training_curves(
     units = [_UNITS.get(name, "bits" if name in _BITS else "logits²") for name in names]
     headings = [html.escape(name.replace("_", " ")) for name in names]
     figure = kit.panels([lines(first, name) for name in names], headings, units=units, x_title="training step")
+    if "accuracy" in names:  # a curve that never moves would be drawn on an axis of any length
+        figure.update_yaxes(range=[-0.04, 1.04], row=1 + names.index("accuracy"), col=1)
     views = {}
     for task in tasks:
         traces = [trace for name in names for trace in lines(task, name)]
