@@ -15,7 +15,7 @@ ROOT = Path(layerdiv_tl.__file__).parent
 # Every room may import from itself and from those below it; rooms on one line are on one level.
 LEVELS = [
     ["cli"],
-    ["views"],
+    ["views", "teaching"],
     ["replication", "studies"],
     ["zoo"],
     ["depth"],

@@ -1,0 +1,91 @@
+"""An answer against the wanted one: whether they are the same, and if not, what is wrong in a sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+
+def plain(value: Any) -> Any:
+    """Numbers as numpy arrays wherever they come from (torch, pandas); texts and components as text; tuples by parts.
+
+    >>> plain(np.float32(2)), plain(["L0.H1", "L2.H0"]), plain((1, "a"))
+    (array(2.), ('L0.H1', 'L2.H0'), (array(1.), 'a'))
+    """
+    if hasattr(value, "detach"):
+        value = value.detach().cpu().numpy()
+    if isinstance(value, str) or hasattr(value, "label"):
+        return str(value)
+    if isinstance(value, (tuple, list, set)) and (
+        isinstance(value, (tuple, set)) or any(isinstance(x, str) or hasattr(x, "label") for x in value)
+    ):
+        return tuple(plain(part) for part in (sorted(value) if isinstance(value, set) else value))
+    return np.asarray(value, dtype=float)
+
+
+def same(given: Any, wanted: Any, rtol: float) -> bool:
+    """Whether two plain values are equal to a tolerance, of equal shape; texts exactly."""
+    if isinstance(wanted, tuple):
+        given = tuple(given) if isinstance(given, np.ndarray) and given.ndim else given
+        return (
+            isinstance(given, tuple)
+            and len(given) == len(wanted)
+            and all(same(a, b, rtol) for a, b in zip(given, wanted, strict=True))
+        )
+    if isinstance(wanted, str) or isinstance(given, (str, tuple)):
+        return bool(isinstance(given, str) and isinstance(wanted, str) and given.strip() == wanted.strip())
+    if given.shape != wanted.shape:
+        return False
+    size = float(np.abs(wanted[np.isfinite(wanted)]).max(initial=0.0))
+    return bool(np.allclose(given, wanted, rtol=rtol, atol=rtol * size * 1e-3, equal_nan=True))
+
+
+def fault_of_form(given: Any, wanted: Any, axes: str = "") -> str | None:
+    """What keeps an answer from being compared at all: its kind, number of parts or shape; None if nothing does."""
+    if isinstance(wanted, tuple):
+        if isinstance(given, np.ndarray) and given.ndim == 1:
+            given = tuple(given)
+        if not isinstance(given, tuple) or len(given) != len(wanted):
+            parts = len(given) if isinstance(given, tuple) else 1
+            return f"{len(wanted)} results are expected, in a tuple{_named(axes)}; there {_are(parts)}."
+        if any(isinstance(b, str) and not isinstance(a, str) for a, b in zip(given, wanted, strict=True)):
+            return f"names are expected, as text{_named(axes)}."
+        faults = [
+            fault_of_form(np.asarray(a) if not isinstance(a, (str, tuple)) else a, b)
+            for a, b in zip(given, wanted, strict=True)
+        ]
+        found = next(((i, fault) for i, fault in enumerate(faults, start=1) if fault), None)
+        return f"result {found[0]}{_named(axes)}: {found[1]}" if found else None
+    if isinstance(wanted, str):
+        return None if isinstance(given, str) else f"a name is expected, as text, such as {wanted[:1]}…"
+    if isinstance(given, (str, tuple)):
+        return f"numbers are expected{_named(axes)}, and this is {'text' if isinstance(given, str) else 'a tuple'}."
+    if given.shape != wanted.shape:
+        meant = f"one number{_named(axes)}" if not wanted.ndim else f"the shape {wanted.shape}{_named(axes)}"
+        turned = " The axes are in another order." if given.ndim > 1 and given.T.shape == wanted.shape else ""
+        return f"{meant} is expected; yours has the shape {given.shape}.{turned}"
+    if np.isfinite(wanted).all() and not np.isfinite(given).all():
+        return "some numbers are not finite (nan or inf): is something divided by 0, or an exponential too large?"
+    return None
+
+
+def fault_of_size(given: Any, wanted: Any, rtol: float) -> str | None:
+    """What makes a wrong array a right one: another sign, or one factor. None if nothing so simple does."""
+    if not (isinstance(given, np.ndarray) and isinstance(wanted, np.ndarray)) or same(given, wanted, rtol):
+        return None
+    if same(-given, wanted, rtol):
+        return "the sign is turned round."
+    across = float((wanted * wanted).sum())
+    factor = float((given * wanted).sum()) / across if across else 0.0
+    if wanted.size > 1 and abs(factor) > 1e-9 and same(given / factor, wanted, rtol):
+        return f"right but for one factor: {factor:.4g} times what it should be. A sum for a mean, or a mean too many?"
+    return None
+
+
+def _named(axes: str) -> str:
+    return f" {axes}" if axes else ""
+
+
+def _are(count: int) -> str:
+    return "is 1" if count == 1 else f"are {count}"

@@ -1,0 +1,195 @@
+"""An exercise: a reference solution, what it is tried on, its hints, and the mistakes that are usually made."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import inspect
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import InputError
+from .comparing import fault_of_form, fault_of_size, plain, same
+
+Function = Callable[..., Any]
+Cases = Callable[..., Sequence[tuple[Any, ...]]]
+HINTS = 3
+
+
+class Shown(str):
+    """A text that a notebook shows as it is, without quotes."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+@dataclass(frozen=True, eq=False)
+class Exercise:
+    """One exercise. `check` compares an answer with the reference; `hint` and `solution` help.
+
+    Attributes:
+        solve: The reference solution. Its source is what `solution` shows.
+        minutes: How long it should take.
+        difficulty: From 1 to 5.
+        importance: For what comes later, from 1 to 5.
+        hints: Three, each says more than the one before.
+        mistakes: {what to say: the wrong solution that it is said of}.
+        cases: Gives the arguments that a function is tried on, from what `check` is given by name.
+            None: the answer is no function but a value, which `solve` computes from what `check` is given.
+        axes: What the result's axes or parts are, for messages: `"[component, option]"`.
+        right: What a right answer has shown.
+        rtol: How near a number must be.
+    """
+
+    solve: Function
+    minutes: int
+    difficulty: int
+    importance: int
+    hints: tuple[str, ...]
+    mistakes: Mapping[str, Function]
+    cases: Cases | None
+    axes: str
+    right: str
+    rtol: float
+
+    @property
+    def name(self) -> str:
+        """What the exercise and the function that solves it are called."""
+        return self.solve.__name__
+
+    @property
+    def badge(self) -> str:
+        """The line below an exercise's title."""
+        difficulty, importance = ("●" * n + "○" * (5 - n) for n in (self.difficulty, self.importance))
+        return f"{self.minutes} min · difficulty {difficulty} · importance {importance}"
+
+    @property
+    def source(self) -> str:
+        """The reference solution's code."""
+        text = textwrap.dedent(inspect.getsource(self.solve))
+        first = ast.parse(text).body[0].lineno  # of def: decorators stand above
+        return "\n".join(text.splitlines()[first - 1 :]) + "\n"
+
+    def check(self, answer: Any, **data: Any) -> Shown:
+        """Whether an answer is right; if not, what is wrong with it, in a sentence. Nothing is raised for an answer.
+
+        Args:
+            answer: The function that was asked for, or the value.
+            **data: What the exercise is tried on, where it says so.
+        """
+        if answer is ...:
+            return self._unanswered()
+        if self.cases is None:
+            arguments: list[tuple[tuple[Any, ...], dict[str, Any]]] = [((), data)]
+            answers: Function | None = None
+        else:
+            arguments = [(case, {}) for case in self.cases(**data)]
+            answers = answer
+            if not callable(answer):
+                return Shown(f"✗ {self.name} should stay a function: run the cell that defines it again.")
+        for number, (args, keywords) in enumerate(arguments):
+            wanted = plain(self.solve(*copy.deepcopy(args), **keywords))
+            try:
+                given = answer if answers is None else self._tried(answers, args)
+                if given is ...:
+                    return self._unanswered()
+                if given is None:
+                    return Shown("✗ nothing comes back: does the last line say return?")
+                given = plain(given)
+            except NotImplementedError:
+                return self._unanswered()
+            except Exception as error:
+                return Shown(f"✗ {self._of_error(error, args, keywords)}")
+            if not same(given, wanted, self.rtol):
+                before = f"right on {number} of {len(arguments)} tests, then: " if number else ""
+                return Shown(f"✗ {before}{self._of_wrong(given, wanted, args, keywords)}")
+        return Shown(f"✓ {self.right}")
+
+    def or_reference(self, answer: Function, **data: Any) -> Function:
+        """The answer if it is right, or else the reference with a line that says so: later cells go on with it."""
+        if self.check(answer, **data).startswith("✓"):
+            return answer
+        print(f"{self.name} is not right yet, so the reference goes on in its place.")
+        return self.solve
+
+    def hint(self, level: int = 1) -> Shown:
+        """A hint; 1 says least, 3 most. Raises InputError for another level."""
+        if level not in range(1, HINTS + 1):
+            raise InputError(f"hint({level!r}): there are hints 1, 2 and 3.")
+        more = f" (hint({level + 1}) says more)" if level < HINTS else " (next: solution())"
+        return Shown(f"Hint {level}: {self.hints[level - 1]}{more}")
+
+    def solution(self) -> Shown:
+        """The code of the reference solution."""
+        return Shown(self.source)
+
+    def _unanswered(self) -> Shown:
+        return Shown(
+            f"… {self.name} is not answered yet: replace the three dots, run its cell, then this one. "
+            f"Stuck? lesson.{self.name}.hint(1)"
+        )
+
+    def _tried(self, answer: Function, args: tuple[Any, ...]) -> Any:
+        mine = copy.deepcopy(args)
+        given = answer(*mine)
+        for before, after in zip(args, mine, strict=True):
+            if isinstance(before, np.ndarray) and not np.array_equal(before, after, equal_nan=before.dtype.kind == "f"):
+                raise ValueError("it changed the array that it was given: make a new one (values - …, not values -= …)")
+        return given
+
+    def _of_error(self, error: Exception, args: tuple[Any, ...], keywords: dict[str, Any]) -> str:
+        """A sentence on an answer that raised, known as a usual mistake or not."""
+        for sentence, wrong in self.mistakes.items():
+            try:
+                wrong(*copy.deepcopy(args), **keywords)
+            except Exception as known:
+                if (type(known), str(known)) == (type(error), str(error)):
+                    return sentence
+        said = str(error).split("\n")[0][:160]
+        shapes = ", ".join(str(arg.shape) for arg in args if hasattr(arg, "shape"))
+        tried = f", given arrays of shape {shapes}" if shapes else ""
+        return f"{self.name} stopped with {type(error).__name__}{tried}: {said}"
+
+    def _of_wrong(self, given: Any, wanted: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> str:
+        """A sentence on an answer that is not the reference's."""
+        for sentence, wrong in self.mistakes.items():
+            try:
+                made = plain(wrong(*copy.deepcopy(args), **keywords))
+            except Exception:  # a mistake may raise on this case, and then is not what was made here
+                continue
+            if same(given, made, self.rtol) and not same(made, wanted, self.rtol):
+                return sentence
+        told = fault_of_form(given, wanted, self.axes) or fault_of_size(given, wanted, self.rtol)
+        return told or f"not yet, though the form is right. lesson.{self.name}.hint(1) helps."
+
+
+def exercise(
+    *,
+    minutes: int,
+    difficulty: int,
+    importance: int,
+    hints: tuple[str, str, str],
+    right: str,
+    mistakes: Mapping[str, Function],
+    cases: Cases | None = None,
+    axes: str = "",
+    rtol: float = 1e-5,
+) -> Callable[[Function], Exercise]:
+    """Make a reference solution an `Exercise`, which has the meaning of the arguments.
+
+    >>> @exercise(minutes=1, difficulty=1, importance=1, hints=("a", "b", "c"), right="yes.", axes="[row]",
+    ...           mistakes={"that is the sum of the rows.": lambda x: x.sum(1)}, cases=lambda: [(np.ones((2, 3)),)])
+    ... def means(x):
+    ...     return x.mean(1)
+    >>> means.check(lambda x: x.mean(1)), means.check(lambda x: x.sum(1)), means.check(lambda x: x.mean(0))
+    (✓ yes., ✗ that is the sum of the rows., ✗ the shape (2,) [row] is expected; yours has the shape (3,).)
+    """
+
+    def made(solve: Function) -> Exercise:
+        return Exercise(solve, minutes, difficulty, importance, hints, mistakes, cases, axes, right, rtol)
+
+    return made

@@ -1,0 +1,77 @@
+"""Predictions: what a student writes down before a number is shown, and how far it was from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .comparing import plain
+from .exercises import Shown
+
+CLOSE = 0.1
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What was written down, `...` if nothing was."""
+
+    value: Any
+
+    def __repr__(self) -> str:
+        return "(no prediction yet: write it in place of the three dots)" if self.value is ... else f"{self.value}"
+
+    def compare(self, measured: Any, unit: str = "", digits: int = 2) -> Shown:
+        """The prediction beside what was measured: a number, a name, several names in any order, or several numbers.
+
+        >>> predict(5).compare(8.66, "logits")
+        you wrote 5; measured 8.66 logits: too low by 3.66
+        >>> predict("late").compare("late")
+        you wrote late; measured late: yes
+        >>> predict(["L0.H1", "L2.H3"]).compare(["L2.H3", "L4.H0"])
+        you wrote L0.H1, L2.H3; measured L2.H3, L4.H0: 1 of 2 found
+        >>> predict(...).compare(8.66)
+        you wrote nothing; measured 8.66
+        """
+        target = plain(measured)
+        shown = _shown(target, digits) + (f" {unit}" if unit else "")
+        if self.value is ...:
+            return Shown(f"you wrote nothing; measured {shown}")
+        try:
+            mine = plain(self.value)
+        except (TypeError, ValueError):
+            return Shown(f"you wrote {self.value}; measured {shown}")
+        return Shown(f"you wrote {_shown(mine, digits)}; measured {shown}: {_verdict(mine, target, digits)}")
+
+
+def predict(value: Any) -> Prediction:
+    """Write a prediction down: a number, a name, or several in a list. Three dots: none yet."""
+    return Prediction(value)
+
+
+def _shown(value: Any, digits: int) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, tuple):
+        return ", ".join(_shown(part, digits) for part in value)
+    return ", ".join(f"{x:.{digits}f}".rstrip("0").rstrip(".") if digits else f"{x:.0f}" for x in value.ravel())
+
+
+def _verdict(mine: Any, target: Any, digits: int) -> str:
+    if isinstance(target, str):
+        return "yes" if isinstance(mine, str) and mine.strip().lower() == target.strip().lower() else "no"
+    if isinstance(target, tuple) and any(isinstance(part, str) for part in target):
+        found = {mine} if isinstance(mine, str) else {str(part) for part in mine} if isinstance(mine, tuple) else set()
+        return f"{len(found & set(target))} of {len(target)} found"
+    target = np.stack(target) if isinstance(target, tuple) else target
+    mine = np.stack(mine) if isinstance(mine, tuple) and not any(isinstance(x, (str, tuple)) for x in mine) else mine
+    if not isinstance(mine, np.ndarray) or mine.shape != target.shape:
+        return f"{target.size} number{'s' * (target.size > 1)} would compare"
+    off = mine - target
+    if target.ndim:
+        near = np.abs(off) <= CLOSE * np.abs(target)
+        return f"{int(near.sum())} of {target.size} within {CLOSE:.0%}"
+    if abs(off) <= CLOSE * abs(target):
+        return "close"
+    return f"too {'high' if off > 0 else 'low'} by {_shown(np.abs(off), digits)}"

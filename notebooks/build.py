@@ -1,0 +1,220 @@
+"""Run the notebooks from fresh kernels, exercises solved, and write them with their outputs as pages: the read edition.
+
+    python notebooks/build.py [NAME …] [--out FOLDER]
+
+Needs `pip install 'layerdiv-tl[test]'`. The notebooks themselves, the student edition, hold no outputs and no
+solutions; these come from `layerdiv_tl.teaching`. A page needs no network: plotly.js is in it, formulas are MathML.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from html import escape, unescape
+from importlib import import_module
+from pathlib import Path
+
+import nbformat
+import plotly.graph_objects as go
+from latex2mathml.converter import convert
+from nbclient import NotebookClient
+from nbconvert.filters import highlight, markdown2html
+from pygments.formatters import HtmlFormatter
+
+from layerdiv_tl.teaching import Exercise
+from layerdiv_tl.views.html import Block, Page, chart
+
+HERE = Path(__file__).parent
+NAMES = tuple(sorted(path.stem for path in HERE.glob("[0-9]*.ipynb")))
+WIDGET = "application/vnd.jupyter.widget-view+json"
+PLOTLY = "application/vnd.plotly.v1+json"
+SECONDS = 600  # the most for one cell, on a machine that does other things too
+LESSON = re.compile(r"^from layerdiv_tl\.teaching import (\w+) as lesson\b", re.MULTILINE)
+CHECK = re.compile(r"^lesson\.(\w+)\.check\((.*)\)", re.MULTILINE)
+STUB = re.compile(r"^(\w+) = \.\.\.", re.MULTILINE)
+MATH = re.compile(r"\$\$(.+?)\$\$|(?<![\\$\w])\$(?!\s)([^$\n]+?)(?<!\s)\$(?![\w$])", re.DOTALL)
+CODE = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
+CSS = """
+main { max-width: 60rem } .cell { margin: 1rem 0 } .out { margin: .4rem 0 .4rem .2rem; overflow-x: auto }
+.cell pre, .out pre { white-space: pre-wrap; overflow-wrap: anywhere } .out img { max-width: 100% }
+.out table { border-collapse: collapse; font-variant-numeric: tabular-nums }
+.out th, .out td { padding: .15rem .7rem; text-align: right } math[display=block] { margin: .8rem 0; overflow-x: auto }
+iframe { width: 100%; height: 46rem; border: 1px solid var(--line, #ccc) }
+.in { border-left: 3px solid #8888; padding-left: .8rem } details.help { margin: .3rem 0 }
+.highlight { background: none }
+"""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """An exercise as it stands in a notebook: the stub's cell, and the check's, which follows it."""
+
+    stub: int
+    check: int
+    exercise: Exercise
+    solved: str
+
+
+def read(name: str) -> nbformat.NotebookNode:
+    """A notebook as it is in the repository."""
+    return nbformat.read(HERE / f"{name}.ipynb", as_version=4)
+
+
+def tags(cell: nbformat.NotebookNode) -> list[str]:
+    """The tags of a cell."""
+    return cell.metadata.get("tags", [])
+
+
+def asked(notebook: nbformat.NotebookNode) -> list[Asked]:
+    """The exercises of a notebook, in order: each cell tagged `exercise`, with the check in the next code cell."""
+    found = []
+    cells = notebook.cells
+    source = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
+    for index, cell in enumerate(cells):
+        if "exercise" not in tags(cell):
+            continue
+        check = next(i for i in range(index + 1, len(cells)) if cells[i].cell_type == "code")
+        call, named = CHECK.search(cells[check].source), LESSON.search(source)
+        assert call, f"cell {index} is an exercise, and cell {check} does not check it"
+        assert named, "no `from layerdiv_tl.teaching import … as lesson`"
+        exercise = getattr(import_module(f"layerdiv_tl.teaching.{named[1]}"), call[1])
+        solved, value = exercise.source, STUB.search(cell.source)
+        if value:  # the answer is no function: it is what the reference gives for what the check is given
+            given = call[2].partition(",")[2].strip()
+            solved += f"\n\n{value[1]} = {exercise.name}({given})\n"
+        found.append(Asked(index, check, exercise, solved))
+    return found
+
+
+@contextmanager
+def kernel(notebook: nbformat.NotebookNode, folder: Path = HERE) -> Iterator[NotebookClient]:
+    """A fresh kernel to run cells in; figures come as plotly's JSON."""
+    client = NotebookClient(
+        notebook,
+        timeout=SECONDS,
+        kernel_name="python3",
+        record_timing=False,
+        store_widget_state=False,
+        resources={"metadata": {"path": str(folder)}},
+    )
+    with client.setup_kernel(env={**os.environ, "PLOTLY_RENDERER": "plotly_mimetype", "TQDM_DISABLE": "1"}):
+        yield client
+
+
+def is_progress(output: nbformat.NotebookNode) -> bool:
+    """Whether this is a bar of tqdm's, which takes no notice of TQDM_DISABLE in notebooks."""
+    data = output.get("data", {})
+    return WIDGET in data and "%|" in data.get("text/plain", "")
+
+
+def solved(name: str, out: Path) -> nbformat.NotebookNode:
+    """A notebook that was run from a fresh kernel with its exercises solved; explorers are saved beside the page."""
+    notebook = read(name)
+    for each in asked(notebook):
+        notebook.cells[each.stub].source = each.solved
+    with kernel(notebook) as client:
+        for index, cell in enumerate(notebook.cells):
+            if cell.cell_type != "code":
+                continue
+            client.execute_cell(cell, index)
+            cell.outputs = [output for output in cell.outputs if not is_progress(output)]
+            for output in cell.outputs:
+                data = output.get("data", {})
+                if data.pop(WIDGET, None) is not None and data.get("text/plain", "").startswith("Explorer("):
+                    page = f"{name}-explorer-{index}.html"
+                    saving = f"_ = {cell.source.splitlines()[-1]}.save({str((out / page).resolve())!r})"
+                    client.execute_cell(nbformat.v4.new_code_cell(saving), 0)
+                    data["text/html"] = f'<iframe src="{page}" title="The explorer" loading=lazy></iframe>'
+    return notebook
+
+
+def prose(source: str) -> str:
+    """Markdown as HTML, its formulas as MathML, its links to notebooks as links to pages."""
+    kept: list[str] = []
+
+    def keep(html: str) -> str:
+        kept.append(html)
+        return f"KEPT{len(kept) - 1}KEPT"
+
+    def formula(match: re.Match[str]) -> str:
+        return keep(convert(match[1] or match[2], display="block" if match[1] else "inline"))
+
+    codes = CODE.findall(source)
+    text = MATH.sub(formula, CODE.sub("CODECODE", source))
+    for code in codes:
+        text = text.replace("CODECODE", code, 1)
+    html = markdown2html(re.sub(r"(\]\([\w/]+)\.ipynb\b", r"\1.html", text))
+    return re.sub(r"KEPT(\d+)KEPT", lambda match: kept[int(match[1])], html)
+
+
+def shown(output: nbformat.NotebookNode) -> Block:
+    """One output of a cell."""
+    if output.output_type == "stream":
+        return Block(f"<pre>{escape(output.text)}</pre>")
+    if output.output_type == "error":
+        raise RuntimeError("\n".join(output.traceback))
+    data = output.data
+    if PLOTLY in data:
+        return chart(go.Figure({key: data[PLOTLY][key] for key in ("data", "layout")}), "")
+    if "image/png" in data:
+        return Block(f'<img src="data:image/png;base64,{data["image/png"]}" alt="">')
+    return Block(data["text/html"] if "text/html" in data else f"<pre>{escape(data['text/plain'])}</pre>")
+
+
+def folded(line: str, html: str) -> str:
+    """What a reader opens."""
+    return f"<details class=help><summary>{escape(line)}</summary>{html}</details>"
+
+
+def page(name: str, notebook: nbformat.NotebookNode) -> Page:
+    """The read edition of one notebook that was run: hints and solutions folded, outputs below their cells."""
+    title = re.search(r"^# (.+)$", notebook.cells[0].source, re.MULTILINE)
+    made = Page(unescape(title[1] if title else name))
+    made.block(Block(f"<style>{CSS}{HtmlFormatter(style='default').get_style_defs('.highlight')}</style>"))
+    stubs, checks = ({getattr(a, which): a for a in asked(read(name))} for which in ("stub", "check"))
+    stub_sources = {index: read(name).cells[index].source for index in stubs}
+    colored = highlight.Highlight2HTML()
+    for index, cell in enumerate(notebook.cells):
+        if cell.cell_type == "markdown":
+            source = re.sub(r"^# .+\n", "", cell.source, count=1) if index == 0 else cell.source
+            made.block(Block(f"<div class=cell>{prose(source)}</div>"))
+            continue
+        made.block(Block(f"<div class='cell in'>{colored(stub_sources.get(index, cell.source))}</div>"))
+        for output in cell.outputs if index not in stubs else []:
+            block = shown(output)
+            made.block(Block(f"<div class=out>{block.html}</div>", block.circuits))
+        if index in checks:
+            one = checks[index]
+            for level, hint in enumerate(one.exercise.hints, start=1):
+                made.block(Block(folded(f"Hint {level}", prose(hint))))
+            made.block(Block(folded("Solution", colored(one.solved))))
+    return made
+
+
+def main() -> None:
+    """Build the pages that are asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help="notebooks, or the beginnings of their names")
+    parser.add_argument("--out", default="notebook-pages", help="the folder of the pages")
+    options = parser.parse_args()
+    out = Path(options.out)
+    out.mkdir(parents=True, exist_ok=True)
+    for given in options.names or NAMES:
+        chosen = [name for name in NAMES if name.startswith(Path(given).stem)]
+        if not chosen:
+            parser.error(f"there is no notebook {given!r}: choose among {', '.join(NAMES)}.")
+        for name in chosen:
+            start = time.monotonic()
+            notebook = solved(name, out)
+            took = time.monotonic() - start
+            path = page(name, notebook).write(out / f"{name}.html")
+            print(f"{path}: {took:.0f} s, {path.stat().st_size / 1e6:.1f} MB", flush=True)
+
+
+if __name__ == "__main__":
+    main()

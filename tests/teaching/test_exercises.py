@@ -1,0 +1,119 @@
+"""Every exercise of the course: its solution passes, each of its mistakes is known, and odd answers get a sentence."""
+
+import importlib
+import pkgutil
+
+import numpy as np
+import pytest
+
+from layerdiv_tl import teaching
+from layerdiv_tl.errors import InputError
+from layerdiv_tl.teaching import Exercise, exercise, predict
+
+BEGUN, RIGHT, WRONG = "…", "✓", "✗"
+LESSONS = [
+    importlib.import_module(f"layerdiv_tl.teaching.{module.name}")
+    for module in pkgutil.iter_modules(teaching.__path__)
+    if module.name not in ("comparing", "exercises", "predictions")
+]
+EXERCISES = {
+    f"{lesson.__name__.rpartition('.')[2]}.{name}": value
+    for lesson in LESSONS
+    for name, value in vars(lesson).items()
+    if isinstance(value, Exercise)
+}
+FUNCTIONS = [name for name, one in EXERCISES.items() if one.cases is not None and not one.cases.__code__.co_argcount]
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_each_has_three_hints_and_a_name(name: str) -> None:
+    one = EXERCISES[name]
+    assert one.name == name.partition(".")[2]
+    assert len(set(one.hints)) == 3
+    assert one.difficulty in range(1, 6)
+    assert one.importance in range(1, 6)
+    assert one.source.startswith("def ")
+    assert one.mistakes
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_it_knows_right_empty_and_each_mistake(name: str) -> None:
+    """On the exercise's own cases; those that need a notebook's data are tried in the notebook."""
+    one = EXERCISES[name]
+    assert one.check(one.solve).startswith(RIGHT)
+    assert one.check(...).startswith(BEGUN)
+    assert one.check(lambda *_: ...).startswith(BEGUN)
+    for odd in (None, 3, "x", lambda *_: None, lambda *_: "x", lambda: 0, lambda *_: 1 / 0, lambda *_: np.zeros(7)):
+        assert one.check(odd).startswith(WRONG)
+    for sentence, wrong in one.mistakes.items():
+        assert sentence in one.check(wrong)
+
+
+@exercise(
+    minutes=1,
+    difficulty=1,
+    importance=1,
+    hints=("a", "b", "c"),
+    right="yes.",
+    mistakes={},
+    cases=lambda: [(np.arange(6.0).reshape(2, 3),)],
+)
+def total(x: np.ndarray) -> np.ndarray:
+    """The sum of each row."""
+    return x.sum(1)
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (lambda x: x.sum(0), "shape"),
+        (lambda x: -x.sum(1), "sign"),
+        (lambda x: x.mean(1), "factor"),
+        (lambda x: x.sum(1) / 0 * 0, "finite"),
+        (lambda x: ["a", "b"], "numbers are expected"),
+        (lambda x: np.add(x, np.ones(5)), "ValueError"),
+        (lambda x: x.__isub__(1).sum(1), "changed the array"),
+        (lambda x: x.sum(1) + 1, "hint(1)"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_wrong_form_is_named(answer, told) -> None:
+    assert told in total.check(answer)
+    assert total.check(answer).startswith(WRONG)
+
+
+def test_later_cells_go_on_with_the_reference(capsys) -> None:
+    """Only where the answer is wrong, and then it is said."""
+    mine = lambda x: x.sum(axis=-1)  # noqa: E731
+    assert total.or_reference(mine) is mine
+    assert capsys.readouterr().out == ""
+    assert total.or_reference(lambda x: ...) is total.solve
+    assert "total" in capsys.readouterr().out
+
+
+def test_hints_and_the_solution() -> None:
+    assert "a" in total.hint(1)
+    assert "return x.sum(1)" in total.solution()
+    assert "@" not in total.solution()
+    with pytest.raises(InputError):
+        total.hint(4)
+
+
+def test_a_value_is_computed_from_what_the_check_is_given() -> None:
+    one = exercise(minutes=1, difficulty=1, importance=1, hints=("a", "b", "c"), right="yes.", mistakes={})(
+        lambda labels: (labels[1], labels[0])
+    )
+    assert one.check(("b", "a"), labels=["a", "b"]).startswith(RIGHT)
+    assert one.check(["b", "a"], labels=["a", "b"]).startswith(RIGHT)
+    assert one.check("b", labels=["a", "b"]).startswith(WRONG)
+    assert one.check((1, 2), labels=["a", "b"]).startswith(WRONG)
+
+
+def test_predictions_are_compared() -> None:
+    assert "close" in predict(10).compare(10.5)
+    assert "too high" in predict(12).compare(10)
+    assert "2 of 3" in predict([1, 2, 9]).compare([1.05, 2.0, 3.0])
+    assert "3 numbers would compare" in predict(1).compare([1, 2, 3])
+    assert "wrote nothing" in predict(...).compare(1)
+    assert "no" in predict("x").compare("early")
+    assert "you wrote" in predict({"a": 1}).compare(2)
