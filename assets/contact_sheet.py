@@ -87,6 +87,7 @@ def results(folder: Path) -> Iterator[tuple[str, Result]]:
             yield f"Decomposition, {unit}, {loss}", ld.decompose(c, task.labels, loss=loss)
     yield "LogitDifference", c.difference(0, 1)
     yield "Comparison", ld.compare("zoo/d4", "zoo/d4-seed1", ld.task(CHAIN, limit=32), unit="head")
+    yield "TextComparison", ld.compare(model, ld.load_model(dtype="bfloat16"), TEXT)
     yield "Task", task
     yield "Votes", votes(members=9, options=2, right=0.6, shared=0.2)
     yield "Profile", ld.profile(model, TEXT)

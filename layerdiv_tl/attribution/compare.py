@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, get_args
+from typing import Any, get_args, overload
 
 import numpy as np
 import torch
@@ -18,16 +19,31 @@ from ..model.fingerprint import fingerprint
 from ..model.load import Model, load_model
 from ..model.options import contrast_pairs, is_task
 from ..model.options import options as read_options
-from .comparison import Comparison, has_rows_of, stacked
+from .compare_texts import compare_texts
+from .comparison import Comparison
 from .contribution_results import Contributions
 from .contributions import collect, reads_end
 from .read_out import ReadOut
+from .text_comparison import TextComparison
+from .two_models import common_rows, difference, in_rows, one_shape
 from .unembedding import OptionReadout
 from .vocab_gram import folded_rows
 
 Values = Float[np.ndarray, "example component option"]
 
 
+@overload
+def compare(
+    a: Any,
+    b: Any,
+    prompts: str | Sequence[Any],
+    options: None = None,
+    unit: Unit = "sublayer",
+    *,
+    contrast: None = None,
+    batch_tokens: int | None = None,
+) -> TextComparison: ...
+@overload
 def compare(
     a: Any,
     b: Any,
@@ -39,7 +55,19 @@ def compare(
     contrast: Any = None,
     position: Any = "last",
     batch_tokens: int | None = None,
-) -> Comparison:
+) -> Comparison: ...
+def compare(
+    a: Any,
+    b: Any,
+    prompts: Any,
+    options: Any = None,
+    unit: Unit = "sublayer",
+    *,
+    labels: Any = None,
+    contrast: Any = None,
+    position: Any = "last",
+    batch_tokens: int | None = None,
+) -> Comparison | TextComparison:
     """What changes from model `a` to model `b`, component by component; exact: Σ changes = the change of the logits.
 
     For a base model and a tuned one, two checkpoints, two seeds, a model and its copy in another precision. With z_i
@@ -58,12 +86,13 @@ def compare(
     Args:
         a, b: Models, or anything `load_model` takes. Where one has no tokenizer, the other's is used.
         prompts, options, contrast, unit, position, batch_tokens: As in `contributions`. A `Task` brings its options
-            and labels.
+            and labels. A text, a list of token ids, or several of either, without options, is compared at every token,
+            with the token that comes next: a `TextComparison`.
         labels: The gold option of each prompt, as its index or its text.
 
     Of options of several tokens, the changes are those of the parts of their log-likelihoods, and are not divided
     further. Models of different shape have no component in common: their changes are by module and by relative depth.
-    Cost: the two passes of `contributions`.
+    Cost: the two passes of `contributions`; of texts two profiles, and for each model all logits at every token.
 
     Raises InputError for models that read the prompts as different tokens, or have vocabularies of different sizes; for
     labels that name no option; and as `contributions`.
@@ -72,6 +101,9 @@ def compare(
     >>> c = ld.compare("zoo/d4", "zoo/d4-seed1", ld.task("synthetic/recall", limit=16))
     >>> c.change.shape, bool(abs(c.change.sum(1) - (c.b.model_logits - c.a.model_logits)).max() < 1e-4)
     ((16, 9, 4), True)
+    >>> t = ld.compare("zoo/d4", "zoo/d4-seed1", [3, 1, 4, 1, 5])
+    >>> t.change.shape, bool(abs(t.loss_change.sum(0) - t.by_token().net_change)[:4].max() < 1e-6)
+    ((9, 5), True)
     >>> ld.compare("zoo/d4", "zoo/d4", ["A: red\\nB: blue\\nA:"], [" red", " blue"]).same_weights
     True
     """
@@ -85,6 +117,11 @@ def compare(
             f"{names[0]} and {names[1]} have vocabularies of {sizes[0]} and {sizes[1]} tokens: models that answer with "
             "the same tokens can be compared (after adding tokens to one, resize the other's embeddings, too)."
         )
+    if options is None and contrast is None and not is_task(prompts):
+        for name, given, otherwise in (("labels", labels, None), ("position", position, "last")):
+            if given is not otherwise and given != otherwise:
+                raise InputError(f"{name} belongs to options: give options, or a text alone to compare at every token.")
+        return compare_texts(models, prompts, unit, batch_tokens)
     if contrast is not None:
         if options is not None:
             raise InputError("contrast names two options itself: give either options or contrast.")
@@ -103,11 +140,11 @@ def compare(
     wide = [collect(run, texts) for run in runs]
     k = wide[0].model_logits.shape[1]
     narrow = [replace(c, values=np.ascontiguousarray(c.values[:, :, :k])) for c in wide]
-    scores = [c.comparable for c in narrow]
+    scores, rows = [c.comparable for c in narrow], [c.components for c in wide]
     return Comparison(
         a=scores[0],
         b=scores[1],
-        parts=_parts(runs, wide, readings) if readings is not None and has_rows_of(*narrow) else None,
+        parts=_parts(runs, wide, readings) if readings is not None and one_shape(*rows) else None,
         labels=None if labels is None else gold_options(labels, scores[0].values.shape, texts),
         same_weights=same_weights,
         roundoff=max(torch.finfo(run.model.architecture.dtype).eps / 2 for run in runs),
@@ -162,7 +199,8 @@ def _parts(runs: list[ReadOut], wide: list[Contributions], readings: tuple[int, 
     """The four parts of every change, in the rows of both models."""
     first, second = wide
     k = first.model_logits.shape[1]
-    names, (mine, theirs) = stacked(first, second)
+    names = common_rows(first.components, second.components, (first.model, second.model))
+    mine, theirs = (in_rows(names, c.components, c.values) for c in wide)
 
     def reading(values: Values, number: int) -> Values:
         return values[:, :, k * number : k * (number + 1)]
@@ -174,10 +212,10 @@ def _parts(runs: list[ReadOut], wide: list[Contributions], readings: tuple[int, 
     by_a = reading(theirs, readings[0])
     before, after = reading(mine, readings[0]), by_a * scale
     parts = {
-        "own": _difference(after, before),
-        "statistic": _difference(by_a, after),
-        "gain": _difference(by_both, by_a),
-        "unembedding": _difference(by_b, by_both),
+        "own": difference(after, before),
+        "statistic": difference(by_a, after),
+        "gain": difference(by_both, by_a),
+        "unembedding": difference(by_b, by_both),
     }
     if (constant := Component("constant")) in names:
         at = names.index(constant)
@@ -186,13 +224,6 @@ def _parts(runs: list[ReadOut], wide: list[Contributions], readings: tuple[int, 
         added = folded_rows(mixed, a.tokens, torch.float64)[1].cpu()[a.index[:, :k]].numpy()
         for part in ("own", "statistic"):
             parts[part][:, at] = 0.0
-        parts["gain"][:, at] = _difference(added, mine[:, at, :k])
-        parts["unembedding"][:, at] = _difference(by_b[:, at], added)
+        parts["gain"][:, at] = difference(added, mine[:, at, :k])
+        parts["unembedding"][:, at] = difference(by_b[:, at], added)
     return parts
-
-
-def _difference(x: Float[np.ndarray, "*shape"], y: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
-    """x − y; 0 where it is the rounding of the few products that made them."""
-    difference = x - y
-    difference[np.abs(difference) <= 8 * np.finfo(np.float64).eps * np.abs(x)] = 0.0
-    return difference

@@ -14,19 +14,16 @@ from .._checks import whole_number
 from ..components import Component, component_columns
 from ..ensemble.decomposition import Decomposition, decompose
 from ..ensemble.intervals import interval_note, mean_interval, paired_interval
-from ..ensemble.losses import group_numbers, sum_by_group
 from ..ensemble.tables import with_ends
 from ..errors import InputError
-from ..model.architecture import ADAPTER_ROWS
 from ..results import Result
 from .contribution_results import Contributions
+from .two_models import common_rows, grouped, in_rows, one_shape, relative_depths
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Values = Float[np.ndarray, "example component option"]
-# Rows that one of two models of the same shape may lack: it adds nothing there.
-_LACKING = ("constant", "rounding", "intervention", *ADAPTER_ROWS.values())
 # Unit roundoffs that are taken for rounding, twice what was measured.
 _ROUNDOFFS = 8
 # What is compared of two decompositions, by table: {name: (loss, term)}.
@@ -68,13 +65,9 @@ class Comparison(Result):
 
     @cached_property
     def _stacked(self) -> tuple[tuple[Component, ...], tuple[Values, Values]]:
-        if not has_rows_of(self.a, self.b):
-            raise InputError(
-                f"{self.a.model} and {self.b.model} differ in shape ({len(self.a.components)} and "
-                f"{len(self.b.components)} components), so no component is in both: compare them by_module(), or by "
-                "relative depth, by_depth()."
-            )
-        return stacked(self.a, self.b)
+        names = common_rows(self.a.components, self.b.components, (self.a.model, self.b.model))
+        sides = [in_rows(names, side.components, side.values) for side in (self.a, self.b)]
+        return names, (sides[0], sides[1])
 
     @property
     def components(self) -> tuple[Component, ...]:
@@ -201,27 +194,10 @@ class Comparison(Result):
         Embeddings stand at 0, what the read-out and rounding add at the end, as `after`.
         """
         n_bins = whole_number("n_bins", n_bins, 1, 1000)
-        return self._grouped("depth", [_depths(side.components, n_bins) for side in (self.a, self.b)])
+        return self._grouped("depth", [relative_depths(side.components, n_bins) for side in (self.a, self.b)])
 
     def _grouped(self, by: str, groups: Sequence[Sequence[object]]) -> pd.DataFrame:
-        import pandas as pd
-
-        names, number = group_numbers([*groups[0], *groups[1]])
-        halves = np.split(number, [len(groups[0])])
-        score, counts = [], []
-        for side, group in zip((self.a, self.b), halves, strict=True):
-            # A group of zeros at the end, so that both sides have all groups.
-            values = np.pad(self._score(side.values), ((0, 0), (0, len(names))))
-            score.append(sum_by_group(values, np.append(group, np.arange(len(names)))))
-            counts.append(np.bincount(group, minlength=len(names)))
-        change = score[1] - score[0]
-        columns = {by: names, "members_a": counts[0], "members_b": counts[1]}
-        columns |= {"a": score[0].mean(0), "b": score[1].mean(0)}
-        frame = pd.DataFrame(columns | with_ends("change", change.mean(0), *mean_interval(change)))
-        if by == "depth":
-            place = {"embedding": 0.0, "after": 2.0}
-            frame = frame.iloc[np.argsort([place.get(x, x) for x in names])].reset_index(drop=True)
-        return self._finish(frame)
+        return self._finish(grouped(by, groups, (self._score(self.a.values), self._score(self.b.values))))
 
     def _score(self, values: Values) -> Float[np.ndarray, "example component"]:
         """The gold option, or the first, less the mean of the others."""
@@ -236,7 +212,7 @@ class Comparison(Result):
         if self.labels is None or self.a.values.shape[2] < 2:
             return {}
         sides: Sequence[Any] = (self.a, self.b)
-        if has_rows_of(self.a, self.b):
+        if one_shape(self.a.components, self.b.components):
             sides = self._stacked[1]
         pairs = {loss: [decompose(u, self.labels, loss=loss) for u in sides] for loss in ("squared", "cross_entropy")}
         return {loss: (pair[0], pair[1]) for loss, pair in pairs.items()}
@@ -279,42 +255,6 @@ class Comparison(Result):
         return f"Comparison({self.a.model} → {self.b.model}: {'; '.join(parts)}; identity gap {self.identity_gap:.1e})"
 
 
-def has_rows_of(a: Contributions, b: Contributions) -> bool:
-    """Whether two models are of one shape: what one lacks is only what a model may add without being another."""
-    return not any(c.kind not in _LACKING for c in set(a.components) ^ set(b.components))
-
-
-def stacked(a: Contributions, b: Contributions) -> tuple[tuple[Component, ...], tuple[np.ndarray, np.ndarray]]:
-    """The components of two models of one shape in stream order, and both values, zero where a model lacks one."""
-    names = list(a.components)
-    for place, name in enumerate(b.components):
-        if name not in names:
-            names.insert(names.index(b.components[place - 1]) + 1 if place else 0, name)
-    if tuple(names) == a.components == b.components:
-        return tuple(names), (a.values, b.values)
-    place_of = {name: place for place, name in enumerate(names)}
-    sides = []
-    for side in (a, b):
-        values = np.zeros((len(side.values), len(names), side.values.shape[2]))
-        values[:, [place_of[c] for c in side.components]] = side.values
-        sides.append(values)
-    return tuple(names), (sides[0], sides[1])
-
-
 def _size(values: Values) -> Float[np.ndarray, " component"]:
     centered = values - values.mean(2, keepdims=True) if values.shape[2] > 1 else values
     return np.sqrt((centered**2).mean((0, 2)))
-
-
-def _depths(components: Sequence[Component], n_bins: int) -> list[object]:
-    """The end of each component's part of the depth; embeddings and what comes after all blocks have names."""
-    blocks = list(dict.fromkeys((c.layer, c.repeat) for c in components if c.layer is not None))
-    place = {block: (number + 0.5) / len(blocks) for number, block in enumerate(blocks)}
-    return [
-        (int(place[c.layer, c.repeat] * n_bins) + 1) / n_bins
-        if c.layer is not None
-        else "embedding"
-        if c.module == "embedding" or c.kind == "intervention"
-        else "after"
-        for c in components
-    ]

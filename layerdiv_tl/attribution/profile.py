@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -74,35 +74,40 @@ def profile(
     run = profile_run(model, unit, loss, tau, window, stride, precision, batch_tokens)
     ids = run.encode(text_or_ids)
     dense = None if target is None else _dense_target(run, target, sum(map(len, ids)))
-    return _measured(run, ids, dense)
+    return measured(run, ids, dense)
 
 
 def profile_of_pass(model: Model, ids: Sequence[int], unit: Unit, activations: Activations) -> Profile:
     """The squared `profile` of one text, at most as long as the model's context, from a pass that was run before."""
     run = profile_run(model, unit, "squared", None, None, None, "float32", None)
-    return _measured(run, run.encode(list(ids)), None, activations)
+    return measured(run, run.encode(list(ids)), None, activations)
 
 
-def _measured(
+def measured(
     run: ProfileRun,
     ids: Rows,
     dense: Float[np.ndarray, "position vocabulary"] | None = None,
     activations: Activations | None = None,
+    more: Callable[..., None] | None = None,
+    tables: int = 0,
 ) -> Profile:
-    """The profile of texts, once all its arguments are known to be good."""
+    """The profile of texts, once all its arguments are known to be good.
+
+    `more`, as in `profile_blocks`, keeps so many further `tables`.
+    """
     import psutil
 
     lengths = [len(row) for row in ids]
     half = run.readout.unit == "neuron" and run.readout.dtype == torch.float32
-    tables, width = 4, run.readout.width
-    needed = sum(lengths) * width * tables * (4 if half else 8)
+    width = run.readout.width
+    needed = sum(lengths) * width * (4 + tables) * (4 if half else 8)
     if needed > psutil.virtual_memory().available:  # before the model runs
         raise InputError(
             f"{sum(lengths)} tokens × {width} components need {needed / 2**30:.1f} GiB, more than is free here: take a "
             "shorter text, another unit, or corpus_profile, which keeps sums only."
         )
     store = ColumnStore(sum(lengths), torch.float32 if half else torch.float64)
-    for _ in profile_blocks(run, ids, store, dense, activations):
+    for _ in profile_blocks(run, ids, store, dense, activations, more):
         pass
     token_ids = np.concatenate([np.array(row, dtype=np.int64) for row in ids])
     return run.result(

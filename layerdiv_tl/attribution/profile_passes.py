@@ -164,11 +164,13 @@ def profile_blocks(
     store: ColumnStore | None = None,
     dense: Float[np.ndarray, "position vocabulary"] | None = None,
     known: Activations | None = None,
+    more: Callable[..., None] | None = None,
 ) -> Iterator[tuple[Int[np.ndarray, " position"], ColumnStore]]:
     """The terms of all positions of some texts, some at a time: the texts they are of, and their columns.
 
-    Without a store every block has its own; `known` is the pass of a single window, where it was run before. Raises
-    InputError where the components do not sum to the logits.
+    Without a store every block has its own; `known` is the pass of a single window, where it was run before; `more` is
+    called with each block's components, logits before a soft-cap, next tokens and `positions`. Raises InputError where
+    the components do not sum to the logits.
     """
     architecture, readout = run.model.architecture, run.readout
     windows, starts = list(run.windows(ids)), np.cumsum([0] + [len(row) for row in ids])
@@ -197,7 +199,8 @@ def profile_blocks(
                 part = activations.at_positions(neighbors or torch.as_tensor(some))
                 column = partial(block_store.view, positions=at, device=part.final.device)
                 target = None if dense is None else dense[places]
-                components = _fill_terms(run, part, np.array(following), target, column)
+                further = None if more is None else partial(more, positions=at)
+                components = _fill_terms(run, part, np.array(following), target, column, further)
                 block_store.settle()
                 if run.components and components != run.components:
                     raise InputError(f"{run.model.name} ran its layers differently often for different texts: {ALIKE}.")
@@ -226,6 +229,7 @@ def _fill_terms(
     next_ids: Int[np.ndarray, " position"],
     dense: Float[np.ndarray, "position vocabulary"] | None,
     column: Callable[[str, int | None], Tensor],
+    more: Callable[..., None] | None,
 ) -> tuple[Component, ...]:
     """Fill the columns of some positions; NaN where there is no next token (an id below 0). The components' names.
 
@@ -310,6 +314,8 @@ def _fill_terms(
 
     _add_errors(error, table, target_logits, direction + vocabulary.mean, own_logit)
     targets[last] = torch.nan
+    if more is not None:
+        more(table, unembedded.double() * multiplier, token)
     put("losses", torch.where(last, torch.nan, partition - logits.gather(1, token[:, None])[:, 0].double()))
     return table.components
 

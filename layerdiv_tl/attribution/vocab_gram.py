@@ -80,11 +80,7 @@ class Vocabulary:
 def vocabulary_of(architecture: Architecture, dtype: torch.dtype) -> Vocabulary:
     """The moments of an unembedding, in two rounds of a few thousand rows at a time; `dtype` is that of products."""
     size, device = architecture.outputs, architecture.device
-    mean = torch.zeros_like(architecture.norm.gain, dtype=torch.float64, device=device)
-    constant_mean = 0.0
-    for _, rows, constant in _chunks(architecture, dtype):
-        mean += rows.double().sum(0) / size
-        constant_mean += float(constant.double().sum()) / size
+    mean, constant_mean = vocabulary_mean(architecture, dtype)
     gram = torch.zeros(len(mean), len(mean), dtype=torch.float64, device=device)
     product, power = torch.zeros_like(mean), 0.0
     for _, rows, constant in _chunks(architecture, dtype):
@@ -94,6 +90,16 @@ def vocabulary_of(architecture: Architecture, dtype: torch.dtype) -> Vocabulary:
         product += (constant @ rows).double()
         power += float(constant.double().square().sum())
     return Vocabulary(architecture, size, mean, gram, constant_mean, power, product)
+
+
+def vocabulary_mean(architecture: Architecture, dtype: torch.dtype) -> tuple[Float[Tensor, " d"], float]:
+    """The mean over all ids of the folded rows, and of the constant; float64."""
+    mean = torch.zeros_like(architecture.norm.gain, dtype=torch.float64, device=architecture.device)
+    constant_mean = 0.0
+    for _, rows, constant in _chunks(architecture, dtype):
+        mean += rows.double().sum(0) / architecture.outputs
+        constant_mean += float(constant.double().sum()) / architecture.outputs
+    return mean, constant_mean
 
 
 def _chunks(architecture: Architecture, dtype: torch.dtype) -> Iterator[tuple[slice, Tensor, Tensor]]:

@@ -35,6 +35,7 @@ def interval_note(count: int, over: str = "rows", confidence_level: float = LEVE
     'no intervals: 3 texts, and an interval needs at least 8'
     """
     if count < LEAST:
+        over = over.removesuffix("s") if count == 1 else over
         return f"no intervals: {count} {over}, and an interval needs at least {LEAST}"
     return f"{confidence_level:.0%} intervals over {count} {over}".replace("%", " %")
 

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import html
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import plotly.graph_objects as go
 
+from ..._checks import choice
 from ..._registry import figure_of
 from .. import plotting as kit
+from .. import style
+from ..html import quoted
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from ...attribution.comparison import Comparison
+    from ...attribution.text_comparison import TextComparison
+    from ...components import Component
+
+Changed = Literal["loss", "logit", "own"]
 
 # Panels, those of them that a comparison has, and what each shows of a component.
 _HEADINGS = {
@@ -19,6 +30,18 @@ _HEADINGS = {
     "own_change": "What it writes differently itself, as a reads it",
     "net_linear_change": "Change of what it adds to the cross-entropy",
 }
+_TEXT_HEADINGS = {
+    "change": "Change of what it adds to the next token's logit, centered over the vocabulary",
+    "own_change": "What it writes differently itself, as a reads it",
+    "loss_change": "Change of what it adds to the loss",
+}
+# What a map of a text shows: the array, its name and its unit. More rows than a few hundred are thinner than a pixel.
+_MAPS: dict[str, tuple[str, str, str]] = {
+    "loss": ("loss_change", "Change of what each component adds to the loss", "nats"),
+    "logit": ("centered_change", "Change of what each component adds to the next token's logit", "logits"),
+    "own": ("own_change", "What each component writes differently itself, as a reads it", "logits"),
+}
+_MAX_ROWS = 400
 
 
 @figure_of("bars", "Comparison")
@@ -28,11 +51,89 @@ def change_bars(comparison: Comparison, max_components: int = 200) -> go.Figure:
     Bars are means over rows, whiskers their 95 % intervals; of more components those whose change is largest.
     """
     frame = comparison.frame()
+    figure, components, headings, units = _panels(frame, comparison.components, _HEADINGS, max_components)
+    attrs, n = frame.attrs, len(comparison.a.values)
+    of = "the gold option" if comparison.labels is not None else "the first option"
+    subtitle = f"From {comparison.a.model} (a) to {comparison.b.model} (b). "
+    subtitle += f"Score: {of} less the mean of the others, {n} rows. "
+    subtitle += _told(comparison, attrs.get("first_changed"))
+    if len(components) < len(frame):
+        subtitle += f"The {len(components)} of {len(frame):,} components that changed most. "
+    total = comparison.totals().iloc[0]
+    change = kit.estimated(total["change"], total["change_low"], total["change_high"])
+    subtitle += f"All together: {change} {units[0]}. {kit.whiskered(frame)}"
+    return _arranged(figure, components, headings, subtitle)
+
+
+@figure_of("map", "TextComparison", default=True)
+def text_change_map(comparison: TextComparison, changed: Changed = "loss") -> go.Figure:
+    """A map component × token of what changed at every token, the embedding at the bottom.
+
+    `changed`: "loss", what each adds to the next token's loss, in nats (gold raises it); "logit", to its logit, centered
+    over the vocabulary; "own", what it writes differently itself. Colors end at the 99th percentile. Of more than 400
+    components those that changed most are shown. Raises InputError for another `changed`, and for models of different
+    shape.
+    """
+    name, title, unit = _MAPS[choice("changed", changed, _MAPS)]
+    values = np.asarray(getattr(comparison, name), dtype=np.float64)
+    kept = kit.largest(np.nan_to_num(np.abs(values)).mean(1), _MAX_ROWS)
+    components = [comparison.components[i] for i in kept]
+    p = comparison.a
+    tokens = [
+        f" after {html.escape(quoted(token))}<br>next: {html.escape(quoted(after)) if after else '–'}<br>"
+        for token, after in zip(p.tokens, p.next_tokens, strict=True)
+    ]
+    hover = [
+        [f"<b>{html.escape(c.label)}</b>{at}{style.number(v)} {unit}" for at, v in zip(tokens, row, strict=True)]
+        for c, row in zip(components, values[kept], strict=True)
+    ]
+    figure = go.Figure(kit.heat_map(values[kept], hover, unit, signed=True, hoverongaps=True))
+    totals = comparison.totals().set_index("quantity").loc["loss"]
+    subtitle = (
+        f"From {p.model} (a) to {comparison.b.model} (b). Loss {totals['a']:.3f} → {totals['b']:.3f} nats a token. "
+    )
+    first = None if comparison.parts is None else comparison.first_changed
+    subtitle += _told(comparison, first)
+    if len(kept) < len(values):
+        subtitle += f"The {len(kept)} of {len(values):,} components that changed most. "
+    x = kit.token_axis(p.tokens) | {"title_text": "token"}
+    y = kit.component_axis(components, "component, in stream order")
+    return kit.arrange(figure, title, subtitle.strip(), x=x, y=y, height=720)
+
+
+@figure_of("bars", "TextComparison")
+def text_change_bars(comparison: TextComparison, max_components: int = 200) -> go.Figure:
+    """Means over tokens of every component's changes in stream order; whiskers are 95 % intervals over texts.
+
+    Of more components those whose change is largest. Raises InputError for models of different shape.
+    """
+    frame = comparison.by_component()
+    figure, components, headings, _ = _panels(frame, comparison.components, _TEXT_HEADINGS, max_components)
+    p = comparison.a
+    texts = len(np.unique(p.documents))
+    subtitle = f"From {p.model} (a) to {comparison.b.model} (b), means over {int(p.has_target.sum())} tokens "
+    subtitle += f"of {texts} texts. " if texts > 1 else "of one text. "
+    subtitle += _told(comparison, frame.attrs.get("first_changed"))
+    if len(components) < len(frame):
+        subtitle += f"The {len(components)} of {len(frame):,} components that changed most. "
+    return _arranged(figure, components, headings, subtitle + kit.whiskered(frame))
+
+
+def _told(comparison: Comparison | TextComparison, first: Any) -> str:
+    if comparison.same_weights:
+        return "Both models are the same weights. "
+    return f"First changed in stream order: {first}. " if first else ""
+
+
+def _panels(
+    frame: pd.DataFrame, rows: Sequence[Component], wanted: dict[str, str], max_components: int
+) -> tuple[go.Figure, list[Component], dict[str, str], list[str]]:
+    """A panel of bars for each wanted column that a frame has: the figure, its components, panels and their units."""
     size = "own_size" if "own_size" in frame else "size"
     kept = kit.largest(frame[size].to_numpy(), max_components)
-    shown, components = frame.iloc[kept], [comparison.components[i] for i in kept]
+    shown, components = frame.iloc[kept], [rows[i] for i in kept]
     shown.attrs |= frame.attrs
-    headings = {column: heading for column, heading in _HEADINGS.items() if column in frame}
+    headings = {column: heading for column, heading in wanted.items() if column in frame}
     contents = [
         kit.module_traces(
             components, shown[column], kit.hovers(shown, column), error=kit.whiskers(shown, column, visible=True)
@@ -40,22 +141,12 @@ def change_bars(comparison: Comparison, max_components: int = 200) -> go.Figure:
         for column in headings
     ]
     units = [frame.attrs["units"][column] for column in headings]
-    figure = kit.panels(
-        contents, map(html.escape, headings.values()), units=units, x_title="component, in stream order"
-    )
-    attrs, n = frame.attrs, len(comparison.a.values)
-    of = "the gold option" if comparison.labels is not None else "the first option"
-    subtitle = f"From {comparison.a.model} (a) to {comparison.b.model} (b). "
-    subtitle += f"Score: {of} less the mean of the others, {n} rows. "
-    if comparison.same_weights:
-        subtitle += "Both models are the same weights. "
-    elif attrs.get("first_changed"):
-        subtitle += f"First changed in stream order: {attrs['first_changed']}. "
-    if len(kept) < len(frame):
-        subtitle += f"The {len(kept)} of {len(frame):,} components that changed most. "
-    total = comparison.totals().iloc[0]
-    change = kit.estimated(total["change"], total["change_low"], total["change_high"])
-    subtitle += f"All together: {change} {units[0]}. {kit.whiskered(frame)}"
+    x_title = "component, in stream order"
+    figure = kit.panels(contents, map(html.escape, headings.values()), units=units, x_title=x_title)
+    return figure, components, headings, units
+
+
+def _arranged(figure: go.Figure, components: Sequence[Component], headings: dict[str, str], subtitle: str) -> go.Figure:
     several = len(list(kit.by_module(components))) > 1
     figure.update_layout(barmode="overlay", showlegend=several)
     return kit.arrange(
