@@ -106,10 +106,11 @@ def kernel(notebook: nbformat.NotebookNode, folder: Path = HERE) -> Iterator[Not
         yield client
 
 
-def is_progress(output: nbformat.NotebookNode) -> bool:
-    """Whether this is a bar of tqdm's, which takes no notice of TQDM_DISABLE in notebooks."""
+def is_noise(output: nbformat.NotebookNode) -> bool:
+    """Whether this is nothing that a cell said: a bar of tqdm's, or torchao's word on libraries for other machines."""
     data = output.get("data", {})
-    return WIDGET in data and "%|" in data.get("text/plain", "")
+    progress = WIDGET in data and "%|" in data.get("text/plain", "")
+    return progress or (output.output_type == "stream" and output.name == "stderr" and "torchao" in output.text)
 
 
 def solved(name: str, out: Path) -> nbformat.NotebookNode:
@@ -122,7 +123,7 @@ def solved(name: str, out: Path) -> nbformat.NotebookNode:
             if cell.cell_type != "code":
                 continue
             client.execute_cell(cell, index)
-            cell.outputs = [output for output in cell.outputs if not is_progress(output)]
+            cell.outputs = [output for output in cell.outputs if not is_noise(output)]
             for output in cell.outputs:
                 data = output.get("data", {})
                 if data.pop(WIDGET, None) is not None and data.get("text/plain", "").startswith("Explorer("):

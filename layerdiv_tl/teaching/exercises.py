@@ -69,10 +69,14 @@ class Exercise:
 
     @property
     def source(self) -> str:
-        """The reference solution's code."""
+        """The reference solution's code, without the types, whose names a notebook may not have."""
         text = textwrap.dedent(inspect.getsource(self.solve))
-        first = ast.parse(text).body[0].lineno  # of def: decorators stand above
-        return "\n".join(text.splitlines()[first - 1 :]) + "\n"
+        defined = ast.parse(text).body[0]
+        assert isinstance(defined, ast.FunctionDef)
+        bare = inspect.Signature(
+            [p.replace(annotation=p.empty) for p in inspect.signature(self.solve).parameters.values()]
+        )
+        return "\n".join([f"def {self.name}{bare}:", *text.splitlines()[defined.body[0].lineno - 1 :]]) + "\n"
 
     def check(self, answer: Any, **data: Any) -> Shown:
         """Whether an answer is right; if not, what is wrong with it, in a sentence. Nothing is raised for an answer.

@@ -1,10 +1,55 @@
-"""Notebook 01: the identity gap, the centered gauge, contributions from a TransformerLens cache."""
+"""Notebook 01: the identity gap, the centered part, contributions from a TransformerLens cache."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
 from .exercises import exercise
+
+
+def _rows() -> list[tuple[np.ndarray, np.ndarray]]:
+    rng = np.random.default_rng(3)
+    values = rng.normal(size=(4, 6, 3))
+    short = values.sum(1)
+    short[1, 2] += 0.02  # the largest difference is negative, and in neither the first row nor the first option
+    return [(values, short), (2 * values, 2 * values.sum(1) + 1e-4 * rng.normal(size=(4, 3)))]
+
+
+@exercise(
+    minutes=6,
+    difficulty=2,
+    importance=3,
+    cases=_rows,
+    right="nothing but the rounding of 32-bit numbers is left of a real model's gap.",
+    hints=(
+        "Two things are divided. Above: how far the sum over components is from the logits, at its worst.",
+        "A sum may be too small as well as too large, so take np.abs of the difference before .max().",
+        "Below: absolute values first, then the sum over components (axis 1), then the largest: "
+        "np.abs(values).sum(1).max().",
+    ),
+    mistakes={
+        "that is the absolute gap, in logits. Divide it by the largest sum of absolute contributions.": lambda v, m: (
+            np.abs(v.sum(1) - m).max()
+        ),
+        "you divided by the logits, which are small where large contributions cancel. Take absolute values before you "
+        "sum the components.": lambda v, m: np.abs(v.sum(1) - m).max() / np.abs(m).max(),
+        "you divided by the largest single contribution. Sum the absolute values over the components first.": (
+            lambda v, m: np.abs(v.sum(1) - m).max() / np.abs(v).max()
+        ),
+        "a sign is in the way: a sum may be too small as well as too large. Take np.abs of the difference.": (
+            lambda v, m: (v.sum(1) - m).max() / np.abs(v).sum(1).max()
+        ),
+        "one ratio for each row and option: take the largest of both, above and below.": lambda v, m: (
+            np.abs(v.sum(1) - m) / np.abs(v).sum(1)
+        ),
+    },
+)
+def identity_gap(values: np.ndarray, logits: np.ndarray) -> float:
+    """How far contributions [row, component, option] are from summing to logits [row, option], as a share."""
+    largest = np.abs(values.sum(1) - logits).max()
+    return float(largest / np.abs(values).sum(1).max())
 
 
 def _arrays() -> list[tuple[np.ndarray]]:
@@ -40,3 +85,41 @@ def _arrays() -> list[tuple[np.ndarray]]:
 def center(values: np.ndarray) -> np.ndarray:
     """Contributions [component, option] less each component's mean over the options."""
     return values - values.mean(1, keepdims=True)
+
+
+@exercise(
+    minutes=10,
+    difficulty=3,
+    importance=5,
+    cases=lambda writes, scale, gain, unembed: [(writes, scale, gain, unembed)],
+    axes="[component, option]",
+    right="direct logit attribution, from nothing but hooks: these are c.values[0] to rounding.",
+    hints=(
+        "Follow the formula: every write goes through the final norm of this pass, then through the unembedding.",
+        "The frozen norm multiplies each of the 576 coordinates by the gain and divides by the one number scale.",
+        "(gain * writes / scale) is [component, width]; unembed is [width, option]; @ sums over the width.",
+    ),
+    mistakes={
+        "the final norm's gain is missing: it multiplies every coordinate. (A cache's apply_ln forgets it, too.)": (
+            lambda writes, scale, gain, unembed: (writes / scale) @ unembed
+        ),
+        "the norm's scale is missing: the stream is divided by it before it is read out.": (
+            lambda writes, scale, gain, unembed: (gain * writes) @ unembed
+        ),
+        "neither scale nor gain: the final norm stands between the stream and the unembedding.": (
+            lambda writes, scale, gain, unembed: writes @ unembed
+        ),
+        "you multiplied by the scale: the norm divides by it.": (
+            lambda writes, scale, gain, unembed: (gain * writes * scale) @ unembed
+        ),
+        "each write was normalized by its own size. Frozen means: the one scale of this pass, the same for all.": (
+            lambda writes, scale, gain, unembed: (gain * writes / (writes**2).mean(-1)[:, None] ** 0.5) @ unembed
+        ),
+        "that is the sum, the logits. Keep one row for each component.": (
+            lambda writes, scale, gain, unembed: ((gain * writes / scale) @ unembed).sum(0)
+        ),
+    },
+)
+def from_cache(writes: Any, scale: Any, gain: Any, unembed: Any) -> Any:
+    """Contributions [component, option] of writes [component, width] at a frozen norm; unembed is [width, option]."""
+    return (gain * writes / scale) @ unembed
