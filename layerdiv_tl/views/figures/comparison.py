@@ -69,10 +69,10 @@ def change_bars(comparison: Comparison, max_components: int = 200) -> go.Figure:
 def text_change_map(comparison: TextComparison, changed: Changed = "loss") -> go.Figure:
     """A map component × token of what changed at every token, the embedding at the bottom.
 
-    `changed`: "loss", what each adds to the next token's loss, in nats (gold raises it); "logit", to its logit, centered
-    over the vocabulary; "own", what it writes differently itself. Colors end at the 99th percentile. Of more than 400
-    components those that changed most are shown. Raises InputError for another `changed`, and for models of different
-    shape.
+    `changed`: "loss", what each adds to the next token's loss, in nats (gold raises it); "logit", to its logit, less
+    the mean over the vocabulary; "own", what it writes differently itself. Colors end at the 99th percentile. Of more
+    than 400 components those that changed most are shown. Raises InputError for another `changed`, and for models of
+    different shape.
     """
     name, title, unit = _MAPS[choice("changed", changed, _MAPS)]
     values = np.asarray(getattr(comparison, name), dtype=np.float64)
