@@ -46,7 +46,7 @@ main { max-width: 60rem } .cell { margin: 1rem 0 } .out { margin: .4rem 0 .4rem 
 .out th, .out td { padding: .15rem .7rem; text-align: right } math[display=block] { margin: .8rem 0; overflow-x: auto }
 iframe { width: 100%; height: 46rem; border: 1px solid var(--line, #ccc) }
 .in { border-left: 3px solid #8888; padding-left: .8rem } details.help { margin: .3rem 0 }
-.highlight { background: none }
+.highlight { background: none } .anchor-link { display: none }
 """
 
 
@@ -107,10 +107,21 @@ def kernel(notebook: nbformat.NotebookNode, folder: Path = HERE) -> Iterator[Not
 
 
 def is_noise(output: nbformat.NotebookNode) -> bool:
-    """Whether this is nothing that a cell said: a bar of tqdm's, or torchao's word on libraries for other machines."""
+    """Whether this is nothing that a cell said: a bar of tqdm's, or what torch says of its own libraries."""
     data = output.get("data", {})
     progress = WIDGET in data and "%|" in data.get("text/plain", "")
-    return progress or (output.output_type == "stream" and output.name == "stderr" and "torchao" in output.text)
+    return progress or (output.get("name") == "stderr" and bool(re.search(r"torchao|_pytree|%\|", output.text)))
+
+
+def ask(client: NotebookClient, source: str) -> nbformat.NotebookNode:
+    """Run code that is no cell of the notebook; the cell that it would be."""
+    cell = nbformat.v4.new_code_cell(source)
+    client.nb.cells.append(cell)
+    try:
+        client.execute_cell(cell, len(client.nb.cells) - 1)
+    finally:
+        client.nb.cells.pop()
+    return cell
 
 
 def solved(name: str, out: Path) -> nbformat.NotebookNode:
@@ -128,8 +139,7 @@ def solved(name: str, out: Path) -> nbformat.NotebookNode:
                 data = output.get("data", {})
                 if data.pop(WIDGET, None) is not None and data.get("text/plain", "").startswith("Explorer("):
                     page = f"{name}-explorer-{index}.html"
-                    saving = f"_ = {cell.source.splitlines()[-1]}.save({str((out / page).resolve())!r})"
-                    client.execute_cell(nbformat.v4.new_code_cell(saving), 0)
+                    ask(client, f"{cell.source.splitlines()[-1]}.save({str((out / page).resolve())!r})")
                     data["text/html"] = f'<iframe src="{page}" title="The explorer" loading=lazy></iframe>'
     return notebook
 

@@ -150,9 +150,7 @@ def test_it_runs_unanswered_and_says_what_its_prose_says(name: str) -> None:
     with book.kernel(notebook) as client:
 
         def run(source: str) -> str:
-            cell = book.nbformat.v4.new_code_cell(source)
-            client.execute_cell(cell, 0)
-            return said(cell)
+            return said(book.ask(client, source))
 
         for index, cell in enumerate(notebook.cells):
             if cell.cell_type != "code":
