@@ -1,0 +1,168 @@
+"""Notebook 02: centered diversity, what the loss would be without a direct contribution, a paired bootstrap."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .exercises import exercise
+
+
+def _values() -> list[tuple[np.ndarray]]:
+    rng = np.random.default_rng(4)
+    shifts = rng.normal(size=(7, 5, 1)) * 3
+    return [(rng.normal(size=(7, 5, 4)) + shifts,), (rng.normal(size=(3, 8, 2)),)]
+
+
+def _centered(values: np.ndarray) -> np.ndarray:
+    return values - values.mean(2, keepdims=True)
+
+
+def _apart(values: np.ndarray) -> np.ndarray:
+    return _centered(values) - _centered(values).mean(1, keepdims=True)
+
+
+@exercise(
+    minutes=8,
+    difficulty=2,
+    importance=5,
+    cases=_values,
+    axes="[component]",
+    right="one number for each component, and the same as the column diversity_centered.",
+    hints=(
+        "Two means are taken away: over the options (the shift), and over the components (the ensemble's mean).",
+        "Center first, over axis 2. The ensemble's mean is that of the centered values over axis 1 (keepdims=True).",
+        "The last step squares the differences, and takes the mean over rows and options: .mean((0, 2)).",
+    ),
+    mistakes={
+        "that is the raw diversity. Subtract each component's mean over the options (axis 2) first.": lambda v: (
+            (v - v.mean(1, keepdims=True)) ** 2
+        ).mean((0, 2)),
+        "that is the shift's diversity: the square of a mean over options. The centered part is the rest.": lambda v: (
+            (v - v.mean(1, keepdims=True)).mean(2) ** 2
+        ).mean(0),
+        "that is the distance from 0. Subtract the mean over all components.": lambda v: (_centered(v) ** 2).mean(
+            (0, 2)
+        ),
+        "the ensemble's prediction is the mean over its members, not their sum.": lambda v: (
+            (_centered(v) - _centered(v).sum(1, keepdims=True)) ** 2
+        ).mean((0, 2)),
+        "one number for all of them: keep the components, and take the mean over rows and options.": lambda v: (
+            _apart(v) ** 2
+        ).mean(),
+        "absolute differences: square them.": lambda v: np.abs(_apart(v)).mean((0, 2)),
+        "differences that are not squared cancel to 0.": lambda v: _apart(v).mean((0, 2)),
+    },
+)
+def centered_diversity(values: np.ndarray) -> np.ndarray:
+    """Diversity of every component's centered part; values are [row, component, option]."""
+    centered = values - values.mean(2, keepdims=True)
+    mean = centered.mean(1, keepdims=True)
+    return ((centered - mean) ** 2).mean((0, 2))
+
+
+def _tasks() -> list[tuple[np.ndarray, np.ndarray]]:
+    rng = np.random.default_rng(5)
+    return [
+        (rng.normal(size=(6, 5, 4)), np.array([0, 1, 2, 3, 0, 1])),
+        (2 * rng.normal(size=(9, 3, 3)), np.arange(9) % 3),
+    ]
+
+
+def _losses(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    log = logits - logits.max(-1, keepdims=True)
+    log = log - np.log(np.exp(log).sum(-1, keepdims=True))
+    return -log[np.arange(len(log)), labels]
+
+
+def _without(values: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    rest = values.sum(1, keepdims=True) - values
+    return np.array([_losses(rest[:, i], labels).mean() for i in range(values.shape[1])])
+
+
+@exercise(
+    minutes=12,
+    difficulty=3,
+    importance=4,
+    cases=_tasks,
+    axes="[component]",
+    right="this is the direct effect on the loss: what the softmax makes of the sum without one term.",
+    hints=(
+        "The logits without component i are the sum over components, less values[:, i].",
+        "The cross-entropy of a row is −log softmax at its label: logits[label] − log Σ exp(logits), with a minus.",
+        "Loop over components: the mean cross-entropy of total − values[:, i], less that of total. A positive number "
+        "means that the loss rises without it.",
+    ),
+    mistakes={
+        "that is the loss without each; the rise is that less the loss of the full sum.": _without,
+        "that is the loss of each component alone: take it out of the sum, rather than all the others.": lambda v, y: (
+            np.array([_losses(v[:, i], y).mean() for i in range(v.shape[1])]) - _losses(v.sum(1), y).mean()
+        ),
+        "the ensemble was divided by its size: the model's logits are the sum, not the mean.": lambda v, y: np.array(
+            [
+                _losses((v.sum(1) - v[:, i]) / (v.shape[1] - 1), y).mean() - _losses(v.mean(1), y).mean()
+                for i in range(v.shape[1])
+            ]
+        ),
+        "the component was added once more, not taken out.": lambda v, y: (
+            np.array([_losses(v.sum(1) + v[:, i], y).mean() for i in range(v.shape[1])]) - _losses(v.sum(1), y).mean()
+        ),
+        "that is how much the right option's logit falls. The loss has the other options in it, too.": lambda v, y: v[
+            np.arange(len(v)), :, y
+        ].mean(0),
+        "one number for each row: take the mean over rows.": lambda v, y: np.array(
+            [_losses(v.sum(1) - v[:, i], y) - _losses(v.sum(1), y) for i in range(v.shape[1])]
+        ),
+    },
+)
+def rise_without(values: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """How much the mean cross-entropy rises when each component's direct contributions are left out of the sum."""
+    total = values.sum(1)  # [row, option]
+    without = np.stack([total, *(total[:, None] - values).transpose(1, 0, 2)])  # the full sum, then each left out
+    log = without - np.log(np.exp(without).sum(2, keepdims=True))
+    losses = -log[:, np.arange(len(labels)), labels].mean(1)
+    return losses[1:] - losses[0]
+
+
+def _differences() -> list[tuple[np.ndarray, int, np.random.Generator]]:
+    rng = np.random.default_rng(6)
+    return [(rng.exponential(size=30) + 3, 20_000, np.random.default_rng(0))]
+
+
+def _means(x: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
+    return x[rng.integers(len(x), size=(n, len(x)))].mean(1)
+
+
+@exercise(
+    minutes=10,
+    difficulty=3,
+    importance=4,
+    cases=_differences,
+    axes="(low, high)",
+    rtol=0.006,
+    right="rows are drawn with replacement, as many as there are, and the middle 95 % of the means are kept.",
+    hints=(
+        "A bootstrap asks how the mean varies over samples like this one: draw rows with replacement, many times.",
+        "rng.integers(len(x), size=(n, len(x))) gives the row numbers of n samples, each as large as the first.",
+        "x[numbers].mean(1) are n means; np.quantile(means, [0.025, 0.975]) are the ends.",
+    ),
+    mistakes={
+        "these are quantiles of the rows, not of means: how far single rows lie, however many there are.": (
+            lambda x, n, rng: np.quantile(x[rng.integers(len(x), size=n)], [0.025, 0.975])
+        ),
+        "drawn without replacement every sample is the same rows in another order, so its mean never changes.": (
+            lambda x, n, rng: (x.mean(), x.mean())
+        ),
+        "the ends are those of the middle 90 %: 2.5 % are left out on either side.": (
+            lambda x, n, rng: np.quantile(_means(x, n, rng), [0.05, 0.95])
+        ),
+        "the two ends are exchanged: low first.": lambda x, n, rng: np.quantile(_means(x, n, rng), [0.975, 0.025]),
+        "one standard error either way holds 68 %, not 95 %.": lambda x, n, rng: (
+            x.mean() - x.std() / len(x) ** 0.5,
+            x.mean() + x.std() / len(x) ** 0.5,
+        ),
+    },
+)
+def bootstrap_interval(x: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
+    """The 95 % percentile interval of the mean of x [row], from n resamples drawn with the generator rng."""
+    rows = rng.integers(len(x), size=(n, len(x)))
+    return np.quantile(x[rows].mean(1), [0.025, 0.975])
