@@ -19,8 +19,13 @@ class Prediction:
 
     value: Any
 
+    @property
+    def unwritten(self) -> bool:
+        """Whether three dots stand where a prediction, or one of several, should."""
+        return self.value is ... or (isinstance(self.value, (list, tuple)) and ... in self.value)
+
     def __repr__(self) -> str:
-        return "(no prediction yet: write it in place of the three dots)" if self.value is ... else f"{self.value}"
+        return "(no prediction yet: write it in place of the three dots)" if self.unwritten else f"{self.value}"
 
     def compare(self, measured: Any, unit: str = "", digits: int = 2) -> Shown:
         """The prediction beside what was measured: a number, a name, several names in any order, or several numbers.
@@ -36,7 +41,7 @@ class Prediction:
         """
         target = plain(measured)
         shown = _shown(target, digits) + (f" {unit}" if unit else "")
-        if self.value is ...:
+        if self.unwritten:
             return Shown(f"you wrote nothing; measured {shown}")
         try:
             mine = plain(self.value)
@@ -52,7 +57,7 @@ def predict(value: Any) -> Prediction:
 
 def _shown(value: Any, digits: int) -> str:
     if isinstance(value, str):
-        return value
+        return value.strip()
     if isinstance(value, tuple):
         return ", ".join(_shown(part, digits) for part in value)
     return ", ".join(f"{x:.{digits}f}".rstrip("0").rstrip(".") if digits else f"{x:.0f}" for x in value.ravel())
@@ -62,8 +67,9 @@ def _verdict(mine: Any, target: Any, digits: int) -> str:
     if isinstance(target, str):
         return "yes" if isinstance(mine, str) and mine.strip().lower() == target.strip().lower() else "no"
     if isinstance(target, tuple) and any(isinstance(part, str) for part in target):
-        found = {mine} if isinstance(mine, str) else {str(part) for part in mine} if isinstance(mine, tuple) else set()
-        return f"{len(found & set(target))} of {len(target)} found"
+        named = (mine,) if isinstance(mine, str) else mine if isinstance(mine, tuple) else ()
+        found = {str(part).strip() for part in named} & {str(part).strip() for part in target}
+        return f"{len(found)} of {len(target)} found"
     target = np.stack(target) if isinstance(target, tuple) else target
     mine = np.stack(mine) if isinstance(mine, tuple) and not any(isinstance(x, (str, tuple)) for x in mine) else mine
     if not isinstance(mine, np.ndarray) or mine.shape != target.shape:
