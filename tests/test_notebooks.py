@@ -75,7 +75,9 @@ def last_digit(text: str) -> float:
 def prose(source: str) -> str:
     """Markdown without code, formulas, links and the names of numbered things."""
     text = book.MATH.sub(" ", book.CODE.sub(" ", source))
-    return AUTHORS.sub(" ", NAMED.sub(" ", LINK.sub(" ", re.sub(r"^(?:#+ .*|\d+\. |\*\d+ min · .*)", "", text, flags=re.MULTILINE))))
+    return AUTHORS.sub(
+        " ", NAMED.sub(" ", LINK.sub(" ", re.sub(r"^(?:#+ .*|\d+\. |\*\d+ min · .*)", "", text, flags=re.MULTILINE)))
+    )
 
 
 def unprinted(text: str, printed: str) -> list[str]:

@@ -159,6 +159,6 @@ def net(u: np.ndarray, gold: np.ndarray) -> np.ndarray:
     """E_p[u_i] − u_i(t) of every member, [row, member]; p is what the whole model predicts."""
     logits = u.sum(1)  # [row, option]
     p = np.exp(logits - logits.max(1, keepdims=True))
-    p /= p.sum(1, keepdims=True)
+    p = p / p.sum(1, keepdims=True)
     right = u[np.arange(len(u)), :, gold]  # [row, member]
     return (p[:, None] * u).sum(2) - right
