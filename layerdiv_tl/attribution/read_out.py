@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -24,6 +25,14 @@ from .unembedding import BatchContributions, OptionReadout, read_out
 # After a pass, rows are read out together until they make this many numbers (4 MiB in float64): it bounds the memory
 # of short prompts with many components and options.
 NUMBERS = 500_000
+
+
+class Shape(NamedTuple):
+    """A forward pass: its rows, tokens in each (with padding), and how many positions are read in all."""
+
+    rows: int
+    tokens: int
+    positions: int
 
 
 class ReadOut:
@@ -65,21 +74,38 @@ class ReadOut:
                 del activations, steps  # or they would be held during the next pass
                 advance(len(examples))
 
+    def cuts(self) -> list[list[int]]:
+        """The examples of each pass."""
+        switch = self.model.architecture.length_switch
+        if self.contexts is None:
+            return batches([len(row) for row in self.ids], self.batch_tokens, switch)
+        packed = can_pack(self.model, self.contexts)
+        lengths = [self.contexts.length(example, packed) for example in range(len(self.ids))]
+        # Where positions change with the length of a pass, no other row may share it.
+        return batches(lengths, self.batch_tokens if switch is None else 1)
+
+    def shape(self, examples: Sequence[int]) -> Shape:
+        """The shape of a pass of some examples."""
+        if self.contexts is None:
+            return Shape(len(examples), max(len(self.ids[example]) for example in examples), len(examples))
+        packed, positions = can_pack(self.model, self.contexts), len(self.contexts.numbers(examples))
+        if packed:
+            return Shape(len(examples), max(self.contexts.length(example, True) for example in examples), positions)
+        rows, *_ = self.contexts.plain_rows(examples)
+        return Shape(len(rows), max(map(len, rows)), positions)
+
     def _passes(self) -> Iterator[tuple[list[int], Int[np.ndarray, " row"], Activations]]:
         """Examples, the numbers of the rows that their pass shows, and the pass, batch after batch."""
         architecture, contexts = self.model.architecture, self.contexts
         if self.cached is not None:
             yield list(range(len(self.ids))), np.arange(len(self.ids)), self.cached
         elif contexts is None:
-            for rows in batches([len(row) for row in self.ids], self.batch_tokens, architecture.length_switch):
+            for rows in self.cuts():
                 (tokens, mask), at = pad([self.ids[row] for row in rows]), torch.as_tensor(self.at[rows])
                 yield rows, np.array(rows), run(architecture, tokens, mask, self.unit, at, interventions=True)
         else:
             packed = can_pack(self.model, contexts)
-            lengths = [contexts.length(example, packed) for example in range(len(self.ids))]
-            # Where positions change with the length of a pass, no other row may share it.
-            most = self.batch_tokens if architecture.length_switch is None else 1
-            for rows in batches(lengths, most):
+            for rows in self.cuts():
                 yield rows, contexts.numbers(rows), contexts.run(architecture, rows, self.unit, packed)
 
     def _steps(

@@ -59,22 +59,28 @@ def run_demo(options: argparse.Namespace) -> int:
 
 def run_run(options: argparse.Namespace) -> int:
     """Models × tasks."""
+    from ..studies.plan import plan_study
     from ..studies.runner import run_study
 
+    names = ("template", "shots", "seed", "train", "multi_token", "chat", "keep_text", "batch_tokens", "workers")
+    settings = {name: getattr(options, name) for name in names} | {"load": load_options(options)}
+    grid = (options.model, options.task, tuple(options.unit or ("sublayer",)), options.limit, options.out, options.data)
+    if options.dry_run:
+        printing.print_progress("Loading every model and running some batches of each …")
+        plan = plan_study(*grid, **settings)
+        if options.json:
+            cells = plan.frame().to_dict("records")
+            printing.print_json(
+                {"cells": cells, "loading": plan.loading, "seconds": plan.seconds, "summary": plan.sentence}
+            )
+        else:
+            printing.print_table(plan.lines(), right=("rows left", "tokens", "operations", "disk", "memory", "time"))
+            print(f"\n{plan.sentence}")
+        return printing.print_failures(plan.failures)
     models, tasks = len(options.model), len(options.task)
     rows = "2000 rows of the paper's tasks" if options.limit is None else f"{options.limit} rows of each task"
     printing.print_progress(f"Models: {models}, tasks: {tasks}; at most {rows}, a pass each …")
-    names = ("template", "shots", "seed", "train", "multi_token", "chat", "keep_text", "batch_tokens", "workers")
-    study = run_study(
-        options.model,
-        options.task,
-        tuple(options.unit or ("sublayer",)),
-        options.limit,
-        options.out,
-        options.data,
-        load=load_options(options),
-        **{name: getattr(options, name) for name in names},
-    )
+    study = run_study(*grid, **settings)
     failures = list(study.failures)
     record: dict[str, list[Any]] = {"rows": []} | ({"information": []} if options.information else {})
     if os.environ.get("RANK", "0") != "0":  # of the processes of one launch, one prints

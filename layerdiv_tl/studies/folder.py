@@ -52,10 +52,11 @@ class Card:
         return f"{self.model!r} from {self.source!r} ({', '.join(words)})"
 
 
-def claim_name(out: Path, model: Model, identity: Identity) -> None:
+def claim_name(out: Path, model: Model, identity: Identity, look_only: bool = False) -> None:
     """Let a name stand for this model in a folder. Raises InputError where it stands for another one already.
 
-    Called before anything of the model is computed. The first of several processes at once has the name.
+    Called before anything of the model is computed. The first of several processes at once has the name; `look_only`
+    takes none and writes nothing.
     """
     own = Card.of(model.name, identity.weights, identity.tokenizer, model.provenance)
     folder = out / safe_name(model.name)
@@ -64,6 +65,8 @@ def claim_name(out: Path, model: Model, identity: Identity) -> None:
         for file in folder.glob("*/*/meta.json"):  # of a copy, which has no card
             if about := read_finished(file):
                 refuse_two_models([(str(out), card_of(about)), (str(out), own)])
+        if look_only:
+            return
         try:
             write_first(folder / CARD, json.dumps(asdict(own), indent=1, sort_keys=True) + "\n")
         except OSError as error:

@@ -75,13 +75,18 @@ def load_options(load: Any) -> dict[str, Any]:
     return dict(load)
 
 
-def load_claimed(name: str, x: Any, out: Path, options: Mapping[str, Any]) -> tuple[Model, Identity]:
-    """A loaded model that stands for its name in a folder. Raises InputError where another one does."""
+def load_claimed(
+    name: str, x: Any, out: Path, options: Mapping[str, Any], look_only: bool = False
+) -> tuple[Model, Identity]:
+    """A loaded model that stands for its name in a folder. Raises InputError where another one does.
+
+    `look_only` writes nothing there.
+    """
     model = load_model(x, **({} if isinstance(x, Model) else options))
     # In a list the default model has its own name.
     model = model if x is None and name == "default" else replace(model, name=name)
     identity = identify(model)
-    claim_name(out, model, identity)
+    claim_name(out, model, identity, look_only)
     return model, identity
 
 

@@ -6,7 +6,6 @@ import contextlib
 import json
 import multiprocessing
 import os
-import secrets
 import signal
 import threading
 import time
@@ -26,8 +25,9 @@ from ..model.load import Model, take_cores
 from ..model.tokenization import encode
 from ..tasks.baselines import bag_of_words
 from ..tasks.task import Task, task
-from .folder import failing, made_by, read_finished
+from .folder import failing, made_by
 from .grid import load_claimed, load_options, models_of, output_folder, tasks_of
+from .ranks import first_shard
 from .shards import FORMAT, META, METRICS, Cell, Shard, cell_of, metrics_of, write_json
 from .study import Study
 
@@ -84,14 +84,48 @@ def run_study(
     >>> study.table()["uniform", "synthetic/recall"].round(2).to_dict()
     {'zoo/d1': 18.75}
     """
-    grid, options = models_of(models), load_options(load)
-    names = tasks_of(tasks)
-    workers, seed = whole_number("workers", workers, 1), whole_number("seed", seed, 0)
-    for name, value in {"multi_token": multi_token, "chat": chat, "keep_text": keep_text}.items():
-        flag(name, value)
+    named = dict(template=template, shots=shots, seed=seed, train=train, multi_token=multi_token, chat=chat)
+    named |= dict(keep_text=keep_text, batch_tokens=batch_tokens, load=load)
+    grid, job = read_job(models, tasks, units, limit, data, **named)
+    workers = whole_number("workers", workers, 1)
     in_memory = [name for name, x in grid.items() if not isinstance(x, str | os.PathLike | None)]
     if workers > 1 and in_memory:
         raise InputError(f"workers={workers} needs models by name, and {in_memory[0]!r} is in this process's memory.")
+    job = replace(job, out=(folder := output_folder(out)))
+    # One process is this one.
+    workers = min(workers, len(grid))
+    parts = in_processes(job.run, grid, workers) if workers > 1 else [job.run(grid)]
+    failures = [failure for failed, _ in parts for failure in failed]
+    try:
+        study = Study.collect([folder], {cell for _, done in parts for cell in done})
+    except InputError as error:
+        raise InputError("; ".join(failures) or str(error)) from error
+    return replace(study, failures=(*failures, *study.failures))
+
+
+def read_job(
+    models: Any,
+    tasks: Any,
+    units: Any,
+    limit: Any,
+    data: Any,
+    *,
+    template: Any = None,
+    shots: Any = 0,
+    seed: Any = 0,
+    train: Any = None,
+    multi_token: Any = False,
+    chat: Any = False,
+    keep_text: Any = False,
+    batch_tokens: Any = None,
+    load: Any = None,
+) -> tuple[dict[str, Any], Job]:
+    """{name: model} and the work on each, in no folder yet: the arguments of `run_study`, checked. InputError."""
+    grid, options = models_of(models), load_options(load)
+    names = tasks_of(tasks)
+    seed = whole_number("seed", seed, 0)
+    for name, value in {"multi_token": multi_token, "chat": chat, "keep_text": keep_text}.items():
+        flag(name, value)
     cuts = [cast(Unit, unit) for unit in dict.fromkeys(some_of("units", units, get_args(Unit)))]
     read: dict[str, Any] = {"limit": limit, "template": template, "shots": shots, "seed": seed, "train": train}
     ready = [t if isinstance(t, Task) else task(t, data, **read) for t in names]
@@ -105,30 +139,20 @@ def run_study(
     asked |= {name: None if rows is None else str(rows) for name, rows in (("data", data), ("train", train))}
     on_disk = all(rows is None or isinstance(rows, str | os.PathLike) for rows in (data, train))
     by_name = {t.name for x, t in zip(names, ready, strict=True) if on_disk and not isinstance(x, Task)}
-    folder = output_folder(out)
-    job = _Job(ready, cuts, folder, keep_text, options, asked, by_name)
-    # One process is this one.
-    workers = min(workers, len(grid))
-    parts = in_processes(job.run, grid, workers) if workers > 1 else [job.run(grid)]
-    failures = [failure for failed, _ in parts for failure in failed]
-    try:
-        study = Study.collect([folder], {cell for _, done in parts for cell in done})
-    except InputError as error:
-        raise InputError("; ".join(failures) or str(error)) from error
-    return replace(study, failures=(*failures, *study.failures))
+    return grid, Job(ready, cuts, keep_text, options, asked, by_name)
 
 
 @dataclass(frozen=True)
-class _Job:
+class Job:
     """The work on every model of a study; the arguments of `run_study`, read."""
 
     tasks: list[Task]
     units: list[Unit]
-    out: Path
     keep_text: bool
     load: dict[str, Any]
     asked: dict[str, Any]
     by_name: set[str]
+    out: Path = Path()
 
     def run(self, grid: Mapping[str, Any]) -> tuple[list[str], set[Path]]:
         """Measure these models: a sentence for everything that failed, and the folders of finished cells."""
@@ -138,18 +162,27 @@ class _Job:
             with failing(failures, name):
                 model, identity = load_claimed(name, x, self.out, self.load)
                 batch_tokens = model.checked_batch_tokens(self.asked["batch_tokens"])
-                for t in self.tasks:
-                    with failing(failures, f"{name} on {t.name}"):
-                        prompts = prepared(t, model, self.asked["chat"], self.asked["multi_token"])
-                        for unit in self.units:
-                            with failing(failures, f"{name} on {t.name} at unit {unit}"):
-                                done.add(self._cell(model, identity, prompts, unit, batch_tokens))
+                for where, cell in self.cells(model, identity, batch_tokens, failures):
+                    with failing(failures, where):
+                        done.add(self._computed(model, cell, batch_tokens))
                 del model
         return failures, done
 
-    def _cell(self, model: Model, identity: Identity, prompts: Task, unit: Unit, batch_tokens: int) -> Path:
+    def cells(
+        self, model: Model, identity: Identity, batch_tokens: int, failures: list[str]
+    ) -> Iterator[tuple[str, Cell]]:
+        """Every cell of a model, after its name in a sentence; one that cannot be is a sentence in `failures`."""
+        for t in self.tasks:
+            prompts, where = None, f"{model.name} on {t.name}"
+            with failing(failures, where):
+                prompts = prepared(t, model, self.asked["chat"], self.asked["multi_token"])
+                ids = encode(model, list(prompts.prompts))
+            for unit in self.units if prompts is not None else ():
+                yield f"{where} at unit {unit}", cell_of(model, identity, prompts, unit, self.out, ids, batch_tokens)
+
+    def _computed(self, model: Model, cell: Cell, batch_tokens: int) -> Path:
         """Compute the missing shards of one cell, then its metrics; its folder."""
-        cell = cell_of(model, identity, prompts, unit, self.out, encode(model, list(prompts.prompts)), batch_tokens)
+        prompts = cell.task
         try:
             cell.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -158,15 +191,15 @@ class _Job:
             lines = "".join(json.dumps({"row": i, "prompt": p}) + "\n" for i, p in enumerate(prompts.prompts))
             write_text(cell.folder / "prompts.jsonl", lines)
         metrics = cell.folder / METRICS
-        if metrics.is_file() and read_finished(cell.folder / META) is not None:
+        if cell.finished:
             return cell.folder
         sweep(cell.folder)
         start, computed = time.time(), 0
         total = len(prompts)
         stored = total - sum(len(cell.rows(number)) for number in cell.missing())
-        title = f"{model.name} on {prompts.name} ({unit})"
+        title = f"{model.name} on {prompts.name} ({cell.unit})"
         with progress(title, total, "prompt", stored):
-            for number in cell.missing(_first_shard(cell.count)):
+            for number in cell.missing(first_shard(cell.count)):
                 cell.compute(model, number, batch_tokens)
                 computed += len(cell.rows(number))
         seconds = time.time() - start
@@ -183,14 +216,6 @@ def prepared(task: Task, model: Model, chat: bool = False, multi_token: bool = F
     task = task.as_chat(model) if chat else task
     task = task.resolve(model, multi_token)
     return task if model.context is None else task.fit(model, model.context)
-
-
-def _first_shard(count: int) -> int:
-    """Where this process begins: process r of W at its part, unrelated ones apart by chance (ids may be the same)."""
-    world = int(os.environ.get("WORLD_SIZE", "1"))
-    if world > 1:
-        return int(os.environ.get("RANK", "0")) * count // world
-    return secrets.randbelow(max(1, count))
 
 
 def _whole_shards(cell: Cell, model: Model, batch_tokens: int) -> Iterator[Shard]:

@@ -20,6 +20,7 @@ from jaxtyping import Int
 
 from .._files import write_text
 from ..attribution.contributions import Contributions, contributions
+from ..attribution.read_out import ReadOut, Shape
 from ..components import Unit
 from ..ensemble.decomposition import Decomposition, decompose
 from ..ensemble.intervals import RunningMean, wilson
@@ -29,6 +30,8 @@ from ..errors import InputError
 from ..model.fingerprint import Identity
 from ..model.load import Model
 from ..model.options import NONE
+from ..model.options import options as read_options
+from ..model.tokenization import encode
 from ..tasks.task import Task
 
 ROWS = 128
@@ -108,6 +111,12 @@ class Cell:
         """How many shards there are."""
         return -(-len(self.order) // ROWS)
 
+    @property
+    def finished(self) -> bool:
+        """Whether its metrics are there, and of this version."""
+        about = read_json(self.folder / META)
+        return about is not None and about.get("format") == FORMAT and (self.folder / METRICS).is_file()
+
     def path(self, number: int) -> Path:
         """Where a shard lies."""
         return self.folder / f"shard-{number:05d}.safetensors"
@@ -125,10 +134,11 @@ class Cell:
 
     def compute(self, model: Model, number: int, batch_tokens: int) -> Path:
         """Compute the contributions of one shard's rows and write them."""
-        rows = self.rows(number)
-        prompts = [self.task.prompts[row] for row in rows]
-        shared = self.task.shared_options
-        options: Any = shared or tuple(self.task.row_options[row] for row in rows)
+        return self.shard(model, self.rows(number), batch_tokens).save(self.path(number))
+
+    def shard(self, model: Model, rows: Int[np.ndarray, " example"], batch_tokens: int) -> Shard:
+        """The contributions of some of the task's rows."""
+        prompts, options = self._asked(rows)
         c = contributions(model, prompts, self.task.option_ids or options, self.unit, batch_tokens=batch_tokens)
         sizes = None
         if not self.task.option_ids:  # in every shard, also in one whose options happen to be single tokens
@@ -138,8 +148,23 @@ class Cell:
             c = replace(c, option_ids=np.full(c.model_logits.shape, NONE), junction_scale=None)
         own = {f.name: getattr(c, f.name) for f in fields(c)}
         own |= {"options": options, "token_ids": np.empty(0, dtype=np.int64)}
-        shard = Shard(**own, rows=rows, labels=self.task.labels[rows], option_sizes=sizes)
-        return shard.save(self.path(number))
+        return Shard(**own, rows=rows, labels=self.task.labels[rows], option_sizes=sizes)
+
+    def passes(
+        self, model: Model, rows: Int[np.ndarray, " example"], batch_tokens: int
+    ) -> list[tuple[Int[np.ndarray, " example"], Shape]]:
+        """What computing some of the task's rows runs: the rows of each forward pass, and its shape."""
+        prompts, options = self._asked(rows)
+        ids = encode(model, prompts)
+        option_ids, _ = read_options(model, self.task.option_ids or options, ids, prompts)
+        at = np.array([len(row) - 1 for row in ids])
+        run = ReadOut(model, ids, at, option_ids, self.unit, batch_tokens, None, None)
+        return [(rows[examples], run.shape(examples)) for examples in run.cuts()]
+
+    def _asked(self, rows: Int[np.ndarray, " example"]) -> tuple[list[str], Any]:
+        """The prompts of some rows, and their options: those that all rows share, or each row's own."""
+        own: Any = self.task.shared_options or tuple(self.task.row_options[row] for row in rows)
+        return [self.task.prompts[row] for row in rows], own
 
     def read(self, number: int) -> Shard:
         """A shard from disk. One that is not whole is removed, so that it is computed again: InputError."""

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -28,9 +25,9 @@ def texts(rows: int, tokens: int) -> list[list[int]]:
     return rng.integers(1000, 40_000, (rows, tokens)).tolist()
 
 
-def plain(model: ld.Model, prompts: list[list[int]]) -> None:
+def plain(model: ld.Model, prompts: list[list[int]], batch_tokens: int = 4096) -> None:
     with inference_mode_for(model.architecture):
-        for rows in batches([len(p) for p in prompts], 4096):
+        for rows in batches([len(p) for p in prompts], batch_tokens):
             ids, mask = pad([prompts[row] for row in rows])
             model.architecture.root(input_ids=ids, attention_mask=mask, logits_to_keep=1, use_cache=False)
 
@@ -75,34 +72,10 @@ def ratio(a: Callable[[], None], b: Callable[[], None], repeats: int) -> tuple[f
     return statistics.median(ratios), statistics.median(times[a]), statistics.median(times[b])
 
 
-def peak(kind: str, rows: int) -> float:
-    """Peak memory in MiB of a fresh process that does one thing."""
-    command = [sys.executable, __file__, "--peak", kind, "--rows", str(rows)]
-    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1])
-
-
-def run_peak(kind: str, rows: int) -> None:
-    model = ld.load_model()
-    prompts = texts(rows, 16)
-    if kind == "plain":
-        plain(model, prompts)
-    else:
-        ld.contributions(model, prompts, OPTIONS, unit=kind)  # type: ignore[arg-type]
-    # Not getrusage: a child's ru_maxrss begins at its parent's.
-    status = Path("/proc/self/status").read_text()
-    print(int(status.split("VmHWM:")[1].split()[0]) / 1024)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--peak")
-    parser.add_argument("--rows", type=int, default=2000)
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--skip-memory", action="store_true")
     given = parser.parse_args()
-    if given.peak:
-        return run_peak(given.peak, given.rows)
-
     model = ld.load_model()
     print(f"torch threads {torch.get_num_threads()}, {given.repeats} repeats")
     for rows, tokens in ((64, 64), (4, 1024)):
@@ -144,15 +117,6 @@ def main() -> None:
         print(
             f"{rows} × {tokens} tokens: TransformerLens' full cache / contributions = {r:.2f}   ({a:.2f} s / {b:.2f} s)"
         )
-
-    if given.skip_memory:
-        return None
-    for rows in (500, 2000):
-        base = peak("plain", rows)
-        extra = {unit: peak(unit, rows) - base for unit in ("sublayer", "head")}
-        shown = ", ".join(f"{unit} {mib:+.0f} MiB" for unit, mib in extra.items())
-        print(f"{rows} prompts of 16 tokens: peak memory above the plain pass ({base:.0f} MiB): {shown}")
-    return None
 
 
 if __name__ == "__main__":

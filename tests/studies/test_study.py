@@ -273,17 +273,19 @@ def test_killed_at_any_moment_it_goes_on(folder, words_json, undisturbed, tmp_pa
 
 @pytest.mark.full
 def test_two_processes_share_a_folder(folder, words_json, undisturbed, tmp_path):
-    """Unrelated processes, and the ranks of a launch, end with the same bytes as one."""
+    """Unrelated processes, the ranks of a launch, and the tasks of a SLURM array end with the same bytes as one."""
+    array = {"SLURM_ARRAY_TASK_COUNT": "4", "SLURM_ARRAY_TASK_MIN": "1", "SLURM_ARRAY_TASK_STEP": "1"}
     for name, environments in (
+        ("array", [array | {"SLURM_ARRAY_TASK_ID": str(number)} for number in range(1, 5)]),
         ("unrelated", [{}, {}]),
         ("ranks", [{"RANK": "0", "WORLD_SIZE": "2"}, {"RANK": "1", "WORLD_SIZE": "2"}]),
     ):
         arguments = ["--model", folder / "tiny-0", "--task", words_json, "--out", tmp_path / name]
         both = [start(arguments, **environment) for environment in environments]
         printed = [process.communicate(timeout=300)[0] for process in both]
-        assert [process.returncode for process in both] == [0, 0]
+        assert [process.returncode for process in both] == [0] * len(both)
         assert files(tmp_path / name) == undisturbed
-        assert [bool(text) for text in printed] == [True, name == "unrelated"]
+        assert [bool(text) for text in printed] == [True] + [name != "ranks"] * (len(both) - 1)
 
 
 @pytest.mark.full
