@@ -183,6 +183,23 @@ class Comparison(Result):
         units = [self._unit_of(name) for name in rows]
         return self._finish(pd.DataFrame({"quantity": list(rows), "measured_in": units} | columns))
 
+    def by_row(self) -> pd.DataFrame:
+        """One row per example: both scores, their change, and the option that each model gives; for any shape.
+
+        `answer_a` and `answer_b` are indices of options; with labels also `label`.
+        """
+        import pandas as pd
+
+        scores = [self._score(side.values).sum(1) for side in (self.a, self.b)]
+        columns: dict[str, Any] = {"example": np.arange(len(scores[0])), "a": scores[0], "b": scores[1]}
+        columns["change"] = scores[1] - scores[0]
+        columns |= {f"answer_{name}": side.logits.argmax(1) for name, side in (("a", self.a), ("b", self.b))}
+        if self.labels is not None:
+            columns["label"] = self.labels
+        frame = self._finish(pd.DataFrame(columns))
+        frame.attrs["units"] = {name: self._unit_of(name) for name in ("a", "b", "change")}
+        return frame
+
     def by_module(self) -> pd.DataFrame:
         """One row per module: the sums of its components' scores, for models of any shape; they add up to `totals`."""
         return self._grouped("module", [[c.module for c in side.components] for side in (self.a, self.b)])

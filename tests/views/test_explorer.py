@@ -18,7 +18,7 @@ from layerdiv_tl.attribution.promoted_tokens import cosines, promotions
 from layerdiv_tl.model.attention import attention_patterns
 from layerdiv_tl.views.explorer.data import CSS, SCRIPT, pack_attention, pack_promotions, pack_text
 from layerdiv_tl.views.explorer.effects import answers_at, pack_effects, strongest
-from layerdiv_tl.views.explorer.explorer import first_selection
+from layerdiv_tl.views.explorer.selection import first_selection
 from layerdiv_tl.views.explorer.tokens import drawn, drawn_tokens
 from tests.conftest import llama
 from tests.oracles.browser import save_hostile_model
@@ -838,7 +838,7 @@ def test_the_widget_looks_tokens_up_and_makes_the_page(explorer, monkeypatch):
     monkeypatch.setattr(type(explorer.widget), "send", lambda self, content, buffers: sent.append((content, buffers)))
     asks(explorer.widget, ask="promoted", text=1, position=3)
     ((content, (blob,)),) = sent
-    assert content == {"kind": "promoted", "text": 1}
+    assert content == {"kind": "promoted", "text": 1, "side": "a"}
     assert unpacked(blob)[0]["positions"] == [3]
     asks(explorer.widget, ask="promoted", text=9, position=3)
     assert len(sent) == 1
@@ -877,7 +877,7 @@ def test_what_ablating_a_component_does_travels_as_ld_effects_has_it(explorer, m
     monkeypatch.setattr(type(explorer.widget), "send", lambda self, content, buffers: sent.append((content, buffers)))
     asks(explorer.widget, ask="effects", text=0, position=at, component="L1.H2", answers=[a, b])
     ((content, (blob,)),) = sent
-    assert content == {"kind": "effects", "text": 0}
+    assert content == {"kind": "effects", "text": 0, "side": "a"}
     assert unpacked(blob)[0]["rows"][0]["label"] == "L1.H2"
     asks(explorer.widget, ask="effects", text=0, position=at, component="<b>", answers=None)
     assert len(sent) == 1

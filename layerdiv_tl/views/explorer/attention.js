@@ -55,11 +55,11 @@ VIEWS.attention = {
   },
 };
 
-// The pixels of the sequential scale, from 0 to 255.
-function ramp(host) {
+// The pixels of a scale, from 0 to 255.
+function ramp(host, scale) {
   const style = getComputedStyle(host);
   const stops = [0, 1, 2, 3, 4].map((n) => {
-    const hex = style.getPropertyValue(`--seq-${n}`).trim();
+    const hex = style.getPropertyValue(`--${scale}-${n}`).trim();
     return [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16) || 0);
   });
   return Array.from({ length: 256 }, (_, v) => {

@@ -1,9 +1,10 @@
 // What is chosen: its buttons, the search, and how it stands in the address of a page.
 
 const CHOICES = {
+  side: { name: "model", options: ["a", "b"] },
   measure: { name: "components by", options: Object.keys(MEASURES) },
   part: { name: "squares", options: ["centered", "raw"] },
-  color: { name: "color the text by", options: ["loss", "component"] },
+  color: { name: "color the text by", options: ["loss", "component", "change"] },
 };
 const HINTS = {
   logit: "what a component adds to the logit of the target",
@@ -15,6 +16,9 @@ const HINTS = {
   raw: "with what a component adds to all tokens alike",
   loss: "the model's own cross-entropy of the token that follows, in nats",
   component: "the number of the chosen component at every token",
+  change: "how much more (gold) or less (purple) model b loses than model a, in nats",
+  a: "what the views of one model show: the first",
+  b: "what the views of one model show: the second",
 };
 
 function group(name, ...children) {

@@ -43,6 +43,11 @@ class Text {
     this.effects = new Map(); // position, two tokens and a component -> what ablating it does
   }
 
+  // The same text by the model that is chosen of two.
+  by(side) {
+    return (side === "b" && this.other) || this;
+  }
+
   // The tokens that contributions are measured to at a position, the right one first; each once.
   answers(position) {
     const found = [];

@@ -22,7 +22,7 @@ from .tokens import drawn_tokens
 _WORK = 2e11
 PROMOTED, NEAREST, OPPOSED = 5, 5, 3
 # What draws them, on a page and in a notebook: one ES module of these files one after another, without a build step.
-_FILES = "data draw measures choose views ranked attention answers chosen effects form explorer".split()
+_FILES = "data draw measures choose views two ranked attention answers chosen effects form explorer page".split()
 SCRIPT = "\n".join(read(f"explorer/{name}.js") for name in _FILES)
 CSS = read("explorer/explorer.css")
 
@@ -57,6 +57,7 @@ def pack_text(model: Model, text: TextNumbers) -> bytes:
         "tokens": drawn_tokens(model, text.sublayers.token_ids),
         "targets": list(text.targets),
         "written": text.written,
+        "name": text.name,
         # −1, no token, comes first where there is one.
         "ids": [-1] * (len(words) - len(known)) + known,
         "words": [""] * (len(words) - len(known)) + drawn_tokens(model, known),
@@ -102,17 +103,18 @@ def _neighbors(text: TextNumbers) -> tuple[np.ndarray, np.ndarray]:
     return near, cosine
 
 
-def pack_promotions(model: Model, text: TextNumbers, at: Sequence[int], size: int = 8) -> list[bytes]:
+def pack_promotions(model: Model, text: TextNumbers, at: Sequence[int], size: int = 8, share: int = 1) -> list[bytes]:
     """The tokens that components promote and suppress at some positions, for `unpack` in data.js.
 
     Of every component shown, or, where all would take too long, of those that add most to the right token or to the
-    model's likeliest, as many at every position. `size` positions travel together.
+    model's likeliest, as many at every position. `size` positions travel together; so many texts `share` the
+    time of a page.
     """
     if not at:
         return []
     count, k = len(text.shown), min(PROMOTED, text.sublayers.vocabulary)
     per_position = text.sublayers.vocabulary * model.architecture.norm.gain.numel() * len(at)
-    most = min(count, max(8, int(_WORK / per_position)))
+    most = min(count, max(8, int(_WORK / share / per_position)))
     strength = np.abs(text.target_logits[:2]).max(0)
     chosen = [np.sort(np.argsort(-strength[:, position], kind="stable")[:most]) for position in at]
     pairs = [(position, int(component)) for position, row in zip(at, chosen, strict=True) for component in row]

@@ -1,7 +1,7 @@
 // The explorer: what is chosen, and its views; the same on a page and, by anywidget, in a notebook.
 
 // From what a reader asks first to what few ask.
-const ORDER = ["tokens", "depth", "ranked", "grid", "glance", "attention", "promotes", "effects", "answers", "numbers", "duplicates", "scatter", "compare"];
+const ORDER = ["tokens", "both", "changed", "depth", "ranked", "grid", "glance", "attention", "promotes", "effects", "answers", "numbers", "duplicates", "scatter", "compare"];
 
 async function render({ model, el }) {
   const state = { texts: [], chosen: model.get("chosen"), asked: new Set(), waits: {} };
@@ -18,8 +18,10 @@ async function render({ model, el }) {
 
   // All that views need, worked out from what is chosen.
   const look = () => {
-    const { chosen, texts } = state;
-    const text = texts[chosen.text];
+    const { chosen } = state;
+    const pair = state.texts[chosen.text];
+    const texts = state.texts.map((one) => one.by(chosen.side));
+    const text = pair.by(chosen.side);
     const position = Math.min(chosen.position, text.length - 1);
     const component = text.index.get(chosen.component) ?? 0;
     const row = text.components[component].row;
@@ -31,13 +33,14 @@ async function render({ model, el }) {
     const measuredAt = (some, p) => new Measured(some, p, chosen.part, ...answersAt(some, p));
     const measured = measuredAt(text, position);
     return {
-      ...{ text, texts, chosen, position, component, row, rowNumber, attention, answer, minus, measured, measuredAt },
+      ...{ text, texts, pair, chosen, position, component, row, rowNumber, attention, answer, minus, measured, measuredAt },
       towards: minus ? `${quoted(answer.word)} − ${quoted(minus.word)}` : quoted(answer.word),
       name: text.labels[component],
       layers: new Set(text.components.map((c) => c.row)).size, // with "", where the embedding stands
       live: model.get("live"),
       colorValue(p) {
         if (chosen.color === "loss") return text.values.loss[p];
+        if (chosen.color === "change") return pair.other.values.loss[p] - pair.values.loss[p];
         const there = measuredAt(text, p);
         return there.beyond(chosen.measure, component);
       },
@@ -58,13 +61,13 @@ async function render({ model, el }) {
       // Whether a kernel was asked: what components promote here, or what ablating one does.
       ask(wanted = { ask: "promoted" }) {
         if (!model.get("live")) return false;
-        const key = `${chosen.text}:${position}:${JSON.stringify(wanted)}`;
+        const key = `${chosen.text}:${chosen.side}:${position}:${JSON.stringify(wanted)}`;
         if (state.asked.has(key)) return true;
         // Not for every token that an arrow key runs over.
         clearTimeout(state.waits[wanted.ask]);
         state.waits[wanted.ask] = setTimeout(() => {
           state.asked.add(key);
-          model.send({ ...wanted, text: chosen.text, position });
+          model.send({ ...wanted, text: chosen.text, position, side: chosen.side });
         }, 200);
         return true;
       },
@@ -128,7 +131,7 @@ async function render({ model, el }) {
     "div",
     { className: "tools" },
     tabs,
-    ...["measure", "part", "color"].map((field) => choice(field, state)),
+    ...["side", "measure", "part", "color"].map((field) => choice(field, state)),
     pins,
     search,
     share,
@@ -178,7 +181,7 @@ async function render({ model, el }) {
       ...(state.texts.length < 2
         ? []
         : [
-            put("span", {}, "text"),
+            put("span", {}, state.texts[0].name ? "rows that changed most" : "text"),
             ...state.texts.map((_, n) =>
               put(
                 "button",
@@ -186,9 +189,9 @@ async function render({ model, el }) {
                   type: "button",
                   "data-text": n,
                   "aria-pressed": n === chosen.text,
-                  onclick: () => choose({ text: n, position: Math.min(chosen.position, state.texts[n].length - 1) }),
+                  onclick: () => choose({ text: n, position: Math.min(chosen.position, state.texts[n].length - 1), ...beginning(state.texts[n]) }),
                 },
-                String(n + 1),
+                state.texts[n].name || String(n + 1),
               ),
             ),
           ]),
@@ -197,6 +200,8 @@ async function render({ model, el }) {
     for (const button of bar.querySelectorAll("[data-field]")) {
       button.setAttribute("aria-pressed", chosen[button.dataset.field] === button.dataset.option);
       if (button.dataset.field === "part") button.parentElement.hidden = !MEASURES[chosen.measure].squared;
+      if (button.dataset.field === "side") button.parentElement.hidden = !x.pair.other;
+      if (button.dataset.option === "change") button.hidden = !x.pair.other;
     }
     const loss = text.values.loss[position];
     const next = text.next(position);
@@ -211,15 +216,18 @@ async function render({ model, el }) {
           ? [" the text ends; the model's likeliest tokens are below"]
           : [" comes ", put("b", {}, quoted(next)), `, p = ${percent(right.probability)}`, Number.isFinite(loss) ? `, loss ${number(loss)} nats` : ""]),
       ),
+      ...bothLosses(x),
       put("span", {}, "chosen: ", put("b", {}, x.name), ` ${signed(x.measured.value("logit", x.component))} logits to ${x.towards}`),
     );
     const had = root.contains(document.activeElement) && document.activeElement.closest(".aims [data-target]")?.dataset;
     aims.replaceChildren(...targets(x));
     if (had) aims.querySelector(`[data-target="${had.target}"][data-id="${had.id}"]`)?.focus();
     root.classList.toggle("headless", !text.heads.length);
-    for (const [name, view] of Object.entries(VIEWS)) hosts[name].section.hidden = Boolean(view.heads) && !text.heads.length;
+    for (const [name, view] of Object.entries(VIEWS))
+      hosts[name].section.hidden = Boolean((view.heads && !text.heads.length) || (view.two && !x.pair.other));
     // All that is read from the page before anything is drawn: each reading after a change would lay it out again.
-    x.ramp = ramp(root);
+    x.ramp = ramp(root, "seq");
+    x.signed = x.pair.other && ramp(root, "div");
     const seen = new Set();
     for (const [name, { host, section }] of Object.entries(hosts)) {
       if (section.hidden) continue;
@@ -269,6 +277,9 @@ async function render({ model, el }) {
     draw();
   }
 
+  const opened = async (blobs) =>
+    Object.assign(new Text(await unpack(blobs.core)), { blobs, other: blobs.other && (await opened(blobs.other)) });
+
   async function read() {
     const blobs = model.get("texts");
     const kept = state.texts;
@@ -276,13 +287,13 @@ async function render({ model, el }) {
       blobs.map(async (some, n) => {
         if (some === kept[n]?.blobs) return kept[n];
         for (const key of state.asked) if (key.startsWith(`${n}:`)) state.asked.delete(key);
-        return Object.assign(new Text(await unpack(some.core)), { blobs: some });
+        return opened(some);
       }),
     );
     if (!model.get("live")) state.chosen = readAddress(state.chosen, state.texts);
     draw();
     performance.mark("ld-drawn");
-    for (const text of state.texts) {
+    for (const text of state.texts.flatMap((one) => (one.other ? [one, one.other] : [one]))) {
       if (text.attention || !text.blobs.attention) continue;
       text.attention = (await unpack(text.blobs.attention)).arrays.attention;
       draw();
@@ -303,7 +314,7 @@ async function render({ model, el }) {
     }
     const take = { promoted: "look", effects: "learn" }[message.kind];
     if (!take || !state.texts[message.text]) return;
-    state.texts[message.text][take](await unpack(buffers[0]));
+    state.texts[message.text].by(message.side)[take](await unpack(buffers[0]));
     draw();
   };
   model.on("change:texts", read);
@@ -330,20 +341,3 @@ async function render({ model, el }) {
     model.off("msg:custom", heard);
   };
 }
-
-// On a page: the numbers lie in it, and nobody listens to what is chosen.
-function openPage() {
-  const data = JSON.parse(document.getElementById("data").textContent);
-  const held = { ...data, live: false };
-  const model = {
-    get: (name) => held[name],
-    set: (name, value) => (held[name] = value),
-    save_changes() {},
-    send() {},
-    on() {},
-    off() {},
-  };
-  return render({ model, el: document.getElementById("explorer") });
-}
-
-export default { render };

@@ -53,6 +53,8 @@ class TextNumbers:
         attention: The attention patterns of every head; None for the reason `no_attention`.
         cosines: For each unit its components and the cosines between their contributions, `[component, component]`.
         written: How many tokens at the end the model wrote itself.
+        other: The same text by the model that is compared, to the same candidates; None where there is none.
+        name: What a reader chooses the text by; "" for its number.
     """
 
     sublayers: SquaredProfile
@@ -68,6 +70,8 @@ class TextNumbers:
     no_heads: str = ""
     no_attention: str = ""
     written: int = 0
+    other: TextNumbers | None = None
+    name: str = ""
     # The pass, for what is looked up later; a text has one for as long as it is explored.
     activations: Activations | None = field(default=None, repr=False)
 

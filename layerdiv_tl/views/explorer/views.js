@@ -9,7 +9,10 @@ VIEWS.tokens = {
   caption: (x) =>
     "Every token is colored by the prediction that follows it. Click a token, or press ← →: everything " +
     "below is about what the model predicts next there" +
-    (x.chosen.color === "loss" ? "." : `; colored by ${x.name}, more than nothing in gold, less in purple.`),
+    ({
+      loss: ".",
+      change: "; colored by how much more (gold) or less (purple) model b loses there than model a.",
+    }[x.chosen.color] ?? `; colored by ${x.name}, more than nothing in gold, less in purple.`),
   draw(host, x) {
     const { text, chosen } = x;
     if (host.shown !== text) {
@@ -22,7 +25,7 @@ VIEWS.tokens = {
     }
     const { color, measure, part, target, minus } = chosen;
     const isLoss = color === "loss";
-    const key = isLoss ? color : JSON.stringify([color, measure, part, target, minus, x.name]);
+    const key = color === "component" ? JSON.stringify([measure, part, target, minus, x.name]) : color;
     if (host.key !== key) {
       host.key = key;
       this.paint(host.spans, x, isLoss);
@@ -52,7 +55,7 @@ VIEWS.tokens = {
       span.style.background = Number.isFinite(values[p]) ? color : "";
       const next = p + 1 < text.length ? text.tokens[p + 1] : text.next(p);
       const comes = next === null ? "" : ` comes ${quoted(next)}`;
-      span.title = `position ${p}: after ${quoted(text.tokens[p])}${comes}\n${isLoss ? "loss" : x.name} ${number(values[p])}`;
+      span.title = `position ${p}: after ${quoted(text.tokens[p])}${comes}\n${{ loss: "loss", change: "change of the loss" }[x.chosen.color] ?? x.name} ${number(values[p])}`;
     });
   },
   keys: (key, x) => x.move(key),
