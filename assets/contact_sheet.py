@@ -93,6 +93,7 @@ def results(folder: Path) -> Iterator[tuple[str, Result]]:
     yield "Profile", ld.profile(model, TEXT)
     yield "CorpusProfile", ld.corpus_profile(model, list(task.prompts[:8]))
     yield "AttentionPatterns", ld.attention_patterns(model, TEXT, heads=["L3.H0", "L20.H4"])
+    yield "SourceTokens", ld.source_tokens(model, TEXT[:28], contrast=(" Paris", " Rome"))
     chain = ld.task(CHAIN, limit=256).resolve(ld.load_model("zoo/d8-shared"))
     shared = ld.decompose(ld.contributions("zoo/d8-shared", chain.prompts, chain.option_ids), chain.labels)
     yield "Decomposition, shared layers", shared

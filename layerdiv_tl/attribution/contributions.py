@@ -115,7 +115,7 @@ def contributions(
             raise InputError("contrast names two options itself: give either options or contrast.")
         options = contrast_pairs(contrast)
     if is_task(prompts):
-        prompts, options = _prompts_and_options(model, prompts, options, directions is None)
+        prompts, options = prompts_and_options(model, prompts, options, directions is None)
     ids, at, cached = _inputs(model, prompts, position, unit, cache, tokens, attention_mask)
     keep, probes = _parse_components(components, model.architecture.components(unit)), None
     if directions is None:
@@ -195,7 +195,7 @@ def collect(run: ReadOut, options: tuple, keep: Set[Component] | None = None) ->
     )
 
 
-def _prompts_and_options(model: Model, task: Any, options: Any, needed: bool) -> tuple[Any, Any]:
+def prompts_and_options(model: Model, task: Any, options: Any, needed: bool) -> tuple[Any, Any]:
     """A task's prompts, and its options for this model's tokenizer unless others are given, or none are needed."""
     if options is not None or not needed:
         return task.prompts, options

@@ -133,7 +133,7 @@ def _from_outputs(model: Model, ids: Tensor, mask: Tensor, blocks: Sequence[tupl
     with only_at(architecture.unembed, mask.sum(1) - 1):  # logits of all positions would be larger than the patterns
         plain = architecture.logits(ids, mask)
         options = {"use_cache": False, "output_attentions": True, "return_dict": True}
-        with _eager(architecture.root):
+        with eager(architecture.root):
             out = architecture.root(input_ids=ids, attention_mask=mask, **options)
     attentions = getattr(out, "attentions", None)
     if not attentions or len(attentions) != len(blocks) or any(layer is None for layer in attentions):
@@ -167,7 +167,7 @@ def _from_hooks(model: Model, ids: Tensor, mask: Tensor, blocks: Sequence[tuple[
 
 
 @contextmanager
-def _eager(root: Any) -> Iterator[None]:
+def eager(root: Any) -> Iterator[None]:
     """Attention computed step by step; what was set, and what transformers hangs on a model to show it, is put back."""
     name, mark = "_attn_implementation_internal", "_output_capturing_hooks_installed"
     # Parts of a model may have configurations of their own. The public setter also writes to those of the parts.

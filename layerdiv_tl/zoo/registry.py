@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 PREFIX = "zoo/"
 FOLDER = Path(__file__).parent / "models"
 HOPS = (1, 2, 3, 4)
+ACTIVE = 2  # of a mixture's experts, for every token
 # k_hop's default is two hops, and its tasks go by their full names.
 TASKS = (
     *("synthetic/k_hop" if hops == 2 else f"synthetic/k_hop:hops={hops}" for hops in HOPS),
@@ -34,21 +35,26 @@ class ZooModel:
         depth, shared: Blocks that run in a pass. With `shared` there are half as many, and each runs twice in a row.
         width, seed: Of the residual stream (MLPs are twice, heads half as wide); of the initial weights and of the
             training rows.
+        experts: In place of each MLP so many of the same size, of which every token goes through two; 0 for an MLP.
 
     >>> ZooModel(8, shared=True).name, ZooModel(4, width=96).name, ZooModel(2, seed=1).name
     ('zoo/d8-shared', 'zoo/w96-d4', 'zoo/d2-seed1')
+    >>> ZooModel(4, experts=4, seed=1).name
+    'zoo/moe-seed1'
     """
 
     depth: int
     width: int = 64
     shared: bool = False
     seed: int = 0
+    experts: int = 0
 
     @property
     def short(self) -> str:
         """The name of its folder."""
         wide = f"w{self.width}-" if self.width != ZooModel.width else ""
-        return f"{wide}d{self.depth}{'-shared' * self.shared}{f'-seed{self.seed}' * bool(self.seed)}"
+        shape = "moe" if self.experts else f"d{self.depth}"
+        return f"{wide}{shape}{'-shared' * self.shared}{f'-seed{self.seed}' * bool(self.seed)}"
 
     @property
     def name(self) -> str:
@@ -70,6 +76,7 @@ MODELS = (
     *(ZooModel(depth, seed=seed) for seed in range(3) for depth in (1, 2, 4, 6, 8, 12)),
     *(ZooModel(depth, shared=True, seed=seed) for seed in range(3) for depth in (4, 8, 12)),
     *(ZooModel(depth, width=width) for width in (32, 96) for depth in (2, 4)),
+    *(ZooModel(4, experts=4, seed=seed) for seed in range(3)),
 )
 SHIPPED = tuple(model for model in MODELS if (model.folder / "model.safetensors").is_file())
 NAMES = tuple(model.name for model in SHIPPED)

@@ -31,6 +31,7 @@ from ...errors import InputError
 from ...tasks.task import task
 from ..registry import MODELS, TASKS, ZooModel, find_model
 from . import words
+from .nets import balance, build, config_of, matrices
 
 STREAM = 20  # begins the seed of every training row
 
@@ -52,6 +53,7 @@ class Recipe:
         warm, fall, floor, clip: Both rates rise for `warm` steps and fall in the last `fall` of all to their `floor`th
             part; the norm at which gradients are clipped.
         every, tested, last: Steps between evaluations, and rows of each task in one, and in the last.
+        balance: How much the loss that keeps experts equally busy counts, in models that have experts.
     """
 
     steps: int = 4000
@@ -72,6 +74,7 @@ class Recipe:
     every: int = 200
     tested: int = 256
     last: int = 2048
+    balance: float = 0.01
 
 
 def batches(recipe: Recipe, seed: int, step: int) -> list[words.Batch]:
@@ -84,40 +87,6 @@ def batches(recipe: Recipe, seed: int, step: int) -> list[words.Batch]:
         return made
     made.append(words.recall(rngs[1], recipe.rows, pairs))
     return made + [words.modular(rngs[2], recipe.rows) for _ in range(recipe.sums if step >= recipe.adding else 0)]
-
-
-def config_of(model: ZooModel) -> dict[str, Any]:
-    """A model's config.json: a Llama's, or a MobileLLM's where blocks are shared."""
-    return {
-        "model_type": "mobilellm" if model.shared else "llama",
-        "architectures": ["MobileLLMForCausalLM" if model.shared else "LlamaForCausalLM"],
-        "vocab_size": len(words.IDS),
-        "hidden_size": model.width,
-        "intermediate_size": 2 * model.width,
-        "num_hidden_layers": model.depth // 2 if model.shared else model.depth,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 64,
-        "initializer_range": 0.05,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
-        "tie_word_embeddings": False,
-        "bos_token_id": 1,
-        "pad_token_id": 0,
-        "eos_token_id": None,
-        **({"layer_sharing": True, "share_embedding": False} if model.shared else {}),
-    }
-
-
-def build(model: ZooModel) -> nn.Module:
-    """The model with its initial weights, ready to be trained; a shared block stands twice in a row."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(model.seed)
-    made = LlamaForCausalLM(LlamaConfig(**{**config_of(model), "model_type": "llama"}, use_cache=False))
-    if model.shared:
-        made.model.layers = nn.ModuleList([block for block in made.model.layers for _ in range(2)])
-        made.config.num_hidden_layers = model.depth
-    return made
 
 
 def answers(model: Any, batches: Sequence[words.Batch]) -> tuple[Float[torch.Tensor, "row question vocabulary"], ...]:
@@ -214,6 +183,7 @@ class _State:
         self.blocks = {n: p for n, p in self.parameters.items() if p.ndim > 1 and "layers." in n}
         self.momentum = {name: torch.zeros_like(p) for name, p in self.blocks.items()}
         others = [p for name, p in self.parameters.items() if name not in self.blocks]
+        self.balance = balance(net)
         self.adam = torch.optim.AdamW(others, lr=recipe.rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
 
     def step(self, made: Sequence[words.Batch], number: int) -> float:
@@ -221,9 +191,11 @@ class _State:
         recipe, total = self.recipe, torch.zeros(())
         left = (recipe.steps - number) / (recipe.fall * recipe.steps)
         share = min((number + 1) / recipe.warm, 1.0) * (recipe.floor + (1 - recipe.floor) * min(left, 1.0))
-        for logits, batch in zip(answers(self.net, made), made, strict=True):
+        with self.balance() as uneven:
+            answered = answers(self.net, made)
+        for logits, batch in zip(answered, made, strict=True):
             total += nn.functional.cross_entropy(logits.flatten(0, 1), torch.from_numpy(batch.answers).flatten())
-        total.backward()
+        (total + recipe.balance * uneven()).backward()
         nn.utils.clip_grad_norm_(self.net.parameters(), recipe.clip)
         for group in self.adam.param_groups:
             group["lr"] = recipe.rate * share
@@ -235,13 +207,14 @@ class _State:
     @torch.no_grad()
     def _turn(self, rate: float) -> None:
         """Muon (Jordan et al. 2024): a step of equal size along every direction of a matrix's momentum."""
-        alike: dict[Any, list[tuple[nn.Parameter, torch.Tensor]]] = {}
+        alike: dict[Any, list[tuple[torch.Tensor, torch.Tensor]]] = {}
         for name, p in self.blocks.items():
             momentum, gradient = self.momentum[name], p.grad
             momentum.lerp_(gradient, 0.05)
-            alike.setdefault(p.shape, []).append((p, gradient.lerp(momentum, 0.95)))
+            pair = matrices(name, p), matrices(name, gradient.lerp(momentum, 0.95))
+            alike.setdefault(pair[0].shape[1:], []).append(pair)
         for shape, pairs in alike.items():
-            steps = orthogonal(torch.stack([step for _, step in pairs]))
+            steps = orthogonal(torch.cat([step for _, step in pairs])).split([len(p) for p, _ in pairs])
             for (p, _), step in zip(pairs, steps, strict=True):
                 p.mul_(1 - rate * self.recipe.decay).sub_(step, alpha=rate * 0.2 * max(shape) ** 0.5)
 

@@ -1,0 +1,294 @@
+"""Heads by source token: which earlier token's value wrote a logit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from .._progress import progress
+from ..components import Component, labels_of, positions
+from ..errors import InputError
+from ..model import tokenization
+from ..model.architecture import HALF
+from ..model.batches import batches, inference_mode_for, pad
+from ..model.capture import Activations, answers
+from ..model.forward_pass import TOLERANCE, locate_mismatch, run
+from ..model.load import Model, load_model
+from ..model.options import contrast_pairs, is_task, single_tokens
+from ..model.source_values import SourceValues, SourceWatch, value_biases
+from .contributions import prompts_and_options
+from .source_results import SourceTokens
+from .stream_writes import Parts, StreamWalk, pull_back
+from .unembedding import OptionReadout, read_out
+
+# The arrays of a batch.
+_ARRAYS = ("values", "weights", "value_bias", "output_bias")
+# How far parts may be from their head, relative to max Σ|parts|; half precisions round as they do everywhere.
+_EXACT = 1e-6
+# How far answers may be from those of a pass in which attention is computed in the model's own way.
+_SAME = 1e-3
+
+
+def source_tokens(
+    model: Any,
+    prompts: Any,
+    options: Any = None,
+    heads: str | Component | Iterable[str | Component] | None = None,
+    position: Any = "last",
+    *,
+    contrast: Any = None,
+    batch_tokens: int | None = None,
+) -> SourceTokens:
+    """Split what heads write to the logits of some tokens by the token whose value they read. Exact.
+
+    A head's output at one token is Σ_source weight × value, through its part of the output projection; each term goes
+    the head's way to the logits (a norm after the projection, a gate, the final norm and the unembedding, at their
+    statistics of the pass), so the terms sum to the head's direct contribution. Weights and values are those that the
+    model itself multiplies, whatever made them: grouped or latent keys and values, windows, sinks. It says which
+    tokens' values were *written*, with the attention pattern held as it is: not why the head looks there, and not what
+    other tokens the value itself comes from, which the residual stream has mixed by then.
+
+    Args:
+        model: A `Model`, or anything `load_model` takes. Attention is computed step by step ("eager") for the pass, as
+            in `attention_patterns`; a TransformerBridge is read as it is.
+        prompts, position: As in `contributions`; or a `Task`, whose options are then taken, too.
+        options: K answers of one token each, or one list of K per prompt: texts exactly as written (" Paris"), or ids.
+        heads: Labels or components (`"L3.H5"`), or None for all. Recurrent and linear-attention sublayers have no
+            source tokens, and are not among them.
+        contrast: Instead of options: two of them, or one pair per prompt.
+        batch_tokens: The most padded tokens in one forward pass; None is what is fast on the model's device.
+
+    Raises InputError for input that cannot be used, for heads that are no such product (a difference of two patterns,
+    values that turn with the reader), and where parts do not sum to their head.
+
+    >>> import layerdiv_tl as ld
+    >>> from transformers import LlamaConfig, LlamaForCausalLM
+    >>> tiny = LlamaForCausalLM(LlamaConfig(vocab_size=32, hidden_size=16, intermediate_size=32,
+    ...     num_hidden_layers=2, num_attention_heads=2))
+    >>> s = ld.source_tokens(tiny, [1, 2, 3], options=[7, 9])
+    >>> s.values.shape, bool(s.identity_gap < 1e-6)
+    ((1, 4, 3, 2), True)
+    >>> heads = ld.contributions(tiny, [1, 2, 3], [7, 9], unit="head").select(kind="head")
+    >>> bool(abs(s.contributions - heads.values).max() < 1e-6)
+    True
+    """
+    model = load_model(model)
+    architecture, batch_tokens = model.architecture, model.checked_batch_tokens(batch_tokens)
+    if contrast is not None:
+        if options is not None:
+            raise InputError("contrast names two options itself: give either options or contrast.")
+        options = contrast_pairs(contrast)
+    if is_task(prompts):
+        prompts, options = prompts_and_options(model, prompts, options, True)
+    elif prompts is None:
+        raise InputError("there are no prompts: give at least one text or list of token ids.")
+    wanted = _parse_heads(model, heads)
+    ids = tokenization.encode(model, prompts)
+    at = tokenization.positions(position, [len(row) for row in ids])
+    tokenization.warn_of_missing_spaces(model, prompts, options)
+    option_ids, texts = single_tokens(model, options, len(ids))
+    _refuse_more_than_memory(len(wanted or model.components("head")), ids, option_ids.shape[1])
+    parts: list[_Batch] = []
+    readout, longest = OptionReadout(architecture, option_ids, "head"), max(map(len, ids))
+    with inference_mode_for(architecture), progress(model.name, len(ids), "prompt") as advance:
+        biases = value_biases(architecture)
+        for rows in batches([len(row) for row in ids], batch_tokens, architecture.length_switch):
+            (tokens, mask), places = pad([ids[row] for row in rows]), torch.as_tensor(at[rows])
+            watch = SourceWatch(architecture, tokens)
+            with watch.watching():
+                done = run(architecture, tokens, mask, "head", places, interventions=True)
+            if not parts:
+                _refuse_other_answers(model, done, tokens, mask, places)
+            parts.append(_batch(model, readout, done, watch, biases, np.array(rows), places, wanted, longest))
+            del done, watch  # or they would be held during the next pass
+            advance(len(rows))
+    worst = ids[int(parts[0].rows[0])]
+    readout.error.check(model.name, "head", lambda: locate_mismatch(architecture, worst))
+    gap = max(part.gap for part in parts) / max(max(part.size for part in parts), 1e-300)
+    if not gap <= (TOLERANCE[architecture.dtype] if architecture.dtype in HALF else _EXACT):  # NaN too
+        raise InputError(
+            f"the heads of {model.name} are not the sum of weight × value over source tokens (off by {gap:.1e} of "
+            "Σ|parts|): something between the two is hooked, or rounds what it is given."
+        )
+    order = np.argsort(np.concatenate([part.rows for part in parts]))
+    columns = [np.concatenate([getattr(p, name) for p in parts])[order] for name in _ARRAYS]
+    values, weights, value_bias, output_bias = columns
+    return SourceTokens(
+        values=values,
+        weights=weights,
+        value_bias=value_bias,
+        output_bias=output_bias,
+        heads=parts[0].heads,
+        biases=parts[0].biases,
+        option_ids=option_ids,
+        options=texts,
+        tokens=tuple(tokenization.token_texts(model, row) for row in ids),
+        token_ids=np.concatenate([np.array(row, dtype=np.int64) for row in ids]),
+        lengths=np.array([len(row) for row in ids], dtype=np.int64),
+        positions=at,
+        identity_gap=gap,
+        logit_gap=readout.error.identity_gap,
+        model=model.name,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class HeadSources:
+    """The heads of one run of one attention in a pass, by source token: names, factors, and the way to the stream."""
+
+    heads: tuple[Component, ...]
+    parts: Parts
+    factors: SourceValues
+    bias: Float[Tensor, "head width"] | None
+
+    def before(self, directions: Float[Tensor, "n d"]) -> Float[Tensor, "n head width"]:
+        """Directions of the final stream as directions of the heads' values."""
+        return pull_back(self.parts.output_map, directions).double().unflatten(1, (len(self.heads), -1))
+
+    def weights(self, at: Int[Tensor, " n"]) -> Float[Tensor, "n head source"]:
+        """The pattern's rows at one position of each row, or at several positions of the only row."""
+        w = self.factors.weights
+        return (w[torch.arange(len(at)), :, at] if len(w) > 1 else w[0, :, at].transpose(0, 1)).double().cpu()
+
+    def read(
+        self, before: Float[Tensor, "n option head width"], at: Int[Tensor, " n"]
+    ) -> tuple[Float[Tensor, "n head source option"], Float[Tensor, "n head option"]]:
+        """What the values of each source, and their bias, add along some directions; the division by σ is not done."""
+        values, gate = self.factors.values.double().cpu(), self.factors.gate
+        if gate is not None:
+            rows = torch.arange(len(at)) if len(gate) > 1 else torch.zeros_like(at)
+            before = before * gate[rows, :, at].double().cpu()[:, None]
+        if self.parts.divisor is not None:
+            before = before / self.parts.divisor.cpu()[:, None, None, None]
+        weights, bias = self.weights(at), torch.zeros(values.shape[1], values.shape[3]).double()
+        if self.bias is not None:
+            bias = self.bias.double().cpu()
+            values = values - bias[:, None]
+        if len(values) > 1:
+            u = torch.einsum("nhsw,nohw->nhso", values, before)
+        else:
+            u = torch.einsum("hsw,nohw->nhso", values[0], before)
+        of_bias = torch.einsum("hw,nohw->nho", bias, before) * weights.sum(2, keepdim=True)
+        return u * weights[..., None], of_bias
+
+
+def heads_of_pass(
+    model: Model, activations: Activations, watch: SourceWatch, biases: dict[int, Tensor | None]
+) -> list[HeadSources]:
+    """The heads of every run of every attention in a pass. Raises InputError where one cannot be split by source."""
+    architecture = model.architecture
+    attentions = {sublayer.layer: id(sublayer) for sublayer in watch.sublayers}
+    found = []
+    for write in StreamWalk(architecture, "head").writes(activations):
+        if write.parts is None or write.junction.kind != "attn" or write.junction.layer not in attentions:
+            continue
+        key = attentions[write.junction.layer]
+        factors = watch.seen[key][(write.junction.repeat or 1) - 1]
+        if factors is None:
+            raise InputError(
+                f"{model.name} ({model.provenance['architecture']}) cannot be split by source token: what the heads of "
+                f"{write.junction} write is not attention weight × value (as where two patterns are subtracted, values "
+                "turn with the reader, or a hook changes it)."
+            )
+        names = tuple(c for c in write.components if c.kind == "head")
+        found.append(HeadSources(names, write.parts, factors, biases[key]))
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Batch:
+    """Some examples of `source_tokens`; `gap` and `size`: the largest error of a head in logits, and Σ|parts|."""
+
+    rows: Int[np.ndarray, " row"]
+    heads: tuple[Component, ...]
+    biases: tuple[Component, ...]
+    values: Float[np.ndarray, "row head source option"]
+    weights: Float[np.ndarray, "row head source"]
+    value_bias: Float[np.ndarray, "row head option"]
+    output_bias: Float[np.ndarray, "row bias option"]
+    gap: float
+    size: float
+
+
+def _batch(
+    model: Model,
+    readout: OptionReadout,
+    done: Activations,
+    watch: SourceWatch,
+    biases: dict[int, Tensor | None],
+    rows: Int[np.ndarray, " row"],
+    at: Int[Tensor, " row"],
+    wanted: set[Component] | None,
+    longest: int,
+) -> _Batch:
+    """The parts of one pass' heads, compared with the heads that `contributions` would give of it."""
+    whole, own = read_out(readout, done, rows, None), readout.for_rows(torch.as_tensor(rows))
+    sigma = torch.as_tensor(whole.statistic)[:, None, None]
+    columns: dict[str, list[np.ndarray]] = {"values": [], "weights": [], "value_bias": []}
+    names, gap, size = list[Component](), 0.0, 0.0
+    for attention in heads_of_pass(model, done, watch, biases):
+        kept = [i for i, head in enumerate(attention.heads) if wanted is None or head in wanted]
+        if not kept:
+            continue
+        values, bias = attention.read(attention.before(own.directions)[own.index], at)
+        values, bias = values[:, kept] / sigma[..., None], bias[:, kept] / sigma
+        heads = [attention.heads[i] for i in kept]
+        split = torch.as_tensor(whole.values[:, [whole.components.index(head) for head in heads]])
+        gap = max(gap, float((values.sum(2) + bias - split).abs().max()))
+        size = max(size, float((values.abs().sum(2) + bias.abs()).max()))
+        names += heads
+        padding = (0, longest - values.shape[2])
+        columns["values"].append(torch.nn.functional.pad(values, (0, 0, *padding)).numpy())
+        columns["weights"].append(torch.nn.functional.pad(attention.weights(at)[:, kept], padding).numpy())
+        columns["value_bias"].append(bias.numpy())
+    biased = [i for i, c in enumerate(whole.components) if c.kind == "attn_bias"]
+    return _Batch(
+        rows=rows,
+        heads=tuple(names),
+        biases=tuple(whole.components[i] for i in biased),
+        output_bias=whole.values[:, biased],
+        gap=gap,
+        size=size,
+        **{name: np.concatenate(arrays, 1) for name, arrays in columns.items()},
+    )
+
+
+def _parse_heads(model: Model, heads: Any) -> set[Component] | None:
+    """The heads to keep. Raises InputError for labels of none, and for a model without any."""
+    every = [c for c in model.components("head") if c.kind == "head"]
+    if not every:
+        raise InputError(f"{model.name} has no attention heads, so nothing that it writes has source tokens.")
+    if heads is None:
+        return None
+    return {every[positions(every, label=label)[0]] for label in labels_of("heads", heads)}
+
+
+def _refuse_more_than_memory(heads: int, ids: Sequence[Sequence[int]], options: int) -> None:
+    """Raise InputError for a result that does not fit into memory."""
+    import psutil
+
+    needed = 8 * heads * len(ids) * max(map(len, ids)) * (2 * options + 1)
+    if needed > psutil.virtual_memory().available:
+        raise InputError(
+            f"{len(ids)} prompts × {heads} heads × {max(map(len, ids))} tokens × {options} options need "
+            f"{needed / 2**30:.1f} GiB, more than is free here: take fewer prompts, options or heads."
+        )
+
+
+def _refuse_other_answers(model: Model, done: Activations, ids: Tensor, mask: Tensor, at: Tensor) -> None:
+    """Raise InputError where a model answers differently when its attention is computed step by step."""
+    device = model.architecture.device
+    _, plain = answers(model.architecture, ids.to(device), mask.to(device), at.to(device))
+    # A model's logits may be zero at this token.
+    gap = float((done.logits - plain).abs().max() / plain.abs().max().clamp_min(1e-6))
+    if not gap <= (TOLERANCE[done.dtype] if done.dtype in HALF else _SAME):
+        raise InputError(
+            f"{model.name} answers differently (by {gap:.1e} of its logits) when its attention is computed step by "
+            "step: give one loaded with attn_implementation='eager'."
+        )

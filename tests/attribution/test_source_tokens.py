@@ -1,0 +1,236 @@
+"""Heads by source token: exact, equal to plain code, in every family that multiplies weights and values."""
+
+import numpy as np
+import pytest
+import torch
+from transformers.models.gpt2.modeling_gpt2 import GPT2LMHeadModel
+
+import layerdiv_tl as ld
+from tests.model.test_bridge import boot
+from tests.oracles.families import BY_STRUCTURE, FAMILIES, each
+
+PROMPTS = [[5, 1, 4, 1, 5, 9, 2, 6, 8, 30, 11], [3, 7], [17, 11, 60, 0]]
+OPTIONS = [7, 30, 2]
+NO_HEADS = {"jetmoe", "mamba", "falcon_mamba", "mamba2", "recurrent_gemma", "xlstm", "zamba", "zamba2", "rwkv"}
+NO_HEADS |= {"inkling", "inkling2", "gemma3n", "qwen4_exp"}  # several streams, or other projections: no unit="head"
+# A difference of two patterns behind a norm; values that turn with the reader.
+NO_PRODUCT = {"diffllama", "deepseek_v4"}
+OTHERWISE = {"falcon_alibi"}  # it answers differently when its attention is computed step by step
+NO_BRIDGE = {"falcon_new_decoder", "falcon_alibi", "jetmoe"}
+
+
+def plain_parts(model, ids, options):
+    """Parts `[layer, head, source, option]` and value biases `[layer, head, option]`, by hand, of GPT-2 or Llama."""
+    is_gpt = isinstance(model, GPT2LMHeadModel)
+    blocks = model.transformer.h if is_gpt else model.model.layers
+    reads, final = [], []
+    for block in blocks:
+        (block.attn if is_gpt else block.self_attn).register_forward_pre_hook(
+            lambda m, a, k: reads.append((a[0] if a else k["hidden_states"])[0]), with_kwargs=True
+        )
+    norm = model.transformer.ln_f if is_gpt else model.model.norm
+    norm.register_forward_pre_hook(lambda m, a: final.append(a[0][0, -1]))
+    model.config._attn_implementation = "eager"
+    with torch.no_grad():
+        patterns = model(torch.tensor([ids]), output_attentions=True).attentions
+    x, count = final[0].double(), model.config.num_attention_heads
+    sigma = (x - x.mean() * is_gpt).pow(2).mean().add(1e-5 if is_gpt else model.config.rms_norm_eps).sqrt()
+    parts, biases = [], []
+    for block, read, pattern in zip(blocks, reads, patterns, strict=True):
+        if is_gpt:
+            d = read.shape[1]
+            v, b = read @ block.attn.c_attn.weight[:, 2 * d :], block.attn.c_attn.bias[2 * d :]
+            out = block.attn.c_proj.weight
+        else:
+            v, b, out = (
+                read @ block.self_attn.v_proj.weight.T,
+                block.self_attn.v_proj.bias,
+                block.self_attn.o_proj.weight.T,
+            )
+            b = torch.zeros(v.shape[1]) if b is None else b
+        for values, found in ((v, parts), (b.expand_as(v), biases)):
+            of_head = []
+            for head in range(count):
+                width = out.shape[0] // count
+                group = head // (count * width // v.shape[1])
+                own = values[:, group * width : (group + 1) * width]
+                written = (pattern[0, head, -1, :, None] * own).double() @ out[
+                    head * width : (head + 1) * width
+                ].double()
+                written = (written - written.mean(1, keepdim=True) * is_gpt) * norm.weight.double() / sigma
+                of_head.append(written @ model.lm_head.weight[options].double().T)
+            found.append(torch.stack(of_head))
+    return torch.stack(parts).detach().numpy(), torch.stack(biases).sum(2).detach().numpy()
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "llama_biased"])
+def test_parts_are_those_of_plain_code(name):
+    """Weight × value × output map × norm × unembedding, slice by slice, without this package."""
+    found = ld.source_tokens(FAMILIES[name](), PROMPTS[0], OPTIONS)
+    parts, biases = plain_parts(FAMILIES[name](), PROMPTS[0], OPTIONS)
+    np.testing.assert_allclose(found.values[0], parts.reshape(found.values[0].shape), atol=1e-6)
+    np.testing.assert_allclose(found.value_bias[0], biases.reshape(found.value_bias[0].shape), atol=1e-6)
+    assert found.value_bias.any() == (name != "llama")
+
+
+@pytest.mark.parametrize("name", [*each(FAMILIES), *(pytest.param(n, marks=pytest.mark.full) for n in BY_STRUCTURE)])
+def test_parts_sum_to_the_heads_of_a_family(name):
+    """To 1e-6, and to the contributions of another pass; weights are the attention patterns; the rest is refused."""
+    model = ld.load_model((FAMILIES | BY_STRUCTURE)[name]())
+    if name in NO_HEADS | NO_PRODUCT | OTHERWISE:
+        with pytest.raises(ld.InputError, match="eager" if name in OTHERWISE else "head"):
+            ld.source_tokens(model, PROMPTS, OPTIONS)
+        return
+    found = ld.source_tokens(model, PROMPTS, OPTIONS)
+    assert max(found.identity_gap, found.logit_gap) <= 1e-6
+    heads = ld.contributions(model, PROMPTS, OPTIONS, unit="head")
+    own = heads[[c.label for c in found.heads]]
+    size = np.abs(own).max()
+    np.testing.assert_allclose(found.contributions, own, atol=1e-5 * max(1, size))
+    assert found.heads == tuple(c for c in heads.components if c.kind == "head")
+    if found.biases:
+        np.testing.assert_allclose(found.output_bias, heads[[c.label for c in found.biases]], atol=1e-5 * max(1, size))
+    for row, prompt in enumerate(PROMPTS):
+        assert not found.values[row, :, len(prompt) :].any()
+        assert not found.weights[row, :, len(prompt) :].any()
+    total = found.weights.sum(2)
+    assert (total <= 1 + 1e-5).all()
+    try:
+        patterns = ld.attention_patterns(model, PROMPTS[0])
+    except ld.InputError:  # it does not return them; products are there all the same
+        return
+    known = [list(patterns.components).index(head) for head in found.heads]
+    np.testing.assert_allclose(found.weights[0], patterns.patterns[known, -1], atol=1e-6)
+
+
+@pytest.mark.parametrize("name", [*each(name for name in FAMILIES if name not in NO_BRIDGE)])
+def test_a_bridge_gives_what_the_model_gives(name):
+    """A TransformerBridge's own modules are seen, too."""
+    plain, bridged = (ld.source_tokens(m, PROMPTS, OPTIONS) for m in (FAMILIES[name](), boot(FAMILIES[name]())))
+    assert bridged.identity_gap <= 1e-6
+    assert bridged.heads == plain.heads
+    np.testing.assert_allclose(bridged.values, plain.values, atol=1e-5)
+    np.testing.assert_allclose(bridged.value_bias, plain.value_bias, atol=1e-5)
+
+
+def test_sinks_leave_less_than_one_and_as_much_less_of_the_value_bias():
+    """GPT-OSS: what a sink takes has no value; the bias is written Σ weights times."""
+    model = FAMILIES["gpt_oss"]()
+    found = ld.source_tokens(model, PROMPTS[0], OPTIONS)
+    total = found.weights[0].sum(1)
+    assert (total < 0.999).any()
+    last = model.model.layers[-1].self_attn
+    bias = last.v_proj.bias.detach().reshape(-1, last.head_dim).repeat_interleave(last.num_key_value_groups, 0)
+    final = []
+    model.model.norm.register_forward_pre_hook(lambda m, a: final.append(a[0][0, -1]))
+    model(torch.tensor([PROMPTS[0]]))
+    sigma = final[0].double().pow(2).mean().add(model.config.rms_norm_eps).sqrt()
+    heads = [i for i, c in enumerate(found.heads) if c.layer == model.config.num_hidden_layers - 1]
+    for head, row in enumerate(heads):
+        out = last.o_proj.weight[:, head * last.head_dim : (head + 1) * last.head_dim].double()
+        written = (out @ bias[head].double()) * model.model.norm.weight.double() / sigma
+        expected = total[row] * (model.lm_head.weight[OPTIONS].double() @ written).detach().numpy()
+        np.testing.assert_allclose(found.value_bias[0, row], expected, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    return ld.load_model(FAMILIES["llama_biased"]())
+
+
+def test_prompts_positions_and_heads_are_independent(tiny):
+    """A prompt alone, a prompt cut at the position, one head alone: the same numbers."""
+    both = ld.source_tokens(tiny, PROMPTS, OPTIONS, position=[4, 1, -1])
+    for row, (prompt, at) in enumerate(zip(PROMPTS, (4, 1, 3), strict=True)):
+        alone = ld.source_tokens(tiny, prompt[: at + 1], OPTIONS)
+        np.testing.assert_allclose(both.values[row, :, : at + 1], alone.values[0], atol=1e-6)
+        assert not both.values[row, :, at + 1 :].any()
+    some = ld.source_tokens(tiny, PROMPTS, OPTIONS, heads=["L2.H1", "L0.H3"])
+    assert [c.label for c in some.heads] == ["L0.H3", "L2.H1"]
+    every = ld.source_tokens(tiny, PROMPTS, OPTIONS)
+    rows = [[c.label for c in every.heads].index(c.label) for c in some.heads]
+    np.testing.assert_allclose(some.values, every.values[:, rows], atol=1e-9)
+
+
+def test_options_of_each_prompt_contrasts_and_tasks(tiny):
+    """Each prompt's own options; a contrast is two of them; a task brings its own."""
+    own = ld.source_tokens(tiny, PROMPTS[:2], [[7, 9], [9, 7]])
+    swapped = ld.source_tokens(tiny, PROMPTS[:2], contrast=[(9, 7), (7, 9)])
+    np.testing.assert_allclose(own.values[..., ::-1], swapped.values, atol=1e-9)
+    task = ld.task("synthetic/recall", limit=4)
+    found = ld.source_tokens("zoo/d2", task)
+    assert found.values.shape[0::3] == (4, task.option_count)
+    assert found.identity_gap <= 1e-6
+
+
+def test_the_frame_holds_every_part_once(tiny):
+    """Tokens, value bias and output bias; a head's parts sum to its contribution."""
+    found = ld.source_tokens(tiny, PROMPTS, OPTIONS)
+    frame = found.frame()
+    assert set(frame["part"]) == {"token", "value bias", "output bias"}
+    sums = frame[frame["part"] != "output bias"].groupby(["example", "component", "option_index"])["contribution"].sum()
+    for row, head in enumerate(found.heads):
+        np.testing.assert_allclose(sums.xs(head.label, level=1).to_numpy().reshape(3, 3), found.contributions[:, row])
+    tokens = frame[(frame["part"] == "token") & (frame["example"] == 1) & (frame["component"] == "L0.H0")]
+    assert tokens["source"].tolist() == [0, 0, 0, 1, 1, 1]
+    assert frame.attrs["identity_gap"] == found.identity_gap
+    centered = frame.groupby(["example", "component", "part", "source"], dropna=False)["contribution_centered"].sum()
+    np.testing.assert_allclose(centered, 0.0, atol=1e-9)
+
+
+def test_saved_loaded_and_drawn(tiny, tmp_path):
+    found = ld.source_tokens(tiny, PROMPTS, OPTIONS)
+    again = ld.SourceTokens.load(found.save(tmp_path / "sources.safetensors"))
+    np.testing.assert_array_equal(again.values, found.values)
+    assert (again.heads, again.tokens, again.options) == (found.heads, found.tokens, found.options)
+    drawn = found.plot(example=1, option=2, max_heads=5)
+    assert np.shape(drawn.data[0].z) == (5, 3)  # two tokens and the value bias
+    score = found.contributions[1, :, 2] - found.contributions[1, :, :2].mean(1)
+    kept = [list(map(str, found.heads)).index(name) for name in drawn.layout.yaxis.ticktext]
+    np.testing.assert_allclose(drawn.data[0].z.sum(1), score[kept])
+    bars = found.plot(kind="tokens", example=1, option=2)
+    np.testing.assert_allclose(sum(bars.data[2].y), score.sum())
+    for wrong in ({"example": 3}, {"option": 3}, {"option": -1}):
+        with pytest.raises(ld.InputError, match=next(iter(wrong))):
+            found.plot(**wrong)
+
+
+def test_the_model_is_left_as_it_was(tiny):
+    root = tiny.architecture.root
+    way, hooks = (
+        root.config._attn_implementation,
+        [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in root.modules()],
+    )
+    ld.source_tokens(tiny, PROMPTS, OPTIONS)
+    assert root.config._attn_implementation == way
+    assert [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in root.modules()] == hooks
+
+
+def test_half_precision_carries_its_gap():
+    found = ld.source_tokens(FAMILIES["llama"]().bfloat16(), PROMPTS, OPTIONS)
+    assert 1e-6 < found.identity_gap < 2e-2
+
+
+def test_a_hook_on_what_heads_write_is_said():
+    """A projection that reads something else than the product is refused, not split."""
+    model = FAMILIES["llama"]()
+    model.model.layers[1].self_attn.o_proj.register_forward_pre_hook(lambda m, a: (a[0] + 0.1,))
+    with pytest.raises(ld.InputError, match="source"):
+        ld.source_tokens(model, PROMPTS, OPTIONS)
+
+
+def test_wrong_input_is_answered_in_a_sentence(tiny):
+    for given, match in (
+        ({"heads": "L9.H0"}, "L9.H0"),
+        ({"heads": []}, "heads"),
+        ({"heads": "L0.mlp"}, "L0.mlp"),
+        ({"options": None}, "options"),
+        ({"options": [[[7, 8]], [9]]}, "option"),
+        ({"contrast": (7, 9)}, "contrast"),
+        ({"position": 40}, "position"),
+        ({"prompts": None}, "prompts"),
+        ({"batch_tokens": 0}, "batch_tokens"),
+    ):
+        arguments = {"prompts": PROMPTS[0], "options": OPTIONS} | given
+        with pytest.raises(ld.InputError, match=match):
+            ld.source_tokens(tiny, **arguments)
