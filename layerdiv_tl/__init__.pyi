@@ -12,9 +12,9 @@ from .attribution.profile import corpus_profile as corpus_profile
 from .attribution.profile import profile as profile
 from .attribution.profile_base import CorpusProfile as CorpusProfile
 from .attribution.profile_base import Profile as Profile
-from .attribution.text_comparison import TextComparison as TextComparison
 from .attribution.source_results import SourceTokens as SourceTokens
 from .attribution.source_tokens import source_tokens as source_tokens
+from .attribution.text_comparison import TextComparison as TextComparison
 from .components import Component as Component
 from .depth.effect_results import Effects as Effects
 from .depth.effects import effects as effects
