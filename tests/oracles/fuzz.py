@@ -201,7 +201,7 @@ def figures(name: str, result: Result, **given: Any) -> Iterator[Case]:
     for number, (kind, function) in enumerate(kinds.items()):
         options = {p.name: str(p.annotation) for p in list(inspect.signature(function).parameters.values())[1:]}
         if not number:
-            options |= {"kind": "Kind | None", "dark": "bool"}
+            options |= {"kind": "Kind | None", "dark": "bool | None"}
         yield Case(f"{name}.plot[{kind}]", result.plot, {"kind": kind, **given.get(kind, {})}, options)
 
 

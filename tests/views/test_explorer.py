@@ -947,9 +947,10 @@ def test_the_front_end_asks_and_hears(browser, explorer, tmp_path):
         assert "Looking it up" in page.locator(".promotes").inner_text()
         page.wait_for_timeout(300)
         promoted, effects = page.evaluate("sent.splice(0)")
-        assert promoted == {"ask": "promoted", "text": 0, "position": 4}
+        assert promoted == {"ask": "promoted", "text": 0, "position": 4, "side": "a"}
         answers = list(answers_at(explorer.texts[0], 4, None, None))
-        assert effects == {"ask": "effects", "component": "L1.H2", "answers": answers, "text": 0, "position": 4}
+        asked = {"component": "L1.H2", "answers": answers, "text": 0, "position": 4, "side": "a"}
+        assert effects == {"ask": "effects", **asked}
         page.evaluate("answer()")
         top = ld.profile(explorer.model, IDS, "head").top_tokens("L1.H2", 4, 5)
         words = page.locator(".promotes .entry").evaluate_all("a => a.map(m => m.dataset.word)")
