@@ -114,8 +114,10 @@ def test_a_plan_is_a_result_with_a_figure(tmp_path):
     assert plan.plot().data
 
 
-def test_the_command_says_the_same(tmp_path, capsys):
+def test_the_command_says_the_same(tmp_path, capsys, monkeypatch):
     from layerdiv_tl.cli import main
+
+    monkeypatch.setenv("COLUMNS", "120")  # a narrower terminal wraps the table's cells
 
     arguments = ["run", "--model", "zoo/d1", "--task", "synthetic/recall", "--limit", "8"]
     arguments += ["--out", str(tmp_path / "out"), "--dry-run"]
