@@ -953,6 +953,7 @@ def test_the_front_end_asks_and_hears(browser, explorer, tmp_path):
         assert effects == {"ask": "effects", **asked}
         page.evaluate("answer()")
         top = ld.profile(explorer.model, IDS, "head").top_tokens("L1.H2", 4, 5)
+        page.wait_for_selector(".promotes .entry")  # drawn with the next frame
         words = page.locator(".promotes .entry").evaluate_all("a => a.map(m => m.dataset.word)")
         assert words == top.token.tolist()
         page.get_by_label("another text").fill("so it goes")
