@@ -20,6 +20,7 @@ _LABELS = style.LABELS["information"]
 _NAMES = _LABELS["term"]
 # The same color for a term in every figure of information.
 _COLORS = dict(zip(_NAMES, style.SERIES, strict=False))
+_SHOWN = ("relevancy", "gain")  # of every member
 
 
 @figure_of("terms", "Information", default=True)
@@ -48,7 +49,7 @@ def term_bars(information: Information) -> go.Figure:
         kit.dots(frame["bits"], frame.index, [_COLORS[term] for term in frame["term"]], **estimates),
     ]
     if bound := information.lower_bound:
-        color, ends = style.SERIES[1], (bound.bits, bound.low, bound.high)
+        color, ends = _COLORS["joint"], (bound.bits, bound.low, bound.high)
         mark: dict[str, Any] = {"size": 10, "symbol": "diamond-open", "edge": 2, "name": "nonlinear lower bound"}
         mark["hover"] = [f"<b>I(U; Y) is at least</b><br>{kit.estimated(*ends)} bits"]
         mark["error"] = kit.error_bars(*([end] for end in ends), thickness=1.2, color=color)
@@ -65,22 +66,24 @@ def term_bars(information: Information) -> go.Figure:
 def member_bars(information: Information) -> go.Figure:
     """Relevancy of every member with its interval over its null, and below it the information no other member has."""
     frame = information.by_component()
-    x, colors = np.arange(len(frame)), [style.MODULE[c.module] for c in information.components]
+    x, single = np.arange(len(frame)), all(" " not in span for span in information.spans)
+    colors: dict[str, Any] = {term: [style.MODULE[c.module] for c in information.components] for term in _SHOWN}
+    if not single:  # groups of neighbors are of several modules
+        colors = {"relevancy": _COLORS["relevancy"], "gain": _COLORS["joint"]}
     relevancy, gain = (
         [
             f"<b>{html.escape(row['span'])}</b><br>{term} {style.number(row[term])} "
             f"{style.interval(row['low'], row['high']) if term == 'relevancy' else ''} bits"
             for row in frame.to_dict("records")
         ]
-        for term in ("relevancy", "gain")
+        for term in _SHOWN
     )
     null = kit.band(x, frame["null_low"], frame["null_high"])
     error = kit.whiskers(frame, "relevancy", "low", "high")
-    upper = kit.bar(x, frame["relevancy"], colors, width=None, error=error, hover=relevancy)
-    lower = kit.bar(x, frame["gain"], colors, width=None, hover=gain)
+    upper = kit.bar(x, frame["relevancy"], colors["relevancy"], width=None, error=error, hover=relevancy)
+    lower = kit.bar(x, frame["gain"], colors["gain"], width=None, hover=gain)
     headings = ["Relevancy I(u_i; Y); gray: labels shuffled", "Gain I(U; Y) − I(U without it; Y)"]
     figure = kit.panels([[null, upper], [lower]], headings)
-    single = all(" " not in span for span in information.spans)
     spans = {"tickmode": "array", "tickvals": x, "ticktext": [html.escape(span) for span in information.spans]}
     axis = kit.component_axis(information.components) if single else spans | {"tickangle": -40, "showgrid": False}
     title, y = "Information of each member about the label", {"title_text": "bits"}
@@ -147,7 +150,7 @@ def gain_lines(curve: GainCurve, terms: tuple[str, ...] = ("joint",)) -> go.Figu
     dips = frame[frame["dip"]]
     if "joint" in terms and len(dips):
         ring: dict[str, Any] = {"size": 9, "symbol": "circle-open", "edge": 1.5, "name": "dips"}
-        figure.add_trace(kit.dots(dips["members"], dips["joint"], style.SERIES[1], hoverinfo="skip", **ring))
+        figure.add_trace(kit.dots(dips["members"], dips["joint"], _COLORS["joint"], hoverinfo="skip", **ring))
     figure.add_hline(y=curve.label_entropy, line=kit.DOTTED)
     title = f"Information as members are added, {_LABELS['order'][curve.order]}"
     subtitle = f"{curve.statement} Dotted: H(Y) = {style.number(curve.label_entropy)} bits."
