@@ -1,6 +1,6 @@
 """Small models that need no download, as `load_model("zoo/…")`.
 
-    ld.zoo.models()                trained ones: depth, width, sharing, parameters, accuracy at each task
+    ld.zoo.models()                trained ones: depth, width, sharing, experts, parameters, accuracy at each task
     ld.zoo.seeds(names)            which of them differ in their training seed only: for `study.claims(seeds=…)`
     ld.zoo.NAMES, ld.zoo.TASKS     all of those and what they were trained on, as `run_study` takes them
     ld.zoo.planted("copied")       weights written by hand, whose every measure is known in closed form

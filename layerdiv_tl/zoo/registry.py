@@ -130,7 +130,8 @@ def training_log(model: ZooModel, folder: Path = FOLDER) -> tuple[dict[str, Any]
 def models() -> pd.DataFrame:
     """One row per model that comes with the package, with its accuracy at each task after training.
 
-    `parameters` counts shared blocks once; `members` is |L|; `attrs["rows"]` is how many rows of each task measured
+    `experts` is how many each layer has in place of an MLP, 0 for an MLP; `parameters` counts shared blocks once, and
+    all experts; `members` is |L|; `attrs["rows"]` is how many rows of each task measured
     the accuracy.
 
     >>> frame = models()
@@ -143,7 +144,8 @@ def models() -> pd.DataFrame:
     for model in SHIPPED:
         settings, evaluations = training_log(model)
         row = {"name": model.name, "depth": model.depth, "width": model.width, "shared": model.shared}
-        row |= {"seed": model.seed, "parameters": settings["parameters"], "members": model.members}
+        row |= {"experts": model.experts, "seed": model.seed}
+        row |= {"parameters": settings["parameters"], "members": model.members}
         rows.append(row | evaluations[-1]["accuracy"])
     frame = pd.DataFrame(rows)
     frame.attrs["rows"] = evaluations[-1]["rows"]  # the same for all

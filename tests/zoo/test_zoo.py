@@ -11,7 +11,7 @@ import torch
 
 import layerdiv_tl as ld
 from layerdiv_tl.replication.paper_models import component_count
-from layerdiv_tl.zoo.registry import FOLDER, MODELS, SHIPPED, TASKS, ZooModel, find_model, training_log
+from layerdiv_tl.zoo.registry import ACTIVE, FOLDER, MODELS, SHIPPED, TASKS, ZooModel, find_model, training_log
 from layerdiv_tl.zoo.training import train as training
 from layerdiv_tl.zoo.training import words
 
@@ -48,6 +48,9 @@ def test_every_model_is_what_its_name_says(model):
         assert len(blocks) == model.depth
     row = ld.zoo.models().set_index("name").loc[model.name]
     assert row["parameters"] == loaded.provenance["parameters"]
+    config = loaded.architecture.root.config
+    assert row["experts"] == model.experts == getattr(config, "num_local_experts", 0)
+    assert not model.experts or config.num_experts_per_tok == ACTIVE
 
 
 @pytest.mark.full
