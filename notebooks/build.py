@@ -42,8 +42,9 @@ CODE = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
 CSS = """
 main { max-width: 60rem } .cell { margin: 1rem 0 } .out { margin: .4rem 0 .4rem .2rem; overflow-x: auto }
 .cell pre, .out pre { white-space: pre-wrap; overflow-wrap: anywhere } .out img { max-width: 100% }
-.out table { border-collapse: collapse; font-variant-numeric: tabular-nums }
-.out th, .out td { padding: .15rem .7rem; text-align: right } math[display=block] { margin: .8rem 0; overflow-x: auto }
+.out table { border: 0; border-collapse: collapse; font-variant-numeric: tabular-nums }
+.out th, .out td { padding: .15rem .55rem; text-align: right; border: 0; border-bottom: 1px solid var(--line, #8884) }
+math[display=block] { margin: .8rem 0; overflow-x: auto }
 iframe { width: 100%; height: 46rem; border: 1px solid var(--line, #ccc) }
 .in { border-left: 3px solid #8888; padding-left: .8rem } details.help { margin: .3rem 0 }
 .highlight { background: none } .anchor-link { display: none }

@@ -73,8 +73,8 @@ def correlation_bars(
     return kit.arrange(
         figure,
         "Do MSE, bias and diversity follow accuracy along depth?",
-        f"Full: p < {style.SIGNIFICANT}; hollow: p ≥ {style.SIGNIFICANT}; hatched: not tested. Whiskers: 95 % "
-        "intervals over models. The test gives models the curves of others of their depth, for all may change at the "
+        f"Full: p < {style.SIGNIFICANT}; hollow: p ≥ {style.SIGNIFICANT}; hatched: not tested. {_whiskers(table)} "
+        "The test gives models the curves of others of their depth, for all may change at the "
         "same depth; at the last junction it is Student's.",
         x=kit.named_columns(tasks, x) | {"range": [-0.6, x[-1] + 0.6]},
         y={"title_text": "r of sign × metric", "range": [-1.05, 1.05]},
@@ -85,6 +85,13 @@ def correlation_bars(
         bargap=0.22,
         bargroupgap=0.06,
     )
+
+
+def _whiskers(table: pd.DataFrame) -> str:
+    """What the whiskers are, or why there are none."""
+    if np.isfinite(table["low"]).any():
+        return "Whiskers: 95 % intervals over models."
+    return f"No whiskers: {table['models'].max():.0f} of {LEAST} models that an interval needs."
 
 
 def _bars(x: list[float], rows: pd.DataFrame, aggregation: str, kind: str, metric: str, color: str) -> go.Bar:
@@ -206,7 +213,7 @@ def tradeoff_steps(tradeoff: TradeOff) -> go.Figure:
         go.Figure(kit.bar(x, share, style.SERIES[0], width=0.5, error=error, hover=hover)),
         "Do bias and diversity trade off only where accuracy stands still?",
         f"Where accuracy stands still less where it moves: {style.number(tradeoff.difference)} ({over}). {null}. The "
-        "paper's claim is a difference above 0.",
+        "paper's claim is a difference above 0. Whiskers take steps for independent.",
         x=ticks | {"title_text": "accuracy, from junction to junction"},
         y=y,
         plot=320,
