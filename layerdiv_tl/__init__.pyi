@@ -7,6 +7,8 @@ from .attribution.comparison import Comparison as Comparison
 from .attribution.contrasts import logit_difference as logit_difference
 from .attribution.contribution_results import Contributions as Contributions
 from .attribution.contributions import contributions as contributions
+from .attribution.head_scores import head_classes as head_classes
+from .attribution.head_scores import head_scores as head_scores
 from .attribution.logit_difference import LogitDifference as LogitDifference
 from .attribution.profile import corpus_profile as corpus_profile
 from .attribution.profile import profile as profile
@@ -25,6 +27,10 @@ from .ensemble.information import information as information
 from .errors import InputError as InputError
 from .model.attention import AttentionPatterns as AttentionPatterns
 from .model.attention import attention_patterns as attention_patterns
+from .model.cuts import Cut as Cut
+from .model.dictionary import dictionary as dictionary
+from .model.groups import groups as groups
+from .model.groups import key_value_groups as key_value_groups
 from .model.load import Model as Model
 from .model.load import load_model as load_model
 from .model.predictions import top_tokens as top_tokens

@@ -13,34 +13,40 @@ from .errors import InputError
 
 Kind = Literal[
     "embed", "pos_embed", "attn", "mixer", "mlp", "moe", "head", "mixer_head", "neuron", "attn_bias", "mixer_bias",
-    "mlp_bias", "attn.lora", "mixer.lora", "mlp.lora", "ple", "laurel", "stream_bias", "constant", "rounding",
-    "intervention", "member", "layer",
+    "mlp_bias", "attn.lora", "mixer.lora", "mlp.lora", "expert", "shared_expert", "attn_latent", "mixer_latent",
+    "mlp_latent", "attn.error", "mixer.error", "mlp.error", "moe.error", "attn.rest", "mixer.rest", "mlp.rest",
+    "moe.rest", "group", "ple", "laurel", "stream_bias", "constant", "rounding", "intervention", "member", "layer",
 ]  # fmt: skip
 Unit = Literal["sublayer", "head", "neuron"]
 Module = Literal[
-    "embedding", "attention", "mixer", "mlp", "ple", "laurel", "constant", "rounding", "intervention", "member",
-    "layer",
+    "embedding", "attention", "mixer", "mlp", "group", "ple", "laurel", "constant", "rounding", "intervention",
+    "member", "layer",
 ]  # fmt: skip
 
-# The paper's module of every kind (Eq. 9); the others are their own.
+# The sublayer of what is a part of one, and the paper's module of every kind (Eq. 9); the others are their own.
+_SUBLAYERS: dict[str, Kind] = {
+    **dict.fromkeys(("head", "attn_bias", "attn_latent"), "attn"),
+    **dict.fromkeys(("mixer_head", "mixer_bias", "mixer_latent"), "mixer"),
+    **dict.fromkeys(("neuron", "mlp_bias", "mlp_latent", "expert", "shared_expert"), "mlp"),
+    **{f"{of}.{part}": of for of in ("attn", "mixer", "mlp", "moe") for part in ("lora", "error", "rest")},
+}
 _MODULES: dict[str, Module] = {
     **dict.fromkeys(("embed", "pos_embed"), "embedding"),
-    **dict.fromkeys(("attn", "head", "attn_bias", "attn.lora"), "attention"),
-    **dict.fromkeys(("mixer_head", "mixer_bias", "mixer.lora"), "mixer"),
-    **dict.fromkeys(("mlp", "moe", "neuron", "mlp_bias", "mlp.lora"), "mlp"),
+    "attn": "attention",
+    "moe": "mlp",
     "stream_bias": "constant",
-}
-_SUBLAYERS: dict[str, Kind] = {
-    **{"head": "attn", "attn_bias": "attn", "neuron": "mlp", "mlp_bias": "mlp"},
-    **{"mixer_head": "mixer", "mixer_bias": "mixer"},
-    **{"attn.lora": "attn", "mixer.lora": "mixer", "mlp.lora": "mlp"},
 }
 # The conditions of `positions`.
 CONDITIONS = ("kind", "layer", "index", "repeat", "module", "label")
-_INDEX_LETTER = {"head": "H", "mixer_head": "MH", "neuron": "N", "member": "M"}
+_INDEX_LETTER = {
+    **{"head": "H", "mixer_head": "MH", "neuron": "N", "member": "M", "expert": "E", "shared_expert": "SE"},
+    **{"mlp_latent": "F", "attn_latent": "AF", "mixer_latent": "MF"},
+}
 _KIND_OF_LETTER = {letter: kind for kind, letter in _INDEX_LETTER.items()}
 _LABEL = re.compile(
-    r"(?:L(?P<layer>\d+)(?:@(?P<repeat>\d+))?\.)?(?:(?P<letter>MH|[HNM])(?P<index>\d+)|(?P<kind>[a-z_.]+))"
+    r"(?:L(?P<layer>\d+)(?:@(?P<repeat>\d+))?\.)?"
+    r"(?:(?P<letter>[AMS]?[A-Z])(?P<index>\d+)|(?P<kind>[a-z_.]+))(?::(?P<name>.+))?",
+    re.DOTALL,
 )
 
 
@@ -52,28 +58,33 @@ class Component:
         kind: What it is; `"mixer"`: a recurrent or linear-attention sublayer; `"moe"`: a mixture of experts next to an
             MLP of the same layer; `"attn.lora"`: what adapters add to a sublayer's output; `"ple"`: a per-layer input
             embedding, gated; `"laurel"`: a learned low-rank residual; `"stream_bias"`: the biases of all norms and
-            gates that the stream itself passes; `"intervention"`: what the
-            user's hooks add after a layer, or without one to the embedding; `"member"`: a row of a plain array,
-            `"layer"`: the sum of a layer's outputs, where `depth` measures whole layers.
-        layer, index: The model's distinct block from 0 (None outside blocks), and the head or neuron in it (None for
-            sublayers).
+            gates that the stream itself passes; `"mlp_latent"`: a latent of a dictionary (`L3.F12`, of an attention
+            `L3.AF12`), `"mlp.error"`: what of a write a cut's parts leave; `"group"`: several components, `"mlp.rest"`:
+            what of a sublayer groups leave; `"intervention"`: what the user's hooks add after a layer, or without one
+            to the embedding; `"member"`: a row of a plain array, `"layer"`: the sum of a layer's outputs, where
+            `depth` measures whole layers.
+        layer, index: The model's distinct block from 0 (None outside blocks), and the head, neuron, expert or latent in
+            it (None for sublayers).
         repeat: Which repeat of a looped or shared layer, from 1; None for a layer that runs once.
+        name: What the user calls a group (`group:induction`) or a part of a sublayer (`L3.mlp:first half`).
 
     >>> Component("head", layer=3, index=5).label
     'L3.H5'
     >>> Component.parse("L3@2.attn")
-    Component(kind='attn', layer=3, index=None, repeat=2)
+    Component(kind='attn', layer=3, index=None, repeat=2, name=None)
     """
 
     kind: Kind
     layer: int | None = None
     index: int | None = None
     repeat: int | None = None
+    name: str | None = None
 
     @property
     def label(self) -> str:
         """The name used on axes, in frames and in files, e.g. `embed`, `L3.attn`, `L3@2.H5`."""
         name = self.kind if self.index is None else f"{_INDEX_LETTER[self.kind]}{self.index}"
+        name = name if self.name is None else f"{name}:{self.name}"
         if self.layer is None:
             return name
         return f"L{self.layer}.{name}" if self.repeat is None else f"L{self.layer}@{self.repeat}.{name}"
@@ -81,13 +92,15 @@ class Component:
     @property
     def module(self) -> Module:
         """The paper's module (Eq. 9): heads and their bias are attention, neurons and theirs MLP."""
-        return _MODULES.get(self.kind) or cast(Module, self.kind)
+        kind = _SUBLAYERS.get(self.kind, self.kind)
+        return _MODULES.get(kind) or cast(Module, kind)
 
     @property
     def sublayer(self) -> Component:
         """The sublayer that holds this component: `L3.attn` for `L3.H5`; any other component is its own."""
-        whole = _SUBLAYERS.get(self.kind)
-        return self if whole is None else Component(whole, self.layer, repeat=self.repeat)
+        if self.kind == "group" or (self.kind not in _SUBLAYERS and self.name is None):
+            return self
+        return Component(_SUBLAYERS.get(self.kind, self.kind), self.layer, repeat=self.repeat)
 
     @classmethod
     def parse(cls, label: str) -> Component:
@@ -99,7 +112,7 @@ class Component:
                 f"{shown(label)} is not a component label: write it like 'embed', 'L3.attn', 'L3.H5' or 'L3@2.mlp'."
             )
         number = {name: int(match[name]) if match[name] else None for name in ("layer", "index", "repeat")}
-        return cls(kind, **number)  # type: ignore[arg-type]  # kind is one of Kind, checked above
+        return cls(kind, **number, name=match["name"])  # type: ignore[arg-type]  # kind is one of Kind
 
     def __str__(self) -> str:
         return self.label

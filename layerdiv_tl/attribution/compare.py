@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, get_args, overload
+from typing import Any, overload
 
 import numpy as np
 import torch
 from jaxtyping import Float
 
-from .._checks import choice
-from ..components import Component, Unit
+from ..components import Component
 from ..ensemble.validation import gold_options
 from ..errors import InputError
 from ..model import tokenization
+from ..model.cuts import UnitLike, unit_of
 from ..model.fingerprint import fingerprint
 from ..model.load import Model, load_model
 from ..model.options import contrast_pairs, is_task
@@ -38,7 +38,7 @@ def compare(
     b: Any,
     prompts: str | Sequence[Any],
     options: None = None,
-    unit: Unit = "sublayer",
+    unit: UnitLike = "sublayer",
     *,
     contrast: None = None,
     batch_tokens: int | None = None,
@@ -49,7 +49,7 @@ def compare(
     b: Any,
     prompts: Any,
     options: Any = None,
-    unit: Unit = "sublayer",
+    unit: UnitLike = "sublayer",
     *,
     labels: Any = None,
     contrast: Any = None,
@@ -61,7 +61,7 @@ def compare(
     b: Any,
     prompts: Any,
     options: Any = None,
-    unit: Unit = "sublayer",
+    unit: UnitLike = "sublayer",
     *,
     labels: Any = None,
     contrast: Any = None,
@@ -107,7 +107,7 @@ def compare(
     >>> ld.compare("zoo/d4", "zoo/d4", ["A: red\\nB: blue\\nA:"], [" red", " blue"]).same_weights
     True
     """
-    choice("unit", unit, get_args(Unit))
+    unit = unit_of(unit)
     models = [load_model(a), load_model(b)]
     tokenizer = models[0].tokenizer or models[1].tokenizer
     models = [model if model.tokenizer is not None else replace(model, tokenizer=tokenizer) for model in models]
@@ -152,7 +152,7 @@ def compare(
 
 
 def _prepared(
-    model: Model, prompts: Any, options: Any, unit: Unit, position: Any, batch_tokens: int | None
+    model: Model, prompts: Any, options: Any, unit: UnitLike, position: Any, batch_tokens: int | None
 ) -> tuple[ReadOut, tuple]:
     """The passes of a model, not yet run, and the options' texts."""
     if is_task(prompts):

@@ -12,9 +12,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..components import Component, Unit
+from ..components import Component
 from ..errors import InputError
 from ..model.architecture import Architecture
+from ..model.cuts import UnitLike, has_many
 from ..model.fingerprint import fingerprint
 from ..model.load import Model
 from .full_vocab import ComponentTable
@@ -26,7 +27,9 @@ from .two_models import common_rows, difference, in_rows, one_shape
 from .vocab_gram import folded_rows, vocabulary_mean
 
 
-def compare_texts(models: Sequence[Model], text_or_ids: Any, unit: Unit, batch_tokens: int | None) -> TextComparison:
+def compare_texts(
+    models: Sequence[Model], text_or_ids: Any, unit: UnitLike, batch_tokens: int | None
+) -> TextComparison:
     """What `compare` gives for texts: `models` are two of one vocabulary, checked."""
     runs = [profile_run(model, unit, "squared", None, None, None, "float32", batch_tokens) for model in models]
     window = min(run.window for run in runs)  # both see as much of each token's past
@@ -109,7 +112,7 @@ class _Readings:
     """
 
     def __init__(self, run: ProfileRun, count: int, readers: Sequence[_Reader]) -> None:
-        half = run.readout.unit == "neuron"
+        half = has_many(run.readout.unit)
         self.store = ColumnStore(count, torch.float32 if half else torch.float64)
         self.readers = readers
 

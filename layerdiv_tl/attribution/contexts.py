@@ -15,11 +15,11 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from ..components import Unit
 from ..errors import InputError
 from ..model.architecture import HALF, Architecture
 from ..model.batches import inference_mode_for, pad
 from ..model.capture import Activations
+from ..model.cuts import UnitLike
 from ..model.forward_pass import run
 from ..model.interventions import hooked_places
 from ..model.load import Model
@@ -112,7 +112,7 @@ class Contexts:
         ends = (len(p) + len(tree.beginnings[-1]) for p, tree in zip(self.prompts, self.trees, strict=True))
         return max(ends)
 
-    def run(self, architecture: Architecture, examples: Sequence[int], unit: Unit, packed: bool) -> Activations:
+    def run(self, architecture: Architecture, examples: Sequence[int], unit: UnitLike, packed: bool) -> Activations:
         """One pass that reads all contexts of some examples, in their order."""
         inputs = self._packed(examples, architecture) if packed else self._plain(examples)
         ids, mask, at, of = (inputs.pop(name) for name in ("ids", "mask", "at", "of"))

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from .._checks import choice, shown
-from ..components import Component, Unit, component_columns, labels_of
+from ..components import Component, component_columns, labels_of
 from ..components import positions as component_positions
 from ..ensemble.validation import gold_options
 from ..errors import InputError
@@ -60,6 +60,8 @@ class Contributions(Result):
         score: "logits", or "log_likelihood" in what `scores` returns.
         statistic: float64 `[example]`, the final norm's statistic of the whole stream at the prompt's position; None in
             files that older versions wrote.
+        error_shares: By the label of an error (`L12.mlp.error`), |error|² / |write|² of that sublayer, both summed over
+            the rows of the passes. Empty at units that leave nothing.
         complete, soft_cap: False for a sub-ensemble made by `select`, whose `logits` are its own sum; where the model
             caps its logits.
     """
@@ -84,9 +86,10 @@ class Contributions(Result):
     complete: bool
     soft_cap: float | None
     model: str
-    unit: Unit
+    unit: str
     score: Score = "logits"
     statistic: Float[np.ndarray, " example"] | None = None
+    error_shares: dict[str, float] | None = None
 
     @property
     def logits(self) -> Float[np.ndarray, "example option"]:
@@ -262,10 +265,19 @@ class Contributions(Result):
         )
         frame.attrs["units"] = {"contribution": "logits" if self.score == "logits" else "nats"}
         frame.attrs["identity_gap"] = self.identity_gap
+        if self.error_shares:
+            frame.attrs["error_shares"] = self.error_shares
         return frame
+
+    @property
+    def error_note(self) -> str:
+        """What the parts of cut sublayers leave, in words; "" at units that leave nothing."""
+        shares = [f"{label} {share:.1%}" for label, share in (self.error_shares or {}).items()]
+        few = ", ".join(shares[:3]) + (", …" if len(shares) > 3 else "")
+        return f"of the squared write is error: {few}" if shares else ""
 
     def __repr__(self) -> str:
         n, members, k = self.values.shape
         shape = f"{n} examples × {members} components × {k} options{'' if self.complete else ', a sub-ensemble'}"
         gaps = f"identity gap {self.identity_gap:.1e}, {self.absolute_gap:.1e} logits"
-        return f"{type(self).__name__}({self.model}: {shape}; {gaps})"
+        return f"{type(self).__name__}({self.model}: {shape}; {'; '.join(filter(None, [gaps, self.error_note]))})"

@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from .._checks import choice, whole_number
-from ..components import Component, Unit, labels_of
+from .._checks import whole_number
+from ..components import Component, labels_of
 from ..errors import InputError
 from ..model import tokenization
 from ..model.architecture import ADAPTER_ROWS
 from ..model.capture import Activations
+from ..model.cuts import UnitLike, unit_name, unit_of
 from ..model.forward_pass import locate_mismatch, read_cache, tokens_and_mask
+from ..model.groups import Groups
 from ..model.load import Model, load_model
 from ..model.options import contrast_pairs, is_task
 from ..model.options import options as read_options
@@ -31,7 +33,7 @@ def contributions(
     model: Any,
     prompts: Any = None,
     options: Any = None,
-    unit: Unit = "sublayer",
+    unit: UnitLike = "sublayer",
     position: Any = "last",
     components: str | Component | Iterable[str | Component] | None = None,
     batch_tokens: int | None = None,
@@ -72,7 +74,7 @@ def contributions(
             contributions are to the dot product of each with the residual stream after the final norm, gain and bias
             included, as the unembedding reads it.
         unit: "sublayer": embedding, attentions, MLPs; "head": attentions cut into heads, MLPs whole; "neuron": MLPs cut
-            into neurons, attentions whole.
+            into neurons, attentions whole; or `groups`, a `dictionary` of latents, or a `Cut` of your own.
         position: Where the logits are read: "last", an int counted in each prompt's own tokens (negative from the end),
             or one int per prompt.
         components, top: Labels or components to keep, or how many: those whose contributions, centered over the
@@ -105,7 +107,7 @@ def contributions(
     ((1, 2), True)
     """
     model = load_model(model)
-    choice("unit", unit, get_args(Unit))
+    unit = unit_of(unit)
     batch_tokens = model.checked_batch_tokens(batch_tokens)
     top = None if top is None else whole_number("top", top, 1)
     if top is not None and components is not None:
@@ -163,11 +165,14 @@ def collect(run: ReadOut, options: tuple, keep: Set[Component] | None = None) ->
     # where hooks add something in a layer, it may be before that layer is done.
     halves = [("embed", "pos_embed"), ("mixer", "attn"), ("mlp", "moe"), *ADAPTER_ROWS.items()]
     before_mlp = ("attn", "mixer", "attn.lora", "mixer.lora")
+    halves += [(kind, f"{kind}.error") for kind in ("attn", "mixer", "mlp", "moe")]
     halves += [(kind, "mlp") for kind in before_mlp] * model.architecture.parallel
     steered = [(a.layer, a.repeat) for a in junctions if a.kind == "intervention"]
     partial = [a.kind != "intervention" and (a.layer, a.repeat) in steered for a in junctions]
     for i, (a, b) in enumerate(pairwise(junctions)):
         partial[i] |= a.layer == b.layer and (a.kind, b.kind) in halves
+    unexplained = run.readout.unexplained
+    has_prefixes = model.architecture.has_prefixes and not isinstance(unit, Groups)
     expectations, gap = likelihood("expectations"), likelihood("likelihood_gap")
     return Contributions(
         values=column("values"),
@@ -181,7 +186,7 @@ def collect(run: ReadOut, options: tuple, keep: Set[Component] | None = None) ->
         token_ids=np.concatenate([np.array(row, dtype=np.int64) for row in ids]),
         lengths=np.array([len(row) for row in ids], dtype=np.int64),
         positions=at,
-        junction_scale=column("junction_scale") if model.architecture.has_prefixes else None,
+        junction_scale=column("junction_scale") if has_prefixes else None,
         junctions=junctions,
         partial_junctions=np.array(partial),
         statistic=column("statistic"),
@@ -191,7 +196,8 @@ def collect(run: ReadOut, options: tuple, keep: Set[Component] | None = None) ->
         complete=complete,
         soft_cap=model.architecture.soft_cap if probes is None else None,
         model=model.name,
-        unit=unit,
+        unit=unit_name(unit),
+        error_shares={name.label: error / max(whole, 1e-300) for name, (error, whole) in unexplained.items()},
     )
 
 
@@ -233,7 +239,7 @@ def reads_end(ids: Sequence[tuple[int, ...]], at: Int[np.ndarray, " example"]) -
 
 
 def _inputs(
-    model: Model, prompts: Any, position: Any, unit: Unit, cache: Any, tokens: Any, mask: Any
+    model: Model, prompts: Any, position: Any, unit: UnitLike, cache: Any, tokens: Any, mask: Any
 ) -> tuple[list[tuple[int, ...]], Int[np.ndarray, " example"], Activations | None]:
     """Token ids, the position read in each row, and the cached pass, if one is given. InputError for none, or two."""
     if cache is not None:

@@ -15,10 +15,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from .._progress import counted
-from ..components import Component, Unit
+from ..components import Component
 from ..model.architecture import HALF, Architecture, OutputMap
 from ..model.batches import inference_mode_for, upcast
 from ..model.capture import Activations
+from ..model.cuts import SublayerCut, UnitLike, unit_of
 from ..model.load import Model
 from .stream_writes import Parts, StreamWalk, pull_back
 from .vocab_gram import CHUNK, Vocabulary, part_gram, squared_norms, vocabulary_of
@@ -31,7 +32,7 @@ PRECISIONS = {"float32": torch.float32, "float64": torch.float64}
 class VocabularyReadout:
     """A model's read-out to the whole vocabulary at one unit; `dtype` is the precision of products."""
 
-    def __init__(self, vocabulary: Vocabulary, unit: Unit, dtype: torch.dtype) -> None:
+    def __init__(self, vocabulary: Vocabulary, unit: UnitLike, dtype: torch.dtype) -> None:
         self.vocabulary, self.unit, self.dtype = vocabulary, unit, dtype
         self.architecture = vocabulary.architecture
         self.walk = StreamWalk(vocabulary.architecture, unit)
@@ -44,6 +45,10 @@ class VocabularyReadout:
         return self._grams[id(output_map)]
 
     @cached_property
+    def _cuts(self) -> list[SublayerCut | None]:
+        return [sublayer.cut(self.unit) for sublayer in self.architecture.sublayers]
+
+    @cached_property
     def width(self) -> int:
         """The number of components if every listed block runs once; only a pass shows more."""
         blocks = [id(tap.module) for tap in self.architecture.blocks]
@@ -52,11 +57,13 @@ class VocabularyReadout:
     @property
     def step(self) -> int:
         """How many positions are read out together."""
-        streams = (len(self.architecture.sublayers) + 2) * self.architecture.norm.gain.numel()
+        # Parts that are stream vectors are held as such; heads, neurons and latents are not.
+        vectors = sum(cut is not None and cut.output_map is None for cut in self._cuts) and self.width
+        streams = (len(self._cuts) + 2 + vectors) * self.architecture.norm.gain.numel()
         return max(1, NUMBERS // max(streams, self.architecture.outputs, self.width))
 
 
-def vocabulary_readout(model: Model, unit: Unit, precision: str) -> VocabularyReadout:
+def vocabulary_readout(model: Model, unit: UnitLike, precision: str) -> VocabularyReadout:
     """The read-out of a model, which it keeps for as long as its weights are the same."""
     parameters = [parameter for root in model.architecture.roots for parameter in root.parameters()]
     weights = [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in parameters]
@@ -64,11 +71,15 @@ def vocabulary_readout(model: Model, unit: Unit, precision: str) -> VocabularyRe
         model.cache.clear()
         model.cache["weights"] = weights
     if (unit, precision) not in model.cache:
+        unit_of(unit)
         model.architecture.components(unit)  # refuses a unit that this model does not have
         with inference_mode_for(model.architecture):
             if precision not in model.cache:
                 model.cache[precision] = vocabulary_of(model.architecture, PRECISIONS[precision])
-            model.cache[unit, precision] = VocabularyReadout(model.cache[precision], unit, PRECISIONS[precision])
+            made = VocabularyReadout(model.cache[precision], unit, PRECISIONS[precision])
+        if not isinstance(unit, str):  # a user may make any number of these
+            return made
+        model.cache[unit, precision] = made
     return model.cache[unit, precision]
 
 
@@ -242,8 +253,10 @@ def component_table(readout: VocabularyReadout, activations: Activations) -> Com
     for write in readout.walk.writes(activations):
         written += write.vector
         size += write.vector.norm(dim=1)
-        if write.parts is None:
-            add(write.components[0], write.vector)
+        if not isinstance(write.parts, Parts):
+            vectors = [write.vector] if write.parts is None else write.parts.vectors().unbind(1)
+            for component, vector in zip(write.components, vectors, strict=True):
+                add(component, vector)
             continue
         start, stop = len(components), len(components) + write.parts.output_map.count
         components += write.components[: stop - start]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from jaxtyping import Float
 
-from ..components import Component, Unit, component_columns
+from ..components import Component, component_columns
 from ..ensemble.intervals import interval_note, mean_interval
 from ..results import Result
 
@@ -41,7 +41,7 @@ class LogitDifference(Result):
     soft_cap: float | None
     score: Score
     model: str
-    unit: Unit
+    unit: str
 
     @property
     def total(self) -> Float[np.ndarray, " example"]:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..model.architecture import Architecture, OutputMap
 from ..model.capture import Activations
-from .stream_writes import Parts, pull_back
+from .stream_writes import Parts, VectorParts, pull_back
 from .vocab_gram import CHUNK, log_sum_exp
 
 # Positions whose probabilities are held at a time.
@@ -58,8 +58,10 @@ class NextToken:
         """The mean of `x @ direction`; the division by σ is the caller's."""
         return (x @ self.directions[self._rows][:, :, None])[:, :, 0]
 
-    def of_parts(self, parts: Parts) -> Float[Tensor, "row part"]:
-        """The same for the heads or neurons of one write and, last, their bias where there is one."""
+    def of_parts(self, parts: Parts | VectorParts) -> Float[Tensor, "row part"]:
+        """The same for the parts of one write and, last, their bias where there is one."""
+        if isinstance(parts, VectorParts):
+            return parts.scattered(self.of_whole(parts.slots.cpu()))
         before = self._before_map(parts.output_map)[self._rows]
         u = (parts.values.double().cpu().flatten(1) * before).unflatten(1, (parts.output_map.count, -1)).sum(2)
         u = u if parts.divisor is None else u / parts.divisor.cpu()[:, None]

@@ -11,12 +11,12 @@ import torch
 from jaxtyping import Float
 
 from .._checks import ordered
-from ..components import Unit
 from ..ensemble.intervals import RunningMean
 from ..ensemble.validation import LARGEST, numbers
 from ..errors import InputError
 from ..model import forward_pass, tokenization
 from ..model.batches import inference_mode_for, pad
+from ..model.cuts import UnitLike, has_many
 from .full_vocab import component_table
 from .profile_base import CorpusProfile, Profile
 from .profile_passes import ColumnStore, Loss, ProfileRun, Rows, profile_blocks, profile_run
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def profile(
     model: Any,
     text_or_ids: Any,
-    unit: Unit = "sublayer",
+    unit: UnitLike = "sublayer",
     *,
     loss: Loss = "squared",
     target: Float[np.ndarray, "position vocabulary"] | None = None,
@@ -77,7 +77,7 @@ def profile(
     return measured(run, ids, dense)
 
 
-def profile_of_pass(model: Model, ids: Sequence[int], unit: Unit, activations: Activations) -> Profile:
+def profile_of_pass(model: Model, ids: Sequence[int], unit: UnitLike, activations: Activations) -> Profile:
     """The squared `profile` of one text, at most as long as the model's context, from a pass that was run before."""
     run = profile_run(model, unit, "squared", None, None, None, "float32", None)
     return measured(run, run.encode(list(ids)), None, activations)
@@ -98,7 +98,7 @@ def measured(
     import psutil
 
     lengths = [len(row) for row in ids]
-    half = run.readout.unit == "neuron" and run.readout.dtype == torch.float32
+    half = has_many(run.readout.unit) and run.readout.dtype == torch.float32
     width = run.readout.width
     needed = sum(lengths) * width * (4 + tables) * (4 if half else 8)
     if needed > psutil.virtual_memory().available:  # before the model runs
@@ -123,7 +123,7 @@ def measured(
 def corpus_profile(
     model: Any,
     texts: Iterable[Any],
-    unit: Unit = "sublayer",
+    unit: UnitLike = "sublayer",
     *,
     loss: Loss = "squared",
     tau: float | None = None,

@@ -18,12 +18,13 @@ from torch import Tensor
 
 from .._checks import choice, shown, whole_number
 from .._progress import progress
-from ..components import Component, Unit
+from ..components import Component
 from ..ensemble.validation import factor
 from ..errors import InputError
 from ..model import forward_pass, tokenization
 from ..model.batches import batches, inference_mode_for, pad
 from ..model.capture import Activations
+from ..model.cuts import UnitLike, has_many, unit_name, unit_of
 from ..model.forward_pass import ReconstructionError, locate_mismatch
 from ..model.load import Model, load_model
 from .full_vocab import (
@@ -76,7 +77,7 @@ class ProfileRun:
         """The fields of `ProfileSource`."""
         fields = {"components": self.components, "window": self.window, "stride": self.stride}
         fields |= {"identity_gap": self.error.identity_gap, "absolute_gap": self.error.absolute}
-        fields |= {"vocabulary": self.readout.vocabulary.size, "unit": self.readout.unit}
+        fields |= {"vocabulary": self.readout.vocabulary.size, "unit": unit_name(self.readout.unit)}
         return fields | {"model": self.model.name, "soft_cap": self.model.architecture.soft_cap}
 
     def result(self, **fields: Any) -> Profile:
@@ -105,14 +106,16 @@ class ProfileRun:
 
 
 def profile_run(
-    model: Any, unit: Unit, loss: Loss, tau: Any, window: Any, stride: Any, precision: Any, batch_tokens: Any
+    model: Any, unit: UnitLike, loss: Loss, tau: Any, window: Any, stride: Any, precision: Any, batch_tokens: Any
 ) -> ProfileRun:
     """The arguments of `profile` and `corpus_profile`. Raises InputError for those that cannot be used."""
     model = load_model(model)
-    choice("unit", unit, get_args(Unit))
+    unit = unit_of(unit)
     choice("loss", loss, get_args(Loss))
-    if loss == "cross_entropy" and unit == "neuron":
-        raise InputError("the cross-entropy of every neuron would need all their logits, too many: use loss='squared'.")
+    if loss == "cross_entropy" and has_many(unit):
+        raise InputError(
+            "the cross-entropy of every neuron or latent would need all their logits, too many: use loss='squared'."
+        )
     if tau is not None and loss == "squared":
         raise InputError(f"tau={shown(tau)} belongs to loss='cross_entropy': the squared error has none.")
     choice("precision", precision, PRECISIONS)

@@ -11,11 +11,12 @@ import torch
 from jaxtyping import Float, Int
 
 from .._checks import whole_number
-from ..components import Component, Unit, positions
+from ..components import Component, positions
 from ..errors import InputError
 from ..model import tokenization
 from ..model.batches import inference_mode_for, pad
 from ..model.capture import Activations
+from ..model.cuts import UnitLike
 from ..model.forward_pass import run
 from ..model.load import load_model
 from .full_vocab import ComponentTable, VocabularyReadout, component_table, extremes, vocabulary_readout
@@ -42,7 +43,7 @@ class Promotions:
 def promotions(
     model: Any,
     text_or_ids: Any,
-    unit: Unit = "sublayer",
+    unit: UnitLike = "sublayer",
     components: Sequence[str | Component] | None = None,
     at: Sequence[int] | None = None,
     k: int = 5,
@@ -77,7 +78,7 @@ def promotions(
 
 
 def cosines(
-    model: Any, text_or_ids: Any, unit: Unit = "sublayer"
+    model: Any, text_or_ids: Any, unit: UnitLike = "sublayer"
 ) -> tuple[tuple[Component, ...], Float[np.ndarray, "component component"]]:
     """The cosine between every two components' contributions to the logits over a whole text: who duplicates whom.
 

@@ -11,10 +11,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from .._progress import progress
-from ..components import Component, Unit
+from ..components import Component
 from ..errors import InputError
 from ..model.batches import batches, inference_mode_for, pad
 from ..model.capture import Activations
+from ..model.cuts import UnitLike
 from ..model.forward_pass import run
 from ..model.load import Model
 from ..model.options import Ids, OptionIds
@@ -47,7 +48,7 @@ class ReadOut:
         ids: Sequence[Ids],
         at: Int[np.ndarray, " example"],
         option_ids: OptionIds,
-        unit: Unit,
+        unit: UnitLike,
         batch_tokens: int,
         cached: Activations | None,
         probes: Float[Tensor, "option d"] | None,

@@ -196,6 +196,7 @@ def heads_of_pass(
                 f"{write.junction} write is not attention weight × value (as where two patterns are subtracted, values "
                 "turn with the reader, or a hook changes it)."
             )
+        assert isinstance(write.parts, Parts)  # heads are
         names = tuple(c for c in write.components if c.kind == "head")
         found.append(HeadSources(names, write.parts, factors, biases[key]))
     return found

@@ -12,13 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..components import Component, Unit
+from ..components import Component
 from ..errors import InputError
 from ..model.architecture import HALF, Architecture, OutputMap
 from ..model.capture import Activations, SublayerOutput
+from ..model.cuts import UnitLike
+from ..model.groups import Groups, rest_of
 from ..model.stream_path import to_final_stream
 
 # What to do about passes with different components.
@@ -76,25 +78,54 @@ class Parts:
 
 
 @dataclass(frozen=True, eq=False)
+class VectorParts:
+    """The parts of one write, of which those that write anything have a slot.
+
+    Attributes:
+        slots, index: `[position, slot, d]`, float64, and which of `count` parts each is; None: the part of its number.
+    """
+
+    slots: Float[Tensor, "position slot d"]
+    index: Int[Tensor, "position slot"] | None
+    count: int
+
+    def scattered(self, of_slots: Float[Tensor, "position slot *more"]) -> Float[Tensor, "position part *more"]:
+        """What is known of slots as that of all parts; the others have zero, and slots of one part add up."""
+        if self.index is None:
+            return of_slots
+        index = self.index.to(of_slots.device).reshape(*self.index.shape, *[1] * (of_slots.dim() - 2))
+        out = of_slots.new_zeros(len(of_slots), self.count, *of_slots.shape[2:])
+        return out.scatter_add_(1, index.expand_as(of_slots), of_slots)
+
+    def vectors(self, which: list[int] | slice = slice(None)) -> Float[Tensor, "position part d"]:
+        """The stream vectors of some parts, in float64."""
+        return self.scattered(self.slots)[:, which]
+
+    def total(self) -> Float[Tensor, "position d"]:
+        """The sum of all parts' stream vectors, in float64."""
+        return self.slots.sum(1)
+
+
+@dataclass(frozen=True, eq=False)
 class StreamWrite:
     """What one embedding or sublayer adds to the final residual stream.
 
     Attributes:
-        junction, components: The whole embedding or sublayer, and its rows: itself, or its heads or neurons and, if
-            any, last their bias.
+        junction, components: The whole embedding or sublayer, and its rows: itself, or its parts and, if any, last
+            their bias.
         vector, parts: `[position, d]`, and how it is cut; None for a whole write.
     """
 
     junction: Component
     components: Sequence[Component]
     vector: Float[Tensor, "position d"]
-    parts: Parts | None = None
+    parts: Parts | VectorParts | None = None
 
 
 class StreamWalk:
     """Names the writes of an architecture's passes at one unit; the names, thousands in an MLP, are made once."""
 
-    def __init__(self, architecture: Architecture, unit: Unit) -> None:
+    def __init__(self, architecture: Architecture, unit: UnitLike) -> None:
         self.architecture, self.unit = architecture, unit
         self._names: dict[tuple[int, int | None], list[Component]] = {}
 
@@ -113,21 +144,59 @@ class StreamWalk:
             if beyond and intervention not in beyond:  # the next layer
                 writes += [StreamWrite(name, (name,), vector) for name, vector in beyond.items()]
                 beyond = {}
-            names, vector, parts = self._names[key], output.output, _parts(output)
+            names, vector = self._names[key], output.output
+            beside: list[tuple[Component, Tensor]] = []  # rows of their own
             if output.adapter is not None:
-                names, vector = names[:-1], vector - output.adapter
-            if output.hooked and parts is not None:
+                *names, adapter = names
+                vector = vector - output.adapter
+                beside.append((adapter, output.adapter))
+            has_error = output.cut is not None and output.cut.error
+            parts = _parts(output, len(names) - has_error)
+            if has_error and parts is not None:
+                *names, error = names
+                whole, vector = vector.double(), parts.total() + (parts.bias() if isinstance(parts, Parts) else 0.0)
+                beside.insert(0, (error, whole - vector))
+            if output.hooked and isinstance(parts, Parts):
                 changed = _beyond(parts, vector, activations.dtype)
                 vector = vector - changed
                 beyond[intervention] = beyond.get(intervention, 0.0) + changed
             if junction in beyond:
                 vector = vector + beyond.pop(junction)
             writes.append(StreamWrite(junction, names, vector, parts))
-            if output.adapter is not None:
-                writes.append(StreamWrite(self._names[key][-1], self._names[key][-1:], output.adapter))
+            writes += [StreamWrite(name, (name,), vector) for name, vector in beside]
+        if isinstance(self.unit, Groups):
+            writes = _grouped(writes, self.unit)
         if activations.stream_bias is not None:
             beyond[Component("stream_bias")] = activations.stream_bias
         return writes + [StreamWrite(name, (name,), vector) for name, vector in beyond.items()]
+
+
+def _grouped(writes: Sequence[StreamWrite], unit: Groups) -> list[StreamWrite]:
+    """What groups leave of every write, then the groups."""
+    unit.check({component for write in writes for component in write.components})
+    left: list[StreamWrite] = []
+    sums: dict[str, Tensor] = {}
+    for write in writes:
+        rest, groups = write.vector.double(), [unit.group_of(component) for component in write.components]
+        for name in dict.fromkeys(filter(None, groups)):
+            which, parts = [i for i, group in enumerate(groups) if group == name], write.parts
+            if parts is None:
+                own = rest
+            elif isinstance(parts, Parts):  # whose bias, if any, stands last
+                heads = [i for i in which if i < parts.output_map.count]
+                own = parts.vectors(heads).sum(1) + (parts.bias() if len(heads) < len(which) else 0.0)
+            else:
+                own = parts.vectors(which).sum(1)
+            sums[name] = sums.get(name, 0.0) + own
+            rest = rest - own
+        if write.parts is None and groups[0] is None:
+            left.append(write)
+        elif None in groups:
+            row = rest_of(next(c for c, group in zip(write.components, groups, strict=True) if group is None))
+            left.append(StreamWrite(write.junction, (row,), rest))
+    return left + [
+        StreamWrite(name, (name,), sums[group]) for group in unit.members for name in [Component("group", name=group)]
+    ]
 
 
 def _beyond(parts: Parts, vector: Float[Tensor, "position d"], dtype: torch.dtype) -> Float[Tensor, "position d"]:
@@ -138,10 +207,14 @@ def _beyond(parts: Parts, vector: Float[Tensor, "position d"], dtype: torch.dtyp
     return torch.where(noticed[:, None], changed, 0.0).to(vector.dtype)
 
 
-def _parts(output: SublayerOutput) -> Parts | None:
-    output_map = output.sublayer.output_map
-    if output.values is None or output_map is None:
+def _parts(output: SublayerOutput, count: int) -> Parts | VectorParts | None:
+    """The parts of an output; `count` is the number of those that are vectors."""
+    if output.vectors is not None:
+        return VectorParts(output.vectors.vectors.double(), output.vectors.index, count)
+    if output.values is None or output.cut is None:
         return None
+    output_map = output.cut.output_map
+    assert output_map is not None
     post = output_map.post
     divisor = None if post is None or output.post is None else post.divisor(output.post)
     if output.passed is not None:

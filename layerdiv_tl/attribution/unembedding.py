@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from copy import copy
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..components import Component, Unit
+from ..components import Component
 from ..errors import InputError
 from ..model.architecture import HALF, Architecture
 from ..model.capture import Activations
+from ..model.cuts import UnitLike
 from ..model.forward_pass import ReconstructionError
 from .next_token import NextToken
-from .stream_writes import ALIKE, Parts, StreamWalk, check_finite, pull_back
+from .stream_writes import ALIKE, Parts, StreamWalk, VectorParts, check_finite, pull_back
 from .vocab_gram import folded_rows
 
 # Parts are compared with their own size, but with no less than this share of the largest.
@@ -36,7 +38,7 @@ class OptionReadout:
         self,
         architecture: Architecture,
         option_ids: Int[np.ndarray, "example option"],
-        unit: Unit = "sublayer",
+        unit: UnitLike = "sublayer",
         probes: Float[Tensor, "option d"] | None = None,
     ) -> None:
         self.walk, self.error, self.probes = StreamWalk(architecture, unit), ReconstructionError(), probes
@@ -54,6 +56,8 @@ class OptionReadout:
         self.constant: Float[Tensor, " token"] | None = constant.cpu() if architecture.constant else None
         # Directions before each output map, the same for all batches that need the same options.
         self._before: dict[int, Float[Tensor, "token part width"]] = {}
+        # Squared norms, summed over rows: of what a unit's parts leave of each write, and of that write.
+        self.unexplained: dict[Component, tuple[float, float]] = {}
 
     def add_readers(self, readers: Sequence[Architecture]) -> None:
         """Read the options through the norms' gains and unembeddings of other models, too: as many columns for each."""
@@ -85,8 +89,10 @@ class OptionReadout:
         """`x @ direction` for each row's own options; the division by σ is the caller's."""
         return self._own(x @ self.directions.T)
 
-    def read_parts(self, parts: Parts) -> Float[Tensor, "row part option"]:
-        """The same for the heads or neurons of one write and, last, their bias where there is one."""
+    def read_parts(self, parts: Parts | VectorParts) -> Float[Tensor, "row part option"]:
+        """The same for the parts of one write and, last, their bias where there is one."""
+        if isinstance(parts, VectorParts):
+            return parts.scattered(self(parts.slots.cpu()))
         key = id(parts.output_map)
         # Options are taken back through the output map: a product for every option, not for every row.
         if key not in self._before:
@@ -173,6 +179,11 @@ def read_out(
             expected_total.add_(mean.sum(1))
             expectations.append(mean if len(chosen) == len(components) else mean[:, chosen])
 
+    for before, write in pairwise(writes):
+        if write.junction.kind.endswith(".error"):
+            squares = (write.vector.square().sum(), (before.vector + write.vector).square().sum())
+            so_far = readout.unexplained.get(write.junction, (0.0, 0.0))
+            readout.unexplained[write.junction] = (so_far[0] + float(squares[0]), so_far[1] + float(squares[1]))
     for number, write in enumerate(writes):
         u, mean = whole[:, number : number + 1], None if means is None else means[:, number : number + 1]
         if write.parts is not None:

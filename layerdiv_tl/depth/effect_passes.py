@@ -245,7 +245,7 @@ class AblatedBatch:
                 value = seen[block, sublayer.kind] * sublayer.scale
                 heads = None if output.values is None else seen[block, "heads"]
                 post = None if output.post is None else seen[block, "post"]
-                output = SublayerOutput(sublayer, value, heads, post)
+                output = SublayerOutput(sublayer, value, heads, post, cut=output.cut)
             outputs.append(output)
         unembedded = architecture.unembed(forward.normed(final)[:, None])[:, 0]
         return replace(

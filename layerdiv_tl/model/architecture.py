@@ -6,15 +6,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
 from ..components import Component, Kind, Unit
 from ..errors import InputError
+from .cuts import CustomUnit, SublayerCut, UnitLike, linear_cut
 from .norm import Norm
 from .steps import Linear, Step
 
@@ -88,7 +89,7 @@ class Sublayer:
 
     `gate`: what else it passes on its way, which its output map's `path` holds, too. `adapter`: an adapted output
     projection and the one inside it, where the difference of their outputs is a row of its own. Or an intervention:
-    what the user's hooks add after a layer, or with `layer` None to the embedding.
+    what the user's hooks add after a layer, or with `layer` None to the embedding. `inputs`: what its module is given.
     """
 
     kind: SublayerKind
@@ -99,27 +100,37 @@ class Sublayer:
     uncut_reason: str = ""
     adapter: tuple[HookPoint, HookPoint] | None = None
     gate: Linear | None = None
+    inputs: HookPoint | None = None
 
     def added(self, output: Tensor) -> Tensor:
         """What an output adds to the stream."""
         output = output if self.scale == 1.0 else output * self.scale
         return output if self.gate is None else self.gate.linear(output)
 
-    def is_cut(self, unit: Unit) -> bool:
-        """Whether a unit cuts this sublayer: attention into heads, MLPs into neurons; a mixer may have no heads."""
-        cut = _CUT.get(self.kind)  # none of an intervention
-        return cut is not None and unit == cut[0] and (self.kind != "mixer" or self.output_map is not None)
+    def cut(self, unit: UnitLike) -> SublayerCut | None:
+        """How a unit takes it apart: attention into heads, MLPs into neurons; None where it stays whole.
 
-    def components(self, unit: Unit, repeat: int | None = None) -> list[Component]:
-        """Its components at a unit, last that of its adapters. Raises InputError where it cannot be cut."""
-        adapters = [Component(ADAPTER_ROWS[self.kind], self.layer, repeat=repeat)] if self.adapter else []
-        if not self.is_cut(unit):
-            return [Component(self.kind, self.layer, repeat=repeat), *adapters]
+        A mixer may have no heads. Raises InputError where it cannot be cut.
+        """
+        if isinstance(unit, CustomUnit):
+            return unit.of(self)
+        named = _CUT.get(self.kind)  # none of an intervention
+        if named is None or unit != named[0] or (self.kind == "mixer" and self.output_map is None):
+            return None
         if self.output_map is None:
             raise InputError(f"{self} has no rows at unit={unit!r}: {self.uncut_reason}; use unit='sublayer'.")
-        _, kind, bias, _ = _CUT[self.kind]
-        rows = [Component(kind, self.layer, index, repeat) for index in range(self.output_map.count)]
-        return rows + ([Component(bias, self.layer, repeat=repeat)] if self.output_map.bias else []) + adapters
+        return linear_cut(self.output_map, self.layer, *named[1:3])
+
+    def components(self, unit: UnitLike, repeat: int | None = None) -> list[Component]:
+        """Its components at a unit, last what a cut leaves and that of its adapters.
+
+        Raises InputError where it cannot be cut.
+        """
+        cut, whole = self.cut(unit), Component(self.kind, self.layer, repeat=repeat)
+        rows = [whole] if cut is None else cut.rows(repeat)
+        if cut is not None and cut.error:
+            rows.append(replace(whole, kind=cast(Kind, f"{self.kind}.error")))
+        return rows + ([replace(whole, kind=ADAPTER_ROWS[self.kind])] if self.adapter else [])
 
     def __str__(self) -> str:
         return f"the {_CUT[self.kind][3] if self.kind in _CUT else self.kind} of layer {self.layer}"
@@ -205,7 +216,7 @@ class Architecture:
         return [self.root, *filter(None, [getattr(self.root, "original_model", None)])]
 
     def components(
-        self, unit: Unit = "sublayer", order: Sequence[tuple[Sublayer, int | None]] | None = None
+        self, unit: UnitLike = "sublayer", order: Sequence[tuple[Sublayer, int | None]] | None = None
     ) -> tuple[Component, ...]:
         """The components of one pass in stream order; every layer once, or as `order` says (sublayer, repeat)."""
         rows = [Component("embed")]
@@ -213,6 +224,8 @@ class Architecture:
             rows.append(Component("pos_embed"))
         for sublayer, repeat in order or [(sublayer, None) for sublayer in self.sublayers]:
             rows += sublayer.components(unit, repeat)
+        if isinstance(unit, CustomUnit):
+            rows = unit.rows_of(self, rows)
         if self.stream_bias:
             rows.append(Component("stream_bias"))
         if self.constant:
@@ -221,18 +234,17 @@ class Architecture:
             rows.append(Component("rounding"))
         return tuple(rows)
 
-    def hook_points(self, unit: Unit = "sublayer") -> list[HookPoint]:
+    def hook_points(self, unit: UnitLike = "sublayer") -> list[HookPoint]:
         """Every place that has to be read at a unit."""
         points: list[HookPoint | None] = [self.stream_in, self.stream_out, *(s.hook_point for s in self.sublayers)]
         points.append(self.pos_embed)
         points += [point for item in dict.fromkeys(self.program) if isinstance(item, Passage) for point in item.points]
         for sublayer in self.sublayers:
-            output_map = sublayer.output_map
-            if output_map is not None and sublayer.is_cut(unit):
-                points.append(output_map.hook_point)
-            if output_map is not None and (sublayer.is_cut(unit) or sublayer.adapter):
-                points += [output_map.post_hook_point, *(sublayer.adapter or ())]
-        return [point for point in points if point is not None]
+            cut = sublayer.cut(unit)
+            points += () if cut is None else cut.points
+            if sublayer.adapter and sublayer.output_map is not None:
+                points += [sublayer.output_map.post_hook_point, *sublayer.adapter]
+        return [point for point in dict.fromkeys(points) if point is not None]
 
 
 def refuse_unreadable(name: str, find: Callable[[str], object | None]) -> None:

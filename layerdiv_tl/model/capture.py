@@ -20,13 +20,16 @@ from torch import Tensor, nn
 from ..errors import InputError
 from .architecture import Architecture, HookPoint, Sublayer
 from .batches import upcast
+from .cuts import SublayerCut, Vectors
 from .steps import Step
 
 
 @dataclass(frozen=True, eq=False)
 class SublayerOutput:
-    """What one run of one sublayer adds to the stream, and, where it is cut, the heads' or neurons' values before the
-    output projection and the input, or the statistic (one number a row), of the norm after it (`post`).
+    """What one run of one sublayer adds to the stream, and, where a unit cuts it, what that reads of its parts.
+
+    These are `values` before an output map (heads', neurons'), with the input, or the statistic (one number a row), of
+    the norm after it (`post`); or `vectors` of the stream.
 
     `hooked`: the user's hooks changed something on the way from these values to the output. `adapter`: what of the
     output its adapters wrote, where that is a row of its own. `passed` `[row]`: what an output carried to the final
@@ -40,12 +43,14 @@ class SublayerOutput:
     hooked: bool = False
     adapter: Float[Tensor, "row d"] | None = None
     passed: Float[Tensor, " row"] | None = None
+    cut: SublayerCut | None = None
+    vectors: Vectors | None = None
 
     def rows(self, some: slice | Tensor) -> SublayerOutput:
         """The same for some rows."""
-        rest = (self.values, self.post, self.adapter, self.passed)
-        values, post, adapter, passed = (None if x is None else x[some] for x in rest)
-        return SublayerOutput(self.sublayer, self.output[some], values, post, self.hooked, adapter, passed)
+        names = ("values", "post", "adapter", "passed", "vectors")
+        rest: Any = {name: None if (x := getattr(self, name)) is None else x[some] for name in names}
+        return replace(self, output=self.output[some], **rest)
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,6 +138,10 @@ def on(point: HookPoint, do: Callable[[Any, Any, Tensor], Tensor | None], prepen
 
     It comes after all hooks that are there, or, with `prepend`, before them.
     """
+    if hasattr(point, "attach"):  # what no single module shows
+        with point.attach(do):
+            yield
+        return
     thread = threading.get_ident()  # another thread's pass through the same model is left alone
 
     def on_output(module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
@@ -142,7 +151,7 @@ def on(point: HookPoint, do: Callable[[Any, Any, Tensor], Tensor | None], prepen
         return (changed, *output[1:]) if isinstance(output, tuple) else changed
 
     def on_input(module: nn.Module, args: Any, kwargs: Any) -> Any:
-        value = args[0] if args else kwargs.get("hidden_states")
+        value = args[0] if args else kwargs.get("hidden_states", kwargs.get("query_input"))
         changed = do(args, kwargs, value) if threading.get_ident() == thread else None
         if changed is None:
             return None
@@ -226,6 +235,8 @@ def capture(
     before: dict[int, Any] = {}
 
     def keep(point: HookPoint, args: Any, kwargs: Any, x: Tensor) -> None:
+        if not isinstance(x, Tensor):
+            raise unreached("the input of a sublayer")
         dtypes[id(point)] = x.dtype
         order.append(id(point))
         x = x.movedim(0, 2) if point.streams_first else x

@@ -71,13 +71,14 @@ class ComponentMapping(Parts):
         if module is None:
             return None
         output = HookPoint(module, name=f"{block}.{hook}" if self.scale == 1.0 else f"{block}.{kind}.hook_out")
-        if (inputs := inputs_of(projection, self.width)) is None:
+        inputs = None if whole is None else HookPoint(whole, "in")
+        if (count := inputs_of(projection, self.width)) is None:
             reason = UNCUT["wrapped" if projection is not None else "hidden" if kind == "attn" else "mixture"]
-            return Sublayer(kind, layer, output, self.scale, uncut_reason=reason)
+            return Sublayer(kind, layer, output, self.scale, uncut_reason=reason, inputs=inputs)
         norm = None if post is None else self.norm(post)
         values = f"{block}.attn.hook_z" if kind == "attn" else f"{block}.mlp.hook_post"
         output_map = OutputMap(
-            count=self.adapter.cfg.n_heads if kind == "attn" else inputs,
+            count=self.adapter.cfg.n_heads if kind == "attn" else count,
             hook_point=HookPoint(projection, "in", values),
             projection=partial(linear_map, projection),
             bias=is_present(getattr(projection, "bias", None)) or (norm is not None and norm.bias is not None),
@@ -85,7 +86,7 @@ class ComponentMapping(Parts):
             post=norm,
             post_hook_point=None if post is None else HookPoint(post, "in", f"{block}.{post_name}.hook_scale"),
         )
-        return Sublayer(kind, layer, output, self.scale, output_map)
+        return Sublayer(kind, layer, output, self.scale, output_map, inputs=inputs)
 
 
 def adapter_of(model: Any) -> Any:

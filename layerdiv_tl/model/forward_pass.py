@@ -14,11 +14,11 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from ..components import Unit
 from ..errors import InputError
-from .architecture import HALF, Architecture, Sublayer
+from .architecture import HALF, Architecture, HookPoint, Sublayer
 from .batches import inference_mode_for, pad, upcast
 from .capture import Activations, RawCapture, SublayerOutput, capture
+from .cuts import UnitLike, Vectors
 from .foreign_code import users_hooks
 from .interventions import hooked_places, with_interventions
 from .steps import Step
@@ -71,7 +71,7 @@ class ReconstructionError:
         """Keep the largest of an error; NaN is the largest of all."""
         setattr(self, name, float(np.maximum(getattr(self, name), float(values.max()))))
 
-    def check(self, name: str, unit: Unit, locate: Callable[[], str]) -> None:
+    def check(self, name: str, unit: UnitLike, locate: Callable[[], str]) -> None:
         """Raise InputError, with the place where the sum breaks, unless the components of a model sum to its logits.
 
         `locate` finds, when called, why the sublayers do not sum to the stream: see `locate_mismatch`.
@@ -102,7 +102,7 @@ def run(
     architecture: Architecture,
     ids: Int[Tensor, "row token"],
     mask: Int[Tensor, "row token"],
-    unit: Unit = "sublayer",
+    unit: UnitLike = "sublayer",
     at: Int[Tensor, " n"] | None = None,
     of: Int[Tensor, " n"] | None = None,
     interventions: bool = False,
@@ -128,7 +128,7 @@ def run(
     return assemble(architecture, raw, unit)
 
 
-def assemble(architecture: Architecture, raw: RawCapture, unit: Unit) -> Activations:
+def assemble(architecture: Architecture, raw: RawCapture, unit: UnitLike) -> Activations:
     """The activations of a pass from what was captured. Raises InputError for a place that was never reached."""
     pos_embed = None if architecture.pos_embed is None else raw.at(architecture.pos_embed, "the position embedding")[0]
     embed = raw.at(architecture.stream_in, "the input of the first block")[0]
@@ -163,17 +163,22 @@ def assemble(architecture: Architecture, raw: RawCapture, unit: Unit) -> Activat
     )
 
 
-def _sublayer_output(raw: RawCapture, sublayer: Sublayer, repeat: int, unit: Unit) -> SublayerOutput:
+def _sublayer_output(raw: RawCapture, sublayer: Sublayer, repeat: int, unit: UnitLike) -> SublayerOutput:
     """The output of one run of a sublayer, as it is added to the stream."""
     output = sublayer.added(raw.seen[id(sublayer.hook_point)][repeat])
-    output_map = sublayer.output_map if sublayer.is_cut(unit) else None
     adapter = None if sublayer.adapter is None else _adapter_write(sublayer, raw, repeat)
-    if output_map is None:
+    if (cut := sublayer.cut(unit)) is None:
         return SublayerOutput(sublayer, output, adapter=adapter)
-    point = output_map.post_hook_point
-    post = None if point is None else raw.seen[id(point)][repeat]
+
+    def seen(point: HookPoint) -> Tensor:
+        return raw.at(point, f"what a cut of {sublayer} reads")[repeat]
+
+    point = None if cut.output_map is None else cut.output_map.post_hook_point
+    post = None if point is None else seen(point)
     hooked = (id(sublayer.hook_point), repeat) in raw.hooked
-    return SublayerOutput(sublayer, output, raw.seen[id(output_map.hook_point)][repeat], post, hooked, adapter)
+    parts = cut.read(seen, output)
+    values, vectors = (None, parts) if isinstance(parts, Vectors) else (parts, None)
+    return SublayerOutput(sublayer, output, values, post, hooked, adapter, None, cut, vectors)
 
 
 def _adapter_write(sublayer: Sublayer, raw: RawCapture, repeat: int) -> Tensor:
@@ -211,7 +216,7 @@ def tokens_and_mask(tokens: Any, attention_mask: Any) -> tuple[Int[Tensor, "row 
     return ids, mask
 
 
-def read_cache(model: Model, cache: Any, ids: Tensor, column: Int[Tensor, " row"], unit: Unit) -> Activations:
+def read_cache(model: Model, cache: Any, ids: Tensor, column: Int[Tensor, " row"], unit: UnitLike) -> Activations:
     """The activations a cache holds, at one column of each row; the read-out runs the model's own modules.
 
     Raises InputError for names the cache lacks, for the wrong shapes, and for repeated layers.
@@ -220,6 +225,8 @@ def read_cache(model: Model, cache: Any, ids: Tensor, column: Int[Tensor, " row"
     points = architecture.hook_points(unit)
     if any(repeat is not None for _, repeat in model.sublayer_order):
         raise InputError("this model runs some layers more than once, and a cache keeps their last run: give prompts.")
+    if not all(point.name for point in points):
+        raise InputError("a cache has no names for what this unit reads: give prompts, or another unit.")
     if missing := [point.name for point in points if point.name not in cache]:
         raise InputError(
             f"the cache lacks {missing[0]} ({len(missing)} of {len(points)} names): take it with "

@@ -14,11 +14,12 @@ import torch
 
 from .. import _registry
 from .._checks import choice, shown, whole_number
-from ..components import Component, Unit
+from ..components import Component
 from ..errors import InputError
 from .adapters import Adapters, adapter_names, split_adapters, without_peft
 from .architecture import Architecture, Sublayer
 from .batches import inference_mode_for, pad
+from .cuts import UnitLike
 from .forward_pass import run
 from .huggingface import of_huggingface
 from .multimodal import text_side
@@ -82,11 +83,11 @@ class Model:
             done = run(self.architecture, *pad([[0]]))
         return list(zip((output.sublayer for output in done.sublayer_outputs), done.repeats, strict=True))
 
-    def components(self, unit: Unit = "sublayer") -> tuple[Component, ...]:
+    def components(self, unit: UnitLike = "sublayer") -> tuple[Component, ...]:
         """The components of one pass, in stream order: the rows of `contributions`."""
         return self.architecture.components(unit, self.sublayer_order)
 
-    def hook_names(self, unit: Unit = "sublayer") -> tuple[str, ...]:
+    def hook_names(self, unit: UnitLike = "sublayer") -> tuple[str, ...]:
         """TransformerLens' hook names of all that is needed: a `names_filter` for `run_with_cache`."""
         return tuple(point.name for point in self.architecture.hook_points(unit))
 

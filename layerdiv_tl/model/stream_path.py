@@ -24,6 +24,7 @@ from torch import Tensor
 from ..errors import InputError
 from .architecture import Architecture, HookPoint, Passage, Sublayer
 from .capture import Activations, RawCapture, SublayerOutput
+from .cuts import Vectors
 from .norm import Norm
 from .steps import Linear, Step
 
@@ -200,20 +201,24 @@ def _joined(architecture: Architecture, before: Linear, chain: Chain) -> Chain:
 
 def _carried(architecture: Architecture, output: SublayerOutput, carry: Carry) -> SublayerOutput:
     """A sublayer's output as it stands in the final stream; if it is cut, with a map that leads there."""
-    sublayer = output.sublayer
+    sublayer, cut = output.sublayer, output.cut
     output = replace(
         output, output=carry(output.output), adapter=None if output.adapter is None else carry(output.adapter)
     )
-    if output.values is None or sublayer.output_map is None:
+    if output.vectors is not None:
+        slots = [carry(slot) for slot in output.vectors.vectors.unbind(1)]
+        return replace(output, vectors=Vectors(torch.stack(slots, 1), output.vectors.index))
+    if cut is None or cut.output_map is None:
         return output
     chain = carry.chains[0]
     if len(carry.chains) > 1 or any(not step.static for step in chain):
         raise InputError(
-            f"{sublayer} goes on through gates that differ from token to token, number by number, so its heads or "
-            "neurons have no output map: use unit='sublayer'."
+            f"{sublayer} goes on through gates that differ from token to token, number by number, so its parts have no "
+            "output map: use unit='sublayer'."
         )
-    key = (id(sublayer), *map(id, chain))
+    key = (id(cut.output_map), *map(id, chain))
     if key not in architecture.carried:
-        output_map = replace(sublayer.output_map, path=(*sublayer.output_map.path, *chain))
-        architecture.carried[key] = replace(sublayer, output_map=output_map), sublayer, chain
-    return replace(output, sublayer=architecture.carried[key][0], passed=1 / carry.factors[:, 0])
+        output_map = replace(cut.output_map, path=(*cut.output_map.path, *chain))
+        architecture.carried[key] = output_map, cut.output_map, chain  # which keeps the ids from being used again
+    cut = replace(cut, output_map=architecture.carried[key][0])
+    return replace(output, cut=cut, passed=1 / carry.factors[:, 0])

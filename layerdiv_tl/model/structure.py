@@ -146,7 +146,8 @@ class Structure(Parts):
                     else None
                 )
             reason = UNCUT["mixture" if kind in ("mlp", "moe") else "hidden"]
-            yield Sublayer(kind, layer, output, own, made, "" if made else reason)
+            inputs = HookPoint(module, "in")
+            yield Sublayer(kind, layer, output, own, made, "" if made else reason, inputs=inputs)
 
     def uncut(self, kind: SublayerKind, layer: int, module: nn.Module) -> Sublayer:
         """A sublayer that has no rows of its own for heads or neurons."""

@@ -102,7 +102,7 @@ def _sublayer(
     projection = _projection(module, kind)
     if projection is None or values not in hooks:
         reason = UNCUT["hidden" if kind == "attn" else "mixture"]
-        return Sublayer(kind, layer, _point(hooks, output), scale, uncut_reason=reason)
+        return Sublayer(kind, layer, _point(hooks, output), scale, uncut_reason=reason, inputs=HookPoint(module, "in"))
     post_name = _post_norm(model, block, kind)
     post = None if post_name is None else probe(getattr(block, post_name), model.cfg.d_model, dtype, device)
     output_map = OutputMap(
@@ -114,7 +114,7 @@ def _sublayer(
         post=post,
         post_hook_point=None if post is None else _point(hooks, f"{name}.{post_name}.hook_scale"),
     )
-    return Sublayer(kind, layer, _point(hooks, output), scale, output_map)
+    return Sublayer(kind, layer, _point(hooks, output), scale, output_map, inputs=HookPoint(module, "in"))
 
 
 def _post_norm(model: Any, block: Any, kind: str) -> str | None:

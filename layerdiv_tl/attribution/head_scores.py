@@ -1,0 +1,84 @@
+"""What heads look at in repeated random tokens: the classes that the literature names heads by."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .._checks import number, whole_number
+from ..components import component_columns
+from ..errors import InputError
+from ..model.attention import attention_patterns
+from ..model.load import load_model
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# How far back, from a token of the second half, each class looks; T is the length of a half.
+CLASSES = ("induction", "duplicate token", "previous token", "first token")
+
+
+def head_scores(model: Any, length: int = 40, n_texts: int = 2, seed: int = 0) -> pd.DataFrame:
+    """How much of its attention every head gives to four places, in texts of random tokens that are said twice.
+
+    The mean attention of the tokens of the second half to: "induction", the token after the same token's first
+    occurrence (Olsson et al. 2022); "duplicate token", that occurrence itself (Wang et al. 2022); "previous token"; and
+    "first token", where heads with nothing to say rest (an attention sink, Xiao et al. 2023).
+
+    Args:
+        model: A `Model`, or anything `load_model` takes.
+        length: T, the tokens of one half; the whole text has 2T.
+        n_texts, seed: How many random texts, and from which seed.
+
+    Returns a frame with a row per head. Raises InputError for texts that the model cannot read, and for attention that
+    shows no patterns.
+
+    >>> import layerdiv_tl as ld
+    >>> from transformers import LlamaConfig, LlamaForCausalLM
+    >>> tiny = LlamaForCausalLM(LlamaConfig(vocab_size=32, hidden_size=16, intermediate_size=32,
+    ...     num_hidden_layers=1, num_attention_heads=2))
+    >>> list(ld.head_scores(tiny, length=8).columns[5:])
+    ['induction', 'duplicate token', 'previous token', 'first token']
+    """
+    model = load_model(model)
+    length, n_texts = whole_number("length", length, 4), whole_number("n_texts", n_texts, 1)
+    if model.context is not None and 2 * length > model.context:
+        raise InputError(f"length={length} makes texts of {2 * length} tokens, but this model reads {model.context}.")
+    rng = np.random.default_rng(whole_number("seed", seed, 0))
+    size = model.architecture.vocabulary
+    query = np.arange(length + 1, 2 * length)  # the first token of the second half is said for the second time here
+    keys = {"induction": query - length + 1, "duplicate token": query - length, "previous token": query - 1}
+    keys["first token"] = np.zeros_like(query)
+    total: dict[str, Any] = dict.fromkeys(CLASSES, 0.0)
+    for _ in range(n_texts):
+        half = rng.choice(size, length, replace=size < length).tolist()
+        found = attention_patterns(model, half + half)
+        for name in CLASSES:
+            total[name] = total[name] + found.patterns[:, query, keys[name]].mean(1) / n_texts
+    import pandas as pd
+
+    frame = pd.DataFrame(component_columns(found.components) | total)
+    frame.attrs["units"] = dict.fromkeys(CLASSES, "share of attention")
+    return frame
+
+
+def head_classes(model: Any, least: float = 0.4, length: int = 40, seed: int = 0) -> dict[str, list[str]]:
+    """The heads of each class of `head_scores`, for `groups`: a head goes to its largest score, if that is `least`.
+
+    Classes without heads are left out. Raises InputError where there is none at all.
+
+    >>> import layerdiv_tl as ld
+    >>> from transformers import LlamaConfig, LlamaForCausalLM
+    >>> tiny = LlamaForCausalLM(LlamaConfig(vocab_size=32, hidden_size=16, intermediate_size=32,
+    ...     num_hidden_layers=1, num_attention_heads=2))
+    >>> sorted(label for labels in ld.head_classes(tiny, least=0.0).values() for label in labels)
+    ['L0.H0', 'L0.H1']
+    """
+    least = number("least", least, least=0, most=1)
+    scores = head_scores(model, length, seed=seed).set_index("component")[list(CLASSES)]
+    best, size = scores.idxmax(axis=1), scores.max(axis=1)
+    classes = {name: scores.index[(best == name) & (size >= least)].tolist() for name in CLASSES}
+    if not any(classes.values()):
+        raise InputError(f"no head gives {least:.0%} of its attention to one of these places: use a smaller least.")
+    return {name: labels for name, labels in classes.items() if labels}

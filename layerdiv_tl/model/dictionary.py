@@ -1,0 +1,214 @@
+"""Dictionaries: the latents of sparse autoencoders and transcoders as parts of what a sublayer writes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from .._checks import choice, shown
+from ..components import Component, Kind
+from ..errors import InputError
+from .cuts import CustomUnit, SublayerCut, linear_cut
+
+if TYPE_CHECKING:
+    from .architecture import Architecture, Sublayer
+
+Reads = Literal["write", "input"]
+_LATENTS: dict[str, tuple[Kind, Kind]] = {
+    "attn": ("attn_latent", "attn_bias"),
+    "mixer": ("mixer_latent", "mixer_bias"),
+    "mlp": ("mlp_latent", "mlp_bias"),
+    "moe": ("mlp_latent", "mlp_bias"),
+}
+# How far a reconstruction may be from latents times directions, relative to its size, by the dictionary's precision.
+_ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-3}
+
+
+class _Latents:
+    """One dictionary at one sublayer; reconstruction = latents · directions + bias."""
+
+    def __init__(self, given: Any, place: Component, reads: Reads | None) -> None:
+        self.place, self.decode = place, getattr(given, "decode", None)
+        if isinstance(given, tuple | list):
+            given = _Plain(place, *given)
+        parts = [getattr(given, name, None) for name in ("encode", "W_dec", "b_dec")]
+        encode, directions, bias = parts
+        if not callable(encode) or not isinstance(directions, Tensor) or not isinstance(bias, Tensor | None):
+            raise InputError(
+                f"the dictionary at {place} must be a SAELens object, anything with encode, W_dec [latent, d] and "
+                f"b_dec [d], or (W_enc, b_enc, W_dec, b_dec[, activation]), not {shown(given)}."
+            )
+        if getattr(given, "W_skip", None) is not None:
+            raise InputError(
+                f"the transcoder at {place} has a skip connection, which is no latent: it cannot be a unit."
+            )
+        if directions.dim() != 2:
+            raise InputError(f"W_dec of the dictionary at {place} must be [latent, d], not {tuple(directions.shape)}.")
+        cfg = getattr(given, "cfg", None)
+        if getattr(cfg, "normalize_activations", "none") == "expected_average_only_in":
+            raise InputError(
+                f"the dictionary at {place} expects inputs divided by their average norm: fold the factor into its "
+                "weights first (SAELens: sae.fold_activation_norm_scaling_factor(...))."
+            )
+        is_transcoder = getattr(cfg, "d_out", None) is not None
+        self.reads: Reads = reads or ("input" if is_transcoder else "write")
+        self._check_hook(cfg)
+        self.encode: Callable[[Tensor], Tensor] = encode
+        self.dtype, self.device = directions.dtype, directions.device
+        self.directions = directions.detach()
+        self.bias = None if bias is None or not bool(bias.detach().any()) else bias.detach()
+
+    def _check_hook(self, cfg: Any) -> None:
+        """Raise InputError where a dictionary says that it was trained elsewhere."""
+        hook = getattr(getattr(cfg, "metadata", None), "hook_name", None) or getattr(cfg, "hook_name", None)
+        if not isinstance(hook, str):
+            return
+        layer = re.search(r"blocks\.(\d+)\.", hook)
+        if layer is not None and int(layer[1]) != self.place.layer:
+            raise InputError(f"this dictionary was trained at {hook}, which is not in the layer of {self.place}.")
+        if re.search(r"hook_resid_|hook_z$|hook_mlp_in|hook_attn_in", hook):
+            raise InputError(
+                f"this dictionary was trained at {hook}: a unit takes what a sublayer writes apart, so it must read "
+                "that (hook_mlp_out, hook_attn_out), or what the sublayer is given after its norm (a transcoder)."
+            )
+
+    def projection(self) -> tuple[Tensor, Tensor | None]:
+        """Directions `[latent, d]` and bias."""
+        return self.directions, self.bias
+
+    def values(self, x: Float[Tensor, "row _"]) -> Float[Tensor, "row latent"]:
+        """The latents of some inputs. Raises InputError where they do not fit, or do not decode as said."""
+        given = x.to(self.device, self.dtype)
+        try:
+            with torch.no_grad():
+                latents = self.encode(given)
+                decoded = None if self.decode is None else self.decode(latents)
+        except RuntimeError as error:
+            raise InputError(f"the dictionary at {self.place} cannot read vectors of {x.shape[1]} numbers.") from error
+        if tuple(latents.shape) != (len(x), len(self.directions)):
+            shapes = f"{tuple(latents.shape)}, not {(len(x), len(self.directions))}"
+            raise InputError(f"the dictionary at {self.place} gives latents of the shape {shapes}.")
+        if decoded is not None:
+            linear = latents @ self.directions + (0.0 if self.bias is None else self.bias)
+            off = float((decoded - linear).norm()) if decoded.shape == linear.shape else float("inf")
+            if not off <= _ROUNDING.get(self.dtype, 5e-2) * float(linear.norm()):
+                raise InputError(
+                    f"what the dictionary at {self.place} decodes is not its latents times W_dec plus b_dec (its "
+                    "activations are normalized or reshaped): fold that into its weights first."
+                )
+        return latents.to(x)
+
+
+class _Plain:
+    """Weights without an object: latents = activation(x · W_enc + b_enc)."""
+
+    def __init__(self, place: Component, *given: Any) -> None:
+        activation = given[4] if len(given) == 5 else torch.relu
+        tensors = [torch.as_tensor(x) if isinstance(x, Tensor) or hasattr(x, "__array__") else None for x in given[:4]]
+        if len(given) not in (4, 5) or any(x is None for x in tensors) or not callable(activation):
+            raise InputError(
+                f"the dictionary at {place} must be (W_enc [d, latent], b_enc [latent], W_dec [latent, d], b_dec [d]), "
+                "four tensors, and perhaps an activation function; ReLU is the default."
+            )
+        self.W_enc, self.b_enc, self.W_dec, self.b_dec = (x.detach() for x in tensors if x is not None)
+        self.activation = activation
+
+    def encode(self, x: Tensor) -> Tensor:
+        latents: Tensor = self.activation(x @ self.W_enc + self.b_enc)
+        return latents
+
+
+class Dictionary(CustomUnit):
+    """The unit that `dictionary` makes."""
+
+    name, has_many = "dictionary", True
+
+    def __init__(self, latents: Mapping[Component, _Latents]) -> None:
+        from .architecture import HookPoint, OutputMap  # which imports the units
+
+        self._latents, nowhere = dict(latents), HookPoint(nn.Identity())
+        self._maps = {
+            place: OutputMap(len(x.directions), nowhere, x.projection, x.bias is not None)
+            for place, x in self._latents.items()
+        }
+
+    def of(self, sublayer: Sublayer) -> SublayerCut | None:
+        """Latents, the decoder's bias and the error, of a sublayer that has a dictionary."""
+        place = Component(sublayer.kind, sublayer.layer)
+        if (latents := self._latents.get(place)) is None:
+            return None
+        cut = linear_cut(self._maps[place], sublayer.layer, *_LATENTS[sublayer.kind], error=True)
+        if latents.reads == "write":
+            return SublayerCut(cut.rows, (), lambda seen, write: latents.values(write), cut.output_map, error=True)
+        if (point := sublayer.inputs) is None:
+            raise InputError(f"the input of {sublayer} is out of sight, so a transcoder cannot read it.")
+        return SublayerCut(cut.rows, (point,), lambda seen, write: latents.values(seen(point)), cut.output_map, True)
+
+    def rows_of(self, architecture: Architecture, rows: list[Component]) -> list[Component]:
+        """The rows as they are.
+
+        Raises InputError for a sublayer that the model does not have, and for directions of another width.
+        """
+        places = [Component(sublayer.kind, sublayer.layer) for sublayer in architecture.sublayers]
+        width = architecture.norm.gain.numel()
+        for place, latents in self._latents.items():
+            if place not in places:
+                raise InputError(f"there is a dictionary for {place}, but this model has no such sublayer.")
+            if latents.directions.shape[1] != width:
+                has = f"writes {latents.directions.shape[1]} numbers, but the residual stream has {width}"
+                raise InputError(f"the dictionary at {place} {has}.")
+        return rows
+
+    def __repr__(self) -> str:
+        return f"dictionary({', '.join(f'{at}: {len(x.directions)} latents' for at, x in self._latents.items())})"
+
+
+def dictionary(given: Any, sublayer: Any = None, reads: Reads | None = None) -> Dictionary:
+    """A unit whose rows are the latents of sparse autoencoders or transcoders: `unit=ld.dictionary(sae, "L12.mlp")`.
+
+    A sublayer's write z is taken apart into latent × direction for every latent (`L12.F7`; of an attention `L12.AF7`),
+    the decoder's bias (`L12.mlp_bias`) and what the dictionary does not reconstruct, `L12.mlp.error`: an exact sum
+    whatever the dictionary is worth, and results say how large the error is.
+
+    Args:
+        given: A SAELens SAE or transcoder; anything with `encode`, `W_dec` `[latent, d]` and `b_dec` `[d]`; or a tuple
+            `(W_enc [d, latent], b_enc, W_dec, b_dec[, activation])` with ReLU by default. Or a dict of these by the
+            labels of their sublayers.
+        sublayer: The label of the sublayer whose write is taken apart.
+        reads: "write": what the sublayer adds to the stream, as SAEs do; "input": what it is given after its norm, as
+            transcoders do. None: as the object says; "write" for a tuple.
+
+    Raises InputError for what is no dictionary, for one that was trained elsewhere or expects inputs on another scale,
+    and where its reconstruction is not latents · W_dec + b_dec (found in the first pass).
+
+    >>> import layerdiv_tl as ld, torch
+    >>> from transformers import LlamaConfig, LlamaForCausalLM
+    >>> tiny = LlamaForCausalLM(LlamaConfig(vocab_size=32, hidden_size=16, intermediate_size=32,
+    ...     num_hidden_layers=1, num_attention_heads=2))
+    >>> sae = torch.randn(16, 3), torch.zeros(3), torch.randn(3, 16), torch.zeros(16)
+    >>> c = ld.contributions(tiny, [[1, 2, 3]], [7, 9], unit=ld.dictionary(sae, "L0.mlp"))
+    >>> [component.label for component in c.components], bool(c.identity_gap < 1e-6)
+    (['embed', 'L0.attn', 'L0.F0', 'L0.F1', 'L0.F2', 'L0.mlp.error'], True)
+    """
+    if reads is not None:
+        choice("reads", reads, get_args(Reads))
+    several = given if isinstance(given, Mapping) else {sublayer: given}
+    if isinstance(given, Mapping) and sublayer is not None:
+        raise InputError("a dict of dictionaries names their sublayers itself: leave sublayer out.")
+    latents: dict[Component, _Latents] = {}
+    for place, one in several.items():
+        component = Component.parse(str(place) if isinstance(place, Component) else place)
+        if component.kind not in _LATENTS or component.repeat is not None or component.name is not None:
+            raise InputError(f"{shown(place)} is not the label of a sublayer, such as 'L12.mlp' or 'L12.attn'.")
+        latents[component] = _Latents(one, component, reads)
+    if not latents:
+        raise InputError("there is no dictionary: give one, or a dict of them by the labels of their sublayers.")
+    kinds = [(place.layer, _LATENTS[place.kind]) for place in latents]
+    if len(set(kinds)) < len(kinds):
+        raise InputError("two dictionaries would give latents of one layer the same labels: give one at a time.")
+    return Dictionary(latents)

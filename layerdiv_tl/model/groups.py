@@ -1,0 +1,141 @@
+"""Groups: named sets of components as rows of one unit; a group's row is the sum of its members' rows."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from .._checks import shown
+from ..components import Component, Kind, Unit, labels_of
+from ..errors import InputError
+from .cuts import CustomUnit, SublayerCut
+from .load import load_model
+
+if TYPE_CHECKING:
+    from .architecture import Architecture, Sublayer
+
+# The unit at which parts of a sublayer are rows.
+_UNITS: dict[str, Unit] = {
+    **dict.fromkeys(("head", "attn_bias", "mixer_head", "mixer_bias"), "head"),
+    **dict.fromkeys(("neuron", "mlp_bias"), "neuron"),
+}
+_SUBLAYERS = ("attn", "mixer", "mlp", "moe")
+
+
+class Groups(CustomUnit):
+    """The unit that `groups` makes. `members`: the labels of each group."""
+
+    name = "groups"
+
+    def __init__(self, members: Mapping[str, Sequence[str]]) -> None:
+        self.members = {name: tuple(labels) for name, labels in members.items()}
+        self._group_of = {Component.parse(x): name for name, labels in members.items() for x in labels}
+        self._cut: dict[tuple[str, int | None], Unit] = {}
+        for component in self._group_of:
+            if (unit := _UNITS.get(component.kind)) is not None:
+                self._cut[component.sublayer.kind, component.layer] = unit
+        self.has_many = "neuron" in self._cut.values()
+
+    def of(self, sublayer: Sublayer) -> SublayerCut | None:
+        """Into heads or neurons, where some of them are in a group."""
+        unit = self._cut.get((sublayer.kind, sublayer.layer))
+        # A `moe` beside an MLP has no parts whose labels say so.
+        return None if unit is None else sublayer.cut(unit)
+
+    def group_of(self, component: Component) -> str | None:
+        """The group that holds a component; None for one that stays a row."""
+        return self._group_of.get(component)
+
+    def check(self, rows: Collection[Component]) -> None:
+        """Raise InputError for members that a pass does not have."""
+        if lacking := [component for component in self._group_of if component not in rows]:
+            raise InputError(
+                f"the group {shown(self._group_of[lacking[0]])} asks for {lacking[0].label}, which this model does not "
+                "have (a layer that is used once is L3.attn, the second use of a reused one L3@2.attn)."
+            )
+
+    def rows_of(self, architecture: Architecture, rows: list[Component]) -> list[Component]:
+        """What groups leave of all rows, then the groups."""
+        named: list[Component] = []
+        for row in rows:
+            if self.group_of(row) is None:
+                row = rest_of(row) if row.kind in _UNITS else row
+                named += [] if row in named[-1:] else [row]
+        return named + [Component("group", name=name) for name in self.members]
+
+    def __repr__(self) -> str:
+        return f"groups({', '.join(f'{name!r}: {len(labels)}' for name, labels in self.members.items())})"
+
+
+def rest_of(part: Component) -> Component:
+    """The row of what groups leave of the sublayer that holds a part."""
+    whole = part.sublayer
+    return Component(cast(Kind, f"{whole.kind}.rest"), whole.layer, repeat=whole.repeat)
+
+
+def groups(members: Mapping[str, Any]) -> Groups:
+    """A unit whose rows are groups of components that you name: `unit=ld.groups({"induction": ["L5.H1", "L6.H9"]})`.
+
+    A group's row `group:induction` is the sum of its members' rows: heads, neurons and biases of any layers, and whole
+    sublayers or embeddings (a sublayer or some of its parts, not both). What is left of a sublayer is `L5.attn.rest`;
+    all others stay whole. As groups join what different layers write, there are no prefixes of the stream.
+
+    Args:
+        members: For every group its name and the labels or components in it. `key_value_groups` and `head_classes` make
+            such dicts.
+
+    Raises InputError for an empty group, a label that is none, and one that stands in two groups.
+
+    >>> import layerdiv_tl as ld
+    >>> from transformers import LlamaConfig, LlamaForCausalLM
+    >>> tiny = LlamaForCausalLM(LlamaConfig(vocab_size=32, hidden_size=16, intermediate_size=32,
+    ...     num_hidden_layers=2, num_attention_heads=2))
+    >>> c = ld.contributions(tiny, [[1, 2, 3]], [7, 9], unit=ld.groups({"mine": ["L0.H1", "L1.H0", "L1.mlp"]}))
+    >>> [component.label for component in c.components]
+    ['embed', 'L0.attn.rest', 'L0.mlp', 'L1.attn.rest', 'group:mine']
+    """
+    if not isinstance(members, Mapping) or not members:
+        raise InputError(f"groups must be a dict of lists of labels by the groups' names, not {shown(members)}.")
+    found: dict[str, list[str]] = {}
+    seen: dict[Component, str] = {}
+    for name, labels in members.items():
+        if not isinstance(name, str) or not name.strip():
+            raise InputError(f"a group must have a text as its name, not {shown(name)}.")
+        found[name] = labels_of(f"groups[{name!r}]", labels)
+        for component in map(Component.parse, found[name]):
+            if component in seen:
+                raise InputError(f"{component.label} stands twice, in {shown(seen[component])} and in {shown(name)}.")
+            seen[component] = name
+    if both := next((c for c in seen if c.kind in _UNITS and c.sublayer in seen), None):
+        raise InputError(f"{both.label} is part of {both.sublayer.label}, which is in a group, too: name one of them.")
+    if wrong := next((c for c in seen if c.kind not in (*_UNITS, *_SUBLAYERS, "embed", "pos_embed")), None):
+        raise InputError(
+            f"{wrong.label} cannot be in a group: use heads, neurons, their biases, sublayers, embeddings."
+        )
+    return Groups(found)
+
+
+def key_value_groups(model: Any) -> dict[str, list[str]]:
+    """The heads that share keys and values, for `groups`: `{"L0.KV0": ["L0.H0", "L0.H1", "L0.H2"], …}`.
+
+    Raises InputError for a model in which every head has its own.
+    """
+    model = load_model(model)
+    config = getattr(model.hf_model, "config", None)
+    count = getattr(config and config.get_text_config(), "num_key_value_heads", None)
+    made = {name: labels for name, labels in _key_value_groups(model.components("head"), count) if len(labels) > 1}
+    if not made:
+        raise InputError(f"every head of {model.name} has keys and values of its own, so it has no such groups.")
+    return made
+
+
+def _key_value_groups(rows: Iterable[Component], count: int | None) -> Iterator[tuple[str, list[str]]]:
+    layers: dict[Component, list[Component]] = {}
+    for row in rows:
+        if row.kind == "head":
+            layers.setdefault(row.sublayer, []).append(row)
+    for sublayer, heads in layers.items():
+        share = len(heads) // count if count and len(heads) % count == 0 else 1
+        for start in range(0, len(heads), share):
+            group = [head.label for head in heads[start : start + share]]
+            yield f"{sublayer.label.removesuffix('attn')}KV{start // share}", group

@@ -1,0 +1,289 @@
+"""Units that users bring: rows sum to the logits whatever the parts are, and a part is what it says it is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+import layerdiv_tl as ld
+from tests.oracles.families import family
+
+PROMPTS, OPTIONS = [[1, 2, 3, 4], [5, 6]], [7, 9, 11]
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
+    config = LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2, attention_bias=True)
+    model = LlamaForCausalLM(config)
+    torch.nn.init.normal_(model.model.layers[1].self_attn.o_proj.bias)
+    return ld.load_model(model)
+
+
+class Halves(ld.Cut):
+    """Two coordinates' halves of every MLP, the second one too small by a tenth."""
+
+    name = "half"
+
+    def parts(self, sublayer):
+        return ["first", "<b>second</b>"] if sublayer.kind == "mlp" else None
+
+    def split(self, sublayer, inputs, write):
+        first = write.clone()
+        first[:, write.shape[1] // 2 :] = 0
+        return torch.stack([first, 0.9 * (write - first)], 1)
+
+
+def _weights(d, latents, seed=0):
+    rng = torch.Generator().manual_seed(seed)
+    draw = lambda *shape: torch.randn(*shape, generator=rng) / d**0.5  # noqa: E731
+    return draw(d, latents), draw(latents), draw(latents, d), draw(d)
+
+
+UNITS = {
+    "cut": lambda: Halves(),
+    "dictionary of writes": lambda: ld.dictionary(_weights(16, 40), "L1.mlp"),
+    "dictionary of inputs": lambda: ld.dictionary(
+        {"L0.mlp": _weights(16, 24), "L1.attn": _weights(16, 8)}, reads="input"
+    ),
+    "groups": lambda: ld.groups({"a": ["L0.H1", "L1.H0", "L1.attn_bias"], "b": ["embed", "L1.mlp"], "c": ["L0.N3"]}),
+}
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_rows_sum_to_the_logits_and_within_a_sublayer_to_its_row(tiny, unit):
+    c, whole = ld.contributions(tiny, PROMPTS, OPTIONS, UNITS[unit]()), ld.contributions(tiny, PROMPTS, OPTIONS)
+    size = np.abs(whole.values).max()
+    assert c.identity_gap < 1e-6
+    assert np.abs(c.values.sum(1) - c.model_logits).max() < 1e-5 * size
+    if unit != "groups":
+        for component in whole.components:
+            rows = [i for i, part in enumerate(c.components) if part.sublayer == component]
+            assert np.allclose(c.values[:, rows].sum(1), whole.select(component).values[:, 0], atol=1e-6 * size)
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_the_whole_vocabulary_sees_the_same_rows(tiny, unit):
+    made, ids = UNITS[unit](), PROMPTS[0]
+    p = ld.profile(tiny, ids, made, precision="float64")
+    every = ld.contributions(tiny, [ids], list(range(32)), made, position=2)
+    u = every.values[0]
+    assert p.components == every.components
+    assert np.allclose(p.diversity[:, 2], ((u - u.mean(0)) ** 2).mean(1), rtol=1e-5)
+
+
+def test_a_user_sees_inputs_and_writes_of_wanted_positions(tiny):
+    seen = {}
+
+    class Watch(ld.Cut):
+        def parts(self, sublayer):
+            return ["all"]
+
+        def split(self, sublayer, inputs, write):
+            seen[sublayer.label] = inputs, write
+            return write[:, None]
+
+    ld.contributions(tiny, PROMPTS[:1], OPTIONS, Watch())
+    block, shown = tiny.hf_model.model.layers[1], {}
+    hook = block.mlp.register_forward_hook(lambda m, args, out: shown.update(x=args[0][0, -1], out=out[0, -1]))
+    tiny.hf_model(torch.tensor(PROMPTS[:1]))
+    hook.remove()
+    assert torch.allclose(seen["L1.mlp"][0][0], shown["x"], atol=1e-6)
+    assert torch.allclose(seen["L1.mlp"][1][0], shown["out"], atol=1e-6)
+
+
+def test_a_planted_dictionary_is_recovered(tiny):
+    """An MLP whose write is a sparse code: a dictionary of its own directions leaves nothing, and finds the code."""
+    mlp = tiny.hf_model.model.layers[0].mlp
+    x = {}
+    hook = mlp.register_forward_hook(lambda m, args, out: x.update(code=(args[0][0, -1] @ code).relu()) or out)
+    rng = torch.Generator().manual_seed(3)
+    code, directions = torch.randn(16, 12, generator=rng), torch.randn(12, 16, generator=rng)
+    sparse = mlp.register_forward_hook(lambda m, args, out: (args[0] @ code).relu() @ directions)
+    try:
+        sae = code, torch.zeros(12), directions, torch.zeros(16)
+        c = ld.contributions(tiny, PROMPTS[:1], OPTIONS, ld.dictionary(sae, "L0.mlp", reads="input"))
+        latents, error = c.select(kind="mlp_latent").values[0], c.select(kind="mlp.error").values
+        assert c.error_shares["L0.mlp.error"] < 1e-10
+        assert np.abs(error).max() < 1e-5 * np.abs(latents).max()
+        silent = (x["code"] == 0).numpy()
+        assert silent.any()
+        assert (latents[silent] == 0).all()
+        assert (latents[~silent] != 0).all()
+    finally:
+        hook.remove(), sparse.remove()
+
+
+def test_the_error_is_what_a_plain_computation_leaves(tiny):
+    w_enc, b_enc, w_dec, b_dec = _weights(16, 40)
+    c = ld.contributions(tiny, PROMPTS[:1], OPTIONS, ld.dictionary((w_enc, b_enc, w_dec, b_dec), "L1.mlp"))
+    model, shown = tiny.hf_model, {}
+    hooks = [
+        model.model.layers[1].mlp.register_forward_hook(lambda m, a, out: shown.update(write=out[0, -1].double())),
+        model.model.norm.register_forward_hook(lambda m, a, out: shown.update(stream=a[0][0, -1].double())),
+    ]
+    model(torch.tensor(PROMPTS[:1]))
+    [hook.remove() for hook in hooks]
+    write = shown["write"]
+    latents = (write.float() @ w_enc + b_enc).relu().double()
+    sigma = (shown["stream"].square().mean() + model.config.rms_norm_eps).sqrt()
+    read = model.lm_head.weight.detach().double()[OPTIONS] * model.model.norm.weight.detach().double() / sigma
+    parts = latents[:, None] * (w_dec.double() @ read.T)
+    assert np.allclose(c.select(kind="mlp_latent").values[0], parts.detach().numpy(), atol=1e-6)
+    error = write - latents @ w_dec.double() - b_dec.double()
+    assert np.allclose(c.select("L1.mlp.error").values[0, 0], (read @ error).detach().numpy(), atol=1e-6)
+    share = float(error.detach().square().sum() / write.square().sum())
+    assert c.error_shares["L1.mlp.error"] == pytest.approx(share, rel=1e-5)
+    assert f"{share:.1%}" in repr(c)
+    assert f"{share:.1%}" in repr(c.select(kind="mlp_latent"))  # which leaves the error out
+    assert c.select(kind="mlp_latent").frame().attrs["error_shares"] == c.error_shares
+
+
+def test_a_group_is_the_sum_of_its_members(tiny):
+    members = {"a": ["L0.H1", "L1.H0", "L1.attn_bias"], "b": ["embed", "L1.mlp"]}
+    c = ld.contributions(tiny, PROMPTS, OPTIONS, ld.groups(members))
+    heads = ld.contributions(tiny, PROMPTS, OPTIONS, "head")
+    for name, labels in members.items():
+        assert np.allclose(c.select(f"group:{name}").values[:, 0], heads.select(labels).values.sum(1), atol=1e-6)
+    rest = heads.select(["L1.H1", "L1.H2", "L1.H3"]).values.sum(1)
+    assert np.allclose(c.select("L1.attn.rest").values[:, 0], rest, atol=1e-6)
+    assert [x.label for x in c.components] == ["L0.attn.rest", "L0.mlp", "L1.attn.rest", "group:a", "group:b"]
+    assert c.junction_scale is None  # a group joins what different layers write
+
+
+def test_key_value_groups_and_classes_of_heads_name_all_they_should(tiny):
+    groups = ld.key_value_groups(tiny)
+    assert groups == {
+        "L0.KV0": ["L0.H0", "L0.H1"],
+        "L0.KV1": ["L0.H2", "L0.H3"],
+        "L1.KV0": ["L1.H0", "L1.H1"],
+        "L1.KV1": ["L1.H2", "L1.H3"],
+    }
+    c = ld.contributions(tiny, PROMPTS, OPTIONS, ld.groups(groups))
+    assert [x.label for x in c.components if x.kind != "group"] == ["embed", "L0.mlp", "L1.attn.rest", "L1.mlp"]
+    scores = ld.head_scores(tiny, length=8)
+    found = ld.attention_patterns(tiny, [1, 2, 3])
+    assert scores.component.tolist() == [x.label for x in found.components]
+    assert (scores[["induction", "duplicate token", "previous token", "first token"]].sum(axis=1) < 1 + 1e-6).all()
+    assert sum(map(len, ld.head_classes(tiny, least=0).values())) == 8
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_results_are_saved_and_loaded(tiny, unit, tmp_path):
+    c = ld.contributions(tiny, PROMPTS, OPTIONS, UNITS[unit]())
+    back = ld.Contributions.load(c.save(tmp_path / "c"))
+    assert back.components == c.components
+    assert back.error_shares == c.error_shares
+    d = ld.decompose(back, [0, 1])
+    assert d.by_component().component.tolist() == [x.label for x in c.components]
+
+
+def test_names_of_users_are_escaped_in_pages(tiny, tmp_path):
+    c = ld.contributions(tiny, PROMPTS, OPTIONS, Halves())
+    page = tmp_path / "page.html"
+    c.plot().write_html(page)
+    assert "<b>second</b>" not in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["gpt2", "gemma2", "granite", "opt", "gemma4", "falcon_h1"])
+def test_other_families_close_at_these_units(name):
+    model = ld.load_model(family(name))
+    layer = f"L{max(s.layer for s in model.architecture.sublayers if s.kind == 'mlp')}"
+    width = model.architecture.norm.gain.numel()
+    kinds = {x.sublayer.label for x in model.components("sublayer")}
+    units = [Halves()] * (f"{layer}.mlp" in kinds) + [ld.dictionary(_weights(width, 12), f"{layer}.mlp")]
+    units += [ld.groups({"some": [f"{layer}.mlp", "embed"]})]
+    for unit in units:
+        assert ld.contributions(model, PROMPTS, OPTIONS, unit).identity_gap < 1e-6
+
+
+WRONG = {
+    "no label": lambda: ld.dictionary(_weights(16, 4)),
+    "a head": lambda: ld.dictionary(_weights(16, 4), "L1.H0"),
+    "no dictionary": lambda: ld.dictionary("sae", "L1.mlp"),
+    "three tensors": lambda: ld.dictionary(_weights(16, 4)[:3], "L1.mlp"),
+    "two places": lambda: ld.dictionary({"L1.mlp": _weights(16, 4)}, "L1.mlp"),
+    "reads": lambda: ld.dictionary(_weights(16, 4), "L1.mlp", reads="output"),
+    "empty": lambda: ld.groups({}),
+    "no members": lambda: ld.groups({"a": []}),
+    "twice": lambda: ld.groups({"a": ["L0.H1"], "b": ["L0.H1"]}),
+    "both": lambda: ld.groups({"a": ["L0.H1", "L0.attn"]}),
+    "no component": lambda: ld.groups({"a": ["induction"]}),
+    "constant": lambda: ld.groups({"a": ["constant"]}),
+    "no name": lambda: ld.groups({"": ["L0.H1"]}),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_wrong_units_are_refused_in_a_sentence(wrong):
+    with pytest.raises(ld.InputError):
+        WRONG[wrong]()
+
+
+class _Odd:
+    """A dictionary whose weights are right and which says or does something odd."""
+
+    def __init__(self, **odd):
+        self.W_enc, self.b_enc, self.W_dec, self.b_dec = _weights(16, 4)
+        self.__dict__ |= odd
+
+    def encode(self, x):
+        return (x @ self.W_enc + self.b_enc).relu()
+
+    def decode(self, latents):
+        return (latents @ self.W_dec + self.b_dec) * getattr(self, "factor", 1.0)
+
+
+class _Cfg:
+    def __init__(self, **values):
+        self.__dict__ |= values
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"W_skip": torch.zeros(16, 16)},
+        {"cfg": _Cfg(normalize_activations="expected_average_only_in")},
+        {"cfg": _Cfg(hook_name="blocks.0.hook_mlp_out")},
+        {"cfg": _Cfg(metadata=_Cfg(hook_name="blocks.1.hook_resid_post"))},
+    ],
+)
+def test_dictionaries_that_do_not_fit_are_refused(odd):
+    with pytest.raises(ld.InputError, match=r"L1\.mlp|hook"):
+        ld.dictionary(_Odd(**odd), "L1.mlp")
+
+
+@pytest.mark.parametrize(
+    ("unit", "about"),
+    [
+        (lambda: ld.dictionary(_Odd(factor=2.0), "L1.mlp"), "W_dec"),
+        (lambda: ld.dictionary(_weights(8, 4), "L1.mlp"), "L1.mlp"),
+        (lambda: ld.dictionary(_weights(16, 4), "L7.mlp"), "L7.mlp"),
+        (lambda: ld.groups({"a": ["L0.H9"]}), "L0.H9"),
+        (lambda: ld.groups({"a": ["L0@2.attn"]}), "L0@2.attn"),
+        (lambda: "dictionary", "unit"),
+        (lambda: ["L0.H1"], "unit"),
+    ],
+)
+def test_units_that_do_not_fit_a_model_are_refused(tiny, unit, about):
+    with pytest.raises(ld.InputError, match=about):
+        ld.contributions(tiny, PROMPTS, OPTIONS, unit())
+
+
+@pytest.mark.parametrize(
+    "split", [lambda w: w, lambda w: w[:, None].expand(-1, 3, -1), lambda w: w[:, None] * torch.nan]
+)
+def test_a_split_of_another_shape_is_refused(tiny, split):
+    class Bad(Halves):
+        def parts(self, sublayer):
+            return ["one"]
+
+        def split(self, sublayer, inputs, write):
+            return split(write)
+
+    with pytest.raises(ld.InputError, match="half"):
+        ld.contributions(tiny, PROMPTS, OPTIONS, Bad())
