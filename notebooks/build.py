@@ -31,6 +31,7 @@ from layerdiv_tl.views.html import Block, Page, chart
 
 HERE = Path(__file__).parent
 NAMES = tuple(sorted(path.stem for path in HERE.glob("[0-9]*.ipynb")))
+TEXTS = ("README", "LESSON_PLANS")  # what notebooks and their readers go on to
 WIDGET = "application/vnd.jupyter.widget-view+json"
 PLOTLY = "application/vnd.plotly.v1+json"
 SECONDS = 600  # the most for one cell, on a machine that does other things too
@@ -40,6 +41,7 @@ STUB = re.compile(r"^(\w+) = \.\.\.", re.MULTILINE)
 MATH = re.compile(r"\$\$(.+?)\$\$|(?<![\\$\w])\$(?!\s)([^$\n]+?)(?<!\s)\$(?![\w$])", re.DOTALL)
 CODE = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
 CSS = """
+.cell th, .cell td { text-align: left; white-space: normal; vertical-align: top }
 main { max-width: 60rem } .cell { margin: 1rem 0 } .out { margin: .4rem 0 .4rem .2rem; overflow-x: auto }
 .cell pre, .out pre { white-space: pre-wrap; overflow-wrap: anywhere } .out img { max-width: 100% }
 .out table { border: 0; border-collapse: collapse; font-variant-numeric: tabular-nums }
@@ -160,8 +162,18 @@ def prose(source: str) -> str:
     text = MATH.sub(formula, CODE.sub("CODECODE", source))
     for code in codes:
         text = text.replace("CODECODE", code, 1)
-    html = markdown2html(re.sub(r"(\]\([\w/]+)\.ipynb\b", r"\1.html", text))
+    html = markdown2html(re.sub(r"(\]\(\w+)\.(?:ipynb|md)\b", r"\1.html", text))
     return re.sub(r"KEPT(\d+)KEPT", lambda match: kept[int(match[1])], html)
+
+
+def text_page(name: str) -> Page:
+    """A Markdown file of this folder as a page, its anchors as GitHub writes them."""
+    title, _, body = (HERE / f"{name}.md").read_text(encoding="utf-8").partition("\n")
+    made = Page(title.removeprefix("# "))
+    made.block(Block(f"<style>{CSS}</style>"))
+    html = re.sub(r'(?<=<h2 id=")[^"]+', lambda match: match[0].lower(), prose(body))
+    made.block(Block(f"<div class=cell>{html}</div>"))
+    return made
 
 
 def shown(output: nbformat.NotebookNode) -> Block:
@@ -216,6 +228,8 @@ def main() -> None:
     options = parser.parse_args()
     out = Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
+    for name in TEXTS:
+        text_page(name).write(out / f"{name}.html")
     for given in options.names or NAMES:
         chosen = [name for name in NAMES if name.startswith(Path(given).stem)]
         if not chosen:

@@ -142,6 +142,26 @@ def test_the_student_edition_holds_no_outputs_and_no_solutions(name: str) -> Non
         assert not [line for line in body if len(line) > 24 and line in whole], f"{one.name} is answered in plain sight"
 
 
+def test_links_lead_somewhere() -> None:
+    """Notebooks and the texts beside them link to files of their folder, and to headings that these have."""
+    sources = {f"{name}.ipynb": "\n".join(cell.source for cell in book.read(name).cells) for name in book.NAMES}
+    sources |= {f"{name}.md": (NOTEBOOKS / f"{name}.md").read_text(encoding="utf-8") for name in book.TEXTS}
+    for name, source in sources.items():
+        for file, anchor in re.findall(r"\]\((\w+\.(?:ipynb|md))?(?:#([^)]+))?\)", source):
+            headings = re.findall(r"^#+ (.+)$", sources[file or name], re.MULTILINE)
+            ids = [heading.replace(" ", "-") for heading in headings]
+            ids = [each.lower() for each in ids] if file.endswith(".md") else ids
+            assert not anchor or anchor in ids, f"{name} links to {file}#{anchor}"
+
+
+def test_the_glossary_is_a_page_that_pages_link_to() -> None:
+    """Its anchor is the one that notebooks use, and links to Markdown files lead to pages."""
+    html = book.text_page("README").html()
+    assert 'id="glossary"' in html
+    assert 'href="LESSON_PLANS.html"' in html
+    assert 'href="README.html#glossary"' in book.prose("[glossary](README.md#glossary)")
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("name", NAMES)
 def test_it_runs_unanswered_and_says_what_its_prose_says(name: str) -> None:
