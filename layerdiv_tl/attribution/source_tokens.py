@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -156,6 +156,15 @@ class HeadSources:
         w = self.factors.weights
         return (w[torch.arange(len(at)), :, at] if len(w) > 1 else w[0, :, at].transpose(0, 1)).double().cpu()
 
+    def head(self, number: int) -> HeadSources:
+        """One of the heads alone."""
+        some, factors = slice(number, number + 1), self.factors
+        gate = None if factors.gate is None else factors.gate[:, some]
+        factors = SourceValues(factors.weights[:, some], factors.values[:, some], gate)
+        return replace(
+            self, heads=self.heads[some], factors=factors, bias=None if self.bias is None else self.bias[some]
+        )
+
     def read(
         self, before: Float[Tensor, "n option head width"], at: Int[Tensor, " n"]
     ) -> tuple[Float[Tensor, "n head source option"], Float[Tensor, "n head option"]]:
@@ -165,7 +174,9 @@ class HeadSources:
             rows = torch.arange(len(at)) if len(gate) > 1 else torch.zeros_like(at)
             before = before * gate[rows, :, at].double().cpu()[:, None]
         if self.parts.divisor is not None:
-            before = before / self.parts.divisor.cpu()[:, None, None, None]
+            # That of the position read in each row, or of all positions of the only row.
+            divisor = self.parts.divisor.cpu()
+            before = before / (divisor if len(divisor) == len(at) else divisor[at])[:, None, None, None]
         weights, bias = self.weights(at), torch.zeros(values.shape[1], values.shape[3]).double()
         if self.bias is not None:
             bias = self.bias.double().cpu()

@@ -946,8 +946,9 @@ def test_the_front_end_asks_and_hears(browser, explorer, tmp_path):
         page = opened.page
         assert "Looking it up" in page.locator(".promotes").inner_text()
         page.wait_for_timeout(300)
-        promoted, effects = page.evaluate("sent.splice(0)")
+        promoted, sources, effects = page.evaluate("sent.splice(0)")
         assert promoted == {"ask": "promoted", "text": 0, "position": 4, "side": "a"}
+        assert sources == {"ask": "sources", "component": "L1.H2", "text": 0, "position": 4, "side": "a"}
         answers = list(answers_at(explorer.texts[0], 4, None, None))
         asked = {"component": "L1.H2", "answers": answers, "text": 0, "position": 4, "side": "a"}
         assert effects == {"ask": "effects", **asked}

@@ -40,6 +40,7 @@ class Text {
     this.inRow = this.rows.map((row) => this.heads.filter((i) => this.components[i].row === row));
     this.candidates = arrays.candidate.length / this.length;
     this.looked = new Map(); // position -> what components promote there
+    this.traced = new Map(); // position and component -> the source tokens of a head
     this.effects = new Map(); // position, two tokens and a component -> what ablating it does
   }
 
@@ -107,6 +108,31 @@ class Text {
   // What ablating a component does to the difference of two tokens' logits; undefined where nobody tried.
   effect(position, a, b, name) {
     return this.effects.get(`${[position, a, b, name]}`);
+  }
+
+  // Take in the source tokens of some heads; a reason, where they cannot be told, is one for all heads.
+  trace({ header, arrays }) {
+    if (header.why) this.untraced = header.why;
+    else for (let row = 0; row < arrays.gap.length; row++) this.traced.set(`${arrays.place.subarray(2 * row, 2 * row + 2)}`, { row, arrays });
+  }
+
+  // What a head wrote to a candidate, or to it less another, by source token, in the order of size: {sources: [position,
+  // logits], rest, bias, gap}; {why} where it cannot be told, undefined where nobody looked.
+  sourcesOf(component, position, slot, minus) {
+    if (this.untraced) return { why: this.untraced };
+    const entry = this.traced.get(`${[position, component]}`);
+    if (!entry) return undefined;
+    const { row, arrays } = entry;
+    const listed = arrays.source.length / arrays.gap.length;
+    const wide = arrays.logit.length / arrays.gap.length / (listed + 2);
+    const value = (part) => {
+      const at = (row * (listed + 2) + part) * wide;
+      return arrays.logit[at + slot] - (minus === undefined ? 0 : arrays.logit[at + minus]);
+    };
+    const tokens = arrays.source.subarray(row * listed, (row + 1) * listed);
+    const sources = [...tokens].map((key, part) => [key, value(part)]).filter(([key]) => key >= 0);
+    sources.sort((a, b) => Math.abs(b[1]) - Math.abs(a[1]));
+    return { sources, rest: value(listed), bias: value(listed + 1), gap: arrays.gap[row] };
   }
 
   // {promotes, suppresses}: [token, logit] each; null where it was not looked up, false where others were.

@@ -22,7 +22,9 @@ from .tokens import drawn_tokens
 _WORK = 2e11
 PROMOTED, NEAREST, OPPOSED = 5, 5, 3
 # What draws them, on a page and in a notebook: one ES module of these files one after another, without a build step.
-_FILES = "data draw measures choose views two ranked attention answers chosen effects form explorer page".split()
+_FILES = (
+    "data draw measures choose views two ranked attention answers chosen sources effects form explorer page".split()
+)
 SCRIPT = "\n".join(read(f"explorer/{name}.js") for name in _FILES)
 CSS = read("explorer/explorer.css")
 

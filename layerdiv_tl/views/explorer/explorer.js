@@ -1,7 +1,7 @@
 // The explorer: what is chosen, and its views; the same on a page and, by anywidget, in a notebook.
 
 // From what a reader asks first to what few ask.
-const ORDER = ["tokens", "both", "changed", "depth", "ranked", "grid", "glance", "attention", "promotes", "effects", "answers", "numbers", "duplicates", "scatter", "compare"];
+const ORDER = ["tokens", "both", "changed", "depth", "ranked", "grid", "glance", "attention", "promotes", "sources", "effects", "answers", "numbers", "duplicates", "scatter", "compare"];
 
 async function render({ model, el }) {
   const state = { texts: [], chosen: model.get("chosen"), asked: new Set(), waits: {} };
@@ -58,7 +58,7 @@ async function render({ model, el }) {
         const k = Math.min(Math.max(current < 0 ? 0 : current + dk, 0), text.inRow[r].length - 1);
         return { component: text.labels[text.inRow[r][k]] };
       },
-      // Whether a kernel was asked: what components promote here, or what ablating one does.
+      // Whether a kernel was asked: what components promote here, what ablating one does, or which tokens it wrote from.
       ask(wanted = { ask: "promoted" }) {
         if (!model.get("live")) return false;
         const key = `${chosen.text}:${chosen.side}:${position}:${JSON.stringify(wanted)}`;
@@ -262,12 +262,14 @@ async function render({ model, el }) {
     root.dataset.drawn = (performance.now() - began).toFixed(1);
   }
 
-  // What lies on the page and is wanted only now: what components promote at a position, and what ablating them does.
+  // What lies on the page and is wanted only now: what components promote at a position, what ablating them does, and
+  // which tokens heads wrote from.
   async function lookUp({ text, position }) {
-    const { effects } = text.blobs;
-    if (effects) {
-      text.blobs = { ...text.blobs, effects: null };
-      text.learn(await unpack(effects));
+    for (const [kind, take] of [["effects", "learn"], ["sources", "trace"]]) {
+      const blob = text.blobs[kind];
+      if (!blob) continue;
+      text.blobs = { ...text.blobs, [kind]: null };
+      text[take](await unpack(blob));
       draw();
     }
     const blob = text.blobs.promoted[Math.floor(position / (text.blobs.together ?? 1))];
@@ -312,7 +314,7 @@ async function render({ model, el }) {
       put("a", { href: url, download: "explorer.html" }).click();
       setTimeout(() => URL.revokeObjectURL(url), 60_000);
     }
-    const take = { promoted: "look", effects: "learn" }[message.kind];
+    const take = { promoted: "look", effects: "learn", sources: "trace" }[message.kind];
     if (!take || !state.texts[message.text]) return;
     state.texts[message.text].by(message.side)[take](await unpack(buffers[0]));
     draw();

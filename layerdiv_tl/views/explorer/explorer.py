@@ -24,6 +24,7 @@ from .effects import answers_at, pack_effects, strongest
 from .measure import TextNumbers
 from .pair import changed_rows, load_pair, measure_pair, names_of
 from .selection import Selection, first_selection, targets_of
+from .sources import pack_sources, page_pairs, text_sources
 
 if TYPE_CHECKING:
     from .widget import ExplorerWidget
@@ -133,10 +134,11 @@ class Explorer:
             self._widget.put(number, text)
         self.selection = {"text": number, "position": text.length - 1, **targets_of(text)}
 
-    def html(self, promoted: bool = True, effects: bool = True) -> str:
+    def html(self, promoted: bool = True, effects: bool = True, sources: bool = True) -> str:
         """The page, with what `save` says."""
         flag("promoted", promoted)
         flag("effects", effects)
+        flag("sources", sources)
         scripts: list[str] = []
 
         def put(blob: bytes | None) -> str | None:
@@ -147,19 +149,23 @@ class Explorer:
             scripts.append(f'<script type="text/plain" id="{name}">{base64.b64encode(blob).decode()}</script>\n')
             return name
 
-        def packed(model: Model, text: TextNumbers, ablated: bool) -> dict[str, Any]:
+        def packed(model: Model, text: TextNumbers, is_chosen: bool) -> dict[str, Any]:
             at = list(range(text.length)) if promoted else []
+            sides = 1 if self.other is None else 2
             share = 1 if self.other is None else 2 * len(self.texts)
             looked_up = [put(blob) for blob in pack_promotions(model, text, at, TOGETHER, share)]
             blobs = {"core": put(pack_text(model, text)), "attention": put(pack_attention(text))}
-            effects = put(self._effects(model, text)) if ablated else None
-            own: dict[str, Any] = {**blobs, "promoted": looked_up, "together": TOGETHER, "effects": effects}
+            if sources and text.heads is not None:
+                pairs = page_pairs(text, chosen.position if is_chosen else None, sides * len(self.texts))
+                blobs["sources"] = put(pack_sources(text_sources(model, text), text, pairs, exact=False))
+            ablated = put(self._effects(model, text)) if effects and is_chosen else None
+            own: dict[str, Any] = {**blobs, "promoted": looked_up, "together": TOGETHER, "effects": ablated}
             if text.other is not None and self.other is not None:
-                own["other"] = packed(self.other, text.other, ablated)
+                own["other"] = packed(self.other, text.other, is_chosen)
             return own
 
         chosen = self.selection
-        texts = [packed(self.model, text, effects and n == chosen.text) for n, text in enumerate(self.texts)]
+        texts = [packed(self.model, text, n == chosen.text) for n, text in enumerate(self.texts)]
         name = names_of(self.model, self.other)
         data = {"model": name, "chosen": chosen.record(), "texts": texts}
         return (
@@ -175,19 +181,23 @@ class Explorer:
         labels = None if answers is None else strongest(text, now.position, answers, now.component)
         return pack_effects(model, text, now.position, answers, labels) if answers and labels else None
 
-    def save(self, path: str | os.PathLike[str], promoted: bool = True, effects: bool = True) -> Path:
+    def save(
+        self, path: str | os.PathLike[str], promoted: bool = True, effects: bool = True, sources: bool = True
+    ) -> Path:
         """Write all of it as one page that needs no network and no kernel; it opens with what is chosen now.
 
         What components promote is there for all of them in a short text, else for those that add most to the answer at
         each token; `promoted=False` leaves it out, which is most of the work. What ablating a component costs, and who
         makes up for it, is there at the position and for the tokens that are chosen: of the component that is chosen,
         and of 16 heads and 8 sublayers that add most there (of fewer for more than 33 tokens); `effects=False` leaves
-        it out. Raises InputError where nothing can be written.
+        it out. Which tokens' values a head's contribution was written from is there for all heads at the chosen
+        position, and at every other one for the 8 that add most there (6 in a text of 512 tokens); `sources=False`
+        leaves it out. Raises InputError where nothing can be written.
         """
         path = file_path("path", path)
         if path.is_dir():
             raise InputError(f"{str(path)!r} is a folder: give the name of a file, such as explorer.html.")
-        page = self.html(promoted, effects)
+        page = self.html(promoted, effects, sources)
         try:
             return write_text(path, page)
         except OSError as error:

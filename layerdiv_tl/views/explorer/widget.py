@@ -16,6 +16,7 @@ from .data import CSS, SCRIPT, pack_attention, pack_promotions, pack_text
 from .effects import pack_effects
 from .measure import STEPS, TextNumbers
 from .pair import measure_pair, names_of
+from .sources import TextSources, pack_sources, text_sources
 
 if TYPE_CHECKING:
     from .explorer import Explorer
@@ -43,6 +44,7 @@ class ExplorerWidget(anywidget.AnyWidget):
     chosen = traitlets.Dict().tag(sync=True)
     progress = traitlets.Dict(_IDLE).tag(sync=True)
     live = traitlets.Bool(True).tag(sync=True)
+    _traced: list[tuple[TextNumbers, TextSources]]
 
     @classmethod
     def of(cls, explorer: Explorer) -> ExplorerWidget:
@@ -51,6 +53,7 @@ class ExplorerWidget(anywidget.AnyWidget):
         widget = cls(model=names_of(explorer.model, explorer.other), texts=texts, chosen=explorer.selection.record())
         widget._explorer = explorer
         widget._requests = 0
+        widget._traced = []
         widget._worker = ThreadPoolExecutor(1, thread_name_prefix="layerdiv-explorer")
         widget.observe(widget._select, "chosen")
         widget.on_msg(widget._receive)
@@ -87,6 +90,8 @@ class ExplorerWidget(anywidget.AnyWidget):
             self._worker.submit(self._send_found, "promoted", content, self._promoted)
         elif content.get("ask") == "effects":
             self._worker.submit(self._send_found, "effects", content, self._effects)
+        elif content.get("ask") == "sources":
+            self._worker.submit(self._send_found, "sources", content, self._sources)
         elif content.get("ask") == "page":
             self._worker.submit(self._send_page)
 
@@ -134,6 +139,12 @@ class ExplorerWidget(anywidget.AnyWidget):
     def _effects(self, model: Model, text: TextNumbers, content: Any) -> bytes:
         a, b = content.get("answers")
         return pack_effects(model, text, content.get("position"), (a, b), [content.get("component")])
+
+    def _sources(self, model: Model, text: TextNumbers, content: Any) -> bytes:
+        if not any(known is text for known, _ in self._traced):
+            self._traced = [(text, text_sources(model, text))]  # the attention of one text is large
+        (component,) = (i for i, c in enumerate(text.shown) if c.label == content.get("component"))
+        return pack_sources(self._traced[0][1], text, [(content.get("position"), component)])
 
 
 def _packed(explorer: Explorer, text: TextNumbers) -> dict[str, Any]:
