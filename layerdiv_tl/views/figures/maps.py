@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 Term = Literal["bias", "diversity", "net", "target_logit"]
 # More rows than this are thinner than a pixel: the largest are shown. Columns of attention maps.
 _MAX_ROWS, _COLUMNS = 400, 4
-# Of more neurons the largest are shown, with their names.
+# Of more neurons or latents the largest are shown, with their names.
 _MAX_NEURONS = 40
+_MANY = ("neuron", "mlp_latent", "attn_latent", "mixer_latent")
 _STREAM = "component, in stream order"
 
 
@@ -54,7 +55,7 @@ def contribution_map(contributions: Contributions, example: int | None = None, c
     if centered:
         values = values - values.mean(1, keepdims=True)
     components, remark = contributions.components, ""
-    if any(c.kind == "neuron" for c in components) and len(components) > _MAX_NEURONS:
+    if any(c.kind in _MANY for c in components) and len(components) > _MAX_NEURONS:
         kept = kit.largest(np.abs(values).max(1), _MAX_NEURONS)
         remark = f"the {_MAX_NEURONS} largest of {len(components):,} components; "
         components, values = tuple(components[i] for i in kept), values[kept]
@@ -70,6 +71,7 @@ def contribution_map(contributions: Contributions, example: int | None = None, c
     shown = f"{remark}{'mean over examples' if example is None else f'example {example}'}, "
     shown += "centered over the options" if centered else "raw"
     shown += ", summed over each option's tokens" if contributions.option_ids.ndim > 2 else ""
+    shown += f"; {contributions.error_note}" if contributions.error_note else ""
     if any(c.kind == "head" for c in components):
         return _head_panels(components, values.T, hover, texts, title, shown, unit)
     figure = go.Figure(kit.heat_map(values.T, hover, unit, limit, signed=True, side="right", ygap=1))

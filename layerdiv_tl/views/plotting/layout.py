@@ -134,7 +134,8 @@ def component_axis(
     starts: dict[str, int] = {}
     for position, component in enumerate(components):
         layer = f"L{component.layer}" + (f"@{component.repeat}" if component.repeat else "")
-        starts.setdefault(component.label if component.layer is None else layer, position)
+        alone = "groups" if component.kind == "group" else component.label
+        starts.setdefault(alone if component.layer is None else layer, position)
     layers = [name for name in starts if name.startswith("L")]
     regular = layers[:: max(1, -(-len(layers) // max_ticks))]
     # A label needs a fraction of the axis; whatever would touch the one before is left out.
@@ -143,6 +144,8 @@ def component_axis(
     for name in starts:
         # "embed" stands in the middle of its tick, and is as wide as two layers' names.
         far = apart * (1.6 if kept and kept[-1] not in layers else 1)
+        if name == "groups":  # which have no other name on the axis
+            kept = [other for other in kept if starts[name] - starts[other] >= 1.6 * apart]
         if (name not in layers or name in regular) and (not kept or starts[name] - starts[kept[-1]] >= far):
             kept.append(name)
     axis = _ticks([starts[name] for name in kept], [html.escape(name) for name in kept])
