@@ -20,7 +20,7 @@ from ..html import quoted
 
 # Characters of a subtitle's line that fit a notebook's figure (700 pixels), of a name at a row or on a button, and of
 # one beneath a column or above a panel; those beneath many columns that are longer than `_LEVEL` plotly tilts.
-_LINE, _NAME, _COLUMN, _LEVEL = 104, 36, 18, 10
+_LINE, _NAME, _COLUMN, _LEVEL = 96, 36, 18, 10
 
 
 def panels(
