@@ -20,6 +20,8 @@ from .attribution.text_comparison import TextComparison as TextComparison
 from .components import Component as Component
 from .depth.effect_results import Effects as Effects
 from .depth.effects import effects as effects
+from .depth.routing import RouterStatistics as RouterStatistics
+from .depth.routing import router_statistics as router_statistics
 from .ensemble.decomposition import Decomposition as Decomposition
 from .ensemble.decomposition import decompose as decompose
 from .ensemble.information import Information as Information

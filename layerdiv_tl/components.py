@@ -17,7 +17,7 @@ Kind = Literal[
     "mlp_latent", "attn.error", "mixer.error", "mlp.error", "moe.error", "attn.rest", "mixer.rest", "mlp.rest",
     "moe.rest", "group", "ple", "laurel", "stream_bias", "constant", "rounding", "intervention", "member", "layer",
 ]  # fmt: skip
-Unit = Literal["sublayer", "head", "neuron"]
+Unit = Literal["sublayer", "head", "neuron", "expert"]
 Module = Literal[
     "embedding", "attention", "mixer", "mlp", "group", "ple", "laurel", "constant", "rounding", "intervention",
     "member", "layer",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,9 @@ from ..errors import InputError
 from .cuts import CustomUnit, SublayerCut, UnitLike, linear_cut
 from .norm import Norm
 from .steps import Linear, Step
+
+if TYPE_CHECKING:
+    from .experts import Mixture
 
 # TransformerLens' names of modules between a final norm and an unembedding.
 _AFTER_THE_NORM = ("mlm_head", "prediction_head", "project_out", "hc_head", "sigma_map", "classifier_ln")
@@ -90,6 +93,7 @@ class Sublayer:
     `gate`: what else it passes on its way, which its output map's `path` holds, too. `adapter`: an adapted output
     projection and the one inside it, where the difference of their outputs is a row of its own. Or an intervention:
     what the user's hooks add after a layer, or with `layer` None to the embedding. `inputs`: what its module is given.
+    `mixture`: how it is the sum of what experts write, or in `experts_reason` why that cannot be read.
     """
 
     kind: SublayerKind
@@ -101,6 +105,8 @@ class Sublayer:
     adapter: tuple[HookPoint, HookPoint] | None = None
     gate: Linear | None = None
     inputs: HookPoint | None = None
+    mixture: Mixture | None = None
+    experts_reason: str = ""
 
     def added(self, output: Tensor) -> Tensor:
         """What an output adds to the stream."""
@@ -108,17 +114,22 @@ class Sublayer:
         return output if self.gate is None else self.gate.linear(output)
 
     def cut(self, unit: UnitLike) -> SublayerCut | None:
-        """How a unit takes it apart: attention into heads, MLPs into neurons; None where it stays whole.
+        """How a unit takes it apart: attention into heads, MLPs into neurons or experts; None where it stays whole.
 
         A mixer may have no heads. Raises InputError where it cannot be cut.
         """
         if isinstance(unit, CustomUnit):
             return unit.of(self)
+        if unit == "expert":
+            if self.experts_reason:
+                raise InputError(f"{self} has no rows at unit='expert': {self.experts_reason}; use unit='sublayer'.")
+            return None if self.mixture is None else self.mixture.cut(self)
         named = _CUT.get(self.kind)  # none of an intervention
         if named is None or unit != named[0] or (self.kind == "mixer" and self.output_map is None):
             return None
         if self.output_map is None:
-            raise InputError(f"{self} has no rows at unit={unit!r}: {self.uncut_reason}; use unit='sublayer'.")
+            instead = "'expert'" if self.mixture else "'sublayer'"
+            raise InputError(f"{self} has no rows at unit={unit!r}: {self.uncut_reason}; use unit={instead}.")
         return linear_cut(self.output_map, self.layer, *named[1:3])
 
     def components(self, unit: UnitLike, repeat: int | None = None) -> list[Component]:
@@ -219,6 +230,7 @@ class Architecture:
         self, unit: UnitLike = "sublayer", order: Sequence[tuple[Sublayer, int | None]] | None = None
     ) -> tuple[Component, ...]:
         """The components of one pass in stream order; every layer once, or as `order` says (sublayer, repeat)."""
+        self._check(unit)
         rows = [Component("embed")]
         if self.pos_embed is not None:
             rows.append(Component("pos_embed"))
@@ -236,6 +248,7 @@ class Architecture:
 
     def hook_points(self, unit: UnitLike = "sublayer") -> list[HookPoint]:
         """Every place that has to be read at a unit."""
+        self._check(unit)
         points: list[HookPoint | None] = [self.stream_in, self.stream_out, *(s.hook_point for s in self.sublayers)]
         points.append(self.pos_embed)
         points += [point for item in dict.fromkeys(self.program) if isinstance(item, Passage) for point in item.points]
@@ -245,6 +258,11 @@ class Architecture:
             if sublayer.adapter and sublayer.output_map is not None:
                 points += [sublayer.output_map.post_hook_point, *sublayer.adapter]
         return [point for point in dict.fromkeys(points) if point is not None]
+
+    def _check(self, unit: UnitLike) -> None:
+        """Raise InputError for a unit at which this model has no rows of its own."""
+        if unit == "expert" and not any(s.mixture or s.experts_reason for s in self.sublayers):
+            raise InputError("this model has no mixture of experts, so unit='expert' has no rows: use unit='neuron'.")
 
 
 def refuse_unreadable(name: str, find: Callable[[str], object | None]) -> None:

@@ -7,6 +7,7 @@ output projection, else of the sublayer itself: some attentions and MLPs return 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 from ..errors import InputError
 from .architecture import KINDS, UNCUT, HookPoint, OutputMap, Sublayer, SublayerKind, refuse_unreadable
+from .experts import mixture_in
 from .weights import Parts, inputs_of, is_present, linear_map, linear_rows
 
 
@@ -74,7 +76,9 @@ class ComponentMapping(Parts):
         inputs = None if whole is None else HookPoint(whole, "in")
         if (count := inputs_of(projection, self.width)) is None:
             reason = UNCUT["wrapped" if projection is not None else "hidden" if kind == "attn" else "mixture"]
-            return Sublayer(kind, layer, output, self.scale, uncut_reason=reason, inputs=inputs)
+            mixture, why = mixture_in(kind, whole, self.blocks[position], post, self.norm)
+            whole_only = Sublayer(kind, layer, output, self.scale, uncut_reason=reason, inputs=inputs)
+            return replace(whole_only, mixture=mixture, experts_reason=why)
         norm = None if post is None else self.norm(post)
         values = f"{block}.attn.hook_z" if kind == "attn" else f"{block}.mlp.hook_post"
         output_map = OutputMap(

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from ..errors import InputError
 from .architecture import HALF, UNCUT, HookPoint, OutputMap, Sublayer, SublayerKind
 from .capture import first, on
+from .experts import mixture_in
 from .norm import Norm
 from .topologies import Topology
 from .weights import Parts, inputs_of, is_present, linear_map, linear_rows
@@ -146,8 +147,10 @@ class Structure(Parts):
                     else None
                 )
             reason = UNCUT["mixture" if kind in ("mlp", "moe") else "hidden"]
-            inputs = HookPoint(module, "in")
-            yield Sublayer(kind, layer, output, own, made, "" if made else reason, inputs=inputs)
+            mixture, why = mixture_in(kind, module, block, post, self.norm)
+            made = None if mixture or why else made
+            sublayer = Sublayer(kind, layer, output, own, made, "" if made else reason, inputs=HookPoint(module, "in"))
+            yield replace(sublayer, mixture=mixture, experts_reason=why)
 
     def uncut(self, kind: SublayerKind, layer: int, module: nn.Module) -> Sublayer:
         """A sublayer that has no rows of its own for heads or neurons."""

@@ -61,7 +61,7 @@ def run_study(
         models: One or several of what `load_model` takes, or {name: x}. "default" is the default model, "zoo" all
             trained models that come with the package (`ld.zoo.models()`).
         tasks: Names or `Task`s, of one name each; "all" is the paper's eight, "zoo" what the zoo was trained on.
-        units: "sublayer", "head", "neuron", one or several.
+        units: "sublayer", "head", "neuron", "expert", one or several.
         limit, data, template, shots, seed, train: As in `task`, for tasks that are given by name.
         out: The folder; None is a temporary one. Finished cells are not computed again; a changed setting or prompt
             goes into a cell of its own, and a name stands for one model.

@@ -1,0 +1,88 @@
+"""Where the routers of a model send the tokens of a pass, with which gates, and how sure they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from .architecture import Architecture
+from .batches import upcast
+from .capture import answers
+from .expert_points import Slots
+from .experts import Mixture
+
+# How routers make scores of what they return: a softmax, a function of each logit by itself; or scores are returned.
+_SCORES: tuple[Callable[[Tensor], Tensor], ...] = (
+    lambda logits: logits.softmax(-1),
+    torch.sigmoid,
+    lambda logits: torch.nn.functional.softplus(logits).sqrt(),
+    lambda probabilities: probabilities,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Routes:
+    """Where one run of a router sent the tokens of a pass.
+
+    `probabilities`: its scores of all experts as shares of 1; None where its gates are not such shares, renormalized or
+    not, of the logits that it returns.
+    """
+
+    index: Int[Tensor, "token k"]
+    gates: Float[Tensor, "token k"]
+    probabilities: Float[Tensor, "token expert"] | None
+
+    def entropy(self) -> Float[Tensor, " token"]:
+        """The entropy of every token's probabilities, in nats; NaN where they are not known."""
+        if self.probabilities is None:
+            return torch.full_like(self.gates[:, 0], torch.nan)
+        return torch.special.entr(self.probabilities).sum(1)
+
+
+def read_routes(
+    architecture: Architecture, mixtures: list[Mixture], ids: Tensor, mask: Tensor
+) -> Iterator[tuple[int, Routes]]:
+    """(number of the mixture, where it sent the tokens) for every run of every mixture in a pass, as they ran."""
+    ran: list[tuple[int, Slots]] = []
+    returned: list[list[Any]] = [[] for _ in mixtures]
+    with ExitStack() as stack:
+        for number, mixture in enumerate(mixtures):
+
+            def keep(args: Any, kwargs: Any, packed: Tensor, number: int = number) -> None:
+                slots = Slots.unpacked(packed)
+                ran.append((number, Slots(slots.index, slots.gates.clone(), slots.vectors[:0])))
+
+            def keep_returned(module: Any, args: Any, output: Any, number: int = number) -> None:
+                returned[number].append(output)
+
+            stack.enter_context(mixture.slots.attach(keep))
+            if mixture.router is not None:
+                stack.callback(mixture.router.register_forward_hook(keep_returned).remove)
+        answers(architecture, ids, mask, mask.sum(1) - 1)
+    for number, slots in ran:
+        output = returned[number].pop(0) if returned[number] else ()
+        yield number, Routes(slots.index, slots.gates, _probabilities(mixtures[number], output, slots))
+
+
+def _probabilities(mixture: Mixture, output: Any, slots: Slots) -> Float[Tensor, "token expert"] | None:
+    """The router's scores of all experts, found as those that its gates are in proportion to, as shares of 1."""
+    outputs = [x for x in (output if isinstance(output, tuple | list) else (output,)) if isinstance(x, Tensor)]
+    tables = [upcast(x).flatten(0, -2).double() for x in outputs if x.is_floating_point() and x.dim() > 1]
+    own = getattr(mixture.router, "per_expert_scale", None)  # Gemma 4 scales its gates once more
+    gates = slots.gates.double() if own is None else slots.gates.double() / own.double()[slots.index]
+    tables = [table for table in tables if table.shape == (len(gates), mixture.count)]
+    for scores, table in product(_SCORES, tables):
+        probable = scores(table)
+        ratio = gates / probable.gather(1, slots.index)
+        # With one active expert the gate is its score; with several, they are in proportion.
+        target = ratio[:, :1] if gates.shape[1] > 1 else torch.ones_like(ratio)
+        if bool((probable >= 0).all()) and torch.allclose(ratio, target.expand_as(ratio), rtol=2e-2, atol=0):
+            return probable / probable.sum(1, keepdim=True)
+    return None

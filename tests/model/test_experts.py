@@ -1,0 +1,226 @@
+"""unit="expert": the parts of a mixture of experts, against its own output, formulas from its weights, and ablation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import layerdiv_tl as ld
+from layerdiv_tl.model.forward_pass import run
+from tests.oracles import families
+
+PROMPTS = [[5, 1, 4, 1, 5], [3, 9], [7, 60, 2, 12, 40, 33]]
+OPTIONS = [7, 30]
+# Families whose configurations in `families` have no mixture, or not all that one may have.
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "gemma4_moe": (
+        "gemma4_text",
+        families._PATHS["gemma4"][1] | {"enable_moe_block": True, "num_experts": 4, "top_k_experts": 2},
+    ),
+    "cohere2_moe_shared": ("cohere2_moe", {"logit_scale": 0.4, "num_shared_experts": 1}),
+    "laguna_scaled": ("laguna", {"moe_routed_scaling_factor": 2.5}),
+    "nemotron_latent": ("nemotron_h", {"moe_latent_size": 16, "mlp_bias": True}),
+    "glm_moe_dsa_sparse": (
+        "glm_moe_dsa",
+        families._OTHERS["glm_moe_dsa"][1] | {"mlp_layer_types": ["dense", "sparse", "sparse"]},
+    ),
+}
+MIXTURES = (
+    *("afmoe", "aria", "axk2", "cohere2_moe", "deepseek_v2", "deepseek_v3", "deepseek_v4", "dots1", "ernie4_5_moe"),
+    *("exaone_moe", "flex_olmo", "flint", "glm4_moe", "glm4_moe_lite", "gpt_oss", "granite_hybrid", "granite_moe"),
+    *("granite_moe_swa", "granite_shared", "hunyuan_moe", "hy_v3", "hy_v4", "jamba", "jetmoe", "kimi_linear"),
+    *("kolibri1", "laguna", "lfm2_moe", "llama4", "mellum", "mimo_v2_flash", "minimax", "minimax_m2", "minimax_m3"),
+    *("mixtral", "nemotron_h", "olmoe", "phimoe", "qwen2_moe", "qwen3_5_moe", "qwen3_moe", "qwen3_next", "qwen4_exp"),
+    *("solar_open", "zaya", *VARIANTS),
+)
+
+
+def tiny(name: str, double: bool = False) -> Any:
+    """A tiny random model of a family or variant; in double precision its experts run one after another."""
+    if double:
+        model = tiny(name)
+        model.set_experts_implementation("eager")
+        return model.double()
+    if name not in VARIANTS:
+        return families.family(name)
+    families._PATHS[name] = VARIANTS[name]
+    try:
+        return families.family(name)
+    finally:
+        del families._PATHS[name]
+
+
+def vectors(model: Any, prompts: list[list[int]]) -> dict[str, Tensor]:
+    """What each part of every mixture adds to the stream at the prompts' last tokens, `[prompt, d]`, and its sum."""
+    longest = max(map(len, prompts))
+    ids = torch.tensor([p + [0] * (longest - len(p)) for p in prompts])
+    mask = torch.tensor([[1] * len(p) + [0] * (longest - len(p)) for p in prompts])
+    with torch.inference_mode():
+        done = run(ld.load_model(model).architecture, ids, mask, "expert", mask.sum(1) - 1)
+    out: dict[str, Tensor] = {}
+    for output in done.sublayer_outputs:
+        if output.cut is not None:
+            names = output.cut.rows(None)
+            dense = torch.zeros(len(ids), len(names), output.output.shape[1], dtype=output.output.dtype)
+            index = output.vectors.index[..., None].expand_as(output.vectors.vectors)
+            dense.scatter_add_(1, index, output.vectors.vectors)
+            out |= {name.label: dense[:, i] for i, name in enumerate(names)}
+            out[f"L{output.sublayer.layer}"] = output.output
+    return out
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n == "mixtral" else pytest.mark.full) for n in MIXTURES])
+def test_parts_sum_to_the_sublayer_and_leave_the_model_as_it_is(name: str) -> None:
+    model = ld.load_model(tiny(name))
+    whole = ld.contributions(model, PROMPTS, OPTIONS)
+    cut = ld.contributions(model, PROMPTS, OPTIONS, unit="expert")
+    assert cut.identity_gap < 1e-6
+    np.testing.assert_array_equal(cut.model_logits, whole.model_logits)  # to the last bit
+    parts = vectors(model, PROMPTS)
+    experts = [label for label in parts if ".E" in label]
+    assert experts
+    for layer in {label.split(".")[0] for label in experts}:
+        total = sum(x for label, x in parts.items() if label.startswith(f"{layer}.")) - parts[layer]
+        assert (total.norm(dim=1) <= 1e-6 * parts[layer].norm(dim=1)).all()
+    # At some positions an expert writes, at others nothing: exactly.
+    silent = [i for i, c in enumerate(cut.components) if c.kind == "expert" and (cut.values[:, i] == 0).all(1).any()]
+    assert silent
+
+
+@pytest.mark.parametrize("name", ["mixtral", pytest.param("deepseek_v3", marks=pytest.mark.full)])
+def test_rows_do_not_depend_on_how_prompts_are_batched(name: str) -> None:
+    model = tiny(name)
+    together = ld.contributions(model, PROMPTS, OPTIONS, unit="expert")
+    alone = [ld.contributions(model, [p], OPTIONS, unit="expert").values[0] for p in PROMPTS]
+    np.testing.assert_allclose(together.values, np.stack(alone), atol=2e-6 * np.abs(together.values).max())
+
+
+def _mixtral(block: Any, x: Tensor) -> dict[str, Tensor]:
+    """Mixtral's layer by its formula: the softmax over the two largest logits of the router."""
+    mlp = block.mlp
+    logits = x @ mlp.gate.weight.T
+    return {f"E{e}": g * _swiglu(mlp.experts, e, x) for e, g in _gates(logits.softmax(-1), normed=True)}
+
+
+def _qwen2_moe(block: Any, x: Tensor) -> dict[str, Tensor]:
+    """Qwen2-MoE's: probabilities as they are, and a shared expert with a sigmoid gate."""
+    mlp, shared = block.mlp, block.mlp.shared_expert
+    parts = _gates((x @ mlp.gate.weight.T).softmax(-1), normed=mlp.gate.norm_topk_prob)
+    own = (F.silu(x @ shared.gate_proj.weight.T) * (x @ shared.up_proj.weight.T)) @ shared.down_proj.weight.T
+    gate = 1 / (1 + torch.exp(-(x @ mlp.shared_expert_gate.weight.T)))
+    return {f"E{e}": g * _swiglu(mlp.experts, e, x) for e, g in parts} | {"SE0": gate * own}
+
+
+def _gates(probabilities: Tensor, normed: bool) -> list[tuple[int, Tensor]]:
+    """(expert, its gate at every position, 0 where it is not one of the two largest)."""
+    second = probabilities.sort(-1, descending=True).values[:, 1:2]
+    kept = torch.where(probabilities >= second, probabilities, 0.0)
+    kept = kept / kept.sum(-1, keepdim=True) if normed else kept
+    return [(e, kept[:, e : e + 1]) for e in range(kept.shape[1])]
+
+
+def _swiglu(experts: Any, e: int, x: Tensor) -> Tensor:
+    width = experts.down_proj.shape[2]
+    gate, up = experts.gate_up_proj[e, :width], experts.gate_up_proj[e, width:]
+    return (F.silu(x @ gate.T) * (x @ up.T)) @ experts.down_proj[e].T
+
+
+@pytest.mark.parametrize(("name", "formula"), [("mixtral", _mixtral), ("qwen2_moe", _qwen2_moe)])
+def test_experts_equal_their_formula(name: str, formula: Callable[[Any, Tensor], dict[str, Tensor]]) -> None:
+    model = tiny(name, double=True)
+    seen: dict[int, Tensor] = {}
+    parts = vectors(model, [PROMPTS[0]])
+    for layer, block in enumerate(model.model.layers):
+        block.post_attention_layernorm.register_forward_hook(lambda m, a, out, n=layer: seen.update({n: out[0]}))
+    with torch.no_grad():
+        model(torch.tensor([PROMPTS[0]]))
+        for layer, block in enumerate(model.model.layers):
+            for label, expected in formula(block, seen[layer]).items():
+                torch.testing.assert_close(parts[f"L{layer}.{label}"][0].double(), expected[-1], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["mixtral", *[pytest.param(n, marks=pytest.mark.full) for n in ("deepseek_v3",)]])
+def test_without_a_gate_the_sublayer_lacks_exactly_that_part(name: str) -> None:
+    model, prompt = tiny(name, double=True), PROMPTS[2]
+    parts, mlp = vectors(model, [prompt]), model.model.layers[-1].mlp
+    layer = len(model.model.layers) - 1
+    active = [e for e in range(4) if parts[f"L{layer}.E{e}"].any()]
+    assert len(active) == 2
+
+    def output() -> Tensor:
+        seen: list[Tensor] = []
+        handle = mlp.register_forward_hook(lambda m, a, out: seen.append(out[0, -1]))
+        with torch.no_grad():
+            model(torch.tensor([prompt]))
+        handle.remove()
+        return seen[0]
+
+    whole = output()
+    for expert in active:
+        handle = mlp.experts.register_forward_pre_hook(
+            lambda m, args, e=expert: (args[0], args[1], torch.where(args[1] == e, 0.0, args[2]))
+        )
+        torch.testing.assert_close(
+            (whole - output()).float(), parts[f"L{layer}.E{expert}"][0].float(), rtol=1e-5, atol=1e-6
+        )
+        handle.remove()
+
+
+def test_models_without_experts_and_unreadable_ones_say_why() -> None:
+    with pytest.raises(ld.InputError, match="expert"):
+        ld.contributions(families.family("llama"), PROMPTS, OPTIONS, unit="expert")
+    with pytest.raises(ld.InputError, match="expert"):  # what to use instead
+        ld.contributions(families.family("mixtral"), PROMPTS, OPTIONS, unit="neuron")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["inkling", "inkling2"])
+def test_experts_behind_a_convolution_are_refused(name: str) -> None:
+    with pytest.raises(ld.InputError, match="ShortConvolution"):
+        ld.contributions(families.family(name), PROMPTS, OPTIONS, unit="expert")
+
+
+@pytest.mark.full
+def test_eager_experts_give_the_same_parts() -> None:
+    fast, plain = families.family("mixtral"), families.family("mixtral")
+    plain.set_experts_implementation("eager")
+    first, second = vectors(fast, PROMPTS), vectors(plain, PROMPTS)
+    for label, x in first.items():
+        torch.testing.assert_close(x, second[label], rtol=1e-5, atol=1e-5)
+    whole = ld.contributions(plain, PROMPTS, OPTIONS)
+    cut = ld.contributions(plain, PROMPTS, OPTIONS, unit="expert")
+    np.testing.assert_array_equal(cut.model_logits, whole.model_logits)
+
+
+def test_the_users_own_hook_on_experts_still_sees_and_changes_their_sum() -> None:
+    model, shapes = families.family("mixtral"), []
+    experts = model.model.layers[1].mlp.experts
+    handle = experts.register_forward_hook(lambda m, a, out: shapes.append(out.shape))
+    ld.contributions(model, [PROMPTS[0]], OPTIONS, unit="expert")
+    handle.remove()
+    assert {tuple(shape) for shape in shapes} == {(5, families.D_MODEL)}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["mixtral", "deepseek_v3", "gpt_oss"])
+def test_half_precision_is_left_as_it_is(name: str, dtype: torch.dtype) -> None:
+    model = tiny(name).to(dtype)
+    whole = ld.contributions(model, PROMPTS, OPTIONS)
+    cut = ld.contributions(model, PROMPTS, OPTIONS, unit="expert")
+    np.testing.assert_array_equal(cut.model_logits, whole.model_logits)
+    assert cut.identity_gap < 2e-2
+
+
+@pytest.mark.full
+def test_profiles_of_experts_sum_to_those_of_sublayers() -> None:
+    model = families.family("qwen2_moe")
+    cut, whole = (ld.profile(model, PROMPTS[2], unit=unit) for unit in ("expert", "sublayer"))
+    assert "L1.SE0" in [c.label for c in cut.components]
+    np.testing.assert_allclose(cut.loss, whole.loss, rtol=1e-5)
