@@ -54,9 +54,11 @@ def effect_scatter(
         own = [{k: v[at] if isinstance(v, np.ndarray) else v for k, v in some.items()} for some in whiskers]
         trace.update(error_x=own[0], error_y=own[1])
     ends = []
-    for v in (x, y):
-        room = 0.08 * float(np.ptp([*v, 0.0])) or 0.5
-        ends.append([min(0.0, float(v.min())) - room, max(0.0, float(v.max())) + room])
+    for name, v in (("direct", x), ("total", y)):
+        whisker_ends = (frame[f"{name}{end}_{which}"].dropna() for which in ("low", "high"))
+        seen = np.hstack([0.0, v, *whisker_ends])
+        room = 0.05 * float(np.ptp(seen)) or 0.5
+        ends.append([float(seen.min()) - room, float(seen.max()) + room])
     low, high = np.min(ends), np.max(ends)
     dashes: dict[str, Any] = {"width": 1.5, "marks": 0, "dash": "dash", "hoverinfo": "skip"}
     traces.append(kit.line([low, high], [low, high], style.NEUTRAL, name="total = direct", **dashes))
