@@ -48,6 +48,11 @@ def _all_logs(joint: np.ndarray) -> float:
             entropy(joint) - entropy(joint.sum(0))
         ),
         "that is the entropy of both together, H(u, Y).": entropy,
+        "joint[0] is a row of the table. The shares of u are its sums, joint.sum(1).": lambda joint: (
+            entropy(joint[0]) + entropy(joint[1]) - entropy(joint)
+        ),
+        "H(u) is missing: three entropies of the table make I.": lambda joint: entropy(joint.sum(0)) - entropy(joint),
+        "H(Y) is missing: three entropies of the table make I.": lambda joint: entropy(joint.sum(1)) - entropy(joint),
         "that is H(u) + H(Y): what both would have together if they shared nothing. Subtract H(u, Y).": lambda joint: (
             entropy(joint.sum(1)) + entropy(joint.sum(0))
         ),
@@ -112,6 +117,10 @@ def in_nobody(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         "N is the number of all rows, not of the rows of one label.": lambda m, k, e: (
             (k - 1) * m**2 / (4 * e * np.log(2)) / k
         ),
+        "leave N as it is, not rounded up.": lambda m, k, e: np.ceil((k - 1) * m**2 / (4 * e * np.log(2))),
+        "the error that is allowed is missing: half of it needs twice the rows.": lambda m, k, e: (
+            (k - 1) * m**2 / (4 * np.log(2))
+        ),
         "there is a 4 in the denominator.": lambda m, k, e: (k - 1) * m**2 / (e * np.log(2)),
     },
 )
@@ -151,6 +160,9 @@ def _share_of_reds(letters: int) -> np.ndarray:
     mistakes={
         "that is what stays unknown, H(Y | count). What is told is 1 bit less that.": lambda n: (
             1 - _bits(_counts(n), _share_of_reds(n))
+        ),
+        "that is how much the count varies, H(count), not what it tells about the answer.": lambda n: entropy(
+            _counts(n)
         ),
         "that is in nats.": lambda n: np.log(2) * _bits(_counts(n), _share_of_reds(n)),
         "counts are not equally frequent: of three letters, 1/8, 3/8, 3/8, 1/8.": lambda n: _bits(
