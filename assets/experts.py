@@ -1,0 +1,299 @@
+"""Do the experts of the zoo's mixtures specialize, and are they as diverse as plain layers? Three seeds each.
+
+    python assets/experts.py    measures, prints, writes assets/experts.csv and assets/experts.png, in a minute or two
+
+Where a token is sent: the mutual information between the pair of experts that it goes to and what the token is, where
+it stands and of which task it is, against permutations and against the router before training. What experts write: the
+diversity of gate × output in the logits, beside that of as many MLPs of plain models. Experts are read by hooks here,
+which are a second source of unit="expert": how far the two differ is printed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+import torch
+from plotly.subplots import make_subplots
+from scipy.stats import t as student
+
+import layerdiv_tl as ld
+from layerdiv_tl.ensemble.intervals import jackknife, leave_one_out
+from layerdiv_tl.views import style
+from layerdiv_tl.zoo.registry import find_model
+from layerdiv_tl.zoo.training.nets import build
+
+HERE = Path(__file__).parent
+TABLE, FIGURE = HERE / "experts.csv", HERE / "experts.png"
+SEEDS = ("", "-seed1", "-seed2")
+TASKS = {
+    "recall": "synthetic/recall:seed=1",
+    "sums": "synthetic/modular:largest=19,seed=1",
+    "1 hop": "synthetic/k_hop:hops=1,seed=1",
+    "2 hops": "synthetic/k_hop:seed=1",
+}
+FAMILY = {"recall": 0, "sums": 1, "1 hop": 2, "2 hops": 2}
+ROWS, PERMUTATIONS, BLOCKS = 256, 200, 32
+
+
+@dataclass
+class Pass:
+    """One pass of a mixture: what its routers chose, and what its experts wrote.
+
+    `chosen` `[layer, row, token, rank]`, the experts; `entropy` `[layer, row, token]`, of the router's distribution;
+    `experts` `[row, layer, rank, option]`, gate × output of the chosen ones at the last token, in logits; `mask`.
+    """
+
+    chosen: np.ndarray
+    entropy: np.ndarray
+    experts: np.ndarray
+    mask: np.ndarray
+    ids: np.ndarray
+
+
+@torch.no_grad()
+def look(net: Any, ids: list[list[int]], option_ids: np.ndarray) -> Pass:
+    """Run a Mixtral once, with hooks on its routers, its experts and its final norm."""
+    longest = max(map(len, ids))
+    tokens = torch.tensor([row + [0] * (longest - len(row)) for row in ids])
+    mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in ids])
+    last, seen, final, hooks = mask.sum(1) - 1, [], [], []
+    for layer in net.model.layers:
+        hooks.append(layer.mlp.experts.register_forward_pre_hook(lambda m, args: seen.append((m, *args))))
+        hooks.append(layer.mlp.gate.register_forward_hook(lambda m, args, out: seen.append(out[0])))
+    hooks.append(net.model.norm.register_forward_pre_hook(lambda m, args: final.append(args[0])))
+    net(input_ids=tokens, attention_mask=mask)
+    for hook in hooks:
+        hook.remove()
+    rows = torch.arange(len(ids))
+    x = final[0][rows, last].double()
+    sigma = (x.square().mean(1, keepdim=True) + net.model.norm.variance_epsilon).sqrt()
+    read = net.model.norm.weight.double() * net.lm_head.weight.double()[torch.as_tensor(option_ids)]
+    read = read.expand(len(ids), *read.shape[-2:])
+    chosen, entropy, written = [], [], []
+    for logits, (experts, hidden, index, gates) in zip(seen[::2], seen[1::2], strict=True):
+        p = logits.softmax(1)
+        entropy.append(-(p * p.log()).sum(1).view(tokens.shape))
+        chosen.append(index.view(*tokens.shape, -1))
+        here, gate = chosen[-1][rows, last], gates.view(*tokens.shape, -1)[rows, last]
+        hidden = hidden.view(*tokens.shape, -1)[rows, last]
+        a, b = torch.einsum("nd,nkwd->nkw", hidden, experts.gate_up_proj[here]).chunk(2, -1)
+        out = torch.einsum("nkw,nkdw->nkd", experts.act_fn(a) * b, experts.down_proj[here]) * gate[..., None]
+        written.append(torch.einsum("nkd,nod->nko", out.double() / sigma[..., None], read))
+    return Pass(
+        torch.stack(chosen).numpy(),
+        torch.stack(entropy).numpy(),
+        torch.stack(written, 1).numpy(),
+        mask.numpy().astype(bool),
+        tokens.numpy(),
+    )
+
+
+def information(x: np.ndarray, y: np.ndarray, given: np.ndarray | None = None) -> float:
+    """I(X; Y), or I(X; Y | Z), of integers, in nats, by counting."""
+
+    def entropy(*columns: np.ndarray) -> float:
+        number = np.ravel_multi_index(columns, [c.max() + 1 for c in columns])
+        counts = np.bincount(number)
+        p = counts[counts > 0] / len(number)
+        return float(-(p * np.log(p)).sum())
+
+    if given is None:
+        return entropy(x) + entropy(y) - entropy(x, y)
+    return entropy(x, given) + entropy(y, given) - entropy(x, y, given) - entropy(given)
+
+
+def shuffled(x: np.ndarray, within: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """The values of x in another order among those of each group."""
+    order, drawn = np.argsort(within, kind="stable"), np.lexsort((rng.random(len(x)), within))
+    out = np.empty_like(x)
+    out[order] = x[drawn]
+    return out
+
+
+def specialization(run: str, trained: bool, passes: dict[str, Pass]) -> list[dict[str, Any]]:
+    """One row for each layer and question: information as a share of the entropy of pairs, its null and interval.
+
+    The null of "token" swaps pairs within a row; of "position given token" among all of a token; of "task" among rows.
+    The interval is the jackknife's over blocks of rows.
+    """
+    flat: dict[str, list[np.ndarray]] = {name: [] for name in ("pair", "token", "position", "task", "row")}
+    for number, (name, seen) in enumerate(passes.items()):
+        row, position = np.nonzero(seen.mask)
+        pair = np.sort(seen.chosen, -1)[:, seen.mask]
+        flat["pair"].append(4 * pair[..., 0] + pair[..., 1])
+        flat["token"].append(seen.ids[seen.mask])
+        flat["position"].append(position)
+        flat["task"].append(np.full(len(row), FAMILY[name]))
+        flat["row"].append(row + number * ROWS)
+    pairs = np.concatenate(flat.pop("pair"), 1)
+    token, position, task, row = (np.concatenate(flat[name]) for name in ("token", "position", "task", "row"))
+    rng, rows, block = np.random.default_rng(0), [], row % BLOCKS
+    place = np.zeros(len(row), dtype=int)
+    task_of = np.zeros(row.max() + 1, dtype=int)
+    task_of[row] = task
+    for layer, pair in enumerate(pairs):
+        whole = information(pair, pair)
+        questions = {
+            "token": (token, place, lambda: shuffled(pair, row, rng)),  # noqa: B023
+            "position given token": (position, token, lambda: shuffled(pair, token, rng)),  # noqa: B023
+            "task": (task, place, None),
+        }
+        for question, (about, given, swap) in questions.items():
+            found = information(pair, about, given) / whole
+            null = []
+            for _ in range(PERMUTATIONS):
+                if swap is None:
+                    null.append(information(pair, rng.permutation(task_of)[row]) / whole)
+                else:
+                    null.append(information(swap(), about, given) / whole)
+            left = [block != b for b in range(BLOCKS)]
+            without = [information(pair[k], about[k], given[k]) / information(pair[k], pair[k]) for k in left]
+            low, high = jackknife(found, np.array(without), within=(0.0, 1.0))
+            p = (1 + sum(x >= found for x in null)) / (1 + PERMUTATIONS)
+            row_of = {"what": "routing", "run": run, "trained": trained, "layer": layer, "about": question}
+            row_of |= {"value": found, "low": float(low), "high": float(high), "null": float(np.mean(null)), "p": p}
+            rows.append(row_of)
+        loads = np.array([(pair // 4 == e).mean() + (pair % 4 == e).mean() for e in range(4)])
+        entropy = np.concatenate([seen.entropy[layer][seen.mask] for seen in passes.values()])
+        of_router = {"highest load": loads.max(), "lowest load": loads.min(), "entropy": entropy.mean() / np.log(4)}
+        rows += [
+            {"what": "router", "run": run, "trained": trained, "layer": layer, "about": name, "value": float(value)}
+            for name, value in of_router.items()
+        ]
+    return rows
+
+
+def diversities(run: str, task: str, ensembles: dict[str, np.ndarray], labels: np.ndarray) -> list[dict[str, Any]]:
+    """Centered diversity of some ensembles `[row, member, option]`: raw, size-fair, and as a share of mean power."""
+    rows = []
+    for members, u in ensembles.items():
+        d = ld.decompose(u, labels)
+        frame = d.per_example("totals").frame().iloc[0]
+        power = np.square(u - u.mean(2, keepdims=True)).mean()
+        for name in ("diversity_centered", "diversity_logit_centered"):
+            value, low, high = (float(frame[name + end]) for end in ("", "_low", "_high"))
+            row = {"what": "diversity", "run": run, "members": members, "task": task, "about": name}
+            rows.append(row | {"value": value, "low": low, "high": high})
+        rows.append({**row, "about": "share", "value": float(frame["diversity_centered"]) / power})
+    return rows
+
+
+def within_layers(run: str, task: str, experts: np.ndarray) -> dict[str, Any]:
+    """The share of the experts' centered diversity that lies between the two of one layer, not between layers."""
+    u = experts - experts.mean(3, keepdims=True)
+    inside = np.square(u - u.mean(2, keepdims=True)).mean((1, 2, 3))
+    total = np.square(u - u.mean((1, 2), keepdims=True)).mean((1, 2, 3))
+    share, left = inside.sum() / total.sum(), leave_one_out(inside) / leave_one_out(total)
+    low, high = jackknife(share, left, within=(0.0, 1.0))
+    row = {"what": "diversity", "run": run, "members": "experts", "task": task, "about": "within layers"}
+    return row | {"value": share, "low": float(low), "high": float(high)}
+
+
+def gap_to_library(model: ld.Model, task: ld.Task, seen: Pass) -> float:
+    """How far the experts seen by hooks are from those of unit="expert", relative to Σ|parts|."""
+    found = ld.contributions(model, task.prompts, task.option_ids, unit="expert")
+    own = np.zeros_like(found.select(kind="expert").values)
+    last = seen.mask.sum(1) - 1
+    for layer, chosen in enumerate(seen.chosen):
+        for rank in range(chosen.shape[2]):
+            column = 4 * layer + chosen[np.arange(len(last)), last, rank]
+            own[np.arange(len(last)), column] = seen.experts[:, layer, rank]
+    return float(np.abs(own - found.select(kind="expert").values).max() / np.abs(found.values).sum(1).max())
+
+
+def measured() -> pd.DataFrame:
+    """All of it, one row per number."""
+    rows: list[dict[str, Any]] = []
+    gaps: list[float] = []
+    tasks = {name: ld.task(text, limit=ROWS).resolve(ld.load_model("zoo/moe")) for name, text in TASKS.items()}
+    for seed in SEEDS:
+        run = "zoo/moe" + seed
+        model = ld.load_model(run)
+        for trained, net in ((True, model.architecture.root), (False, build(find_model(run)).eval())):
+            passes = {}
+            for name, task in tasks.items():
+                ids = [list(model.tokenizer(p)["input_ids"]) for p in task.prompts]
+                passes[name] = look(net, ids, task.option_ids)
+            rows += specialization(run, trained, passes)
+            if not trained:
+                continue
+            for name, task in tasks.items():
+                c, experts = ld.contributions(model, task.prompts, task.option_ids), passes[name].experts
+                gaps.append(gap_to_library(model, task, passes[name]))
+                right = float((c.logits.argmax(1) == task.labels).mean())
+                rows.append({"what": "accuracy", "run": run, "task": name, "value": right})
+                flat = experts.reshape(len(experts), -1, experts.shape[3])
+                others = c.select(kind=("embed", "attn")).values
+                sets = {"all, experts": np.concatenate([others, flat], 1), "all": c.values, "experts": flat}
+                rows += diversities(run, name, sets, task.labels)
+                rows.append(within_layers(run, name, experts))
+    for shape in ("d4", "d6", "d8"):
+        for seed in SEEDS:
+            model = ld.load_model(f"zoo/{shape}{seed}")
+            for name, task in tasks.items():
+                c = ld.contributions(model, task.prompts, task.option_ids)
+                right = float((c.logits.argmax(1) == task.labels).mean())
+                rows.append({"what": "accuracy", "run": f"zoo/{shape}{seed}", "task": name, "value": right})
+                sets = {"all": c.values, "MLPs": c.select(kind="mlp").values}
+                rows += diversities(f"zoo/{shape}{seed}", name, sets, task.labels)
+    print(f'experts by hooks and by unit="expert" differ by at most {max(gaps):.1e} of Σ|parts|')
+    return pd.DataFrame(rows)
+
+
+def over_seeds(values: Any) -> tuple[float, float, float]:
+    """The mean of a number of each seed, with Student's interval."""
+    values = np.asarray(values, dtype=float)
+    half = student.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
+    return float(values.mean()), float(values.mean() - half), float(values.mean() + half)
+
+
+def ratios(table: pd.DataFrame) -> pd.DataFrame:
+    """The mixture's diversity over that of plain models with as many members; Welch's interval of logs over seeds."""
+    found = table[table["what"] == "diversity"].assign(shape=lambda f: f["run"].str.replace(r"-seed\d", "", regex=True))
+    pairs = {
+        "13 members: 8 experts, or d6": ("all, experts", "zoo/d6", "all"),
+        "9 members: 4 mixtures, or d4": ("all", "zoo/d4", "all"),
+        "8 experts, or 8 MLPs of d8": ("experts", "zoo/d8", "MLPs"),
+    }
+    rows = []
+    for pair, (members, shape, plain) in pairs.items():
+        for about in ("diversity_centered", "diversity_logit_centered", "share"):
+            for task in (*TASKS, "mean"):
+                sides = []
+                for name, kept in (("zoo/moe", members), (shape, plain)):
+                    own = found[(found["shape"] == name) & (found["members"] == kept) & (found["about"] == about)]
+                    own = own if task == "mean" else own[own["task"] == task]
+                    sides.append(np.log(own["value"]).groupby(own["run"]).mean().to_numpy())
+                errors = [side.var(ddof=1) / len(side) for side in sides]
+                free = sum(errors) ** 2 / sum(e**2 / (len(s) - 1) for e, s in zip(errors, sides, strict=True))
+                middle, half = sides[0].mean() - sides[1].mean(), student.ppf(0.975, free) * sum(errors) ** 0.5
+                ends = np.exp([middle, middle - half, middle + half])
+                says = "differs" if abs(middle) > half else "cannot tell"
+                columns = ("ratio", "low", "high")
+                row = {"compared": pair, "about": about, "task": task} | dict(zip(columns, ends, strict=True))
+                rows.append(row | {"says": says})
+    return pd.DataFrame(rows)
+
+
+def routing(table: pd.DataFrame) -> pd.DataFrame:
+    """What routers know, mean over layers, by seed: over seeds, beyond permutations and beyond the untrained router."""
+    rows = []
+    for what, abouts in (("routing", ("token", "position given token", "task")), ("router", None)):
+        own = table[table["what"] == what]
+        for about in abouts or own["about"].unique():
+            one = own[own["about"] == about].assign(beyond=lambda f: f["value"] - f["null"].fillna(0.0))
+            of_run = one.groupby(["trained", "run"])["beyond"].mean()
+            row: dict[str, Any] = {"about": about}
+            for name, values in (
+                ("trained", of_run[True]),
+                ("untrained", of_run[False]),
+                ("difference", of_run[True] - of_run[False]),
+            ):
+                row |= dict(zip((name, name + "_low", name + "_high"), over_seeds(values), strict=True))
+            rows.append(row | {"largest_p": one.loc[one["trained"].astype(bool), "p"].max()})
+    return pd.DataFrame(rows)
