@@ -1,6 +1,6 @@
 """Do the experts of the zoo's mixtures specialize, and are they as diverse as plain layers? Three seeds each.
 
-    python assets/experts.py    measures, prints, writes assets/experts.csv and assets/experts.png, in a minute or two
+    python assets/experts.py    measures, prints, writes assets/experts.csv and assets/experts.png, in a few minutes
 
 Where a token is sent: the mutual information between the pair of experts that it goes to and what the token is, where
 it stands and of which task it is, against permutations and against the router before training. What experts write: the
@@ -37,7 +37,7 @@ TASKS = {
     "2 hops": "synthetic/k_hop:seed=1",
 }
 FAMILY = {"recall": 0, "sums": 1, "1 hop": 2, "2 hops": 2}
-ROWS, PERMUTATIONS, BLOCKS = 256, 200, 32
+ROWS, PERMUTATIONS, BLOCKS = 256, 99, 32
 
 
 @dataclass
@@ -183,14 +183,14 @@ def diversities(run: str, task: str, ensembles: dict[str, np.ndarray], labels: n
     return rows
 
 
-def within_layers(run: str, task: str, experts: np.ndarray) -> dict[str, Any]:
-    """The share of the experts' centered diversity that lies between the two of one layer, not between layers."""
-    u = experts - experts.mean(3, keepdims=True)
+def within_pairs(run: str, members: str, task: str, u: np.ndarray) -> dict[str, Any]:
+    """The share of the centered diversity of members `[row, pair, 2, option]` that lies within pairs."""
+    u = u - u.mean(3, keepdims=True)
     inside = np.square(u - u.mean(2, keepdims=True)).mean((1, 2, 3))
     total = np.square(u - u.mean((1, 2), keepdims=True)).mean((1, 2, 3))
     share, left = inside.sum() / total.sum(), leave_one_out(inside) / leave_one_out(total)
     low, high = jackknife(share, left, within=(0.0, 1.0))
-    row = {"what": "diversity", "run": run, "members": "experts", "task": task, "about": "within layers"}
+    row = {"what": "diversity", "run": run, "members": members, "task": task, "about": "within pairs"}
     return row | {"value": share, "low": float(low), "high": float(high)}
 
 
@@ -231,7 +231,7 @@ def measured() -> pd.DataFrame:
                 others = c.select(kind=("embed", "attn")).values
                 sets = {"all, experts": np.concatenate([others, flat], 1), "all": c.values, "experts": flat}
                 rows += diversities(run, name, sets, task.labels)
-                rows.append(within_layers(run, name, experts))
+                rows.append(within_pairs(run, "experts", name, experts))
     for shape in ("d4", "d6", "d8"):
         for seed in SEEDS:
             model = ld.load_model(f"zoo/{shape}{seed}")
@@ -241,6 +241,9 @@ def measured() -> pd.DataFrame:
                 rows.append({"what": "accuracy", "run": f"zoo/{shape}{seed}", "task": name, "value": right})
                 sets = {"all": c.values, "MLPs": c.select(kind="mlp").values}
                 rows += diversities(f"zoo/{shape}{seed}", name, sets, task.labels)
+                if shape == "d8":
+                    u = sets["MLPs"].reshape(ROWS, 4, 2, -1)
+                    rows.append(within_pairs(f"zoo/{shape}{seed}", "MLPs", name, u))
     print(f'experts by hooks and by unit="expert" differ by at most {max(gaps):.1e} of Σ|parts|')
     return pd.DataFrame(rows)
 
@@ -252,31 +255,52 @@ def over_seeds(values: Any) -> tuple[float, float, float]:
     return float(values.mean()), float(values.mean() - half), float(values.mean() + half)
 
 
+# Of the mixture and of a plain model: which members are compared.
+PAIRS = {
+    "embedding, attention and 8 experts; d6, 13 members each": ("all, experts", "zoo/d6", "all"),
+    "the same 13 members; d4, 9 members": ("all, experts", "zoo/d4", "all"),
+    "whole mixtures; d4, 9 members each": ("all", "zoo/d4", "all"),
+    "8 experts; 8 MLPs of d8": ("experts", "zoo/d8", "MLPs"),
+}
+
+
 def ratios(table: pd.DataFrame) -> pd.DataFrame:
-    """The mixture's diversity over that of plain models with as many members; Welch's interval of logs over seeds."""
-    found = table[table["what"] == "diversity"].assign(shape=lambda f: f["run"].str.replace(r"-seed\d", "", regex=True))
-    pairs = {
-        "13 members: 8 experts, or d6": ("all, experts", "zoo/d6", "all"),
-        "9 members: 4 mixtures, or d4": ("all", "zoo/d4", "all"),
-        "8 experts, or 8 MLPs of d8": ("experts", "zoo/d8", "MLPs"),
-    }
-    rows = []
-    for pair, (members, shape, plain) in pairs.items():
+    """The mixture's diversity over that of plain models; Welch's interval of logs over seeds.
+
+    A task counts where all six runs answer 90 % of it. "mean" is the geometric mean over these tasks.
+    """
+    table = table.assign(shape=table["run"].str.replace(r"-seed\d", "", regex=True))
+    learned = table[table["what"] == "accuracy"].groupby(["shape", "task"])["value"].min().ge(0.9)
+    found, rows = table[table["what"] == "diversity"], []
+    for pair, (members, shape, plain) in PAIRS.items():
+        tasks = [task for task in TASKS if learned["zoo/moe", task] and learned[shape, task]]
         for about in ("diversity_centered", "diversity_logit_centered", "share"):
-            for task in (*TASKS, "mean"):
+            for task in (*tasks, "mean"):
                 sides = []
                 for name, kept in (("zoo/moe", members), (shape, plain)):
                     own = found[(found["shape"] == name) & (found["members"] == kept) & (found["about"] == about)]
-                    own = own if task == "mean" else own[own["task"] == task]
-                    sides.append(np.log(own["value"]).groupby(own["run"]).mean().to_numpy())
+                    own = own[own["task"].isin(tasks if task == "mean" else [task])]
+                    sides.append(np.log(own["value"].astype(float)).groupby(own["run"]).mean().to_numpy())
                 errors = [side.var(ddof=1) / len(side) for side in sides]
                 free = sum(errors) ** 2 / sum(e**2 / (len(s) - 1) for e, s in zip(errors, sides, strict=True))
                 middle, half = sides[0].mean() - sides[1].mean(), student.ppf(0.975, free) * sum(errors) ** 0.5
                 ends = np.exp([middle, middle - half, middle + half])
-                says = "differs" if abs(middle) > half else "cannot tell"
-                columns = ("ratio", "low", "high")
-                row = {"compared": pair, "about": about, "task": task} | dict(zip(columns, ends, strict=True))
-                rows.append(row | {"says": says})
+                row = {"compared": pair, "about": about, "task": task}
+                row |= dict(zip(("ratio", "low", "high"), ends, strict=True))
+                rows.append(row | {"says": "differs" if abs(middle) > half else "cannot tell"})
+    return pd.DataFrame(rows)
+
+
+def within(table: pd.DataFrame) -> pd.DataFrame:
+    """Of the diversity of 8 members, the share within 4 pairs, mean over tasks: experts of a layer, neighbors in d8.
+
+    Pairs drawn at random have 4/7.
+    """
+    rows = []
+    for members, of in (("experts", "the two experts of a layer"), ("MLPs", "MLPs of neighboring layers of d8")):
+        own = table[(table["about"] == "within pairs") & (table["members"] == members)]
+        mean, low, high = over_seeds(own.groupby("run")["value"].mean())
+        rows.append({"pairs": of, "share": mean, "low": low, "high": high, "at random": 4 / 7})
     return pd.DataFrame(rows)
 
 
@@ -297,3 +321,56 @@ def routing(table: pd.DataFrame) -> pd.DataFrame:
                 row |= dict(zip((name, name + "_low", name + "_high"), over_seeds(values), strict=True))
             rows.append(row | {"largest_p": one.loc[one["trained"].astype(bool), "p"].max()})
     return pd.DataFrame(rows)
+
+
+def figure(table: pd.DataFrame) -> go.Figure:
+    """What routers know, before and after training, and the ratios of diversities."""
+    fig = make_subplots(rows=1, cols=2, column_widths=[0.42, 0.58], horizontal_spacing=0.32)
+    abouts = ["token", "position given token", "task"]
+    own = table[table["what"] == "routing"].assign(beyond=lambda f: f["value"] - f["null"])
+    for number, (trained, name) in enumerate(((False, "before training"), (True, "trained"))):
+        runs = own[own["trained"].astype(bool) == trained].groupby(["about", "run"])["beyond"].mean()
+        x = np.repeat(np.arange(3) + 0.24 * number - 0.12, len(SEEDS))
+        y = np.concatenate([runs[about].to_numpy() for about in abouts])
+        marker = {"color": style.SERIES[number], "size": 10}
+        fig.add_scatter(x=x, y=y, mode="markers", marker=marker, name=name, row=1, col=1)
+    fig.update_xaxes(tickvals=[0, 1, 2], ticktext=["token", "position,<br>given token", "task"], row=1, col=1)
+    fig.update_yaxes(
+        title_text="information on the pair of experts,<br>share of its entropy", rangemode="tozero", row=1, col=1
+    )
+    found = ratios(table)
+    found = found[(found["task"] == "mean") & (found["about"] != "share")]
+    for number, about in enumerate(("diversity_centered", "diversity_logit_centered")):
+        rows = found[found["about"] == about]
+        y = np.arange(len(rows))[::-1] + 0.2 * number - 0.1
+        bars = {"array": rows["high"] - rows["ratio"], "arrayminus": rows["ratio"] - rows["low"], "symmetric": False}
+        name = "size-fair diversity" if number else "diversity"
+        marker = {"color": style.SERIES[2 + number], "size": 10}
+        fig.add_scatter(x=rows["ratio"], y=y, error_x=bars, mode="markers", marker=marker, name=name, row=1, col=2)
+    names = [name.replace("; ", ";<br>").replace(" and 8", "<br>and 8") for name in PAIRS]
+    fig.update_yaxes(tickvals=np.arange(len(PAIRS))[::-1], ticktext=names, row=1, col=2)
+    fig.update_xaxes(
+        type="log", tickvals=[0.5, 1, 2, 4], title_text="mixture / plain model, 95 % over seeds", row=1, col=2
+    )
+    fig.add_vline(x=1, line_dash="dot", row=1, col=2)
+    legend = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0}
+    fig.update_layout(template="plotly_white", width=1000, height=420, legend=legend, margin={"t": 60, "r": 20})
+    return fig
+
+
+def main() -> None:
+    """Measure, print, and write."""
+    torch.set_num_threads(1)
+    table = measured()
+    for column in ("value", "low", "high", "null", "p"):
+        table[column] = table[column].astype(float).map("{:.4g}".format, na_action="ignore")
+    table.to_csv(TABLE, index=False)
+    table = pd.read_csv(TABLE)
+    print(table[table["what"] == "accuracy"].pivot(index="run", columns="task", values="value").to_string())
+    for frame in (routing(table), ratios(table), within(table)):
+        print(frame.round(3).to_string(index=False))
+    figure(table).write_image(FIGURE, scale=1)
+
+
+if __name__ == "__main__":
+    main()
