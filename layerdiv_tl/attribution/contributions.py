@@ -26,7 +26,8 @@ from ..model.options import contrast_pairs, is_task
 from ..model.options import options as read_options
 from .contribution_results import Contributions
 from .read_out import ReadOut
-from .unembedding import BatchContributions, align
+from .remote_read_out import RemoteReadOut
+from .unembedding import BatchContributions, Gathered
 
 
 def contributions(
@@ -127,36 +128,35 @@ def contributions(
     else:
         probes, option_texts = _probes(directions, options, model)
         option_ids = np.tile(np.arange(len(probes))[:, None, None], (len(ids), 1, 1, 1))
-    run = ReadOut(model, ids, at, option_ids, unit, batch_tokens, cached, probes)
+    if model.engine is not None:
+        if cached is not None or probes is not None:
+            raise InputError(f"{model.name} runs elsewhere, where only options are read: give no cache or directions.")
+        run: ReadOut | RemoteReadOut = RemoteReadOut(model, ids, at, option_ids, unit, batch_tokens)
+    else:
+        run = ReadOut(model, ids, at, option_ids, unit, batch_tokens, cached, probes)
     keep = keep if top is None else _largest(top, run.batches(None))
     return collect(run, option_texts, keep)
 
 
-def collect(run: ReadOut, options: tuple, keep: Set[Component] | None = None) -> Contributions:
+def collect(run: ReadOut | RemoteReadOut, options: tuple, keep: Set[Component] | None = None) -> Contributions:
     """The contributions of a read-out's passes, checked; `options` are the texts, `keep` None keeps all components."""
     model, ids, at, unit, probes = run.model, run.ids, run.at, run.unit, run.readout.probes
     option_ids = run.option_ids
-    parts = list(run.batches(keep))
-    complete = all(len(part.components) == part.count for part in parts)
-    parts = align(parts)
-    names, junctions = parts[0].components, parts[0].junctions
+    gathered = Gathered(len(ids))
+    for part in run.batches(keep):
+        gathered.add(part)
+    done = gathered.all()
+    names, junctions = done.components, done.junctions
     if unknown := [c for c in keep or () if c not in names]:
         reused = "a layer that is used once is L3.attn, the second use of a reused one L3@2.attn"
         raise InputError(f"components asks for {unknown[0].label}, but this run has no such row: {reused}.")
-    order = np.argsort(np.concatenate([part.rows for part in parts]))
-
-    def column(name: str) -> np.ndarray:
-        """An array of all batches in the prompts' order."""
-        return np.concatenate([getattr(part, name) for part in parts])[order]
-
-    def likelihood(name: str) -> np.ndarray | None:
-        """The same of what directions do not have."""
-        return column(name) if probes is None else None
 
     def locate() -> str:
         if run.cached is not None:
             return "the cached writes do not add up to the cached stream"
-        worst = int(column("stream_gap").argmax())
+        if model.engine is not None:
+            return "what its engine shows does not add up to the stream (as where a norm or a factor follows)"
+        worst = int(done.stream_gap.argmax())
         return locate_mismatch(model.architecture, ids[worst][: at[worst] + 1])
 
     error = run.readout.error
@@ -173,27 +173,27 @@ def collect(run: ReadOut, options: tuple, keep: Set[Component] | None = None) ->
         partial[i] |= a.layer == b.layer and (a.kind, b.kind) in halves
     unexplained = run.readout.unexplained
     has_prefixes = model.architecture.has_prefixes and not isinstance(unit, Groups)
-    expectations, gap = likelihood("expectations"), likelihood("likelihood_gap")
+    expectations, gap = done.expectations, done.likelihood_gap
     return Contributions(
-        values=column("values"),
+        values=done.values,
         components=names,
-        model_logits=column("logits"),
-        log_likelihood=likelihood("log_likelihood"),
-        normalizer=likelihood("normalizer"),
+        model_logits=done.logits,
+        log_likelihood=done.log_likelihood,
+        normalizer=done.normalizer,
         expectations=expectations[:, :, None] if expectations is not None and expectations.ndim == 2 else expectations,
         option_ids=option_ids[:, :, 0, 0] if option_ids.shape[2:] == (1, 1) else option_ids,
         options=options,
         token_ids=np.concatenate([np.array(row, dtype=np.int64) for row in ids]),
         lengths=np.array([len(row) for row in ids], dtype=np.int64),
         positions=at,
-        junction_scale=column("junction_scale") if has_prefixes else None,
+        junction_scale=done.junction_scale if has_prefixes else None,
         junctions=junctions,
         partial_junctions=np.array(partial),
-        statistic=column("statistic"),
+        statistic=done.statistic,
         identity_gap=error.identity_gap,
         absolute_gap=error.absolute,
         likelihood_gap=None if gap is None else float(np.abs(gap).max()),
-        complete=complete,
+        complete=gathered.complete,
         soft_cap=model.architecture.soft_cap if probes is None else None,
         model=model.name,
         unit=unit_name(unit),

@@ -91,5 +91,6 @@ def _means(architecture: Architecture, logits: Tensor, unembedded: Tensor) -> tu
         constant += direction @ norm.bias.to(device, torch.float64)
     if bias is not None:
         constant += (p @ bias.to(device, p.dtype)).double() * multiplier / total
-    mean_logit = (p * unembedded).sum(1, dtype=torch.float64) * multiplier / total
+    product = p.mul_(unembedded) if p.dtype == unembedded.dtype else p * unembedded
+    mean_logit = product.sum(1, dtype=torch.float64) * multiplier / total
     return log_partition, mean_logit, norm.fold(direction), constant

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -237,13 +238,56 @@ def read_out(
     )
 
 
-def align(parts: Sequence[BatchContributions]) -> list[BatchContributions]:
-    """The same with every intervention in all of them: where some rows only are steered, it is zero in the others.
+class Gathered:
+    """The contributions of many passes in the prompts' order, each array made once, at the first of them.
 
-    Raises InputError where batches differ in other components.
+    Small arrays that each pass would leave behind lie between the large ones of the next passes, and keep the memory of
+    these from being used again.
     """
-    if all(part.components == parts[0].components and part.junctions == parts[0].junctions for part in parts):
-        return list(parts)
+
+    def __init__(self, rows: int) -> None:
+        self.rows, self.complete = rows, True
+        # One for all passes; where hooks steer only some rows, one for each list of components.
+        self._groups: dict[tuple[tuple[Component, ...], ...], tuple[BatchContributions, np.ndarray]] = {}
+
+    def add(self, part: BatchContributions) -> None:
+        """Keep the rows of a part."""
+        key = (part.components, part.junctions)
+        if key not in self._groups:
+            whole: dict[str, Any] = {n: np.empty((self.rows, *x.shape[1:]), x.dtype) for n, x in _arrays(part)}
+            self._groups[key] = replace(part, **whole), np.zeros(self.rows, dtype=bool)
+        group, known = self._groups[key]
+        for name, x in _arrays(part):
+            getattr(group, name)[part.rows] = x
+        known[part.rows] = True
+        self.complete &= len(part.components) == part.count
+
+    def all(self) -> BatchContributions:
+        """All rows, with every intervention in all of them: where only some are steered, it is zero in the others.
+
+        Raises InputError where passes differ in other components.
+        """
+        groups = list(self._groups.values())
+        if len(groups) == 1:
+            return groups[0][0]
+        parts = []
+        for group, known in groups:
+            own: dict[str, Any] = {name: x[known] for name, x in _arrays(group)}
+            parts.append(replace(group, **own))
+        order = np.argsort(np.concatenate([part.rows for part in parts]))
+        parts = _aligned(parts)
+        columns = [dict(_arrays(part)) for part in parts]
+        together: dict[str, Any] = {name: np.concatenate([x[name] for x in columns])[order] for name in columns[0]}
+        return replace(parts[0], **together)
+
+
+def _arrays(part: BatchContributions) -> list[tuple[str, np.ndarray]]:
+    """The fields that have a row for every row."""
+    return [(field.name, x) for field in fields(part) if isinstance(x := getattr(part, field.name), np.ndarray)]
+
+
+def _aligned(parts: Sequence[BatchContributions]) -> list[BatchContributions]:
+    """Parts of the same components: what some lack is zero there."""
     names, junctions = (_merged([getattr(part, name) for part in parts]) for name in ("components", "junctions"))
     aligned = []
     for part in parts:

@@ -176,6 +176,7 @@ class Architecture:
             read-out, and whether steps of the stream's path, add what no component wrote.
         program: Where the stream passes more than additions, all that it meets, in order (and the inputs of blocks and
             of the final norm, where it is checked).
+        remote: What runs the model, where that is not this process: then its modules here have no matrices.
         has_prefixes: Whether a junction's stream, read out by the final norm, is what the model would say there.
     """
 
@@ -204,6 +205,7 @@ class Architecture:
     program: tuple[Sublayer | Passage | HookPoint, ...] = ()
     has_prefixes: bool = True
     stream_bias: bool = False
+    remote: str = ""
     # Gains that meet on the path, and sublayers with the path of their output, by the ids of what they are made of.
     joined: dict[tuple[int, ...], Any] = field(default_factory=dict, repr=False)
     carried: dict[tuple[int, ...], Any] = field(default_factory=dict, repr=False)

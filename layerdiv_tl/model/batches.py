@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from ..errors import InputError
 from .architecture import Architecture
 
 # Modes and hooks are put on the user's own modules: two threads at once would take them for one another's.
@@ -18,7 +19,15 @@ _ONE_AT_A_TIME = threading.RLock()
 
 @contextmanager
 def inference_mode_for(architecture: Architecture) -> Iterator[None]:
-    """Evaluation mode without gradients or autocast; every module's own mode is restored afterwards."""
+    """Evaluation mode without gradients or autocast; every module's own mode is restored afterwards.
+
+    Raises InputError for a model that runs elsewhere.
+    """
+    if architecture.remote:
+        raise InputError(
+            f"this model runs elsewhere ({architecture.remote}), where contributions to options are computed, and "
+            "studies of them: for anything else, load it in this process."
+        )
     with _ONE_AT_A_TIME:
         training = {module for root in architecture.roots for module in root.modules() if module.training}
         try:

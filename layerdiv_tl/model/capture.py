@@ -132,6 +132,27 @@ class RawCapture:
         return self.seen[id(point)]
 
 
+class Shelf:
+    """Room for what a pass shows, taken before it runs.
+
+    Small arrays that stay, one after every layer, would lie between the large ones that the layers free, and keep the
+    memory of these from being used again.
+    """
+
+    def __init__(self, numbers: int, device: torch.device) -> None:
+        self._room = torch.empty(numbers, device=device)
+        self._used = 0
+
+    def put(self, x: Tensor) -> Tensor:
+        """A copy of an array, or itself where it does not fit."""
+        end = self._used + x.numel()
+        if x.dtype != self._room.dtype or end > len(self._room):
+            return x
+        place = self._room[self._used : end].view(x.shape)
+        self._used = end
+        return place.copy_(x)
+
+
 @contextmanager
 def on(point: HookPoint, do: Callable[[Any, Any, Tensor], Tensor | None], prepend: bool = False) -> Iterator[None]:
     """Call `do(args, kwargs, value)` when a hook point is passed; what it returns, if anything, goes on instead.
@@ -230,6 +251,7 @@ def capture(
     seen: dict[int, list[Tensor]] = {}
     order: list[int] = []
     dtypes: dict[int, torch.dtype] = {}
+    shelf = Shelf(len(points) * len(at) * architecture.norm.gain.numel(), architecture.device)
 
     changes: list[Change] = []
     before: dict[int, Any] = {}
@@ -240,7 +262,7 @@ def capture(
         dtypes[id(point)] = x.dtype
         order.append(id(point))
         x = x.movedim(0, 2) if point.streams_first else x
-        seen.setdefault(id(point), []).append(at_positions(x, ids, rows, at).to(architecture.device))
+        seen.setdefault(id(point), []).append(shelf.put(at_positions(x, ids, rows, at).to(architecture.device)))
 
     def keep_before(point: HookPoint, args: Any, kwargs: Any, x: Any) -> None:
         before[id(point)] = at_positions(x, ids, rows, at) if _is_at_tokens(x, ids) else None

@@ -57,7 +57,13 @@ class Identity:
 
 
 def identify(model: Model) -> Identity:
-    """The identity of a model and its tokenizer. Raises InputError for a model with somebody's hooks in it."""
+    """The identity of a model and its tokenizer. Raises InputError for a model with somebody's hooks in it.
+
+    Of a model that runs elsewhere, only its configuration, its gains and biases and some rows of its unembedding count.
+    """
+    if model.engine is not None:
+        engine = model.engine
+        return Identity(engine.skeleton.remote_hash, tokenizer_fingerprint(model.tokenizer), {"engine": engine.name})
     config = getattr(model.architecture.roots[-1], "config", None)
     settings = {
         "attention": getattr(config, "_attn_implementation", None),

@@ -24,6 +24,7 @@ from .forward_pass import run
 from .huggingface import of_huggingface
 from .multimodal import text_side
 from .pretrained import from_source, named_tokenizer
+from .remote import Engine, architecture_of, engine_of, is_remote
 from .transformer_lens import is_transformer_lens, of_transformer_lens
 
 ZOO = "zoo/"
@@ -37,12 +38,14 @@ class Model:
         name, tokenizer: Its name in tables and figures; its Hugging Face tokenizer, or None: then only token ids work.
         provenance: Where it came from: source, revision (of a hub), architecture, parameters, dtype, device, versions.
         architecture: Where its components and its read-out are found.
+        engine: What runs it, where that is not this process (nnsight, vLLM).
     """
 
     name: str
     tokenizer: Any
     provenance: dict[str, Any]
     architecture: Architecture
+    engine: Engine | None = None
     # What was computed from the weights and is the same for every text.
     cache: dict[Any, Any] = field(default_factory=dict, repr=False)
 
@@ -79,6 +82,8 @@ class Model:
 
         Read off a pass of one token, which runs at the first call: configurations do not say it.
         """
+        if self.engine is not None:
+            return [(sublayer, None) for sublayer in self.architecture.sublayers]
         with inference_mode_for(self.architecture):
             done = run(self.architecture, *pad([[0]]))
         return list(zip((output.sublayer for output in done.sublayer_outputs), done.repeats, strict=True))
@@ -114,6 +119,7 @@ def load_model(
     copy: bool = False,
     trust_remote_code: bool = False,
     adapters: Adapters = "merged",
+    remote: bool | str = False,
 ) -> Model:
     """Load a model, or take one that is already loaded.
 
@@ -123,6 +129,8 @@ def load_model(
             once and kept in the cache (`$LAYERDIV_CACHE`, or the user's cache folder; float32, so up to eight times its
             size); `"zoo/…"`, a small model of `zoo`; in memory a Hugging Face causal LM, a PEFT model (`adapters`), a
             `TransformerBridge` (raw or in compatibility mode) or a `HookedTransformer`, or what `zoo.planted` made; a
+            model that runs elsewhere, whose contributions are computed there: of nnsight (`TransformersModel`,
+            `NNsight`), or a `RemoteBridge` over vLLM, at unit sublayer; a
             `Model`, which is returned. Of a model that takes pictures or sound, the text side: its own decoder and
             unembedding, in a causal language model of its kind.
         tokenizer: A tokenizer, or the id or folder of one. By default the one stored with the weights or in the bridge;
@@ -137,6 +145,8 @@ def load_model(
             writes is a row of its own, `L3.attn.lora` next to `L3.attn`, or next to its heads; the two sum to the
             sublayer. Adapters elsewhere (queries, keys, values, gates, embeddings, experts) have no row: they change
             what other rows write.
+        remote: Where the traces of an nnsight model run, as in its `trace(remote=...)`: False here, True on NDIF,
+            "local" here by way of what would be sent to NDIF.
 
     Raises InputError for what is not a model, cannot be found, has no weights (the meta device), or cannot be
     decomposed, and for arguments of other types. An id that is not cached, while the hub does not answer within two
@@ -152,6 +162,8 @@ def load_model(
     choice("adapters", adapters, get_args(Adapters))
     precision = _dtype(dtype)
     placed = device is not None or dtype is not None or device_map is not None
+    if remote is not False and (isinstance(x, Model) or not is_remote(x)):
+        raise InputError("remote= says where an nnsight model's traces run: give an nnsight model, or leave it out.")
     if isinstance(x, Model):
         if tokenizer is not None or placed or copy or adapters != "merged":
             raise InputError("this model is loaded already: load it again from its source to change anything about it.")
@@ -172,6 +184,10 @@ def load_model(
         if device_map is None:
             _move(loaded[0], device or ("cuda" if torch.cuda.is_available() else "cpu"))
         return _wrap(*loaded, adapters)
+    if is_remote(x):
+        if placed or copy or adapters != "merged":
+            raise InputError("this model runs elsewhere, and is loaded there: give only its tokenizer and remote.")
+        return _of_remote(x, tokenizer, remote, trust_remote_code)
     if placed and not copy:
         raise InputError(
             "device, dtype and device_map are for models that load_model loads itself: move your own model with "
@@ -189,6 +205,27 @@ def load_model(
     path = "" if is_transformer_lens(x) else str(getattr(getattr(x, "config", None), "_name_or_path", "") or "")
     name = str(x.cfg.model_name) if is_transformer_lens(x) else Path(path).name or type(x).__name__
     return _wrap(x, tokenizer, origin, name, adapters)
+
+
+def _of_remote(x: Any, tokenizer: Any, remote: bool | str, trust_remote_code: bool) -> Model:
+    engine = engine_of(x, remote)
+    if isinstance(tokenizer, str | os.PathLike):
+        tokenizer = named_tokenizer(tokenizer, trust_remote_code)
+    tokenizer = getattr(x, "tokenizer", None) if tokenizer is None else tokenizer
+    skeleton, architecture = engine.skeleton, architecture_of(engine)
+    path = getattr(x, "repo_id", None) or getattr(getattr(x, "cfg", None), "model_name", None)
+    path = path if isinstance(path, str) else getattr(skeleton.config, "_name_or_path", "")
+    provenance = {
+        "source": "in memory",
+        "through": engine.name,
+        "revision": getattr(x, "revision", None),
+        "architecture": type(skeleton).__name__,
+        "parameters": sum(p.numel() for p in skeleton.parameters()),
+        "dtype": str(architecture.dtype).removeprefix("torch."),
+        "device": "remote",
+        **{package: version(package) for package in ("torch", "transformers", "transformer_lens")},
+    }
+    return Model(Path(path).name or type(skeleton).__name__, tokenizer, provenance, architecture, engine)
 
 
 def _check_arguments(tokenizer: Any, device: Any, device_map: Any, copy: Any, trust_remote_code: Any) -> None:

@@ -150,6 +150,8 @@ def _planned(grid: dict[str, Any], job: Job, share: float) -> StudyPlan:
         with failing(failures, name):
             start = time.perf_counter()
             model, identity = load_claimed(name, x, job.out, job.load, look_only=True)
+            if model.engine is not None:
+                raise InputError(f"it runs elsewhere ({model.engine.name}), and a plan measures this machine.")
             loading[name] = time.perf_counter() - start
             batch_tokens = model.checked_batch_tokens(job.asked["batch_tokens"])
             found = [cell for _, cell in job.cells(model, identity, batch_tokens, failures)]

@@ -1,0 +1,100 @@
+"""A double of vLLM for TransformerLens' own driver, worker extension and overlay: no GPU, no vLLM.
+
+`LLM` here answers what `VLLMDriver` asks of vLLM's: requests of token ids go through a Hugging Face model in eager
+mode, whose modules have the names that vLLM gives them, and the hooks are TransformerLens' own. What is not vLLM's is
+its kernels and its scheduling.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import torch
+from transformer_lens.factories.architecture_adapter_factory import ArchitectureAdapterFactory
+from transformer_lens.model_bridge.remote_bridge import RemoteBridge
+from transformer_lens.model_bridge.sources._bridge_builder import build_bridge_config_from_hf
+from transformer_lens.model_bridge.sources.vllm.driver import VLLMDriver
+from transformer_lens.model_bridge.sources.vllm.overlays import get_overlay
+from transformer_lens.model_bridge.sources.vllm.plugin import _make_capture_hook
+from transformer_lens.model_bridge.sources.vllm.worker_extension import TLWorkerExtension, resolve_dot_path
+
+LONGEST = 64
+
+
+class Worker(TLWorkerExtension):
+    """What vLLM's worker holds after TransformerLens' plugin has loaded a model into it."""
+
+    def __init__(self, network: Any, specs: dict[str, tuple[str, int]]) -> None:
+        processor = SimpleNamespace(scale=1.0 / getattr(network.config, "logits_scaling", 1.0), soft_cap=None)
+        network.logits_processor = processor
+        self.model_runner = SimpleNamespace(model=network)
+        self._tl_buffers, self._tl_scale_buffers, self._tl_bias_buffers = {}, {}, {}
+        self._tl_capture_flags, self._tl_hook_handles, self._tl_absent_hooks = {}, [], set()
+        for name, (path, width) in specs.items():
+            room = torch.zeros(LONGEST, width, dtype=network.dtype)
+            affine = torch.ones(width, dtype=network.dtype), torch.zeros(width, dtype=network.dtype)
+            flag = torch.ones(1, dtype=torch.int64)
+            self._tl_buffers[name], self._tl_capture_flags[name] = room, flag
+            self._tl_scale_buffers[name], self._tl_bias_buffers[name] = affine
+            hook = _make_capture_hook(room, *affine, torch.zeros(1, dtype=torch.int64), flag)
+            self._tl_hook_handles.append(_on_tokens(resolve_dot_path(network, path), hook))
+
+
+def _on_tokens(module: Any, hook: Any) -> Any:
+    """vLLM's modules return [token, d], Hugging Face's [row, token, d]: one row here."""
+
+    def on_output(module: Any, args: Any, output: Any) -> Any:
+        x, *rest = output if isinstance(output, tuple) else (output,)
+        changed = hook(module, args, x[0])[None]
+        return (changed, *rest) if isinstance(output, tuple) else changed
+
+    return module.register_forward_hook(on_output)
+
+
+class LLM:
+    """vLLM's engine of one rank; it dies, as a connection does, after `lives` requests."""
+
+    def __init__(self, network: Any, specs: dict[str, tuple[str, int]], ranks: int = 1) -> None:
+        self.llm_engine = SimpleNamespace(model_config=SimpleNamespace(hf_config=network.config))
+        # A copy: what is compared with it runs here, without its hooks.
+        self.worker = Worker(copy.deepcopy(network), specs)
+        self.ranks, self.requests, self.lives = ranks, 0, sys.maxsize
+
+    def generate(self, prompts: list[Any], sampling_params: Any) -> list[Any]:
+        """Run requests of token ids."""
+        for prompt in prompts:
+            if self.requests >= self.lives:
+                raise ConnectionError("the engine is gone")
+            self.requests += 1
+            with torch.no_grad():
+                self.worker.model_runner.model(input_ids=torch.tensor([prompt.prompt_token_ids]), use_cache=False)
+        return [SimpleNamespace(request_id=str(i), outputs=[]) for i in range(len(prompts))]
+
+    def collective_rpc(self, method: Any, args: tuple = ()) -> list[Any]:
+        """Call a method of every worker, or a function with every worker."""
+        call = getattr(self.worker, method) if isinstance(method, str) else lambda *a: method(self.worker, *a)
+        return [call(*args) for _ in range(self.ranks)]
+
+
+def stub_vllm(monkeypatch: Any) -> None:
+    """What TransformerLens' driver imports from vLLM while it runs."""
+    vllm, inputs = ModuleType("vllm"), ModuleType("vllm.inputs")
+    vllm.SamplingParams = SimpleNamespace  # type: ignore[attr-defined]
+    inputs.TokensPrompt = SimpleNamespace  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "vllm", vllm)
+    monkeypatch.setitem(sys.modules, "vllm.inputs", inputs)
+
+
+def remote_bridge(network: Any, tokenizer: Any = None, ranks: int = 1) -> tuple[RemoteBridge, LLM]:
+    """A RemoteBridge over the double, as `boot_vllm` puts it together."""
+    name = type(network).__name__
+    overlay, config = get_overlay(name), network.config
+    adapter = ArchitectureAdapterFactory.select_architecture_adapter(
+        build_bridge_config_from_hf(config, name, "a-model", network.dtype)
+    )
+    llm = LLM(network, overlay.capture_specs(config), ranks)
+    driver = VLLMDriver(llm, adapter, tokenizer, overlay, config, LONGEST)
+    return RemoteBridge(adapter, tokenizer, driver), llm
