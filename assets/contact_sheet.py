@@ -93,6 +93,8 @@ def results(folder: Path) -> Iterator[tuple[str, Result]]:
     yield "Profile", ld.profile(model, TEXT)
     yield "CorpusProfile", ld.corpus_profile(model, list(task.prompts[:8]))
     yield "AttentionPatterns", ld.attention_patterns(model, TEXT, heads=["L3.H0", "L20.H4"])
+    walks = [[1, 2, 3, 4, 5, 16, 10, 22, 6, 33], [3, 16, 5, 22, 10, 33, 6, 9, 4]] * 6
+    yield "RouterStatistics", ld.router_statistics("zoo/moe", walks)
     yield "SourceTokens", ld.source_tokens(model, TEXT[:28], contrast=(" Paris", " Rome"))
     chain = ld.task(CHAIN, limit=256).resolve(ld.load_model("zoo/d8-shared"))
     shared = ld.decompose(ld.contributions("zoo/d8-shared", chain.prompts, chain.option_ids), chain.labels)

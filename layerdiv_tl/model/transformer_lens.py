@@ -7,6 +7,7 @@ For `TransformerBridge` (3.9 and 4), also in compatibility mode, and `HookedTran
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -23,6 +24,11 @@ from .weights import linear_map
 
 # HookedTransformer gives the post-norms of these the names of pre-norms.
 _POST_NORM_NAMED_PRE = ("Olmo2ForCausalLM", "Olmo3ForCausalLM")
+
+_NO_EXPERTS = (
+    "TransformerLens has no hook on what single experts write (load_model reads them in the Hugging Face model itself, "
+    "before a bridge is booted on it)"
+)
 
 
 def is_transformer_lens(x: Any) -> bool:
@@ -102,7 +108,8 @@ def _sublayer(
     projection = _projection(module, kind)
     if projection is None or values not in hooks:
         reason = UNCUT["hidden" if kind == "attn" else "mixture"]
-        return Sublayer(kind, layer, _point(hooks, output), scale, uncut_reason=reason, inputs=HookPoint(module, "in"))
+        whole = Sublayer(kind, layer, _point(hooks, output), scale, uncut_reason=reason, inputs=HookPoint(module, "in"))
+        return whole if kind == "attn" else replace(whole, experts_reason=_NO_EXPERTS)
     post_name = _post_norm(model, block, kind)
     post = None if post_name is None else probe(getattr(block, post_name), model.cfg.d_model, dtype, device)
     output_map = OutputMap(

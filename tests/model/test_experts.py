@@ -13,6 +13,7 @@ from torch import Tensor
 
 import layerdiv_tl as ld
 from layerdiv_tl.model.forward_pass import run
+from tests.model.test_bridge import boot
 from tests.oracles import families
 
 PROMPTS = [[5, 1, 4, 1, 5], [3, 9], [7, 60, 2, 12, 40, 33]]
@@ -177,6 +178,14 @@ def test_models_without_experts_and_unreadable_ones_say_why() -> None:
         ld.contributions(families.family("llama"), PROMPTS, OPTIONS, unit="expert")
     with pytest.raises(ld.InputError, match="expert"):  # what to use instead
         ld.contributions(families.family("mixtral"), PROMPTS, OPTIONS, unit="neuron")
+
+
+@pytest.mark.full
+def test_a_bridge_says_where_experts_can_be_read() -> None:
+    with pytest.raises(ld.InputError, match="Hugging Face"):
+        ld.contributions(boot(families.family("mixtral")), PROMPTS, OPTIONS, unit="expert")
+    with pytest.raises(ld.InputError, match="Hugging Face"):
+        ld.router_statistics(boot(families.family("mixtral")), PROMPTS)
 
 
 @pytest.mark.full
