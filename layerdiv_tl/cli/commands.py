@@ -236,7 +236,11 @@ def run_profile(options: argparse.Namespace) -> int:
 
 
 def run_compare(options: argparse.Namespace) -> int:
-    """Two models on a task."""
+    """Two models on a task or a text."""
+    if (options.task is None) == (options.text is None):
+        raise InputError("compare needs either a task's name or --text TEXT.")
+    if options.text is not None and options.data is not None:
+        raise InputError("--data belongs to a task: leave it out with --text.")
     out = Path(options.out)
     if out.is_dir():
         raise InputError(f"--out {options.out!r} names no file: give one, or leave the option out.")
@@ -246,11 +250,18 @@ def run_compare(options: argparse.Namespace) -> int:
     from ..model.load import load_model
     from ..tasks.task import task
 
-    rows = task(options.task, options.data, limit=options.limit)
+    rows = None if options.task is None else task(options.task, options.data, limit=options.limit)
     a, b = (load_model(name, **load_options(options)) for name in (options.a, options.b))
-    found = compare(a, b, rows, unit=options.unit)
-    found.plot().write_html(out, include_plotlyjs=True)
-    frame, totals = found.frame(), found.totals()
+    found = compare(a, b, options.text if rows is None else rows, unit=options.unit)
+    if rows is None:
+        from ..views.explorer import explore
+
+        explore(a, options.text, other=b).save(out)
+        frame, what = found.by_component(), f"{len(found.a.tokens)} tokens"
+    else:
+        found.plot().write_html(out, include_plotlyjs=True)
+        frame, what = found.frame(), f"{len(found.a.values)} rows of {rows.name}"
+    size, totals = "own_size" if "own_size" in frame else "size", found.totals()
     if options.json:
         record = {"totals": totals.to_dict("records"), "components": frame.to_dict("records")}
         named = {name: frame.attrs[name] for name in ("a", "b", "same_weights", "identity_gap")}
@@ -258,12 +269,15 @@ def run_compare(options: argparse.Namespace) -> int:
         return 0
     same, first = frame.attrs["same_weights"], frame.attrs.get("first_changed")
     printing.print_paragraph(
-        f"From {found.a.model} (a) to {found.b.model} (b) on {len(found.a.values)} rows of {rows.name}: "
+        f"From {found.a.model} (a) to {found.b.model} (b) on {what}: "
         + ("the same weights." if same else f"the first component that writes something else is {first or 'none'}.")
     )
     print(totals.to_string(index=False, float_format="%.4g"))
-    size = "own_size" if "own_size" in frame else "size"
-    columns = [name for name in ("component", "change", "own_change", "net_linear_change", size) if name in frame]
+    columns = [
+        name
+        for name in ("component", "change", "own_change", "net_linear_change", "loss_change", size)
+        if name in frame
+    ]
     largest = frame.sort_values(size, ascending=False, kind="stable")[columns].head(10)
     print(f"\nThe components that changed most\n{largest.to_string(index=False, float_format='%.4g')}")
     print(f"\nOpen {out} in a browser.")

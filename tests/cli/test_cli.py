@@ -200,5 +200,14 @@ def test_two_models_are_compared(tmp_path, monkeypatch, capsys):
     assert main(given) == 0
     shown = capsys.readouterr().out
     assert "first component that writes something else is embed" in shown.replace("\n", " ")
+    text = ld.task("synthetic/recall", limit=1).prompts[0]
+    assert main([*given[:3], "--text", text, "--json", "--out", "text.html"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    frame = ld.compare("zoo/d2", "zoo/d2-seed1", text).by_component()
+    assert [row["loss_change"] for row in told["components"]] == pytest.approx(frame["loss_change"].tolist())
+    assert "model b" in (tmp_path / told["page"]).read_text(encoding="utf-8")
+    for wrong in ([], ["synthetic/recall", "--text", "a"], ["--text", "a", "--data", "b"]):
+        assert main([*given[:3], *wrong]) == 1
+        assert "--text" in capsys.readouterr().err
     assert main(["compare", "zoo/d2", "zoo/d4", "synthetic/recall", "--limit", "16"]) == 1
     assert "by_depth" in capsys.readouterr().err
