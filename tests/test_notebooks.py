@@ -34,8 +34,7 @@ AUTHORS = re.compile(r"(?:\b(?:et al\.|and)?,? ?)\(?(?:19|20)\d\d\)?")
 LINK = re.compile(r"\[[^\]]*\]\([^)]*\)|https?://\S+|<[^>]+>")
 
 
-# Until all are in the new form.
-NAMES = [name for name in book.NAMES if not any(cell.get("outputs") for cell in book.read(name).cells)]
+NAMES = book.NAMES
 
 
 def said(cell: Any) -> str:
