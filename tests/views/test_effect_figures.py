@@ -24,6 +24,9 @@ def test_every_component_and_group_stands_at_its_direct_and_total_effect(effects
     seen = sorted((x, y) for trace in marks for x, y in zip(trace.x, trace.y, strict=True))
     assert seen == sorted(zip(frame[f"direct{end}"], frame[f"total{end}"], strict=True))
     assert sum(len(trace.error_x.array) for trace in marks) == len(frame)
+    low, high = figure.layout.yaxis.range
+    assert frame[f"total{end}_low"].min() > low
+    assert frame[f"total{end}_high"].max() < high
     assert HOSTILE not in figure.to_json().replace("\\u003c", "<")
 
 

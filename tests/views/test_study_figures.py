@@ -161,6 +161,9 @@ def test_correlations_of_other_metrics(study):
     table = study.correlations(n_resamples=20)
     figure = correlation_bars(table, metrics=["entropy", "mse"])
     assert [t.legendgroup for t in figure.data if t.type == "bar"] == ["entropy", "mse"] * 2
+    assert ("Whiskers" in figure.layout.title.subtitle.text) == np.isfinite(table["low"]).any()
+    alone = correlation_bars(table.assign(low=np.nan, high=np.nan))
+    assert "No whiskers" in alone.layout.title.subtitle.text
     with pytest.raises(ld.InputError, match="'color'"):
         correlation_bars(table, metrics=["color"])
     with pytest.raises(ld.InputError, match="aggregation='middle'"):
