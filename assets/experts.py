@@ -10,32 +10,20 @@ which are a second source of unit="expert": how far the two differ is printed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 import torch
-from plotly.subplots import make_subplots
-from scipy.stats import t as student
+from experts_table import FIGURE, SEEDS, TABLE, TASKS, figure, ratios, routing, within
 
 import layerdiv_tl as ld
 from layerdiv_tl.ensemble.intervals import jackknife, leave_one_out
-from layerdiv_tl.views import style
 from layerdiv_tl.zoo.registry import find_model
 from layerdiv_tl.zoo.training.nets import build
 
-HERE = Path(__file__).parent
-TABLE, FIGURE = HERE / "experts.csv", HERE / "experts.png"
-SEEDS = ("", "-seed1", "-seed2")
-TASKS = {
-    "recall": "synthetic/recall:seed=1",
-    "sums": "synthetic/modular:largest=19,seed=1",
-    "1 hop": "synthetic/k_hop:hops=1,seed=1",
-    "2 hops": "synthetic/k_hop:seed=1",
-}
 FAMILY = {"recall": 0, "sums": 1, "1 hop": 2, "2 hops": 2}
 ROWS, PERMUTATIONS, BLOCKS = 256, 99, 32
 
@@ -138,19 +126,18 @@ def specialization(run: str, trained: bool, passes: dict[str, Pass]) -> list[dic
     task_of[row] = task
     for layer, pair in enumerate(pairs):
         whole = information(pair, pair)
-        questions = {
-            "token": (token, place, lambda: shuffled(pair, row, rng)),  # noqa: B023
-            "position given token": (position, token, lambda: shuffled(pair, token, rng)),  # noqa: B023
-            "task": (task, place, None),
+        questions: dict[str, tuple[Any, Any, Callable[[], float]]] = {
+            "token": (token, place, lambda: information(shuffled(pair, row, rng), token)),  # noqa: B023
+            "position given token": (
+                position,
+                token,
+                lambda: information(shuffled(pair, token, rng), position, token),  # noqa: B023
+            ),
+            "task": (task, place, lambda: information(pair, rng.permutation(task_of)[row])),  # noqa: B023
         }
-        for question, (about, given, swap) in questions.items():
+        for question, (about, given, drawn) in questions.items():
             found = information(pair, about, given) / whole
-            null = []
-            for _ in range(PERMUTATIONS):
-                if swap is None:
-                    null.append(information(pair, rng.permutation(task_of)[row]) / whole)
-                else:
-                    null.append(information(swap(), about, given) / whole)
+            null = [drawn() / whole for _ in range(PERMUTATIONS)]
             left = [block != b for b in range(BLOCKS)]
             without = [information(pair[k], about[k], given[k]) / information(pair[k], pair[k]) for k in left]
             low, high = jackknife(found, np.array(without), within=(0.0, 1.0))
@@ -160,26 +147,28 @@ def specialization(run: str, trained: bool, passes: dict[str, Pass]) -> list[dic
             rows.append(row_of)
         loads = np.array([(pair // 4 == e).mean() + (pair % 4 == e).mean() for e in range(4)])
         entropy = np.concatenate([seen.entropy[layer][seen.mask] for seen in passes.values()])
-        of_router = {"highest load": loads.max(), "lowest load": loads.min(), "entropy": entropy.mean() / np.log(4)}
-        rows += [
-            {"what": "router", "run": run, "trained": trained, "layer": layer, "about": name, "value": float(value)}
-            for name, value in of_router.items()
-        ]
+        here = {"what": "router", "run": run, "trained": trained, "layer": layer}
+        rows.append({**here, "about": "highest load", "value": float(loads.max())})
+        rows.append({**here, "about": "lowest load", "value": float(loads.min())})
+        rows.append({**here, "about": "entropy", "value": float(entropy.mean() / np.log(4))})
     return rows
 
 
+def accuracy(run: str, task: str, c: ld.Contributions, of: ld.Task) -> dict[str, Any]:
+    """How often a model's own answer is right."""
+    return {"what": "accuracy", "run": run, "task": task, "value": float((c.logits.argmax(1) == of.labels).mean())}
+
+
 def diversities(run: str, task: str, ensembles: dict[str, np.ndarray], labels: np.ndarray) -> list[dict[str, Any]]:
-    """Centered diversity of some ensembles `[row, member, option]`: raw, size-fair, and as a share of mean power."""
+    """Centered diversity of some ensembles `[row, member, option]`: as it is and size-fair."""
     rows = []
     for members, u in ensembles.items():
         d = ld.decompose(u, labels)
         frame = d.per_example("totals").frame().iloc[0]
-        power = np.square(u - u.mean(2, keepdims=True)).mean()
         for name in ("diversity_centered", "diversity_logit_centered"):
             value, low, high = (float(frame[name + end]) for end in ("", "_low", "_high"))
             row = {"what": "diversity", "run": run, "members": members, "task": task, "about": name}
             rows.append(row | {"value": value, "low": low, "high": high})
-        rows.append({**row, "about": "share", "value": float(frame["diversity_centered"]) / power})
     return rows
 
 
@@ -211,8 +200,7 @@ def measured() -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     gaps: list[float] = []
     tasks = {name: ld.task(text, limit=ROWS).resolve(ld.load_model("zoo/moe")) for name, text in TASKS.items()}
-    for seed in SEEDS:
-        run = "zoo/moe" + seed
+    for run in (f"zoo/moe{seed}" for seed in SEEDS):
         model = ld.load_model(run)
         for trained, net in ((True, model.architecture.root), (False, build(find_model(run)).eval())):
             passes = {}
@@ -225,137 +213,24 @@ def measured() -> pd.DataFrame:
             for name, task in tasks.items():
                 c, experts = ld.contributions(model, task.prompts, task.option_ids), passes[name].experts
                 gaps.append(gap_to_library(model, task, passes[name]))
-                right = float((c.logits.argmax(1) == task.labels).mean())
-                rows.append({"what": "accuracy", "run": run, "task": name, "value": right})
+                rows.append(accuracy(run, name, c, task))
                 flat = experts.reshape(len(experts), -1, experts.shape[3])
                 others = c.select(kind=("embed", "attn")).values
                 sets = {"all, experts": np.concatenate([others, flat], 1), "all": c.values, "experts": flat}
                 rows += diversities(run, name, sets, task.labels)
                 rows.append(within_pairs(run, "experts", name, experts))
     for shape in ("d4", "d6", "d8"):
-        for seed in SEEDS:
-            model = ld.load_model(f"zoo/{shape}{seed}")
+        for run in (f"zoo/{shape}{seed}" for seed in SEEDS):
+            model = ld.load_model(run)
             for name, task in tasks.items():
                 c = ld.contributions(model, task.prompts, task.option_ids)
-                right = float((c.logits.argmax(1) == task.labels).mean())
-                rows.append({"what": "accuracy", "run": f"zoo/{shape}{seed}", "task": name, "value": right})
+                rows.append(accuracy(run, name, c, task))
                 sets = {"all": c.values, "MLPs": c.select(kind="mlp").values}
-                rows += diversities(f"zoo/{shape}{seed}", name, sets, task.labels)
+                rows += diversities(run, name, sets, task.labels)
                 if shape == "d8":
-                    u = sets["MLPs"].reshape(ROWS, 4, 2, -1)
-                    rows.append(within_pairs(f"zoo/{shape}{seed}", "MLPs", name, u))
+                    rows.append(within_pairs(run, "MLPs", name, sets["MLPs"].reshape(ROWS, 4, 2, -1)))
     print(f'experts by hooks and by unit="expert" differ by at most {max(gaps):.1e} of Σ|parts|')
     return pd.DataFrame(rows)
-
-
-def over_seeds(values: Any) -> tuple[float, float, float]:
-    """The mean of a number of each seed, with Student's interval."""
-    values = np.asarray(values, dtype=float)
-    half = student.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
-    return float(values.mean()), float(values.mean() - half), float(values.mean() + half)
-
-
-# Of the mixture and of a plain model: which members are compared.
-PAIRS = {
-    "embedding, attention and 8 experts; d6, 13 members each": ("all, experts", "zoo/d6", "all"),
-    "the same 13 members; d4, 9 members": ("all, experts", "zoo/d4", "all"),
-    "whole mixtures; d4, 9 members each": ("all", "zoo/d4", "all"),
-    "8 experts; 8 MLPs of d8": ("experts", "zoo/d8", "MLPs"),
-}
-
-
-def ratios(table: pd.DataFrame) -> pd.DataFrame:
-    """The mixture's diversity over that of plain models; Welch's interval of logs over seeds.
-
-    A task counts where all six runs answer 90 % of it. "mean" is the geometric mean over these tasks.
-    """
-    table = table.assign(shape=table["run"].str.replace(r"-seed\d", "", regex=True))
-    learned = table[table["what"] == "accuracy"].groupby(["shape", "task"])["value"].min().ge(0.9)
-    found, rows = table[table["what"] == "diversity"], []
-    for pair, (members, shape, plain) in PAIRS.items():
-        tasks = [task for task in TASKS if learned["zoo/moe", task] and learned[shape, task]]
-        for about in ("diversity_centered", "diversity_logit_centered", "share"):
-            for task in (*tasks, "mean"):
-                sides = []
-                for name, kept in (("zoo/moe", members), (shape, plain)):
-                    own = found[(found["shape"] == name) & (found["members"] == kept) & (found["about"] == about)]
-                    own = own[own["task"].isin(tasks if task == "mean" else [task])]
-                    sides.append(np.log(own["value"].astype(float)).groupby(own["run"]).mean().to_numpy())
-                errors = [side.var(ddof=1) / len(side) for side in sides]
-                free = sum(errors) ** 2 / sum(e**2 / (len(s) - 1) for e, s in zip(errors, sides, strict=True))
-                middle, half = sides[0].mean() - sides[1].mean(), student.ppf(0.975, free) * sum(errors) ** 0.5
-                ends = np.exp([middle, middle - half, middle + half])
-                row = {"compared": pair, "about": about, "task": task}
-                row |= dict(zip(("ratio", "low", "high"), ends, strict=True))
-                rows.append(row | {"says": "differs" if abs(middle) > half else "cannot tell"})
-    return pd.DataFrame(rows)
-
-
-def within(table: pd.DataFrame) -> pd.DataFrame:
-    """Of the diversity of 8 members, the share within 4 pairs, mean over tasks: experts of a layer, neighbors in d8.
-
-    Pairs drawn at random have 4/7.
-    """
-    rows = []
-    for members, of in (("experts", "the two experts of a layer"), ("MLPs", "MLPs of neighboring layers of d8")):
-        own = table[(table["about"] == "within pairs") & (table["members"] == members)]
-        mean, low, high = over_seeds(own.groupby("run")["value"].mean())
-        rows.append({"pairs": of, "share": mean, "low": low, "high": high, "at random": 4 / 7})
-    return pd.DataFrame(rows)
-
-
-def routing(table: pd.DataFrame) -> pd.DataFrame:
-    """What routers know, mean over layers, by seed: over seeds, beyond permutations and beyond the untrained router."""
-    rows = []
-    for what, abouts in (("routing", ("token", "position given token", "task")), ("router", None)):
-        own = table[table["what"] == what]
-        for about in abouts or own["about"].unique():
-            one = own[own["about"] == about].assign(beyond=lambda f: f["value"] - f["null"].fillna(0.0))
-            of_run = one.groupby(["trained", "run"])["beyond"].mean()
-            row: dict[str, Any] = {"about": about}
-            for name, values in (
-                ("trained", of_run[True]),
-                ("untrained", of_run[False]),
-                ("difference", of_run[True] - of_run[False]),
-            ):
-                row |= dict(zip((name, name + "_low", name + "_high"), over_seeds(values), strict=True))
-            rows.append(row | {"largest_p": one.loc[one["trained"].astype(bool), "p"].max()})
-    return pd.DataFrame(rows)
-
-
-def figure(table: pd.DataFrame) -> go.Figure:
-    """What routers know, before and after training, and the ratios of diversities."""
-    fig = make_subplots(rows=1, cols=2, column_widths=[0.42, 0.58], horizontal_spacing=0.32)
-    abouts = ["token", "position given token", "task"]
-    own = table[table["what"] == "routing"].assign(beyond=lambda f: f["value"] - f["null"])
-    for number, (trained, name) in enumerate(((False, "before training"), (True, "trained"))):
-        runs = own[own["trained"].astype(bool) == trained].groupby(["about", "run"])["beyond"].mean()
-        x = np.repeat(np.arange(3) + 0.24 * number - 0.12, len(SEEDS))
-        y = np.concatenate([runs[about].to_numpy() for about in abouts])
-        marker = {"color": style.SERIES[number], "size": 10}
-        fig.add_scatter(x=x, y=y, mode="markers", marker=marker, name=name, row=1, col=1)
-    fig.update_xaxes(tickvals=[0, 1, 2], ticktext=["token", "position,<br>given token", "task"], row=1, col=1)
-    fig.update_yaxes(
-        title_text="information on the pair of experts,<br>share of its entropy", rangemode="tozero", row=1, col=1
-    )
-    found = ratios(table)
-    found = found[(found["task"] == "mean") & (found["about"] != "share")]
-    for number, about in enumerate(("diversity_centered", "diversity_logit_centered")):
-        rows = found[found["about"] == about]
-        y = np.arange(len(rows))[::-1] + 0.2 * number - 0.1
-        bars = {"array": rows["high"] - rows["ratio"], "arrayminus": rows["ratio"] - rows["low"], "symmetric": False}
-        name = "size-fair diversity" if number else "diversity"
-        marker = {"color": style.SERIES[2 + number], "size": 10}
-        fig.add_scatter(x=rows["ratio"], y=y, error_x=bars, mode="markers", marker=marker, name=name, row=1, col=2)
-    names = [name.replace("; ", ";<br>").replace(" and 8", "<br>and 8") for name in PAIRS]
-    fig.update_yaxes(tickvals=np.arange(len(PAIRS))[::-1], ticktext=names, row=1, col=2)
-    fig.update_xaxes(
-        type="log", tickvals=[0.5, 1, 2, 4], title_text="mixture / plain model, 95 % over seeds", row=1, col=2
-    )
-    fig.add_vline(x=1, line_dash="dot", row=1, col=2)
-    legend = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0}
-    fig.update_layout(template="plotly_white", width=1000, height=420, legend=legend, margin={"t": 60, "r": 20})
-    return fig
 
 
 def main() -> None:
