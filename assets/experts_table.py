@@ -128,6 +128,7 @@ def figure(table: pd.DataFrame) -> go.Figure:
         type="log", tickvals=[0.5, 1, 2, 4], title_text="mixture / plain model, 95 % over seeds", row=1, col=2
     )
     fig.add_vline(x=1, line_dash="dot", row=1, col=2)
+    fig.update_traces(marker_size=9)
     legend = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0}
     fig.update_layout(template="plotly_white", width=1000, height=420, legend=legend, margin={"t": 60, "r": 20})
     return fig
