@@ -40,6 +40,12 @@ def _sinks() -> list[tuple[np.ndarray, np.ndarray]]:
         "the first token of the first text is still in: no token before it differs.": lambda values, text: values[
             ~np.concatenate([[False], text[1:] != text[:-1]])
         ].mean(),
+        "text > 0 leaves out the whole first text: leave out one token of each.": lambda values, text: values[
+            text > 0
+        ].mean(),
+        "that is a mean of the texts' means: here all tokens count alike.": lambda values, text: np.mean(
+            [values[text == each][1:].mean() for each in np.unique(text)]
+        ),
         "the right tokens, but their median. Asked is the mean.": lambda values, text: np.median(
             values[~_firsts(text)]
         ),
@@ -83,6 +89,9 @@ def _length(x: np.ndarray) -> np.ndarray:
         "lengths, not squared lengths.": lambda write, changed: (_length(write - changed) / _length(write)) ** 2,
         "one number for each token, not one for all of them together.": lambda write, changed: (
             np.linalg.norm(write - changed) / np.linalg.norm(write)
+        ),
+        "that compares two lengths: a write that only turns has changed, too. Take the length of the change.": (
+            lambda write, changed: _length(changed) / _length(write)
         ),
         "not yet divided by the length of the write.": lambda write, changed: _length(write - changed),
     },

@@ -33,6 +33,9 @@ def _cases() -> list[tuple[int, int]]:
         "one letter too many is left: they have been at the start, too.": lambda hops, followed: (
             1.0 if followed >= hops else 1 / (8 - followed)
         ),
+        "seven letters are left only where no step was followed.": lambda hops, followed: (
+            1.0 if followed >= hops else 1 / 7
+        ),
         "that rules out as many letters as there are hops; only those are out that were really reached.": (
             lambda hops, followed: 1.0 if followed >= hops else 1 / (8 - hops)
         ),
@@ -127,6 +130,14 @@ def _scores() -> list[tuple[np.ndarray]]:
         "the mean is over tasks, axis 1: rows are depths.": lambda a: (
             a.mean(0)[1] - a.mean(0)[0],
             a.mean(0)[-1] - a.mean(0)[-2],
+        ),
+        "that is all the way from one layer to eight: the last doubling goes from four to eight.": lambda a: (
+            a.mean(1)[1] - a.mean(1)[0],
+            a.mean(1)[-1] - a.mean(1)[0],
+        ),
+        "those are ratios: asked is by how many points accuracy rises.": lambda a: (
+            a.mean(1)[1] / a.mean(1)[0],
+            a.mean(1)[-1] / a.mean(1)[-2],
         ),
         "by layer, not by doubling: do not divide.": lambda a: (
             a.mean(1)[1] - a.mean(1)[0],
