@@ -247,20 +247,21 @@ def run_compare(options: argparse.Namespace) -> int:
     made_folder(options.out, out.parent)
 
     from ..attribution.compare import compare
+    from ..attribution.text_comparison import TextComparison
     from ..model.load import load_model
     from ..tasks.task import task
 
     rows = None if options.task is None else task(options.task, options.data, limit=options.limit)
     a, b = (load_model(name, **load_options(options)) for name in (options.a, options.b))
     found = compare(a, b, options.text if rows is None else rows, unit=options.unit)
-    if rows is None:
+    if isinstance(found, TextComparison):
         from ..views.explorer import explore
 
         explore(a, options.text, other=b).save(out)
         frame, what = found.by_component(), f"{len(found.a.tokens)} tokens"
     else:
         found.plot().write_html(out, include_plotlyjs=True)
-        frame, what = found.frame(), f"{len(found.a.values)} rows of {rows.name}"
+        frame, what = found.frame(), f"{len(found.a.values)} rows of {options.task}"
     size, totals = "own_size" if "own_size" in frame else "size", found.totals()
     if options.json:
         record = {"totals": totals.to_dict("records"), "components": frame.to_dict("records")}
