@@ -75,7 +75,8 @@ def contributions(
             contributions are to the dot product of each with the residual stream after the final norm, gain and bias
             included, as the unembedding reads it.
         unit: "sublayer": embedding, attentions, MLPs; "head": attentions cut into heads, MLPs whole; "neuron": MLPs cut
-            into neurons, attentions whole; or `groups`, a `dictionary` of latents, or a `Cut` of your own.
+            into neurons, attentions whole; "expert": mixtures of experts cut, all else whole; or `groups`, a
+            `dictionary` of latents, or a `Cut` of your own.
         position: Where the logits are read: "last", an int counted in each prompt's own tokens (negative from the end),
             or one int per prompt.
         components, top: Labels or components to keep, or how many: those whose contributions, centered over the

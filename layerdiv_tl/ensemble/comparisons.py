@@ -101,7 +101,7 @@ def groups_of(components: Sequence[Component], groups: Sequence[object] | None) 
     names, group = group_numbers([c.sublayer for c in components] if groups is None else groups)
     if len(names) == len(group):
         raise InputError(
-            "every group has one member, so nothing is nested: use unit='head' or 'neuron', or name the groups."
+            "every group has one member, so nothing is nested: use unit='head', 'neuron', 'expert', or name them."
         )
     return names, group
 

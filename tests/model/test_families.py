@@ -35,7 +35,7 @@ NATIVE = {
     "native_attention_only": {"normalization_type": "LN", "attn_only": True},
     "native_no_norm": {"normalization_type": None},
 }
-ROWS: dict[str, tuple[str, str, str]] = {}
+ROWS: dict[str, tuple[str, str, str, str]] = {}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -49,7 +49,7 @@ def table(request):
 
 
 def render(rows):
-    lines = ["| family | sublayer | head | neuron |", "| --- | --- | --- | --- |"]
+    lines = ["| family | sublayer | head | neuron | expert |", "| --- | --- | --- | --- | --- |"]
     return lines + [f"| {name} | {' | '.join(gaps)} |" for name, gaps in rows.items()]
 
 
@@ -63,7 +63,7 @@ def gap(model, unit, refused):
     assert c.identity_gap <= 1e-6
     if unit != "sublayer":
         whole = ld.contributions(model, PROMPTS, OPTIONS)
-        modules = {"head": ("attention", "mixer"), "neuron": ("mlp",)}[unit]
+        modules = {"head": ("attention", "mixer"), "neuron": ("mlp",), "expert": ("mlp",)}[unit]
         for module, layer in {(x.module, x.layer) for x in whole.components if x.module in modules}:
             parts, sublayer = (x.select(module=module, layer=layer) for x in (c, whole))
             size = np.abs(sublayer.values).max()
@@ -100,6 +100,7 @@ def test_a_family(name):
         f"{c.identity_gap:.0e}",
         gap(model, "head", uncut(model, "attn")),
         gap(model, "neuron", uncut(model, "mlp")),
+        gap(model, "expert", all(s.mixture is None for s in model.architecture.sublayers)),
     )
     if name in FAMILIES:
         assert (uncut(model, "attn"), uncut(model, "mlp")) == (name in NO_HEADS, name in NO_NEURONS)
@@ -120,7 +121,7 @@ def test_a_native_toy(name):
     with torch.no_grad():
         plain = bridge(torch.tensor(PROMPTS[:1]))[0, -1, OPTIONS].double().numpy()
     np.testing.assert_allclose(c.logits[0], plain, atol=1e-5 * np.abs(c.values).sum(1).max())
-    ROWS[name] = tuple(gap(bridge, unit, False) for unit in ("sublayer", "head", "neuron"))
+    ROWS[name] = (*(gap(bridge, unit, False) for unit in ("sublayer", "head", "neuron")), "–")
 
 
 @pytest.mark.parametrize("name", each(name for name in FAMILIES if name not in NO_BRIDGE))
