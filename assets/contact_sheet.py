@@ -138,6 +138,9 @@ def _depth() -> Iterator[tuple[str, Result]]:
     yield "LayerMaps", ld.depth.map_layers(model, "zoo/d12", ld.task(CHAIN, limit=128))
     yield "DepthScore", ld.depth.depth_score(model, ld.depth.questions(CHAIN, limit=12))
     yield "Agreement", ld.depth.agreement(model, task)
+    yield "DeepThinking", ld.depth.deep_thinking(model, texts)
+    yield "Guesses", ld.depth.guess_then_refine(model, texts)
+    yield "EnsembleTest", ld.depth.ensemble_test(model, task, draws=2)
     yield "DropPlan", ld.depth.drop_plan(model, task, budget=3)
     yield "Effects", ld.effects(model, task, unit="head", groups={"heads of layer 5": ["L5.H0", "L5.H1"]})
 

@@ -109,22 +109,29 @@ def lens_answers(
     The stream is normed by its own statistic ("recomputed"); the last row is the model's own answer. Use it inside
     `inference_mode_for`.
     """
-    junctions = [(Component("layer", architecture.sublayers[-1].layer), activations.final)]
+    ends = [(Component("layer", architecture.sublayers[-1].layer), activations.final)]
     if architecture.has_prefixes:  # else only the model's own answer has a meaning
-        junctions = list(_junctions(architecture, activations))
-    # The last junction of each layer, and what comes before all layers.
-    places = [(component.layer, component.repeat) for component, _ in junctions]
-    ends = [n for n, (here, after) in enumerate(zip(places, [*places[1:], None], strict=True)) if here != after]
-    kept = sorted(set(ends[:1] + ends[:0:-every]))
+        ends = layer_ends(architecture, activations)
+    kept = [ends[n] for n in sorted({0, *range(len(ends) - 1, 0, -every)})]
     ids, probabilities = [], []
     step = max(1, LOGITS // architecture.outputs)
-    for _, stream in (junctions[n] for n in kept):
-        logits = [_read_out(architecture, part, None) for part in stream.split(step)]
+    for _, stream in kept:
+        logits = [read_out(architecture, part, None) for part in stream.split(step)]
         tops = [part.max(1) for part in logits]
         ids.append(torch.cat([top.indices for top in tops]).cpu())
         sums = torch.cat([part.logsumexp(1) for part in logits])
         probabilities.append((torch.cat([top.values for top in tops]) - sums).exp().cpu())
-    return tuple(junctions[n][0] for n in kept), torch.stack(ids).numpy(), torch.stack(probabilities).numpy()
+    return tuple(component for component, _ in kept), torch.stack(ids).numpy(), torch.stack(probabilities).numpy()
+
+
+def layer_ends(
+    architecture: Architecture, activations: Activations
+) -> list[tuple[Component, Float[Tensor, "token d"]]]:
+    """What comes before all layers, and the last junction of each."""
+    junctions = list(_junctions(architecture, activations))
+    places = [(component.layer, component.repeat) for component, _ in junctions]
+    following = [*places[1:], None]
+    return [junction for junction, here, after in zip(junctions, places, following, strict=True) if here != after]
 
 
 def _junctions(
@@ -163,17 +170,17 @@ def _compare(
         chunk = slice(start, start + step)
         streams = activations.at_positions(chunk)
         statistic = None if frozen is None else frozen[chunk]
-        final = _read_out(architecture, streams.final, statistic)
+        final = read_out(architecture, streams.final, statistic)
         final_log_p = log_softmax(final)
         in_top_k = torch.zeros_like(final, dtype=torch.bool).scatter_(1, final.topk(k).indices, True)
         for junction, (_, stream) in enumerate(_junctions(architecture, streams)):
-            logits = _read_out(architecture, stream, statistic)
+            logits = read_out(architecture, stream, statistic)
             table[0, chunk, junction] = divergence(logits, final_log_p).cpu()
             table[1, chunk, junction] = in_top_k.gather(1, logits.topk(k).indices).double().mean(1).cpu()
     return table.numpy()
 
 
-def _read_out(
+def read_out(
     architecture: Architecture, stream: Float[Tensor, "n d"], statistic: Float[Tensor, " n"] | None
 ) -> Float[Tensor, "n v"]:
     """The logits of stream vectors, normed by a given statistic or by their own."""

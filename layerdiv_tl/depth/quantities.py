@@ -131,7 +131,7 @@ def score_ablations(
 
     def score_batch(batch: list[int], tell: Callable[[int], Any]) -> None:
         forward = PatchedForward(model, [rows.ids[row] for row in batch])
-        predicting, targets, options = _predictions(forward, rows, batch)
+        predicting, targets, options = predicted(forward, rows, batch)
         counts = predicting.sum(1).cpu().numpy()
         count[batch] = counts
         owner = np.repeat(batch, counts)
@@ -159,7 +159,7 @@ def ablation_effects(scores: Scores) -> dict[str, Sums]:
     return {"loss": (loss[:, 1:] - loss[:, :1], count), "accuracy": (correct[:, :1] - correct[:, 1:], count)}
 
 
-def _predictions(
+def predicted(
     forward: PatchedForward, rows: PredictionRows, batch: list[int]
 ) -> tuple[Tensor, Int[Tensor, " n"], Int[Tensor, "n option"] | None]:
     """(where a batch predicts `[row, token]`, the targets there, the options there or None)."""
