@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._checks import file_path, number
+from .._checks import file_path, number, whole_number
 from ..components import Unit
 from ..errors import InputError
 from ..results import Result
@@ -46,11 +46,14 @@ class StudyPlan(Result):
             process on this machine.
         loading: {model: seconds} of loading and hashing it.
         failures: A sentence for every model or cell that could not be planned, which a run would say, too.
+        workers: What was asked for. Times and memory are of one process all the same: how much several gain, and hold,
+            depends on what of the machine they share.
     """
 
     cells: tuple[dict[str, Any], ...]
     loading: dict[str, float]
     failures: tuple[str, ...]
+    workers: int = 1
 
     def frame(self) -> pd.DataFrame:
         """The cells, one a row; `attrs["units"]` has what the columns are measured in."""
@@ -95,6 +98,7 @@ class StudyPlan(Result):
             f"{of}, {int(total.tokens):,} tokens in passes, {total.flops:.2g} operations: about "
             f"{duration(self.seconds)} for one process on this machine, {size(memory)} of memory, "
             f"{size(total.disk_bytes)} on disk; {finished} of {len(self.cells)} cells are finished."
+            + (f" workers={self.workers} is not counted: each holds a model of its own." if self.workers > 1 else "")
         )
 
 
@@ -127,7 +131,7 @@ def plan_study(
     >>> plan.frame()[["task", "rows_left", "tokens"]].values.tolist()
     [['synthetic/recall', 8, 208]]
     """
-    settings.pop("workers", None)  # the plan is of one process
+    workers = whole_number("workers", settings.pop("workers", 1), 1)
     if unknown := sorted(settings.keys() - (read_job.__kwdefaults__ or {}).keys()):
         raise InputError(f"{unknown[0]}= is no argument of run_study: give those of run_study.")
     calibration = number("calibration", calibration, least=0.0, most=3600.0)
@@ -137,7 +141,7 @@ def plan_study(
         plan = _planned(grid, job, calibration / len(grid) / len(job.units))
     if not plan.cells:
         raise InputError("; ".join(plan.failures))
-    return plan
+    return replace(plan, workers=workers)
 
 
 def _planned(grid: dict[str, Any], job: Job, share: float) -> StudyPlan:

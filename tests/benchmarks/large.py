@@ -1,58 +1,130 @@
-"""Tokens per second of `contributions` over the plain pass on a large random Llama in bfloat16.
+"""What a large random Llama costs to take apart, and what two precisions make of it.
 
-`python tests/benchmarks/large.py` has the shape of an 8B model and needs a GPU of 24 GB;
-`--device cpu --layers 2` shows that it runs.
+`python tests/benchmarks/large.py` has the shape of an 8B model in bfloat16 and needs a GPU of 40 GB; `--tiny` runs
+every part on a CPU, with a small model, to show that it does. Printed: tokens per second of `contributions` over the
+plain pass (aim: 0.95), peak memory above it (aim on a GPU: 3 %), the time of the whole-vocabulary profile over that of
+the pass, CPU against GPU in float32 and bfloat16, and a study of 8 tasks × 2 000 synthetic rows by one process and by
+two on one device.
 """
 
 from __future__ import annotations
 
 import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import torch
 from contributions import plain, ratio, texts
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import layerdiv_tl as ld
+from layerdiv_tl.model.measured import peak_memory
+
+TASKS = [f"synthetic/k_hop:hops={hops},entities=6,seed={seed}" for hops in (1, 2, 3, 4) for seed in (1, 2)]
+
+
+def llama(device: str, tiny: bool, dtype: str, seed: int = 0) -> ld.Model:
+    """A random Llama with the shape of an 8B model, or with a vocabulary of that size alone."""
+    sizes: dict[str, Any] = dict(hidden_size=4096, intermediate_size=14_336, num_hidden_layers=32)
+    heads: dict[str, Any] = dict(num_attention_heads=32, num_key_value_heads=8)
+    if tiny:
+        sizes, heads = dict(hidden_size=64, intermediate_size=128, num_hidden_layers=2), dict(num_attention_heads=4)
+    config = LlamaConfig(vocab_size=128_256, max_position_embeddings=8192, dtype=dtype, **sizes, **heads)
+    torch.manual_seed(seed)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(getattr(torch, dtype))
+    try:
+        with torch.device(device):
+            return ld.load_model(LlamaForCausalLM(config).eval())
+    finally:
+        torch.set_default_dtype(before)
+
+
+def speed(model: ld.Model, prompts: list[list[int]], repeats: int) -> None:
+    """Time and peak memory of contributions, and of a profile, against the plain pass."""
+
+    def timed(f: Callable[[], object]) -> Callable[[], None]:
+        def run() -> None:
+            f()
+            if model.architecture.device.type == "cuda":
+                torch.cuda.synchronize()
+
+        return run
+
+    def peak(f: Callable[[], object]) -> float:
+        with peak_memory(model.architecture.device) as measured:
+            f()
+            return measured()[1] / 2**20
+
+    tokens = sum(map(len, prompts))
+    pass_ = timed(lambda: plain(model, prompts, model.batch_tokens))
+    base = peak(pass_)
+    for unit in ("sublayer", "head"):
+        ours = timed(lambda unit=unit: ld.contributions(model, prompts, [3000, 5000], unit=unit))
+        r, a, b = ratio(ours, pass_, repeats)
+        above = f"{peak(ours) - base:+.0f} MiB above the pass's {base:.0f}"
+        print(f"{unit:8}: {tokens / a:,.0f} tokens/s, {1 / r:.3f} of the plain pass ({a:.2f} s / {b:.2f} s), {above}")
+    some = prompts[: max(1, len(prompts) // 8)]
+    profile = timed(lambda: ld.profile(model, some))
+    r, a, b = ratio(profile, timed(lambda: plain(model, some, model.batch_tokens)), repeats)
+    print(f"profile of 128 256 tokens / plain pass: {r:.2f} ({a:.2f} s / {b:.2f} s)")
+
+
+def agreement(device: str) -> None:
+    """Contributions on a device against the CPU's, the same weights."""
+    prompts = texts(8, 32)
+    for dtype, allowed in (("float32", 1e-5), ("bfloat16", 5e-2)):
+        model = llama("cpu", True, dtype)
+        here = ld.contributions(model, prompts, [3000, 5000], unit="head")
+        there = ld.contributions(ld.load_model(model.hf_model.to(device)), prompts, [3000, 5000], unit="head")
+        size = np.abs(here.values).sum(1).max()
+        gap = np.abs(there.values - here.values).max() / size
+        verdict = "ok" if gap <= allowed and there.identity_gap <= allowed else "TOO LARGE"
+        print(
+            f"{dtype} on {device} against the CPU: {gap:.1e} of Σ|u|, identity gap {there.identity_gap:.1e}: {verdict}"
+        )
+
+
+def study(model: str, device: str, rows: int, processes: int) -> None:
+    """The same cells by so many processes on one device."""
+    with tempfile.TemporaryDirectory() as out:
+        command = [sys.executable, "-m", "layerdiv_tl", "run", "--model", model, "--out", out]
+        command += ["--task", *TASKS, "--limit", str(rows)]
+        command += ["--device", device] if device == "cuda" else []
+        start = time.perf_counter()
+        for process in [subprocess.Popen(command, stdout=subprocess.DEVNULL) for _ in range(processes)]:
+            if process.wait():
+                raise SystemExit(f"{' '.join(command)} ended with {process.returncode}")
+        cells = len(ld.Study.load(out).frame()[["task"]].drop_duplicates())
+    took = time.perf_counter() - start
+    print(f"{len(TASKS)} tasks × {rows} rows by {processes} processes on {device}: {took:.0f} s, {cells} cells")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--layers", type=int, default=32)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tiny", action="store_true", help="a small model on the CPU, each part once")
     parser.add_argument("--rows", type=int, default=64)
     parser.add_argument("--tokens", type=int, default=512)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--study-rows", type=int, default=2000)
     given = parser.parse_args()
-    config = LlamaConfig(
-        vocab_size=128_256,
-        hidden_size=4096,
-        intermediate_size=14_336,
-        num_hidden_layers=given.layers,
-        num_attention_heads=32,
-        num_key_value_heads=8,
-        max_position_embeddings=8192,
-        dtype="bfloat16",
-    )
-    torch.set_default_dtype(torch.bfloat16)
-    with torch.device(given.device):
-        network = LlamaForCausalLM(config).eval()
-    torch.set_default_dtype(torch.float32)
-    model = ld.load_model(network)
+    device = "cpu" if given.tiny else "cuda"
+    if given.tiny:
+        given.rows, given.tokens, given.repeats, given.study_rows = 8, 16, 1, 8
+    elif not torch.cuda.is_available():
+        raise SystemExit("there is no GPU: --tiny shows on a CPU that every part runs")
+    model = llama(device, given.tiny, "bfloat16")
     print(model)
-    prompts = texts(given.rows, given.tokens)
-
-    def wait() -> None:
-        if given.device != "cpu":
-            torch.cuda.synchronize()
-
-    for unit in ("sublayer", "head"):
-        r, a, b = ratio(
-            lambda u=unit: (ld.contributions(model, prompts, [3000, 5000], unit=u), wait()),
-            lambda: (plain(model, prompts), wait()),
-            given.repeats,
-        )
-        speed = given.rows * given.tokens / a
-        print(f"{unit:8}: {speed:,.0f} tokens/s, {1 / r:.3f} of the plain pass ({a:.2f} s / {b:.2f} s)")
+    speed(model, texts(given.rows, given.tokens), given.repeats)
+    del model
+    agreement(device)
+    for processes in (1, 2):
+        study("zoo/d1" if given.tiny else "default", device, given.study_rows, processes)
 
 
 if __name__ == "__main__":

@@ -139,6 +139,14 @@ def test_bad_arguments_are_a_sentence(tmp_path):
     assert any("zoo/none" in sentence for sentence in plan.failures)
 
 
+def test_several_workers_are_named_and_not_counted():
+    plan = ld.plan_study("zoo/d1", "synthetic/recall", limit=8, workers=2, **QUICK)
+    assert plan.workers == 2
+    assert "workers=2" in plan.sentence
+    with pytest.raises(ld.InputError, match="workers"):
+        ld.plan_study("zoo/d1", "synthetic/recall", limit=8, workers=0, **QUICK)
+
+
 def test_units_of_time_and_size_are_of_use():
     assert planning.duration(59.5) == "1 min 0 s"
     assert planning.size(123_456_789) == "123 MB"
