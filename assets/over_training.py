@@ -1,9 +1,9 @@
-"""Does diversity rise before, with or after accuracy? The zoo's d2, d4 and d4-shared, trained again with checkpoints.
+"""Does diversity rise before, with or after accuracy? The zoo's d2, d4, d8 and d4-shared, trained again.
 
     python assets/over_training.py FOLDER    trains what FOLDER lacks, measures, writes assets/over_training.*
 
-Nine trainings of 1.5 to 5 minutes on a free core, 24 checkpoints each (60 MB in half precision, which stay in FOLDER),
-then the measurement in a few minutes. Kept are the table of all curves, which `curves()` reads, and the figure.
+Twelve trainings of 1.5 to 10 minutes on a free core, 24 checkpoints each (109 MB in half precision, which stay in
+FOLDER), then the measurement in a few minutes. Kept are the table of all curves, which `curves()` reads, and the figure.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from layerdiv_tl.zoo.training import train
 HERE = Path(__file__).parent
 KEPT = ("accuracy", "loss", "bias_centered", "diversity", "diversity_centered", "coherence_centered")
 TABLE, FIGURE = HERE / "over_training.parquet", HERE / "over_training.png"
-RUNS = [f"{shape}{seed}" for seed in ("", "-seed1", "-seed2") for shape in ("d2", "d4", "d4-shared")]
+RUNS = [f"{shape}{seed}" for seed in ("", "-seed1", "-seed2") for shape in ("d2", "d4", "d8", "d4-shared")]
 STEPS = (*range(0, 301, 50), *range(400, 601, 100), *range(800, 2801, 200), 3200, 3600, 4000)
 TASKS = {
     "recall": "synthetic/recall:seed=1",
