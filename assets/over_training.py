@@ -3,7 +3,8 @@
     python assets/over_training.py FOLDER    trains what FOLDER lacks, measures, writes assets/over_training.*
 
 Twelve trainings of 1.5 to 10 minutes on a free core, 24 checkpoints each (109 MB in half precision, which stay in
-FOLDER), then the measurement in a few minutes. Kept are the table of all curves, which `curves()` reads, and the figure.
+FOLDER), then the measurement in a few minutes. Kept are the table of all curves, which `curves()` reads, and the
+figure.
 """
 
 from __future__ import annotations
