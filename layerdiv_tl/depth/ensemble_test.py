@@ -71,8 +71,8 @@ def ensemble_test(
         batch_tokens: As in `residual_norms`.
 
     Intervals are jackknife ones over rows: which members were repeated and which subsets were drawn is not in them, so
-    that with fewer draws than layers a verdict may change with the seed. Raises InputError for input that cannot be used, for groups of fewer than
-    four layers, and for models whose layers cannot be run in another order.
+    that with fewer draws than layers a verdict may change with the seed. Raises InputError for input that cannot be
+    used, for groups of fewer than four layers, and for models whose layers cannot be run in another order.
 
     >>> import layerdiv_tl as ld
     >>> regime = ld.zoo.regime("composition", layers=4)
