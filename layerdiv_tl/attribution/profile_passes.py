@@ -27,14 +27,7 @@ from ..model.capture import Activations
 from ..model.cuts import UnitLike, has_many, unit_name, unit_of
 from ..model.forward_pass import ReconstructionError, locate_mismatch
 from ..model.load import Model, load_model
-from .full_vocab import (
-    PRECISIONS,
-    ComponentTable,
-    VocabularyReadout,
-    component_table,
-    model_logits,
-    vocabulary_readout,
-)
+from .full_vocab import PRECISIONS, ComponentTable, VocabularyReadout, component_table, model_logits, vocabulary_readout
 from .profile_base import Profile
 from .profile_results import CrossEntropyProfile, SquaredProfile
 from .stream_writes import ALIKE, check_finite
