@@ -28,7 +28,7 @@ def test_the_first_example_prints_what_it_shows(smol, capsys):
 @pytest.mark.full
 def test_each_question_has_a_line_that_runs(smol, capsys):
     """The lines of code of the table, on a tiny random model that reads like the default one."""
-    model = ld.load_model(llama(vocab_size=smol.architecture.outputs), tokenizer=smol.tokenizer)
+    model = ld.load_model(llama(vocab_size=smol.architecture.outputs, num_hidden_layers=4), tokenizer=smol.tokenizer)
     task = ld.task("sample/topic").resolve(model)
     c = ld.contributions(model, task.prompts, task.option_ids)
     names = {"ld": ld, "model": model, "task": task, "texts": list(task.prompts[:8]), "c": c, "labels": task.labels}

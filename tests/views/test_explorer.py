@@ -886,6 +886,8 @@ def test_what_ablating_a_component_does_travels_as_ld_effects_has_it(explorer, m
 @pytest.mark.full
 def test_a_page_has_what_ablating_its_components_does(opened, model):
     """The chosen head's numbers; another one's after a click; elsewhere the way back to where the page has it."""
+    from playwright.sync_api import expect
+
     page, a = opened.page, IDS[5]
     opened.page.locator(".ld-explorer[data-whole]").wait_for()
     view = page.locator(".view.effects")
@@ -895,11 +897,15 @@ def test_a_page_has_what_ablating_its_components_does(opened, model):
             view.locator("[data-effect]").evaluate_all("a => a.map((m) => [m.dataset.effect, +m.dataset.value])")
         )
 
+    def shown(label):  # views that nobody sees are drawn later
+        expect(view).to_contain_text(f"What ablating {label} costs")
+        view.locator("[data-effect='total effect']").wait_for()
+
     b = answers_at(ld.explore(model, IDS).texts[0], 4, None, None)[1]
     effects = ld.effects(model, [IDS[:5]], contrast=(a, b), unit="head", ablation="zero")
     for label in ("L1.H2", "L0.mlp"):
         page.locator(f".grid [data-component='{label}'], .depth [data-component='{label}']").click()
-        view.locator("[data-effect='total effect']").wait_for()
+        shown(label)
         about = effects.repair(label).attrs
         assert drawn()["direct effect"] == pytest.approx(about["direct"], abs=1e-5)
         assert drawn()["total effect"] == pytest.approx(about["total"], abs=1e-5)
@@ -908,8 +914,8 @@ def test_a_page_has_what_ablating_its_components_does(opened, model):
     page.locator(".grid [data-component='L1.H2']").click()
     page.locator(".tokens [data-position='9']").click()
     view.locator("[data-do=effects]").click()
-    assert page.locator(".tokens .chosen").get_attribute("data-position") == "4"
-    view.locator("[data-effect='total effect']").wait_for()
+    expect(page.locator(".tokens .chosen")).to_have_attribute("data-position", "4")
+    shown("L1.H2")
     assert drawn()["total effect"] == pytest.approx(effects.repair("L1.H2").attrs["total"], abs=1e-5)
 
 
