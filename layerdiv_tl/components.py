@@ -14,8 +14,9 @@ from .errors import InputError
 Kind = Literal[
     "embed", "pos_embed", "attn", "mixer", "mlp", "moe", "head", "mixer_head", "neuron", "attn_bias", "mixer_bias",
     "mlp_bias", "attn.lora", "mixer.lora", "mlp.lora", "expert", "shared_expert", "attn_latent", "mixer_latent",
-    "mlp_latent", "attn.error", "mixer.error", "mlp.error", "moe.error", "attn.rest", "mixer.rest", "mlp.rest",
-    "moe.rest", "group", "ple", "laurel", "stream_bias", "constant", "rounding", "intervention", "member", "layer",
+    "mlp_latent", "attn.error", "mixer.error", "mlp.error", "moe.error", "ple.error", "laurel.error", "attn.rest",
+    "mixer.rest", "mlp.rest", "moe.rest", "group", "ple", "laurel", "stream_bias", "constant", "rounding",
+    "intervention", "member", "layer",
 ]  # fmt: skip
 Unit = Literal["sublayer", "head", "neuron", "expert"]
 Module = Literal[
@@ -29,6 +30,7 @@ _SUBLAYERS: dict[str, Kind] = {
     **dict.fromkeys(("mixer_head", "mixer_bias", "mixer_latent"), "mixer"),
     **dict.fromkeys(("neuron", "mlp_bias", "mlp_latent", "expert", "shared_expert"), "mlp"),
     **{f"{of}.{part}": of for of in ("attn", "mixer", "mlp", "moe") for part in ("lora", "error", "rest")},
+    **{"ple.error": "ple", "laurel.error": "laurel"},
 }
 _MODULES: dict[str, Module] = {
     **dict.fromkeys(("embed", "pos_embed"), "embedding"),

@@ -166,7 +166,7 @@ def collect(run: ReadOut | RemoteReadOut, options: tuple, keep: Set[Component] |
     # where hooks add something in a layer, it may be before that layer is done.
     halves = [("embed", "pos_embed"), ("mixer", "attn"), ("mlp", "moe"), *ADAPTER_ROWS.items()]
     before_mlp = ("attn", "mixer", "attn.lora", "mixer.lora")
-    halves += [(kind, f"{kind}.error") for kind in ("attn", "mixer", "mlp", "moe")]
+    halves += [(kind, f"{kind}.error") for kind in ("attn", "mixer", "mlp", "moe", "ple", "laurel")]
     halves += [(kind, "mlp") for kind in before_mlp] * model.architecture.parallel
     steered = [(a.layer, a.repeat) for a in junctions if a.kind == "intervention"]
     partial = [a.kind != "intervention" and (a.layer, a.repeat) in steered for a in junctions]

@@ -115,6 +115,7 @@ class Decomposition(EnsembleTerms, Result):
         """
         frame = pairwise_frame(self.values, self.components, choice("by", by, get_args(By)))
         frame.attrs |= {"identity_gap": self.identity_gap, "intervals": interval_note(len(self.values))}
+        frame.attrs |= {"error_note": self.error_note} if self.error_note else {}
         return frame
 
     def nested(self, groups: Sequence[object] | None = None) -> pd.DataFrame:
@@ -231,6 +232,7 @@ class Decomposition(EnsembleTerms, Result):
         unit_of = self.loss_function.unit_of
         frame.attrs["units"] = {column: unit for column in frame.columns if (unit := unit_of(column))}
         attrs |= {"identity_gap": self.identity_gap, "soft_cap": self.soft_cap}
+        attrs |= {"error_note": self.error_note} if self.error_note else {}
         frame.attrs.update(attrs, intervals=interval_note(len(self.values)))
         return frame
 
@@ -242,6 +244,7 @@ class Decomposition(EnsembleTerms, Result):
         parts += [f"{name} {self._extra_mean(name):.4g}" for name, x in self.extras.items() if x.ndim == 1]
         parts += [f"τ = {self.factor:g}"] if "tau" in loss.offers else []
         parts += [] if self.soft_cap is None else [f"before a soft-cap at {self.soft_cap:g}"]
+        parts += [self.error_note] if self.error_note else []
         return f"Decomposition({n} examples × {count} members, {loss.name} in {loss.unit}: {'; '.join(parts)})"
 
 
@@ -302,4 +305,5 @@ def decompose(
         partial_junctions=members.partial_junctions,
         identity_gap=members.identity_gap,
         soft_cap=members.soft_cap,
+        error_note=getattr(members, "error_note", ""),
     )

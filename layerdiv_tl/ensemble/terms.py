@@ -31,6 +31,7 @@ class EnsembleTerms:
         junctions, junction_scale, partial_junctions, identity_gap, soft_cap: As in `Contributions`; None for a plain
             array, whose every member closes a junction.
         part: "raw", or the half of the squared error that this is; the shift half has one option for all.
+        error_note: What the parts of cut sublayers leave, as `Contributions` say it; "" at units that leave nothing.
 
     Not every loss offers every number or table: asking for a missing one raises InputError, which names the losses
     that have it.
@@ -48,6 +49,7 @@ class EnsembleTerms:
     identity_gap: float | None
     soft_cap: float | None
     part: Part = "raw"
+    error_note: str = ""
     # Of a prefix ensemble: prefixes of the halves, which need not be split again. Everything else is split on demand.
     known_halves: dict[Part, Any] | None = field(default=None, metadata={"saved": False})
 

@@ -25,6 +25,15 @@ _LATENTS: dict[str, tuple[Kind, Kind]] = {
     "mlp": ("mlp_latent", "mlp_bias"),
     "moe": ("mlp_latent", "mlp_bias"),
 }
+# How SAELens folds what a dictionary's own pass leaves to others.
+_FOLDS = {
+    "expected_average_only_in": "fold_activation_norm_scaling_factor",
+    "covariance_whitening": "fold_activation_whitening",
+}
+# TransformerLens' places: what sublayers write, and what a unit cannot read, of the stream and within a sublayer.
+_WRITES = re.compile(r"hook_(?P<kind>attn|mlp)_out$")
+_BEFORE = re.compile(r"hook_resid_|hook_z$|hook_mlp_in$|hook_attn_in$")
+_WITHIN = re.compile(_BEFORE.pattern + r"|mlp\.hook_(pre|post)$|ln[12]\.hook_normalized$")
 # How far a reconstruction may be from latents times directions, relative to its size, by the dictionary's precision.
 _ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-3}
 
@@ -50,13 +59,16 @@ class _Latents:
         if directions.dim() != 2:
             raise InputError(f"W_dec of the dictionary at {place} must be [latent, d], not {tuple(directions.shape)}.")
         cfg = getattr(given, "cfg", None)
-        if getattr(cfg, "normalize_activations", "none") == "expected_average_only_in":
+        if (fold := _FOLDS.get(getattr(cfg, "normalize_activations", "none"))) is not None:
             raise InputError(
-                f"the dictionary at {place} expects inputs divided by their average norm: fold the factor into its "
-                "weights first (SAELens: sae.fold_activation_norm_scaling_factor(...))."
+                f"the dictionary at {place} expects inputs on a scale that its pass leaves to others: fold that into "
+                f"its weights first (SAELens: sae.{fold}(...))."
             )
         is_transcoder = getattr(cfg, "d_out", None) is not None
         self.reads: Reads = reads or ("input" if is_transcoder else "write")
+        if bias is not None and tuple(bias.shape) != tuple(directions.shape[1:]):
+            shapes = f"[{directions.shape[1]}], not {list(bias.shape)}"
+            raise InputError(f"b_dec of the dictionary at {place} must be as long as its directions, {shapes}.")
         self._check_hook(cfg)
         self.encode: Callable[[Tensor], Tensor] = encode
         self.dtype, self.device = directions.dtype, directions.device
@@ -71,7 +83,11 @@ class _Latents:
         layer = re.search(r"blocks\.(\d+)\.", hook)
         if layer is not None and int(layer[1]) != self.place.layer:
             raise InputError(f"this dictionary was trained at {hook}, which is not in the layer of {self.place}.")
-        if re.search(r"hook_resid_|hook_z$|hook_mlp_in|hook_attn_in", hook):
+        wrote = _WRITES.search(hook)
+        if wrote is not None and wrote["kind"] != ("mlp" if self.place.kind == "moe" else self.place.kind):
+            raise InputError(f"this dictionary was trained at {hook}, which is not what {self.place} writes.")
+        within = _WITHIN if self.reads == "write" else _BEFORE
+        if within.search(hook):
             raise InputError(
                 f"this dictionary was trained at {hook}: a unit takes what a sublayer writes apart, so it must read "
                 "that (hook_mlp_out, hook_attn_out), or what the sublayer is given after its norm (a transcoder)."

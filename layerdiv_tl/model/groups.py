@@ -34,7 +34,6 @@ class Groups(CustomUnit):
         for component in self._group_of:
             if (unit := _UNITS.get(component.kind)) is not None:
                 self._cut[component.sublayer.kind, component.layer] = unit
-        self.has_many = "neuron" in self._cut.values()
 
     def of(self, sublayer: Sublayer) -> SublayerCut | None:
         """Into heads or neurons, where some of them are in a group."""
@@ -123,19 +122,29 @@ def key_value_groups(model: Any) -> dict[str, list[str]]:
     model = load_model(model)
     config = getattr(model.hf_model, "config", None)
     count = getattr(config and config.get_text_config(), "num_key_value_heads", None)
-    made = {name: labels for name, labels in _key_value_groups(model.components("head"), count) if len(labels) > 1}
+    # A module knows better: Falcon's configuration has another name for it, Gemma 4's layers differ.
+    modules = {s.layer: s.inputs.module for s in model.architecture.sublayers if s.kind == "attn" and s.inputs}
+    shares = {
+        layer: getattr(module, "num_key_value_groups", None) or module.num_heads // module.num_kv_heads
+        for layer, module in modules.items()
+        if hasattr(module, "num_key_value_groups") or hasattr(module, "num_kv_heads")
+    }
+    found = _key_value_groups(model.components("head"), count, shares)
+    made = {name: labels for name, labels in found if len(labels) > 1}
     if not made:
         raise InputError(f"every head of {model.name} has keys and values of its own, so it has no such groups.")
     return made
 
 
-def _key_value_groups(rows: Iterable[Component], count: int | None) -> Iterator[tuple[str, list[str]]]:
+def _key_value_groups(
+    rows: Iterable[Component], count: int | None, shares: Mapping[int | None, int]
+) -> Iterator[tuple[str, list[str]]]:
     layers: dict[Component, list[Component]] = {}
     for row in rows:
         if row.kind == "head":
             layers.setdefault(row.sublayer, []).append(row)
     for sublayer, heads in layers.items():
-        share = len(heads) // count if count and len(heads) % count == 0 else 1
+        share = shares.get(sublayer.layer, len(heads) // count if count and len(heads) % count == 0 else 1)
         for start in range(0, len(heads), share):
             group = [head.label for head in heads[start : start + share]]
             yield f"{sublayer.label.removesuffix('attn')}KV{start // share}", group

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -139,7 +141,12 @@ def test_the_error_is_what_a_plain_computation_leaves(tiny):
     assert c.error_shares["L1.mlp.error"] == pytest.approx(share, rel=1e-5)
     assert f"{share:.1%}" in repr(c)
     assert f"{share:.1%}" in repr(c.select(kind="mlp_latent"))  # which leaves the error out
-    assert c.select(kind="mlp_latent").frame().attrs["error_shares"] == c.error_shares
+    latents = c.select(kind="mlp_latent")
+    assert latents.frame().attrs["error_shares"] == c.error_shares
+    d = ld.decompose(latents, [0])  # what is made of them says it, too
+    assert f"{share:.1%}" in repr(d)
+    assert f"{share:.1%}" in d.by_component().attrs["error_note"]
+    assert f"{share:.1%}" in json.dumps(d.plot().to_plotly_json()["layout"], default=str)
 
 
 def test_a_group_is_the_sum_of_its_members(tiny):
@@ -186,6 +193,24 @@ def test_names_of_users_are_escaped_in_pages(tiny, tmp_path):
     page = tmp_path / "page.html"
     c.plot().write_html(page)
     assert "<b>second</b>" not in page.read_text(encoding="utf-8")
+
+
+def test_key_value_groups_where_a_configuration_calls_them_otherwise():
+    groups = ld.key_value_groups(family("falcon"))  # one pair of keys and values for all heads
+    assert groups["L0.KV0"] == ["L0.H0", "L0.H1", "L0.H2", "L0.H3"]
+
+
+class Everything(Halves):
+    """Whatever there is, per-layer inputs of Gemma 4 among them."""
+
+    def parts(self, sublayer):
+        return ["first", "second"]
+
+
+def test_a_cut_of_every_kind_of_sublayer_is_saved_and_loaded(tmp_path):
+    c = ld.contributions(family("gemma4"), PROMPTS, OPTIONS, Everything())
+    assert c.identity_gap < 1e-6
+    assert ld.Contributions.load(c.save(tmp_path / "c")).components == c.components
 
 
 @pytest.mark.full
@@ -248,7 +273,12 @@ class _Cfg:
     [
         {"W_skip": torch.zeros(16, 16)},
         {"cfg": _Cfg(normalize_activations="expected_average_only_in")},
+        {"cfg": _Cfg(normalize_activations="covariance_whitening")},
+        {"b_dec": torch.ones(3)},
         {"cfg": _Cfg(hook_name="blocks.0.hook_mlp_out")},
+        {"cfg": _Cfg(hook_name="blocks.1.hook_attn_out")},
+        {"cfg": _Cfg(hook_name="blocks.1.mlp.hook_post")},
+        {"cfg": _Cfg(hook_name="blocks.1.ln2.hook_normalized")},
         {"cfg": _Cfg(metadata=_Cfg(hook_name="blocks.1.hook_resid_post"))},
     ],
 )

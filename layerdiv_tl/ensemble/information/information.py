@@ -84,7 +84,8 @@ def information(
             confidence_level=confidence_level,
         )
         i = replace(i, **check_assumptions(i)) if check else i
-    return replace(i, warnings=warnings_of(i))
+    error = str(getattr(ensemble, "error_note", ""))  # of a dictionary or another cut
+    return replace(i, warnings=(*warnings_of(i), *([f"{error[0].upper()}{error[1:]}."] if error else [])))
 
 
 def _measure(sample: Sample, n_permutations: int, n_resamples: int, confidence_level: float) -> dict[str, Any]:

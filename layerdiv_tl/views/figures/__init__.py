@@ -26,6 +26,7 @@ from ..._checks import choice, keywords, whole_number, with_article
 from ..._registry import FIGURES
 from ...errors import InputError
 from ...results import Result
+from .. import plotting as kit
 from .. import style
 
 for _family in pkgutil.iter_modules(__path__):
@@ -66,6 +67,8 @@ def figure(
         if name.startswith("max_"):
             whole_number(name, value, 1)
     drawn = draw(result, **options)
+    if note := getattr(result, "error_note", ""):  # of what a cut leaves out
+        kit.remark(drawn, f"{note[0].upper()}{note[1:]}.")
     if title:
         drawn.update_layout(title_text=html.escape(title))
     if height is not None:

@@ -71,7 +71,6 @@ def contribution_map(contributions: Contributions, example: int | None = None, c
     shown = f"{remark}{'mean over examples' if example is None else f'example {example}'}, "
     shown += "centered over the options" if centered else "raw"
     shown += ", summed over each option's tokens" if contributions.option_ids.ndim > 2 else ""
-    shown += f"; {contributions.error_note}" if contributions.error_note else ""
     if any(c.kind == "head" for c in components):
         return _head_panels(components, values.T, hover, texts, title, shown, unit)
     figure = go.Figure(kit.heat_map(values.T, hover, unit, limit, signed=True, side="right", ygap=1))

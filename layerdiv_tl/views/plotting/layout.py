@@ -18,6 +18,8 @@ from ...components import Component
 from .. import style
 from ..html import quoted
 
+# Where a button puts a subtitle.
+_SUBTITLE = "title.subtitle.text"
 # Characters of a subtitle's line that fit a notebook's figure (700 pixels), of a name at a row or on a button, and of
 # one beneath a column or above a panel; those beneath many columns that are longer than `_LEVEL` plotly tilts.
 _LINE, _NAME, _COLUMN, _LEVEL = 96, 36, 18, 10
@@ -102,6 +104,29 @@ def arrange(
         **layout,
     )
     return figure.update_xaxes(x).update_yaxes(y)
+
+
+def remark(figure: go.Figure, text: str) -> None:
+    """One more sentence beneath the title of a figure that has its room, and beneath those that its buttons put there.
+
+    It takes lines of its own.
+    """
+    added = wrapped(text)
+    room = 18 * (added.count("<br>") + 1)
+
+    def more(before: str | None) -> str:
+        return f"{before}<br>{added}" if before else added
+
+    title, layout = figure.layout.title, figure.layout
+    figure.update_layout(
+        title_subtitle_text=more(title.subtitle.text), height=layout.height + room, margin_t=layout.margin.t + room
+    )
+    for menu in layout.updatemenus:
+        for button in menu.buttons:
+            button.args = [
+                part | {_SUBTITLE: more(part[_SUBTITLE])} if isinstance(part, dict) and _SUBTITLE in part else part
+                for part in button.args
+            ]
 
 
 def wrapped(text: str, width: int = _LINE) -> str:
