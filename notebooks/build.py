@@ -9,6 +9,7 @@ solutions; these come from `layerdiv_tl.teaching`. A page needs no network: plot
 from __future__ import annotations
 
 import argparse
+import base64
 import os
 import re
 import time
@@ -40,10 +41,12 @@ CHECK = re.compile(r"^lesson\.(\w+)\.check\((.*)\)", re.MULTILINE)
 STUB = re.compile(r"^(\w+) = \.\.\.", re.MULTILINE)
 MATH = re.compile(r"\$\$(.+?)\$\$|(?<![\\$\w])\$(?!\s)([^$\n]+?)(?<!\s)\$(?![\w$])", re.DOTALL)
 CODE = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
+IMAGE = re.compile(r"!\[([^\]]*)\]\((images/[\w.-]+)\)")  # a diagram: what it shows, in words, and its file
 CSS = """
 .cell th, .cell td { text-align: left; white-space: normal; vertical-align: top }
 main { max-width: 60rem } .cell { margin: 1rem 0 } .out { margin: .4rem 0 .4rem .2rem; overflow-x: auto }
-.cell pre, .out pre { white-space: pre-wrap; overflow-wrap: anywhere } .out img { max-width: 100% }
+.cell pre, .out pre { white-space: pre-wrap; overflow-wrap: anywhere }
+.cell img, .out img { max-width: 100%; height: auto }
 .out table { border: 0; border-collapse: collapse; font-variant-numeric: tabular-nums }
 .out th, .out td { padding: .15rem .55rem; text-align: right; border: 0; border-bottom: 1px solid var(--line, #8884) }
 math[display=block] { margin: .8rem 0; overflow-x: auto }
@@ -148,7 +151,7 @@ def solved(name: str, out: Path) -> nbformat.NotebookNode:
 
 
 def prose(source: str) -> str:
-    """Markdown as HTML, its formulas as MathML, its links to notebooks as links to pages."""
+    """Markdown as HTML: formulas as MathML, diagrams inside, links to notebooks as links to pages."""
     kept: list[str] = []
 
     def keep(html: str) -> str:
@@ -158,8 +161,12 @@ def prose(source: str) -> str:
     def formula(match: re.Match[str]) -> str:
         return keep(convert(match[1] or match[2], display="block" if match[1] else "inline"))
 
+    def image(match: re.Match[str]) -> str:
+        data = base64.b64encode((HERE / match[2]).read_bytes()).decode()
+        return keep(f'<img src="data:image/svg+xml;base64,{data}" alt="{escape(match[1])}">')
+
     codes = CODE.findall(source)
-    text = MATH.sub(formula, CODE.sub("CODECODE", source))
+    text = MATH.sub(formula, IMAGE.sub(image, CODE.sub("CODECODE", source)))
     for code in codes:
         text = text.replace("CODECODE", code, 1)
     html = markdown2html(re.sub(r"(\]\(\w+)\.(?:ipynb|md)\b", r"\1.html", text))

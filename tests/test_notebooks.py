@@ -6,6 +6,7 @@ import importlib.util
 import json
 import re
 import sys
+import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ _spec.loader.exec_module(book)
 
 BEGUN, RIGHT = "…", "✓"
 LARGEST = 2e5  # bytes of one notebook
+LARGEST_IMAGE = 1e4  # bytes of one diagram
+SMALLEST_TEXT = 12  # pixels, in a diagram
 NUMBER = re.compile(
     r"(?<![\w.])[-−+]?(?:\d{1,3}(?:[ \u202f\u00a0,]\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:e[-+]?\d+)?(?![\w])(?:[ \u202f]?%)?"
 )
@@ -73,7 +76,7 @@ def last_digit(text: str) -> float:
 
 def prose(source: str) -> str:
     """Markdown without code, formulas, links and the names of numbered things."""
-    text = book.MATH.sub(" ", book.CODE.sub(" ", source))
+    text = book.MATH.sub(" ", book.IMAGE.sub(" ", book.CODE.sub(" ", source)))
     return AUTHORS.sub(
         " ", NAMED.sub(" ", LINK.sub(" ", re.sub(r"^(?:#+ .*|\d+\. |\*\d+ min · .*)", "", text, flags=re.MULTILINE)))
     )
@@ -159,6 +162,34 @@ def test_the_glossary_is_a_page_that_pages_link_to() -> None:
     assert 'id="glossary"' in html
     assert 'href="LESSON_PLANS.html"' in html
     assert 'href="README.html#glossary"' in book.prose("[glossary](README.md#glossary)")
+
+
+def test_diagrams_are_used_and_stand_alone() -> None:
+    """Each is named by a notebook, with what it shows in words; none is large, runs scripts or fetches anything."""
+    sources = {name: "\n".join(cell.source for cell in book.read(name).cells) for name in NAMES}
+    used = {file: (name, alt) for name, source in sources.items() for alt, file in book.IMAGE.findall(source)}
+    assert set(used) == {f"images/{path.name}" for path in (NOTEBOOKS / "images").iterdir()}
+    for file, (name, alt) in used.items():
+        content = (NOTEBOOKS / file).read_text(encoding="utf-8")
+        assert len(content.encode()) < LARGEST_IMAGE, file
+        drawn = ET.fromstring(content)
+        kinds = {element.tag.rpartition("}")[2]: element.text or "" for element in drawn.iter()}
+        assert min(len(kinds["title"]), len(kinds["desc"]), len(alt)) > 20, f"{file} is not told in words"
+        assert drawn.attrib["viewBox"] == f"0 0 {drawn.get('width')} {drawn.get('height')}"
+        assert not kinds.keys() & {"script", "image", "foreignObject", "use"}, file
+        assert not re.search(r"@import|https?://(?!www\.w3\.org/2000/svg)|url\((?!#)|\bon\w+=", content), file
+        sizes = [float(size) for size in re.findall(r"(?:font:|font-size[:=]\"?)([\d.]+)", content)]
+        assert min(sizes) >= SMALLEST_TEXT, f"small text in {file}"
+        assert sources[name].count(f"({file})") == 1, f"{name} shows {file} twice"
+
+
+def test_a_page_holds_its_diagrams() -> None:
+    """Inside, as data: whatever their text says is no markup of the page."""
+    html = book.prose('![Boxes "in" a row & <b>](images/residual_stream.svg)\n\n`![no](images/none.svg)`')
+    assert 'src="data:image/svg+xml;base64,' in html
+    assert 'alt="Boxes &quot;in&quot; a row &amp; &lt;b&gt;"' in html
+    assert "images/residual_stream" not in html
+    assert "![no](images/none.svg)" in html
 
 
 @pytest.mark.full
