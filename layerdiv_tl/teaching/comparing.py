@@ -41,6 +41,12 @@ def same(given: Any, wanted: Any, rtol: float) -> bool:
     return bool(np.allclose(given, wanted, rtol=rtol, atol=rtol * size * 1e-3, equal_nan=True))
 
 
+def changed(before: Any, after: Any) -> bool:
+    """Whether an array, numpy's or torch's, of numbers or names, is another than before."""
+    old, new = (np.asarray(x.detach().cpu() if hasattr(x, "detach") else x) for x in (before, after))
+    return not np.array_equal(old, new, equal_nan=old.dtype.kind == "f")
+
+
 def fault_of_form(given: Any, wanted: Any, axes: str = "") -> str | None:
     """What keeps an answer from being compared at all: its kind, number of parts or shape; None if nothing does."""
     if isinstance(wanted, tuple):
@@ -58,7 +64,10 @@ def fault_of_form(given: Any, wanted: Any, axes: str = "") -> str | None:
         found = next(((i, fault) for i, fault in enumerate(faults, start=1) if fault), None)
         return f"result {found[0]}{_named(axes)}: {found[1]}" if found else None
     if isinstance(wanted, str):
-        return None if isinstance(given, str) else f"a name is expected, as text, such as {wanted[:1]}…"
+        if not isinstance(given, str):
+            return f"a name is expected, as text, such as {wanted[:1]}…"
+        alike = _letters(given) == _letters(wanted) and given.strip() != wanted.strip()
+        return f"right but for the spelling: {wanted!r}, not {given!r}." if alike else None
     if isinstance(given, (str, tuple)):
         return f"numbers are expected{_named(axes)}, and this is {'text' if isinstance(given, str) else 'a tuple'}."
     if given.shape != wanted.shape:
@@ -71,7 +80,19 @@ def fault_of_form(given: Any, wanted: Any, axes: str = "") -> str | None:
 
 
 def fault_of_size(given: Any, wanted: Any, rtol: float) -> str | None:
-    """What makes a wrong array a right one: another sign, or one factor. None if nothing so simple does."""
+    """What makes a wrong array a right one: another sign, or one factor; of several results, which are wrong.
+
+    None if nothing so simple does.
+    """
+    if isinstance(given, tuple) and isinstance(wanted, tuple) and 1 < len(wanted) == len(given):
+        right = [same(a, b, rtol) for a, b in zip(given, wanted, strict=True)]
+        faults = {fault_of_size(a, b, rtol) for a, b in zip(given, wanted, strict=True)}
+        if not any(right):
+            return f"in all results {faults.pop()}" if len(faults) == 1 and None not in faults else None
+        told = f": {next(iter(faults - {None}))}" if len(faults - {None}) == 1 and right.count(False) == 1 else "."
+        which = " and ".join(f"result {i}" for i, fine in enumerate(right, start=1) if not fine)
+        verb, rest = "is" if right.count(False) == 1 else "are", "other is" if right.count(True) == 1 else "others are"
+        return f"{which} {verb} not right yet, the {rest}{told}"
     if not (isinstance(given, np.ndarray) and isinstance(wanted, np.ndarray)) or same(given, wanted, rtol):
         return None
     if same(-given, wanted, rtol):
@@ -85,6 +106,10 @@ def fault_of_size(given: Any, wanted: Any, rtol: float) -> str | None:
 
 def _named(axes: str) -> str:
     return f" {axes}" if axes else ""
+
+
+def _letters(text: str) -> str:
+    return "".join(filter(str.isalnum, text)).lower()
 
 
 def _are(count: int) -> str:

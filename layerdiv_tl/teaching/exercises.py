@@ -10,10 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from ..errors import InputError
-from .comparing import fault_of_form, fault_of_size, plain, same
+from .comparing import changed, fault_of_form, fault_of_size, plain, same
 
 Function = Callable[..., Any]
 Cases = Callable[..., Sequence[tuple[Any, ...]]]
@@ -25,6 +23,10 @@ class Shown(str):
 
     def __repr__(self) -> str:
         return str(self)
+
+
+class _ChangedError(Exception):
+    """An answer wrote into what it was given."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,6 +108,11 @@ class Exercise:
                 given = plain(given)
             except NotImplementedError:
                 return self._unanswered()
+            except _ChangedError:
+                return Shown(
+                    f"✗ {self.name} changed the array that it was given: work on a copy, or make a new array "
+                    "(values - …, not values -= …)."
+                )
             except Exception as error:
                 return Shown(f"✗ {self._of_error(error, args, keywords)}")
             if not same(given, wanted, self.rtol):
@@ -115,9 +122,11 @@ class Exercise:
 
     def or_reference(self, answer: Function, **data: Any) -> Function:
         """The answer if it is right, or else the reference with a line that says so: later cells go on with it."""
-        if self.check(answer, **data).startswith("✓"):
+        said = self.check(answer, **data)
+        if said.startswith("✓"):
             return answer
-        print(f"{self.name} is not right yet, so the reference goes on in its place.")
+        state = "answered" if said.startswith("…") else "right"
+        print(f"{self.name} is not {state} yet, so the reference goes on in its place.")
         return self.solve
 
     def hint(self, level: int = 1) -> Shown:
@@ -141,8 +150,8 @@ class Exercise:
         mine = copy.deepcopy(args)
         given = answer(*mine)
         for before, after in zip(args, mine, strict=True):
-            if isinstance(before, np.ndarray) and not np.array_equal(before, after, equal_nan=before.dtype.kind == "f"):
-                raise ValueError("it changed the array that it was given: make a new one (values - …, not values -= …)")
+            if hasattr(before, "__array__") and changed(before, after):
+                raise _ChangedError
         return given
 
     def _of_error(self, error: Exception, args: tuple[Any, ...], keywords: dict[str, Any]) -> str:
@@ -185,6 +194,7 @@ def exercise(
 ) -> Callable[[Function], Exercise]:
     """Make a reference solution an `Exercise`, which has the meaning of the arguments.
 
+    >>> import numpy as np
     >>> @exercise(minutes=1, difficulty=1, importance=1, hints=("a", "b", "c"), right="yes.", axes="[row]",
     ...           mistakes={"that is the sum of the rows.": lambda x: x.sum(1)}, cases=lambda: [(np.ones((2, 3)),)])
     ... def means(x):

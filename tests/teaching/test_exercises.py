@@ -97,6 +97,32 @@ def test_a_wrong_form_is_named(answer, told) -> None:
     assert total.check(answer).startswith(WRONG)
 
 
+def test_a_changed_tensor_is_seen() -> None:
+    """Of torch, too: an answer that writes into what it was given is told so, and leaves no trace."""
+    one = exercise(
+        minutes=1, difficulty=1, importance=1, hints=("a", "b", "c"), right="yes.", mistakes={}, cases=lambda x: [(x,)]
+    )(lambda x: x + 1)
+    x = torch.zeros(3)
+    assert "changed the array" in one.check(lambda x: x.add_(1), x=x)
+    assert one.check(lambda x: x + 1, x=x).startswith(RIGHT)
+
+
+def test_of_several_results_the_wrong_one_is_named() -> None:
+    """By its number; a sign that is turned in all is said once, a name spelled otherwise is told from a wrong one."""
+    pair = (np.array([1.0, 2.0]), np.array([3.0, -1.0]))
+    one = exercise(
+        minutes=1, difficulty=1, importance=1, hints=("a", "b", "c"), right="yes.", mistakes={}, cases=lambda: [()]
+    )
+    both = one(lambda: pair)
+    assert "in all results the sign" in both.check(lambda: (-pair[0], -pair[1]))
+    assert "result 2 is not right yet, the other is: the sign" in both.check(lambda: (pair[0], -pair[1]))
+    assert "result 1 is not right yet" in both.check(lambda: (pair[0] + [1, 0], pair[1]))
+    assert "hint(1)" in both.check(lambda: (pair[0] + [1, 0], -pair[1]))
+    word = one(lambda: "not tested")
+    assert "spelling: 'not tested'" in word.check(lambda: "Not_tested")
+    assert "hint(1)" in word.check(lambda: "confirmed")
+
+
 def test_later_cells_go_on_with_the_reference(capsys) -> None:
     """Only where the answer is wrong, and then it is said."""
     mine = lambda x: x.sum(axis=-1)  # noqa: E731
