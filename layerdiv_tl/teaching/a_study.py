@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import permutations
 from math import factorial, nan
 
 import numpy as np
@@ -42,6 +44,21 @@ def _modules() -> list[tuple[np.ndarray, np.ndarray, str]]:
         "that is what the module holds, in the unit of `own`: divide by what all hold.": lambda own, kinds, kind: own[
             kinds == kind
         ].sum(),
+        "that is the module against all others: divide by what all hold, itself included.": lambda own, kinds, kind: (
+            own[kinds == kind].sum() / own[kinds != kind].sum()
+        ),
+        "divided by the number of components: divide by what all of them hold.": lambda own, kinds, kind: (
+            own[kinds == kind].sum() / len(own)
+        ),
+        "a mean over a sum: take the sum of the module's members, too.": lambda own, kinds, kind: (
+            own[kinds == kind].mean() / own.sum()
+        ),
+        "that is the excess over the share of members: give the share itself.": lambda own, kinds, kind: (
+            own[kinds == kind].sum() / own.sum() - (kinds == kind).mean()
+        ),
+        "squares were summed: bias and diversity are squares already.": lambda own, kinds, kind: (
+            (own[kinds == kind] ** 2).sum() / (own**2).sum()
+        ),
         "that is what the other modules hold.": lambda own, kinds, kind: own[kinds != kind].sum() / own.sum(),
     },
 )
@@ -61,13 +78,27 @@ def _curves() -> list[tuple[np.ndarray, np.ndarray]]:
     return [*drawn, (trend + own, trend - own / 2)]
 
 
-def _ways(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def _ways(a: np.ndarray, b: np.ndarray, of: Callable[[np.ndarray], np.ndarray] = np.asarray) -> np.ndarray:
     """T of all ways; the first is the true one."""
-    from itertools import permutations
-
     models = len(a)
-    r = np.corrcoef(a, b)[:models, models:]
+    r = of(np.corrcoef(a, b)[:models, models:])
     return np.array([r[range(models), way].mean() for way in permutations(range(models))])
+
+
+def _deranged(models: int) -> list[int]:
+    """The ways that leave no model its own, with the true one before them."""
+    ways = enumerate(permutations(range(models)))
+    return [number for number, way in ways if not number or all(m != given for m, given in enumerate(way))]
+
+
+def _single(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    r = np.corrcoef(a, b)[: len(a), len(a) :]
+    return np.array([np.diag(r).mean(), *r[~np.eye(len(a), dtype=bool)]])
+
+
+def _pooled(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    ways = permutations(range(len(a)))
+    return np.array([np.corrcoef(a.ravel(), b[list(way)].ravel())[0, 1] for way in ways])
 
 
 def _as_far(t: np.ndarray) -> np.ndarray:
@@ -101,6 +132,34 @@ def _as_far(t: np.ndarray) -> np.ndarray:
             min(1, 2 * (_as_far(_ways(a, b)).sum() - 1) / len(_ways(a, b)))
         ),
         "that is T of the true way. p is how rarely another way gets there.": lambda a, b: _ways(a, b)[0],
+        "the smaller of the two tails was taken: go by the true one's side of 0.": lambda a, b: min(
+            1, 2 * min((side * (_ways(a, b) - _ways(a, b)[0]) >= -1e-12).mean() for side in (1, -1))
+        ),
+        "that counts the ways nearer to 0: those as far out as the true one are asked.": lambda a, b: min(
+            1, 2 * (np.sign(_ways(a, b)[0]) * (_ways(a, b) - _ways(a, b)[0]) <= 1e-12).mean()
+        ),
+        "that is a count of ways: divide by how many there are.": lambda a, b: 2 * _as_far(_ways(a, b)).sum(),
+        "one was added above and below, as for drawn ways: here all ways are counted, the true one among them.": (
+            lambda a, b: min(1, 2 * (_as_far(_ways(a, b)).sum() + 1) / (len(_ways(a, b)) + 1))
+        ),
+        "distances were taken from the mean of all T: 0 is the middle that is asked for.": lambda a, b: (
+            np.abs(_ways(a, b) - _ways(a, b).mean()) >= abs(_ways(a, b)[0] - _ways(a, b).mean()) - 1e-12
+        ).mean(),
+        "only ways that leave no model its own metric were dealt: all M! count.": lambda a, b: min(
+            1, 2 * _as_far(_ways(a, b)[_deranged(len(a))]).mean()
+        ),
+        "r of a model with another is not T: T is a mean over the M models of one way to deal.": lambda a, b: min(
+            1, 2 * _as_far(_single(a, b)).mean()
+        ),
+        "those are correlations of accuracies with one another: take the block [:M, M:].": lambda a, b: min(
+            1, 2 * _as_far(_ways(a, a)).mean()
+        ),
+        "all models were pooled into one r: take r for each model, then the mean.": lambda a, b: min(
+            1, 2 * _as_far(_pooled(a, b)).mean()
+        ),
+        "the absolute value of each r was taken: T is the mean of r with its sign.": lambda a, b: min(
+            1, 2 * _as_far(_ways(a, b, np.abs)).mean()
+        ),
         "you ask for T above the true one's where that is below 0, too: go by its own side of 0.": lambda a, b: min(
             1, 2 * (_ways(a, b) >= _ways(a, b)[0] - 1e-12).mean()
         ),
@@ -128,7 +187,7 @@ def _least(bar: float) -> int:
     minutes=6,
     difficulty=2,
     importance=4,
-    cases=lambda: [(200, 0.01), (12, 0.05), (1, 0.05), (60, 0.05)],
+    cases=lambda: [(200, 0.01), (12, 0.05), (1, 0.05), (60, 0.05), (1, 0.01), (1, 2 / 24)],
     axes="(a number of models)",
     right="one question needs 5 models of one depth, twelve questions 6: a factorial grows fast.",
     hints=(
@@ -142,6 +201,18 @@ def _least(bar: float) -> int:
             lambda m, level: _least(level / m) - 1
         ),
         "the bar is the level divided by the number of questions.": lambda m, level: _least(level),
+        "the bar was multiplied by the number of questions: divide.": lambda m, level: _least(level * m),
+        "use `level`: it need not be 0.05.": lambda m, level: _least(0.05 / m),
+        "equal to the bar is not below it.": lambda m, level: next(
+            models for models in range(1, 30) if 2 / factorial(models) <= level / m
+        ),
+        "that is the number of ways: how many models have as many?": lambda m, level: factorial(_least(level / m)),
+        "that is the least p with so many models: give the number of models.": lambda m, level: (
+            2 / factorial(_least(level / m))
+        ),
+        "there are M! ways to deal curves out to M models, not 2 to the power of M.": lambda m, level: next(
+            models for models in range(1, 60) if 2 / 2**models < level / m
+        ),
     },
 )
 def models_needed(questions: int, level: float) -> int:
@@ -173,6 +244,8 @@ def _intervals() -> list[Rule]:
         (-0.5, -0.2, 0.0, 1, 0.3),
         (0.2, 0.5, 0.0, 1, 0.01),
         (nan, nan, 0.0, 1, 0.3),
+        (0.2, 0.5, 0.0, 1, 0.05),
+        (0.0, 0.4, 0.0, 1, nan),
     ]
 
 
@@ -205,6 +278,33 @@ def _rule(low: float, high: float, null: float, side: int, p: float) -> str:
         ),
         "a missing p is no failed test: most claims have none.": lambda low, high, null, side, p: (
             "not tested" if np.isnan([low, high, null, p]).any() else _rule(low, high, null, side, p)
+        ),
+        "a p of exactly 0.05 is within noise: 0.05 or more.": lambda low, high, null, side, p: _rule(
+            low, high, null, side, p - 1e-9
+        ),
+        "an interval that ends at the null holds it: within noise.": lambda low, high, null, side, p: _rule(
+            low + 1e-9, high - 1e-9, null, side, p
+        ),
+        "a p that is missing (nan) says nothing: ask for p >= 0.05, which is False for nan.": (
+            lambda low, high, null, side, p: (
+                "not tested"
+                if np.isnan([low, high, null]).any()
+                else "within noise"
+                if not p < 0.05
+                else _rule(low, high, null, side, p)
+            )
+        ),
+        "'refuted' is missing: the whole interval on the side that the claim is not on.": (
+            lambda low, high, null, side, p: _rule(low, high, null, side, p).replace("refuted", "within noise")
+        ),
+        "without a null there is nothing to hold an interval against: that is 'not tested', too.": (
+            lambda low, high, null, side, p: (
+                _rule(low, high, null, side, p)
+                if np.isnan(low) or null == null
+                else "confirmed"
+                if side < 0
+                else "refuted"
+            )
         ),
         "a small p does not replace an interval: without one nothing was tested.": lambda low, high, null, side, p: (
             "confirmed" if np.isnan(low) and p < 0.05 else _rule(low, high, null, side, p)

@@ -46,6 +46,35 @@ def _through(writes: np.ndarray, scale: float, gain: np.ndarray, unembed: np.nda
         "each write was divided by its own scale. Frozen: the one scale of this pass.": lambda w, s, g, b, u: np.vstack(
             [_through(w, w.std(1, keepdims=True), g, u), b @ u]
         ),
+        "the bias was scaled like a write: the norm adds it after scale and gain.": lambda w, s, g, b, u: np.vstack(
+            [_through(w, s, g, u), (g * b / s) @ u]
+        ),
+        "the bias was centered and scaled like a write: it is added after that.": lambda w, s, g, b, u: _through(
+            np.vstack([w, b]), s, g, u
+        ),
+        "the gain is missing.": lambda w, s, g, b, u: np.vstack([_through(w, s, np.ones_like(g), u), b @ u]),
+        "the scale is missing: divide the centered writes by it.": lambda w, s, g, b, u: np.vstack(
+            [_through(w, 1, g, u), b @ u]
+        ),
+        "multiplied by the scale: divide by it.": lambda w, s, g, b, u: np.vstack([_through(w, 1 / s, g, u), b @ u]),
+        "`scale` is the standard deviation as it is: divide by it once, with no square and no root.": (
+            lambda w, s, g, b, u: np.vstack([_through(w, s**2, g, u), b @ u])
+        ),
+        "divided by the root of `scale`: it is the standard deviation as it is.": lambda w, s, g, b, u: np.vstack(
+            [_through(w, np.sqrt(s), g, u), b @ u]
+        ),
+        "centered by one number for all writes: each row has its own mean over the width.": lambda w, s, g, b, u: (
+            np.vstack([(g * (w - w.mean()) / s) @ u, b @ u])
+        ),
+        "centered after the gain: the norm takes the mean away first.": lambda w, s, g, b, u: np.vstack(
+            [((g * w - (g * w).mean(1, keepdims=True)) / s) @ u, b @ u]
+        ),
+        "the row's mean needs keepdims=True, or it does not line up with the width.": lambda w, s, g, b, u: (
+            w - w.mean(1)
+        ),
+        "the contributions were centered over the options: give them raw.": lambda w, s, g, b, u: (
+            lambda rows: rows - rows.mean(1, keepdims=True)
+        )(np.vstack([_through(w, s, g, u), b @ u])),
         "the constant belongs below the others, as the last row.": lambda w, s, g, b, u: np.vstack(
             [b @ u, _through(w, s, g, u)]
         ),
@@ -86,6 +115,11 @@ def _mlp() -> list[Case]:
         "the bias was shared out among the neurons. The sum is right, but no neuron writes it.": lambda a, w, b: (
             a[:, None] * w + b / len(a)
         ),
+        "the bias belongs below the neurons, as the last row.": lambda a, w, b: np.vstack([b, a[:, None] * w]),
+        "the activations are given as they are: apply no function to them.": lambda a, w, b: np.vstack(
+            [np.maximum(a, 0)[:, None] * w, b]
+        ),
+        "activation has one number for each row of w_out: write activation[:, None] * w_out.": lambda a, w, b: a * w,
         "these are the weights: multiply each row by the neuron's activation.": lambda a, w, b: np.vstack([w, b]),
     },
 )
@@ -98,8 +132,14 @@ def _logits() -> list[Case]:
     rng = np.random.default_rng(4)
     return [
         (3 * rng.normal(size=(3, 7)), np.array([2, 0, 6])),
-        (3 * rng.normal(size=(1, 5)) + 200, np.array([4])),
+        (3 * rng.normal(size=(1, 5)) + 800, np.array([4])),  # exp(800) is infinite
     ]
+
+
+def _overflowing(logits: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore", invalid="ignore"):
+        p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    return np.log(p[np.arange(len(tokens)), tokens]).sum()
 
 
 def _log_softmax(logits: np.ndarray) -> np.ndarray:
@@ -134,6 +174,34 @@ def _log_softmax(logits: np.ndarray) -> np.ndarray:
         "normalized over positions (axis 0): the vocabulary is axis 1.": lambda x, t: (
             _log_softmax(x.T).T[np.arange(len(t)), t].sum()
         ),
+        "exponentials of large logits are infinite: subtract each row's maximum first.": _overflowing,
+        "every position was asked for every token: position i predicts token i alone.": lambda x, t: _log_softmax(x)[
+            :, t
+        ].sum(),
+        "shifted by one: row i of the logits predicts token i already.": lambda x, t: _log_softmax(x)[
+            np.arange(len(t) - 1), t[1:]
+        ].sum(),
+        "that is in bits: take the natural logarithm.": lambda x, t: (
+            _log_softmax(x)[np.arange(len(t)), t].sum() / np.log(2)
+        ),
+        "that is a sum of probabilities: take their logarithms first.": lambda x, t: np.exp(
+            _log_softmax(x)[np.arange(len(t)), t]
+        ).sum(),
+        "that is the logarithm of a sum of probabilities: it is the sum of their logarithms.": lambda x, t: np.log(
+            np.exp(_log_softmax(x)[np.arange(len(t)), t]).sum()
+        ),
+        "that is the mean loss, a cross-entropy: asked is the sum, and not its negative.": lambda x, t: (
+            -_log_softmax(x)[np.arange(len(t)), t].mean()
+        ),
+        "only the maximum was subtracted: the logarithm of the sum of exponentials is missing.": lambda x, t: (
+            x - x.max(1, keepdims=True)
+        )[np.arange(len(t)), t].sum(),
+        "normalized over the answer's own tokens: the vocabulary is all of axis 1.": lambda x, t: np.diag(
+            _log_softmax(x[:, t])
+        ).sum(),
+        "normalized once over all positions: each row is a distribution of its own.": lambda x, t: (
+            x[np.arange(len(t)), t].sum() - (x.max() + np.log(np.exp(x - x.max()).sum()))
+        ),
     },
 )
 def log_likelihood(logits: np.ndarray, tokens: np.ndarray) -> float:
@@ -150,10 +218,24 @@ def _pairs() -> list[Case]:
     return [(x, y, np.array([[1.0, 2, 3, 4], [0, 0, 0, 0]]))]
 
 
-def _mapped(x: np.ndarray, y: np.ndarray, new: np.ndarray, mx: np.ndarray, my: np.ndarray) -> np.ndarray:
+def _mapped(
+    x: np.ndarray, y: np.ndarray, new: np.ndarray, mx: np.ndarray, my: np.ndarray, ridge: float | None = None
+) -> np.ndarray:
     a = x - mx
-    ridge = 10 * (a**2).mean() * np.eye(x.shape[1])
-    return (new - mx) @ np.linalg.solve(a.T @ a + ridge, a.T @ (y - my)) + my
+    ridge = 10 * (a**2).mean() if ridge is None else ridge
+    return (new - mx) @ np.linalg.solve(a.T @ a + ridge * np.eye(x.shape[1]), a.T @ (y - my)) + my
+
+
+def _with_ones(x: np.ndarray) -> np.ndarray:
+    return np.hstack([x, np.ones((len(x), 1))])
+
+
+def _shrunk(x: np.ndarray, y: np.ndarray, ridge: float) -> np.ndarray:
+    return np.linalg.solve(x.T @ x + ridge * np.eye(x.shape[1]), x.T @ y)
+
+
+def _ridged(x: np.ndarray, y: np.ndarray, new: np.ndarray, ridge: float) -> np.ndarray:
+    return _mapped(x, y, new, x.mean(0), y.mean(0), ridge)
 
 
 @exercise(
@@ -176,6 +258,32 @@ def _mapped(x: np.ndarray, y: np.ndarray, new: np.ndarray, mx: np.ndarray, my: n
         "the mean of y is missing from the result.": lambda x, y, new: (
             _mapped(x, y, new, x.mean(0), y.mean(0)) - y.mean(0)
         ),
+        "the new rows were not centered: take the mean of the fitted rows from them, too.": lambda x, y, new: _mapped(
+            x, y, new + x.mean(0), x.mean(0), y.mean(0)
+        ),
+        "the ridge is the mean of the squares once: take it 10 times.": lambda x, y, new: _ridged(
+            x, y, new, ((x - x.mean(0)) ** 2).mean()
+        ),
+        "the ridge is 10: take 10 times the mean of the squares.": lambda x, y, new: _ridged(x, y, new, 10.0),
+        "the ridge has the mean square of x as it is: of the centered x is asked.": lambda x, y, new: _ridged(
+            x, y, new, 10 * (x**2).mean()
+        ),
+        "the ridge has the sum of the squares: their mean is asked, over rows and width.": lambda x, y, new: _ridged(
+            x, y, new, 10 * ((x - x.mean(0)) ** 2).sum()
+        ),
+        "the ridge was multiplied by the number of rows: it is added to the sums a.T @ a as it is.": (
+            lambda x, y, new: _ridged(x, y, new, 10 * len(x) * ((x - x.mean(0)) ** 2).mean())
+        ),
+        "the ridge was divided by the number of rows: it is added to the sums a.T @ a as it is.": (
+            lambda x, y, new: _ridged(x, y, new, 10 / len(x) * ((x - x.mean(0)) ** 2).mean())
+        ),
+        "the constant was shrunk, too: center x and y, so that the ridge does not touch it.": lambda x, y, new: (
+            _with_ones(new) @ _shrunk(_with_ones(x), y, 10 * ((x - x.mean(0)) ** 2).mean())
+        ),
+        "that is the mean of y whatever the row: the map is missing.": lambda x, y, new: np.repeat(
+            y.mean(0)[None], len(new), 0
+        ),
+        "that maps y to x: fit the map from x to y.": lambda x, y, new: _mapped(y, x, new, y.mean(0), x.mean(0)),
         "the ridge is missing: with few rows the map fits noise.": lambda x, y, new: (
             (new - x.mean(0)) @ np.linalg.lstsq(x - x.mean(0), y - y.mean(0), rcond=None)[0] + y.mean(0)
         ),
@@ -209,6 +317,15 @@ def _lora() -> list[Case]:
     mistakes={
         "the scale (alpha / r) is missing.": lambda x, a, b, scale: x @ a.T @ b.T,
         "divided by the scale: it multiplies.": lambda x, a, b, scale: x @ a.T @ b.T / scale,
+        "the scale is alpha / r already: do not divide by the rank again.": lambda x, a, b, scale: (
+            scale / len(a) * x @ a.T @ b.T
+        ),
+        "the scale was added: it multiplies.": lambda x, a, b, scale: scale + x @ a.T @ b.T,
+        "the map in between is linear: no ReLU.": lambda x, a, b, scale: scale * np.maximum(x @ a.T, 0) @ b.T,
+        "x is [token, in], one input a row: write x @ a.T @ b.T for B A x.": lambda x, a, b, scale: scale * b @ a @ x,
+        "b @ a is [width, in] and x is [token, in]: the product needs (b @ a).T.": lambda x, a, b, scale: (
+            scale * x @ (b @ a)
+        ),
         "that is the change of the weights, [width, in]. Asked is what it writes for these inputs.": (
             lambda x, a, b, scale: scale * b @ a
         ),

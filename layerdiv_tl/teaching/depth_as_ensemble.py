@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import numpy as np
 
 from .exercises import exercise
@@ -29,7 +31,6 @@ def _loss(contributions: np.ndarray, target: np.ndarray) -> np.ndarray:
     difficulty=2,
     importance=5,
     cases=_members,
-    axes="[prediction, member]",
     right="n times the loss of the sum, over the mean loss of one member that stands for all.",
     hints=(
         "Read as a predictor of its own, member i says n·c_i, with n the number of members: their mean is the sum.",
@@ -42,6 +43,33 @@ def _loss(contributions: np.ndarray, target: np.ndarray) -> np.ndarray:
         ),
         "the factor n is missing: errors that average fall n-fold, and κ is to be 1 then.": lambda c, t: float(
             _loss(c, t) / _errors(c, t, c.shape[1])
+        ),
+        "n is the number of members, axis 1, not of predictions.": lambda c, t: float(
+            len(c) * _loss(c, t) / _errors(c, t, len(c))
+        ),
+        "n is the number of predictions there: it is that of the members, axis 1.": lambda c, t: float(
+            len(c) * _loss(c, t) / _errors(c, t, c.shape[1])
+        ),
+        "the mean of the contributions is not the answer: that is their sum, the mean of n·c_i.": lambda c, t: float(
+            c.shape[1] * _loss(c / c.shape[1], t) / _errors(c, t, c.shape[1])
+        ),
+        "contributions were compared as they are: member i says n·c_i, and the mean of that is Σ c_i.": (
+            lambda c, t: float(c.shape[1] * _loss(c / c.shape[1], t) / _errors(c, t, 1))
+        ),
+        "each member was held against a share of the target: it says n·c_i, and is to say the target.": lambda c, t: (
+            float(c.shape[1] * _loss(c, t) / _errors(c, t / c.shape[1], 1))
+        ),
+        "those are absolute errors: the loss is the mean square.": lambda c, t: float(
+            c.shape[1] * np.abs(c.sum(1) - t).mean() / np.abs(c.shape[1] * c - t[:, None]).mean()
+        ),
+        "a root was taken: the losses are mean squares.": lambda c, t: float(
+            c.shape[1] * np.sqrt(_loss(c, t) / _errors(c, t, c.shape[1]))
+        ),
+        "a ratio for each prediction, then the mean: take the mean of both losses first.": lambda c, t: float(
+            (c.shape[1] * (c.sum(1) - t) ** 2 / ((c.shape[1] * c - t[:, None]) ** 2).mean(1)).mean()
+        ),
+        "target is [prediction], the members' errors are [prediction, member]: write target[:, None].": lambda c, t: (
+            c.shape[1] * c - t
         ),
         "the fraction is upside down.": lambda c, t: float(_errors(c, t, c.shape[1]) / (c.shape[1] * _loss(c, t))),
     },
@@ -57,6 +85,10 @@ def kappa(contributions: np.ndarray, target: np.ndarray) -> float:
 def _subsets() -> list[tuple[np.ndarray, int]]:
     rng = np.random.default_rng(11)
     return [(rng.normal(size=7), 3), (np.array([4.0, -1.0, 0.5, 2.0]), 2), (rng.normal(size=5) + 9, 5)]
+
+
+def _unscaled(c: np.ndarray, k: int) -> float:
+    return float(np.mean([(sum(kept) - c.sum()) ** 2 for kept in combinations(c, k)]))
 
 
 @exercise(
@@ -78,6 +110,17 @@ def _subsets() -> list[tuple[np.ndarray, int]]:
         "the correction 1 − k/n is missing: with all members kept nothing is lost.": lambda c, k: float(
             len(c) ** 2 * np.var(c, ddof=1) / k
         ),
+        "that is drawing with replacement: no member is drawn twice.": lambda c, k: float(len(c) ** 2 * np.var(c) / k),
+        "that is the mean square of the contributions: what matters is how they differ, their variance.": (
+            lambda c, k: float(len(c) ** 2 * (c**2).mean() / k * (1 - k / len(c)))
+        ),
+        "a factor n for n²: the sum is n times the mean, its square n² times.": lambda c, k: float(
+            len(c) * np.var(c, ddof=1) / k * (1 - k / len(c))
+        ),
+        "that is the root: the expected square is asked.": lambda c, k: float(
+            len(c) * np.sqrt(np.var(c, ddof=1) / k * (1 - k / len(c)))
+        ),
+        "the sum of the kept was not rescaled by n/k.": _unscaled,
         "that is the mean's; the rescaled sum is n times as large.": lambda c, k: float(
             np.var(c, ddof=1) / k * (1 - k / len(c))
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ def _ablated(z: Any, head: int, value: Any) -> Any:
 
 
 @exercise(
-    minutes=8,
+    minutes=5,
     difficulty=2,
     importance=5,
     cases=lambda z: [(z, 3, z.mean((0, 1))[3]), (z, 0, 0 * z.mean((0, 1))[0])],
@@ -40,6 +41,15 @@ def _ablated(z: Any, head: int, value: Any) -> Any:
             z, head, 0 * value
         ),
         "nothing was changed: return the changed copy.": lambda z, head, value: z,
+        "the value was subtracted: ablation replaces what the head wrote.": lambda z, head, value: _ablated(
+            z, head, z[:, :, head] - value
+        ),
+        "that is the head before it: heads are counted from 0, as axis 2 is.": lambda z, head, value: _ablated(
+            z, head - 1, value
+        ),
+        "only the first row is ablated: the head is replaced in every row.": lambda z, head, value: np.concatenate(
+            [np.asarray(_ablated(z, head, value))[:1], np.asarray(z)[1:]]
+        ),
     },
 )
 def ablate(z: Any, head: int, value: Any) -> Any:
@@ -71,16 +81,24 @@ def _rms(x: np.ndarray) -> float:
     return float((x**2).mean() ** 0.5)
 
 
-def _both(w: np.ndarray, i: int, g: np.ndarray, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    stream, rest = w.sum(0), w.sum(0) - w[i]
-    logits = _read(stream, g, u, _rms(stream))
-    return logits - _read(rest, g, u, _rms(stream)), logits - _read(rest, g, u, _rms(rest))
+def _square(x: np.ndarray) -> float:
+    return float((x**2).mean())
+
+
+def _both(
+    w: np.ndarray, i: int, g: np.ndarray, u: np.ndarray, scale: Callable[..., Any] = _rms, whole: Any = np.sum
+) -> tuple[np.ndarray, np.ndarray]:
+    stream = whole(w, 0)
+    rest = stream - w[i]
+    logits = _read(stream, g, u, scale(stream))
+    return logits - _read(rest, g, u, scale(stream)), logits - _read(rest, g, u, scale(rest))
 
 
 @exercise(
     minutes=12,
     difficulty=4,
     importance=4,
+    rtol=1e-4,  # a norm's ε of 1e-5, which a careful answer may add, is right
     cases=_streams,
     axes="(frozen, recomputed)",
     right="the difference is what the final norm does: it rescales what all the others wrote.",
@@ -104,6 +122,22 @@ def _both(w: np.ndarray, i: int, g: np.ndarray, u: np.ndarray) -> tuple[np.ndarr
             _both(w, i, g, u)[0],
             _both(w, i, g, u)[0],
         ),
+        "that is without less with: turn both signs round.": lambda w, i, g, u: tuple(-x for x in _both(w, i, g, u)),
+        "the gain is missing: the norm divides by the scale and multiplies by its gain.": lambda w, i, g, u: _both(
+            w, i, np.ones_like(g), u
+        ),
+        "that scale is the standard deviation. RMSNorm takes no mean away: the root of the mean square.": (
+            lambda w, i, g, u: _both(w, i, g, u, np.std)
+        ),
+        "that scale is the vector's length: the mean of the squares is asked, not their sum.": (
+            lambda w, i, g, u: _both(w, i, g, u, np.linalg.norm)
+        ),
+        "that scale is the mean square: its root is missing.": lambda w, i, g, u: _both(w, i, g, u, _square),
+        "frozen at the component's own scale: frozen means the scale of the whole stream.": lambda w, i, g, u: (
+            _read(w[i], g, u, _rms(w[i])),
+            _both(w, i, g, u)[1],
+        ),
+        "the stream is the sum of all writes, not their mean.": lambda w, i, g, u: _both(w, i, g, u, whole=np.mean),
         "these are the logits without it. An effect is with less without.": lambda w, i, g, u: tuple(
             _read(w.sum(0) - w[i], g, u, s) for s in (_rms(w.sum(0)), _rms(w.sum(0) - w[i]))
         ),
@@ -127,12 +161,12 @@ def _patterns() -> list[tuple[np.ndarray, int]]:
     return found
 
 
-def _diagonal(patterns: np.ndarray, n: int, back: int, first: int) -> np.ndarray:
-    return np.stack([patterns[:, q, q - back] for q in range(first, 2 * n)], 1).mean(1)
+def _diagonal(patterns: np.ndarray, n: int, back: int, first: int, end: int = 0) -> np.ndarray:
+    return np.stack([patterns[:, q, q - back] for q in range(first, end or 2 * n)], 1).mean(1)
 
 
 @exercise(
-    minutes=10,
+    minutes=8,
     difficulty=3,
     importance=4,
     cases=_patterns,
@@ -147,7 +181,22 @@ def _diagonal(patterns: np.ndarray, n: int, back: int, first: int) -> np.ndarray
         "that is the copy itself, key q − n: an induction head attends to the token after it.": lambda p, n: _diagonal(
             p, n, n, n
         ),
-        "that is the token before, key q − 1: a previous-token head.": lambda p, n: _diagonal(p, n, 1, 1),
+        "that is the token before, key q − 1: a previous-token head.": lambda p, n: _diagonal(p, n, 1, n),
+        "that is the token before the copy, key q − n − 1: the one after it is q − n + 1.": lambda p, n: _diagonal(
+            p, n, n + 1, n
+        ),
+        "the last token of the second half is missing: it has an earlier copy, too.": lambda p, n: _diagonal(
+            p, n, n - 1, n, 2 * n - 1
+        ),
+        "one query too many: q = n − 1 is the last of the first half, and has no earlier copy.": lambda p, n: _diagonal(
+            p, n, n - 1, n - 1
+        ),
+        "that is a block of n × n weights: each query has one key, so index both with arrays of the same length.": (
+            lambda p, n: p[:, n:, 1 : n + 1].mean((1, 2))
+        ),
+        "that is the largest weight: take the mean over the queries.": lambda p, n: np.stack(
+            [p[:, q, q - n + 1] for q in range(n, 2 * n)], 1
+        ).max(1),
         "one further: key q − n + 2. The next token after the copy is q − n + 1.": lambda p, n: _diagonal(
             p, n, n - 2, n
         ),

@@ -97,6 +97,7 @@ class Exercise:
             answers = answer
             if not callable(answer):
                 return Shown(f"✗ {self.name} should stay a function: run the cell that defines it again.")
+        tried: list[tuple[tuple[Any, ...], Any]] = []
         for number, (args, keywords) in enumerate(arguments):
             wanted = plain(self.solve(*copy.deepcopy(args), **keywords))
             try:
@@ -115,9 +116,10 @@ class Exercise:
                 )
             except Exception as error:
                 return Shown(f"✗ {self._of_error(error, args, keywords)}")
+            tried.append((args, given))
             if not same(given, wanted, self.rtol):
                 before = f"right on {number} of {len(arguments)} tests, then: " if number else ""
-                return Shown(f"✗ {before}{self._of_wrong(given, wanted, args, keywords)}")
+                return Shown(f"✗ {before}{self._of_wrong(wanted, tried, keywords)}")
         return Shown(f"✓ {self.right}")
 
     def or_reference(self, answer: Function, **data: Any) -> Function:
@@ -167,15 +169,17 @@ class Exercise:
         tried = f", given arrays of shape {shapes}" if shapes else ""
         return f"{self.name} stopped with {type(error).__name__}{tried}: {said}"
 
-    def _of_wrong(self, given: Any, wanted: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> str:
-        """A sentence on an answer that is not the reference's."""
+    def _of_wrong(self, wanted: Any, tried: list[tuple[tuple[Any, ...], Any]], keywords: dict[str, Any]) -> str:
+        """A sentence on an answer that is not the reference's, from what it gave on all tests so far."""
         for sentence, wrong in self.mistakes.items():
             try:
-                made = plain(wrong(*copy.deepcopy(args), **keywords))
-            except Exception:  # a mistake may raise on this case, and then is not what was made here
+                made = [plain(wrong(*copy.deepcopy(args), **keywords)) for args, _ in tried]
+            except Exception:  # a mistake may raise on these, and then is not what was made here
                 continue
-            if same(given, made, self.rtol) and not same(made, wanted, self.rtol):
+            as_given = all(same(given, one, self.rtol) for (_, given), one in zip(tried, made, strict=True))
+            if as_given and not same(made[-1], wanted, self.rtol):
                 return sentence
+        given = tried[-1][1]
         told = fault_of_form(given, wanted, self.axes) or fault_of_size(given, wanted, self.rtol)
         return told or f"not yet, though the form is right. lesson.{self.name}.hint(1) helps."
 
