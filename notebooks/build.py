@@ -52,7 +52,7 @@ main { max-width: 60rem } .cell { margin: 1rem 0 } .out { margin: .4rem 0 .4rem 
 math[display=block] { margin: .8rem 0; overflow-x: auto }
 iframe { width: 100%; height: 46rem; border: 1px solid var(--line, #ccc) }
 .in { border-left: 3px solid #8888; padding-left: .8rem } details.help { margin: .3rem 0 }
-.highlight { background: none } .anchor-link { display: none }
+.anchor-link { display: none }
 """
 
 
@@ -202,11 +202,19 @@ def folded(line: str, html: str) -> str:
     return f"<details class=help><summary>{escape(line)}</summary>{html}</details>"
 
 
+def code_colors() -> str:
+    """The colors of code, on the page's own ground, light or dark."""
+    light, dark = (
+        HtmlFormatter(style=name, nobackground=True).get_style_defs(".highlight") for name in ("default", "github-dark")
+    )
+    return f"{light} @media (prefers-color-scheme: dark) {{ {dark} }}"
+
+
 def page(name: str, notebook: nbformat.NotebookNode) -> Page:
     """The read edition of one notebook that was run: hints and solutions folded, outputs below their cells."""
     title = re.search(r"^# (.+)$", notebook.cells[0].source, re.MULTILINE)
     made = Page(unescape(title[1] if title else name))
-    made.block(Block(f"<style>{CSS}{HtmlFormatter(style='default').get_style_defs('.highlight')}</style>"))
+    made.block(Block(f"<style>{CSS}{code_colors()}</style>"))
     stubs, checks = ({getattr(a, which): a for a in asked(read(name))} for which in ("stub", "check"))
     stub_sources = {index: read(name).cells[index].source for index in stubs}
     colored = highlight.Highlight2HTML()
