@@ -59,6 +59,9 @@ def _modules() -> list[tuple[np.ndarray, np.ndarray, str]]:
         "squares were summed: bias and diversity are squares already.": lambda own, kinds, kind: (
             (own[kinds == kind] ** 2).sum() / (own**2).sum()
         ),
+        "use `kind`: another module than the MLPs may be asked for.": lambda own, kinds, kind: (
+            own[kinds == "mlp"].sum() / own.sum()
+        ),
         "that is what the other modules hold.": lambda own, kinds, kind: own[kinds != kind].sum() / own.sum(),
     },
 )
@@ -205,6 +208,9 @@ def _least(bar: float) -> int:
         "use `level`: it need not be 0.05.": lambda m, level: _least(0.05 / m),
         "equal to the bar is not below it.": lambda m, level: next(
             models for models in range(1, 30) if 2 / factorial(models) <= level / m
+        ),
+        "the test looks at both sides, so the least p is 2 / M!, not 1 / M!.": lambda m, level: next(
+            models for models in range(1, 30) if 1 / factorial(models) < level / m
         ),
         "that is the number of ways: how many models have as many?": lambda m, level: factorial(_least(level / m)),
         "that is the least p with so many models: give the number of models.": lambda m, level: (

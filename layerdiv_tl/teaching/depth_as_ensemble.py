@@ -62,6 +62,9 @@ def _loss(contributions: np.ndarray, target: np.ndarray) -> np.ndarray:
         "those are absolute errors: the loss is the mean square.": lambda c, t: float(
             c.shape[1] * np.abs(c.sum(1) - t).mean() / np.abs(c.shape[1] * c - t[:, None]).mean()
         ),
+        "those are variances: the loss is the mean square of the error, its mean included.": lambda c, t: float(
+            c.shape[1] * (c.sum(1) - t).var() / (c.shape[1] * c - t[:, None]).var(0).mean()
+        ),
         "a root was taken: the losses are mean squares.": lambda c, t: float(
             c.shape[1] * np.sqrt(_loss(c, t) / _errors(c, t, c.shape[1]))
         ),

@@ -194,6 +194,9 @@ def _diagonal(patterns: np.ndarray, n: int, back: int, first: int, end: int = 0)
         "that is a block of n × n weights: each query has one key, so index both with arrays of the same length.": (
             lambda p, n: p[:, n:, 1 : n + 1].mean((1, 2))
         ),
+        "those are queries of the first half: q goes from n to 2n − 1.": lambda p, n: np.stack(
+            [p[:, q, q - n + 1] for q in range(n)], 1
+        ).mean(1),
         "that is the largest weight: take the mean over the queries.": lambda p, n: np.stack(
             [p[:, q, q - n + 1] for q in range(n, 2 * n)], 1
         ).max(1),
