@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
+
+from torch import Tensor
 
 from ..errors import InputError
 from .architecture import Architecture, HookPoint, Passage, Sublayer
@@ -58,9 +61,7 @@ def of_huggingface(model: Any) -> Architecture:
         unembed=parts.unembed,
         unembed_rows=parts.rows,
         transform=parts.transform,
-        logits=lambda ids, mask, **extra: (
-            model(input_ids=ids, attention_mask=mask, use_cache=False, return_dict=True, **extra).logits
-        ),
+        logits=partial(_logits, model),
         device=parts.device,
         dtype=parts.embedding.weight.dtype,
         vocabulary=int(parts.embedding.weight.shape[0]),
@@ -75,6 +76,19 @@ def of_huggingface(model: Any) -> Architecture:
         has_prefixes=topology is None or topology.has_prefixes,
         stream_bias=any(isinstance(item, Passage) and item.adds for item in parts.program),
     )
+
+
+def _logits(model: Any, ids: Tensor, mask: Tensor, **extra: Tensor) -> Tensor:
+    """A pass. Raises InputError for a model that does not run where accelerate has put some of its weights away."""
+    try:
+        return model(input_ids=ids, attention_mask=mask, use_cache=False, return_dict=True, **extra).logits
+    except RuntimeError as error:
+        if "meta" in str(error) and any(parameter.is_meta for parameter in model.parameters()):
+            raise InputError(
+                f"{type(model).__name__} does not run with weights offloaded to memory or disk "
+                f"({str(error).splitlines()[0]}): give a device_map without these, or a smaller dtype."
+            ) from error
+        raise
 
 
 def length_switch_of(config: Any) -> int | None:

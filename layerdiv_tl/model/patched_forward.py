@@ -4,7 +4,7 @@ A patched pass calls the model's own blocks again, with the arguments they had. 
 (a bridge, a stream that also takes another way) is run whole, with the same changes made inside, at twice the cost.
 
 block   : one run of a layer, counted from 0 in the order in which they ran
-stream  : [row, token, d], right-padded, in the model's own precision
+stream  : [row, token, d], right-padded, in the model's own precision; all on one device, wherever the blocks lie
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class PatchedForward:
             if see is not None:
                 see(block, before, stream)
             if block in self._normed:
-                stream = self.architecture.norm_module(stream)
+                stream = self.architecture.norm_module(stream).to(stream.device)
         return stream if edit is None else edit(last, stream)
 
     def replay(self, slots: Sequence[Slot]) -> Float[Tensor, "row token d"]:
@@ -154,7 +154,7 @@ class PatchedForward:
 
     def normed(self, stream: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
         """The model's final norm of stream vectors, as its unembedding reads them."""
-        return self.architecture.to_unembed(self.architecture.norm_module(stream[:, None]))[:, 0]
+        return self.architecture.to_unembed(self.architecture.norm_module(stream[:, None]))[:, 0].to(stream.device)
 
     def logits(self, stream: Float[Tensor, "n d"]) -> Float[Tensor, "n v"]:
         """The model's logits from stream vectors, in float32 or wider."""
@@ -172,7 +172,7 @@ class PatchedForward:
         return following[self.tokens]
 
     def _run_clean(self, keep_outputs: bool) -> None:
-        points = {id(point.module): point for point in self.architecture.blocks}
+        points, device = {id(point.module): point for point in self.architecture.blocks}, self.architecture.device
         order: list[int] = []  # blocks' modules
         sums: list[Tensor] = []  # of one block's sublayers
         outputs: list[Tensor] = []  # of blocks
@@ -180,13 +180,13 @@ class PatchedForward:
 
         def enter(point: HookPoint, args: Any, kwargs: Any, value: Tensor) -> None:
             order.append(id(point.module))
-            self.streams.append(value.clone())
+            self.streams.append(value.to(device, copy=True))
             others = {name: x for name, x in kwargs.items() if name != "hidden_states"}
             self._calls.append((point.module, args[1:] if args else None, others))
-            sums.append(torch.zeros_like(value))
+            sums.append(torch.zeros_like(self.streams[-1]))
 
         def add(sublayer: Sublayer, args: Any, kwargs: Any, value: Tensor) -> None:
-            output = value.reshape(self.streams[-1].shape) * sublayer.scale
+            output = value.reshape(self.streams[-1].shape).to(device) * sublayer.scale
             sums[-1] += output
             self.scales[len(sums) - 1, sublayer.kind] = sublayer.scale
             if keep_outputs:
@@ -200,7 +200,7 @@ class PatchedForward:
             for sublayer in self.architecture.sublayers:
                 stack.enter_context(on(sublayer.hook_point, partial(add, sublayer)))
             final = self.architecture.stream_out
-            stack.enter_context(on(final, lambda a, k, x: finals.append((len(order) - 1, x.clone()))))
+            stack.enter_context(on(final, lambda a, k, x: finals.append((len(order) - 1, x.to(device, copy=True)))))
             unembedded, logits = answers(self.architecture, self.ids, self.mask, self.mask.sum(1) - 1)
         if not order or not finals:
             raise unreached("the final norm" if order else "the list of blocks")
@@ -274,8 +274,8 @@ class PatchedForward:
         patched = any((block, kind) in instead for kind in (*kinds, "heads", "post"))
         with self._patched(lambda: block, instead if patched else {}):
             if args is None:
-                return first(module(hidden_states=stream, **kwargs))
-            return first(module(stream, *args, **kwargs))
+                return first(module(hidden_states=stream, **kwargs)).to(stream.device)
+            return first(module(stream, *args, **kwargs)).to(stream.device)
 
     def _run_whole(self, start: int, stream: Tensor, instead: Instead, edit: Edit, see: See) -> Tensor:
         """The same changes inside a pass through the whole model."""
@@ -286,6 +286,7 @@ class PatchedForward:
 
         def enter(value: Tensor, at_norm: bool) -> Tensor | None:
             nonlocal block, entered, left, final
+            there, value = value.device, value.to(stream.device)
             if at_norm and block + 1 < len(self.layers):
                 left = value.clone() if block in self._normed else None
                 return None
@@ -300,7 +301,7 @@ class PatchedForward:
             entered = value.clone()
             if at_norm:
                 final = value
-            return value if block >= start else None
+            return value.to(there) if block >= start else None
 
         rows = torch.zeros(len(self.ids), dtype=torch.long, device=self.ids.device)
         with ExitStack() as stack:
@@ -323,8 +324,8 @@ class PatchedForward:
             if patch is None:
                 return torch.zeros_like(value)
             # OPT's MLP works on [row·token, d].
-            changed = patch(value.reshape(*self.ids.shape, -1))
-            return None if changed is None else changed.reshape(value.shape)
+            changed = patch(value.reshape(*self.ids.shape, -1).to(self.ids.device))
+            return None if changed is None else changed.reshape(value.shape).to(value.device)
 
         wanted = {(self.layers[block][0], kind) for block, kind in instead}
         with ExitStack() as stack:
@@ -340,4 +341,4 @@ class PatchedForward:
 
 def logits_of(architecture: Architecture, normed: Float[Tensor, "n d"]) -> Float[Tensor, "n v"]:
     """The model's logits from vectors after its final norm, in float32 or wider."""
-    return upcast(architecture.transform(architecture.unembed(normed[:, None])[:, 0]))
+    return upcast(architecture.transform(architecture.unembed(normed[:, None])[:, 0])).to(normed.device)

@@ -1,0 +1,128 @@
+"""Models spread over devices, memory and disk give the numbers that they give whole, to the bit."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import layerdiv_tl as ld
+from tests.conftest import llama
+from tests.oracles.families import FAMILIES
+
+PROMPTS = [[5, 1, 4, 1, 5, 9, 2, 6, 8, 30, 11], [3, 7, 8], [17, 11, 60, 0]]
+OPTIONS = [7, 30, 2, 9]
+SPREAD = ["gpt2", "gemma2", "bloom", "granite", "mixtral"]
+
+
+def mixed(model: Any, folder: Path) -> Any:
+    """Every second block on disk, and so are the final norm and an untied unembedding; the rest in memory."""
+    from accelerate import dispatch_model
+
+    architecture = ld.load_model(model).architecture
+    names = {module: name for name, module in model.named_modules()}
+    blocks = [names[module] for module in dict.fromkeys(point.module for point in architecture.blocks)]
+    away = {*blocks[::2], names[architecture.norm_module]}
+    if architecture.unembed.weight is not model.get_input_embeddings().weight:
+        away.add(names[architecture.unembed])
+    places: dict[str, str] = {}
+
+    def place(prefix: str, module: Any) -> None:
+        for name, child in module.named_children():
+            path = f"{prefix}{name}"
+            if path not in away and any(other.startswith(f"{path}.") for other in away):
+                place(f"{path}.", child)
+            else:
+                places[path] = "disk" if path in away else "cpu"
+        places.update({f"{prefix}{name}": "cpu" for name, _ in module.named_parameters(recurse=False)})
+
+    place("", model)
+    return dispatch_model(model, places, main_device="cpu", offload_dir=str(folder))
+
+
+def in_memory(model: Any, folder: Path) -> Any:
+    from accelerate import cpu_offload
+
+    return cpu_offload(model, execution_device=torch.device("cpu"))
+
+
+def on_disk(model: Any, folder: Path) -> Any:
+    from accelerate import disk_offload
+
+    return disk_offload(model, str(folder), execution_device=torch.device("cpu"))
+
+
+def assert_same(whole: Any, offloaded: Any, unit: Any, texts: Any = PROMPTS[:1]) -> None:
+    expected, found = (ld.contributions(m, PROMPTS, OPTIONS, unit=unit) for m in (whole, offloaded))
+    assert found.components == expected.components
+    for name in ("values", "expectations", "model_logits", "junction_scale"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), err_msg=name)
+    labels = [0, 1, 2]
+    np.testing.assert_array_equal(ld.decompose(found, labels).bias, ld.decompose(expected, labels).bias)
+    expected, found = (ld.profile(m, texts, unit=unit) for m in (whole, offloaded))
+    for name in ("bias", "diversity", "losses"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), err_msg=name)
+
+
+@pytest.mark.parametrize("unit", ["sublayer", "head", "neuron"])
+def test_some_weights_in_memory_and_some_on_disk(unit: Any, tmp_path: Path) -> None:
+    """Biases, gains, output projections and the unembedding are read where they are, and are put away again."""
+    shape = {"attention_bias": True, "mlp_bias": True}
+    offloaded = mixed(llama(**shape), tmp_path)
+    away = [name for name, parameter in offloaded.named_parameters() if parameter.is_meta]
+    assert {"model.layers.0.self_attn.o_proj.bias", "model.norm.weight", "lm_head.weight"} <= set(away)
+    assert "model.layers.1.mlp.down_proj.weight" not in away
+    assert_same(llama(**shape), offloaded, unit)
+    assert [name for name, parameter in offloaded.named_parameters() if parameter.is_meta] == away
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("offload", [on_disk, mixed])
+@pytest.mark.parametrize("family", SPREAD)
+def test_families_offloaded(family: str, offload: Any, tmp_path: Path) -> None:
+    for unit in ("sublayer", "head", "expert") if family == "mixtral" else ("sublayer", "head", "neuron"):
+        whole = FAMILIES[family]()
+        try:
+            ld.contributions(whole, PROMPTS, OPTIONS, unit=unit)
+        except ld.InputError:  # it has no such rows
+            continue
+        assert_same(whole, offload(FAMILIES[family](), tmp_path / unit), unit)
+
+
+@pytest.mark.full
+def test_analyses_of_an_offloaded_model(tmp_path: Path) -> None:
+    """Blocks that are called again, attention, gradients and whole-vocabulary read-outs bring their weights, too."""
+    whole, offloaded = llama(), mixed(llama(), tmp_path)
+    for measure in (
+        lambda m: ld.depth.skip(m, PROMPTS).frame(),
+        lambda m: ld.depth.erase(m, PROMPTS[:1]).frame(),
+        lambda m: ld.depth.integrated_gradients(m, PROMPTS[:1], steps=4).frame(),
+        lambda m: ld.depth.logit_lens(m, PROMPTS).frame(),
+        lambda m: ld.effects(m, PROMPTS, OPTIONS, labels=[0, 1, 2], unit="head").frame(),
+        lambda m: ld.source_tokens(m, PROMPTS[:1], OPTIONS).frame(),
+        lambda m: ld.profile(m, PROMPTS[:1], unit="head").top_tokens("L1.H1", position=3),
+        lambda m: ld.profile(m, PROMPTS[:1], loss="cross_entropy").frame(),
+    ):
+        a, b = (measure(m).select_dtypes("number").to_numpy(float, na_value=np.nan) for m in (whole, offloaded))
+        np.testing.assert_allclose(b, a, atol=1e-6)
+
+
+@pytest.mark.full
+def test_a_model_that_does_not_run_offloaded_is_refused() -> None:
+    """JetMoE's own pass fails where accelerate has put its weights away."""
+    with pytest.raises(ld.InputError, match="offloaded"):
+        ld.contributions(in_memory(FAMILIES["jetmoe"](), Path()), PROMPTS, OPTIONS)
+
+
+@pytest.mark.full
+def test_two_devices() -> None:
+    """On a double of two devices: see there for what it is and is not."""
+    command = [sys.executable, "-m", "tests.oracles.two_devices", "llama_biased"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert sum(line.startswith("llama_biased ") for line in done.stdout.splitlines()) > 8
