@@ -21,7 +21,7 @@ def made_folder(out: str, folder: Path) -> Path:
 
 def load_options(options: argparse.Namespace) -> dict[str, Any]:
     """Options for `load_model`, those given only."""
-    names = ("dtype", "device_map", "trust_remote_code")
+    names = ("device", "dtype", "device_map", "trust_remote_code")
     return {name: value for name in names if (value := getattr(options, name, None))}
 
 

@@ -173,6 +173,10 @@ def load_model(
     origin = "in memory"
     if isinstance(x, str) and x.startswith(ZOO):
         origin, x = x, _registry.lookup("zoo_source")(x)
+        if device_map is not None:
+            raise InputError(
+                f"{origin} comes whole from this package, too small to spread: give device, not device_map."
+            )
         copy = device is not None or dtype is not None
     if isinstance(x, Loadable):
         x, tokenizer = x.model, x.tokenizer if tokenizer is None else tokenizer
@@ -188,10 +192,10 @@ def load_model(
         if placed or copy or adapters != "merged":
             raise InputError("this model runs elsewhere, and is loaded there: give only its tokenizer and remote.")
         return _of_remote(x, tokenizer, remote, trust_remote_code)
-    if placed and not copy:
+    if device_map is not None or (placed and not copy):
         raise InputError(
             "device, dtype and device_map are for models that load_model loads itself: move your own model with "
-            "model.to(...), or pass copy=True to work on a copy."
+            "model.to(...), or pass copy=True to work on a copy, which takes a device and a dtype."
         )
     _check_model(x := without_peft(x))
     if copy:

@@ -65,6 +65,13 @@ def test_a_model_without_weights():
     np.testing.assert_allclose(offloaded, whole, atol=1e-6)
 
 
+def test_a_device_map_is_for_a_checkpoint():
+    """What comes with the package, or is in memory already, is not spread."""
+    for model, more in (("zoo/d1", {}), (llama(), {"copy": True}), (llama(), {})):
+        with pytest.raises(ld.InputError, match="device_map"):
+            ld.load_model(model, device_map="auto", **more)
+
+
 @pytest.mark.parametrize(
     "settings",
     [

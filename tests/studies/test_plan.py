@@ -120,7 +120,7 @@ def test_the_command_says_the_same(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")  # a narrower terminal wraps the table's cells
 
     arguments = ["run", "--model", "zoo/d1", "--task", "synthetic/recall", "--limit", "8"]
-    arguments += ["--out", str(tmp_path / "out"), "--dry-run"]
+    arguments += ["--device", "cpu", "--out", str(tmp_path / "out"), "--dry-run"]
     assert main(arguments) == 0
     table = capsys.readouterr().out
     assert "8 of 8" in table
