@@ -144,6 +144,14 @@ def test_the_student_edition_holds_no_outputs_and_no_solutions(name: str) -> Non
         assert not [line for line in body if len(line) > 24 and line in whole], f"{one.name} is answered in plain sight"
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_every_formula_is_seen_as_one(name: str) -> None:
+    """A page leaves no dollar sign, as it would of a formula that a letter follows."""
+    for cell in book.read(name).cells:
+        if cell.cell_type == "markdown":
+            assert "$" not in book.MATH.sub("", book.CODE.sub("", cell.source)), cell.source
+
+
 def test_links_lead_somewhere() -> None:
     """Notebooks and the texts beside them link to files of their folder, and to headings that these have."""
     sources = {f"{name}.ipynb": "\n".join(cell.source for cell in book.read(name).cells) for name in book.NAMES}
