@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,7 @@ import pytest
 import layerdiv_tl as ld
 
 from ..oracles.families import FAMILIES
-from ..oracles.vllm_engine import remote_bridge, stub_vllm
+from ..oracles.vllm_engine import remote_bridge, serve, stub_vllm
 
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8], [9, 10], [11, 12, 13, 14]]
 OPTIONS: list[Any] = [[7, 9, 11, 13], [[[7, 9], [4], [5, 6, 8]]]]
@@ -109,6 +112,39 @@ def test_a_server_that_dies_costs_one_shard(tmp_path: Path, monkeypatch: pytest.
     ended, requests = measured(tmp_path / "cut", 10**6)
     assert ended == whole
     assert requests == all_requests - 2 * 8
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("vllm")
+def test_a_client_that_is_killed_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """kill -9 of a client in a study; its engine lives on, and the next client ends with the same bytes."""
+    from layerdiv_tl.studies import shards
+
+    monkeypatch.setattr(shards, "ROWS", 8)
+    network, t = ld.load_model("zoo/d1"), ld.task("synthetic/recall", limit=40)
+    bridge, llm = remote_bridge(network.hf_model, network.tokenizer)
+    ld.run_study({"m": bridge}, t, out=tmp_path / "whole")
+    all_requests, port = llm.requests, serve(llm)
+
+    def start() -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "tests.oracles.vllm_engine", str(port), str(tmp_path / "killed")]
+        return subprocess.Popen(command, cwd=Path(__file__).parents[2])
+
+    def numbers(out: Path) -> dict[str, bytes]:
+        files = [*out.rglob("*.safetensors"), *out.rglob("metrics.parquet")]
+        return {file.name: file.read_bytes() for file in files}
+
+    client, deadline = start(), time.time() + 120
+    while client.poll() is None and time.time() < deadline and len(numbers(tmp_path / "killed")) < 2:
+        time.sleep(0.002)
+    client.kill()
+    client.wait()
+    begun = numbers(tmp_path / "killed")
+    assert 2 <= len(begun) < 5
+    before = llm.requests
+    assert start().wait(timeout=300) == 0
+    assert numbers(tmp_path / "killed") == numbers(tmp_path / "whole")
+    assert llm.requests - before == all_requests - 8 * len(begun)
 
 
 @pytest.mark.full

@@ -2,13 +2,17 @@
 
 `LLM` here answers what `VLLMDriver` asks of vLLM's: requests of token ids go through a Hugging Face model in eager
 mode, whose modules have the names that vLLM gives them, and the hooks are TransformerLens' own. What is not vLLM's is
-its kernels and its scheduling.
+its kernels and its scheduling. `serve` puts it behind a socket, and `python -m tests.oracles.vllm_engine PORT OUT` is a
+client that measures a study with it.
 """
 
 from __future__ import annotations
 
 import copy
+import pickle
 import sys
+import threading
+from multiprocessing.managers import BaseManager
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -88,13 +92,69 @@ def stub_vllm(monkeypatch: Any) -> None:
     monkeypatch.setitem(sys.modules, "vllm.inputs", inputs)
 
 
-def remote_bridge(network: Any, tokenizer: Any = None, ranks: int = 1) -> tuple[RemoteBridge, LLM]:
-    """A RemoteBridge over the double, as `boot_vllm` puts it together."""
+def remote_bridge(network: Any, tokenizer: Any = None, ranks: int = 1, llm: Any = None) -> tuple[RemoteBridge, LLM]:
+    """A RemoteBridge over the double, as `boot_vllm` puts it together; over `llm` where one runs already."""
     name = type(network).__name__
     overlay, config = get_overlay(name), network.config
     adapter = ArchitectureAdapterFactory.select_architecture_adapter(
         build_bridge_config_from_hf(config, name, "a-model", network.dtype)
     )
-    llm = LLM(network, overlay.capture_specs(config), ranks)
+    llm = LLM(network, overlay.capture_specs(config), ranks) if llm is None else llm
     driver = VLLMDriver(llm, adapter, tokenizer, overlay, config, LONGEST)
     return RemoteBridge(adapter, tokenizer, driver), llm
+
+
+class _Server(BaseManager):
+    """Hands calls of clients to an engine."""
+
+
+class _Calls:
+    """An engine's methods by name; arguments and answers are pickled here, as a manager would share tensors' memory."""
+
+    def __init__(self, llm: LLM) -> None:
+        self.llm = llm
+
+    def call(self, request: bytes) -> bytes:
+        """The pickled answer to a pickled (method, arguments by name); for "config" the model's configuration."""
+        name, arguments = pickle.loads(request)
+        config = self.llm.llm_engine.model_config.hf_config
+        return pickle.dumps(config if name == "config" else getattr(self.llm, name)(**arguments))
+
+
+def serve(llm: LLM) -> int:
+    """Answer clients of an engine until this process ends; the port."""
+    _Server.register("engine", callable=lambda: _Calls(llm))
+    server = _Server(address=("127.0.0.1", 0), authkey=b"double").get_server()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return int(server.address[1])
+
+
+def main(port: str, out: str) -> None:
+    """A client: the study of `tests/model/test_remote.py` in shards of eight rows."""
+    import pytest
+
+    import layerdiv_tl as ld
+    from layerdiv_tl.studies import shards
+
+    stub_vllm(pytest.MonkeyPatch())
+    shards.ROWS = 8
+    _Server.register("engine", exposed=["call"])
+    server = _Server(address=("127.0.0.1", int(port)), authkey=b"double")
+    server.connect()
+    proxy = server.engine()  # type: ignore[attr-defined]
+
+    def ask(name: str, **arguments: Any) -> Any:
+        return pickle.loads(proxy.call(pickle.dumps((name, arguments))))
+
+    llm = SimpleNamespace(
+        llm_engine=SimpleNamespace(model_config=SimpleNamespace(hf_config=ask("config"))),
+        generate=lambda prompts, sampling_params: ask("generate", prompts=prompts, sampling_params=sampling_params),
+        collective_rpc=lambda method, args=(): ask("collective_rpc", method=method, args=args),
+    )
+    model = ld.load_model("zoo/d1")  # its configuration and tokenizer
+    bridge, _ = remote_bridge(model.hf_model, model.tokenizer, llm=llm)
+    ld.run_study({"m": bridge}, ld.task("synthetic/recall", limit=40), out=out)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
