@@ -198,6 +198,7 @@ def test_random_plans_are_what_the_model_is_without_them(model, plan):
     assert frame["accuracy"][1] == pytest.approx(row["accuracy"])
     assert len(same.random_plans()) == 0
     figure = same.plot()
+    assert "given; block influence chose on 6 rows" in figure.layout.title.subtitle.text.replace("<br>", " ")
     assert len(figure.data) == 4
     assert not figure.layout.updatemenus
 

@@ -62,11 +62,12 @@ def drop_curve(plan: DropPlan, quantity: Effect = "loss") -> go.Figure:
     without = [trace.legendgroup != RANDOM for trace in figure.data]
     views = {name: [{"visible": seen}] for name, seen in (("with random plans", True), ("without", without))}
     rows, part = plan.provenance["rows"], style.LABELS["depth"]["dropped"][plan.part]
+    chosen = "Scores were given; block influence chose" if plan.score == "given" else "Chosen"
     return kit.arrange(
         figure,
         f"{plan.model} without {budget} of {len(plan.candidates)} {part}s, least {_score(plan)} first"
         + ", one after another" * bool(plan.alone_dropped),
-        f"Chosen on {rows['scored']} rows of {rows['where']}, measured on {rows['measured']} others; nothing is "
+        f"{chosen} on {rows['scored']} rows of {rows['where']}, measured on {rows['measured']} others; nothing is "
         f"retrained. {_compared(plan, quantity)} {kit.whiskered(frame, 'Bands')} Dotted: the model as it is.",
         x={"title_text": f"{part}s dropped", "dtick": max(1, budget // 12), "zeroline": False},
         y={"title_text": style.LABELS["depth"]["axis"][quantity]},
