@@ -52,6 +52,16 @@ def _errors(u: np.ndarray, t: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.nd
             (_errors(u, t)[1] ** 2).mean(),
             (_errors(u, t)[2] ** 2).mean(),
         ),
+        "the ensemble is the mean of the members, not their sum: MSE and diversity are too large.": lambda u, t: (
+            ((t - u.sum(1)) ** 2).mean(),
+            (_errors(u, t)[1] ** 2).mean(),
+            ((u.sum(1, keepdims=True) - u) ** 2).mean(),
+        ),
+        "one mean for all rows: each row has its own ensemble mean, over members (axis 1) only.": lambda u, t: (
+            ((t - u.mean((0, 1))) ** 2).mean(),
+            (_errors(u, t)[1] ** 2).mean(),
+            ((u.mean((0, 1)) - u) ** 2).mean(),
+        ),
         "the mean was taken over options or rows; members are axis 1.": lambda u, t: (
             (_errors(u, t)[0] ** 2).mean(),
             (_errors(u, t)[1] ** 2).mean(),
@@ -146,6 +156,16 @@ def _net(u: np.ndarray, gold: np.ndarray, p: np.ndarray) -> np.ndarray:
         ),
         "E_p[u_i] is missing: without it, a constant for all options would pass for merit.": lambda u, g: (
             -u[np.arange(len(u)), :, g]
+        ),
+        "the right option's part is missing: take off u_i(t).": lambda u, g: (_softmax(u.sum(1))[:, None] * u).sum(2),
+        "E_p is a weighted sum over options: p sums to 1 already, so no mean.": lambda u, g: (
+            (_softmax(u.sum(1))[:, None] * u).mean(2) - u[np.arange(len(u)), :, g]
+        ),
+        "u_i(t) was weighed with p: only the first term is.": lambda u, g: (
+            (_softmax(u.sum(1))[:, None] * u).sum(2) - (_softmax(u.sum(1))[:, None] * u)[np.arange(len(u)), :, g]
+        ),
+        "the softmax ran over the rows: the options are the last axis.": lambda u, g: _net(
+            u, g, _softmax(u.sum(1).T).T[:, None]
         ),
         "divided by |L|: the nets add up to the loss, they are not averaged.": lambda u, g: (
             _net(u, g, _softmax(u.sum(1))[:, None]) / u.shape[1]

@@ -41,6 +41,15 @@ def _rows() -> list[tuple[np.ndarray, np.ndarray]]:
         "a sign is in the way: a sum may be too small as well as too large. Take np.abs of the difference.": (
             lambda v, m: (v.sum(1) - m).max() / np.abs(v).sum(1).max()
         ),
+        "the sum of absolute contributions runs over components only; of these sums take the largest.": lambda v, m: (
+            np.abs(v.sum(1) - m).max() / np.abs(v).sum()
+        ),
+        "the largest ratio is not the ratio of the largest: take .max() above and below, then divide.": lambda v, m: (
+            np.abs(v.sum(1) - m) / np.abs(v).sum(1)
+        ).max(),
+        "a mean where the largest is asked for: a gap is the worst case.": lambda v, m: (
+            np.abs(v.sum(1) - m).mean() / np.abs(v).sum(1).max()
+        ),
         "one ratio for each row and option: take the largest of both, above and below.": lambda v, m: (
             np.abs(v.sum(1) - m) / np.abs(v).sum(1)
         ),
@@ -79,6 +88,10 @@ def _arrays() -> list[tuple[np.ndarray]]:
             (v - v.mean(1, keepdims=True)) / v.std(1, keepdims=True)
         ),
         "a mean over axis 1 needs keepdims=True to be subtracted from every row.": lambda v: v - v.mean(1),
+        "that is the shift, written to every option. Subtract it from the values.": lambda v: (
+            v.mean(1, keepdims=True) + 0 * v
+        ),
+        "that is less the first option, a foil. Subtract the mean over all options.": lambda v: v - v[:, :1],
         "nothing was subtracted.": lambda v: v,
     },
 )
@@ -111,6 +124,12 @@ def center(values: np.ndarray) -> np.ndarray:
         ),
         "you multiplied by the scale: the norm divides by it.": (
             lambda writes, scale, gain, unembed: (gain * writes * scale) @ unembed
+        ),
+        "you divided by the gain: the norm multiplies by it.": lambda writes, scale, gain, unembed: (
+            (writes / gain / scale) @ unembed
+        ),
+        "that is the centered part; here the raw contributions are asked for.": lambda writes, scale, gain, unembed: (
+            (gain * writes / scale) @ (unembed - unembed.mean(1)[:, None])
         ),
         "each write was normalized by its own size. Frozen means: the one scale of this pass, the same for all.": (
             lambda writes, scale, gain, unembed: (gain * writes / (writes**2).mean(-1)[:, None] ** 0.5) @ unembed

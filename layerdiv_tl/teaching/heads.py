@@ -50,6 +50,13 @@ def _apart(values: np.ndarray) -> np.ndarray:
             _apart(v) ** 2
         ).mean(),
         "absolute differences: square them.": lambda v: np.abs(_apart(v)).mean((0, 2)),
+        "the root of it: diversity is in squared logits.": lambda v: (_apart(v) ** 2).mean((0, 2)) ** 0.5,
+        "the mean over rows was taken before the square, so that rows cancel.": lambda v: (_apart(v).mean(0) ** 2).mean(
+            1
+        ),
+        "the distance from the mean over rows (axis 0). The ensemble's members are the components, axis 1.": lambda v: (
+            (_centered(v) - _centered(v).mean(0)) ** 2
+        ).mean((0, 2)),
         "differences that are not squared cancel to 0.": lambda v: _apart(v).mean((0, 2)),
     },
 )
@@ -103,6 +110,13 @@ def _without(values: np.ndarray, labels: np.ndarray) -> np.ndarray:
                 for i in range(v.shape[1])
             ]
         ),
+        "the ensemble is not to be divided by its size: the logits are the sum, and so is the rest.": lambda v, y: (
+            np.array([_losses((v.sum(1) - v[:, i]) / v.shape[1], y).mean() for i in range(v.shape[1])])
+            - _losses(v.mean(1), y).mean()
+        ),
+        "the component was taken out of the mean, not of the sum.": lambda v, y: (
+            np.array([_losses(v.mean(1) - v[:, i], y).mean() for i in range(v.shape[1])]) - _losses(v.mean(1), y).mean()
+        ),
         "the component was added once more, not taken out.": lambda v, y: (
             np.array([_losses(v.sum(1) + v[:, i], y).mean() for i in range(v.shape[1])]) - _losses(v.sum(1), y).mean()
         ),
@@ -147,22 +161,28 @@ def _means(x: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
     ),
     mistakes={
         "these are quantiles of the rows, not of means: how far single rows lie, however many there are.": (
-            lambda x, n, rng: np.quantile(x[rng.integers(len(x), size=n)], [0.025, 0.975])
+            lambda x, n, rng: tuple(np.quantile(x, [0.025, 0.975]))
         ),
-        "drawn without replacement every sample is the same rows in another order, so its mean never changes.": (
+        "your samples hardly differ in their means: draw each with replacement, and as large as x, not of n rows.": (
             lambda x, n, rng: (x.mean(), x.mean())
         ),
         "the ends are those of the middle 90 %: 2.5 % are left out on either side.": (
-            lambda x, n, rng: np.quantile(_means(x, n, rng), [0.05, 0.95])
+            lambda x, n, rng: tuple(np.quantile(_means(x, n, rng), [0.05, 0.95]))
         ),
-        "the two ends are exchanged: low first.": lambda x, n, rng: np.quantile(_means(x, n, rng), [0.975, 0.025]),
+        "the two ends are exchanged: low first.": lambda x, n, rng: tuple(
+            np.quantile(_means(x, n, rng), [0.975, 0.025])
+        ),
+        "that is the spread of single rows; a mean of len(x) rows varies less, by the root of len(x).": (
+            lambda x, n, rng: (x.mean() - 1.96 * x.std(), x.mean() + 1.96 * x.std())
+        ),
         "one standard error either way holds 68 %, not 95 %.": lambda x, n, rng: (
             x.mean() - x.std() / len(x) ** 0.5,
             x.mean() + x.std() / len(x) ** 0.5,
         ),
     },
 )
-def bootstrap_interval(x: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
+def bootstrap_interval(x: np.ndarray, n: int, rng: np.random.Generator) -> tuple[float, float]:
     """The 95 % percentile interval of the mean of x [row], from n resamples drawn with the generator rng."""
     rows = rng.integers(len(x), size=(n, len(x)))
-    return np.quantile(x[rows].mean(1), [0.025, 0.975])
+    low, high = np.quantile(x[rows].mean(1), [0.025, 0.975])
+    return low, high
