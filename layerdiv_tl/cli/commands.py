@@ -116,10 +116,10 @@ def run_depth(options: argparse.Namespace) -> int:
         texts = [text.strip() for text in re.split(r"\n\s*\n", read_file("--text", options.text)) if text.strip()]
         if not texts:
             raise InputError(f"--text {options.text} is empty: give a file with texts.")
-    names = ("data", "limit", "drop", "part", "score", "ask", "questions", "multi_token", "seed", "batch_tokens")
+    names = ("analyses", "data", "limit", "drop", "part", "score", "ask", "questions", "multi_token", "seed")
     printing.print_progress(
         f"Every layer is skipped and removed on up to {options.limit} rows of each task, which takes minutes on a CPU: "
-        "a smaller --limit and --questions 0 take less …"
+        "a smaller --limit, --questions 0, or some --analyses take less …"
     )
     study = depth_runner.run_depth(
         options.model or "default",
@@ -127,6 +127,7 @@ def run_depth(options: argparse.Namespace) -> int:
         texts,
         out,
         load=load_options(options),
+        batch_tokens=options.batch_tokens,
         **{name: getattr(options, name) for name in names},
     )
     write_depth_frames(study, out)

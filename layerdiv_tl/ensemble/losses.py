@@ -34,6 +34,7 @@ Target = Float[np.ndarray, "example option"]
 OfEnsemble = Float[np.ndarray, " example"]
 PerMember = Float[np.ndarray, "example member"]
 PerGroup = Float[np.ndarray, "example group"]
+Sums = Float[np.ndarray, "example group option"]
 Group = Int[np.ndarray, " member"]
 
 # How the names of columns begin that are in the loss's unit.
@@ -324,7 +325,7 @@ def sum_by_group(x: Members | PerMember, group: Group) -> np.ndarray:
     return np.add.reduceat(x[:, order], np.searchsorted(group[order], np.arange(group.max() + 1)), axis=1)
 
 
-def split_within(u: Members, sums: Members, group: Group, within: PerGroup) -> dict[str, PerGroup]:
+def split_within(u: Members, sums: Sums, group: Group, within: PerGroup) -> dict[str, PerGroup]:
     """`within` as `within_active` + `within_idle`; nothing where no leaf of a larger group is silent (exactly zero).
 
     Where k of a group's n leaves write, with a = Σ u_h, the mean of the k numbers k u_h is a, so that by the law of

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from .. import depth
-from .._checks import choice, flag, listed, whole_number
+from .._checks import choice, flag, listed, some_of, whole_number
+from ..depth.effects import effects
 from ..depth.quantities import UNITS, AblatedPart, ablatable_components
 from ..errors import InputError
 from ..model.fingerprint import Identity
@@ -23,7 +24,7 @@ from ..tasks.multihop import SAMPLE_QUESTIONS, Questions
 from ..tasks.multihop import questions as read_questions
 from ..tasks.specs import SAMPLE_TASKS
 from ..tasks.task import Task, task
-from .depth_study import FORMAT, Analysis, DepthStudy, analysis_file
+from .depth_study import ANALYSES, FORMAT, STANDARD, Analysis, DepthStudy, analysis_file
 from .folder import failing, made_by
 from .grid import load_claimed, load_options, models_of, output_folder, tasks_of
 from .shards import digest_of
@@ -40,6 +41,7 @@ def run_depth(
     texts: Sequence[str] | None = None,
     out: str | os.PathLike[str] | None = None,
     *,
+    analyses: Sequence[str] | str | None = None,
     data: Any = None,
     limit: int | None = 64,
     drop: int | None = None,
@@ -63,6 +65,8 @@ def run_depth(
         tasks: As in `run_study`; None is the authored sample tasks, or none where there are texts.
         texts: What residual norms, skips and the lens read, of which some must have 4 tokens; None is the first 16
             prompts of each task.
+        analyses: Which to run, by name; None is the standard set. "effects" is not in it: of a task, what each sublayer
+            does to the answer directly and in all (`effects`, by mean ablation), which `Study.over_training` reads.
         out: The folder; None is a temporary one. Finished analyses are not computed again. A study may lie in it too,
             and its report then shows both.
         drop, part, score: How many layers the plan drops (None: a fifth), of which part and by which score: see
@@ -77,6 +81,7 @@ def run_depth(
     grid, options = models_of(models), load_options(load)
     tasks = ([] if texts is not None else list(SAMPLE_TASKS)) if tasks is None else tasks
     names = tasks_of(tasks) if not isinstance(tasks, list | tuple) or tasks else []
+    wanted = STANDARD if analyses is None else tuple(some_of("analyses", analyses, list(ANALYSES)))
     ready = [t if isinstance(t, Task) else task(t, data, limit=limit, seed=seed) for t in names]
     questions, seed = whole_number("questions", questions, 0), whole_number("seed", seed, 0)
     flag("multi_token", multi_token)
@@ -88,7 +93,14 @@ def run_depth(
     texts = listed("texts", texts, "a list of texts")
     if not texts:
         raise InputError("texts is empty: give a list of texts.")
-    asked = read_questions(ask, limit=questions) if questions else None  # before models are loaded
+    if not ready and "effects" in wanted:
+        raise InputError("effects are of a task's answers: name a task.")
+    if wanted == ("map_layers",) and len(grid) < 2:
+        raise InputError("map_layers is from one model to the next: give several.")
+    if wanted == ("depth_score",) and not questions:
+        raise InputError("depth_score needs questions above 0.")
+    # Before models are loaded.
+    asked = read_questions(ask, limit=questions) if questions and "depth_score" in wanted else None
     inputs = _Inputs(plain(texts), ready, drop, part, score, asked, multi_token, seed, batch_tokens)
     folder = output_folder(out)
     failures: list[str] = []
@@ -97,7 +109,7 @@ def run_depth(
     for name, x in grid.items():
         with failing(failures, name):
             model, identity = load_claimed(name, x, folder, options)
-            for job in list(standard_jobs(model, before, inputs)):
+            for job in [job for job in jobs_of(model, before, inputs) if job.analysis in wanted]:
                 with failing(failures, f"{job.analysis} of {model.name} ({job.dataset})"):
                     done.add(_run(folder, model, identity, job))
             before = model, identity
@@ -132,8 +144,8 @@ class _Job:
     make: Callable[[], Result]
 
 
-def standard_jobs(model: Model, before: tuple[Model, Identity] | None, inputs: _Inputs) -> Iterator[_Job]:
-    """The analyses of a model; the maps are from the model `before` it, if there is one."""
+def jobs_of(model: Model, before: tuple[Model, Identity] | None, inputs: _Inputs) -> Iterator[_Job]:
+    """All analyses of a model; the maps are from the model `before` it, if there is one."""
     size: dict[str, Any] = {"batch_tokens": model.checked_batch_tokens(inputs.batch_tokens)}
     seeded = {"seed": inputs.seed, **size}
     rows = [ids for ids in encode(model, inputs.texts, any_length=True) if len(ids) >= LEAST_TOKENS]
@@ -173,6 +185,12 @@ def standard_jobs(model: Model, before: tuple[Model, Identity] | None, inputs: _
         yield _Job("agreement", dataset, settings, agreement)
         if inputs.drop is not None or count > 1:  # of one, none can go
             yield _Job("drop_plan", dataset, settings | plan, drop_plan)
+        if t is not None:
+
+            def ablate(t: Task = t) -> Result:
+                return effects(model, t.resolve(model, inputs.multi_token), unit="sublayer", ablation="mean", **seeded)
+
+            yield _Job("effects", dataset, settings | {"unit": "sublayer", "ablation": "mean"}, ablate)
     if before is not None:
         shallow, identity = before
         settings = {"texts": digest_of(inputs.texts), "from": asdict(identity), **seeded}

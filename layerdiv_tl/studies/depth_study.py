@@ -14,6 +14,7 @@ from .. import _registry
 from .._checks import file_path
 from ..depth.agreement import Agreement
 from ..depth.depth_score import DepthScore
+from ..depth.effect_results import Effects
 from ..depth.layer_maps import LayerMaps
 from ..depth.logit_lens import LogitLens
 from ..depth.pruning import DropPlan
@@ -31,7 +32,7 @@ FOLDER = "depth"
 # released code of arXiv 2505.13898.
 FORMAT = "layerdiv_tl.depth/2"
 Kind = TypeVar("Kind", bound=Result)
-# The standard set, in order, and the class of each: a result can be loaded once its class is imported.
+# In order, and the class of each: a result can be loaded once its class is imported.
 ANALYSES: Mapping[str, type[Result]] = {
     "residual_norms": ResidualNorms,
     "skip": Skip,
@@ -41,7 +42,9 @@ ANALYSES: Mapping[str, type[Result]] = {
     "agreement": Agreement,
     "drop_plan": DropPlan,
     "map_layers": LayerMaps,
+    "effects": Effects,
 }
+STANDARD = tuple(name for name in ANALYSES if name != "effects")
 
 
 @dataclass(frozen=True)
@@ -123,7 +126,19 @@ class DepthStudy(Result):
 
         `low` and `high` are the 95 % intervals that an analysis has for the quantity; NaN where it has none.
         """
-        names = ("component", "kind", "layer", "plan", "dropped", "group", "text", "position", "token")
+        names = (
+            "component",
+            "kind",
+            "layer",
+            "index",
+            "repeat",
+            "plan",
+            "dropped",
+            "group",
+            "text",
+            "position",
+            "token",
+        )
         ends = ("_low", "_high", "_q10", "_q90", "_median", "_max", "_rank")
         frames = []
         for a in self.analyses:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,8 @@ from jaxtyping import Float, Int
 
 from .._checks import choice, instance, number, some_of, whole_number
 from ..components import Component, component_columns
+from ..depth.effect_results import Effects
+from ..ensemble.intervals import mean_interval
 from ..errors import InputError
 from ..replication.claim_tests import LEAST_SEEDS, student_mean
 from ..results import Result
@@ -34,6 +36,7 @@ QUANTITIES: Mapping[str, tuple[str, str]] = {
     },
 }
 INFORMATION = ("joint", "relevancy", "redundancy", "conditional_redundancy")
+EFFECTS = ("direct", "total")
 COMPONENT_TERMS = ("bias", "diversity", "net", "bias_centered", "diversity_centered", "net_centered", "accuracy")
 _ENDS = {"": "mean", "_low": "low", "_high": "high"}
 _STEP = re.compile(r"(?P<run>.*?)[@/ _-]*step[-_ ]?(?P<step>\d+)")
@@ -162,6 +165,11 @@ def over_training(study: Study, unit: Unit, steps: Mapping[str, int] | None, est
     frame = frame.assign(shape=[w[1] for w in where], seed=[w[2] for w in where], step=[w[3] for w in where])
     frame = frame.assign(run=[w[0] for w in where]).reset_index().sort_values(["shape", "seed", "task", "step"])
     components, terms = _component_terms(study, unit, frame)
+    cells = list(zip(frame["model"], frame["task"], strict=True))
+    for name, values, sums in _effects(study, unit, cells, [components[shape] for shape in frame["shape"]]):
+        terms[name] = values
+        for end, column in zip(_ENDS, sums.T, strict=True):
+            frame[name + end] = column
     names = ["model", "task", "shape", "seed", "step", "run"]
     return OverTraining(
         runs=tuple(frame["run"]),
@@ -174,6 +182,29 @@ def over_training(study: Study, unit: Unit, steps: Mapping[str, int] | None, est
         terms=terms,
         unit=unit,
     )
+
+
+def _effects(
+    study: Study, unit: Unit, cells: Sequence[tuple[str, str]], components: Sequence[tuple[Component, ...]]
+) -> Iterator[tuple[str, Float[np.ndarray, "cell component"], Float[np.ndarray, "cell 3"]]]:
+    """(quantity, each component's, their sum with its ends) of the effects that lie in a study's folders, if any do.
+
+    NaN where a cell or a component has none.
+    """
+    analyses = () if unit != "sublayer" or study.depth is None else study.depth.analyses
+    stored = {(a.model, a.dataset): a.result for a in analyses if isinstance(a.result, Effects)}
+    for name in EFFECTS if any(cell in stored for cell in cells) else ():
+        found = np.full((len(cells), max(map(len, components))), np.nan)
+        sums = np.full((len(cells), 3), np.nan)
+        for row, cell in enumerate(cells):
+            if (effects := stored.get(cell)) is None:
+                continue
+            values = effects.effect(name)
+            of = dict(zip(effects.components, values.mean(0), strict=True))
+            found[row, : len(components[row])] = [of.get(component, np.nan) for component in components[row]]
+            total = values.sum(1)
+            sums[row] = total.mean(), *mean_interval(total)
+        yield f"{name}_effect", found, sums
 
 
 def _component_terms(

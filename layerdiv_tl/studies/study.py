@@ -255,6 +255,10 @@ class Study(StudyTables):
                 whose beginning is the run, and its "seed1" the training seed. Other models are left out.
             estimator: Of `information`, whose terms then stand among the quantities (in bits); None leaves them out.
 
+        Where the folder has effects too (`run_depth(models, tasks, analyses="effects", out=the same)`), `direct_effect`
+        and `total_effect` are those of each sublayer on the logit difference, and in total their sums, over the rows
+        that were read there.
+
         Raises InputError for a study without two checkpoints of one run, and as `information`.
 
         >>> from layerdiv_tl import run_study

@@ -100,7 +100,7 @@ def depth_page(depth: DepthStudy, title: str | None = None) -> Page:
         PROSE["about"]["depth"].format(models="Models" if several else "A model"),
         depth.failures,
         list(depth_findings(depth)),
-        (chart(depth.plot(), PROSE["captions"]["depth"]), ""),
+        (_main_depth_figure(depth), ""),
         _analyses(depth),
     )
     _depth_sections(page, depth, overview=False)
@@ -109,6 +109,15 @@ def depth_page(depth: DepthStudy, title: str | None = None) -> Page:
     with _methods(page, [text.format(least=LEAST) for text in PROSE["depth"]["methods"]]):
         page.table(tables.analysis_table(depth), "Analyses; weights by SHA-256, shortened.")
     return page
+
+
+def _main_depth_figure(depth: DepthStudy) -> Block:
+    """The curves by layer; of analyses that have none the first one's own figure."""
+    try:
+        return chart(depth.plot(), PROSE["captions"]["depth"])
+    except InputError:
+        first = depth.analyses[0]
+        return chart(first.result.plot(), PROSE["depth"]["captions"][first.name])
 
 
 def _analyses(depth: DepthStudy) -> dict[str, str]:
@@ -304,7 +313,8 @@ def _depth_sections(page: Page, depth: DepthStudy, overview: bool) -> None:
     """The figures and tables of all analyses: a section for each kind of them, which shows one at a time."""
     page.heading("Depth, model by model")
     if overview:
-        page.figure(depth.plot(), PROSE["captions"]["depth"])
+        with contextlib.suppress(InputError):  # of analyses that have no curves by layer
+            page.figure(depth.plot(), PROSE["captions"]["depth"])
     for name in dict.fromkeys(a.name for a in depth.analyses):
         caption = PROSE["depth"]["captions"].get(name, name)
         page.subheading(caption.split(".")[0])

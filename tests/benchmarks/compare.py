@@ -1,7 +1,8 @@
 """What comparing two models costs beyond their two passes, in CPU time. `python tests/benchmarks/compare.py`
 
 Every ratio is the median of ratios of neighboring runs: `ld.compare` against `ld.contributions` of one model, then of
-the other. The second model is a copy with another final norm and unembedding, so that both are read in all ways.
+the other; of texts, against two of `ld.profile`. The second model is a copy with another final norm and unembedding, so
+that both are read in all ways.
 """
 
 from __future__ import annotations
@@ -31,7 +32,22 @@ def main() -> None:
         module.lm_head.weight = torch.nn.Parameter(1.01 * module.lm_head.weight)
         module.model.norm.weight.mul_(1.01)
     b = ld.load_model(module, tokenizer=a.tokenizer)
-    for unit in get_args(Unit):
+    text = " ".join(ld.task("sample/topic", limit=6).resolve(a).prompts)
+    for unit in get_args(Unit)[:2]:
+
+        def profiles(unit: Unit = unit) -> None:
+            for model in (a, b):
+                ld.profile(model, text, unit)
+
+        def on_text(unit: Unit = unit) -> None:
+            ld.compare(a, b, text, unit=unit)
+
+        profiles(), on_text()
+        ratios = [seconds(on_text) / seconds(profiles) for _ in range(5)]
+        print(
+            f"a text, {unit}: {statistics.median(ratios):.3f} x two profiles ({min(ratios):.3f} to {max(ratios):.3f})"
+        )
+    for unit in ("sublayer", "head", "neuron"):
         task = ld.task("sample/topic", limit=8 if unit == "neuron" else 32).resolve(a)
 
         def two(unit: Unit = unit, task: ld.Task = task) -> None:

@@ -423,6 +423,32 @@ def test_the_command_line_writes_all_of_it(tmp_path, models, capsys, words):  # 
     assert not (tmp_path / "no.html").exists()
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"analyses": "effect"},
+        {"analyses": []},
+        {"analyses": "effects", "texts": TEXTS},
+        {"analyses": "map_layers", "texts": TEXTS},
+        {"analyses": ["depth_score"], "texts": TEXTS, "questions": 0},
+    ],
+)
+def test_analyses_that_cannot_be_made_are_refused(models, asked):
+    with pytest.raises(ld.InputError, match="analyses|effects|map_layers|depth_score"):
+        ld.run_depth(models["one"], **asked)
+
+
+def test_some_analyses_alone_have_a_page(models, tmp_path):
+    """Without curves by layer the page opens with the first one's own figure, and a plot of all is refused."""
+    study = ld.run_depth({"one": models["one"]}, texts=TEXTS, out=tmp_path, analyses="agreement")
+    assert [a.name for a in study.analyses] == ["agreement"]
+    assert "agreement" in study.report(tmp_path / "d.html").read_text()
+    with pytest.raises(ld.InputError, match="curves"):
+        study.plot()
+    study = ld.run_depth({"one": models["one"]}, texts=TEXTS, out=tmp_path, analyses=["skip"])
+    assert len(study.plot().data) == 1
+
+
 @pytest.mark.full
 def test_a_report_of_a_study_shows_the_depth_analyses_beside_it(models, tmp_path):
     from layerdiv_tl.studies.runner import run_study

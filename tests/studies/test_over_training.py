@@ -47,6 +47,29 @@ def test_numbers_are_those_of_the_study(study):
     assert (bits["joint_low"] <= bits["joint"]).all()
 
 
+def test_effects_of_the_same_folder_stand_beside_the_rest(tmp_path):
+    """Direct and total effects per component are those of `ld.effects`; NaN for what is not ablated or was not run."""
+    models = {"d2@step1": "zoo/d2", "d2@step2": "zoo/d2-seed1", "d2@step3": "zoo/d2-seed2"}
+    ld.run_study(models, TASK, limit=8, out=tmp_path)
+    two = {name: models[name] for name in ("d2@step1", "d2@step2")}
+    done = ld.run_depth(two, TASK, limit=8, out=tmp_path, analyses="effects")
+    assert [a.name for a in done.analyses] == ["effects", "effects"]
+    assert {"direct", "total"} < set(done.frame()["quantity"])
+    assert "index" not in set(done.frame()["quantity"])
+    training = ld.Study.load(tmp_path).over_training()
+    effects = ld.effects("zoo/d2-seed1", ld.task(TASK, limit=8))
+    frame, parts = training.frame().set_index("step"), training.by_component().set_index(["step", "component"])
+    for name in ("direct", "total"):
+        values = effects.effect(name)
+        assert frame[f"{name}_effect"][2] == pytest.approx(values.sum(1).mean())
+        assert frame[f"{name}_effect_low"][2] < frame[f"{name}_effect"][2] < frame[f"{name}_effect_high"][2]
+        for component, value in zip(effects.components, values.mean(0), strict=True):
+            assert parts[f"{name}_effect"][2, component.label] == pytest.approx(value)
+        assert np.isnan(parts[f"{name}_effect"][2, "embed"])
+        assert np.isnan(frame[f"{name}_effect"][3])
+    assert len(training.plot(quantities=["total_effect"]).data) == 1
+
+
 @pytest.mark.parametrize(("lags", "order"), [((300, 320, 280), "later"), ((-200, -210, -190), "before")])
 def test_the_order_of_planted_curves_is_found(lags, order):
     """The lag is the planted one, its interval over seeds excludes 0; what does not move has no lag."""

@@ -14,6 +14,7 @@ import plotly.graph_objects as go
 
 from ..._checks import some_of, whole_number
 from ..._registry import figure_of
+from ...errors import InputError
 from ...replication.curve_statistics import z_scores
 from .. import plotting as kit
 from .. import style
@@ -146,7 +147,7 @@ def depth_use_lines(depth: DepthStudy, along: Literal["relative", "layer"] = "re
 
     Args:
         along: "relative": layers as shares of a model's depth, which models of different depth have in common; "layer":
-            by number. Raises InputError for another.
+            by number. Raises InputError for another, and where none of these was run.
     """
     models, shown, contents = depth.models, style.LABELS["title"]["depth_study"], []
     for panel in shown:
@@ -168,10 +169,14 @@ def depth_use_lines(depth: DepthStudy, along: Literal["relative", "layer"] = "re
             labels["text"] = [html.escape(label) for label in frame["component"]]
             lines.append(kit.line(x, y, style.SERIES[number % len(style.SERIES)], **labels))
         contents.append(lines)
+    drawn = [(panel, lines) for panel, lines in zip(shown, contents, strict=True) if lines]
+    if not drawn:
+        raise InputError("these analyses have no curves by layer: draw one by itself, study.analyses[0].result.plot().")
+    shown, contents = [panel for panel, _ in drawn], [lines for _, lines in drawn]
     headings = [html.escape(panel["heading"]) for panel in shown]
     figure = kit.panels(contents, headings, x_title=style.LABELS["along"][along])
     for row, panel in enumerate(shown, start=1):
-        if panel["logarithmic"] and contents[row - 1]:
+        if panel["logarithmic"]:
             figure.update_yaxes(kit.log_axis(np.concatenate([line.y for line in contents[row - 1]])), row=row, col=1)
     alone = len(models) == 1
     title = f"How {f'{models[0]} uses' if alone else f'{len(models)} models use'} depth"
