@@ -24,7 +24,7 @@ from .profile_passes import ColumnStore, ProfileRun, Rows, profile_run
 from .profile_results import SquaredProfile
 from .text_comparison import PerComponent, TextComparison
 from .two_models import common_rows, difference, in_rows, one_shape
-from .vocab_gram import folded_rows, vocabulary_mean
+from .vocab_gram import folded_rows, probabilities, vocabulary_mean
 
 
 def compare_texts(
@@ -120,9 +120,8 @@ class _Readings:
         """Fill the columns of some positions."""
         readout, members = table.readout, len(table.components)
         column = partial(self.store.view, positions=positions, device=table.final.device)
-        log_p = logits.log_softmax(1)
-        p = log_p.exp()
-        column("entropies", None).copy_(-(p * log_p.clamp_min(-1e30)).sum(1))
+        p, entropies = probabilities(logits)
+        column("entropies", None).copy_(entropies)
         column("statistics", None).copy_(table.sigma)
         queries = [readout.vocabulary.weighted_rows(readout.dtype, p)]
         queries += [reader.rows(token) for reader in self.readers]

@@ -156,6 +156,17 @@ def log_sum_exp(logits: Float[Tensor, "position v"]) -> Float[Tensor, " position
     return torch.cat(sums)
 
 
+def probabilities(logits: Float[Tensor, "position v"]) -> tuple[Float[Tensor, "position v"], Float[Tensor, " position"]]:
+    """The softmax, in the precision of the logits, and its entropy in nats, float64."""
+    p, entropies = torch.empty_like(logits), []
+    for rows, out in zip(logits.split(16), p.split(16), strict=True):
+        shifted = rows - rows.amax(1, keepdim=True)
+        total = torch.exp(shifted, out=out).sum(1, keepdim=True)
+        out /= total
+        entropies.append(total[:, 0].double().log() - (shifted.clamp_min_(-1e30) * out).sum(1).double())
+    return p, torch.cat(entropies)
+
+
 def mean_and_power(logits: Float[Tensor, "position v"]) -> tuple[Tensor, Tensor]:
     """The mean of every row and Σ_v of its squared distance from that, float64."""
     moments = []
