@@ -156,7 +156,9 @@ def log_sum_exp(logits: Float[Tensor, "position v"]) -> Float[Tensor, " position
     return torch.cat(sums)
 
 
-def probabilities(logits: Float[Tensor, "position v"]) -> tuple[Float[Tensor, "position v"], Float[Tensor, " position"]]:
+def probabilities(
+    logits: Float[Tensor, "position v"],
+) -> tuple[Float[Tensor, "position v"], Float[Tensor, " position"]]:
     """The softmax, in the precision of the logits, and its entropy in nats, float64."""
     p, entropies = torch.empty_like(logits), []
     for rows, out in zip(logits.split(16), p.split(16), strict=True):

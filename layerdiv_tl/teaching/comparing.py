@@ -24,6 +24,13 @@ def plain(value: Any) -> Any:
     return np.asarray(value, dtype=float)
 
 
+def as_array(given: Any) -> Any:
+    """A tuple of numbers of one shape as an array, the tuple's place its first axis; anything else as it is."""
+    if isinstance(given, tuple) and all(isinstance(part, np.ndarray) for part in given):
+        return np.stack(given) if len({part.shape for part in given}) == 1 else given
+    return given
+
+
 def same(given: Any, wanted: Any, rtol: float) -> bool:
     """Whether two plain values are equal to a tolerance, of equal shape; texts exactly."""
     if isinstance(wanted, tuple):

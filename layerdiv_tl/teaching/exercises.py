@@ -10,8 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from ..errors import InputError
-from .comparing import changed, fault_of_form, fault_of_size, plain, same
+from .comparing import as_array, changed, fault_of_form, fault_of_size, plain, same
 
 Function = Callable[..., Any]
 Cases = Callable[..., Sequence[tuple[Any, ...]]]
@@ -89,6 +91,10 @@ class Exercise:
         """
         if answer is ...:
             return self._unanswered()
+        needed = list(inspect.signature(self.cases or self.solve).parameters)
+        if sorted(needed) != sorted(data):
+            names = "".join(f", {name}={name}" for name in needed)
+            return Shown(f"✗ this check is called as lesson.{self.name}.check({self.name}{names}).")
         if self.cases is None:
             arguments: list[tuple[tuple[Any, ...], dict[str, Any]]] = [((), data)]
             answers: Function | None = None
@@ -106,7 +112,7 @@ class Exercise:
                     return self._unanswered()
                 if given is None:
                     return Shown("✗ nothing comes back: does the last line say return?")
-                given = plain(given)
+                given = as_array(plain(given)) if isinstance(wanted, np.ndarray) else plain(given)
             except NotImplementedError:
                 return self._unanswered()
             except _ChangedError:

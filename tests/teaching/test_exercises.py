@@ -97,6 +97,23 @@ def test_a_wrong_form_is_named(answer, told) -> None:
     assert total.check(answer).startswith(WRONG)
 
 
+def test_an_array_may_come_as_a_tuple_of_its_parts() -> None:
+    """And is judged by its values."""
+    assert total.check(lambda x: tuple(x.sum(1))).startswith(RIGHT)
+    assert "sign" in total.check(lambda x: tuple(-x.sum(1)))
+    assert "tuple" in total.check(lambda x: (x.sum(1), 0.0))
+
+
+def test_a_check_that_is_called_otherwise_says_how_it_is_called() -> None:
+    one = exercise(
+        minutes=1, difficulty=1, importance=1, hints=("a", "b", "c"), right="yes.", mistakes={}, cases=lambda z: [(z,)]
+    )(total.solve)
+    z = np.ones((2, 2))
+    assert "check(total, z=z)" in one.check(total.solve)
+    assert "check(total, z=z)" in one.check(total.solve, x=z)
+    assert one.check(total.solve, z=z).startswith(RIGHT)
+
+
 def test_a_changed_tensor_is_seen() -> None:
     """Of torch, too: an answer that writes into what it was given is told so, and leaves no trace."""
     one = exercise(
