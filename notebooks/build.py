@@ -1,6 +1,6 @@
 """Run the notebooks from fresh kernels, exercises solved, and write them with their outputs as pages: the read edition.
 
-    python notebooks/build.py [NAME …] [--out FOLDER]
+    python notebooks/build.py [NAME …] [--out FOLDER] [--jobs N]
 
 Needs `pip install 'layerdiv-tl[test]'`. The notebooks themselves, the student edition, hold no outputs and no
 solutions; these come from `layerdiv_tl.teaching`. A page needs no network: plotly.js is in it, formulas are MathML.
@@ -14,6 +14,7 @@ import os
 import re
 import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape, unescape
@@ -235,26 +236,35 @@ def page(name: str, notebook: nbformat.NotebookNode) -> Page:
     return made
 
 
+def build(name: str, out: Path) -> str:
+    """Write one notebook's page, and say how long its cells took."""
+    start = time.monotonic()
+    notebook = solved(name, out)
+    took = time.monotonic() - start
+    path = page(name, notebook).write(out / f"{name}.html")
+    return f"{path}: {took:.0f} s, {path.stat().st_size / 1e6:.1f} MB"
+
+
 def main() -> None:
     """Build the pages that are asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="notebooks, or the beginnings of their names")
     parser.add_argument("--out", default="notebook-pages", help="the folder of the pages")
+    parser.add_argument("--jobs", default=1, type=int, help="how many are built at a time (default: %(default)s)")
     options = parser.parse_args()
     out = Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
     for name in TEXTS:
         text_page(name).write(out / f"{name}.html")
+    names: list[str] = []
     for given in options.names or NAMES:
         chosen = [name for name in NAMES if name.startswith(Path(given).stem)]
         if not chosen:
             parser.error(f"there is no notebook {given!r}: choose among {', '.join(NAMES)}.")
-        for name in chosen:
-            start = time.monotonic()
-            notebook = solved(name, out)
-            took = time.monotonic() - start
-            path = page(name, notebook).write(out / f"{name}.html")
-            print(f"{path}: {took:.0f} s, {path.stat().st_size / 1e6:.1f} MB", flush=True)
+        names += chosen
+    with ProcessPoolExecutor(options.jobs) as pool:
+        for said in pool.map(build, names, [out] * len(names)):
+            print(said, flush=True)
 
 
 if __name__ == "__main__":
