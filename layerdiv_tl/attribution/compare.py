@@ -26,8 +26,7 @@ from .contributions import collect, reads_end
 from .read_out import ReadOut
 from .text_comparison import TextComparison
 from .two_models import common_rows, difference, in_rows, one_shape
-from .unembedding import OptionReadout
-from .vocab_gram import folded_rows
+from .vocab_gram import folded_rows, vocabulary_mean
 
 Values = Float[np.ndarray, "example component option"]
 
@@ -90,9 +89,12 @@ def compare(
             with the token that comes next: a `TextComparison`.
         labels: The gold option of each prompt, as its index or its text.
 
-    Of options of several tokens, the changes are those of the parts of their log-likelihoods, and are not divided
-    further. Models of different shape have no component in common: their changes are by module and by relative depth.
-    Cost: the two passes of `contributions`; of texts two profiles, and for each model all logits at every token.
+    Of options of several tokens, the changes are those of the parts of their log-likelihoods. The four parts are then
+    those of the tokens' logits less the means over the vocabulary, summed over tokens (of a set of alternatives, at
+    a's weights of these); the rest is a fifth, of the `expectation` that log-likelihoods are relative to: what the
+    component adds to the vocabulary on average over the model's next token, less its plain mean, and the normalizer in
+    `constant`. Models of different shape have no component in common: their changes are by module and by relative
+    depth. Cost: the two passes of `contributions`; of texts two profiles, and for each model all logits at every token.
 
     Raises InputError for models that read the prompts as different tokens, or have vocabularies of different sizes; for
     labels that name no option; and as `contributions`.
@@ -137,14 +139,14 @@ def compare(
         )
     same_weights = fingerprint(models[0]) == fingerprint(models[1])
     readings = _add_readers(*runs)
-    wide = [collect(run, texts) for run in runs]
+    wide = _collected(runs, texts)
     k = wide[0].model_logits.shape[1]
-    narrow = [replace(c, values=np.ascontiguousarray(c.values[:, :, :k])) for c in wide]
-    scores, rows = [c.comparable for c in narrow], [c.components for c in wide]
+    scores = [replace(c, values=np.ascontiguousarray(c.values[:, :, :k])).comparable for c in wide]
+    alike = one_shape(*(c.components for c in scores))
     return Comparison(
         a=scores[0],
         b=scores[1],
-        parts=_parts(runs, wide, readings) if readings is not None and one_shape(*rows) else None,
+        parts=_parts(runs, wide, scores, readings) if readings is not None and alike else None,
         labels=None if labels is None else gold_options(labels, scores[0].values.shape, texts),
         same_weights=same_weights,
         roundoff=max(torch.finfo(run.model.architecture.dtype).eps / 2 for run in runs),
@@ -167,50 +169,66 @@ def _prepared(
     return ReadOut(model, ids, at, option_ids, unit, model.checked_batch_tokens(batch_tokens), None, None), texts
 
 
-def _add_readers(a: ReadOut, b: ReadOut) -> tuple[int, int] | None:
-    """Let both passes be read by model a, and by a's unembedding after b's norm, as far as these differ from b's own.
+def _add_readers(a: ReadOut, b: ReadOut) -> tuple[int, int, int] | None:
+    """Let both passes be read by model a, by a's unembedding after b's norm, and by b, where b's own columns are not.
 
-    Which columns hold the two readings, 0 for the model's own; None where a cannot read what b writes. Both passes get
-    the same columns: products of one shape are the same to the last bit where models are the same.
+    Which columns hold the three readings, 0 for the model's own; None where a cannot read what b writes. Both passes
+    get the same columns: products of one shape are the same to the last bit where models are the same. Single tokens
+    are read as they are, 0 is b's own reading. Those of longer options are read less the mean over the vocabulary, and
+    once more by a with a's statistic, last.
     """
     mine, theirs = a.model.architecture, b.model.architecture
-    if a.contexts is not None or mine.norm.gain.numel() != theirs.norm.gain.numel():
+    if mine.norm.gain.numel() != theirs.norm.gain.numel():
         return None
-    mixed = replace(mine, norm=theirs.norm)
-    own: OptionReadout = b.readout
-    rows = own.directions
-    by_a, by_both = (folded_rows(reader, own.tokens, torch.float64)[0].cpu() for reader in (mine, mixed))
-    readers, readings = [], [0, 0]
-    if not torch.equal(by_a, rows):
-        readers.append(mine)
-        readings[0] = 1
-    if not torch.equal(by_both, rows):
-        if torch.equal(by_both, by_a):
-            readings[1] = readings[0]
-        else:
-            readers.append(mixed)
-            readings[1] = len(readers)
+    tokens, long = b.readout.tokens, a.contexts is not None
+    known = [] if long else [(b.readout.directions, torch.zeros(len(tokens)).double())]
+    readings = []
+    for reader in (mine, replace(mine, norm=theirs.norm), theirs):
+        rows, constant = (x.cpu() for x in folded_rows(reader, tokens, torch.float64))
+        if long:
+            mean, constant_mean = vocabulary_mean(reader, torch.float32)
+            rows, constant = rows - mean.cpu(), constant - constant_mean
+        else:  # `_constants` works them out
+            constant = torch.zeros_like(constant)
+        same = [i for i, other in enumerate(known) if all(map(torch.equal, other, (rows, constant)))]
+        readings.append(same[0] if same else len(known))
+        known += [] if same else [(rows, constant)]
+    readers = known if long else known[1:]
     for run in (a, b) if readers else ():
-        run.readout.add_readers(readers)
-    return readings[0], readings[1]
+        run.readout.add_readers(readers, again=readings[0] if long else None)
+    by_a, by_both, by_b = (number + long for number in readings)
+    return by_a, by_both, by_b
 
 
-def _parts(runs: list[ReadOut], wide: list[Contributions], readings: tuple[int, int]) -> dict[str, Values]:
-    """The four parts of every change, in the rows of both models."""
-    first, second = wide
-    k = first.model_logits.shape[1]
+def _collected(runs: list[ReadOut], texts: tuple) -> list[Contributions]:
+    """Both models' contributions; to options of several tokens, b is also read with what a's passes have shown."""
+    first = collect(runs[0], texts)
+    before, after = (run.contexts for run in runs)
+    if before is not None and after is not None:
+        runs[1].readout.statistics, after.others = torch.as_tensor(before.statistics), before
+    return [first, collect(runs[1], texts)]
+
+
+def _parts(
+    runs: list[ReadOut], wide: list[Contributions], scores: list[Contributions], readings: tuple[int, int, int]
+) -> dict[str, Values]:
+    """The four parts of every change, in the rows of both models; of options of several tokens five."""
+    first, second = scores
+    k, long = first.model_logits.shape[1], runs[0].contexts is not None
     names = common_rows(first.components, second.components, (first.model, second.model))
     mine, theirs = (in_rows(names, c.components, c.values) for c in wide)
 
     def reading(values: Values, number: int) -> Values:
-        return values[:, :, k * number : k * (number + 1)]
+        return values[:, :, k * number :][:, :, :k]
 
-    assert first.statistic is not None
-    assert second.statistic is not None
-    scale = (second.statistic / first.statistic)[:, None, None]
-    by_both, by_b = reading(theirs, readings[1]), reading(theirs, 0)
-    by_a = reading(theirs, readings[0])
-    before, after = reading(mine, readings[0]), by_a * scale
+    by_a, by_both, by_b = (reading(theirs, number) for number in readings)
+    before = reading(mine, readings[0])
+    if long:
+        after = theirs[:, :, -k:]
+    else:
+        assert first.statistic is not None
+        assert second.statistic is not None
+        after = by_a * (second.statistic / first.statistic)[:, None, None]
     parts = {
         "own": difference(after, before),
         "statistic": difference(by_a, after),
@@ -219,11 +237,20 @@ def _parts(runs: list[ReadOut], wide: list[Contributions], readings: tuple[int, 
     }
     if (constant := Component("constant")) in names:
         at = names.index(constant)
-        a, b = (run.readout for run in runs)
-        mixed = replace(a.walk.architecture, norm=b.walk.architecture.norm)
-        added = folded_rows(mixed, a.tokens, torch.float64)[1].cpu()[a.index[:, :k]].numpy()
+        own, added = (before[:, at], by_both[:, at]) if long else (mine[:, at, :k], _constants(runs))
         for part in ("own", "statistic"):
             parts[part][:, at] = 0.0
-        parts["gain"][:, at] = difference(added, mine[:, at, :k])
+        parts["gain"][:, at] = difference(added, own)
         parts["unembedding"][:, at] = difference(by_b[:, at], added)
+    if long:
+        rest = [in_rows(names, c.components, c.values) - x for c, x in zip(scores, (before, by_b), strict=True)]
+        parts["expectation"] = difference(rest[1], rest[0])
     return parts
+
+
+def _constants(runs: list[ReadOut]) -> Float[np.ndarray, "example option"]:
+    """What a's unembedding adds by itself to each option after b's norm."""
+    a, b = (run.readout for run in runs)
+    mixed = replace(a.walk.architecture, norm=b.walk.architecture.norm)
+    rows = a.index[:, : a.option_ids.shape[1]]
+    return folded_rows(mixed, a.tokens, torch.float64)[1].cpu()[rows].numpy()

@@ -49,8 +49,9 @@ class Comparison(Result):
 
     Attributes:
         a, b: The contributions of the two models; of options of several tokens the parts of their log-likelihoods.
-        parts: `{"own", "statistic", "gain", "unembedding"}`, each `[example, component, option]`: see `compare`; they
-            sum to `change`. None for options of several tokens, for models of different shape or width.
+        parts: `{"own", "statistic", "gain", "unembedding"}`, of options of several tokens also `"expectation"`, each
+            `[example, component, option]`: see `compare`; they sum to `change`. None for models of different shape or
+            width.
         labels: The gold options' indices, or None.
         same_weights: Whether the two have the same configuration, weights and buffers, bit for bit.
         roundoff: The unit roundoff of the coarser of the two streams, 2⁻⁸ for bfloat16, 2⁻²⁴ for float32.
@@ -88,8 +89,8 @@ class Comparison(Result):
         """
         if self.parts is None:
             raise InputError(
-                "these changes have no parts: options of several tokens are read at several positions, and models of "
-                "different shape have no component in common; use change, by_module() or by_depth()."
+                "these changes have no parts: the first model cannot read what one of another shape or width writes; "
+                "use by_module() or by_depth()."
             )
         return self.parts["own"]
 
@@ -133,9 +134,10 @@ class Comparison(Result):
     def frame(self) -> pd.DataFrame:
         """One row per component: means over rows of both scores, of their change and its parts, with 95 % intervals.
 
-        `change`, `own_change` and the read-out's `statistic_change`, `gain_change`, `unembedding_change` are paired
-        over rows. `size` is the root mean square of the change over rows and options, less its mean over options, and
-        `own_size` that of the own change: what changes in both directions is not lost in them. With labels also the
+        `change`, `own_change`, the read-out's `statistic_change`, `gain_change`, `unembedding_change` and, of options
+        of several tokens, `expectation_change` are paired over rows. `size` is the root mean square of the change over
+        rows and options, less its mean over options, and `own_size` that of the own change: what changes in both
+        directions is not lost in them. With labels also the
         changes of `bias`, `diversity` and `net` (Theorem 1 among the rows here, in squared logits, undivided;
         `_centered` as softmax sees it), and of `net_linear` (in nats), whose sum is the change of the cross-entropy
         less that of the entropy: see `totals`. Raises InputError for models of different shape.

@@ -77,6 +77,9 @@ class Contexts:
         prompts, trees, first: Of every example: its tokens up to the position that is read, its tree, and the number of
             its first context.
         target_ids: `[context, target]`, with a context's first target where it has fewer.
+        statistics, weights: What passes have shown: the final norm's statistic by context, and how likely each of an
+            option's alternatives is, `[example, option, alternative]`.
+        others: Those of a model whose weights the columns of other readers take.
     """
 
     def __init__(self, prompts: Sequence[Ids], option_ids: OptionIds) -> None:
@@ -95,6 +98,9 @@ class Contexts:
             for key, tree in known.items()
         }
         self.target_ids = np.concatenate([padded[key] for key in keys])
+        self.statistics = np.full(self.first[-1], np.nan)
+        self.weights = np.full(option_ids.shape[:3], np.nan)
+        self.others: Contexts | None = None
 
     def numbers(self, examples: Sequence[int]) -> Int[np.ndarray, " context"]:
         """The contexts of some examples."""
@@ -189,7 +195,10 @@ class Contexts:
         for step in steps:
             count = len(step.rows)
             assert step.expectations is not None
-            own = {"values": step.values, "expectations": step.expectations[:, :, None]}
+            width = self.target_ids.shape[1]
+            own = {f"values {i}": step.values[:, :, i : i + width] for i in range(0, step.values.shape[2], width)}
+            readings = list(own)
+            own["expectations"] = step.expectations[:, :, None]
             own |= {name: getattr(step, name)[:, None] for name in SUMMED}
             for token in range(place.shape[2]):
                 here = place[:, :, token]
@@ -199,6 +208,7 @@ class Contexts:
                     if name not in summed:
                         summed[name] = np.zeros((len(examples), x.shape[1], place.shape[1]))
                     summed[name][e, :, s] += x[context, :, target if x.shape[2] > 1 else 0]
+            self.statistics[step.rows] = step.statistic
             np.maximum.at(gap, np.searchsorted(shift, np.arange(done, done + count), "right") - 1, step.stream_gap)
             roots.append(step.junction_scale)
             statistics.append(step.statistic)
@@ -208,13 +218,16 @@ class Contexts:
         present = self.option_ids[list(examples), :, :, 0] != NONE
         score = np.where(present, split["log_likelihood"][:, 0], -np.inf)
         total = np.logaddexp.reduce(score, axis=2)
-        weights = np.exp(score - total[:, :, None])
-        mixed = {name: np.einsum("emka,eka->emk", x, weights) for name, x in split.items()}
+        self.weights[list(examples)] = np.exp(score - total[:, :, None])
+        weights = dict.fromkeys(split, self.weights[list(examples)])
+        if self.others is not None:
+            weights |= dict.fromkeys(readings[1:], self.others.weights[list(examples)])
+        mixed = {name: np.einsum("emka,eka->emk", x, weights[name]) for name, x in split.items()}
         likelihood = mixed["log_likelihood"][:, 0]
         return replace(
             step,
             rows=np.array(examples),
-            values=mixed["values"],
+            values=np.concatenate([mixed[name] for name in readings], 2),
             expectations=mixed["expectations"],
             logits=mixed["logits"][:, 0],
             log_likelihood=total,

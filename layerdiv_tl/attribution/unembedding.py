@@ -57,17 +57,27 @@ class OptionReadout:
         self.constant: Float[Tensor, " token"] | None = constant.cpu() if architecture.constant else None
         # Directions before each output map, the same for all batches that need the same options.
         self._before: dict[int, Float[Tensor, "token part width"]] = {}
+        # By example, what the last of the added readers divides by instead of the stream's own statistic.
+        self.statistics: Float[Tensor, " example"] | None = None
         # Squared norms, summed over rows: of what a unit's parts leave of each write, and of that write.
         self.unexplained: dict[Component, tuple[float, float]] = {}
 
-    def add_readers(self, readers: Sequence[Architecture]) -> None:
-        """Read the options through the norms' gains and unembeddings of other models, too: as many columns for each."""
-        others = [folded_rows(reader, self.tokens, torch.float64)[0].cpu() for reader in readers]
-        shifts = len(self.tokens) * torch.arange(len(others) + 1)
+    def add_readers(
+        self, readers: Sequence[tuple[Float[Tensor, "token d"], Float[Tensor, " token"]]], again: int | None = None
+    ) -> None:
+        """Read the options by other directions and constants of the same tokens, too: as many columns for each.
+
+        Last come the columns of `again`, where one of them, counted from 0, is to be read with two statistics.
+        """
+        blocks = [*range(len(readers) + 1)] + ([] if again is None else [again + 1])
+        shifts = len(self.tokens) * torch.tensor(blocks)
         self.index = (self.index[:, None] + shifts[:, None]).flatten(1)
-        self.directions = torch.cat([self.directions, *others])
-        if self.constant is not None:  # of the others, `compare` works it out itself
-            self.constant = torch.cat([self.constant, torch.zeros(len(self.tokens) * len(others)).double()])
+        self.directions = torch.cat([self.directions, *(directions for directions, _ in readers)])
+        others = [constant for _, constant in readers]
+        if self.constant is None and any(constant.any() for constant in others):
+            self.constant = torch.zeros(len(self.tokens), dtype=torch.float64)
+        if self.constant is not None:
+            self.constant = torch.cat([self.constant, *others])
 
     def for_rows(self, rows: Int[Tensor, " row"]) -> OptionReadout:
         """The read-out of some examples, without the directions that they do not need."""
@@ -76,7 +86,16 @@ class OptionReadout:
         if len(needed) < len(self.directions):
             own.directions, own._before = self.directions[needed], {}
             own.constant = None if self.constant is None else self.constant[needed]
+        own.statistics = None if self.statistics is None else self.statistics[rows]
         return own
+
+    def divisors(self, sigma: Float[Tensor, "row 1 1"]) -> Float[Tensor, "row 1 #column"]:
+        """What `x @ direction` is divided by: σ, or for the last reader another model's."""
+        if self.statistics is None:
+            return sigma
+        columns, last = self.index.shape[1], self.option_ids.shape[1]
+        other = self.statistics[:, None, None]
+        return torch.cat([sigma.expand(-1, -1, columns - last), other.expand(-1, -1, last)], 2)
 
     def answers(self, done: Activations, rows: Int[np.ndarray, " row"]) -> tuple[Tensor, Tensor]:
         """What the model itself gives for each row's options, before and after its transform of logits."""
@@ -154,7 +173,8 @@ def read_out(
     check_finite(writes, final, logits)
     # u_i = W_U (gain · center(z_i)) / σ, of whole writes; cut ones are compared with theirs.
     sigma = architecture.norm.statistic(final)[:, None, None]
-    whole = readout(stream) / sigma
+    divisors = readout.divisors(sigma)
+    whole = readout(stream) / divisors
     means = None if expected is None else expected.of_whole(stream) / sigma[:, :, 0]
 
     names: list[Component] = []
@@ -188,12 +208,12 @@ def read_out(
     for number, write in enumerate(writes):
         u, mean = whole[:, number : number + 1], None if means is None else means[:, number : number + 1]
         if write.parts is not None:
-            u = readout.read_parts(write.parts) / sigma
+            u = readout.read_parts(write.parts) / divisors
             mean = None if expected is None else expected.of_parts(write.parts) / sigma[:, :, 0]
             error.add("split", (u.sum(1) - whole[:, number]).abs() / u.abs().sum(1).clamp_min(least))
         add(write.components, u, mean)
     # What half precision lost at every addition, so that the parts still sum to the whole.
-    lost, written = (readout(final[:, None]) / sigma)[:, 0] - total, expected_total.clone()
+    lost, written = (readout(final[:, None]) / divisors)[:, 0] - total, expected_total.clone()
     if readout.constant is not None:  # what the read-out itself adds to each row's own options
         mean = None if expected is None else expected.constant[:, None]
         add([Component("constant")], readout.constant[readout.index][:, None], mean)

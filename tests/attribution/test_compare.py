@@ -13,6 +13,7 @@ from tests.oracles.brute_force import frozen_readout, layout_of, run, sigma_of
 
 PROMPTS = [[5, 1, 4, 1, 5, 9, 2, 6], [3], [17, 11, 60, 0], [2, 7, 1, 8, 2, 8, 1]] * 3
 OPTIONS = [7, 30, 2]
+LONG = [[[7, 9], [30], [2, 5, 5]]] * 12
 LABELS = [0, 2, 1, 1, 0, 2, 2, 0, 1, 2, 2, 0]
 
 
@@ -83,10 +84,52 @@ def test_parts_are_those_of_the_definition(make, unit):
         assert not c.parts["statistic"][:, at].any()
 
 
-def test_the_same_weights_read_zero_to_the_bit():
+@pytest.mark.parametrize("make", [llama, gpt2])
+def test_parts_of_longer_options_are_those_of_the_definition(make):
+    """Token by token, less the mean over the vocabulary, from hooked passes; alternatives at a's weights."""
+    a, b = make(), make(seed=1)
+    mixed = copy.deepcopy(b)  # b's norm, a's unembedding
+    mixed.lm_head = copy.deepcopy(a.lm_head)
+    every, options = list(range(a.config.vocab_size)), [[[7, 9], [30]], [[3, 1, 2]]]
+    c = ld.compare(a, b, PROMPTS[:2], [[{(7, 9), (30,)}, (3, 1, 2)]] * 2)
+    labels = [component.label for component in c.components]
+    for row, prompt in enumerate(PROMPTS[:2]):
+        for k, alternatives in enumerate(options):
+            steps, likely = [], []
+            for tokens in alternatives:
+                found, log_p = 0.0, 0.0
+                for t, token in enumerate(tokens):
+                    context = [*prompt, *tokens[:t]]
+                    with torch.no_grad():
+                        log_p += float(a(torch.tensor([context])).logits[0, -1].log_softmax(0)[token])
+                    writes, sigmas = [], []
+                    for model in (a, b):
+                        sublayers, _, _ = run(model, context, -1)
+                        layout = layout_of(model)
+                        writes.append(sublayers)
+                        sigmas.append(sigma_of(sum(sublayers.values()), layout.eps, layout.centered))
+                    readers = [(a, 0, 0), (a, 1, 0), (a, 1, 1), (mixed, 1, 1), (b, 1, 1)]
+                    read = [
+                        [frozen_readout(m, writes[side][name], sigmas[at], every) for m, side, at in readers]
+                        for name in writes[0]
+                    ]
+                    centered = np.array(read) - np.array(read).mean(2, keepdims=True)
+                    found = found + np.diff(centered[:, :, token], axis=1)
+                steps.append(found)
+                likely.append(log_p)
+            weights = np.exp(np.array(likely) - np.logaddexp.reduce(likely))
+            wanted = np.einsum("a,acs->cs", weights, np.array(steps))
+            rows = [labels.index(name) for name in writes[0]]
+            for number, part in enumerate(("own", "statistic", "gain", "unembedding")):
+                np.testing.assert_allclose(c.parts[part][row, rows, k], wanted[:, number], atol=2e-5)
+    np.testing.assert_allclose(sum(c.parts.values()), c.change, atol=1e-12)
+
+
+@pytest.mark.parametrize("options", [OPTIONS, LONG])
+def test_the_same_weights_read_zero_to_the_bit(options):
     """A copy is the same weights, and so is every number; nothing changed first."""
     model = llama()
-    c = ld.compare(model, copy.deepcopy(model), PROMPTS, OPTIONS, "head", labels=LABELS)
+    c = ld.compare(model, copy.deepcopy(model), PROMPTS, options, "head", labels=LABELS)
     assert c.same_weights
     assert c.first_changed is None
     assert not c.change.any()
@@ -98,12 +141,12 @@ def test_the_same_weights_read_zero_to_the_bit():
 
 
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("unit", ["sublayer", "head"])
-def test_a_planted_low_rank_change_is_found(seed, unit):
+@pytest.mark.parametrize(("unit", "options"), [("sublayer", OPTIONS), ("head", OPTIONS), ("head", LONG)])
+def test_a_planted_low_rank_change_is_found(seed, unit, options):
     """What stands before it changed nothing itself, to the bit; it is the first that did; the read-out is a's."""
     model, layer = llama(), seed % 3
     name = ("self_attn.q_proj", "self_attn.o_proj", "mlp.up_proj", "mlp.down_proj")[seed % 4]
-    c = ld.compare(model, planted(model, f"model.layers.{layer}.{name}", seed), PROMPTS, OPTIONS, unit)
+    c = ld.compare(model, planted(model, f"model.layers.{layer}.{name}", seed), PROMPTS, options, unit)
     first = c.first_changed
     assert (first.layer, first.module) == (layer, "attention" if "attn" in name else "mlp")
     assert not c.own_change[:, : c.components.index(first)].any()
@@ -140,6 +183,25 @@ def test_a_changed_read_out_is_nobodys_own_change(changed):
     for part, values in c.parts.items():  # a norm's epsilon is found from its answers, to rounding
         assert (np.abs(values).max() > 1e-5) == (part == changed)
     np.testing.assert_allclose(c.parts[changed], 0.5 * c.a.values, atol=1e-6)
+    long = ld.compare(a, b, PROMPTS, LONG)
+    assert not long.own_change.any()
+    assert {part for part, values in long.parts.items() if np.abs(values).max() > 1e-5} == {changed, "expectation"}
+
+
+def test_a_bias_of_the_unembedding_is_its_change():
+    """Of one token and of several, whether it came or went: nothing else changed, and components sum to it."""
+    a = llama()
+    b = copy.deepcopy(a)
+    b.lm_head = torch.nn.Linear(b.config.hidden_size, b.config.vocab_size)
+    b.lm_head.weight = a.lm_head.weight
+    bias = b.lm_head.bias.detach().double().numpy()
+    for sign, models in ((1, (a, b)), (-1, (b, a))):
+        c, long = (ld.compare(*models, PROMPTS[:2], options) for options in (OPTIONS, LONG[:2]))
+        np.testing.assert_allclose(c.parts["unembedding"].sum(1)[0], sign * bias[OPTIONS], atol=1e-7)
+        wanted = [(bias[ids] - bias.mean()).sum() for ids in LONG[0]]
+        np.testing.assert_allclose(long.parts["unembedding"].sum(1)[0], sign * np.array(wanted), atol=1e-6)
+        for parts in (c.parts, long.parts):
+            assert not any(parts[name].any() for name in ("own", "statistic", "gain"))
 
 
 def test_the_loss_changes_by_its_exact_parts():
@@ -206,10 +268,9 @@ def test_tasks_and_long_options(stories):
     assert c.labels.tolist() == task.labels.tolist()
     long = ld.compare(llama(), llama(seed=1), PROMPTS, [[[7, 9], [3, 1, 2]]] * 12, labels=LABELS[:1] * 12)
     np.testing.assert_allclose(long.change.sum(1), long.b.log_likelihood - long.a.log_likelihood, atol=1e-5)
-    assert "own_change" not in long.frame()
-    assert long.frame().attrs["units"]["change"] == "nats"
-    with pytest.raises(ld.InputError, match="several tokens"):
-        long.own_change  # noqa: B018
+    np.testing.assert_allclose(sum(long.parts.values()), long.change, atol=1e-12)
+    units = long.frame().attrs["units"]
+    assert {units[name] for name in ("change", "own_change", "expectation_change")} == {"nats"}
     untold = ld.load_model(stories.hf_model)  # without a tokenizer: the other's is used
     assert ld.compare(stories, untold, ["Once upon a time"], [" there", " was"]).same_weights
 
