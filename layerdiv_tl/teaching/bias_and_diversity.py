@@ -20,6 +20,11 @@ def _errors(u: np.ndarray, t: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.nd
     return t - mean[:, 0], t[:, None] - u, mean - u
 
 
+def _of(u: np.ndarray, t: np.ndarray, order: tuple[int, ...] = (0, 1, 2)) -> tuple[float, ...]:
+    parts = [float((x**2).mean()) for x in _errors(u, t)]
+    return tuple(parts[k] for k in order)
+
+
 @exercise(
     minutes=12,
     difficulty=3,
@@ -43,28 +48,56 @@ def _errors(u: np.ndarray, t: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.nd
         "the root of each: Theorem 1 is about the squares.": lambda u, t: tuple(
             (x**2).mean() ** 0.5 for x in _errors(u, t)
         ),
-        "bias and diversity are exchanged: bias is the distance from the target.": lambda u, t: tuple(
-            (_errors(u, t)[i] ** 2).mean() for i in (0, 2, 1)
+        "bias and diversity are exchanged: bias is the distance from the target.": lambda u, t: _of(u, t, (0, 2, 1)),
+        "MSE is the error of the members' mean, bias the mean of the members' errors.": (
+            lambda u, t: _of(u, t, (1, 0, 2))
+        ),
+        "diversity is taken from bias to give the MSE, not added.": lambda u, t: (
+            _of(u, t)[1] + _of(u, t)[2],
+            *_of(u, t)[1:],
         ),
         "a sum over options in place of a mean.": lambda u, t: tuple((x**2).sum(-1).mean() for x in _errors(u, t)),
-        "the ensemble is the mean of the members, not their sum: the MSE is too large.": lambda u, t: (
-            ((t - u.sum(1)) ** 2).mean(),
-            (_errors(u, t)[1] ** 2).mean(),
-            (_errors(u, t)[2] ** 2).mean(),
+        "a sum over members in place of a mean.": lambda u, t: (
+            _of(u, t)[0],
+            *(u.shape[1] * part for part in _of(u, t)[1:]),
         ),
-        "the ensemble is the mean of the members, not their sum: MSE and diversity are too large.": lambda u, t: (
+        "sums over everything, in place of means.": lambda u, t: tuple((x**2).sum() for x in _errors(u, t)),
+        "divided by |L| − 1: in Theorem 1 the members are all there are, so the divisor is |L|.": lambda u, t: (
+            *_of(u, t)[:2],
+            u.var(1, ddof=1).mean(),
+        ),
+        "the members' distances from one another: their mean square is twice the diversity.": lambda u, t: (
+            *_of(u, t)[:2],
+            2 * _of(u, t)[2],
+        ),
+        "these are the centered parts (section 4): Theorem 1 takes u and t as they are.": lambda u, t: _of(
+            u - u.mean(-1, keepdims=True), t - t.mean(-1, keepdims=True)
+        ),
+        "the ensemble is the mean of the members, not their sum.": lambda u, t: (
             ((t - u.sum(1)) ** 2).mean(),
-            (_errors(u, t)[1] ** 2).mean(),
+            _of(u, t)[1],
             ((u.sum(1, keepdims=True) - u) ** 2).mean(),
         ),
         "one mean for all rows: each row has its own ensemble mean, over members (axis 1) only.": lambda u, t: (
             ((t - u.mean((0, 1))) ** 2).mean(),
-            (_errors(u, t)[1] ** 2).mean(),
+            _of(u, t)[1],
             ((u.mean((0, 1)) - u) ** 2).mean(),
         ),
-        "the mean was taken over options or rows; members are axis 1.": lambda u, t: (
-            (_errors(u, t)[0] ** 2).mean(),
-            (_errors(u, t)[1] ** 2).mean(),
+        "u.var() takes one mean over everything; diversity is about the mean over members, u.var(1).": lambda u, t: (
+            *_of(u, t)[:2],
+            u.var(),
+        ),
+        "u.mean(0) is the mean over rows: members were axis 0 in section 2, and are axis 1 here.": lambda u, t: (
+            ((t[:, None] - u.mean(0)) ** 2).mean(),
+            _of(u, t)[1],
+            ((u.mean(0) - u) ** 2).mean(),
+        ),
+        "members were axis 0 in section 2, and are axis 1 here: u.mean(1).": lambda u, t: ((t - u.mean(0)) ** 2).mean(),
+        "t - u.mean(1, keepdims=True) is [row, row, option], each target against each row: use t[:, None].": (
+            lambda u, t: (((t - u.mean(1, keepdims=True)) ** 2).mean(), *_of(u, t)[1:])
+        ),
+        "the mean was taken over options; members are axis 1.": lambda u, t: (
+            *_of(u, t)[:2],
             ((u.mean(2, keepdims=True) - u) ** 2).mean(),
         ),
     },
@@ -103,9 +136,21 @@ def _cuts() -> list[tuple[np.ndarray, int]]:
         "some pieces are zero, so Σ|u|² is as it was and diversity falls by n, not n².": lambda u, n: np.concatenate(
             [u, *[np.zeros_like(u)] * (n - 1)], axis=1
         ),
+        "one piece of each member is all of it, so Σ|u|² is as it was and diversity falls by n, not n².": lambda u, n: (
+            np.repeat(u, n, axis=1) * (np.arange(n * u.shape[1]) % n == 0)[:, None]
+        ),
+        "divided by n twice: n pieces of u / n² sum to u / n, another model.": lambda u, n: np.repeat(
+            u / n**2, n, axis=1
+        ),
         "the rows were repeated: members are axis 1.": lambda u, n: np.repeat(u / n, n, axis=0),
         "right pieces in another order; keep those of a member together: np.repeat rather than np.tile.": (
             lambda u, n: np.tile(u / n, (1, n, 1))
+        ),
+        "the reshape mixed rows: stack the pieces after the member axis, np.stack(…, axis=2).": lambda u, n: np.stack(
+            [u / n] * n
+        ).reshape(len(u), -1, u.shape[2]),
+        "the reshape mixed options: stack the pieces after the member axis, np.stack(…, axis=2).": (
+            lambda u, n: np.stack([u / n] * n, -1).reshape(len(u), -1, u.shape[2])
         ),
     },
 )
@@ -153,6 +198,40 @@ def _net(u: np.ndarray, gold: np.ndarray, p: np.ndarray) -> np.ndarray:
         ),
         "all options weigh alike: weigh them with the model's p, softmax of the sum over members.": lambda u, g: (
             u.mean(2) - u[np.arange(len(u)), :, g]
+        ),
+        "that is under q_i, what a member alone would predict: p is the whole model's, softmax of the sum.": (
+            lambda u, g: _net(u, g, _softmax(u * u.shape[1]))
+        ),
+        "weighed with log p: an expectation is weighed with p.": lambda u, g: _net(
+            u, g, np.log(_softmax(u.sum(1)))[:, None]
+        ),
+        "weighed with the logits: p is their softmax.": lambda u, g: _net(u, g, u.sum(1)[:, None]),
+        "p does not sum to 1 over the options: divide the exponentials by their sum.": lambda u, g: _net(
+            u, g, np.exp(u.sum(1))[:, None]
+        ),
+        "one softmax over all rows: every row's p sums to 1.": lambda u, g: _net(
+            u, g, (np.exp(u.sum(1)) / np.exp(u.sum(1)).sum())[:, None]
+        ),
+        "the softmax ran over members: sum over members first, then take the softmax over options.": lambda u, g: _net(
+            u, g, np.exp(u) / np.exp(u).sum(1, keepdims=True)
+        ),
+        "one option for all rows: each row has its own right option, gold[row].": lambda u, g: _net(
+            u, np.full_like(g, g[0]), _softmax(u.sum(1))[:, None]
+        ),
+        "that is the option the model would choose: the right one is gold.": lambda u, g: _net(
+            u, u.sum(1).argmax(1), _softmax(u.sum(1))[:, None]
+        ),
+        "u[:, :, gold] is [row, member, row]: pair rows with labels, u[np.arange(len(u)), :, gold].": lambda u, g: (
+            u.sum(2) - u[:, :, g]
+        ),
+        "u[np.arange(len(u)), gold] takes gold for a member: options are axis 2.": lambda u, g: (
+            u.sum(2) - u[np.arange(len(u)), g]
+        ),
+        "only the right option's term of E_p[u_i]: it is a sum over all options.": lambda u, g: (
+            (_softmax(u.sum(1))[np.arange(len(u)), g] - 1)[:, None] * u[np.arange(len(u)), :, g]
+        ),
+        "u(t) of the whole model was taken off every member: take each member's own.": lambda u, g: (
+            (_softmax(u.sum(1))[:, None] * u).sum(2) - u.sum(1)[np.arange(len(u)), g][:, None]
         ),
         "E_p[u_i] is missing: without it, a constant for all options would pass for merit.": lambda u, g: (
             -u[np.arange(len(u)), :, g]

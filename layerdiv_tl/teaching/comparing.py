@@ -6,6 +6,12 @@ from typing import Any
 
 import numpy as np
 
+NEAR = 0.01  # so little off looks rounded
+
+
+class KindError(TypeError):
+    """Something that holds neither numbers nor names."""
+
 
 def plain(value: Any) -> Any:
     """Numbers as numpy arrays wherever they come from (torch, pandas); texts and components as text; tuples by parts.
@@ -21,6 +27,8 @@ def plain(value: Any) -> Any:
         isinstance(value, (tuple, set)) or any(isinstance(x, str) or hasattr(x, "label") for x in value)
     ):
         return tuple(plain(part) for part in (sorted(value) if isinstance(value, set) else value))
+    if isinstance(value, dict) or callable(value):
+        raise KindError(f"this is a {type(value).__name__}")
     return np.asarray(value, dtype=float)
 
 
@@ -46,6 +54,22 @@ def same(given: Any, wanted: Any, rtol: float) -> bool:
         return False
     size = float(np.abs(wanted[np.isfinite(wanted)]).max(initial=0.0))
     return bool(np.allclose(given, wanted, rtol=rtol, atol=rtol * size * 1e-3, equal_nan=True))
+
+
+def wrong_parts(given: Any, wanted: Any, rtol: float) -> tuple[int, ...]:
+    """Where several results, all numbers, are wrong; empty if all are, or if they cannot be compared one by one."""
+    given = tuple(given) if isinstance(given, np.ndarray) and given.ndim else given
+    if not (isinstance(given, tuple) and isinstance(wanted, tuple) and len(given) == len(wanted)):
+        return ()
+    if any(isinstance(part, (str, tuple)) for part in (*given, *wanted)):
+        return ()
+    wrong = tuple(k for k, (a, b) in enumerate(zip(given, wanted, strict=True)) if not same(a, b, rtol))
+    return wrong if len(wrong) < len(wanted) else ()
+
+
+def numbered(parts: tuple[int, ...]) -> str:
+    """Results by their number, from 1."""
+    return " and ".join(f"result {k + 1}" for k in parts)
 
 
 def changed(before: Any, after: Any) -> bool:
@@ -87,17 +111,19 @@ def fault_of_form(given: Any, wanted: Any, axes: str = "") -> str | None:
 
 
 def fault_of_size(given: Any, wanted: Any, rtol: float) -> str | None:
-    """What makes a wrong array a right one: another sign, or one factor; of several results, which are wrong.
+    """What makes a wrong array a right one: a sign, a factor; several results: their order, or which are wrong.
 
     None if nothing so simple does.
     """
     if isinstance(given, tuple) and isinstance(wanted, tuple) and 1 < len(wanted) == len(given):
         right = [same(a, b, rtol) for a, b in zip(given, wanted, strict=True)]
+        if all(any(same(a, b, rtol) for a in given) for b in wanted):
+            return "the right results in another order."
         faults = {fault_of_size(a, b, rtol) for a, b in zip(given, wanted, strict=True)}
         if not any(right):
-            return f"in all results {faults.pop()}" if len(faults) == 1 and None not in faults else None
+            return _of_all(given, wanted, rtol)
         told = f": {next(iter(faults - {None}))}" if len(faults - {None}) == 1 and right.count(False) == 1 else "."
-        which = " and ".join(f"result {i}" for i, fine in enumerate(right, start=1) if not fine)
+        which = numbered(tuple(k for k, fine in enumerate(right) if not fine))
         verb, rest = "is" if right.count(False) == 1 else "are", "other is" if right.count(True) == 1 else "others are"
         return f"{which} {verb} not right yet, the {rest}{told}"
     if not (isinstance(given, np.ndarray) and isinstance(wanted, np.ndarray)) or same(given, wanted, rtol):
@@ -108,7 +134,18 @@ def fault_of_size(given: Any, wanted: Any, rtol: float) -> str | None:
     factor = float((given * wanted).sum()) / across if across else 0.0
     if wanted.size > 1 and abs(factor) > 1e-9 and same(given / factor, wanted, rtol):
         return f"right but for one factor: {factor:.4g} times what it should be. A sum for a mean, or a mean too many?"
+    if same(given, wanted, NEAR):
+        return "close, but not the same: is something rounded, or divided by n − 1 in place of n?"
     return None
+
+
+def _of_all(given: tuple[Any, ...], wanted: tuple[Any, ...], rtol: float) -> str | None:
+    """What makes several wrong results right together."""
+    if any(not isinstance(part, np.ndarray) for part in (*given, *wanted)):
+        return None
+    mine, theirs = (np.concatenate([part.ravel() for part in parts]) for parts in (given, wanted))
+    fault = fault_of_size(mine, theirs, rtol)
+    return f"in all results {fault}" if fault else None
 
 
 def _named(axes: str) -> str:

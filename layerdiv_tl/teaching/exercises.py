@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError
-from .comparing import as_array, changed, fault_of_form, fault_of_size, plain, same
+from .comparing import KindError, as_array, changed, fault_of_form, fault_of_size, numbered, plain, same, wrong_parts
 
 Function = Callable[..., Any]
 Cases = Callable[..., Sequence[tuple[Any, ...]]]
 HINTS = 3
+UNLIKE = ("could not be broadcast", "must match the size of tensor")  # what numpy and torch say of shapes
 
 
 class Shown(str):
@@ -115,6 +116,8 @@ class Exercise:
                 given = as_array(plain(given)) if isinstance(wanted, np.ndarray) else plain(given)
             except NotImplementedError:
                 return self._unanswered()
+            except KindError as error:
+                return Shown(f"✗ {error}: numbers or names are expected{f' {self.axes}' if self.axes else ''}.")
             except _ChangedError:
                 return Shown(
                     f"✗ {self.name} changed the array that it was given: work on a copy, or make a new array "
@@ -173,20 +176,32 @@ class Exercise:
         said = str(error).split("\n")[0][:160]
         shapes = ", ".join(str(arg.shape) for arg in args if hasattr(arg, "shape"))
         tried = f", given arrays of shape {shapes}" if shapes else ""
-        return f"{self.name} stopped with {type(error).__name__}{tried}: {said}"
+        help_ = ""
+        if any(words in said for words in UNLIKE):
+            help_ = " Axes are matched from the last: x[:, None] inserts one, keepdims=True keeps one."
+        return f"{self.name} stopped with {type(error).__name__}{tried}: {said.strip().rstrip('.')}.{help_}"
 
     def _of_wrong(self, wanted: Any, tried: list[tuple[tuple[Any, ...], Any]], keywords: dict[str, Any]) -> str:
-        """A sentence on an answer that is not the reference's, from what it gave on all tests so far."""
+        """A sentence on an answer that is not the reference's, from what it gave on all tests so far.
+
+        A mistake that fits all of it goes first; then one that fits whatever is wrong among several results.
+        """
+        given, in_part = tried[-1][1], None
+        parts = wrong_parts(given, wanted, self.rtol)
         for sentence, wrong in self.mistakes.items():
             try:
                 made = [plain(wrong(*copy.deepcopy(args), **keywords)) for args, _ in tried]
             except Exception:  # a mistake may raise on these, and then is not what was made here
                 continue
-            as_given = all(same(given, one, self.rtol) for (_, given), one in zip(tried, made, strict=True))
-            if as_given and not same(made[-1], wanted, self.rtol):
+            pairs = [(mine, one) for (_, mine), one in zip(tried, made, strict=True)]
+            if same(made[-1], wanted, self.rtol):
+                continue
+            if all(same(mine, one, self.rtol) for mine, one in pairs):
                 return sentence
-        given = tried[-1][1]
-        told = fault_of_form(given, wanted, self.axes) or fault_of_size(given, wanted, self.rtol)
+            if not in_part and parts and len(made[-1]) == len(wanted):
+                fits = all(same(mine[k], one[k], self.rtol) for mine, one in pairs for k in parts)
+                in_part = f"{numbered(parts)}: {sentence}" if fits else None
+        told = fault_of_form(given, wanted, self.axes) or in_part or fault_of_size(given, wanted, self.rtol)
         return told or f"not yet, though the form is right. lesson.{self.name}.hint(1) helps."
 
 

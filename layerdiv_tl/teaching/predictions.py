@@ -35,7 +35,7 @@ class Prediction:
         >>> predict("late").compare("late")
         you wrote late; measured late: yes
         >>> predict(["L0.H1", "L2.H3"]).compare(["L2.H3", "L4.H0"])
-        you wrote L0.H1, L2.H3; measured L2.H3, L4.H0: 1 of 2 found
+        you wrote L0.H1, L2.H3; measured L2.H3, L4.H0: 1 of 2 found, 1 wrong
         >>> predict(...).compare(8.66)
         you wrote nothing; measured 8.66
         """
@@ -68,8 +68,9 @@ def _verdict(mine: Any, target: Any, digits: int) -> str:
         return "yes" if isinstance(mine, str) and mine.strip().lower() == target.strip().lower() else "no"
     if isinstance(target, tuple) and any(isinstance(part, str) for part in target):
         named = (mine,) if isinstance(mine, str) else mine if isinstance(mine, tuple) else ()
-        found = {str(part).strip() for part in named} & {str(part).strip() for part in target}
-        return f"{len(found)} of {len(target)} found"
+        mine, theirs = ({str(part).strip() for part in parts} for parts in (named, target))
+        wrong = f", {len(mine - theirs)} wrong" if mine - theirs else ""
+        return f"{len(mine & theirs)} of {len(target)} found{wrong}"
     target = np.stack(target) if isinstance(target, tuple) else target
     mine = np.stack(mine) if isinstance(mine, tuple) and not any(isinstance(x, (str, tuple)) for x in mine) else mine
     if not isinstance(mine, np.ndarray) or mine.shape != target.shape:

@@ -87,6 +87,10 @@ def total(x: np.ndarray) -> np.ndarray:
         (lambda x: x.sum(1) / 0 * 0, "finite"),
         (lambda x: ["a", "b"], "numbers are expected"),
         (lambda x: np.add(x, np.ones(5)), "ValueError"),
+        (lambda x: np.add(x, np.ones(5)), "[:, None]"),
+        (lambda x: torch.ones(2, 3) + torch.ones(5), "[:, None]"),
+        (lambda x: {"total": x.sum(1)}, "a dict"),
+        (lambda x: x.sum(1).clip(3.01), "rounded"),
         (lambda x: x.__isub__(1).sum(1), "changed the array"),
         (lambda x: x.sum(1) + 1, "hint(1)"),
     ],
@@ -135,9 +139,29 @@ def test_of_several_results_the_wrong_one_is_named() -> None:
     assert "result 2 is not right yet, the other is: the sign" in both.check(lambda: (pair[0], -pair[1]))
     assert "result 1 is not right yet" in both.check(lambda: (pair[0] + [1, 0], pair[1]))
     assert "hint(1)" in both.check(lambda: (pair[0] + [1, 0], -pair[1]))
+    assert "another order" in both.check(lambda: pair[::-1])
+    assert "in all results right but for one factor: 2" in both.check(lambda: (2 * pair[0], 2 * pair[1]))
     word = one(lambda: "not tested")
     assert "spelling: 'not tested'" in word.check(lambda: "Not_tested")
     assert "hint(1)" in word.check(lambda: "confirmed")
+
+
+def test_a_mistake_in_one_of_several_results_is_named_beside_right_ones() -> None:
+    """If it is what the mistake gives there, on all tests; other parts of the mistake do not matter then."""
+    one = exercise(
+        minutes=1,
+        difficulty=1,
+        importance=1,
+        hints=("a", "b", "c"),
+        right="yes.",
+        mistakes={"the variance over rows.": lambda x: (x.sum(), x.var(0).mean())},
+        cases=lambda: [(np.arange(6.0).reshape(2, 3),)],
+    )(lambda x: (x.mean(), x.var(1).mean()))
+    assert one.check(lambda x: (x.sum(), x.var(0).mean())) == "✗ the variance over rows."
+    assert one.check(lambda x: (x.mean(), x.var(0).mean())) == "✗ result 2: the variance over rows."
+    assert one.check(lambda x: np.array([x.mean(), x.var(0).mean()])) == "✗ result 2: the variance over rows."
+    assert "result 2 is not right yet" in one.check(lambda x: (x.mean(), 7.0))
+    assert "shape" in one.check(lambda x: (x.mean(), x.var(0)))
 
 
 def test_later_cells_go_on_with_the_reference(capsys) -> None:
@@ -175,4 +199,6 @@ def test_predictions_are_compared() -> None:
     assert "wrote nothing" in predict(...).compare(1)
     assert "wrote nothing" in predict([..., 2]).compare([1, 2])
     assert "no" in predict("x").compare("early")
+    assert predict(["a", "b", "c"]).compare(["a", "b"]).endswith("2 of 2 found, 1 wrong")
+    assert predict([]).compare(["a", "b"]).endswith("0 of 2 found")
     assert "you wrote" in predict({"a": 1}).compare(2)
