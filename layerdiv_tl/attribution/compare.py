@@ -120,8 +120,9 @@ def compare(
             "the same tokens can be compared (after adding tokens to one, resize the other's embeddings, too)."
         )
     if options is None and contrast is None and not is_task(prompts):
-        for name, given, otherwise in (("labels", labels, None), ("position", position, "last")):
-            if given is not otherwise and given != otherwise:
+        is_last = isinstance(position, str) and position == "last"
+        for name, left_out in (("labels", labels is None), ("position", is_last)):
+            if not left_out:
                 raise InputError(f"{name} belongs to options: give options, or a text alone to compare at every token.")
         return compare_texts(models, prompts, unit, batch_tokens)
     if contrast is not None:

@@ -22,7 +22,7 @@ def made_folder(out: str, folder: Path) -> Path:
 def load_options(options: argparse.Namespace) -> dict[str, Any]:
     """Options for `load_model`, those given only."""
     names = ("device", "dtype", "device_map", "trust_remote_code")
-    return {name: value for name in names if (value := getattr(options, name, None))}
+    return {name: value for name in names if (value := getattr(options, name, None)) not in (None, False)}
 
 
 def given_text(options: argparse.Namespace) -> str:

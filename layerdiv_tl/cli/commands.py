@@ -117,10 +117,11 @@ def run_depth(options: argparse.Namespace) -> int:
         if not texts:
             raise InputError(f"--text {options.text} is empty: give a file with texts.")
     names = ("analyses", "data", "limit", "drop", "part", "score", "ask", "questions", "multi_token", "seed")
-    printing.print_progress(
-        f"Every layer is skipped and removed on up to {options.limit} rows of each task, which takes minutes on a CPU: "
-        "a smaller --limit, --questions 0, or some --analyses take less …"
-    )
+    if options.analyses is None:
+        printing.print_progress(
+            f"Every layer is skipped and removed on up to {options.limit} rows of each task, which takes minutes on a "
+            "CPU: a smaller --limit, --questions 0, or some --analyses take less …"
+        )
     study = depth_runner.run_depth(
         options.model or "default",
         options.task,
@@ -261,7 +262,9 @@ def run_compare(options: argparse.Namespace) -> int:
         explore(a, options.text, other=b).save(out)
         frame, what = found.by_component(), f"{len(found.a.tokens)} tokens"
     else:
-        found.plot().write_html(out, include_plotlyjs=True)
+        from ..views.tables import write_comparison
+
+        write_comparison(found, out)
         frame, what = found.frame(), f"{len(found.a.values)} rows of {options.task}"
     size, totals = "own_size" if "own_size" in frame else "size", found.totals()
     if options.json:
@@ -275,13 +278,10 @@ def run_compare(options: argparse.Namespace) -> int:
         + ("the same weights." if same else f"the first component that writes something else is {first or 'none'}.")
     )
     print(totals.to_string(index=False, float_format="%.4g"))
-    columns = [
-        name
-        for name in ("component", "change", "own_change", "net_linear_change", "loss_change", size)
-        if name in frame
-    ]
-    largest = frame.sort_values(size, ascending=False, kind="stable")[columns].head(10)
-    print(f"\nThe components that changed most\n{largest.to_string(index=False, float_format='%.4g')}")
+    if not same:
+        names = ("component", "change", "own_change", "net_linear_change", "loss_change", size)
+        largest = frame.sort_values(size, ascending=False, kind="stable")[[name for name in names if name in frame]]
+        print(f"\nThe components that changed most\n{largest.head(10).to_string(index=False, float_format='%.4g')}")
     print(f"\nOpen {out} in a browser.")
     return 0
 

@@ -186,7 +186,7 @@ def load_model(
         known = _registry.lookup("zoo_names") if x else ()
         loaded = from_source(None if x == "default" else x, kwargs, tokenizer, known)
         if device_map is None:
-            _move(loaded[0], device or ("cuda" if torch.cuda.is_available() else "cpu"))
+            _move(loaded[0], device if device is not None else "cuda" if torch.cuda.is_available() else "cpu")
         return _wrap(*loaded, adapters)
     if is_remote(x):
         if placed or copy or adapters != "merged":
@@ -238,7 +238,7 @@ def _check_arguments(tokenizer: Any, device: Any, device_map: Any, copy: Any, tr
             raise InputError(f"{name}={shown(value)} must be True or False, not a {type(value).__name__}.")
     devices: Any = (str, int, torch.device, type(None))
     for name, value, kinds in (("device", device, devices), ("device_map", device_map, (*devices, dict))):
-        if isinstance(value, bool) or not isinstance(value, kinds):
+        if isinstance(value, bool) or not isinstance(value, kinds) or value in ("", {}):
             raise InputError(f"{name}={shown(value)} does not name a device: use for example 'cpu' or 'cuda:0'.")
     usable = callable(tokenizer) and hasattr(tokenizer, "convert_ids_to_tokens") and hasattr(tokenizer, "decode")
     if not usable and not isinstance(tokenizer, str | os.PathLike | None):

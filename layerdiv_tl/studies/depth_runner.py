@@ -33,6 +33,8 @@ from .shards import digest_of
 LEAST_TOKENS = 4
 # Prompts of each task that residual norms, skips and the lens read where no texts are given.
 PROMPTS_PER_TASK = 16
+# Analyses that read no texts where a task is named.
+_WITHOUT_TEXTS = frozenset(("depth_score", "effects"))
 
 
 def run_depth(
@@ -93,15 +95,16 @@ def run_depth(
     texts = listed("texts", texts, "a list of texts")
     if not texts:
         raise InputError("texts is empty: give a list of texts.")
-    if not ready and "effects" in wanted:
-        raise InputError("effects are of a task's answers: name a task.")
-    if wanted == ("map_layers",) and len(grid) < 2:
-        raise InputError("map_layers is from one model to the next: give several.")
-    if wanted == ("depth_score",) and not questions:
-        raise InputError("depth_score needs questions above 0.")
+    for name, lacks, reason in (
+        ("effects", not ready, "effects are of a task's answers: name a task."),
+        ("map_layers", len(grid) < 2, "map_layers is from one model to the next: give several."),
+        ("depth_score", not questions, "depth_score needs questions above 0."),
+    ):
+        if lacks and name in wanted and analyses is not None:
+            raise InputError(reason)
     # Before models are loaded.
     asked = read_questions(ask, limit=questions) if questions and "depth_score" in wanted else None
-    inputs = _Inputs(plain(texts), ready, drop, part, score, asked, multi_token, seed, batch_tokens)
+    inputs = _Inputs(wanted, plain(texts), ready, drop, part, score, asked, multi_token, seed, batch_tokens)
     folder = output_folder(out)
     failures: list[str] = []
     done: set[Path] = set()
@@ -123,6 +126,7 @@ def run_depth(
 class _Inputs:
     """What the analyses of a model read, and how; the arguments of `run_depth`, read."""
 
+    analyses: tuple[str, ...]
     texts: list[str]
     tasks: list[Task]
     drop: int | None
@@ -149,7 +153,7 @@ def jobs_of(model: Model, before: tuple[Model, Identity] | None, inputs: _Inputs
     size: dict[str, Any] = {"batch_tokens": model.checked_batch_tokens(inputs.batch_tokens)}
     seeded = {"seed": inputs.seed, **size}
     rows = [ids for ids in encode(model, inputs.texts, any_length=True) if len(ids) >= LEAST_TOKENS]
-    if not rows:
+    if not rows and not _WITHOUT_TEXTS.issuperset(inputs.analyses):
         raise InputError(f"no text has {LEAST_TOKENS} tokens: give longer ones.")
     texts = [list(ids if model.context is None else ids[: model.context]) for ids in rows]
     on_texts = f"{len(texts)} texts"
@@ -162,9 +166,9 @@ def jobs_of(model: Model, before: tuple[Model, Identity] | None, inputs: _Inputs
         settings = {"questions": [asked.texts, asked.answers], "effect": "published", **seeded}
         score = partial(depth.depth_score, model, asked, effect="published", **seeded)
         yield _Job("depth_score", f"{len(asked.texts)} questions", settings, score)
-    count = len(ablatable_components(model, rows[0], inputs.part))
+    count = len(ablatable_components(model, rows[0], inputs.part)) if "drop_plan" in inputs.analyses else 0
     budget = max(1, int(count / 5 + 0.5)) if inputs.drop is None else inputs.drop
-    if inputs.drop is not None and budget >= count:
+    if inputs.drop is not None and 0 < count <= budget:
         raise InputError(f"drop={budget} must be below {count}, the {inputs.part}s of {model.name} that could go.")
     plan = {"drop": inputs.drop, "part": inputs.part, "score": inputs.score}
     tasks: list[Task | None] = [*inputs.tasks] or [None]
@@ -183,7 +187,8 @@ def jobs_of(model: Model, before: tuple[Model, Identity] | None, inputs: _Inputs
             return depth.drop_plan(model, rows, budget, inputs.score, inputs.part, **seeded)
 
         yield _Job("agreement", dataset, settings, agreement)
-        if inputs.drop is not None or count > 1:  # of one, none can go
+        # Of one, none can go, which is said where a plan was asked for.
+        if inputs.drop is not None or count > 1 or inputs.analyses != STANDARD:
             yield _Job("drop_plan", dataset, settings | plan, drop_plan)
         if t is not None:
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 import pandas as pd
@@ -15,6 +15,7 @@ from jaxtyping import Float, Int
 from .._checks import choice, instance, number, some_of, whole_number
 from ..components import Component, component_columns
 from ..depth.effect_results import Effects
+from ..ensemble.information.estimator import EstimatorName
 from ..ensemble.intervals import mean_interval
 from ..errors import InputError
 from ..replication.claim_tests import LEAST_SEEDS, student_mean
@@ -94,7 +95,8 @@ class OverTraining(Result):
     def reached(self, share: float = 0.5) -> pd.DataFrame:
         """One row per run, task and quantity: the step at which it has gone a share of its way, from first to last.
 
-        The first crossing, straight between checkpoints; `resolution` is how far the two around it are apart. NaN where
+        The first crossing, straight between the checkpoints where it was measured; `resolution` is how far the two
+        around it are apart. NaN where
         the intervals of the first and the last checkpoint overlap: it did not move. A quantity that goes up and comes
         down again has a way that is shorter than its path: look at the curve. Raises InputError for no share.
         """
@@ -119,8 +121,10 @@ class OverTraining(Result):
 
         One row per shape, task and quantity: `lag` is the mean over training seeds of the step that it reached less
         that of the reference, with Student's interval over seeds (three or more); `order` says "before", "later" or,
-        where the interval holds 0, "not told apart". `resolution` is the mean gap between the checkpoints around both
-        crossings: a lag below it says little. Raises InputError for a quantity that was not measured, and as `reached`.
+        where the interval holds 0 or there is none, "not told apart"; where no seed has a lag, which of the two does
+        not move, or that the quantity is "not measured" at both ends. `resolution` is the mean gap between the
+        checkpoints around both crossings: a lag below it says little. Raises InputError for a quantity that was not
+        measured, and as `reached`.
         """
         choice("reference", reference, self.quantities)
         steps, keys = self.reached(share), ["run", "task"]
@@ -132,8 +136,11 @@ class OverTraining(Result):
         for (shape, task, name), group in joined.groupby(["shape", "task", "quantity"], sort=False):
             lag = student_mean(group["lag"].to_numpy())
             told = "before" if lag.high < 0 else "later" if lag.low > 0 else "not told apart"
-            if name == reference or lag.n == 0:
-                told = "" if name == reference else "does not move"
+            if name == reference:
+                told = ""
+            elif lag.n == 0:
+                told = f"{reference} does not move" if group["reached"].notna().any() else "does not move"
+                told = told if group[["first", "last"]].notna().all(axis=1).any() else "not measured"
             row = {"shape": shape, "task": task, "quantity": name, "n": lag.n, "reached": group["reached"].mean()}
             row |= {"lag": lag.estimate, "lag_low": lag.low, "lag_high": lag.high, "resolution": group["gap"].mean()}
             rows.append(row | {"order": told})
@@ -157,6 +164,7 @@ def over_training(study: Study, unit: Unit, steps: Mapping[str, int] | None, est
     frame = pd.DataFrame(wide)
     frame = frame[frame.index.isin(placed, level="model")]
     if estimator is not None:
+        choice("estimator", estimator, get_args(EstimatorName))
         found = study.information(estimator, unit, models=list(placed)).set_index(["model", "task"])
         for bits in INFORMATION:
             ends = found.loc[found["term"] == bits, ["bits", "low", "high"]]
@@ -266,13 +274,18 @@ def crossing(
 ) -> tuple[float, float]:
     """(where values have first gone a share of the way from the first to the last, the gap of the two steps around it).
 
+    What lies between is where values were measured; NaN where the first or last was not, and where they are equal.
+
     >>> crossing(np.array([0.0, 100.0, 200.0]), np.array([0.0, 1.0, 3.0]))
     (125.0, 100.0)
+    >>> crossing(np.array([0.0, 100.0, 200.0]), np.array([0.0, np.nan, 1.0]))
+    (100.0, 200.0)
     """
     way = values[-1] - values[0]
     if way == 0 or not np.isfinite(way):
         return float("nan"), float("nan")
-    gone = (values - values[0]) / way
+    measured = np.isfinite(values)
+    steps, gone = steps[measured], (values[measured] - values[0]) / way
     at = int((gone >= share).argmax())
     gap = steps[at] - steps[at - 1]
     return float(steps[at - 1] + (share - gone[at - 1]) / (gone[at] - gone[at - 1]) * gap), float(gap)

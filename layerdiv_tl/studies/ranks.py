@@ -35,7 +35,10 @@ _ARRAY = (("ID", 0), ("MIN", 0), ("STEP", 1))
 def _pair(rank: str, world: str) -> tuple[int, int]:
     own, count = _number(rank, 0), _number(world, 1)
     if not 0 <= own < count:
-        raise InputError(f"{rank}={own} and {world}={count} in the environment are no process and number of processes.")
+        raise InputError(
+            f"{rank}={own} in the environment does not number one of {world}={count} processes, from 0 on: "
+            "unset both, or launch it again."
+        )
     return own, count
 
 

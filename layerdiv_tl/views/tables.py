@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ..attribution.comparison import Comparison
 from ..components import Unit
 from ..depth.agreement import Agreement
 from ..depth.effect_results import Effects
 from ..depth.pruning import DropPlan
 from ..errors import InputError
 from ..studies.depth_study import DepthStudy
+from ..studies.folder import write_page
 from ..studies.shards import safe_name
 from ..studies.study import Study
 from . import style
@@ -209,3 +211,10 @@ def write_effects(effects: Effects, folder: Path) -> Path:
     for kind in ("scatter", "repair", "map") if exact else ("scatter",):
         page.figure(effects.plot(kind=kind), "")
     return page.write(folder / "effects.html")
+
+
+def write_comparison(comparison: Comparison, path: Path) -> Path:
+    """The figure of a comparison as a page. Raises InputError for a file that cannot be written."""
+    page = Page(f"What changes from {comparison.a.model} to {comparison.b.model}")
+    page.figure(comparison.plot(), "")
+    return write_page(page, path)

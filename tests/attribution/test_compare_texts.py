@@ -133,6 +133,11 @@ def test_texts_that_cannot_be_compared():
             ld.compare(a, b, texts)
     with pytest.raises(ld.InputError, match="vocabularies"):
         ld.compare(a, llama(vocab_size=64), TEXTS)
-    for name, given in (("labels", [0, 1]), ("position", 2)):
+    for name, given in (
+        ("labels", [0, 1]),
+        ("position", 2),
+        ("labels", np.array([0, 1])),
+        ("position", np.array([0, 1])),
+    ):
         with pytest.raises(ld.InputError, match=name):
             ld.compare(a, b, TEXTS, **{name: given})

@@ -196,7 +196,9 @@ def test_two_models_are_compared(tmp_path, monkeypatch, capsys):
     frame = ld.compare("zoo/d2", "zoo/d2-seed1", ld.task("synthetic/recall", limit=16)).frame()
     assert [row["change"] for row in told["components"]] == pytest.approx(frame["change"].tolist())
     assert told["first_changed"] == "embed"
-    assert "plotly" in (tmp_path / told["page"]).read_text(encoding="utf-8")
+    page = (tmp_path / told["page"]).read_text(encoding="utf-8")
+    assert "plotly" in page
+    assert "color-scheme" in page  # light and dark
     assert main(given) == 0
     shown = capsys.readouterr().out
     assert "first component that writes something else is embed" in shown.replace("\n", " ")
@@ -209,5 +211,10 @@ def test_two_models_are_compared(tmp_path, monkeypatch, capsys):
     for wrong in ([], ["synthetic/recall", "--text", "a"], ["--text", "a", "--data", "b"]):
         assert main([*given[:3], *wrong]) == 1
         assert "--text" in capsys.readouterr().err
+    (tmp_path / "locked").write_text("a file")
+    assert main([*given, "--out", "locked/x.html"]) == 1
+    assert "--out" in capsys.readouterr().err
+    assert main(["compare", "zoo/d2", "zoo/d2", "synthetic/recall", "--limit", "8"]) == 0
+    assert "changed most" not in capsys.readouterr().out
     assert main(["compare", "zoo/d2", "zoo/d4", "synthetic/recall", "--limit", "16"]) == 1
     assert "by_depth" in capsys.readouterr().err

@@ -77,8 +77,8 @@ def test_a_device_map_is_for_a_checkpoint():
     [
         *({"trust_remote_code": value} for value in ("False", "True", 1, 0, None, np.True_)),
         *({"copy": value} for value in ("yes", 1, None)),
-        *({"device": value} for value in (True, 1.5, ["cpu"], {})),
-        *({"device_map": value} for value in (True, 1.5, ["cpu"])),
+        *({"device": value} for value in (True, 1.5, ["cpu"], {}, "")),
+        *({"device_map": value} for value in (True, 1.5, ["cpu"], {}, "")),
         *({"dtype": value} for value in (True, 5, ["float32"], "int8", torch.int64, "Tensor")),
         *({"tokenizer": value} for value in (5, True, ["a"], {}, "", lambda text: text)),
     ],
@@ -252,3 +252,10 @@ def test_a_wrapper_of_pictures_needs_no_library_of_pictures():
     with torch.no_grad():
         logits = model(input_ids=torch.tensor(PROMPTS[:1])).logits[0, -1, OPTIONS]
     np.testing.assert_allclose(c.logits[0], logits.double(), atol=1e-5)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU of number 0")
+def test_the_device_of_number_0_is_a_device(stories_folder):
+    """0 is the first GPU, not nothing: where there is none it is refused."""
+    with pytest.raises(ld.InputError, match="device"):
+        ld.load_model(stories_folder, device=0)

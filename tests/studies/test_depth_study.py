@@ -431,11 +431,23 @@ def test_the_command_line_writes_all_of_it(tmp_path, models, capsys, words):  # 
         {"analyses": "effects", "texts": TEXTS},
         {"analyses": "map_layers", "texts": TEXTS},
         {"analyses": ["depth_score"], "texts": TEXTS, "questions": 0},
+        {"analyses": ["depth_score", "map_layers"], "texts": TEXTS, "questions": 0},
     ],
 )
 def test_analyses_that_cannot_be_made_are_refused(models, asked):
     with pytest.raises(ld.InputError, match="analyses|effects|map_layers|depth_score"):
         ld.run_depth(models["one"], **asked)
+
+
+def test_an_analysis_alone_needs_what_it_reads():
+    """Effects read no texts and drop nothing; of one layer none can go, which is said where a plan is asked for."""
+    task = ld.task("synthetic/recall", limit=4)
+    done = ld.run_depth("zoo/d1", task, ["a"], analyses="effects", drop=5)
+    assert [a.name for a in done.analyses] == ["effects"]
+    with pytest.raises(ld.InputError, match="drop_plan"):
+        ld.run_depth("zoo/d1", task, analyses="drop_plan")
+    with pytest.raises(ld.InputError, match="4 tokens"):
+        ld.run_depth("zoo/d1", task, ["a"], analyses="skip")
 
 
 def test_some_analyses_alone_have_a_page(models, tmp_path):

@@ -1,5 +1,7 @@
 """Checkpoints along training: the study's own numbers, and the order in which planted curves move."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -67,7 +69,8 @@ def test_effects_of_the_same_folder_stand_beside_the_rest(tmp_path):
             assert parts[f"{name}_effect"][2, component.label] == pytest.approx(value)
         assert np.isnan(parts[f"{name}_effect"][2, "embed"])
         assert np.isnan(frame[f"{name}_effect"][3])
-    assert len(training.plot(quantities=["total_effect"]).data) == 1
+    figure = training.plot(quantities=["total_effect"])
+    assert (len(figure.data), figure.layout.yaxis.title.text) == (1, "logits")
 
 
 @pytest.mark.parametrize(("lags", "order"), [((300, 320, 280), "later"), ((-200, -210, -190), "before")])
@@ -82,6 +85,21 @@ def test_the_order_of_planted_curves_is_found(lags, order):
     apart = curves((300, -300, 10)).order().set_index("quantity")
     assert apart["order"]["diversity"] == "not told apart"
     assert curves(lags[:2]).order()["lag_low"].isna().all()  # two seeds have no interval
+
+
+def test_what_stands_still_or_is_missing_is_said():
+    """A reference that stands still is named; a gap between checkpoints is bridged, one at an end leaves no way."""
+    training = curves((300, 320, 280))
+    still = training.order("loss").set_index("quantity")["order"]
+    assert still["diversity"] == "loss does not move"
+    values = training.totals["diversity"].copy()
+    values[training.steps == 800] = np.nan
+    bridged = replace(training, totals=training.totals | {"diversity": values}).order().set_index("quantity")
+    assert (bridged["n"]["diversity"], bridged["order"]["diversity"]) == (3, "later")
+    assert bridged["resolution"]["diversity"] > training.order().set_index("quantity")["resolution"]["diversity"]
+    values[training.steps == 2000] = np.nan
+    cut = replace(training, totals=training.totals | {"diversity": values}).order().set_index("quantity")
+    assert cut["order"]["diversity"] == "not measured"
 
 
 def test_crossings_are_those_of_a_fine_grid():
@@ -103,6 +121,8 @@ def test_what_has_no_steps_is_refused(study):
         checkpoints(["d4@step3", "d4_step3", "d4@step5"])
     with pytest.raises(ld.InputError, match="steps"):
         study.over_training(steps={"nobody": 3})
+    with pytest.raises(ld.InputError, match="estimator"):
+        study.over_training(estimator=["vote", "gaussian"])
     with pytest.raises(ld.InputError, match="share"):
         curves((1, 2, 3)).reached(1.5)
     with pytest.raises(ld.InputError, match="reference"):

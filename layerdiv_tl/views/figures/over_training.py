@@ -18,8 +18,13 @@ if TYPE_CHECKING:
     from ...studies.over_training import OverTraining
 
 _SHOWN = ("accuracy", "loss", "bias_centered", "diversity_centered", "diversity_logit_centered")
-_UNITS = {"accuracy": "share", "loss": "nats", "entropy": "nats", "coherence": "ratio", "coherence_centered": "ratio"}
-_BITS = ("joint", "relevancy", "redundancy", "conditional_redundancy")
+_UNITS = {
+    "accuracy": "share",
+    **dict.fromkeys(("loss", "entropy"), "nats"),
+    **dict.fromkeys(("coherence", "coherence_centered"), "ratio"),
+    **dict.fromkeys(("joint", "relevancy", "redundancy", "conditional_redundancy"), "bits"),
+    **dict.fromkeys(("direct_effect", "total_effect"), "logits"),
+}
 
 
 @figure_of("curves", "OverTraining")
@@ -29,14 +34,16 @@ def training_curves(
     """Quantities against the step: a panel for each, in each a line per run, and a menu of the tasks.
 
     Runs of one shape have one color; a vertical line is where accuracy has gone half of its way, the mean over seeds.
-    `quantities` None shows accuracy, loss, and bias and diversity as softmax sees them; `task` is shown first. Raises
-    InputError for a quantity or task that was not measured.
+    `quantities` None shows accuracy, loss, and bias and diversity as softmax sees them; `task` is shown first, None is
+    the first that has all of them. Raises InputError for a quantity or task that was not measured.
     """
     names = [name for name in _SHOWN if name in training.quantities]
     names = names if quantities is None else some_of("quantities", quantities, training.quantities)
     frame, order = training.frame(), training.order()
     tasks, shapes = list(dict.fromkeys(frame["task"])), list(dict.fromkeys(frame["shape"]))
-    first = tasks[0] if task is None else choice("task", task, tasks)
+    lacking = {t: [name for name in names if frame.loc[frame["task"] == t, name].isna().all()] for t in tasks}
+    fullest = min(tasks, key=lambda t: len(lacking[t]))
+    first = fullest if task is None else choice("task", task, tasks)
     color = {shape: style.SERIES[i % len(style.SERIES)] for i, shape in enumerate(shapes)}
     runs = frame[["run", "shape"]].drop_duplicates()
 
@@ -61,7 +68,7 @@ def training_curves(
             for row in found.itertuples()
         ]
 
-    units = [_UNITS.get(name, "bits" if name in _BITS else "logits²") for name in names]
+    units = [_UNITS.get(name, "logits²") for name in names]
     headings = [html.escape(name.replace("_", " ")) for name in names]
     figure = kit.panels([lines(first, name) for name in names], headings, units=units, x_title="training step")
     if "accuracy" in names:  # a curve that never moves would be drawn on an axis of any length
@@ -72,11 +79,17 @@ def training_curves(
         views[kit.clipped(task)] = (kit.changes(traces, "x", "y", "hovertext"), {"shapes": half_lines(task)})
     menu = kit.buttons(views, tasks.index(first), type="dropdown", direction="down", x=1, xanchor="right")
     figure.update_layout(shapes=half_lines(first), showlegend=len(shapes) > 1)
-    several = "; a line for every training seed" if len(runs) > len(shapes) else ""
+    subtitle = f"Members at unit {training.unit}"
+    subtitle += "; a line for every training seed." if len(runs) > len(shapes) else "."
+    if any(map(half_lines, tasks)):
+        subtitle += " Dotted: accuracy has gone half of its way."
+    absent = [f"{', '.join(some).replace('_', ' ')} on {html.escape(t)}" for t, some in lacking.items() if some]
+    if absent:
+        subtitle += f" Not measured: {'; '.join(absent)}."
     return kit.arrange(
         figure,
         "Over training",
-        f"Members at unit {training.unit}{several}. Dotted: accuracy has gone half of its way.",
+        subtitle,
         plot=150 * len(names),
         menus=menu,
     )
