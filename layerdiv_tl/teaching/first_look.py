@@ -14,6 +14,7 @@ def _rows() -> list[tuple[np.ndarray, np.ndarray]]:
     values = rng.normal(size=(4, 6, 3))
     short = values.sum(1)
     short[1, 2] += 0.02  # the largest difference is negative, and in neither the first row nor the first option
+    short[2, 0] -= 0.004
     return [(values, short), (2 * values, 2 * values.sum(1) + 1e-4 * rng.normal(size=(4, 3)))]
 
 
@@ -50,6 +51,19 @@ def _rows() -> list[tuple[np.ndarray, np.ndarray]]:
         "a mean where the largest is asked for: a gap is the worst case.": lambda v, m: (
             np.abs(v.sum(1) - m).mean() / np.abs(v).sum(1).max()
         ),
+        "the sum runs over the components, which are axis 1 of values; axis 0 are the rows.": lambda v, m: v.sum(0) - m,
+        "the sum runs over the components, which are axis 1 of values; axis 2 are the options.": lambda v, m: (
+            v.sum(2) - m
+        ),
+        "each difference was divided by its own logit: one division, by the largest sum of absolute contributions.": (
+            lambda v, m: np.abs((v.sum(1) - m) / m).max()
+        ),
+        "a mean of ratios, where the worst case is asked for.": lambda v, m: (
+            np.abs(v.sum(1) - m) / np.abs(v).sum(1)
+        ).mean(),
+        "the fraction is upside down.": lambda v, m: np.abs(v).sum(1).max() / np.abs(v.sum(1) - m).max(),
+        "in percent; a share is asked for.": lambda v, m: 100 * np.abs(v.sum(1) - m).max() / np.abs(v).sum(1).max(),
+        "take absolute values below, too.": lambda v, m: np.abs(v.sum(1) - m).max() / v.sum(1).max(),
         "one ratio for each row and option: take the largest of both, above and below.": lambda v, m: (
             np.abs(v.sum(1) - m) / np.abs(v).sum(1)
         ),
@@ -93,6 +107,20 @@ def _arrays() -> list[tuple[np.ndarray]]:
         ),
         "that is less the first option, a foil. Subtract the mean over all options.": lambda v: v - v[:, :1],
         "nothing was subtracted.": lambda v: v,
+        "that is less the median. The shift is a mean.": lambda v: v - np.median(v, axis=1, keepdims=True),
+        "that is less the largest option, as a softmax does for safety. Subtract the mean.": lambda v: (
+            v - v.max(1, keepdims=True)
+        ),
+        "those are probabilities. The centered part is in logits, with nothing exponentiated.": lambda v: (
+            np.exp(v) / np.exp(v).sum(1, keepdims=True)
+        ),
+        "the mean over components was subtracted, too. Each component keeps what it writes more than others.": (
+            lambda v: v - v.mean(1, keepdims=True) - v.mean(0)
+        ),
+        "the number of options is written out. Arrays have any number: mean(1), or divide by values.shape[1].": (
+            lambda v: v - v.sum(1, keepdims=True) / 4
+        ),
+        "that is the sum over the options. Subtract their mean.": lambda v: v - v.sum(1, keepdims=True),
     },
 )
 def center(values: np.ndarray) -> np.ndarray:
@@ -106,6 +134,7 @@ def center(values: np.ndarray) -> np.ndarray:
     importance=5,
     cases=lambda writes, scale, gain, unembed: [(writes, scale, gain, unembed)],
     axes="[component, option]",
+    rtol=1e-3,  # sums of 576 products in float32
     right="direct logit attribution, from nothing but hooks: these are c.values[0] to rounding.",
     hints=(
         "Follow the formula: every write goes through the final norm of this pass, then through the unembedding.",

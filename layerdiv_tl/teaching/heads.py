@@ -57,6 +57,13 @@ def _apart(values: np.ndarray) -> np.ndarray:
         "the distance from the mean over rows (axis 0). The ensemble's members are the components, axis 1.": lambda v: (
             (_centered(v) - _centered(v).mean(0)) ** 2
         ).mean((0, 2)),
+        "means over axis 1 or 2 need keepdims=True to be subtracted.": lambda v: v - v.mean(2),
+        "that is the variance of a component over rows and options, its distance from its own mean.": lambda v: v.var(
+            (0, 2)
+        ),
+        "the members are centered, the ensemble's mean is not: take the mean of the centered values.": lambda v: (
+            (_centered(v) - v.mean(1, keepdims=True)) ** 2
+        ).mean((0, 2)),
         "differences that are not squared cancel to 0.": lambda v: _apart(v).mean((0, 2)),
     },
 )
@@ -79,6 +86,11 @@ def _losses(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
     log = logits - logits.max(-1, keepdims=True)
     log = log - np.log(np.exp(log).sum(-1, keepdims=True))
     return -log[np.arange(len(log)), labels]
+
+
+def _softmax(logits: np.ndarray) -> np.ndarray:
+    weights = np.exp(logits - logits.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True)
 
 
 def _without(values: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -123,6 +135,29 @@ def _without(values: np.ndarray, labels: np.ndarray) -> np.ndarray:
         "that is how much the right option's logit falls. The loss has the other options in it, too.": lambda v, y: v[
             np.arange(len(v)), :, y
         ].mean(0),
+        "that is the net, the slope at the full sum. The rise is a difference of two losses.": lambda v, y: (
+            v[np.arange(len(v)), :, y].mean(0) - np.einsum("rko,ro->k", v, _softmax(v.sum(1))) / len(v)
+        ),
+        "that is how much the accuracy falls. A loss is −log of a probability.": lambda v, y: np.array(
+            [(v.sum(1).argmax(1) == y).mean() - ((v.sum(1) - v[:, i]).argmax(1) == y).mean() for i in range(v.shape[1])]
+        ),
+        "that is how much the right option's probability falls. The loss is its −log.": lambda v, y: np.array(
+            [
+                (np.exp(-_losses(v.sum(1), y)) - np.exp(-_losses(v.sum(1) - v[:, i], y))).mean()
+                for i in range(v.shape[1])
+            ]
+        ),
+        "the mean over all options was taken. The loss reads the right option of each row, labels[row].": lambda v, y: (
+            np.array(
+                [
+                    np.log(_softmax(v.sum(1))).mean() - np.log(_softmax(v.sum(1) - v[:, i])).mean()
+                    for i in range(v.shape[1])
+                ]
+            )
+        ),
+        "the first option was taken for the right one: labels says which it is in each row.": lambda v, y: (
+            _without(v, 0 * y) - _losses(v.sum(1), 0 * y).mean()
+        ),
         "one number for each row: take the mean over rows.": lambda v, y: np.array(
             [_losses(v.sum(1) - v[:, i], y) - _losses(v.sum(1), y) for i in range(v.shape[1])]
         ),
@@ -168,6 +203,22 @@ def _means(x: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
         ),
         "the ends are those of the middle 90 %: 2.5 % are left out on either side.": (
             lambda x, n, rng: tuple(np.quantile(_means(x, n, rng), [0.05, 0.95]))
+        ),
+        "np.quantile takes shares, 0.025 and 0.975; np.percentile takes 2.5 and 97.5.": lambda x, n, rng: np.quantile(
+            x, [2.5, 97.5]
+        ),
+        "that is the normal interval, symmetric whatever the rows are like. Here draw samples and take quantiles.": (
+            lambda x, n, rng: tuple(x.mean() + np.array([-1.96, 1.96]) * x.std() / len(x) ** 0.5)
+        ),
+        "those are the smallest and the largest of the means: take the middle 95 %.": lambda x, n, rng: (
+            _means(x, n, rng).min(),
+            _means(x, n, rng).max(),
+        ),
+        "the medians of the samples were taken; the interval is for the mean.": lambda x, n, rng: tuple(
+            np.quantile(np.median(x[rng.integers(len(x), size=(n, len(x)))], 1), [0.025, 0.975])
+        ),
+        "5 % were left out on one side: 2.5 % belong to either.": lambda x, n, rng: tuple(
+            np.quantile(_means(x, n, rng), [0, 0.95])
         ),
         "the two ends are exchanged: low first.": lambda x, n, rng: tuple(
             np.quantile(_means(x, n, rng), [0.975, 0.025])
