@@ -96,9 +96,9 @@ class OverTraining(Result):
         """One row per run, task and quantity: the step at which it has gone a share of its way, from first to last.
 
         The first crossing, straight between the checkpoints where it was measured; `resolution` is how far the two
-        around it are apart. NaN where
-        the intervals of the first and the last checkpoint overlap: it did not move. A quantity that goes up and comes
-        down again has a way that is shorter than its path: look at the curve. Raises InputError for no share.
+        around it are apart. NaN where the intervals of the first and the last checkpoint overlap: it did not move. A
+        quantity that goes up and comes down again has a way that is shorter than its path: look at the curve. Raises
+        InputError for no share.
         """
         share = number("share", share, above=0, below=1)
         rows = []
