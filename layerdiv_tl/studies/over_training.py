@@ -39,6 +39,8 @@ QUANTITIES: Mapping[str, tuple[str, str]] = {
 INFORMATION = ("joint", "relevancy", "redundancy", "conditional_redundancy")
 EFFECTS = ("direct", "total")
 COMPONENT_TERMS = ("bias", "diversity", "net", "bias_centered", "diversity_centered", "net_centered", "accuracy")
+# Settings that say which rows effects are of.
+_ROWS = ("prompts", "labels", "options", "multi_token")
 _ENDS = {"": "mean", "_low": "low", "_high": "high"}
 _STEP = re.compile(r"(?P<run>.*?)[@/ _-]*step[-_ ]?(?P<step>\d+)")
 _SEED = re.compile(r"(?P<shape>.*?)[-_ ]*seed[-_ ]?(?P<seed>\d+)")
@@ -197,10 +199,15 @@ def _effects(
 ) -> Iterator[tuple[str, Float[np.ndarray, "cell component"], Float[np.ndarray, "cell 3"]]]:
     """(quantity, each component's, their sum with its ends) of the effects that lie in a study's folders, if any do.
 
-    NaN where a cell or a component has none.
+    NaN where a cell or a component has none, or where a cell's are of other rows than those that were finished last: a
+    run with another limit may have been stopped before it came to every checkpoint.
     """
-    analyses = () if unit != "sublayer" or study.depth is None else study.depth.analyses
-    stored = {(a.model, a.dataset): a.result for a in analyses if isinstance(a.result, Effects)}
+    depth = study.depth if unit == "sublayer" else None
+    some = () if depth is None else depth.analyses
+    done = [(a, a.result) for a in some if isinstance(a.result, Effects) and (a.model, a.dataset) in cells]
+    rows = {(a.model, a.dataset): [a.about["settings"][name] for name in _ROWS] for a, _ in done}
+    last = {a.dataset: rows[a.model, a.dataset] for a, _ in sorted(done, key=lambda found: found[0].about["finished"])}
+    stored = {(a.model, a.dataset): x for a, x in done if rows[a.model, a.dataset] == last[a.dataset]}
     for name in EFFECTS if any(cell in stored for cell in cells) else ():
         found = np.full((len(cells), max(map(len, components))), np.nan)
         sums = np.full((len(cells), 3), np.nan)

@@ -153,7 +153,8 @@ class Study(StudyTables):
     def depth(self) -> DepthStudy | None:
         """The depth analyses that lie in the same folders (`layerdiv depth`), or None.
 
-        Raises InputError where they are of another model that has the same name.
+        They are read once: load the study again for those of a later run. Raises InputError where they are of another
+        model that has the same name.
         """
         study = DepthStudy.collect([folder for folder in self.folders if os.path.isdir(os.path.expanduser(folder))])
         if study is not None:
@@ -257,7 +258,7 @@ class Study(StudyTables):
 
         Where the folder has effects too (`run_depth(models, tasks, analyses="effects", out=the same)`), `direct_effect`
         and `total_effect` are those of each sublayer on the logit difference, and in total their sums, over the rows
-        that were read there.
+        that were read there last.
 
         Raises InputError for a study without two checkpoints of one run, and as `information`.
 

@@ -71,6 +71,9 @@ def test_effects_of_the_same_folder_stand_beside_the_rest(tmp_path):
         assert np.isnan(frame[f"{name}_effect"][3])
     figure = training.plot(quantities=["total_effect"])
     assert (len(figure.data), figure.layout.yaxis.title.text) == (1, "logits")
+    ld.run_depth({"d2@step1": "zoo/d2"}, TASK, limit=4, out=tmp_path, analyses="effects")
+    mixed = ld.Study.load(tmp_path).over_training().frame().set_index("step")["total_effect"]
+    assert mixed.notna().tolist() == [True, False, False]  # the others are of other rows
 
 
 @pytest.mark.parametrize(("lags", "order"), [((300, 320, 280), "later"), ((-200, -210, -190), "before")])
