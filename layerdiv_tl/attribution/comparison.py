@@ -18,14 +18,12 @@ from ..ensemble.tables import with_ends
 from ..errors import InputError
 from ..results import Result
 from .contribution_results import Contributions
-from .two_models import common_rows, grouped, in_rows, one_shape, relative_depths
+from .two_models import ROUNDOFFS, common_rows, grouped, in_rows, one_shape, relative_depths
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Values = Float[np.ndarray, "example component option"]
-# Unit roundoffs that are taken for rounding, twice what was measured.
-_ROUNDOFFS = 8
 # What is compared of two decompositions, by table: {name: (loss, term)}.
 _HALVES = ("", "_centered")
 _NET = {"net_linear": ("cross_entropy", "net_linear")}
@@ -118,7 +116,7 @@ class Comparison(Result):
         of random models changed at most 4 unit roundoffs × Σ_i|u_i| in any component, row and option.
         """
         a, b = self.a.values, self.b.values
-        return _ROUNDOFFS * self.roundoff * np.maximum(np.abs(a).sum(1).max(1), np.abs(b).sum(1).max(1))
+        return ROUNDOFFS * self.roundoff * np.maximum(np.abs(a).sum(1).max(1), np.abs(b).sum(1).max(1))
 
     @property
     def first_changed(self) -> Component | None:

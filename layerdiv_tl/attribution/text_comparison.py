@@ -17,13 +17,10 @@ from ..errors import InputError
 from ..results import Result
 from .profile_base import MOST_ROWS, ComponentByPosition, PerComponent, PerPosition
 from .profile_results import SquaredProfile
-from .two_models import common_rows, grouped, in_rows, one_shape, relative_depths
+from .two_models import ROUNDOFFS, common_rows, grouped, in_rows, one_shape, relative_depths
 
 if TYPE_CHECKING:
     import pandas as pd
-
-# Unit roundoffs that are taken for rounding, as in `Comparison`.
-_ROUNDOFFS = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +120,7 @@ class TextComparison(Result):
     def rounding(self) -> PerPosition:
         """What rounding alone may change in a component, `[position]`: 8 unit roundoffs × Σ_i|u_i|."""
         sizes = [np.abs(side.target_logit).sum(0) for side in (self.a, self.b)]
-        return _ROUNDOFFS * self.roundoff * np.maximum(*sizes)
+        return ROUNDOFFS * self.roundoff * np.maximum(*sizes)
 
     @property
     def first_changed(self) -> Component | None:

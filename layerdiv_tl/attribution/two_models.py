@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 Names = tuple[Component, ...]
 PerComponent = Float[np.ndarray, "example component"]
+# Unit roundoffs that are taken for rounding, twice what was measured.
+ROUNDOFFS = 8
 # Rows that one of two models of the same shape may lack: it adds nothing there.
 _LACKING = ("constant", "rounding", "intervention", *ADAPTER_ROWS.values())
 

@@ -78,7 +78,8 @@ def run_depth(
         seed, batch_tokens: As in the analyses.
 
     A model or analysis that fails is named in `failures` and the others go on. Raises InputError for input that
-    names nothing, and where nothing at all could be measured.
+    names nothing, for analyses that lack what they need (a task, a second model, questions), and where nothing at all
+    could be measured.
     """
     grid, options = models_of(models), load_options(load)
     tasks = ([] if texts is not None else list(SAMPLE_TASKS)) if tasks is None else tasks

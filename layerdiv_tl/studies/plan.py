@@ -116,9 +116,8 @@ def plan_study(
     """What `run_study` with the same arguments will cost: rows, tokens, operations, disk, memory and time.
 
     Models are loaded, and some batches of each are run, to say how long all of them take here; nothing is written, and
-    what lies in `out` already is not counted. Times are
-    of one process alone on the machine as it is; of processors they were within 25 % of the run's on the default model
-    (`tests/benchmarks/plan.py`).
+    what lies in `out` already is not counted. Times are of one process alone on the machine as it is; of processors
+    they were within 25 % of the run's on the default model (`tests/benchmarks/plan.py`).
 
     Args:
         models, tasks, units, limit, out, data, settings: Those of `run_study`.
