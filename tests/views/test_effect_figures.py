@@ -1,5 +1,7 @@
 """Figures of effects: what is drawn is what the tables say, and the bars of a repair lead from direct to total."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -47,3 +49,11 @@ def test_the_map_has_the_changes_of_every_pair(effects):
     drawn = np.asarray(heat.z)
     assert np.isfinite(drawn).sum() == len(frame)
     np.testing.assert_allclose(np.sort(drawn[np.isfinite(drawn)]), np.sort(frame.repair))
+
+
+def test_a_long_name_makes_a_title_of_two_lines(effects):
+    """Nothing of it is cut at the figure's edge, and what stands beneath makes room."""
+    long = replace(effects, model="EleutherAI/pythia-160m-deduped-v0@step143000").plot()
+    lines = long.layout.title.text.split("<br>")
+    assert (len(lines), lines[-1]) == (2, "EleutherAI/pythia-160m-deduped-v0@step143000")
+    assert long.layout.margin.t > effects.plot().layout.margin.t

@@ -23,6 +23,8 @@ _SUBTITLE = "title.subtitle.text"
 # Characters of a subtitle's line that fit a notebook's figure (700 pixels), of a name at a row or on a button, and of
 # one beneath a column or above a panel; those beneath many columns that are longer than `_LEVEL` plotly tilts.
 _LINE, _NAME, _COLUMN, _LEVEL = 96, 36, 18, 10
+# And of a title's line, which names of models make long.
+_TITLE = 80
 
 
 def panels(
@@ -91,9 +93,11 @@ def arrange(
         below = 96 if len(legend) > 1 else 64
     text = wrapped(subtitle)
     lines = text.count("<br>") + 1 if text else 0
-    top = 52 + 18 * lines + (42 if menus else 0) + (26 if headings else 10)
+    heading = wrapped(title, _TITLE)
+    more = heading.count("<br>")
+    top = 52 + 22 * more + 18 * lines + (42 if menus else 0) + (26 if headings else 10)
     row = {"y": 1, "yanchor": "bottom", "pad": {"b": 30 if headings else 12, "t": 0, "l": 0, "r": 0}}
-    above = {"text": html.escape(title), "subtitle": {"text": text}, "pad": {"t": 14, "l": 16}}
+    above = {"text": heading, "subtitle": {"text": text}, "pad": {"t": 14 + 12 * more, "l": 16}}
     figure.update_layout(
         template=style.template(style.BOTH),
         title=above | {"yref": "container", "y": 1, "yanchor": "top"},
