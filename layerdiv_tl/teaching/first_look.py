@@ -15,6 +15,7 @@ def _rows() -> list[tuple[np.ndarray, np.ndarray]]:
     short = values.sum(1)
     short[1, 2] += 0.02  # the largest difference is negative, and in neither the first row nor the first option
     short[2, 0] -= 0.004
+    short[0, 1] += 0.001
     return [(values, short), (2 * values, 2 * values.sum(1) + 1e-4 * rng.normal(size=(4, 3)))]
 
 
@@ -58,6 +59,33 @@ def _rows() -> list[tuple[np.ndarray, np.ndarray]]:
         "each difference was divided by its own logit: one division, by the largest sum of absolute contributions.": (
             lambda v, m: np.abs((v.sum(1) - m) / m).max()
         ),
+        "means (or sums) where the largest is asked for, above and below: a gap is the worst case.": lambda v, m: (
+            np.abs(v.sum(1) - m).mean() / np.abs(v).sum(1).mean()
+        ),
+        "you divided by the largest sum of signed contributions. Take absolute values before you sum.": lambda v, m: (
+            np.abs(v.sum(1) - m).max() / np.abs(v.sum(1)).max()
+        ),
+        "the sum runs over components only: differences of other rows and options cancel in it.": lambda v, m: (
+            np.abs(v.sum() - m.sum()) / np.abs(v).sum()
+        ),
+        "below, the sum of absolute contributions ran over the rows, too.": lambda v, m: (
+            np.abs(v.sum(1) - m).max() / np.abs(v).sum((0, 1)).max()
+        ),
+        "below, the sum ran over the options; it belongs to the components, axis 1.": lambda v, m: (
+            np.abs(v.sum(1) - m).max() / np.abs(v).sum(2).max()
+        ),
+        "contributions add up to the logits: take their sum over components, not their mean.": lambda v, m: (
+            np.abs(v.mean(1) - m).max() / np.abs(v).sum(1).max()
+        ),
+        "only the first row was looked at: the largest is over all rows.": lambda v, m: (
+            np.abs(v[0].sum(0) - m[0]).max() / np.abs(v[0]).sum(0).max()
+        ),
+        "that says whether they are close (True or False). How far apart are they, as a share?": lambda v, m: (
+            np.allclose(v.sum(1), m)
+        ),
+        "norms were taken; the gap is made of largest absolute values.": lambda v, m: (
+            np.linalg.norm(v.sum(1) - m) / np.linalg.norm(v)
+        ),
         "a mean of ratios, where the worst case is asked for.": lambda v, m: (
             np.abs(v.sum(1) - m) / np.abs(v).sum(1)
         ).mean(),
@@ -73,6 +101,11 @@ def identity_gap(values: np.ndarray, logits: np.ndarray) -> float:
     """How far contributions [row, component, option] are from summing to logits [row, option], as a share."""
     largest = np.abs(values.sum(1) - logits).max()
     return float(largest / np.abs(values).sum(1).max())
+
+
+def _softmax(logits: Any) -> Any:
+    weights = (logits - logits.max()).exp() if hasattr(logits, "exp") else np.exp(logits - logits.max())
+    return weights / weights.sum(-1)[:, None]
 
 
 def _arrays() -> list[tuple[np.ndarray]]:
@@ -108,6 +141,13 @@ def _arrays() -> list[tuple[np.ndarray]]:
         "that is less the first option, a foil. Subtract the mean over all options.": lambda v: v - v[:, :1],
         "nothing was subtracted.": lambda v: v,
         "that is less the median. The shift is a mean.": lambda v: v - np.median(v, axis=1, keepdims=True),
+        "that is less the last option, a foil. Subtract the mean over all options.": lambda v: v - v[:, -1:],
+        "absolute values lose which options are lowered. Keep the sign.": lambda v: np.abs(
+            v - v.mean(1, keepdims=True)
+        ),
+        "centered over components, too. Each component keeps what it writes more than others.": lambda v: (
+            v - v.mean(1, keepdims=True) - v.mean(0) + v.mean()
+        ),
         "that is less the largest option, as a softmax does for safety. Subtract the mean.": lambda v: (
             v - v.max(1, keepdims=True)
         ),
@@ -162,6 +202,24 @@ def center(values: np.ndarray) -> np.ndarray:
         ),
         "each write was normalized by its own size. Frozen means: the one scale of this pass, the same for all.": (
             lambda writes, scale, gain, unembed: (gain * writes / (writes**2).mean(-1)[:, None] ** 0.5) @ unembed
+        ),
+        "softmax was taken. Contributions are parts of the logits, before the softmax.": (
+            lambda writes, scale, gain, unembed: _softmax((gain * writes / scale) @ unembed)
+        ),
+        "that is the running sum along the depth. Keep what each component writes by itself.": (
+            lambda writes, scale, gain, unembed: ((gain * writes / scale) @ unembed).cumsum(0)
+        ),
+        "1 was added to the gain, as Gemma does. Here gain is γ itself.": (
+            lambda writes, scale, gain, unembed: ((1 + gain) * writes / scale) @ unembed
+        ),
+        "the mean was subtracted, as a LayerNorm does. This model's final norm is an RMSNorm.": (
+            lambda writes, scale, gain, unembed: (gain * (writes - writes.mean(-1)[:, None]) / scale) @ unembed
+        ),
+        "you divided by the root of scale, which is a root mean square already.": (
+            lambda writes, scale, gain, unembed: (gain * writes / scale**0.5) @ unembed
+        ),
+        "you divided by a norm, the root of a sum. σ is the root of a mean, and it is given: scale.": (
+            lambda writes, scale, gain, unembed: (gain * writes / (writes.sum(0) ** 2).sum() ** 0.5) @ unembed
         ),
         "that is the sum, the logits. Keep one row for each component.": (
             lambda writes, scale, gain, unembed: ((gain * writes / scale) @ unembed).sum(0)
