@@ -21,10 +21,11 @@ def module_shares(frame: pd.DataFrame, *, confidence_level: float = LEVEL) -> pd
             those that there are, additive over modules.
 
     One row per model, module, term (`bias`, `diversity`) and gauge (`raw`, `centered`): `share`, the mean
-    over tasks of part / whole, with an interval over tasks (NaN for fewer than 8); `member_share` is
+    over tasks of part / whole, with an interval over tasks (NaN for fewer than 8); `member_share` is the mean of
     n_g/|L|, the share of a module whose members are like all others; `excess` = share − member_share. A task
-    whose whole is 0 has no shares and is left out; `tasks` counts the others. Raises InputError for missing
-    columns, modules that occur twice in a task, and a model whose modules differ between tasks.
+    whose whole is 0 has no shares and is left out; `tasks` counts the others. `constant` holds nothing in tasks
+    that have none: log-likelihoods have a normalizer, logits may have nothing constant. Raises InputError for
+    missing columns, modules that occur twice in a task, and a model whose other modules differ between tasks.
 
     >>> import pandas as pd
     >>> frame = pd.DataFrame({"model": "m", "task": "t", "module": ["attention", "mlp"], "members": [1, 3],
@@ -40,12 +41,14 @@ def module_shares(frame: pd.DataFrame, *, confidence_level: float = LEVEL) -> pd
     parts = []
     for model, of_model in frame.groupby("model", sort=False):
         members = of_model.pivot(index="task", columns="module", values="members")
-        if members.isna().any(axis=None) or (members.nunique() > 1).any():
+        lacking = members.isna().any()
+        if lacking.drop("constant", errors="ignore").any() or (members.nunique() > 1).any():
             raise InputError(f"the modules of {model!r} differ from task to task: give one unit at a time.")
         order = list(dict.fromkeys(of_model["module"]))
-        member_share = (members.iloc[0] / members.iloc[0].sum())[order].to_numpy()
+        member_share = members.fillna(0).div(members.sum(axis=1), axis=0).mean()[order].to_numpy()
         for term in terms:
             values = of_model.pivot(index="task", columns="module", values=term)[order]
+            values = values.where(members[order].notna(), 0.0)
             shares = values.div(values.sum(axis=1), axis=0)[values.sum(axis=1) > 0].dropna().to_numpy()
             name, _, gauge = term.partition("_")
             part = pd.DataFrame({"model": model, "module": order, "term": name, "gauge": gauge or "raw"})

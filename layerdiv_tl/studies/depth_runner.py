@@ -119,7 +119,7 @@ def run_depth(
             before = model, identity
     study = DepthStudy.collect([folder], done) if done else None
     if study is None:
-        raise InputError("; ".join(failures))
+        raise InputError(" ".join(failures))
     return replace(study, failures=(*failures, *study.failures))
 
 

@@ -39,6 +39,14 @@ QUANTITIES: Mapping[str, tuple[str, str]] = {
 INFORMATION = ("joint", "relevancy", "redundancy", "conditional_redundancy")
 EFFECTS = ("direct", "total")
 COMPONENT_TERMS = ("bias", "diversity", "net", "bias_centered", "diversity_centered", "net_centered", "accuracy")
+# What quantities are measured in, where it is not squared logits; of log-likelihoods, these are in nats.
+_UNITS = {
+    "accuracy": "share",
+    **dict.fromkeys(("loss", "entropy"), "nats"),
+    **dict.fromkeys(("coherence", "coherence_centered"), "ratio"),
+    **dict.fromkeys(INFORMATION, "bits"),
+    **{f"{name}_effect": "logits" for name in EFFECTS},
+}
 # Settings that say which rows effects are of.
 _ROWS = ("prompts", "labels", "options", "multi_token")
 _ENDS = {"": "mean", "_low": "low", "_high": "high"}
@@ -58,6 +66,7 @@ class OverTraining(Result):
         components: The components of each shape, in stream order.
         terms: `{term: [row, component]}` of each component, NaN where a shape has fewer.
         unit: As in the study.
+        sequences: The tasks whose options are scored as sequences, by log-likelihoods.
     """
 
     runs: tuple[str, ...]
@@ -69,11 +78,17 @@ class OverTraining(Result):
     components: dict[str, tuple[Component, ...]]
     terms: dict[str, Float[np.ndarray, "row component"]]
     unit: str
+    sequences: tuple[str, ...] = ()
 
     @cached_property
     def quantities(self) -> tuple[str, ...]:
         """The names of what was measured."""
         return tuple(name for name in self.totals if not name.endswith(("_low", "_high")))
+
+    def units(self, task: str) -> dict[str, str]:
+        """What each quantity is measured in on a task. Raises InputError for a task that was not measured."""
+        of_logits = "nats" if choice("task", task, tuple(dict.fromkeys(self.tasks))) in self.sequences else "logits"
+        return {name: _UNITS.get(name, "logits²").replace("logits", of_logits) for name in self.quantities}
 
     def _names(self) -> dict[str, Any]:
         names = {"run": self.runs, "shape": self.shapes, "seed": self.seeds, "task": self.tasks, "step": self.steps}
@@ -90,8 +105,9 @@ class OverTraining(Result):
         for row, shape in enumerate(self.shapes):
             components = self.components[shape]
             columns = names.iloc[[row] * len(components)].reset_index(drop=True)
-            own = component_columns(components) | {t: x[row, : len(components)] for t, x in self.terms.items()}
-            frames.append(pd.concat([columns, pd.DataFrame(own)], axis=1))
+            own = pd.DataFrame({t: x[row, : len(components)] for t, x in self.terms.items()})
+            named = pd.concat([columns, pd.DataFrame(component_columns(components)), own], axis=1)
+            frames.append(named[own.notna().any(axis=1)])  # not every task has all of them
         return pd.concat(frames, ignore_index=True)
 
     def reached(self, share: float = 0.5) -> pd.DataFrame:
@@ -181,6 +197,7 @@ def over_training(study: Study, unit: Unit, steps: Mapping[str, int] | None, est
         for end, column in zip(_ENDS, sums.T, strict=True):
             frame[name + end] = column
     names = ["model", "task", "shape", "seed", "step", "run"]
+    settings = [cell["settings"] for cell in study.cells]
     return OverTraining(
         runs=tuple(frame["run"]),
         shapes=tuple(frame["shape"]),
@@ -191,6 +208,7 @@ def over_training(study: Study, unit: Unit, steps: Mapping[str, int] | None, est
         components=components,
         terms=terms,
         unit=unit,
+        sequences=tuple(dict.fromkeys(s["task"] for s in settings if not s["option_ids"])),
     )
 
 
@@ -225,24 +243,27 @@ def _effects(
 def _component_terms(
     study: Study, unit: Unit, frame: pd.DataFrame
 ) -> tuple[dict[str, tuple[Component, ...]], dict[str, np.ndarray]]:
-    """The components of every shape, and each one's terms in the rows of a frame."""
+    """The components of every shape on any task, and each one's terms in the rows of a frame."""
     table = study.components(unit)
-    cells = {key: rows for key, rows in table.groupby(["model", "task"], sort=False)}
-    order = list(zip(frame["model"], frame["task"], strict=True))
-    components: dict[str, tuple[Component, ...]] = {}
-    for shape, key in zip(frame["shape"], order, strict=True):
-        names = tuple(map(Component.parse, cells[key]["component"]))
-        if components.setdefault(shape, names) != names:
+    cells = {key: rows.set_index("component") for key, rows in table.groupby(["model", "task"], sort=False)}
+    keys = list(zip(frame["model"], frame["task"], strict=True))
+    found: dict[str, dict[str, pd.Index]] = {}
+    for shape, (model, task) in zip(frame["shape"], keys, strict=True):
+        labels, of_run = (cells[model, task].index, found.setdefault(shape, {}))
+        if not of_run.setdefault(task, labels).equals(labels):
             raise InputError(
-                f"the checkpoints of {shape!r} have different components ({len(components[shape])} and {len(names)}): "
+                f"the checkpoints of {shape!r} have different components ({len(of_run[task])} and {len(labels)}): "
                 "checkpoints of one run have one shape and one precision; give steps= for those that belong together."
             )
-    most = max(map(len, components.values()))
+    # Log-likelihoods have a component more than logits, the normalizer in `constant`.
+    names = {shape: max(tasks.values(), key=len) for shape, tasks in found.items()}
+    most = max(map(len, names.values()))
     terms = {}
     for term in (t for t in COMPONENT_TERMS if t in table):
-        rows = [cells[key][term].to_numpy(dtype=float) for key in order]
-        terms[term] = np.array([np.pad(x, (0, most - len(x)), constant_values=np.nan) for x in rows])
-    return components, terms
+        terms[term] = np.full((len(keys), most), np.nan)
+        for row, (key, shape) in enumerate(zip(keys, frame["shape"], strict=True)):
+            terms[term][row, : len(names[shape])] = cells[key][term].reindex(names[shape])
+    return {shape: tuple(map(Component.parse, labels)) for shape, labels in names.items()}, terms
 
 
 def checkpoints(names: Sequence[str], steps: Mapping[str, int] | None = None) -> dict[str, tuple[str, str, int, int]]:

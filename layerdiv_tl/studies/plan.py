@@ -139,7 +139,7 @@ def plan_study(
         job = replace(job, out=Path(empty) if out is None else file_path("out", out))
         plan = _planned(grid, job, calibration / len(grid) / len(job.units))
     if not plan.cells:
-        raise InputError("; ".join(plan.failures))
+        raise InputError(" ".join(plan.failures))
     return replace(plan, workers=workers)
 
 

@@ -99,7 +99,7 @@ def run_study(
     try:
         study = Study.collect([folder], {cell for _, done in parts for cell in done})
     except InputError as error:
-        raise InputError("; ".join(failures) or str(error)) from error
+        raise InputError(" ".join(failures) or str(error)) from error
     return replace(study, failures=(*failures, *study.failures))
 
 

@@ -493,6 +493,23 @@ def test_module_shares_are_those_of_by_module():
     assert (table["tasks"] == 2).all()
 
 
+def test_a_task_without_constant_has_none_of_it():
+    """Log-likelihoods have a normalizer beside the members that logits have; any other difference is refused."""
+    rows = {"module": ["attention", "mlp", "constant"], "members": [3, 3, 1], "diversity": [1.0, 2.0, 1.0]}
+    several = pd.DataFrame({"model": "m", "task": "several"} | rows)
+    single = several.iloc[:2].assign(task="single", diversity=[1.0, 3.0])
+    for frame in (pd.concat([several, single]), pd.concat([single, several])):
+        table = module_shares(frame)
+        assert table["module"].tolist() == list(dict.fromkeys(frame["module"]))
+        found = table.set_index("module")
+        assert found["share"].to_dict() == pytest.approx({"attention": 0.25, "mlp": 0.625, "constant": 0.125})
+        own = {"attention": (3 / 7 + 1 / 2) / 2, "mlp": (3 / 7 + 1 / 2) / 2, "constant": 1 / 14}
+        assert found["member_share"].to_dict() == pytest.approx(own)
+        assert (table["tasks"] == 2).all()
+    with pytest.raises(InputError, match="differ from task to task"):
+        module_shares(pd.concat([several, single.iloc[:1]]))
+
+
 def test_shares_that_cannot_be():
     frame = pd.DataFrame({"model": "m", "task": "t", "module": ["attention", "mlp"], "members": [1, 1], "bias": 0.0})
     assert module_shares(frame)["share"].isna().all()

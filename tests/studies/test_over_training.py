@@ -1,5 +1,6 @@
 """Checkpoints along training: the study's own numbers, and the order in which planted curves move."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -74,6 +75,33 @@ def test_effects_of_the_same_folder_stand_beside_the_rest(tmp_path):
     ld.run_depth({"d2@step1": "zoo/d2"}, TASK, limit=4, out=tmp_path, analyses="effects")
     mixed = ld.Study.load(tmp_path).over_training().frame().set_index("step")["total_effect"]
     assert mixed.notna().tolist() == [True, False, False]  # the others are of other rows
+
+
+def test_units_are_those_of_the_task_that_is_shown(tmp_path):
+    """Log-likelihoods of options of several tokens are in nats, and the menu of tasks changes the axes with them."""
+    rows = ld.task(TASK, limit=8)
+    options = [" red blue", " blue"]
+    file = tmp_path / "long.jsonl"
+    file.write_text("\n".join(json.dumps({"prompt": p, "options": options, "label": 0}) for p in rows.prompts))
+    models = {"d2@step1": "zoo/d2", "d2@step2": "zoo/d2-seed1"}
+    out = {"limit": 8, "out": tmp_path / "study"}
+    study = ld.run_study(models, [rows, ld.task(file)], **out)
+    ld.run_depth(models, [rows, ld.task(file)], analyses="effects", **out)
+    training = ld.Study.load(study.folders[0]).over_training()
+    shown = ["loss", "bias", "direct_effect"]
+    parts = training.by_component().groupby("task", sort=False)["component"].agg(set)
+    assert parts["long"] - parts[TASK] == {"constant"}
+    single, several = ({name: training.units(task)[name] for name in shown} for task in (TASK, "long"))
+    assert single == dict(zip(shown, ("nats", "logits²", "logits"), strict=True))
+    assert several == dict(zip(shown, ("nats", "nats²", "nats"), strict=True))
+    figure = training.plot(quantities=shown, task=TASK)
+    assert [axis.title.text for axis in figure.select_yaxes()] == list(single.values())
+    button = next(b for b in figure.layout.updatemenus[0].buttons if b.label == "long")
+    assert [button.args[1][f"yaxis{n}.title.text"] for n in ("", 2, 3)] == list(several.values())
+    kept = OverTraining.load(training.save(tmp_path / "t.safetensors"))
+    assert kept.units("long") == training.units("long")
+    with pytest.raises(ld.InputError, match="task"):
+        training.units("short")
 
 
 @pytest.mark.parametrize(("lags", "order"), [((300, 320, 280), "later"), ((-200, -210, -190), "before")])

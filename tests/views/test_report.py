@@ -36,6 +36,26 @@ def study(tmp_path_factory, words):  # noqa: F811
     return run_study(models, tasks, units=("sublayer", "head"), out=tmp_path_factory.mktemp("study"))
 
 
+def test_single_tokens_and_sequences_have_one_report(words, tmp_path):  # noqa: F811
+    """Log-likelihoods have a component more, the normalizer; both kinds of task stand in each table."""
+    model = ld.load_model(llama(seed=0), tokenizer=words)
+    several = ld.Task.from_frame(
+        pd.DataFrame({"text": rows(24).prompts, "label": rows(24).labels}),
+        template="{text} {answer}",
+        options=["yes yes", "no"],
+        name="several",
+    )
+    mixed = run_study({"m": model}, [several, rows(24)])
+    assert not mixed.failures
+    assert mixed.summary().set_index("task")["accuracy_token"].notna().tolist() == [True, False]
+    shares = mixed.shares()
+    assert (shares["tasks"] == 2).all()
+    assert "constant" in set(shares["module"])
+    page = mixed.report(tmp_path / "mixed.html").read_text()
+    assert "several" in page
+    assert "constant" in page
+
+
 def numbers(text):
     return [float(x) for x in re.findall(r"-?\d+(?:\.\d+)?(?:e-?\d+)?", text.replace("−", "-"))]
 

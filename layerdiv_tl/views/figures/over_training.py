@@ -18,13 +18,6 @@ if TYPE_CHECKING:
     from ...studies.over_training import OverTraining
 
 _SHOWN = ("accuracy", "loss", "bias_centered", "diversity_centered", "diversity_logit_centered")
-_UNITS = {
-    "accuracy": "share",
-    **dict.fromkeys(("loss", "entropy"), "nats"),
-    **dict.fromkeys(("coherence", "coherence_centered"), "ratio"),
-    **dict.fromkeys(("joint", "relevancy", "redundancy", "conditional_redundancy"), "bits"),
-    **dict.fromkeys(("direct_effect", "total_effect"), "logits"),
-}
 
 
 @figure_of("curves", "OverTraining")
@@ -68,15 +61,16 @@ def training_curves(
             for row in found.itertuples()
         ]
 
-    units = [_UNITS.get(name, "logits²") for name in names]
+    units = {t: [training.units(t)[name] for name in names] for t in tasks}
     headings = [html.escape(name.replace("_", " ")) for name in names]
-    figure = kit.panels([lines(first, name) for name in names], headings, units=units, x_title="training step")
+    figure = kit.panels([lines(first, name) for name in names], headings, units=units[first], x_title="training step")
     if "accuracy" in names:  # a curve that never moves would be drawn on an axis of any length
         figure.update_yaxes(range=[-0.04, 1.04], row=1 + names.index("accuracy"), col=1)
     views = {}
     for task in tasks:
         traces = [trace for name in names for trace in lines(task, name)]
-        views[kit.clipped(task)] = (kit.changes(traces, "x", "y", "hovertext"), {"shapes": half_lines(task)})
+        axes = {f"yaxis{row if row > 1 else ''}.title.text": unit for row, unit in enumerate(units[task], start=1)}
+        views[kit.clipped(task)] = (kit.changes(traces, "x", "y", "hovertext"), {"shapes": half_lines(task)} | axes)
     menu = kit.buttons(views, tasks.index(first), type="dropdown", direction="down", x=1, xanchor="right")
     figure.update_layout(shapes=half_lines(first), showlegend=len(shapes) > 1)
     subtitle = f"Members at unit {training.unit}"
