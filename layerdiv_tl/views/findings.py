@@ -12,6 +12,7 @@ import pandas as pd
 from ..components import Unit
 from ..depth.agreement import Agreement
 from ..depth.depth_score import DepthScore
+from ..depth.effect_results import Effects
 from ..depth.layer_maps import LayerMaps
 from ..depth.pruning import INFLUENCE, OWN, RANDOM, DropPlan
 from ..depth.residual_norms import ResidualNorms
@@ -124,7 +125,7 @@ def _ratio(rows: list[dict[Any, Any]], name: str) -> str:
 
 
 def depth_findings(depth: DepthStudy) -> Iterator[Finding]:
-    """A sentence on each model's residual norms, agreement, plan, depth score and layer maps, where it has them."""
+    """A sentence on each model: residual norms, agreement, plan, depth score, layer maps, effects; those it has."""
     for kind, describe in _SENTENCES.items():
         for model, result in depth.of(kind):
             if finding := describe(model, result):
@@ -178,6 +179,14 @@ def _depth_score(model: str, score: DepthScore) -> Finding | None:
     return None if slope.reason else _say("depth_score", model=model, **values)
 
 
+def _effects(model: str, effects: Effects) -> Finding | None:
+    most = effects.frame().sort_values("total").iloc[-1]
+    ends = style.interval(most["total_low"], most["total_high"])
+    values = {name: most[name] for name in ("component", "direct", "total")}
+    values |= {"model": model, "source": effects.source, "unit": effects.measured_in, "ends": ends}
+    return _say("effects", **values) if most["total"] > 0 else None
+
+
 def _layer_maps(model: str, maps: LayerMaps) -> Finding:
     best = maps.depth_alignment().iloc[0]
     return _say("layer_maps", model=model, source=maps.source, distance=best["distance"], chance=best["chance"])
@@ -189,6 +198,7 @@ _SENTENCES: dict[type[Any], Callable[[str, Any], Finding | None]] = {
     DropPlan: _drop_plan,
     DepthScore: _depth_score,
     LayerMaps: _layer_maps,
+    Effects: _effects,
 }
 
 

@@ -100,7 +100,7 @@ def depth_page(depth: DepthStudy, title: str | None = None) -> Page:
         PROSE["about"]["depth"].format(models="Models" if several else "A model"),
         depth.failures,
         list(depth_findings(depth)),
-        (_main_depth_figure(depth), ""),
+        (_curves_by_layer(depth), ""),
         _analyses(depth),
     )
     _depth_sections(page, depth, overview=False)
@@ -111,13 +111,12 @@ def depth_page(depth: DepthStudy, title: str | None = None) -> Page:
     return page
 
 
-def _main_depth_figure(depth: DepthStudy) -> Block:
-    """The curves by layer; of analyses that have none the first one's own figure."""
+def _curves_by_layer(depth: DepthStudy) -> Block | None:
+    """None of analyses that have none."""
     try:
         return chart(depth.plot(), PROSE["captions"]["depth"])
     except InputError:
-        first = depth.analyses[0]
-        return chart(first.result.plot(), PROSE["depth"]["captions"][first.name])
+        return None
 
 
 def _analyses(depth: DepthStudy) -> dict[str, str]:
@@ -146,7 +145,7 @@ def _begin(
     about: str,
     failures: Iterable[str],
     findings: list[Finding],
-    main: tuple[Block, str],
+    main: tuple[Block | None, str],
     names: Mapping[str, str],
 ) -> Page:
     """The first screen: what it is about, what failed, a few findings that link to their figures, by what these are
@@ -158,7 +157,8 @@ def _begin(
         page.text(failure, "note")
     page.heading("What came out")
     with page.within("opening"):
-        page.block(main[0], name=main[1])
+        if main[0] is not None:
+            page.block(main[0], name=main[1])
         with page.within("findings"):
             _list(page, findings[:MOST_FINDINGS], names)
             if more := findings[MOST_FINDINGS:]:
@@ -312,9 +312,8 @@ def _components(page: Page, study: Study) -> None:
 def _depth_sections(page: Page, depth: DepthStudy, overview: bool) -> None:
     """The figures and tables of all analyses: a section for each kind of them, which shows one at a time."""
     page.heading("Depth, model by model")
-    if overview:
-        with contextlib.suppress(InputError):  # of analyses that have no curves by layer
-            page.figure(depth.plot(), PROSE["captions"]["depth"])
+    if overview and (curves := _curves_by_layer(depth)) is not None:
+        page.block(curves)
     for name in dict.fromkeys(a.name for a in depth.analyses):
         caption = PROSE["depth"]["captions"].get(name, name)
         page.subheading(caption.split(".")[0])

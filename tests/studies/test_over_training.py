@@ -9,6 +9,8 @@ import pytest
 import layerdiv_tl as ld
 from layerdiv_tl.components import Component
 from layerdiv_tl.studies.over_training import OverTraining, checkpoints, crossing
+from layerdiv_tl.views.findings import depth_findings
+from layerdiv_tl.views.report import depth_page
 
 TASK = "synthetic/recall"
 
@@ -70,6 +72,13 @@ def test_effects_of_the_same_folder_stand_beside_the_rest(tmp_path):
             assert parts[f"{name}_effect"][2, component.label] == pytest.approx(value)
         assert np.isnan(parts[f"{name}_effect"][2, "embed"])
         assert np.isnan(frame[f"{name}_effect"][3])
+    said = [(finding.text, finding.figure) for finding in depth_findings(done)]
+    table = effects.frame().set_index("component")
+    most = table["total"].idxmax()
+    shown = [f"{table[name][most]:.3g}" for name in ("total", "direct")]
+    assert len(said) == 2
+    assert all(word in said[1][0] for word in ("d2@step2", TASK, most, *shown))
+    assert f'id="{said[1][1]}"' in depth_page(done).html()
     figure = training.plot(quantities=["total_effect"])
     assert (len(figure.data), figure.layout.yaxis.title.text) == (1, "logits")
     ld.run_depth({"d2@step1": "zoo/d2"}, TASK, limit=4, out=tmp_path, analyses="effects")
