@@ -80,7 +80,7 @@ def switch(blocks: Mapping[str, Block], label: str = "") -> Block:
 def circuits(element: str, props: Mapping[str, Any]) -> Block:
     """An element of circuitsvis, by its name; `props` are JSON.
 
-    On a light ground also on a dark page: circuitsvis mixes its colors with white and writes in black.
+    On a light ground, which blocks.css inverts on a dark page: circuitsvis mixes its colors with white.
     """
     ground = f"background: {style.LIGHT.paper}; color: {style.LIGHT.ink}; color-scheme: light"
     return Block(
