@@ -100,6 +100,11 @@ def single_tokens(
         row, option = np.argwhere((longer != NONE).sum(2) > 1)[0]
         tokens = [int(i) for i in longer[row, option] if i != NONE]
         text = texts[option] if isinstance(texts[0], str) else texts[row][option]
+        if (alternatives := int((ids[row, option, :, 0] != NONE).sum())) > 1:
+            raise InputError(
+                f"{name} {shown(text)} is a set of {alternatives} alternatives but must be a single token: give one of "
+                "them, or each as an option of its own."
+            )
         pieces = model.tokenizer.convert_ids_to_tokens(tokens) if model.tokenizer else tokens
         message = f"{name} {shown(text)} is {len(tokens)} tokens {pieces} but must be a single one"
         alike = np.flatnonzero(ids[row, :, 0, 0] == tokens[0])

@@ -104,9 +104,16 @@ def quantity_table(study: Study, units: Sequence[Unit], quantity: str) -> pd.Dat
 def source_table(study: Study) -> pd.DataFrame:
     """A row for every task and place its rows came from."""
     frame = provenance(study.cells, "sources")
-    frame["options"] = [", ".join(map(str.strip, options)) for options in frame["options"]]
+    frame["options"] = [_in_words(options) for options in frame["options"]]
     frame["template"] = [" ".join(template.split()) for template in frame["template"]]
     return frame.drop_duplicates(ignore_index=True)
+
+
+def _in_words(options: Sequence[str] | Sequence[Sequence[str]]) -> str:
+    """A task's options: those that its prompts share, or how many each prompt has of its own."""
+    if isinstance(options[0], str):
+        return ", ".join(str(option).strip() for option in options)
+    return f"{len(options[0])} of each prompt's own"
 
 
 def analysis_table(depth: DepthStudy) -> pd.DataFrame:

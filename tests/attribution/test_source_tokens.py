@@ -226,6 +226,8 @@ def test_wrong_input_is_answered_in_a_sentence(tiny):
         ({"heads": "L0.mlp"}, "L0.mlp"),
         ({"options": None}, "options"),
         ({"options": [[[7, 8]], [9]]}, "option"),
+        ({"options": [{7, 8}, 9]}, "a set of 2"),
+        ({"options": [[9, {(7, 8), 5, 3}]]}, "a set of 3"),
         ({"contrast": (7, 9)}, "contrast"),
         ({"position": 40}, "position"),
         ({"prompts": None}, "prompts"),

@@ -56,6 +56,16 @@ def test_single_tokens_and_sequences_have_one_report(words, tmp_path):  # noqa: 
     assert "constant" in page
 
 
+def test_options_of_each_prompt_have_a_report(words, tmp_path):  # noqa: F811
+    """Beside a task whose prompts share theirs."""
+    task = rows(6)
+    own = ld.Task("own", task.prompts, ((" yes", " no"), (" no", " yes yes")) * 3, task.labels, task.texts, "", "", "")
+    study = run_study({"m": ld.load_model(llama(seed=0), tokenizer=words)}, [own, rows(24)])
+    assert not study.failures
+    page = study.report(tmp_path / "own.html").read_text()
+    assert "2 of each prompt&#39;s own" in page or "2 of each prompt's own" in page
+
+
 def numbers(text):
     return [float(x) for x in re.findall(r"-?\d+(?:\.\d+)?(?:e-?\d+)?", text.replace("−", "-"))]
 
