@@ -22,7 +22,7 @@ from ..model.options import options as read_options
 from .compare_texts import compare_texts
 from .comparison import Comparison
 from .contribution_results import Contributions
-from .contributions import collect, reads_end
+from .contributions import collect, prompts_and_options, reads_end
 from .read_out import ReadOut
 from .text_comparison import TextComparison
 from .two_models import common_rows, difference, in_rows, one_shape
@@ -85,7 +85,7 @@ def compare(
     Args:
         a, b: Models, or anything `load_model` takes. Where one has no tokenizer, the other's is used.
         prompts, options, contrast, unit, position, batch_tokens: As in `contributions`. A `Task` brings its options
-            and labels. A text, a list of token ids, or several of either, without options, is compared at every token,
+            and their labels. A text, a list of token ids, or several of either, without options, is compared at every token,
             with the token that comes next: a `TextComparison`.
         labels: The gold option of each prompt, as its index or its text.
 
@@ -129,8 +129,8 @@ def compare(
         if options is not None:
             raise InputError("contrast names two options itself: give either options or contrast.")
         options = contrast_pairs(contrast)
-    if is_task(prompts):
-        labels = prompts.labels if labels is None else labels
+    if is_task(prompts) and options is None and labels is None:
+        labels = prompts.labels  # they are numbers of its own options
     prepared = [_prepared(model, prompts, options, unit, position, batch_tokens) for model in models]
     runs, texts = [run for run, _ in prepared], prepared[0][1]
     if runs[0].ids != runs[1].ids or not np.array_equal(runs[0].option_ids, runs[1].option_ids):
@@ -159,11 +159,7 @@ def _prepared(
 ) -> tuple[ReadOut, tuple]:
     """The passes of a model, not yet run, and the options' texts."""
     if is_task(prompts):
-        if options is None:
-            task = prompts.resolve(model, multi_token=True)
-            prompts, options = task.prompts, task.option_ids or task.options
-        else:
-            prompts = prompts.prompts
+        prompts, options = prompts_and_options(model, prompts, options, True)
     ids = tokenization.encode(model, prompts)
     at = tokenization.positions(position, [len(row) for row in ids])
     option_ids, texts = read_options(model, options, ids, prompts if reads_end(ids, at) else None)

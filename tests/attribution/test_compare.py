@@ -275,6 +275,30 @@ def test_tasks_and_long_options(stories):
     assert ld.compare(stories, untold, ["Once upon a time"], [" there", " was"]).same_weights
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        (" red blue", " blue"),
+        ((" red", " blue"), (" green", " black")),
+        ((" red", " blue"), (" green", " black red")),
+    ],
+)
+def test_a_tasks_options_are_scored_as_its_contributions_are(options):
+    """As sequences where they have several tokens, shared or each prompt's own."""
+    rows = ld.task("synthetic/recall", limit=4)
+    own = isinstance(options[0], tuple)
+    labels = np.array([0, 1, 1, 0])
+    task = ld.Task("mine", rows.prompts, options * 2 if own else options, labels, rows.texts, "", "", "")
+    c = ld.compare("zoo/d2", "zoo/d2-seed1", task)
+    for one, name in ((c.a, "zoo/d2"), (c.b, "zoo/d2-seed1")):
+        alone = ld.contributions(name, task).comparable
+        assert one.score == alone.score
+        np.testing.assert_allclose(one.model_logits, alone.model_logits, atol=1e-5)
+    assert c.labels.tolist() == labels.tolist()
+    other = ld.compare("zoo/d2", "zoo/d2-seed1", task, contrast=(" black", " green"))
+    assert other.labels is None, "labels are numbers of the task's own options"
+
+
 def test_models_that_read_other_tokens_are_refused(stories, stories_folder):
     """Other vocabularies, other tokenizers, two ways to name options."""
     with pytest.raises(ld.InputError, match="vocabularies"):
