@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -109,12 +110,16 @@ class ReadOut:
             for rows in self.cuts():
                 yield rows, contexts.numbers(rows), contexts.run(architecture, rows, self.unit, packed)
 
+    @cached_property
+    def _count(self) -> int:
+        return len(self.model.architecture.components(self.unit))
+
     def _steps(
         self, numbers: Int[np.ndarray, " row"], activations: Activations, keep: Set[Component] | None
     ) -> Iterator[BatchContributions]:
         """The rows of one pass, some at a time."""
         architecture = self.model.architecture
-        per_row = self.readout.index.shape[1] * len(architecture.components(self.unit))
+        per_row = self.readout.index.shape[1] * self._count
         step = max(1, NUMBERS // (per_row + len(architecture.sublayers) * architecture.norm.gain.numel()))
         expected = NextToken(architecture, activations) if self.readout.probes is None else None
         for start in range(0, len(numbers), step):

@@ -193,12 +193,16 @@ def read_out(
         count += len(components)
         total.add_(u.sum(1))
         size.add_(u.abs().sum(1))
-        chosen = [i for i, component in enumerate(components) if keep is None or component in keep]
-        names.extend(components[i] for i in chosen)
-        values.append(u if len(chosen) == len(components) else u[:, chosen])
         if mean is not None:
             expected_total.add_(mean.sum(1))
-            expectations.append(mean if len(chosen) == len(components) else mean[:, chosen])
+        if keep is not None:
+            chosen = [i for i, component in enumerate(components) if component in keep]
+            components, u = [components[i] for i in chosen], u[:, chosen]
+            mean = None if mean is None else mean[:, chosen]
+        names.extend(components)
+        values.append(u)
+        if mean is not None:
+            expectations.append(mean)
 
     for before, write in pairwise(writes):
         if write.junction.kind.endswith(".error"):
@@ -268,15 +272,17 @@ class Gathered:
     def __init__(self, rows: int) -> None:
         self.rows, self.complete = rows, True
         # One for all passes; where hooks steer only some rows, one for each list of components.
-        self._groups: dict[tuple[tuple[Component, ...], ...], tuple[BatchContributions, np.ndarray]] = {}
+        self._groups: list[tuple[BatchContributions, np.ndarray]] = []
 
     def add(self, part: BatchContributions) -> None:
         """Keep the rows of a part."""
-        key = (part.components, part.junctions)
-        if key not in self._groups:
+        # Compared and not hashed: a unit's components are the same objects in every pass, and may be many.
+        alike = [g for g in self._groups if (g[0].components, g[0].junctions) == (part.components, part.junctions)]
+        if not alike:
             whole: dict[str, Any] = {n: np.empty((self.rows, *x.shape[1:]), x.dtype) for n, x in _arrays(part)}
-            self._groups[key] = replace(part, **whole), np.zeros(self.rows, dtype=bool)
-        group, known = self._groups[key]
+            alike = [(replace(part, **whole), np.zeros(self.rows, dtype=bool))]
+            self._groups += alike
+        group, known = alike[0]
         for name, x in _arrays(part):
             getattr(group, name)[part.rows] = x
         known[part.rows] = True
@@ -287,11 +293,10 @@ class Gathered:
 
         Raises InputError where passes differ in other components.
         """
-        groups = list(self._groups.values())
-        if len(groups) == 1:
-            return groups[0][0]
+        if len(self._groups) == 1:
+            return self._groups[0][0]
         parts = []
-        for group, known in groups:
+        for group, known in self._groups:
             own: dict[str, Any] = {name: x[known] for name, x in _arrays(group)}
             parts.append(replace(group, **own))
         order = np.argsort(np.concatenate([part.rows for part in parts]))
