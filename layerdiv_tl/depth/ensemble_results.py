@@ -24,7 +24,7 @@ from ..ensemble.averaging import (
     error_terms,
     far_correlation,
 )
-from ..ensemble.intervals import interval_note, jackknife, leave_one_out
+from ..ensemble.intervals import LEAST, interval_note, jackknife, leave_one_out
 from ..results import Result
 from .reruns import CLEAN, WITHOUT
 from .token_stats import labeled_frame, with_ends
@@ -222,7 +222,7 @@ class EnsembleTest(Result):
         return {name: getattr(self, name).sum(0)[None] for name in _SUMMED} | {"moments": self._moments.all()}
 
     def _interval(self, name: str, value: float) -> tuple[float, float]:
-        if name == "groups" or not np.isfinite(value):
+        if name == "groups" or not np.isfinite(value) or len(self.count) < LEAST:
             return np.nan, np.nan
         low, high = jackknife(value, self._left_out[name])
         return float(low), float(high)
@@ -245,13 +245,14 @@ class EnsembleTest(Result):
         floor = s["entropy"]
         terms: ErrorTerms = error_terms(s["moments"], self.scale)
         covariances = s["moments"].means()[1][:, :n, :n]
+        common = common_share(covariances)
         found = {
             "loss": loss / s["count"],
             "loss_without_writes": rest / s["count"],
             "kappa": self._kappa(own, loss, floor),
             "kappa_squared": terms.kappa,
-            "icc": common_share(covariances),
-            "far_correlation": far_correlation(correlations(covariances)),
+            "icc": common,
+            "far_correlation": np.where(np.isnan(common), np.nan, far_correlation(correlations(covariances))),
             "groups": np.full(len(loss), float(self.groups)) if len(loss) == 1 else np.full(len(loss), np.nan),
             "gain": (rest - loss) / (rest - floor),
         }

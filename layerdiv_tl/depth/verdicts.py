@@ -8,6 +8,8 @@ from typing import Literal
 
 import numpy as np
 
+from ..ensemble.intervals import LEAST
+
 Word = Literal["averages", "redundant, not independent", "discretizes", "cooperates", "cannot tell"]
 # Of every statistic: estimate, low, high.
 Statistics = Mapping[str, tuple[float, float, float]]
@@ -60,6 +62,8 @@ def judge(statistics: Statistics, floor_known: bool, largest_kappa: float) -> Ve
     """
     if "repeat" not in statistics:
         return Verdict("cannot tell", ("no layers were run again (draws=0): κ alone does not tell regimes apart",))
+    if np.isnan(statistics["damage"][1]):
+        return Verdict("cannot tell", (f"there are fewer than {LEAST} rows, so that no statistic has an interval",))
     said = {name: _said(*values) for name, values in statistics.items()}
     if not _above(statistics["damage"], 0.0):
         return Verdict("cannot tell", (f"leaving the group out costs {said['damage']} nats: nothing to divide by",))

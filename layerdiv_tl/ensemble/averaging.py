@@ -15,6 +15,8 @@ from scipy.spatial.distance import squareform
 
 # The quantile of the null that an eigenvalue must exceed to count as a group's.
 LEVEL = 0.95
+# What varies by less than this share of its mean square varies by rounding.
+ROUNDING = 1e-12
 
 
 class ErrorTerms(NamedTuple):
@@ -50,9 +52,16 @@ class Moments(NamedTuple):
         return Moments(*(total - x for total, x in zip(self.all(), self, strict=True)))
 
     def means(self) -> tuple[Float[np.ndarray, "draw term y"], Float[np.ndarray, "draw term term"]]:
-        """(means, covariances) over predictions."""
-        means = self.sums / self.predictions[:, None, None]
-        return means, self.products / self.predictions[:, None, None] - means @ means.swapaxes(1, 2)
+        """(means, covariances) over predictions, NaN for none.
+
+        What varies by rounding alone, such as one prediction, has the covariance 0.
+        """
+        count = np.where(self.predictions > 0, self.predictions, np.nan)[:, None, None]
+        means, products = self.sums / count, self.products / count
+        covariances = products - means @ means.swapaxes(1, 2)
+        own, whole = (np.diagonal(x, axis1=1, axis2=2) for x in (covariances, products))
+        varies = ~(own <= ROUNDING * whole)
+        return means, np.where(varies[:, :, None] & varies[:, None, :], covariances, 0.0)
 
 
 def error_terms(moments: Moments, scale: float = 1.0) -> ErrorTerms:
@@ -99,12 +108,14 @@ def correlations(covariances: Float[np.ndarray, "draw n n"]) -> Float[np.ndarray
 def common_share(covariances: Float[np.ndarray, "draw n n"]) -> Float[np.ndarray, " draw"]:
     """The intraclass correlation: (|Σ c_i|² / Σ |c_i|² − 1) / (n − 1), the mean correlation weighted by size.
 
+    NaN where no member varies.
+
     >>> float(common_share(np.ones((1, 3, 3)))[0]), float(common_share(np.eye(3)[None])[0])
     (1.0, 0.0)
     """
     n = covariances.shape[1]
-    own = np.trace(covariances, axis1=1, axis2=2).clip(1e-300)
-    return (covariances.sum((1, 2)) / own - 1) / (n - 1)
+    own = np.trace(covariances, axis1=1, axis2=2)
+    return (covariances.sum((1, 2)) / np.where(own > 0, own, np.nan) - 1) / (n - 1)
 
 
 def far_correlation(found: Float[np.ndarray, "draw n n"]) -> Float[np.ndarray, " draw"]:

@@ -36,6 +36,29 @@ def test_bias_variance_and_covariance_make_the_squared_error_of_the_mean():
     assert terms.covariance[0] == pytest.approx(np.mean(pairs))
 
 
+def test_what_does_not_vary_has_no_correlation():
+    """One prediction, and the same one again and again: NaN, and not what rounding leaves over itself."""
+    y = np.random.default_rng(0).normal(size=(1, 6, 3))
+    for count in (1, 9):
+        rows = np.repeat(y, count, 0)
+        _, covariances = Moments((rows @ rows.swapaxes(1, 2)).sum(0)[None], rows.sum(0)[None], np.array([count])).means()
+        assert not covariances.any()
+        assert np.isnan(common_share(covariances[:, :4, :4])[0])
+
+
+@pytest.mark.full
+@pytest.mark.filterwarnings("error:invalid value:RuntimeWarning")
+def test_few_rows_have_numbers_without_intervals():
+    for count in (1, 3):
+        found = ld.depth.ensemble_test("zoo/d4", ld.task("synthetic/recall", limit=count), draws=2, null_draws=10)
+        assert found.verdict.word == "cannot tell"
+        assert "8 rows" in str(found.verdict)
+        found = found.frame().set_index("statistic")
+        assert found[["value_low", "value_high"]].isna().all(axis=None)
+        assert np.isfinite(found["value"]["damage"])
+        assert np.isfinite(found["value"]["icc"]) == (count > 1)
+
+
 def test_averages_of_independent_errors_have_kappa_1_and_of_one_error_n():
     rng = np.random.default_rng(1)
     noise = rng.normal(size=(4000, 8, 2))
