@@ -41,7 +41,8 @@ def test_what_does_not_vary_has_no_correlation():
     y = np.random.default_rng(0).normal(size=(1, 6, 3))
     for count in (1, 9):
         rows = np.repeat(y, count, 0)
-        _, covariances = Moments((rows @ rows.swapaxes(1, 2)).sum(0)[None], rows.sum(0)[None], np.array([count])).means()
+        products = (rows @ rows.swapaxes(1, 2)).sum(0)
+        _, covariances = Moments(products[None], rows.sum(0)[None], np.array([count])).means()
         assert not covariances.any()
         assert np.isnan(common_share(covariances[:, :4, :4])[0])
 
