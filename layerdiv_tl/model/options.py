@@ -13,6 +13,7 @@ from ..errors import InputError
 from .tokenization import (
     LABELS,
     check_ids,
+    check_known,
     check_vocabulary,
     ids_after_text,
     items,
@@ -39,8 +40,9 @@ def options(model: Model, given: Any, ids: Sequence[Ids], prompts: Any = None) -
     `ids` are those of the prompts, `prompts` the prompts as given. A text's tokens are those that continue its prompt;
     where all options of a call are single tokens after any text, they are these.
 
-    Raises InputError for no options, an option without tokens, two options that are the same tokens, alternatives of
-    which one begins another, ids out of the vocabulary, and a text that does not begin at a token of its own.
+    Raises InputError for no options, an option without tokens or with unknown ones, two options that are the same
+    tokens, alternatives of which one begins another, ids out of the vocabulary, and a text that does not begin at a
+    token of its own.
     """
     given = [] if given is None else given
     rows = items("options", given, "a list of options, as in [' Yes', ' No']", LABELS)
@@ -112,7 +114,8 @@ def single_tokens(
             other = texts[others[0]] if isinstance(texts[0], str) else texts[row][others[0]]
             message += f", and {shown(other)} starts with the same token {pieces[0]!r}"
         spaced = f" {text.strip()}"
-        if model.tokenizer and text != spaced and len(ids_after_text(model.tokenizer, spaced)) == 1:
+        again = ids_after_text(model.tokenizer, spaced) if model.tokenizer and text != spaced else []
+        if len(again) == 1 and again[0] != model.tokenizer.unk_token_id:
             raise InputError(f"{message}: {spaced!r}, with its leading space, is one.")
         raise InputError(f"{message}: choose a shorter one (often the leading space matters), or give token ids.")
     return ids[:, :, 0, 0], texts
@@ -150,6 +153,7 @@ def _tokens_of_text(model: Model, text: str) -> Ids:
     ids = ids_after_text(tokenizer, text)
     if not ids:
         raise InputError(f"{name} is empty: it has no tokens, so nothing scores it. Give a text, {_EXAMPLE}.")
+    check_known(tokenizer, ids, text)
     outputs = None if model.vocabulary is None else model.architecture.outputs  # a tokenizer alone has no model
     check_vocabulary(tokenizer, ids, outputs, name, model.name)
     return tuple(ids)

@@ -143,6 +143,16 @@ def check_vocabulary(tokenizer: Any, ids: Sequence[int], vocabulary: int | None,
         )
 
 
+def check_known(tokenizer: Any, ids: Sequence[int], option: str) -> None:
+    """Refuse an option that a tokenizer reads as its unknown token, unless that is what was written."""
+    unknown = getattr(tokenizer, "unk_token", None)
+    if unknown and tokenizer.unk_token_id in ids and unknown not in option:
+        raise InputError(
+            f"option {shown(option)} holds what the tokenizer does not know, so that {unknown} would be scored: choose "
+            "other words."
+        )
+
+
 def items(name: str, given: Any, what: str, order: str) -> list[Any]:
     """The items of a list, as plain Python. Raises InputError for tables and for what has no order."""
     refuse_tables(given, name)

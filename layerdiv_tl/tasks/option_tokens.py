@@ -63,6 +63,8 @@ def option_ids(tokenizer: Any, options: Sequence[str], multi_token: bool) -> tup
         except InputError as error:
             raise InputError(f"{str(error)[:-1]}; or score the first that differs: multi_token=True.") from error
     firsts = tuple(ids[0] for ids in rest if ids)
+    for option, ids in zip(options, rest, strict=True):
+        tokenization.check_known(tokenizer, ids[:1], option)
     if len(set(firsts)) < len(options):
         alike = [option for option, ids in zip(options, rest, strict=True) if not ids or firsts.count(ids[0]) > 1]
         raise InputError(f"the options {', '.join(map(repr, alike))} begin with the same token: choose other words.")

@@ -107,6 +107,18 @@ def test_options_that_cannot_be_scored(stories, options, message):
         ld.contributions(stories, ["The cat "], options)
 
 
+def test_options_that_the_tokenizer_does_not_know():
+    """They would be scored as the unknown token, whatever they say; and no message takes it for a single one."""
+    for options in ([" purple", " red"], [" red purple", " red"]):
+        rows = ld.Task("colors", ("A: red",), tuple(options), np.array([1]), ("",), "", "", "")
+        for given in ({"prompts": ["A: red"], "options": options}, {"prompts": rows}):
+            with pytest.raises(ld.InputError, match="purple.* does not know"):
+                ld.contributions("zoo/d2", **given)
+    assert ld.contributions("zoo/d2", ["A: red"], ["<unknown>", " red"]).values.shape == (1, 5, 2)
+    with pytest.raises(ld.InputError, match="'redred' is 2 tokens.*choose a shorter one"):
+        single_tokens(ld.load_model("zoo/d2"), [[[67, 67], [68]]], 1)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
