@@ -137,7 +137,8 @@ def _read(model: Model, row: Sequence[Any], where: str) -> tuple[list[Alternativ
             texts.append("|".join(alternatives))
         else:
             read.append(tuple(_tokens_of_ids(model, ids, where) for ids in alternatives))
-            texts.append("|".join("".join(token_texts(model, ids)) for ids in read[-1]))
+            between = " " if model.tokenizer is None else ""  # "token 5 token 6"
+            texts.append("|".join(between.join(token_texts(model, ids)) for ids in read[-1]))
     _refuse_twins(read, row, where)
     return read, tuple(texts)
 

@@ -132,6 +132,7 @@ class DepthStudy(Result):
             "layer",
             "index",
             "repeat",
+            "target",
             "plan",
             "dropped",
             "group",

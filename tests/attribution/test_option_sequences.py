@@ -153,3 +153,8 @@ def test_options_are_packed_only_where_positions_can_be_told():
             answer = hf(torch.tensor([[5, 1, 4, 1, *option]])).logits[0].float().log_softmax(-1)
         alone = sum(float(answer[3 + place, token]) for place, token in enumerate(option))
         assert abs(c.log_likelihood[0, column] - alone) < 0.02
+
+
+def test_ids_without_a_tokenizer_have_names_that_can_be_read():
+    c = ld.contributions(llama(), [[1, 2], [3]], [[[7, 9], {4, 5}]])
+    assert c.options == ("token 7 token 9", "token 4|token 5")

@@ -118,6 +118,11 @@ def test_the_tidy_frame_holds_every_analysis(study):
     assert at[["value", "low", "high"]].values[0].tolist() == pytest.approx(
         sizes.loc["L1.mlp", ["relative_norm", "relative_norm_low", "relative_norm_high"]].tolist(), nan_ok=True
     )
+    names = [name for name in frame if name not in ("value", "low", "high")]
+    assert not frame.duplicated(names).any(), "each number has a name of its own: of maps, the target"
+    maps = frame[frame["analysis"] == "map_layers"]
+    assert set(maps["quantity"]) == {"error"}
+    assert maps["target"].notna().all()
 
 
 def made(*results, model="m"):
