@@ -69,6 +69,11 @@ class Comparison(Result):
         return names, (sides[0], sides[1])
 
     @property
+    def one_shape(self) -> bool:
+        """Whether the models have their components in common; others are compared by module and relative depth."""
+        return one_shape(self.a.components, self.b.components)
+
+    @property
     def components(self) -> tuple[Component, ...]:
         """Those of both, in stream order. Raises InputError for models of different shape."""
         return self._stacked[0]
@@ -229,7 +234,7 @@ class Comparison(Result):
         if self.labels is None or self.a.values.shape[2] < 2:
             return {}
         sides: Sequence[Any] = (self.a, self.b)
-        if one_shape(self.a.components, self.b.components):
+        if self.one_shape:
             sides = self._stacked[1]
         pairs = {loss: [decompose(u, self.labels, loss=loss) for u in sides] for loss in ("squared", "cross_entropy")}
         return {loss: (pair[0], pair[1]) for loss, pair in pairs.items()}

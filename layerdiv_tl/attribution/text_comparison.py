@@ -49,6 +49,11 @@ class TextComparison(Result):
     roundoff: float
 
     @property
+    def one_shape(self) -> bool:
+        """As in `Comparison`."""
+        return one_shape(self.a.components, self.b.components)
+
+    @property
     def components(self) -> tuple[Component, ...]:
         """Those of both, in stream order. Raises InputError for models of different shape."""
         return common_rows(self.a.components, self.b.components, (self.a.model, self.b.model))
@@ -167,7 +172,7 @@ class TextComparison(Result):
         columns |= {"loss_a": self.a.losses, "loss_b": self.b.losses, "loss_change": self.b.losses - self.a.losses}
         columns["entropy_change"] = np.where(known, self.entropies[1] - self.entropies[0], np.nan)
         columns["net_change"] = self.nets[1].sum(1) - self.nets[0].sum(1)
-        if one_shape(self.a.components, self.b.components):
+        if self.one_shape:
             labels = np.array([c.label for c in self.components], dtype=object)
             largest = np.abs(np.nan_to_num(self.loss_change)).argmax(0)
             columns["most"] = np.where(known, labels[largest], None)

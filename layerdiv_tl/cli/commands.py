@@ -256,32 +256,30 @@ def run_compare(options: argparse.Namespace) -> int:
     rows = None if options.task is None else task(options.task, options.data, limit=options.limit)
     a, b = (load_model(name, **load_options(options)) for name in (options.a, options.b))
     found = compare(a, b, options.text if rows is None else rows, unit=options.unit)
-    if isinstance(found, TextComparison):
+    if rows is None and found.one_shape:
         from ..views.explorer import explore
 
         explore(a, options.text, other=b).save(out)
-        frame, what = found.by_component(), f"{len(found.a.tokens)} tokens"
     else:
         from ..views.tables import write_comparison
 
         write_comparison(found, out)
-        frame, what = found.frame(), f"{len(found.a.values)} rows of {options.task}"
-    size, totals = "own_size" if "own_size" in frame else "size", found.totals()
+    tables = {"modules": found.by_module(), "depth": found.by_depth()}
+    if found.one_shape:
+        tables = {"components": found.by_component() if isinstance(found, TextComparison) else found.frame()}
+    about, totals = next(iter(tables.values())).attrs, found.totals()
+    first = about.get("first_changed")
     if options.json:
-        record = {"totals": totals.to_dict("records"), "components": frame.to_dict("records")}
-        named = {name: frame.attrs[name] for name in ("a", "b", "same_weights", "identity_gap")}
-        printing.print_json(named | {"first_changed": frame.attrs.get("first_changed")} | record | {"page": str(out)})
+        named = {name: about[name] for name in ("a", "b", "same_weights", "identity_gap")} | {"first_changed": first}
+        records = {name: table.to_dict("records") for name, table in {"totals": totals, **tables}.items()}
+        printing.print_json(named | records | {"page": str(out)})
         return 0
-    same, first = frame.attrs["same_weights"], frame.attrs.get("first_changed")
-    printing.print_paragraph(
-        f"From {found.a.model} (a) to {found.b.model} (b) on {what}: "
-        + ("the same weights." if same else f"the first component that writes something else is {first or 'none'}.")
-    )
-    print(totals.to_string(index=False, float_format="%.4g"))
-    if not same:
-        names = ("component", "change", "own_change", "net_linear_change", "loss_change", size)
-        largest = frame.sort_values(size, ascending=False, kind="stable")[[name for name in names if name in frame]]
-        print(f"\nThe components that changed most\n{largest.head(10).to_string(index=False, float_format='%.4g')}")
+    on = f"{len(found.a.tokens)} tokens" if rows is None else f"{len(found.a.values)} rows of {options.task}"
+    told = f"the first component that writes something else is {first or 'none'}."
+    if not found.one_shape or found.same_weights:
+        told = "the same weights." if found.same_weights else "two shapes, so modules and relative depth are compared."
+    printing.print_paragraph(f"From {found.a.model} (a) to {found.b.model} (b) on {on}: {told}")
+    printing.print_comparison(totals, {} if found.same_weights else tables)
     print(f"\nOpen {out} in a browser.")
     return 0
 

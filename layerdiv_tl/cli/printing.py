@@ -60,6 +60,19 @@ def print_claims(claims: pd.DataFrame) -> None:
         print(f"{claim_name(row)}: {row['verdict']}, {number}")
 
 
+def print_comparison(totals: pd.DataFrame, tables: Mapping[str, pd.DataFrame]) -> None:
+    """Two models' totals, the components that changed most, or, of models of two shapes, modules and relative depth."""
+    shown: dict[str, Any] = {"index": False, "float_format": "{:.4g}".format}
+    print(totals.to_string(**shown))
+    for name, table in tables.items():
+        heading = f"By {'module' if name == 'modules' else 'relative depth'}"
+        if name == "components":
+            size, heading = "own_size" if "own_size" in table else "size", "The components that changed most"
+            names = ("component", "change", "own_change", "net_linear_change", "loss_change", size)
+            table = table.sort_values(size, ascending=False, kind="stable")[[n for n in names if n in table]].head(10)
+        print(f"\n{heading}\n{table.to_string(**shown)}")
+
+
 def print_information(frame: pd.DataFrame, unit: str) -> None:
     """The terms of Eq. 13, a row per model, task and estimator; below, what makes an estimate doubtful."""
     estimates = ["model", "task", "estimator"]

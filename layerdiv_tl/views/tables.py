@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from ..attribution.comparison import Comparison
+from ..attribution.text_comparison import TextComparison
 from ..components import Unit
 from ..depth.agreement import Agreement
 from ..depth.effect_results import Effects
@@ -220,7 +221,7 @@ def write_effects(effects: Effects, folder: Path) -> Path:
     return page.write(folder / "effects.html")
 
 
-def write_comparison(comparison: Comparison, path: Path) -> Path:
+def write_comparison(comparison: Comparison | TextComparison, path: Path) -> Path:
     """The figure of a comparison as a page. Raises InputError for a file that cannot be written."""
     page = Page(f"What changes from {comparison.a.model} to {comparison.b.model}")
     page.figure(comparison.plot(), "")

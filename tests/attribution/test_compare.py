@@ -238,7 +238,7 @@ def test_models_of_different_shape_are_compared_by_module_and_relative_depth():
         assert frame["change"].sum() == pytest.approx(total)
         assert (frame["members_a"].sum(), frame["members_b"].sum()) == (7, 11)
     assert c.by_depth(3)["depth"].tolist() == ["embedding", 1 / 3, 2 / 3, 1.0]
-    for use in (lambda: c.change, lambda: c.own_change, c.frame, c.plot):
+    for use in (lambda: c.change, lambda: c.own_change, c.frame):
         with pytest.raises(ld.InputError, match="by_depth"):
             use()
     same = ld.compare(a, llama(seed=2), PROMPTS, OPTIONS, labels=LABELS)

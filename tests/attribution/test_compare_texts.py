@@ -120,7 +120,7 @@ def test_models_of_different_shape_are_compared_by_module_and_relative_depth():
     for frame in (c.by_module(), c.by_depth(3)):
         assert frame["change"].sum() == pytest.approx(total)
     assert "most" not in c.by_token()
-    for use in (lambda: c.change, lambda: c.own_change, c.frame, c.plot):
+    for use in (lambda: c.change, lambda: c.own_change, c.frame):
         with pytest.raises(ld.InputError, match="by_depth"):
             use()
 

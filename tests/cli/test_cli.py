@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -188,7 +189,7 @@ def test_the_reference_is_offline_and_has_every_public_name(tmp_path, capsys):
 
 
 def test_two_models_are_compared(tmp_path, monkeypatch, capsys):
-    """The numbers are those of `ld.compare`; the page is written; models of different shape are one sentence."""
+    """The numbers are those of `ld.compare`, and the page is written."""
     monkeypatch.chdir(tmp_path)
     given = ["compare", "zoo/d2", "zoo/d2-seed1", "synthetic/recall", "--limit", "16"]
     assert main([*given, "--json"]) == 0
@@ -216,5 +217,23 @@ def test_two_models_are_compared(tmp_path, monkeypatch, capsys):
     assert "--out" in capsys.readouterr().err
     assert main(["compare", "zoo/d2", "zoo/d2", "synthetic/recall", "--limit", "8"]) == 0
     assert "changed most" not in capsys.readouterr().out
-    assert main(["compare", "zoo/d2", "zoo/d4", "synthetic/recall", "--limit", "16"]) == 1
-    assert "by_depth" in capsys.readouterr().err
+
+
+def test_models_of_two_shapes_are_compared(tmp_path, monkeypatch, capsys):
+    """By module and relative depth, on a task and on a text: the numbers and the bars are those of `ld.compare`."""
+    monkeypatch.chdir(tmp_path)
+    rows = ld.task("synthetic/recall", limit=16)
+    for on, given in (rows, ["synthetic/recall", "--limit", "16"]), (rows.prompts[0], ["--text", rows.prompts[0]]):
+        compared = ld.compare("zoo/d2", "zoo/d4", on)
+        assert main(["compare", "zoo/d2", "zoo/d4", *given, "--json"]) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert "components" not in told
+        for name, table in {"modules": compared.by_module(), "depth": compared.by_depth()}.items():
+            assert [row["change"] for row in told[name]] == pytest.approx(table["change"].tolist())
+        bars = compared.plot().data
+        drawn = compared.by_module()["a"], compared.by_module()["b"], compared.by_depth()["a"], compared.by_depth()["b"]
+        for trace, column in zip(bars, drawn, strict=True):
+            np.testing.assert_array_equal(np.asarray(trace.y, dtype=float), column)
+        assert "plotly" in (tmp_path / told["page"]).read_text(encoding="utf-8")
+        assert main(["compare", "zoo/d2", "zoo/d4", *given]) == 0
+        assert "relative depth" in capsys.readouterr().out.replace("\n", " ")

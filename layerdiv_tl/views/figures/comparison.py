@@ -48,8 +48,11 @@ _MAX_ROWS = 400
 def change_bars(comparison: Comparison, max_components: int = 200) -> go.Figure:
     """The change of every component in stream order, what it wrote differently itself, and with labels in the loss.
 
-    Bars are means over rows, whiskers their 95 % intervals; of more components those whose change is largest.
+    Bars are means over rows, whiskers their 95 % intervals; of more components those whose change is largest. Of models
+    of different shape it is `sums_by_depth`.
     """
+    if not comparison.one_shape:
+        return sums_by_depth(comparison)
     frame = comparison.frame()
     figure, components, headings, units = _panels(frame, comparison.components, _HEADINGS, max_components)
     attrs, n = frame.attrs, len(comparison.a.values)
@@ -71,10 +74,13 @@ def text_change_map(comparison: TextComparison, changed: Changed = "loss") -> go
 
     `changed`: "loss", what each adds to the next token's loss, in nats (gold raises it); "logit", to its logit, less
     the mean over the vocabulary; "own", what it writes differently itself. Colors end at the 99th percentile. Of more
-    than 400 components those that changed most are shown. Raises InputError for another `changed`, and for models of
-    different shape.
+    than 400 components those that changed most are shown. Of models of different shape it is `sums_by_depth`. Raises
+    InputError for another `changed`.
     """
-    name, title, unit = _MAPS[choice("changed", changed, _MAPS)]
+    choice("changed", changed, _MAPS)
+    if not comparison.one_shape:
+        return sums_by_depth(comparison)
+    name, title, unit = _MAPS[changed]
     values = np.asarray(getattr(comparison, name), dtype=np.float64)
     kept = kit.largest(np.nan_to_num(np.abs(values)).mean(1), _MAX_ROWS)
     components = [comparison.components[i] for i in kept]
@@ -117,6 +123,38 @@ def text_change_bars(comparison: TextComparison, max_components: int = 200) -> g
     if len(components) < len(frame):
         subtitle += f"The {len(components)} of {len(frame):,} components that changed most. "
     return _arranged(figure, components, headings, subtitle + kit.whiskered(frame))
+
+
+@figure_of("depth", "Comparison", "TextComparison")
+def sums_by_depth(comparison: Comparison | TextComparison, n_bins: int = 4) -> go.Figure:
+    """What both models' modules add up to, and their parts of the depth, side by side: for models of any shape.
+
+    On a task means over rows of the score, on a text means over tokens of the loss. Hovers have the change, with its
+    95 % interval over rows. `n_bins` is into how many parts of equal length the blocks are cut; raises InputError for
+    none.
+    """
+    modules, depths = comparison.by_module(), comparison.by_depth(n_bins)
+    ends = [x.capitalize() if isinstance(x, str) else f"{x - 1 / n_bins:.2g}–{x:.2g}" for x in depths["depth"]]
+    sides = {"a": f"{comparison.a.model} (a)", "b": f"{comparison.b.model} (b)"}
+
+    def bars(names: Sequence[str], table: pd.DataFrame) -> list[go.Bar]:
+        changes = (table.get("change" + end, table["change"] * np.nan) for end in ("", "_low", "_high"))
+        change = [f"change {kit.estimated(*numbers)} {unit}" for numbers in zip(*changes, strict=True)]
+        drawn = []
+        for (side, model), color in zip(sides.items(), style.SERIES, strict=False):
+            counted = zip(names, table[side], table[f"members_{side}"], change, strict=True)
+            hover = [f"<b>{n}</b><br>{side} {style.number(v)} {unit}, {m} members<br>{c}" for n, v, m, c in counted]
+            drawn.append(kit.bar(names, table[side], color, width=None, name=html.escape(model), hover=hover))
+        return drawn
+
+    unit = modules.attrs["units"]["change"]
+    contents = [bars([style.MODULE_NAME[m] for m in modules["module"]], modules), bars(ends, depths)]
+    headings = ["by module", "by relative depth"]
+    figure = kit.panels(contents, headings, 2, units=[unit], shared_xaxes=False, column_widths=[0.4, 0.6])
+    figure.update_layout(barmode="group")
+    what = "to the loss, means over tokens" if hasattr(comparison, "nets") else "to the score, means over rows"
+    subtitle = f"Sums of what components add {what}. No bar: the model has none there."
+    return kit.arrange(figure, "What two models' modules add, and at what depth", subtitle, plot=300)
 
 
 def _told(comparison: Comparison | TextComparison, first: Any) -> str:
