@@ -26,9 +26,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
     try:
-        out = getattr(options, "out", "none")
+        out = getattr(options, "out", None)
         # argparse makes a list of --out=--, and Path("") is the current folder.
-        if not isinstance(out, str) or not out.strip():
+        if out is not None and (not isinstance(out, str) or not out.strip()):
             raise InputError(f"--out {out!r} names no file or folder: give one.")
         with terminable():
             return options.run(options)

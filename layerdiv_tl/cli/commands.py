@@ -199,6 +199,7 @@ def run_report(options: argparse.Namespace) -> int:
     """The page of a study, or of depth analyses alone."""
     from ..studies.depth_study import DepthStudy
     from ..studies.study import Study
+    from ..views.findings import findings_of
 
     try:
         study: Study | DepthStudy = Study.load(*options.folders)
@@ -206,7 +207,11 @@ def run_report(options: argparse.Namespace) -> int:
         if not all(map(os.path.isdir, options.folders)) or (depth := DepthStudy.collect(options.folders)) is None:
             raise
         study = depth
-    print(study.report(options.out))
+    page = study.report(options.out)
+    if options.json:
+        printing.print_json({"findings": findings_of(study), "page": str(page)})
+    else:
+        print(page)
     return 0
 
 
@@ -275,9 +280,10 @@ def run_compare(options: argparse.Namespace) -> int:
         printing.print_json(named | records | {"page": str(out)})
         return 0
     on = f"{len(found.a.tokens)} tokens" if rows is None else f"{len(found.a.values)} rows of {options.task}"
-    told = f"the first component that writes something else is {first or 'none'}."
-    if not found.one_shape or found.same_weights:
-        told = "the same weights." if found.same_weights else "two shapes, so modules and relative depth are compared."
+    told = "two shapes, so modules and relative depth are compared."
+    if found.one_shape:
+        told = f"the first component that writes something else is {first or 'none'}."
+    told = "the same weights." if found.same_weights else told
     printing.print_paragraph(f"From {found.a.model} (a) to {found.b.model} (b) on {on}: {told}")
     printing.print_comparison(totals, {} if found.same_weights else tables)
     print(f"\nOpen {out} in a browser.")
@@ -313,9 +319,9 @@ def run_models(options: argparse.Namespace) -> int:
 def _print_list(
     options: argparse.Namespace, records: Any, rows: Any, right: Sequence[str], notes: Iterable[str] = ()
 ) -> int:
-    """Records as JSON; or what they are for, a table of them, and notes."""
-    if options.json:
-        printing.print_json(records)
+    """Records as JSON, printed or in a file; or what they are for, a table of them, and notes."""
+    if options.json or options.out is not None:
+        printing.print_json(records if options.out is None else {"out": printing.write_json(records, options.out)})
         return 0
     printing.print_paragraph(options.hint)
     printing.print_table(rows, right=right)

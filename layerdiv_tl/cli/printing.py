@@ -10,7 +10,12 @@ import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from .._files import write_text
+from ..errors import InputError
+from .arguments import made_folder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,7 +36,20 @@ def print_failures(failures: Iterable[str]) -> int:
 
 def print_json(value: object) -> None:
     """A value as JSON; what is not finite is null."""
-    print(json.dumps(_without_nan(value), indent=1, default=float))
+    print(_json(value))
+
+
+def write_json(value: object, out: str) -> str:
+    """The same in the file that --out names; its path. Raises InputError where it cannot be written."""
+    try:
+        made_folder(out, Path(out).parent)
+        return str(write_text(Path(out), _json(value)))
+    except OSError as error:
+        raise InputError(f"--out {out} cannot be written ({error.strerror}): give a file of yours.") from error
+
+
+def _json(value: object) -> str:
+    return json.dumps(_without_nan(value), indent=1, default=float)
 
 
 def _without_nan(value: Any) -> Any:

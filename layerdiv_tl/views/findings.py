@@ -36,6 +36,12 @@ def _say(finding: str, **values: Any) -> Finding:
     return Finding(said["text"].format(**values), said["figure"])
 
 
+def findings_of(study: Study | DepthStudy) -> list[str]:
+    """All sentences of a study, or of depth analyses alone."""
+    found = depth_findings(study) if isinstance(study, DepthStudy) else study_findings(study)
+    return [finding.text for finding in found]
+
+
 def study_findings(study: Study, unit: Unit = "sublayer") -> Iterator[Finding]:
     """What a study shows, the plainest first: accuracy, half of the depth, modules, size, layer sharing, the shift,
     cross-entropy, Eq. 14 against the uniform prediction, exactness.

@@ -90,12 +90,17 @@ def test_a_surprise_is_one_line_too(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(("command", "widths"), [("tasks", (100, 120, 200)), ("models", (80, 100, 200))])
-def test_a_list_is_a_table_that_fits_and_json(command, widths, capsys, monkeypatch):
+def test_a_list_is_a_table_that_fits_and_json(command, widths, capsys, monkeypatch, tmp_path):
     """The JSON list's names, in its order, begin the table's lines; none is wider than the terminal."""
     assert main([command, "--json"]) == 0
     told = capsys.readouterr()
     names = [record["name"] for record in json.loads(told.out)]
     assert told.err == ""
+    assert main([command, "--out", str(tmp_path / "new" / "list.json")]) == 0
+    written = Path(json.loads(capsys.readouterr().out)["out"])
+    assert json.loads(written.read_text(encoding="utf-8")) == json.loads(told.out)
+    assert main([command, "--out", str(tmp_path)]) == 1
+    assert "--out" in capsys.readouterr().err
     assert len(set(names)) == len(names) > 10
     heights = []
     for width in widths:

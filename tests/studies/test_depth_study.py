@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -412,9 +413,11 @@ def test_the_command_line_writes_all_of_it(tmp_path, models, capsys, words):  # 
     assert frame["drop"].sum() == 1
     assert frame.loc[frame["drop"], "score"].item() == frame["score"].min()
     assert (out / "depth.html").is_file()
-    assert main(["report", str(out), "-o", str(tmp_path / "r.html")]) == 0
-    assert "drop plan" in (tmp_path / "r.html").read_text()
     capsys.readouterr()
+    assert main(["report", str(out), "-o", str(tmp_path / "r.html"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert "drop plan" in Path(told["page"]).read_text()
+    assert any("without 1 of" in finding for finding in told["findings"])
     assert main([*command, "--json"]) == 0
 
     def refuse(word):
