@@ -150,11 +150,11 @@ def sums_by_depth(comparison: Comparison | TextComparison, n_bins: int = 4) -> g
     unit = modules.attrs["units"]["change"]
     contents = [bars([style.MODULE_NAME[m] for m in modules["module"]], modules), bars(ends, depths)]
     headings = ["by module", "by relative depth"]
-    figure = kit.panels(contents, headings, 2, units=[unit], shared_xaxes=False, column_widths=[0.4, 0.6])
+    figure = kit.panels(contents, headings, units=[unit, unit], shared_xaxes=False, gap=0.5)
     figure.update_layout(barmode="group")
     what = "to the loss, means over tokens" if hasattr(comparison, "nets") else "to the score, means over rows"
     subtitle = f"Sums of what components add {what}. No bar: the model has none there."
-    return kit.arrange(figure, "What two models' modules add, and at what depth", subtitle, plot=300)
+    return kit.arrange(figure, "What two models' modules add, and at what depth", subtitle, plot=480)
 
 
 def _told(comparison: Comparison | TextComparison, first: Any) -> str:
