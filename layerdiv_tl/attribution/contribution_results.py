@@ -191,6 +191,8 @@ class Contributions(Result):
         True
         """
         c, count = self.comparable, len(self.values)
+        if c.values.shape[2] < 2:
+            raise InputError("a difference needs two options, but these are contributions to one: give contrast=.")
         numbers = []
         for name, given in (("option", option), ("other", other)):
             given = [given] * count if isinstance(given, str | int | np.integer) else given

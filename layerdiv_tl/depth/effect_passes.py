@@ -208,7 +208,7 @@ class AblatedBatch:
             # The parts against the model's own answers.
             parts = change.sum(1) + (some[2] - some[3])
             own = self._linear_scores(self.activations) - self._linear_scores(ablated)
-            gap = max(gap, float(np.abs(parts - own).max() / np.abs(self.clean.values).sum(1).max()))
+            gap = max(gap, float(np.abs(parts - own).max() / (np.abs(self.clean.values).sum(1).max() or 1.0)))
             tell(n)
         self.readout.error.check(
             self.model.name, self.ablations.unit, lambda: locate_mismatch(self.model.architecture, self._texts[0])

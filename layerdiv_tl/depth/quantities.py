@@ -97,7 +97,13 @@ def read_rows(model: Model, rows: Any) -> PredictionRows:
         return PredictionRows(ids, None, None, "texts")
     rows = resolved(model, rows)
     ids = tuple(read_texts(model, rows))
-    options, _ = single_tokens(model, rows.option_ids or rows.options, len(ids))
+    try:
+        options, _ = single_tokens(model, rows.option_ids or rows.options, len(ids))
+    except InputError as error:
+        if rows.shared_options is None:
+            raise
+        instead = "or score the first that differs: give task.resolve(model, multi_token=True)"
+        raise InputError(f"{str(error)[:-1]}; {instead}.") from error
     labels = gold_options(rows.labels, (len(ids), 1, options.shape[1]), tuple(rows.options))
     return PredictionRows(ids, options, labels, rows.name)
 

@@ -102,7 +102,10 @@ def as_ensemble(ensemble: EnsembleLike, components: Sequence[str | Component] | 
 def gold_options(
     labels: Labels, shape: tuple[int, ...], options: tuple, name: str = "labels"
 ) -> Int[np.ndarray, " example"]:
-    """Labels as option indices; `name` is the argument's. Raises InputError for what names no option."""
+    """Labels, indices of options or their texts, as indices; the space around a text matters only to tell two apart.
+
+    `name` is the argument's. Raises InputError for what names no option.
+    """
     given = listed(name, labels, "a list with one gold option for each example")
     n, _, k = shape
     if len(given) != n:
@@ -111,6 +114,9 @@ def gold_options(
     for row, label in enumerate(given):
         texts = list(options[row] if options and not isinstance(options[0], str) else options)
         if isinstance(label, str):
+            if label not in texts:  # a tokenizer may have dropped the space before it
+                bare = [text.strip() for text in texts]
+                label = texts[bare.index(label.strip())] if bare.count(label.strip()) == 1 else label
             if texts.count(label) != 1:
                 how = "more than one" if label in texts else "none"
                 advice = "use indices" if label in texts else "give one of them, or its index"

@@ -147,7 +147,7 @@ class OverTraining(Result):
         choice("reference", reference, self.quantities)
         steps, keys = self.reached(share), ["run", "task"]
         other = steps[steps["quantity"] == reference].set_index(keys)[["reached", "resolution"]]
-        joined = steps.join(other, on=keys, rsuffix="_of_reference")
+        joined = steps.join(other.add_suffix("_of_reference"), on=keys)
         joined["lag"] = joined["reached"] - joined["reached_of_reference"]
         joined["gap"] = joined[["resolution", "resolution_of_reference"]].mean(axis=1)
         rows = []

@@ -8,7 +8,6 @@ from typing import Any
 
 from ..errors import InputError
 from ..model import tokenization
-from ..model.options import single_tokens
 from ..model.tokenization import ids_after_text
 
 AS_SEQUENCES = "options are scored as sequences of tokens: the sum of their log-probabilities"
@@ -58,10 +57,7 @@ def option_ids(tokenizer: Any, options: Sequence[str], multi_token: bool) -> tup
         start, common = "", 0
     rest = [ids[common:] for ids in tokens]
     if not multi_token and any(len(ids) != 1 for ids in rest):
-        try:  # the reader of options names the one, and shows its pieces
-            single_tokens(_minimal_model(tokenizer), list(options), 1)
-        except InputError as error:
-            raise InputError(f"{str(error)[:-1]}; or score the first that differs: multi_token=True.") from error
+        raise InputError("options of several tokens are scored by one of them only with multi_token=True.")
     firsts = tuple(ids[0] for ids in rest if ids)
     for option, ids in zip(options, rest, strict=True):
         tokenization.check_known(tokenizer, ids[:1], option)

@@ -132,6 +132,8 @@ def test_a_logit_difference_is_additive_and_signed(stories, tmp_path):
     for pair in ((0, 0), (0, " of"), (0, 2)):
         with pytest.raises(ld.InputError, match=r"itself|none of its options|option's index"):
             c.difference(*pair)
+    with pytest.raises(ld.InputError, match="two options"):
+        ld.contributions(stories, TEXTS, [" the"]).difference()
 
 
 def test_another_model_as_a_target_has_the_same_options():

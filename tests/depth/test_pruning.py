@@ -538,6 +538,18 @@ def test_a_plan_scores_on_some_rows_and_measures_on_others(family, part):
         assert set(gone) <= set(plan.candidates)
 
 
+def test_long_options_are_refused_with_what_scores_them():
+    """What scores whole vocabularies takes single tokens, and says which call makes a task's options such."""
+    model = ld.load_model(llama(), tokenizer=word_tokenizer())
+    long = replace(asked(LENGTHS, [7, 8], np.arange(len(LENGTHS)) % 2), options=(" w7 w9", " w8 w9"))
+    for analysis in (ld.depth.agreement, lambda *a: ld.depth.drop_plan(*a, 1), ld.depth.ensemble_test):
+        with pytest.raises(ld.InputError, match=r"multi_token=True"):
+            analysis(model, long)
+    frame = ld.depth.agreement(model, long.resolve(model, multi_token=True)).frame()
+    single = ld.depth.agreement(model, asked(LENGTHS, [7, 8], np.arange(len(LENGTHS)) % 2)).frame()
+    pd.testing.assert_frame_equal(frame, single)
+
+
 @pytest.mark.full
 def test_a_plan_is_not_chosen_by_the_rows_that_measure_it():
     """Where the two halves of a task prefer different plans, the plan is the scoring half's."""

@@ -169,6 +169,12 @@ def test_a_text_that_names_two_options_is_refused():
     twins = dataclasses.replace(c, options=("the", "the"))
     with pytest.raises(ld.InputError, match="labels.*'the'"):
         ld.decompose(twins, ["the"])
+    # The space around a text tells two options apart, and is left out where it need not.
+    spaced = dataclasses.replace(c, options=(" the", "the"))
+    assert [ld.decompose(spaced, [text]).target.argmax() for text in spaced.options] == [0, 1]
+    assert ld.decompose(dataclasses.replace(c, options=("a", "the")), [" the"]).target.argmax() == 1
+    with pytest.raises(ld.InputError, match="labels.*none of its options"):
+        ld.decompose(spaced, ["the "])
 
 
 def test_saved_and_loaded_with_its_halves(tmp_path):

@@ -66,7 +66,8 @@ def bias_diversity_scatter(
         columns = {term: kit.column(frame, term, part) for term in TERMS if term in frame}
         zero, (across, up) = getattr(kit.half_of(measured, part), "zero_bias", None), ends(part)
         marks, x, y = _marks(frame, components, columns), *(frame[columns[term]].to_numpy() for term in axes)
-        scaled_to = [(scaled(v) - low) / (high - low) for v, (low, high) in ((x, across), (y, up))]
+        with np.errstate(divide="ignore"):  # a zero is left of any axis of logarithms
+            scaled_to = [(scaled(v) - low) / (high - low) for v, (low, high) in ((x, across), (y, up))]
         shares = np.nan_to_num(np.stack(scaled_to, 1), nan=-1.0, neginf=-1.0)
         orders = [np.argsort(order, kind="stable") for order in (-shares[:, 1], -shares[:, 0], shares[:, 0])]
         left, named = shares[:, 0] > 0.8, shares
