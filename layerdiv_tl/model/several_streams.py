@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -164,11 +163,10 @@ def gated_end(parts: Structure) -> Iterator[Item]:
     yield Passage(step, (HookPoint(mixer, "in"),))
 
 
-def _magnitudes(scale: float, *streams: Tensor) -> Step:
-    """Every stream but the first made as long as the first is."""
+def _magnitudes(*streams: Tensor) -> Tensor:
+    """Factors `[token, stream]` that make every stream as long as the first is."""
     sizes = torch.stack([stream.double().square().mean(-1).clamp_min(1e-5).sqrt() for stream in streams[1:]], 1)
-    factors = torch.cat([torch.ones_like(sizes[:, :1]), streams[0].double().square().mean(-1, True).sqrt() / sizes], 1)
-    return Step(mix=torch.diag_embed(factors * scale) if scale == 1.0 else factors[:, None] * scale)
+    return torch.cat([torch.ones_like(sizes[:, :1]), streams[0].double().square().mean(-1, True).sqrt() / sizes], 1)
 
 
 def altup_start(parts: Structure) -> Iterator[Item]:
@@ -177,7 +175,7 @@ def altup_start(parts: Structure) -> Iterator[Item]:
     yield mixing([[1.0]] * parts.config.altup_num_inputs)
     yield _projected(model.altup_projections)
     points = (HookPoint(model.embed_tokens), *map(HookPoint, model.altup_projections))
-    yield Passage(partial(_magnitudes, 1.0), points)
+    yield Passage(lambda *streams: Step(mix=torch.diag_embed(_magnitudes(*streams))), points)
 
 
 def _projected(modules: Sequence[Any]) -> Passage:
@@ -217,6 +215,6 @@ def altup_end(parts: Structure) -> Iterator[Item]:
     width = parts.width
 
     def step(streams: Tensor, *projected: Tensor) -> Step:
-        return _magnitudes(1 / count, streams[:, :width], *projected)
+        return Step(mix=_magnitudes(streams[:, :width], *projected)[:, None] / count)
 
     yield Passage(step, points)

@@ -40,7 +40,8 @@ def information(
     Args:
         ensemble: `Contributions`, an array `[example, member, option]` of logits, `[example, member]` of numbers, or
             `[example, member]` of whole numbers: votes.
-        labels: One for each example: option indices or texts, or any classes where there are no options.
+        labels: One for each example: option indices or texts, or any classes where there are no options. Where every
+            example has options of its own, its class is the place of the right one among them.
         estimator: "gaussian" (default): Gaussian copula of the members' contrasts over options, its bias removed
             (`Gaussian`). "vote" (default for whole numbers): each member's preferred option; the joint table where it
             has four rows a cell (`TableVotes`), else a tree's lower bound of total correlation (`TreeVotes`).
