@@ -227,7 +227,7 @@ def run_profile(options: argparse.Namespace) -> int:
 
     printing.print_progress(f"Loading {'the default model' if options.model == 'default' else options.model} …")
     source = None if options.model == "default" else options.model
-    model = load_model(source, dtype=options.dtype, trust_remote_code=options.trust_remote_code)
+    model = load_model(source, **load_options(options))
     printing.print_progress(f"Decomposing {model.name} on the text …")
     found, explorer = profile_and_explorer(model, text, options.unit)
     numbers, shown = profile_record(found), len(explorer.texts[0].sublayers.tokens)

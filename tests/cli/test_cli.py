@@ -77,6 +77,24 @@ def test_an_output_without_a_name_is_not_the_folder_one_is_in(command, tmp_path,
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["profile", "a b", "--model", "zoo/d2"],
+        ["compare", "zoo/d2", "zoo/d4", "synthetic/k_hop"],
+        *([name, "--model", "zoo/d2", "--task", "synthetic/k_hop"] for name in ("run", "depth", "effects")),
+    ],
+)
+@pytest.mark.parametrize("option", [["--device", "nowhere"], ["--dtype", "int8"]])
+def test_how_to_load_reaches_every_command(command, option, tmp_path, monkeypatch, capsys):
+    """A device or a dtype that cannot be is refused wherever it is offered, and nothing is measured without it."""
+    monkeypatch.chdir(tmp_path)
+    assert main([*command, "--out", str(tmp_path / "out"), *option]) == 1
+    told = capsys.readouterr().err.strip().splitlines()[-1]
+    assert option[0] in told
+    assert option[1] in told
+
+
 def test_a_surprise_is_one_line_too(tmp_path, monkeypatch, capsys):
     import layerdiv_tl.studies.runner  # noqa: F401  (imported during the test it would keep the stand-in)
 
