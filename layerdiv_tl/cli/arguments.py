@@ -19,6 +19,14 @@ def made_folder(out: str, folder: Path) -> Path:
     return folder
 
 
+def output_file(out: str) -> Path:
+    """The file of --out, in a folder that is made. Raises InputError for a folder, and where it cannot be made."""
+    if (path := Path(out)).is_dir():
+        raise InputError(f"--out {out!r} names no file: give one, or leave the option out.")
+    made_folder(out, path.parent)
+    return path
+
+
 def load_options(options: argparse.Namespace) -> dict[str, Any]:
     """Options for `load_model`, those given only."""
     names = ("device", "dtype", "device_map", "trust_remote_code")

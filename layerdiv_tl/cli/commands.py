@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from ..errors import InputError
 from . import printing
-from .arguments import given_text, load_options, made_folder, read_file
+from .arguments import given_text, load_options, made_folder, output_file, read_file
 
 # What the demo takes apart: a text that the field knows, and two tokens that could come next; rows of each task.
 DEMO_TEXT, DEMO_OPTIONS = "When Mary and John went to the store, John gave a drink to", (" Mary", " John")
@@ -217,10 +217,7 @@ def run_report(options: argparse.Namespace) -> int:
 
 def run_profile(options: argparse.Namespace) -> int:
     """The explorer of one text, and its numbers."""
-    text, out = given_text(options), Path(options.out)
-    if out.is_dir():
-        raise InputError(f"--out {options.out!r} names no file: give one, or leave the option out.")
-    made_folder(options.out, out.parent)
+    text, out = given_text(options), output_file(options.out)
 
     from ..model.load import load_model
     from ..views.token_views import profile_and_explorer, profile_record
@@ -248,10 +245,7 @@ def run_compare(options: argparse.Namespace) -> int:
         raise InputError("compare needs either a task's name or --text TEXT.")
     if options.text is not None and options.data is not None:
         raise InputError("--data belongs to a task: leave it out with --text.")
-    out = Path(options.out)
-    if out.is_dir():
-        raise InputError(f"--out {options.out!r} names no file: give one, or leave the option out.")
-    made_folder(options.out, out.parent)
+    out = output_file(options.out)
 
     from ..attribution.compare import compare
     from ..attribution.text_comparison import TextComparison

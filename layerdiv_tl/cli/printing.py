@@ -10,12 +10,11 @@ import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._files import write_text
 from ..errors import InputError
-from .arguments import made_folder
+from .arguments import output_file
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,8 +41,7 @@ def print_json(value: object) -> None:
 def write_json(value: object, out: str) -> str:
     """The same in the file that --out names; its path. Raises InputError where it cannot be written."""
     try:
-        made_folder(out, Path(out).parent)
-        return str(write_text(Path(out), _json(value)))
+        return str(write_text(output_file(out), _json(value)))
     except OSError as error:
         raise InputError(f"--out {out} cannot be written ({error.strerror}): give a file of yours.") from error
 

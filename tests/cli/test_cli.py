@@ -66,7 +66,8 @@ def test_an_output_that_is_a_file(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "command", [["run", "--model", "m", "--task", "rte"], ["report", "."], ["demo"], ["profile", "a text"]]
+    "command",
+    [["run", "--model", "m", "--task", "rte"], ["report", "."], ["demo"], ["profile", "a text"], ["tasks"], ["models"]],
 )
 def test_an_output_without_a_name_is_not_the_folder_one_is_in(command, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
