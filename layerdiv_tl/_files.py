@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import secrets
@@ -31,6 +32,8 @@ def written(path: Path) -> Iterator[Path]:
     >>> file.read_text(), list(file.parent.glob(PARTIAL))
     ('1 2 3', [])
     """
+    if path.is_dir():  # "." has no name to write beside
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = _partial(path)
     try:

@@ -9,7 +9,9 @@ import stat
 import subprocess
 import sys
 import time
+from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 
@@ -41,6 +43,19 @@ def test_two_processes_of_one_id_write_one_file(tmp_path):
             seen.add(text[0])
     assert [process.returncode for process in both] == [0, 0]
     assert [file.name for file in tmp_path.iterdir()] == ["shared.txt"]
+
+
+@pytest.mark.parametrize("path", [".", "..", "/", "folder"])
+def test_a_folder_is_no_file_to_write(path, tmp_path, monkeypatch):
+    """Results and pages say so, and leave nothing half written."""
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path)
+    result = ld.decompose(np.ones((1, 2, 2)), [0])
+    with pytest.raises(ld.InputError, match="directory"):
+        result.save(path)
+    with pytest.raises(IsADirectoryError):
+        _files.write_text(Path(path), "text")
+    assert [file.name for file in tmp_path.rglob("*")] == ["folder"]
 
 
 def test_a_sweep_takes_what_is_old_only(tmp_path):
