@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float
 
 from .._checks import number, whole_number
 from ..ensemble.averaging import best_scale, correlations, count_groups, eigenvalues, partition, rotation_null
@@ -88,6 +89,8 @@ def ensemble_test(
     whole_number("seed", seed, 0)
     if floor is not None:
         floor = number("floor", floor, least=0)
+        if soft is not None:
+            raise InputError("a target says what the least possible loss is: leave floor out.")
     members, blocks, components = _members(model, rows, group, bool(draws))
     readout, places = Readout.of(model, rows.options)
     question = Question(model, rows, tuple(members), soft, readout, places, -(-predictions // len(rows)))
@@ -97,6 +100,9 @@ def ensemble_test(
     null = rotation_null(found.z.cpu().numpy(), maps, null_draws, seed)
     own = correlations(moments.all().means()[1][:, :n, :n])
     parts = partition(own[0], count_groups(eigenvalues(own)[0], eigenvalues(null)))
+    losses = found.losses(parts)
+    if floor is not None:
+        _check_floor(floor, losses[:, 2 * n], moments.predictions)
     runs = plan(blocks, members, parts, draws, seed) if draws else []
     run_loss, effects = np.zeros((len(rows), 0)), np.zeros((len(rows), 0, 2))
     if runs:
@@ -105,7 +111,7 @@ def ensemble_test(
     return EnsembleTest(
         components=tuple(components[i] for i in members),
         count=moments.predictions,
-        losses=found.losses(parts),
+        losses=losses,
         entropy=least,
         floor_known=floor is not None or soft is not None,
         products=moments.products,
@@ -124,6 +130,16 @@ def ensemble_test(
         draws=draws,
         seed=seed,
     )
+
+
+def _check_floor(floor: float, losses: Float[np.ndarray, " row"], count: Float[np.ndarray, " row"]) -> None:
+    """Raise InputError for a least possible loss that the model itself is below, by more than its rows may vary."""
+    excess = losses - floor * count
+    if excess.sum() < -5 * np.sqrt(len(excess)) * excess.std() - 1e-6 * count.sum():
+        raise InputError(
+            f"floor={floor:g} is above the model's own loss, {losses.sum() / count.sum():.3g} nats per prediction, so "
+            "it is not the least possible one: give that, in nats per prediction."
+        )
 
 
 def _read(model: Model, texts: Any, options: Any, labels: Any, target: Any) -> tuple[PredictionRows, Any, str]:

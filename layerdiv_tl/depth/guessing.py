@@ -164,8 +164,10 @@ def _given_counts(counts: Any, size: int) -> Float[np.ndarray, " id"]:
     """Counts by id. Raises InputError for ids and counts that are none."""
     tally = np.zeros(size)
     pairs = list(counts.items()) if isinstance(counts, Mapping) else list(enumerate(listed("counts", counts)))
-    if not pairs or len(pairs) > size:
+    if not pairs or (len(pairs) != size and not isinstance(counts, Mapping)):
         raise InputError(f"counts has {len(pairs)} entries: give {{id: count}}, or one count for each of {size} ids.")
     for token, count in pairs:
         tally[whole_number("an id of counts", token, 0, size - 1)] = number("a count", count, least=0)
+    if not tally.any():
+        raise InputError("counts are all 0, so no token is frequent: count some text.")
     return tally

@@ -123,6 +123,11 @@ def depth_table(d: EnsembleTerms, norm: NormAt = "frozen") -> PerExample:
             "and the prefixes of a stream that passes norms or gates, or is one of several, have none; use "
             "norm='frozen'."
         )
+    if groups := [c.label for c in d.components if c.kind == "group"]:
+        raise InputError(
+            f"{groups[0]} is no part of one layer, so this ensemble has no prefixes along depth: take by_module(), or "
+            "contributions without groups."
+        )
     junction_of = _junctions(d)
     reached = sorted(set(junction_of) - {-1})
     if not reached:

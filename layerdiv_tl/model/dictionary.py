@@ -58,6 +58,9 @@ class _Latents:
             )
         if directions.dim() != 2:
             raise InputError(f"W_dec of the dictionary at {place} must be [latent, d], not {tuple(directions.shape)}.")
+        for name, weights in (("W_dec", directions), ("b_dec", bias)):
+            if weights is not None and not (weights.is_floating_point() and bool(weights.isfinite().all())):
+                raise InputError(f"{name} of the dictionary at {place} must hold finite floating-point numbers.")
         cfg = getattr(given, "cfg", None)
         if (fold := _FOLDS.get(getattr(cfg, "normalize_activations", "none"))) is not None:
             raise InputError(
@@ -106,9 +109,11 @@ class _Latents:
                 decoded = None if self.decode is None else self.decode(latents)
         except RuntimeError as error:
             raise InputError(f"the dictionary at {self.place} cannot read vectors of {x.shape[1]} numbers.") from error
-        if tuple(latents.shape) != (len(x), len(self.directions)):
-            shapes = f"{tuple(latents.shape)}, not {(len(x), len(self.directions))}"
-            raise InputError(f"the dictionary at {self.place} gives latents of the shape {shapes}.")
+        shape, wanted = tuple(getattr(latents, "shape", ())), (len(x), len(self.directions))
+        if shape != wanted:
+            raise InputError(f"the dictionary at {self.place} gives latents of the shape {shape}, not {wanted}.")
+        if x.isfinite().all() and not latents.isfinite().all():
+            raise InputError(f"the dictionary at {self.place} gives latents that are not finite: look at its weights.")
         if decoded is not None:
             linear = latents @ self.directions + (0.0 if self.bias is None else self.bias)
             off = float((decoded - linear).norm()) if decoded.shape == linear.shape else float("inf")

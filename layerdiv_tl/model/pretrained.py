@@ -31,7 +31,7 @@ _LLAMA = (
 
 def from_source(x: Any, kwargs: dict[str, Any], tokenizer: Any, known: Iterable[str]) -> tuple[Any, Any, str, str]:
     """(model, tokenizer, source, name) of something on disk or on the hub; `known` names may be meant, too."""
-    kwargs, extra, text = dict(kwargs), dict[str, Any](), str(x)
+    kwargs, extra, text, of_hub = dict(kwargs), dict[str, Any](), str(x), False
     if x is None:
         place = text = str(default_model_folder(convert_gguf))
         source, name = f"{REQUIREMENT}, Q4_1 GGUF with sha256 {GGUF_SHA256}", DEFAULT_NAME
@@ -52,7 +52,7 @@ def from_source(x: Any, kwargs: dict[str, Any], tokenizer: Any, known: Iterable[
                 f"there is no folder or file {text!r:.200}: check the path, or give a Hugging Face id{near(text)}"
             )
         else:
-            name, (place, at, revision) = text, text.partition("@")
+            name, of_hub, (place, at, revision) = text, True, text.partition("@")
             if at and not revision.strip():
                 raise InputError(f"{text!r:.100} names no revision after @: write for example 'gpt2@main'.")
             kwargs |= {"revision": revision} if at else {}
@@ -60,6 +60,8 @@ def from_source(x: Any, kwargs: dict[str, Any], tokenizer: Any, known: Iterable[
                 kwargs |= {"local_files_only": True, "adapter_kwargs": {"local_files_only": True}}
     with without_progress_bars(keep=bool(extra)):
         model = _causal_lm(place, {**kwargs, **extra}, text, known)
+        if of_hub and getattr(model.config, "_commit_hash", None) is None:  # newer versions of Transformers drop it
+            model.config._commit_hash = _commit(place, kwargs.get("revision"))
         if tokenizer is None:
             way = {
                 key: value
@@ -81,6 +83,14 @@ def named_tokenizer(x: str | os.PathLike[str], trust_remote_code: bool) -> Any:
             raise InputError(f"no tokenizer could be loaded from {place!r:.200}: there is no such folder.")
         kwargs |= {"local_files_only": True} if is_local_only(place) else {}
     return _tokenizer(place, kwargs, required=True)
+
+
+def _commit(name: str, revision: str | None) -> str | None:
+    """The commit that the machine's cache has of an id; None for adapters, which have no config of their own."""
+    from huggingface_hub import try_to_load_from_cache
+
+    file = try_to_load_from_cache(name, "config.json", revision=revision)
+    return Path(file).parent.name if isinstance(file, str) else None
 
 
 def _is_path(text: str) -> bool:

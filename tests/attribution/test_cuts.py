@@ -158,7 +158,13 @@ def test_a_group_is_the_sum_of_its_members(tiny):
     rest = heads.select(["L1.H1", "L1.H2", "L1.H3"]).values.sum(1)
     assert np.allclose(c.select("L1.attn.rest").values[:, 0], rest, atol=1e-6)
     assert [x.label for x in c.components] == ["L0.attn.rest", "L0.mlp", "L1.attn.rest", "group:a", "group:b"]
-    assert c.junction_scale is None  # a group joins what different layers write
+    # A group joins what different layers write: no prefix of the stream holds it.
+    assert c.junction_scale is None
+    d = ld.decompose(c, [0] * len(PROMPTS))
+    assert d.plot().data
+    for ask in (d.by_depth, lambda: d.plot(kind="depth")):
+        with pytest.raises(ld.InputError, match="depth"):
+            ask()
 
 
 def test_key_value_groups_and_classes_of_heads_name_all_they_should(tiny):
@@ -275,6 +281,8 @@ class _Cfg:
         {"cfg": _Cfg(normalize_activations="expected_average_only_in")},
         {"cfg": _Cfg(normalize_activations="covariance_whitening")},
         {"b_dec": torch.ones(3)},
+        {"b_dec": torch.full((16,), torch.nan)},
+        {"W_dec": torch.ones(4, 16, dtype=torch.int64)},
         {"cfg": _Cfg(hook_name="blocks.0.hook_mlp_out")},
         {"cfg": _Cfg(hook_name="blocks.1.hook_attn_out")},
         {"cfg": _Cfg(hook_name="blocks.1.mlp.hook_post")},
@@ -292,6 +300,8 @@ def test_dictionaries_that_do_not_fit_are_refused(odd):
     [
         (lambda: ld.dictionary(_Odd(factor=2.0), "L1.mlp"), "W_dec"),
         (lambda: ld.dictionary(_weights(8, 4), "L1.mlp"), "L1.mlp"),
+        (lambda: ld.dictionary(_Odd(W_enc=torch.full((16, 4), torch.nan)), "L1.mlp"), "dictionary at L1.mlp"),
+        (lambda: ld.dictionary((*_weights(16, 4), lambda x: None), "L1.mlp"), "dictionary at L1.mlp"),
         (lambda: ld.dictionary(_weights(16, 4), "L7.mlp"), "L7.mlp"),
         (lambda: ld.groups({"a": ["L0.H9"]}), "L0.H9"),
         (lambda: ld.groups({"a": ["L0@2.attn"]}), "L0@2.attn"),

@@ -173,6 +173,7 @@ def test_results_are_saved_loaded_and_drawn(composed, tmp_path):
         ({"null_draws": 2}, "null_draws"),
         ({"group": [0, 1]}, "four|4"),
         ({"floor": -1.0}, "floor"),
+        ({"floor": 0.1}, "floor"),
         ({"target": np.ones((2, 3))}, "target"),
     ],
 )
@@ -180,6 +181,14 @@ def test_wrong_questions_are_refused(composed, more, about):
     regime, _ = composed
     with pytest.raises(ld.InputError, match=about):
         ld.depth.ensemble_test(regime, **{**regime.question, **more})
+
+
+def test_a_floor_is_not_above_the_model_itself():
+    task = ld.task("synthetic/recall", limit=16)
+    loss = ld.depth.ensemble_test("zoo/d8", task, floor=0.0, draws=0).error_terms()
+    assert np.isfinite(loss["value"]).all()
+    with pytest.raises(ld.InputError, match="floor=50 is above"):
+        ld.depth.ensemble_test("zoo/d8", task, floor=50, draws=0)
 
 
 @pytest.fixture(scope="module")
@@ -224,6 +233,9 @@ def test_guesses_and_their_ranks_are_those_of_a_plain_lens(texts):
     counts = np.bincount(np.concatenate(texts), minlength=hf.config.vocab_size)
     order = sorted(range(len(counts)), key=lambda v: (-counts[v], v))
     assert (found.rank == np.array([order.index(v) + 1 for v in range(len(counts))])[found.guesses]).all()
+    for wrong in ([1.0], np.zeros(len(counts)), {0: 0}):
+        with pytest.raises(ld.InputError, match="counts"):
+            ld.depth.guess_then_refine(model, texts, wrong)
     shares = found.frame().groupby("component", sort=False)["share"].sum()
     assert np.allclose(shares, 1)
 

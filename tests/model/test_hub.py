@@ -103,7 +103,9 @@ def test_a_revision_is_loaded_by_its_name(tmp_path):
         (repo / "refs").mkdir(exist_ok=True)
         (repo / "refs" / step).write_text(str(number) * 40)
     here = {"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
-    script = SCRIPT.replace("told = repr(", "told = repr(ld.load_model(sys.argv[1]).vocabulary); (")
+    script = SCRIPT.replace(
+        "told = repr(", "told = repr((m := ld.load_model(sys.argv[1])).vocabulary) + m.provenance['revision']; ("
+    )
     done = subprocess.run(
         [sys.executable, "-c", script, "somebody/steps@step1000", "{}"],
         env={**os.environ, **here},
@@ -111,7 +113,7 @@ def test_a_revision_is_loaded_by_its_name(tmp_path):
         text=True,
         check=True,
     )
-    assert json.loads(done.stdout.splitlines()[-1]) == "62"
+    assert json.loads(done.stdout.splitlines()[-1]) == "62" + "1" * 40
     told = load("somebody/steps@step7", **here)
     assert told.startswith("InputError")
     assert "'step7'" in told
