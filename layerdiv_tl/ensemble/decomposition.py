@@ -99,7 +99,8 @@ class Decomposition(EnsembleTerms, Result):
 
         The constant belongs to every prefix, and what half precision lost (`rounding`) to the last one only. `partial`
         rows are sums that the stream never holds: half-way through a parallel block, and an embedding without its
-        positions. Raises InputError for an unknown norm, and for "recomputed" with a plain array, which has no norm.
+        positions. Raises InputError for an unknown norm, for "recomputed" with a plain array, which has no norm, and
+        for groups, which have no place along depth.
         """
         choice("norm", norm, get_args(NormAt))
         return self._finish(depth_table(self, norm).frame(), norm=norm)

@@ -125,8 +125,8 @@ def depth_table(d: EnsembleTerms, norm: NormAt = "frozen") -> PerExample:
         )
     if groups := [c.label for c in d.components if c.kind == "group"]:
         raise InputError(
-            f"{groups[0]} is no part of one layer, so this ensemble has no prefixes along depth: take by_module(), or "
-            "contributions without groups."
+            f"{groups[0]} has no place along depth, whatever layers its members are in, so there are no prefixes: take "
+            "by_module(), or contributions without groups."
         )
     junction_of = _junctions(d)
     reached = sorted(set(junction_of) - {-1})
