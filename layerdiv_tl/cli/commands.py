@@ -144,7 +144,7 @@ def run_effects(options: argparse.Namespace) -> int:
     from ..depth.effects import effects
     from ..model.load import load_model
     from ..tasks.task import task
-    from ..views.tables import effects_table, write_effects
+    from ..views.tables import effects_caption, effects_table, write_effects
 
     source = None if options.model == "default" else options.model
     model = load_model(source, **load_options(options))
@@ -166,7 +166,7 @@ def run_effects(options: argparse.Namespace) -> int:
         printing.print_json(record | {"effects": frame.to_dict("records"), "page": str(written)})
         return 0
     printing.print_table([{str(name): str(cell) for name, cell in row.items()} for row in table.to_dict("records")])
-    print(f"\nOpen {written} in a browser; frames (CSV) lie in {out}.")
+    print(f"\n{effects_caption(found)}\nOpen {written} in a browser; frames (CSV) lie in {out}.")
     return 0
 
 

@@ -13,6 +13,7 @@ from .._checks import some_of
 from ..studies.depth_runner import run_depth
 from ..studies.runner import run_study
 from ..studies.study import Study
+from ..zoo.registry import SHIPPED
 
 # Information asks for thousands of rows; more of these tasks than of the others, then.
 MANY, SOME, FEW = 2048, 256, 128
@@ -34,8 +35,9 @@ def run_zoo(
     """Measure the trained models of the zoo on its tasks, in a folder that can be gone on with.
 
     At unit sublayer on 256 rows of every task, on 2048 of two (`INFORMED`), from which information is estimated; at
-    unit neuron on 128 rows of these two; and the depth analyses of `LADDER`, with maps between neighbors and the
-    depth score of chains of one to four steps. The study's `.report(…)` shows it all.
+    unit neuron on 128 rows of these two (not mixtures of experts, in which every token has others); and the depth
+    analyses of `LADDER`, with maps between neighbors and the depth score of chains of one to four steps. The
+    study's `.report(…)` shows it all.
 
     Args:
         out, models: The folder; names as in `ld.zoo.models()`, None is all.
@@ -48,12 +50,15 @@ def run_zoo(
     several = (os.cpu_count() or 1) if workers is None else workers
     place = Path(out).expanduser()
     others = [task for task in zoo.TASKS if task not in INFORMED]
-    stages: Any = ((INFORMED, "sublayer", MANY), (others, "sublayer", SOME), (INFORMED, "neuron", FEW))
+    mixtures = {model.name for model in SHIPPED if model.experts}
+    plain = [name for name in names if name not in mixtures]
+    stages: Any = ((names, INFORMED, "sublayer", MANY), (names, others, "sublayer", SOME))
+    stages += ((plain, INFORMED, "neuron", FEW),) if plain else ()
     failures: list[str] = []
     mine: set[Path] = set()  # of cells with other rows in the folder, say, those finished last would be taken
-    for tasks, unit, limit in stages:
-        tell(f"Taking {len(names)} models apart on {len(tasks)} tasks, {limit} rows, unit {unit} …")
-        part = run_study(names, list(tasks), unit, limit, place, workers=several)
+    for models_of, tasks, unit, limit in stages:
+        tell(f"Taking {len(models_of)} models apart on {len(tasks)} tasks, {limit} rows, unit {unit} …")
+        part = run_study(models_of, list(tasks), unit, limit, place, workers=several)
         failures += part.failures
         mine |= {Path(cell["folder"]) for cell in part.cells}
     study = Study.collect([place], mine)

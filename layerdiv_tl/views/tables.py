@@ -174,7 +174,11 @@ def effects_table(effects: Effects, count: int = 12) -> pd.DataFrame:
     rows = []
     for row in frame.iloc[order].to_dict("records"):
         cells = {"component": row["component"]}
-        cells |= {f"{name}, {unit}": estimate(row, name, f"{name}_low", f"{name}_high") for name in ("direct", "total")}
+        for name, heading in (
+            ("direct", "direct"),
+            ("total", "total" if effects.method == "exact" else "estimated total"),
+        ):
+            cells[f"{heading}, {unit}"] = estimate(row, name, f"{name}_low", f"{name}_high")
         if effects.method == "exact":
             repair = effects.repair(row["component"]).iloc[:-1].set_index("component")["repair"]
             # What writes next to nothing leaves nothing to make up for.
@@ -184,6 +188,18 @@ def effects_table(effects: Effects, count: int = 12) -> pd.DataFrame:
             cells["most made up for by"] = f"{share.idxmax()} ({share.max():.0%})" if made_up else ""
         rows.append(cells)
     return pd.DataFrame(rows)
+
+
+def effects_caption(effects: Effects) -> str:
+    """What the table of effects shows, and of first-order estimates how far they are off."""
+    if effects.method == "exact":
+        return "The largest total effects, and the later component that makes up for most."
+    off = effects.error
+    return (
+        f"The largest total effects, estimated to first order. Against exact ablations of {len(effects.sampled)} of "
+        f"them they are off by {off['mean']:.3g} logits on average, by {off['largest']:.3g} at most (correlation "
+        f"{off['correlation']:.2f})."
+    )
 
 
 def _rows_needed(count: float) -> str:
@@ -215,7 +231,7 @@ def write_effects(effects: Effects, folder: Path) -> Path:
     if exact:
         effects.stand_ins().to_csv(folder / "stand_ins.csv", index=False)
     page = Page(f"What components of {effects.model} are worth on {effects.source}")
-    page.table(effects_table(effects), "The largest total effects, and the later component that makes up for most.")
+    page.table(effects_table(effects), effects_caption(effects))
     for kind in ("scatter", "repair", "map") if exact else ("scatter",):
         page.figure(effects.plot(kind=kind), "")
     return page.write(folder / "effects.html")

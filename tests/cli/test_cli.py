@@ -53,6 +53,11 @@ def test_effects_are_frames_a_table_and_a_page(tmp_path, capsys):
     assert len(pd.read_csv(tmp_path / "exact" / "stand_ins.csv")) == len(effects.stand_ins())
     assert said.splitlines()[1].split()[0] == frame.component[frame.total.abs().idxmax()]
     assert (tmp_path / "exact" / "effects.html").exists()
+    assert main([*given, "--first-order", "--out", str(tmp_path / "rough")]) == 0
+    said = capsys.readouterr().out
+    rough = ld.effects("zoo/d2", ld.task("synthetic/recall", limit=8), unit="head", method="first_order")
+    assert "estimated total" in said
+    assert f"off by {rough.error['mean']:.3g} logits" in said
     assert main([*given, "--first-order", "--json", "--out", str(tmp_path / "rough")]) == 0
     record = json.loads(capsys.readouterr().out)
     assert (len(record["effects"]), "mean" in record["error"]) == (len(frame), True)

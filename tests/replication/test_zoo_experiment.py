@@ -330,9 +330,12 @@ def test_a_model_that_cannot_be_read_stops_no_experiment(tmp_path, monkeypatch):
     monkeypatch.setattr(experiment, "ESTIMATORS", {"vote": 4})
     monkeypatch.setattr(experiment.zoo, "TASKS", (*experiment.INFORMED, "synthetic/recall"))
     monkeypatch.setattr(experiment.zoo, "NAMES", (*experiment.zoo.NAMES, "zoo/d9"))
-    found = experiment.run_zoo(tmp_path, ["zoo/d1", "zoo/d9"], workers=1)
+    found = experiment.run_zoo(tmp_path / "some", ["zoo/d1", "zoo/d9"], workers=1)
     assert set(found.metrics["model"]) == {"zoo/d1"}
     assert any(told.startswith("zoo/d9: ") for told in found.failures)
+    mixture = experiment.run_zoo(tmp_path / "moe", ["zoo/moe"], workers=1)  # whose neurons are others at each token
+    assert mixture.failures == ()
+    assert set(mixture.metrics["unit"]) == {"sublayer"}
 
 
 def test_information_goes_by_the_names_that_a_study_has(study):
