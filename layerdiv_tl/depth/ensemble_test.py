@@ -180,7 +180,7 @@ def _members(model: Model, rows: PredictionRows, group: Any, reruns: bool) -> tu
             forward.replay([((block, 1.0),) for block in range(len(forward.layers))])
     count = len(forward.layers)
     end = min(2, count // 6)
-    members = list(range(end, count - end)) if group is None else sorted(read_layers(group, count))
+    members = list(range(end, count - end)) if group is None else sorted(read_layers(group, count, "group"))
     if len(members) < LEAST_MEMBERS:
         have = f"{len(members)} layer{'s' * (len(members) != 1)}"
         raise InputError(f"the group has {have}: order and averages need at least {LEAST_MEMBERS}.")

@@ -83,16 +83,16 @@ def read_answers(model: Model, texts: Any, answers: Any) -> tuple[list[Ids], lis
     return tokenization.encode(model, whole), [len(answer) for answer in appended]
 
 
-def read_layers(layers: Any, count: int) -> list[int]:
-    """The wanted blocks, None for all. Raises InputError for one that does not exist."""
+def read_layers(layers: Any, count: int, name: str = "layers") -> list[int]:
+    """The wanted blocks, None for all. Raises InputError, in the argument's name, for one that does not exist."""
     if layers is None:
         return list(range(count))
     items = list(layers) if isinstance(layers, Set) else layers  # each is measured alone
     what = f"a layer from 0 to {count - 1}, or a list of them"
-    wanted = [layers] if isinstance(layers, Integral) else listed("layers", items, what)
+    wanted = [layers] if isinstance(layers, Integral) else listed(name, items, what)
     if not wanted:
-        raise InputError("layers is empty: give at least one layer, or None for all.")
-    return list(dict.fromkeys(whole_number("layers", layer, 0, count - 1) for layer in wanted))
+        raise InputError(f"{name} is empty: give at least one layer, or None for all.")
+    return list(dict.fromkeys(whole_number(name, layer, 0, count - 1) for layer in wanted))
 
 
 def _answer_ids(model: Model, answer: Any, number: int) -> Ids:
@@ -104,6 +104,7 @@ def _answer_ids(model: Model, answer: Any, number: int) -> Ids:
         except TypeError as error:
             raise InputError(f"answer {number} is not a text that can be encoded ({shown(answer)}).") from error
         tokenization.check_vocabulary(model.tokenizer, ids, model.vocabulary, f"answer {number}", model.name)
+        tokenization.check_known(model.tokenizer, ids, answer, f"answer {number},")
     else:
         ids = tokenization.encode(model, [answer])[0]
     if not ids:

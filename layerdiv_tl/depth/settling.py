@@ -140,7 +140,7 @@ def deep_thinking(
     depth = number("depth", depth, above=0, most=1)
     model = readable(load_model(model))
     if answers is None:
-        ids = read_texts(model, texts)
+        ids = read_texts(model, texts, 2, "the shuffled lens is that of another token")
         measured = [np.ones(len(row), dtype=bool) for row in ids]
     else:
         ids, sizes = read_answers(model, texts, answers)
@@ -174,13 +174,17 @@ def _divergences(
     architecture: Architecture, activations: Activations, where: Bool[Tensor, " token"], norm: LensNorm
 ) -> tuple[tuple[Component, ...], Float[np.ndarray, "2 token layer"]]:
     """In bits, of every layer's prediction at some tokens, by their own streams and by another token's."""
-    activations = activations.at_positions(where.nonzero()[:, 0].to(activations.final.device))
+    places = where.nonzero()[:, 0]
+    count = len(places)
+    other = torch.arange(count).roll(max(1, count // 2))
+    if count == 1:  # measured alone: its other token is one of its text
+        places, other = torch.cat([places, (places + len(where) // 2) % len(where)]), torch.ones_like(other)
+    activations = activations.at_positions(places.to(activations.final.device))
     ends = layer_ends(architecture, activations)[1:]
-    count = len(activations.final)
     table = np.zeros((2, count, len(ends)))
-    step, other = max(1, LOGITS // architecture.outputs), torch.arange(count).roll(max(1, count // 2))
+    step = max(1, LOGITS // architecture.outputs)
     for start in range(0, count, step):
-        chunk = slice(start, start + step)
+        chunk = slice(start, min(start + step, count))
         final = read_out(architecture, activations.final[chunk], None).log_softmax(-1)
         for layer, (_, stream) in enumerate(ends[:-1]):
             for row, taken in enumerate((stream[chunk], stream[other[chunk].to(stream.device)])):

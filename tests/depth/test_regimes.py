@@ -221,6 +221,24 @@ def test_the_deep_thinking_ratio_is_that_of_a_plain_loop(texts, norm):
     assert found.ratio().ratio[0] == pytest.approx(np.mean(np.array(settled) >= least))
 
 
+def test_the_null_of_a_token_measured_alone_is_the_lens_of_another_of_its_text():
+    """Its own would be no null; a text of one token has no other."""
+    model, text = ld.load_model("zoo/d4"), [3, 1, 4, 1, 5]
+    alone = ld.depth.deep_thinking(model, [text], answers=1)
+    whole = ld.depth.deep_thinking(model, [text])
+    np.testing.assert_allclose(alone.divergence, whole.divergence[3:4], atol=1e-5)
+    hf = model.hf_model
+    with torch.no_grad():
+        out = hf(torch.tensor([text]), output_hidden_states=True)
+        p = hf.lm_head(hf.model.norm(out.hidden_states[1][0, 0])).double().softmax(-1)
+        q = out.logits[0, 3].double().softmax(-1)
+    m = (p + q) / 2
+    expected = sum((x * (x / m).log2()).sum() for x in (p, q)) / 2
+    assert alone.shuffled[0, 0] == pytest.approx(float(expected), abs=1e-5)
+    with pytest.raises(ld.InputError, match="text 0 has one token"):
+        ld.depth.deep_thinking(model, [[3]])
+
+
 def test_guesses_and_their_ranks_are_those_of_a_plain_lens(texts):
     model = ld.load_model("zoo/d2")
     found, hf, guesses = ld.depth.guess_then_refine(model, texts, buckets=[3, 10]), model.hf_model, []
