@@ -6,15 +6,19 @@ import json
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
 from scipy.stats import t
 
+from ..components import Unit
 from ..ensemble.intervals import LEAST, LEVEL, jackknife, leave_one_out
 from ..ensemble.permutation import cluster_numbers
+
+if TYPE_CHECKING:
+    from ..studies.study import Study
 
 Verdict = Literal["confirmed", "refuted", "within noise", "not tested"]
 # What differs between seeds is an average over shapes and tasks, which is nearly normal: Student's interval of three
@@ -172,3 +176,17 @@ def student_mean(values: Float[np.ndarray, " seed"]) -> Estimate:
         return Estimate(mean, n=n)
     half = float(t.ppf(0.5 + LEVEL / 2, n - 1) * values.std(ddof=1) / np.sqrt(n))
     return Estimate(mean, mean - half, mean + half, "seeds", n)
+
+
+def mean_by_shape(study: Study, quantity: str, unit: Unit, least_parameters: float = 0.0) -> pd.DataFrame:
+    """`members` and `mean` over tasks of every shape, in the name of its first model; training seeds are averaged."""
+    models = study.models(unit).set_index("model")
+    means = study.table(unit)[quantity]["Avg."].dropna()
+    means = means[models["parameters"][means.index] >= least_parameters]
+    table = pd.DataFrame({"model": means.index, "members": models["members"][means.index].to_numpy(float)})
+    shapes = cluster_numbers(means.index.tolist(), study.shapes(unit))
+    return (
+        table.assign(mean=means.to_numpy(float))
+        .groupby(shapes)
+        .agg({"model": "first", "members": "first", "mean": "mean"})
+    )

@@ -12,11 +12,10 @@ import pandas as pd
 
 from ..components import Unit
 from ..ensemble.intervals import LEAST
-from ..ensemble.permutation import cluster_numbers
 from ..ensemble.scaling import log_fit
 from ..errors import InputError
 from ..zoo import registry
-from .claim_tests import CLAIMS, SCALES, ClaimTest, Estimate, mean_over_models
+from .claim_tests import CLAIMS, SCALES, ClaimTest, Estimate, mean_by_shape, mean_over_models
 from .correlation import SIGNS, curve_correlations
 from .layer_sharing import checked_pairs, same_parameters
 from .tradeoff import tradeoff_signs
@@ -155,20 +154,15 @@ def _bias_stays_away(source: ClaimSource) -> Iterator[ClaimTest]:
 
 def _returns_diminish(source: ClaimSource) -> Iterator[ClaimTest]:
     """Curvatures of accuracy and −MSE against the number of components; training seeds of one shape are one point."""
-    models = source.study.models(source.unit).set_index("model")
-    table = source.study.table(source.unit)
-    complete = table["accuracy"]["Avg."].dropna().index
     some = False
     for which, least in (("all models", 0.0), ("≥ 1B parameters", BILLION)):
-        names = complete[models["parameters"][complete] >= least]
-        shapes = cluster_numbers(names.tolist(), source.shapes)
-        members = models["members"][names].astype(float).groupby(shapes).first().to_numpy()
-        if len(np.unique(members)) < LEAST_SIZES:
-            continue
-        some = True
         for quantity, sign, measured_in in (("accuracy", 1, "points"), ("MSE", -1, "hundredths")):
-            means = table[quantity]["Avg."][names].groupby(shapes).mean().to_numpy(dtype=float)
-            fit = log_fit(members, sign * means, n_resamples=source.n_resamples, seed=source.seed)
+            points = mean_by_shape(source.study, quantity, source.unit, least)
+            if points["members"].nunique() < LEAST_SIZES:
+                continue
+            some = True
+            x, y = points["members"].to_numpy(), sign * points["mean"].to_numpy()
+            fit = log_fit(x, y, n_resamples=source.n_resamples, seed=source.seed)
             terms = fit.frame().set_index("term")[["estimate", "robust_low", "robust_high"]].T
             curvature, rises, n = terms["curvature"], terms["slope"]["robust_low"] > 0, len(fit.x)
             low, high = curvature[["robust_low", "robust_high"]] if rises and n >= LEAST else (np.nan, np.nan)
@@ -181,6 +175,7 @@ def _returns_diminish(source: ClaimSource) -> Iterator[ClaimTest]:
             variant = f"{quantity}, {which}"
             yield ClaimTest(7, variant, e, rationale, measured_in=measured_in, slope=fit.slope)
     if not some:
+        complete = source.study.table(source.unit)["accuracy"]["Avg."].dropna()
         rationale = (
             f"{len(complete)} model{'s' * (len(complete) != 1)} with every task; a curvature needs {LEAST_SIZES} "
             "different numbers of components"

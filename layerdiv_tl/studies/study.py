@@ -20,7 +20,7 @@ from ..components import Unit
 from ..ensemble.reweight import Reweighting, reweight
 from ..ensemble.scaling import LogFit, log_fit
 from ..errors import InputError
-from ..replication.claim_tests import claims_frame
+from ..replication.claim_tests import claims_frame, mean_by_shape
 from ..replication.claims import ClaimSource, claim_tests
 from ..replication.correlation import correlations
 from ..replication.depth_claims import depth_claim_tests
@@ -33,7 +33,7 @@ from .folder import CARD, OLD, Unread, card_of, read_newest, refuse_two_models, 
 from .information import CELL, PATTERN, study_information
 from .over_training import OverTraining, over_training
 from .shards import FORMAT, META, METRICS, Shard
-from .tables import AVERAGE, QUANTITIES, StudyTables
+from .tables import QUANTITIES, StudyTables
 
 Form = Literal["squared", "paper"]
 
@@ -138,16 +138,14 @@ class Study(StudyTables):
     def scaling(self, quantity: str = "accuracy", unit: Unit = "sublayer", least_parameters: float = 0.0) -> LogFit:
         """A quantity of `table`, averaged over tasks, against the number of components (Fig. 6); see `log_fit`.
 
-        `least_parameters` leaves smaller models out; the paper's figure has those of 1e9 and more. Raises
-        InputError for an unknown quantity, and for fewer than two models with different numbers.
+        `least_parameters` leaves smaller models out; the paper's figure has those of 1e9 and more. Training seeds of
+        one shape (`shapes`) are one point, their mean. Raises InputError for an unknown quantity, and for fewer than
+        two models with different numbers.
         """
         choice("quantity", quantity, QUANTITIES)
         number("least_parameters", least_parameters, least=0)
-        models = self.models(unit).set_index("model")
-        models = models[models["parameters"] >= least_parameters]
-        means = self.table(unit)[quantity][AVERAGE].dropna()
-        means = means[means.index.isin(models.index)]
-        return log_fit(models["members"][means.index].to_numpy(dtype=float), means.to_numpy(dtype=float))
+        points = mean_by_shape(self, quantity, unit, least_parameters)
+        return log_fit(points["members"].to_numpy(), points["mean"].to_numpy())
 
     @cached_property
     def depth(self) -> DepthStudy | None:

@@ -19,7 +19,8 @@ from ..depth.residual_norms import ResidualNorms
 from ..errors import InputError
 from ..replication.layer_sharing import DEPTH, PARAMETERS
 from ..studies.depth_study import DepthStudy
-from ..studies.study import AVERAGE, QUANTITIES, Study
+from ..studies.study import QUANTITIES, Study
+from ..studies.tables import AVERAGE
 from . import style
 from .tables import PROSE
 

@@ -476,6 +476,17 @@ def test_the_papers_analyses_of_a_study(grid):
     np.testing.assert_allclose(found.before, stored.values.sum(1))
 
 
+def test_training_seeds_of_one_shape_are_one_point_of_the_scaling_curve():
+    """As in claim 7: seeds are no further sizes."""
+    study = ld.run_study(["zoo/d1", "zoo/d2", "zoo/d2-seed1"], "synthetic/recall", limit=16)
+    bits = study.table()["cross-entropy"]["Avg."]
+    fit = study.scaling("cross-entropy")
+    assert fit.x.tolist() == [3, 5]
+    np.testing.assert_allclose(fit.y, [bits["zoo/d1"], (bits["zoo/d2"] + bits["zoo/d2-seed1"]) / 2])
+    points = study.plot(kind="scaling", quantity="cross-entropy").data[-1]
+    assert ["zoo/d1" in points.hovertext[0], "zoo/d2<" in points.hovertext[1]] == [True, True]
+
+
 def test_no_text_is_kept_unless_asked_for(folder, tmp_path):
     """A row's license may not allow it to be passed on."""
     task = rows(20)

@@ -15,6 +15,7 @@ from ..._checks import choice, keywords
 from ..._registry import figure_of
 from ...components import Unit
 from ...ensemble.decomposition import NormAt
+from ...replication.claim_tests import mean_by_shape
 from .. import plotting as kit
 from .. import style
 from .curves import depth_panels
@@ -67,7 +68,7 @@ def study_table_map(study: Study, quantity: str = "accuracy", unit: Unit = "subl
 
 def _with_guessing(study: Study, unit: Unit) -> tuple[pd.DataFrame, pd.DataFrame]:
     """`Study.table` as numbers and as texts, with a last row for a model that says all options are equally likely."""
-    from ...studies.study import AVERAGE
+    from ...studies.tables import AVERAGE
 
     table, texts = study.table(unit), study.table(unit, intervals=True)
     chance = study.summary(unit).groupby("task")["chance"].mean()
@@ -135,14 +136,10 @@ def study_scaling(
     study: Study, unit: Unit = "sublayer", quantity: str = "accuracy", least_parameters: float = 0.0, **options: Any
 ) -> go.Figure:
     """`scaling_curve` of a study."""
-    from ...studies.study import AVERAGE
-
     fit = study.scaling(quantity, unit, least_parameters)
-    means = study.table(unit)[quantity][AVERAGE].dropna()
-    large = set(study.models(unit).query("parameters >= @least_parameters")["model"])
     # Differences from the uniform predictor are colors of the map only.
     measured_in = style.LABELS["quantity"][quantity][0].replace("less uniform", "hundredths")
-    titles = {"names": [name for name in means.index if name in large]}
+    titles = {"names": mean_by_shape(study, quantity, unit, least_parameters)["model"].tolist()}
     return _draw(scaling_curve, fit, titles | {"y_title": f"{quantity}, mean over tasks ({measured_in})"} | options)
 
 
