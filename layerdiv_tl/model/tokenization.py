@@ -89,8 +89,9 @@ def warn_of_missing_spaces(model: Model, prompts: Any, options: Any) -> None:
     """
     prompt, row = (x[0] if isinstance(x, list | tuple) and x else x for x in (prompts, options))
     row = row if isinstance(row, list | tuple) else options
+    words = isinstance(row, list | tuple) and row and all(isinstance(o, str) and o[:1].isalpha() for o in row)
     is_word = isinstance(prompt, str) and (prompt[-1:].isalpha() or prompt[-1:] in tuple(".,:;?!"))
-    if not is_word or not isinstance(row, list | tuple) or not all(isinstance(o, str) and o[:1].isalpha() for o in row):
+    if not is_word or not words:
         return
     tokenizer = tokenizer_for(model, "a prompt")
     count = {option: len(ids_after_text(tokenizer, option)) for option in (*row, *(f" {option}" for option in row))}
@@ -143,13 +144,18 @@ def check_vocabulary(tokenizer: Any, ids: Sequence[int], vocabulary: int | None,
         )
 
 
-def check_known(tokenizer: Any, ids: Sequence[int], option: str) -> None:
-    """Refuse an option that a tokenizer reads as its unknown token, unless that is what was written."""
+def knows(tokenizer: Any, ids: Sequence[int], text: str) -> bool:
+    """Whether a text was encoded without the unknown token, or that is what was written."""
     unknown = getattr(tokenizer, "unk_token", None)
-    if unknown and tokenizer.unk_token_id in ids and unknown not in option:
+    return not unknown or tokenizer.unk_token_id not in ids or unknown in text
+
+
+def check_known(tokenizer: Any, ids: Sequence[int], text: str, what: str = "option") -> None:
+    """Refuse an option or an answer that a tokenizer reads as its unknown token."""
+    if not knows(tokenizer, ids, text):
         raise InputError(
-            f"option {shown(option)} holds what the tokenizer does not know, so that {unknown} would be scored: choose "
-            "other words."
+            f"{what} {shown(text)} holds what the tokenizer does not know, so that {tokenizer.unk_token} would be "
+            "scored: choose other words."
         )
 
 

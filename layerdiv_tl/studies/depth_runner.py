@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from ..depth.quantities import UNITS, AblatedPart, ablatable_components
 from ..errors import InputError
 from ..model.fingerprint import Identity
 from ..model.load import Model
-from ..model.tokenization import encode, plain
+from ..model.tokenization import encode, ids_after_text, knows, plain
 from ..results import Result
 from ..tasks.multihop import SAMPLE_QUESTIONS, Questions
 from ..tasks.multihop import questions as read_questions
@@ -33,6 +33,7 @@ from .shards import digest_of
 LEAST_TOKENS = 4
 # Prompts of each task that residual norms, skips and the lens read where no texts are given.
 PROMPTS_PER_TASK = 16
+SYNTHETIC_QUESTIONS = "synthetic/k_hop"
 # Analyses that read no texts where a task is named.
 _WITHOUT_TEXTS = frozenset(("depth_score", "effects"))
 
@@ -49,7 +50,7 @@ def run_depth(
     drop: int | None = None,
     part: AblatedPart = "layer",
     score: str = "loss",
-    ask: Any = SAMPLE_QUESTIONS,
+    ask: Any = None,
     questions: int = 32,
     multi_token: bool = False,
     seed: int = 0,
@@ -74,7 +75,8 @@ def run_depth(
         drop, part, score: How many layers the plan drops (None: a fifth), of which part and by which score: see
             `drop_plan`.
         ask, questions: The depth score's questions, as the source of `ld.depth.questions`, and how many of each number
-            of steps; 0 leaves it out.
+            of steps; 0 leaves it out. None asks `sample/hops`, or `synthetic/k_hop` of a model whose tokenizer does not
+            know the words (the zoo's), or none of one that knows neither.
         seed, batch_tokens: As in the analyses.
 
     A model or analysis that fails is named in `failures` and the others go on. Raises InputError for input that
@@ -104,7 +106,8 @@ def run_depth(
         if lacks and name in wanted and analyses is not None:
             raise InputError(reason)
     # Before models are loaded.
-    asked = read_questions(ask, limit=questions) if questions and "depth_score" in wanted else None
+    sources = ((SAMPLE_QUESTIONS, SYNTHETIC_QUESTIONS) if ask is None else (ask,)) if questions else ()
+    asked = [read_questions(x, limit=questions) for x in sources if "depth_score" in wanted]
     inputs = _Inputs(wanted, plain(texts), ready, drop, part, score, asked, multi_token, seed, batch_tokens)
     folder = output_folder(out)
     failures: list[str] = []
@@ -133,7 +136,7 @@ class _Inputs:
     drop: int | None
     part: AblatedPart
     score: str
-    questions: Questions | None
+    questions: list[Questions]  # of which a model is asked the first that its tokenizer knows
     multi_token: bool
     seed: int
     batch_tokens: int | None
@@ -163,7 +166,10 @@ def jobs_of(model: Model, before: tuple[Model, Identity] | None, inputs: _Inputs
     yield _Job("skip", on_texts, read, lambda: depth.skip(model, texts, **size))
     yield _Job("skip_future", on_texts, read, lambda: depth.skip(model, texts, mode="future", **size))
     yield _Job("logit_lens", on_texts, read, lambda: depth.logit_lens(model, texts, **size))
-    if (asked := inputs.questions) is not None:
+    known = [asked for asked in inputs.questions if _knows(model, asked.answers)]
+    # Where the tokenizer knows the answers of none, those that were asked for fail, and say so.
+    is_wanted = len(inputs.questions) == 1 or inputs.analyses != STANDARD
+    for asked in (known or (inputs.questions if is_wanted else []))[:1]:
         settings = {"questions": [asked.texts, asked.answers], "effect": "published", **seeded}
         score = partial(depth.depth_score, model, asked, effect="published", **seeded)
         yield _Job("depth_score", f"{len(asked.texts)} questions", settings, score)
@@ -205,6 +211,11 @@ def jobs_of(model: Model, before: tuple[Model, Identity] | None, inputs: _Inputs
             return depth.map_layers(shallow, model, _comparable_texts(shallow, model, inputs.texts), **seeded)
 
         yield _Job("map_layers", f"from {shallow.name}", settings, maps)
+
+
+def _knows(model: Model, texts: Iterable[str]) -> bool:
+    tokenizer = model.tokenizer
+    return tokenizer is None or all(knows(tokenizer, ids_after_text(tokenizer, text), text) for text in texts)
 
 
 def _resolved(t: Task | None, model: Model, multi_token: bool, texts: list[list[int]]) -> Any:

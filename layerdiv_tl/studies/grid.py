@@ -20,7 +20,7 @@ from .folder import claim_name
 from .shards import safe_name
 
 # Options of `load_model` that a command can pass on.
-_LOAD = ("tokenizer", "device", "dtype", "device_map", "copy", "trust_remote_code")
+_LOAD = ("tokenizer", "device", "dtype", "device_map", "copy", "adapters", "trust_remote_code")
 
 
 def models_of(models: Any) -> dict[str, Any]:

@@ -215,7 +215,7 @@ def test_a_readout_that_is_not_a_norm_and_a_matrix_is_refused():
         ("model.gguf", "'model.gguf'"),
         ("", r"load_model\(''\) names nothing"),
         ("nobody/no-such-model", "nobody/no-such-model"),
-        (42, "int"),
+        (42, "^42 is not a model"),
         (torch.nn.Linear(2, 2), "Linear"),
     ],
 )

@@ -24,6 +24,7 @@ from tests.conftest import llama
 from tests.studies.test_study import words  # noqa: F401  (words is a fixture)
 
 TEXTS = ["yes no hot cold big", "no no hot big yes cold", "cold hot big yes no no", "big big hot yes"]
+QUESTIONS = pd.DataFrame({"text": TEXTS, "answer": [" yes", " no", " no", " yes"], "hops": [1, 1, 2, 2]})
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 
 
@@ -39,7 +40,7 @@ def place(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def study(models, place):
-    return ld.run_depth(models, texts=TEXTS, out=place, questions=2, drop=1)
+    return ld.run_depth(models, texts=TEXTS, out=place, ask=QUESTIONS, drop=1)
 
 
 @pytest.mark.full
@@ -75,17 +76,31 @@ def test_what_is_finished_is_not_computed_again(study, models, place, monkeypatc
 
     for name in ("residual_norms", "skip", "logit_lens", "agreement", "drop_plan", "depth_score", "map_layers"):
         monkeypatch.setattr(ld.depth, name, counted(name))
-    again = ld.run_depth(models, texts=TEXTS, out=place, questions=2, drop=1)
+    again = ld.run_depth(models, texts=TEXTS, out=place, ask=QUESTIONS, drop=1)
     assert runs == []
     pd.testing.assert_frame_equal(again.frame(), study.frame())
     next(place.glob("depth/one/logit_lens-*.json")).unlink()
     next(place.glob("depth/one/residual_norms-*.safetensors")).unlink()
-    again = ld.run_depth(models, texts=TEXTS, out=place, questions=2, drop=1)
+    again = ld.run_depth(models, texts=TEXTS, out=place, ask=QUESTIONS, drop=1)
     assert runs == ["residual_norms", "logit_lens"]
     pd.testing.assert_frame_equal(again.frame(), study.frame())
-    ld.run_depth(models, texts=TEXTS, out=place, questions=2, drop=2)
+    ld.run_depth(models, texts=TEXTS, out=place, ask=QUESTIONS, drop=2)
     assert runs[2:] == ["drop_plan", "drop_plan"]  # only what depends on it
     assert {len(p.dropped) for _, p in DepthStudy.load(place).of(ld.depth.DropPlan)} == {2}  # the last one counts
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("name", "asked"), [("zoo/d1", "k_hop"), ("words", None)])
+def test_a_model_is_asked_what_its_tokenizer_knows(name, asked, models):
+    """By default in words it knows; the answers of questions that were asked for are not scored as unknown."""
+    model = models["one"] if name == "words" else ld.load_model(name)
+    with pytest.raises(ld.InputError, match="answer 0.*<unknown>|answer 0.*UNK"):
+        ld.run_depth(model, texts=TEXTS, analyses="depth_score", ask="sample/hops", questions=2)
+    found = ld.run_depth(model, texts=TEXTS, questions=1)
+    assert not found.failures
+    scores = [a.result for a in found.analyses if a.name == "depth_score"]
+    assert len(scores) == (asked is not None)
+    assert not asked or set(scores[0].groups) == {1, 2, 3, 4}
 
 
 @pytest.mark.full
