@@ -14,6 +14,7 @@ from ..components import Component
 from ..ensemble.validation import gold_options
 from ..errors import InputError
 from ..model import tokenization
+from ..model.batches import require_local
 from ..model.cuts import UnitLike, unit_of
 from ..model.fingerprint import fingerprint
 from ..model.load import Model, load_model
@@ -111,6 +112,8 @@ def compare(
     """
     unit = unit_of(unit)
     models = [load_model(a), load_model(b)]
+    for model in models:
+        require_local(model.architecture)
     tokenizer = models[0].tokenizer or models[1].tokenizer
     models = [model if model.tokenizer is not None else replace(model, tokenizer=tokenizer) for model in models]
     names, sizes = ([model.name for model in models], [model.architecture.outputs for model in models])

@@ -206,7 +206,10 @@ class Comparison(Result):
         return frame
 
     def by_module(self) -> pd.DataFrame:
-        """One row per module: the sums of its components' scores, for models of any shape; they add up to `totals`."""
+        """One row per module: the sums of its components' scores, for models of any shape; they add up to `totals`.
+
+        `share_a` and `share_b` are parts of a model's own total; of terms of both signs they may lie outside 0 to 1.
+        """
         return self._grouped("module", [[c.module for c in side.components] for side in (self.a, self.b)])
 
     def by_depth(self, n_bins: int = 4) -> pd.DataFrame:
@@ -252,7 +255,7 @@ class Comparison(Result):
     def _unit_of(self, name: str) -> str:
         if name.startswith(("net_linear", "cross_entropy", "entropy")):
             return "nats"
-        if name.startswith("accuracy"):
+        if name.startswith(("accuracy", "share")):
             return "share"
         unit = "nats" if self.a.score == "log_likelihood" else "logits"
         return f"{unit}²" if name.startswith(("loss", "bias", "diversity", "net")) else unit

@@ -16,7 +16,7 @@ from ..components import Component, labels_of, positions
 from ..errors import InputError
 from ..model import tokenization
 from ..model.architecture import HALF
-from ..model.batches import batches, inference_mode_for, pad
+from ..model.batches import batches, inference_mode_for, pad, require_local
 from ..model.capture import Activations, answers
 from ..model.forward_pass import TOLERANCE, locate_mismatch, run
 from ..model.load import Model, load_model
@@ -80,6 +80,7 @@ def source_tokens(
     """
     model = load_model(model)
     architecture, batch_tokens = model.architecture, model.checked_batch_tokens(batch_tokens)
+    require_local(architecture)
     if contrast is not None:
         if options is not None:
             raise InputError("contrast names two options itself: give either options or contrast.")

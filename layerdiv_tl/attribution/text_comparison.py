@@ -233,7 +233,9 @@ class TextComparison(Result):
     def _grouped(self, by: str, groups: Sequence[Sequence[object]]) -> pd.DataFrame:
         known = self.a.has_target
         frame = grouped(by, groups, (self.nets[0][known], self.nets[1][known]), intervals=False)
-        return self._finish(frame, ["a", "b", "change"], "nats")
+        frame = self._finish(frame, ["a", "b", "change"], "nats")
+        frame.attrs["units"] |= {"share_a": "share", "share_b": "share"}
+        return frame
 
     def _finish(self, frame: pd.DataFrame, names: Sequence[str], unit: str = "logits") -> pd.DataFrame:
         nats = ("loss", "entropy", "net_")

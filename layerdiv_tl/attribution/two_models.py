@@ -70,8 +70,8 @@ def difference(
 def grouped(
     by: str, groups: Sequence[Sequence[object]], scores: tuple[PerComponent, PerComponent], intervals: bool = True
 ) -> pd.DataFrame:
-    """One row per group of components of either model: the sums of their scores, and their change; `intervals` of it
-    where examples are independent.
+    """One row per group of components of either model: the sums of their scores, what share of all theirs is, and the
+    change of the sums; `intervals` of it where examples are independent.
     """
     import pandas as pd
 
@@ -85,7 +85,8 @@ def grouped(
         counts.append(np.bincount(group, minlength=len(names)))
     change = score[1] - score[0]
     columns = {by: names, "members_a": counts[0], "members_b": counts[1]}
-    columns |= {"a": score[0].mean(0), "b": score[1].mean(0)}
+    sums = {side: x.mean(0) for side, x in zip("ab", score, strict=True)}
+    columns |= sums | {f"share_{side}": x / (x.sum() or np.nan) for side, x in sums.items()}
     ends = with_ends("change", change.mean(0), *mean_interval(change)) if intervals else {"change": change.mean(0)}
     frame = pd.DataFrame(columns | ends)
     if by == "depth":

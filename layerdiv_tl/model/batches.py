@@ -17,17 +17,22 @@ from .architecture import Architecture
 _ONE_AT_A_TIME = threading.RLock()
 
 
+def require_local(architecture: Architecture) -> None:
+    """Raise InputError for a model that runs elsewhere, whose weights are not here."""
+    if architecture.remote:
+        raise InputError(
+            f"this model runs elsewhere ({architecture.remote}), where contributions to options are computed, and "
+            "studies of them: for anything else, load it in this process."
+        )
+
+
 @contextmanager
 def inference_mode_for(architecture: Architecture) -> Iterator[None]:
     """Evaluation mode without gradients or autocast; every module's own mode is restored afterwards.
 
     Raises InputError for a model that runs elsewhere.
     """
-    if architecture.remote:
-        raise InputError(
-            f"this model runs elsewhere ({architecture.remote}), where contributions to options are computed, and "
-            "studies of them: for anything else, load it in this process."
-        )
+    require_local(architecture)
     with _ONE_AT_A_TIME:
         training = {module for root in architecture.roots for module in root.modules() if module.training}
         try:

@@ -250,7 +250,7 @@ def _check_model(model: Any) -> None:
     is_huggingface = isinstance(model, torch.nn.Module) and hasattr(model, "get_output_embeddings")
     if not is_huggingface and not is_transformer_lens(model):
         raise InputError(
-            f"a {type(model).__name__} is not a model that can be decomposed: give a Hugging Face id, a local folder, "
+            f"{shown(model)} is not a model that can be decomposed: give a Hugging Face id, a local folder, "
             "a .gguf file, a Hugging Face causal LM, a TransformerBridge or a HookedTransformer."
         )
     # What accelerate has offloaded is on the meta device, too, but its hooks load the weights when they are used.

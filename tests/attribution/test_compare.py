@@ -236,6 +236,10 @@ def test_models_of_different_shape_are_compared_by_module_and_relative_depth():
     total = c.totals().set_index("quantity").loc["score", "change"]
     for frame in (c.by_module(), c.by_depth(3), c.by_depth()):
         assert frame["change"].sum() == pytest.approx(total)
+        for side in "ab":
+            np.testing.assert_allclose(frame[f"share_{side}"] * frame[side].sum(), frame[side])
+            assert frame[f"share_{side}"].sum() == pytest.approx(1)
+        assert frame.attrs["units"]["share_a"] == "share"
         assert (frame["members_a"].sum(), frame["members_b"].sum()) == (7, 11)
     assert c.by_depth(3)["depth"].tolist() == ["embedding", 1 / 3, 2 / 3, 1.0]
     for use in (lambda: c.change, lambda: c.own_change, c.frame):

@@ -119,6 +119,10 @@ def test_models_of_different_shape_are_compared_by_module_and_relative_depth():
     total = c.totals().set_index("quantity").loc["net_linear", "change"]
     for frame in (c.by_module(), c.by_depth(3)):
         assert frame["change"].sum() == pytest.approx(total)
+        for side in "ab":
+            np.testing.assert_allclose(frame[f"share_{side}"] * frame[side].sum(), frame[side])
+            assert frame[f"share_{side}"].sum() == pytest.approx(1)
+        assert frame.attrs["units"]["share_a"] == "share"
     assert "most" not in c.by_token()
     for use in (lambda: c.change, lambda: c.own_change, c.frame):
         with pytest.raises(ld.InputError, match="by_depth"):
