@@ -64,6 +64,8 @@ def run_run(options: argparse.Namespace) -> int:
 
     names = ("template", "shots", "seed", "train", "multi_token", "chat", "keep_text", "batch_tokens", "workers")
     settings = {name: getattr(options, name) for name in names} | {"load": load_options(options)}
+    if options.train is not None and not options.shots:
+        raise InputError("--train is where solved examples come from: say with --shots how many stand in each prompt.")
     grid = (options.model, options.task, tuple(options.unit or ("sublayer",)), options.limit, options.out, options.data)
     if options.dry_run:
         printing.print_progress("Loading every model and running some batches of each …")
@@ -176,7 +178,7 @@ def run_zoo(options: argparse.Namespace) -> int:
     from ..views.findings import study_findings
 
     out = options.out
-    printing.print_progress("The whole zoo takes five minutes on two cores, and goes on where it was stopped …")
+    printing.print_progress("The whole zoo takes some ten minutes on two cores, and goes on where it was stopped …")
     study = zoo_experiment.run_zoo(out, options.model, workers=options.workers, say=printing.print_progress)
     page = study.report(Path(out) / "index.html")
     return _print_study(options, study, page, study_findings(study), f". In Python: ld.Study.load({out!r}).")

@@ -247,7 +247,7 @@ def _tokenizer(x: Any) -> Any:
     """A model's tokenizer, or the tokenizer given."""
     tokenizer = getattr(x, "tokenizer", x)
     if not callable(tokenizer):
-        raise InputError("there is no tokenizer: give one, or a model loaded with load_model(..., tokenizer=...).")
+        raise InputError(f"{shown(x)} is not a tokenizer: give one, or a model that load_model(...) gave one.")
     return tokenizer
 
 

@@ -83,6 +83,12 @@ def test_an_output_without_a_name_is_not_the_folder_one_is_in(command, tmp_path,
     assert not list(tmp_path.iterdir())
 
 
+def test_where_solved_examples_come_from_needs_their_number(tmp_path, capsys):
+    command = ["run", "--model", "zoo/d2", "--task", "sst2", "--out", str(tmp_path), "--train", str(tmp_path)]
+    assert main(command) == 1
+    assert "--shots" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "command",
     [

@@ -104,14 +104,16 @@ class Bounds(Result):
     def statement(self) -> str:
         """The bounds in one sentence or two."""
         frame = self.frame().set_index("name")
-        upper, observed = frame.loc["hellman_raviv"], frame[frame["kind"] == "observed"]
+        upper: Any = frame.loc["hellman_raviv"]
+        observed = frame[frame["kind"] == "observed"]
         sentences = [
             f"The members hold at least {max(self.information, 0.0):.3g} of {self.label_entropy:.3g} bits, so the best "
-            f"rule errs at most {upper.error:.1%} of the time (up to {upper.high:.1%} for the interval's end)."
+            f"rule errs at most {_percent(upper['error'])} of the time (up to {_percent(upper['high'])} for the "
+            "interval's end)."
         ]
         for name, row in observed.iterrows():
-            how = "above" if row.low > upper.high else "not above"
-            sentences.append(f"The {name} errs {row.error:.1%} of the time, {how} that.")
+            how = "above" if row.low > upper["high"] else "not above"
+            sentences.append(f"The {name} errs {_percent(row.error)} of the time, {how} that.")
         return " ".join(sentences)
 
     def __repr__(self) -> str:
@@ -129,3 +131,8 @@ def bounds_of(i: Information) -> Bounds:
             wrong = float((1 - right).sum())
             errors[name] = (wrong / len(right), *wilson(wrong, len(right), i.confidence_level))
     return Bounds(i.label_entropy, mean, mean - error, mean + error, i.options, errors, i.confidence_level)
+
+
+def _percent(share: float) -> str:
+    """In three digits, so that small shares are not all 0.0%."""
+    return f"{100 * share:.3g}%"

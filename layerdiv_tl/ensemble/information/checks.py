@@ -113,14 +113,21 @@ def _total_correlation(x: Float[np.ndarray, "column example"], owner: Owner) -> 
     return float(alone - np.linalg.slogdet(r)[1]) / 2 / BITS
 
 
-def check_assumptions(i: Information) -> dict[str, Any]:
-    """The fields `fit`, `lower_bound` and `doubts` of an `Information`."""
+def check_assumptions(i: Information, check: bool) -> dict[str, Any]:
+    """The fields `fit`, `lower_bound` and `doubts` of an `Information`; without `check` only what costs nothing."""
     y, classes = i.labels, len(i.classes)
     error = {term: (high - low) / 2 / normal_quantile(i.confidence_level) for term, (low, high) in i.intervals.items()}
-    fit = gaussian_fit(i.features, i.owner, y, classes, i.seed) if i.method == "gaussian" else None
+    fit = gaussian_fit(i.features, i.owner, y, classes, i.seed) if check and i.method == "gaussian" else None
     columns = one_hot(i.features)[0] if i.votes else i.features
-    bound = lower_bound(columns, y, classes, i.seed, i.confidence_level) if columns.shape[1] else None
+    bound = lower_bound(columns, y, classes, i.seed, i.confidence_level) if check and columns.shape[1] else None
     doubts = _doubts_of_fit(fit, i.redundancy, error["redundancy"]) if fit else []
+    # The plug-in entropy of the labels is itself too small by Miller and Madow's term, which the estimates have.
+    allowed = i.label_entropy + (classes - 1) / (2 * len(y) * BITS) + 1e-9
+    if i.method != "variational" and i.joint > allowed:
+        doubts.append(
+            f"The joint information ({i.joint:.3g} bits) exceeds H(Y) = {i.label_entropy:.3g}, which no information "
+            "does: the estimator's assumption does not hold. bounds() takes a variational estimate."
+        )
     if bound and _is_exceeded(bound, i, error["joint"]):
         name = "lower bound by a linear classifier" if i.method == "variational" else "estimate"
         doubts.append(
@@ -130,9 +137,10 @@ def check_assumptions(i: Information) -> dict[str, Any]:
     if bound and i.all_contrasts is not None:
         whole = lower_bound(i.all_contrasts, y, classes, i.seed, i.confidence_level)
         if _is_clearly_positive(whole.rows - bound.rows):
+            way = "Use more contrasts" + ("" if i.method == "variational" else ", or estimator='variational'")
             doubts.append(
                 f"The contrasts left out depend on the label: all contrasts hold at least {_interval(whole)}, the "
-                f"{len(i.owner)} used at least {_interval(bound)}. Use more contrasts, or estimator='variational'."
+                f"{len(i.owner)} used at least {_interval(bound)}. {way}."
             )
     return {"fit": fit, "lower_bound": bound, "doubts": tuple(doubts)}
 
@@ -192,13 +200,6 @@ def warnings_of(i: Information) -> tuple[str, ...]:
         warnings.append(
             "Too many votes for a joint table: both redundancies are lower bounds (a tree's), the joint information "
             "and the diversity are none."
-        )
-    # The plug-in entropy of the labels is itself too small by Miller and Madow's term, which the estimates have.
-    allowed = i.label_entropy + (len(i.classes) - 1) / (2 * len(i.labels) * BITS) + 1e-9
-    if i.method != "variational" and i.joint > allowed:
-        warnings.append(
-            f"The joint information ({i.joint:.3g} bits) exceeds H(Y) = {i.label_entropy:.3g}, which no information "
-            "does: the estimator's assumption does not hold. bounds() takes a variational estimate."
         )
     for row in i.frame().itertuples():
         if row.inside_null:

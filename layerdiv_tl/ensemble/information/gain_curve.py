@@ -152,6 +152,8 @@ def gain_curve_of(i: Information, order: str, n_permutations: int, n_resamples: 
     n_resamples = whole_number("n_resamples", n_resamples, 0, MAX_DRAWS)
     orders = whole_number("orders", orders, 1, MAX_DRAWS)
     members = i.members
+    if order == "depth" and (groups := [c.label for c in i.components if c.kind == "group"]):
+        raise InputError(f"{groups[0]} has no place along depth: use order='random' or 'greedy'.")
     if order == "greedy" and i.method != "gaussian" and members > MAX_SEARCHED:
         raise InputError(
             f"a greedy search through {members} members takes too long by {i.method}: use estimator='gaussian', "

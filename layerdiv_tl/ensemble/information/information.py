@@ -84,7 +84,7 @@ def information(
             **_measure(sample, n_permutations, n_resamples, confidence_level),
             confidence_level=confidence_level,
         )
-        i = replace(i, **check_assumptions(i)) if check else i
+        i = replace(i, **check_assumptions(i, check))
     error = str(getattr(ensemble, "error_note", ""))  # of a dictionary or another cut
     return replace(i, warnings=(*warnings_of(i), *([f"{error[0].upper()}{error[1:]}."] if error else [])))
 

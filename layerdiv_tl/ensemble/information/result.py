@@ -160,7 +160,8 @@ class Information(Sample, Result):
             n_permutations, n_resamples: Shuffles of the labels, and subsamples of rows.
             orders: Random orders, also of the test for diminishing gains.
 
-        Raises InputError for an unknown order, and for the greedy one of more than 40 members unless Gaussian.
+        Raises InputError for an unknown order, for the greedy one of more than 40 members unless Gaussian, and for that
+        of depth with groups, which have no place there.
         """
         with single_threaded_blas():
             return gain_curve_of(self, order, n_permutations, n_resamples, orders)

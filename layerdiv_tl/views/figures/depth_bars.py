@@ -210,4 +210,5 @@ def _slope(slope: Slope, by: str) -> str:
     if slope.reason:
         return f"no slope ({slope.reason})"
     size = f"{slope.value:+.2g} layers {style.interval(slope.low, slope.high)} per {by.removesuffix('s')}"
-    return f"{size}, p = {style.number(slope.p)}"
+    mixed = f" (interval and p disagree: {slope.n} questions are too few to tell)" if slope.is_mixed else ""
+    return f"{size}, p = {style.number(slope.p)}{mixed}"
