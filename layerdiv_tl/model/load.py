@@ -146,7 +146,7 @@ def load_model(
             sublayer. Adapters elsewhere (queries, keys, values, gates, embeddings, experts) have no row: they change
             what other rows write.
         remote: Where the traces of an nnsight model run, as in its `trace(remote=...)`: False here, True on NDIF,
-            "local" here by way of what would be sent to NDIF.
+            "local" here by way of what would be sent to NDIF, or the URL of another server of nnsight's.
 
     Raises InputError for what is not a model, cannot be found, has no weights (the meta device), or cannot be
     decomposed, and for arguments of other types. An id that is not cached, while the hub does not answer within two

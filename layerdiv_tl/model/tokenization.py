@@ -18,16 +18,21 @@ if TYPE_CHECKING:
 
 LABELS = "label 0 means the first option"
 _POSITION = "'last', an int, or one int per prompt"
+# How names of tasks start that nobody means as a text.
+_TASKS = ("sample/", "synthetic/", "lm_eval/")
 
 
 def encode(model: Model, prompts: Any, any_length: bool = False) -> list[tuple[int, ...]]:
     """Token ids of each prompt: text by the tokenizer's own rules, ids as they are.
 
-    A beginning-of-text token is not added to a text that already starts with one. Raises InputError
-    for what is empty, outside the vocabulary, or, unless `any_length`, longer than the model's context.
+    A beginning-of-text token is not added to a text that already starts with one. Raises InputError for what is empty,
+    outside the vocabulary, the name of a task, or, unless `any_length`, longer than the model's context.
     """
     what = "a list of texts, or of lists of token ids (of a tokenizer's output, its input_ids without the padding)"
-    prompts = [prompts] if isinstance(prompts, str) else prompts
+    if isinstance(prompts, str):
+        if prompts.startswith(_TASKS):
+            raise InputError(f"{shown(prompts)} names a task: give ld.task({prompts!r}), or a list for a text.")
+        prompts = [prompts]
     rows = items("prompts", prompts, what, "their order is that of the rows of the result")
     if rows and all(is_id(row) for row in rows):  # one prompt of ids
         rows = [rows]

@@ -36,6 +36,14 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     stub_vllm(monkeypatch)
 
 
+@pytest.fixture
+def nnsight() -> Any:
+    """Imported where it is used: it gives every object in the process a method."""
+    import nnsight
+
+    return nnsight
+
+
 @pytest.mark.usefixtures("vllm")
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("family", ["llama_biased", "qwen2", "granite"])
@@ -154,8 +162,7 @@ def test_a_client_that_is_killed_goes_on(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("unit", ["sublayer", "head", "neuron"])
 @pytest.mark.parametrize("family", NNSIGHT)
-def test_an_nnsight_trace_gives_what_the_model_gives_here(family: str, unit: Any, options: Any) -> None:
-    nnsight = pytest.importorskip("nnsight", reason="nnsight is not installed: pip install 'layerdiv-tl[remote]'")
+def test_an_nnsight_trace_gives_what_the_model_gives_here(nnsight: Any, family: str, unit: Any, options: Any) -> None:
     network = FAMILIES[family]()
     model = ld.load_model(nnsight.NNsight(network))
     if family == "gemma2" and unit != "sublayer":  # a norm stands between its heads and the stream
@@ -168,8 +175,7 @@ def test_an_nnsight_trace_gives_what_the_model_gives_here(family: str, unit: Any
 
 
 @pytest.mark.full
-def test_what_would_be_sent_to_ndif_runs_without_this_package() -> None:
-    nnsight = pytest.importorskip("nnsight", reason="nnsight is not installed: pip install 'layerdiv-tl[remote]'")
+def test_what_would_be_sent_to_ndif_runs_without_this_package(nnsight: Any) -> None:
     zoo = ld.load_model("zoo/d2")
     network = zoo.hf_model
     wrapped = nnsight.TransformersModel(network, task="text-generation", tokenizer=zoo.tokenizer)
@@ -181,10 +187,24 @@ def test_what_would_be_sent_to_ndif_runs_without_this_package() -> None:
 
 
 @pytest.mark.full
-def test_a_remote_skeleton_has_no_matrices() -> None:
-    nnsight = pytest.importorskip("nnsight", reason="nnsight is not installed: pip install 'layerdiv-tl[remote]'")
+def test_a_remote_skeleton_has_no_matrices(nnsight: Any) -> None:
     model = ld.load_model(nnsight.NNsight(FAMILIES["llama"]()))
     assert model.engine is not None
     assert all(p.is_meta == (p.dim() > 1) for p in model.engine.skeleton.parameters())
     other = FAMILIES["llama"](seed=1)
     assert ld.load_model(nnsight.NNsight(other)).engine.skeleton.remote_hash != model.engine.skeleton.remote_hash
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("remote", "about"),
+    [("nowhere", "^remote is"), (5, "^remote is"), (None, "^remote is"), (True, "hub"), ("http://127.0.0.1:9", "hub")],
+)
+def test_places_where_a_trace_cannot_run_are_refused(nnsight: Any, remote: Any, about: str) -> None:
+    """A model from a local folder has no id by which a server would find it."""
+    zoo = ld.load_model("zoo/d2")
+    wrapped = nnsight.TransformersModel(zoo.hf_model, task="text-generation", tokenizer=zoo.tokenizer)
+    with pytest.raises(ld.InputError, match=about):
+        ld.load_model(wrapped, remote=remote)
+    with pytest.raises(ld.InputError, match="^remote is|here only"):
+        ld.load_model(nnsight.NNsight(zoo.hf_model), remote=remote)

@@ -142,6 +142,14 @@ def test_words_glued_to_the_prompt_give_a_warning(stories):
         ld.contributions(stories, ["One day"], [300, 301])
 
 
+def test_the_name_of_a_task_is_no_text(stories):
+    """Only a list says that it is meant as one."""
+    for run in (ld.profile, ld.depth.residual_norms, lambda model, text: ld.contributions(model, text, [3, 4])):
+        with pytest.raises(ld.InputError, match="names a task"):
+            run(stories, "synthetic/recall")
+        run(stories, ["synthetic/recall"])
+
+
 def test_an_empty_text(stories):
     with pytest.raises(ld.InputError, match="prompt 0"):
         ld.contributions(stories, [""], [300, 301])

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 import torch
 from torch import Tensor
 
+from ..._checks import shown
 from ...components import Unit
 from ...errors import InputError
 from ..architecture import Architecture, HookPoint
@@ -18,7 +20,10 @@ from .skeleton import make_skeleton, path_of, sample_rows
 
 
 class NNsightEngine:
-    """A model wrapped by nnsight; `remote` goes to its traces: False runs them here, True on NDIF."""
+    """A model wrapped by nnsight; `remote` goes to its traces: False runs them here, True on NDIF.
+
+    Raises InputError for another `remote` than nnsight knows, and for a model that cannot be found there.
+    """
 
     units: tuple[Unit, ...] = ("sublayer", "head", "neuron")
 
@@ -26,13 +31,15 @@ class NNsightEngine:
         import nnsight
         from nnsight import ndif
 
+        _check_place(model, remote)
         ndif.register(projection)  # what runs where the model is travels by value
         self.model, self.remote, self.version = model, remote, nnsight.__version__
         self.received = 0
         module = model._module
         dtype = next(module.parameters()).dtype
         self.skeleton = make_skeleton(type(module), module.config, dtype, self._vectors)
-        self.name = f"nnsight {self.version}" + (", NDIF" if remote is True else ", here")
+        place = "NDIF" if remote is True else "here" if remote in (False, "local") else remote
+        self.name = f"nnsight {self.version}, {place}"
 
     def _vectors(self, names: Sequence[str]) -> dict[str, Tensor]:
         """Parameters by name, and some rows of the unembedding."""
@@ -110,6 +117,22 @@ class NNsightEngine:
             result: Any = project(plan, targets, seen, cuts, final, unembedded, logits, unembedding).save()
         self.received += sum(x.nbytes for x in result.values())
         return result
+
+
+def _check_place(model: Any, remote: Any) -> None:
+    """Raise InputError for a place where nnsight cannot run a model's traces."""
+    is_url = isinstance(remote, str) and urlsplit(remote).scheme in ("http", "https")
+    if not (isinstance(remote, bool) or remote == "local" or is_url):
+        raise InputError(f"remote is False, True (NDIF), 'local' or the URL of a server, not {shown(remote)}.")
+    if remote is False:
+        return
+    if not hasattr(model, "to_model_key"):
+        raise InputError(f"an nnsight {type(model).__name__} runs here only: take a TransformersModel for remote=.")
+    if remote != "local":
+        try:
+            model.to_model_key()
+        except Exception as error:  # of whatever nnsight and the hub's client raise
+            raise InputError(f"servers find a model by its id on the hub, which could not be read: {error}") from error
 
 
 def _place(root: Any, point: HookPoint) -> tuple[str, str, int]:
