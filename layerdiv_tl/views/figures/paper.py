@@ -233,8 +233,8 @@ def scaling_curve(
     Args:
         names: One for each point, for the hover.
 
-    The band needs three points; it takes them for independent, which models of one family are not. Raises
-    InputError for another number of names.
+    The band needs three points, which it takes for independent (models of one family are not) and equally noisy; the
+    numbers' intervals allow for unequal noise, as those of claim 7 do. Raises InputError for another number of names.
 
     >>> from layerdiv_tl.ensemble.scaling import log_fit
     >>> figure = scaling_curve(log_fit([13, 33, 61], [40, 44, 45]), names=["6 layers", "16 layers", "30 layers"])
@@ -260,14 +260,13 @@ def scaling_curve(
     points = "models" if names is not None else "points"
     figure.add_trace(kit.dots(fit.x, fit.y, style.SERIES[1], size=9, name=points, hover=hover))
     rows: dict[str, Any] = {row["term"]: row for row in fit.frame().to_dict("records")}
-    slope, bent, aic = (rows[term] for term in ("slope", "curvature", "aic_difference"))
-    p = f", p = {style.number(slope['p'])}" if np.isfinite(slope["p"]) else ""
+    b, c = (kit.estimated(*map(rows[x].get, ("estimate", "robust_low", "robust_high"))) for x in ("slope", "curvature"))
+    how = f" ({level} intervals by HC3 errors)" if "[" in b else ""
     return kit.arrange(
         figure,
         "Returns of size",
-        f"b = {style.number(slope['estimate'])}, {level} {style.interval(slope['low'], slope['high'])}{p}. Curvature "
-        f"{kit.estimated(bent['estimate'], bent['low'], bent['high'])}; below 0 returns diminish. AIC of a straight "
-        f"line less that of the logarithm: {style.number(aic['estimate'])}.",
+        f"b = {b}, curvature {c}{how}; below 0 returns diminish. AIC of a straight line less that of the logarithm: "
+        f"{style.number(rows['aic_difference']['estimate'])}.",
         x={"title_text": html.escape(x_title)},
         y={"title_text": html.escape(y_title)},
         plot=360,
