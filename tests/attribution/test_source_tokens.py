@@ -73,7 +73,7 @@ def test_parts_are_those_of_plain_code(name):
     assert found.value_bias.any() == (name != "llama")
 
 
-@pytest.mark.parametrize("name", [*each(FAMILIES), *(pytest.param(n, marks=pytest.mark.full) for n in BY_STRUCTURE)])
+@pytest.mark.parametrize("name", each([*FAMILIES, *BY_STRUCTURE]))
 def test_parts_sum_to_the_heads_of_a_family(name):
     """To 1e-6, and to the contributions of another pass; weights are the attention patterns; the rest is refused."""
     model = ld.load_model((FAMILIES | BY_STRUCTURE)[name]())

@@ -13,7 +13,7 @@ from layerdiv_tl.ensemble.information.checks import gaussian_fit
 from layerdiv_tl.ensemble.information.gaussian import normal_scores
 from layerdiv_tl.ensemble.information.variational import lower_bound
 
-pytestmark = pytest.mark.full
+pytestmark = pytest.mark.nightly
 ROWS = 2000
 
 

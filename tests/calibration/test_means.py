@@ -18,7 +18,7 @@ from layerdiv_tl.ensemble.intervals import (
 )
 from layerdiv_tl.ensemble.regression import slope
 
-pytestmark = pytest.mark.full
+pytestmark = pytest.mark.nightly
 SAMPLES = 4000
 ROWS = (LEAST, 12, 16, 32, 64, 200)
 LAWS = {

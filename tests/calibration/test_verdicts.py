@@ -23,7 +23,7 @@ from layerdiv_tl.replication.claims import _bias_and_diversity_trade_off
 from layerdiv_tl.replication.curve_statistics import Curves, permuted_p, products_between, student_p
 from layerdiv_tl.replication.depth_claims import half_ratio, means_without_each
 
-pytestmark = pytest.mark.full
+pytestmark = pytest.mark.nightly
 
 TIMES = 250
 # 5 % and 2.5 standard errors of a rate over so many.

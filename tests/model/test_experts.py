@@ -15,6 +15,7 @@ import layerdiv_tl as ld
 from layerdiv_tl.model.forward_pass import run
 from tests.model.test_bridge import boot
 from tests.oracles import families
+from tests.oracles.families import each
 
 PROMPTS = [[5, 1, 4, 1, 5], [3, 9], [7, 60, 2, 12, 40, 33]]
 OPTIONS = [7, 30]
@@ -76,7 +77,7 @@ def vectors(model: Any, prompts: list[list[int]]) -> dict[str, Tensor]:
     return out
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n == "mixtral" else pytest.mark.full) for n in MIXTURES])
+@pytest.mark.parametrize("name", each(MIXTURES))
 def test_parts_sum_to_the_sublayer_and_leave_the_model_as_it_is(name: str) -> None:
     model = ld.load_model(tiny(name))
     whole = ld.contributions(model, PROMPTS, OPTIONS)

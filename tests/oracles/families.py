@@ -342,13 +342,15 @@ def inputs(model: PreTrainedModel, ids: torch.Tensor) -> dict[str, torch.Tensor]
 FAMILIES: dict[str, Callable[..., PreTrainedModel]] = {name: partial(family, name) for name in _FAMILIES}
 # Found by the structure of their modules, without TransformerLens; or not tested through a bridge.
 BY_STRUCTURE = {name: partial(family, name) for name in _HYBRIDS | _UNLISTED | _OTHERS | _PATHS}
-# A newcomer's `pytest` meets these; the others are part of the whole suite.
+# A newcomer's `pytest` meets six of them, CI six more (scaling, sinks, latent attention, a hybrid, ALiBi, AltUp).
 SIX = ("gpt2", "llama", "gemma2", "neox_parallel", "mixtral", "olmo2")
+SIX_MORE = ("granite", "gpt_oss", "deepseek_v3", "qwen3_next", "bloom", "gemma3n")
 
 
 def each(names: Iterable[str]) -> list[Any]:
-    """Parameters for a test of every family, of which all but six are marked `full`."""
-    return [pytest.param(name, marks=() if name in SIX else pytest.mark.full) for name in names]
+    """Parameters for a test of every family: six run by default, six more are `full`, all others `nightly`."""
+    marks: dict[str, Any] = dict.fromkeys(SIX, ()) | dict.fromkeys(SIX_MORE, pytest.mark.full)
+    return [pytest.param(name, marks=marks.get(name, pytest.mark.nightly)) for name in names]
 
 
 REFUSED: dict[str, Callable[..., PreTrainedModel]] = {name: partial(family, name) for name in _REFUSED}
