@@ -17,9 +17,10 @@ from ..model import tokenization
 from ..model.batches import require_local
 from ..model.cuts import UnitLike, unit_of
 from ..model.fingerprint import fingerprint
-from ..model.load import Model, load_model
+from ..model.load import Model, as_model
 from ..model.options import contrast_pairs, is_task
 from ..model.options import options as read_options
+from ..model.prompts import encode
 from .compare_texts import compare_texts
 from .comparison import Comparison
 from .contribution_results import Contributions
@@ -111,7 +112,7 @@ def compare(
     True
     """
     unit = unit_of(unit)
-    models = [load_model(a), load_model(b)]
+    models = [as_model(a), as_model(b)]
     for model in models:
         require_local(model.architecture)
     tokenizer = models[0].tokenizer or models[1].tokenizer
@@ -163,9 +164,9 @@ def _prepared(
     """The passes of a model, not yet run, and the options' texts."""
     if is_task(prompts):
         prompts, options = prompts_and_options(model, prompts, options, True)
-    ids = tokenization.encode(model, prompts)
+    ids = encode(model, prompts)
     at = tokenization.positions(position, [len(row) for row in ids])
-    option_ids, texts = read_options(model, options, ids, prompts if reads_end(ids, at) else None)
+    option_ids, texts = read_options(model, options, ids, reads_end(ids, at))
     return ReadOut(model, ids, at, option_ids, unit, model.checked_batch_tokens(batch_tokens), None, None), texts
 
 

@@ -21,9 +21,10 @@ from ..model.capture import Activations
 from ..model.cuts import UnitLike, unit_name, unit_of
 from ..model.forward_pass import locate_mismatch, read_cache, tokens_and_mask
 from ..model.groups import Groups
-from ..model.load import Model, load_model
+from ..model.load import Model, as_model
 from ..model.options import contrast_pairs, is_task
 from ..model.options import options as read_options
+from ..model.prompts import Prompts, encode
 from .contribution_results import Contributions
 from .read_out import ReadOut
 from .remote_read_out import RemoteReadOut
@@ -62,9 +63,9 @@ def contributions(
 
     Args:
         model: A `Model`, or anything `load_model` takes.
-        prompts: Texts, or lists of token ids, which are taken as they are; or a `Task`, whose options are then taken,
-            too. A TransformerBridge begins a text with a beginning-of-text token where Hugging Face's tokenizer does
-            not.
+        prompts: Texts, lists of token ids, padded batches, a tokenizer's output, or conversations, as `model.prompts`
+            reads them; or a `Task`, whose options are then taken, too. A TransformerBridge begins a text with a
+            beginning-of-text token where Hugging Face's tokenizer does not.
         options: K answers, or one list of K per prompt. An answer is a text exactly as written (" Yes" with its space),
             of one token or of several; a token id, or a list of ids where prompts have lists of their own (one that all
             share: `[[[5, 6], [7]]]`); or a set of these, such as `{" yes", " Yes"}`, whose probabilities are added.
@@ -83,9 +84,9 @@ def contributions(
             options, are largest on average, which costs a second pass. None keeps all; all are computed in any case, to
             check the sum.
         batch_tokens: The most padded tokens in one forward pass; None is what is fast on the model's device.
-        cache, tokens, attention_mask: Instead of prompts, for options that are single tokens: activations cached
-            through TransformerLens (names: `Model.hook_names(unit)`), the token ids `[row, token]` they belong to, and
-            which of these are real. That they belong together is not checked.
+        cache, tokens: Instead of prompts, for options that are single tokens: activations cached through
+            TransformerLens (names: `Model.hook_names(unit)`), and the token ids `[row, token]` they belong to.
+        attention_mask: `[row, token]`, which token ids of `prompts` or `tokens` are real and which are padding.
 
     Each position of an option is read in one pass with the prompt's, as far as the model takes masks; see
     `attribution.contexts`. The log-likelihoods' means over the vocabulary take, on a CPU, 1 % of the passes of prompts
@@ -108,7 +109,7 @@ def contributions(
     >>> c.log_likelihood.shape, bool(abs(sums - c.log_likelihood).max() < 1e-6)
     ((1, 2), True)
     """
-    model = load_model(model)
+    model = as_model(model)
     unit = unit_of(unit)
     batch_tokens = model.checked_batch_tokens(batch_tokens)
     top = None if top is None else whole_number("top", top, 1)
@@ -123,9 +124,8 @@ def contributions(
     ids, at, cached = _inputs(model, prompts, position, unit, cache, tokens, attention_mask)
     keep, probes = _parse_components(components, model.architecture.components(unit)), None
     if directions is None:
-        tokenization.warn_of_missing_spaces(model, prompts, options)
-        given = prompts if reads_end(ids, at) else None  # an option continues the text that it was tokenized with
-        option_ids, option_texts = read_options(model, options, ids, given)
+        tokenization.warn_of_missing_spaces(model, ids, options)
+        option_ids, option_texts = read_options(model, options, ids, reads_end(ids, at))
     else:
         probes, option_texts = _probes(directions, options, model)
         option_ids = np.tile(np.arange(len(probes))[:, None, None], (len(ids), 1, 1, 1))
@@ -241,18 +241,19 @@ def reads_end(ids: Sequence[tuple[int, ...]], at: Int[np.ndarray, " example"]) -
 
 def _inputs(
     model: Model, prompts: Any, position: Any, unit: UnitLike, cache: Any, tokens: Any, mask: Any
-) -> tuple[list[tuple[int, ...]], Int[np.ndarray, " example"], Activations | None]:
+) -> tuple[Prompts, Int[np.ndarray, " example"], Activations | None]:
     """Token ids, the position read in each row, and the cached pass, if one is given. InputError for none, or two."""
     if cache is not None:
         if prompts is not None:
             raise InputError("give either prompts or a cache with its tokens, not both.")
         tokens, mask = tokens_and_mask(tokens, mask)
-        prompts = [row[real.bool()].tolist() for row, real in zip(tokens, mask, strict=True)]
-    elif tokens is not None or mask is not None:
-        raise InputError("tokens and attention_mask belong to a cache: give prompts alone, or cache= with tokens=.")
+        ids = encode(model, tokens, attention_mask=mask)
+    elif tokens is not None:
+        raise InputError("tokens belong to a cache: give prompts alone, or cache= with tokens=.")
     elif prompts is None:
         raise InputError("there are no prompts: give at least one text or list of token ids.")
-    ids = tokenization.encode(model, prompts)
+    else:
+        ids = encode(model, prompts, attention_mask=mask)
     at = tokenization.positions(position, [len(row) for row in ids])
     column = None if cache is None else mask.argmax(1).cpu() + torch.as_tensor(at)
     return ids, at, None if column is None else read_cache(model, cache, tokens, column, unit)

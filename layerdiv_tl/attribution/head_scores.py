@@ -10,7 +10,7 @@ from .._checks import number, whole_number
 from ..components import component_columns
 from ..errors import InputError
 from ..model.attention import attention_patterns
-from ..model.load import load_model
+from ..model.load import as_model
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,7 +41,7 @@ def head_scores(model: Any, length: int = 40, n_texts: int = 2, seed: int = 0) -
     >>> list(ld.head_scores(tiny, length=8).columns[5:])
     ['induction', 'duplicate token', 'previous token', 'first token']
     """
-    model = load_model(model)
+    model = as_model(model)
     length, n_texts = whole_number("length", length, 4), whole_number("n_texts", n_texts, 1)
     if model.context is not None and 2 * length > model.context:
         raise InputError(f"length={length} makes texts of {2 * length} tokens, but this model reads {model.context}.")

@@ -17,6 +17,7 @@ from ..errors import InputError
 from ..model import forward_pass, tokenization
 from ..model.batches import inference_mode_for, pad
 from ..model.cuts import UnitLike, has_many
+from ..model.prompts import Prompts
 from .full_vocab import component_table
 from .profile_base import CorpusProfile, Profile
 from .profile_passes import ColumnStore, Loss, ProfileRun, Rows, profile_blocks, profile_run
@@ -80,7 +81,7 @@ def profile(
 def profile_of_pass(model: Model, ids: Sequence[int], unit: UnitLike, activations: Activations) -> Profile:
     """The squared `profile` of one text, at most as long as the model's context, from a pass that was run before."""
     run = profile_run(model, unit, "squared", None, None, None, "float32", None)
-    return measured(run, run.encode(list(ids)), None, activations)
+    return measured(run, run.encode(Prompts([ids])), None, activations)
 
 
 def measured(

@@ -21,12 +21,13 @@ from .._progress import progress
 from ..components import Component
 from ..ensemble.validation import factor
 from ..errors import InputError
-from ..model import forward_pass, tokenization
+from ..model import forward_pass
 from ..model.batches import batches, inference_mode_for, pad
 from ..model.capture import Activations
 from ..model.cuts import UnitLike, has_many, unit_name, unit_of
 from ..model.forward_pass import ReconstructionError, locate_mismatch
-from ..model.load import Model, load_model
+from ..model.load import Model, as_model
+from ..model.prompts import encode
 from .full_vocab import PRECISIONS, ComponentTable, VocabularyReadout, component_table, model_logits, vocabulary_readout
 from .profile_base import Profile
 from .profile_results import CrossEntropyProfile, SquaredProfile
@@ -82,7 +83,7 @@ class ProfileRun:
 
     def encode(self, texts: Any) -> list[tuple[int, ...]]:
         """Token ids of each text. Raises InputError for ids that have no logit, as next tokens."""
-        ids = tokenization.encode(self.model, texts, any_length=True)
+        ids = encode(self.model, texts, any_length=True)
         outputs = self.readout.vocabulary.size
         if any(token >= outputs for row in ids for token in row[1:]):
             raise InputError(f"{self.model.name} takes ids beyond the {outputs} that it has logits of, as next tokens.")
@@ -102,7 +103,7 @@ def profile_run(
     model: Any, unit: UnitLike, loss: Loss, tau: Any, window: Any, stride: Any, precision: Any, batch_tokens: Any
 ) -> ProfileRun:
     """The arguments of `profile` and `corpus_profile`. Raises InputError for those that cannot be used."""
-    model = load_model(model)
+    model = as_model(model)
     unit = unit_of(unit)
     choice("loss", loss, get_args(Loss))
     if loss == "cross_entropy" and has_many(unit):

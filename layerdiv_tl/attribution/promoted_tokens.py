@@ -13,12 +13,12 @@ from jaxtyping import Float, Int
 from .._checks import whole_number
 from ..components import Component, positions
 from ..errors import InputError
-from ..model import tokenization
 from ..model.batches import inference_mode_for, pad
 from ..model.capture import Activations
 from ..model.cuts import UnitLike
 from ..model.forward_pass import run
-from ..model.load import load_model
+from ..model.load import as_model
+from ..model.prompts import encode_one
 from .full_vocab import ComponentTable, VocabularyReadout, component_table, extremes, vocabulary_readout
 
 # Numbers of the stream vectors that are held at a time.
@@ -59,8 +59,8 @@ def promotions(
     >>> promotions(tiny, [1, 2, 3], "head", k=3).ids.shape  # embed, 2 layers of 2 heads and an MLP
     (3, 7, 6)
     """
-    model = load_model(model)
-    ids = tokenization.encode_one(model, text_or_ids)
+    model = as_model(model)
+    ids = encode_one(model, text_or_ids)
     at = tuple(range(len(ids)) if at is None else map(int, at))
     if not at or not all(0 <= position < len(ids) for position in at):
         raise InputError(f"at={at!r:.60} does not fit a text of {len(ids)} tokens: give positions from 0.")
@@ -92,8 +92,8 @@ def cosines(
     >>> len(names), bool(np.allclose(np.diag(cosine), 1))
     (5, True)
     """
-    model = load_model(model)
-    ids = tokenization.encode_one(model, text_or_ids)
+    model = as_model(model)
+    ids = encode_one(model, text_or_ids)
     readout = vocabulary_readout(model, unit, "float32")
     with inference_mode_for(model.architecture):
         return cosines_of_pass(readout, run(model.architecture, *pad([ids]), unit, interventions=True))

@@ -19,10 +19,11 @@ from ..model.architecture import HALF
 from ..model.batches import batches, inference_mode_for, pad, require_local
 from ..model.capture import Activations, answers
 from ..model.forward_pass import TOLERANCE, locate_mismatch, run
-from ..model.load import Model, load_model
+from ..model.load import Model, as_model
 from ..model.options import contrast_pairs, is_task, single_tokens
+from ..model.prompts import encode
 from ..model.source_values import SourceValues, SourceWatch, value_biases
-from .contributions import prompts_and_options
+from .contributions import prompts_and_options, reads_end
 from .source_results import SourceTokens
 from .stream_writes import Parts, StreamWalk, pull_back
 from .unembedding import OptionReadout, read_out
@@ -78,7 +79,7 @@ def source_tokens(
     >>> bool(abs(s.contributions - heads.values).max() < 1e-6)
     True
     """
-    model = load_model(model)
+    model = as_model(model)
     architecture, batch_tokens = model.architecture, model.checked_batch_tokens(batch_tokens)
     require_local(architecture)
     if contrast is not None:
@@ -90,10 +91,10 @@ def source_tokens(
     elif prompts is None:
         raise InputError("there are no prompts: give at least one text or list of token ids.")
     wanted = _parse_heads(model, heads)
-    ids = tokenization.encode(model, prompts)
+    ids = encode(model, prompts)
     at = tokenization.positions(position, [len(row) for row in ids])
-    tokenization.warn_of_missing_spaces(model, prompts, options)
-    option_ids, texts = single_tokens(model, options, len(ids))
+    tokenization.warn_of_missing_spaces(model, ids, options)
+    option_ids, texts = single_tokens(model, options, ids, reads_end(ids, at))
     _refuse_more_than_memory(len(wanted or model.components("head")), ids, option_ids.shape[1])
     parts: list[_Batch] = []
     readout, longest = OptionReadout(architecture, option_ids, "head"), max(map(len, ids))

@@ -16,7 +16,7 @@ from .._checks import choice, whole_number
 from ..components import Component, component_columns
 from ..ensemble.intervals import LEAST, cluster_means, interval, interval_note, paired_interval, resamples
 from ..errors import InputError
-from ..model.load import load_model
+from ..model.load import as_model
 from ..results import Result
 from .quantities import (
     INVERTED,
@@ -235,7 +235,7 @@ def agreement(
     """
     choice("part", part, ("sublayer", "layer"))
     whole_number("seed", seed, 0)
-    model = load_model(model)
+    model = as_model(model)
     predictions = read_rows(model, rows)
     components = ablatable_components(model, predictions.ids[0], part)
     measures = direct_measures(model, predictions, components, batch_tokens=batch_tokens)

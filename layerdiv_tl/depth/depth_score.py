@@ -18,7 +18,7 @@ from ..components import Component, component_columns
 from ..ensemble.intervals import jackknife, leave_one_out, mean_interval, wilson
 from ..ensemble.regression import Slope, slope
 from ..errors import InputError
-from ..model.load import Model, load_model
+from ..model.load import Model, as_model
 from ..model.options import is_task
 from ..model.patched_forward import PatchedForward
 from ..results import Result
@@ -220,7 +220,7 @@ def depth_score(
         raise InputError(f"effect='erase' erases the stream that enters a layer: leave part={part!r} out.")
     resampling(n_resamples, seed)
     texts, answers, groups, names, label = _read_questions(questions, by)
-    model = load_model(model)
+    model = as_model(model)
     ids, answer_lengths = read_answers(model, texts, answers)
     starts = [len(row) - length for row, length in zip(ids, answer_lengths, strict=True)]
     kept = first_token == "kept"

@@ -16,9 +16,10 @@ from ..components import Component, labels_of
 from ..ensemble.validation import gold_options
 from ..errors import InputError
 from ..model import tokenization
-from ..model.load import Model, load_model
+from ..model.load import Model, as_model
 from ..model.options import contrast_pairs, is_task
 from ..model.options import options as read_options
+from ..model.prompts import encode
 from .effect_passes import (
     SCENARIOS,
     AblatedBatch,
@@ -124,7 +125,7 @@ def effects(
     whole_number("seed", seed, 0)
     whole_number("sample", sample, 1)
     whole_number("steps", steps, 1, 1000)
-    model = load_model(model)
+    model = as_model(model)
     model.checked_batch_tokens(batch_tokens)
     if others := {sublayer.kind for sublayer in model.architecture.sublayers} - {"attn", "mlp"}:
         raise InputError(f"{model.name} has a {min(others)} on its stream: effects are of attentions and MLPs alone.")
@@ -228,15 +229,15 @@ def _question(model: Model, prompts: Any, options: Any, labels: Any, contrast: A
         texts: tuple | None = tuple(task.options)
     else:
         texts = None
-    ids = tokenization.encode(model, unwrap_texts(prompts))
+    ids = encode(model, unwrap_texts(prompts))
     if contrast is not None:
         if options is not None or labels is not None:
             raise InputError("contrast= says what is right and what is wrong: leave options and labels out.")
         options, labels = contrast_pairs(contrast), np.zeros(len(ids), dtype=np.int64)
     if options is None or labels is None:
         raise InputError("effects are on an answer: give options= and labels=, a contrast=(right, wrong), or a task.")
-    tokenization.warn_of_missing_spaces(model, prompts, options)
-    option_ids, names = read_options(model, options, ids, unwrap_texts(prompts))
+    tokenization.warn_of_missing_spaces(model, ids, options)
+    option_ids, names = read_options(model, options, ids)
     texts = names if texts is None else texts
     if option_ids.shape[1] < 2:
         raise InputError("there is one option only, so nothing to compare it with: give at least two options.")

@@ -13,9 +13,10 @@ from ..ensemble.averaging import best_scale, correlations, count_groups, eigenva
 from ..ensemble.validation import gold_options, numbers
 from ..errors import InputError
 from ..model.batches import inference_mode_for
-from ..model.load import Model, load_model
+from ..model.load import Model, as_model
 from ..model.options import single_tokens
 from ..model.patched_forward import PatchedForward
+from ..model.prompts import Prompts
 from .ensemble_passes import Question, measure, rerun
 from .ensemble_results import EnsembleTest
 from .inputs import read_layers, read_texts
@@ -81,7 +82,7 @@ def ensemble_test(
     >>> found.verdict.word, len(found.components)
     ('cooperates', 4)
     """
-    model = load_model(model)
+    model = as_model(model)
     rows, soft, about = _read(model, texts, options, labels, target)
     whole_number("draws", draws, 0, 1000)
     whole_number("null_draws", null_draws, 10, 1000)
@@ -150,7 +151,7 @@ def _read(model: Model, texts: Any, options: Any, labels: Any, target: Any) -> t
         rows = read_rows(model, texts)
     else:
         ids = tuple(read_texts(model, texts))
-        option_ids, names = single_tokens(model, options, len(ids))
+        option_ids, names = single_tokens(model, options, Prompts(ids))
         given = np.zeros(len(ids), dtype=np.int64) if labels is None and target is not None else labels
         if given is None:
             raise InputError("options need labels, which of them is right for each text, or a target.")
@@ -166,7 +167,7 @@ def _read(model: Model, texts: Any, options: Any, labels: Any, target: Any) -> t
             shape = "×".join(map(str, rows.options.shape))
             raise InputError(f"target must be probabilities of every row's options, {shape} numbers that sum to 1.")
         return rows, table, "given distributions"
-    other = load_model(target)
+    other = as_model(target)
     if other.architecture.outputs != model.architecture.outputs:
         raise InputError(f"{other.name} has another vocabulary than {model.name}: its distribution is no target.")
     return rows, other, f"distributions of {other.name}"

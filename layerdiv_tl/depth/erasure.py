@@ -15,7 +15,7 @@ from torch import Tensor
 from .._checks import shown
 from ..components import Component
 from ..errors import InputError
-from ..model.load import load_model
+from ..model.load import as_model
 from ..model.patched_forward import PatchedForward
 from .inputs import FirstToken, check_choices, read_answers, read_layers, read_texts
 from .passes import map_texts, mean_streams, same_components, softmax, softmax_change
@@ -101,7 +101,7 @@ def erase(
     check_choices(measured=(measured, Measured), first_token=(first_token, FirstToken))
     if measured == "later" and answers is not None:
         raise InputError(f"measured='later' has to do with no answers: leave answers={shown(answers)} out.")
-    model = load_model(model)
+    model = as_model(model)
     first = int(span == "prefix" and first_token == "kept")
     if measured == "answer":
         ids, lengths = read_answers(model, texts, answers)

@@ -16,7 +16,7 @@ from ..ensemble.intervals import cluster_means
 from ..errors import InputError
 from ..model.batches import pad
 from ..model.forward_pass import run
-from ..model.load import load_model
+from ..model.load import as_model
 from .inputs import read_texts
 from .logit_lens import lens_answers, logit_lens
 from .passes import map_batches, same_components
@@ -106,7 +106,7 @@ def guess_then_refine(
     >>> found.frame().bucket.tolist()[:2], found.guesses.shape
     (['1-2', 'others'], (5, 3))
     """
-    model = readable(load_model(model))
+    model = readable(as_model(model))
     ids, size = read_texts(model, texts), model.architecture.outputs
     limits = [whole_number("buckets", x, 1) for x in listed("buckets", buckets, "increasing ranks")]
     if not limits or sorted(set(limits)) != limits:
@@ -141,7 +141,7 @@ def lens_scores(model: Any, texts: Any, counts: Any = None, *, batch_tokens: int
     >>> ld.depth.lens_scores("zoo/d2", [[1, 2, 3], [4, 5]]).component.tolist()
     ['L0.mlp', 'L1.mlp']
     """
-    model = load_model(model)
+    model = as_model(model)
     ids = [list(row) for row in read_texts(model, texts)]
     thinking = deep_thinking(model, ids, batch_tokens=batch_tokens)
     guesses = guess_then_refine(model, ids, counts, batch_tokens=batch_tokens).frame()

@@ -11,8 +11,8 @@ from ..errors import InputError
 from ..model import tokenization
 from ..model.load import Model
 from ..model.options import is_task
+from ..model.prompts import Ids, Prompts, continuations, encode
 
-Ids = tuple[int, ...]
 Part = Literal["attn", "mlp", "layer"]
 FirstToken = Literal["kept", "changed"]
 
@@ -23,12 +23,12 @@ def check_choices(**arguments: tuple[Any, Any]) -> None:
         choice(name, value, get_args(literal))
 
 
-def read_texts(model: Model, texts: Any, least: int = 1, why: str = "") -> list[Ids]:
-    """Token ids of a text, several, lists of ids, or a task's prompts.
+def read_texts(model: Model, texts: Any, least: int = 1, why: str = "") -> Prompts:
+    """Token ids of texts as `model.prompts` reads them, or of a task's prompts.
 
     Raises InputError for a text of fewer than `least` tokens (`why` says what they are for), and as `encode`.
     """
-    ids = tokenization.encode(model, unwrap_texts(texts))
+    ids = encode(model, unwrap_texts(texts))
     for number, row in enumerate(ids):
         if len(row) < least:
             have = "one token" if len(row) == 1 else f"{len(row)} tokens"
@@ -79,8 +79,14 @@ def read_answers(model: Model, texts: Any, answers: Any) -> tuple[list[Ids], lis
     if not isinstance(items, Sequence) or len(items) != len(ids):
         raise InputError(f"answers={shown(answers)} does not fit {len(ids)} texts: give one per text, or their length.")
     appended = [_answer_ids(model, answer, number) for number, answer in enumerate(items)]
-    whole = [row + answer for row, answer in zip(ids, appended, strict=True)]
-    return tokenization.encode(model, whole), [len(answer) for answer in appended]
+    asked = [
+        [answer] if isinstance(answer, str) and text is not None else []
+        for answer, text in zip(items, ids.texts, strict=True)
+    ]
+    for number, found in enumerate(continuations(model.tokenizer, ids, asked, "answer")):
+        appended[number] = found[0] if found else appended[number]
+    whole = Prompts(row + answer for row, answer in zip(ids, appended, strict=True))
+    return encode(model, whole), [len(answer) for answer in appended]
 
 
 def read_layers(layers: Any, count: int, name: str = "layers") -> list[int]:
@@ -106,7 +112,7 @@ def _answer_ids(model: Model, answer: Any, number: int) -> Ids:
         tokenization.check_vocabulary(model.tokenizer, ids, model.vocabulary, f"answer {number}", model.name)
         tokenization.check_known(model.tokenizer, ids, answer, f"answer {number},")
     else:
-        ids = tokenization.encode(model, [answer])[0]
+        ids = encode(model, [answer])[0]
     if not ids:
         raise InputError(f"answer {number} is empty: give it at least one token.")
     return ids

@@ -16,7 +16,7 @@ from torch import Tensor
 from .._checks import MOST_REPEATS, whole_number
 from ..components import Component
 from ..errors import InputError
-from ..model.load import load_model
+from ..model.load import as_model
 from ..model.patched_forward import PatchedForward
 from .inputs import Part, check_choices, read_answers, read_layers
 from .passes import ablatable_blocks, layer_count, map_texts, same_components
@@ -130,7 +130,7 @@ def integrated_gradients(
     steps = whole_number("steps", steps, 1, MOST_REPEATS)
     if baseline == "zero" and part == "layer" and path == "uniform":
         raise InputError("baseline='zero' starts at a stream of 0, where norms have no gradient: use path='graded'.")
-    model = load_model(model)
+    model = as_model(model)
     ids, lengths = read_answers(model, texts, answers)
     batch_tokens = model.checked_batch_tokens(batch_tokens)
     points, weights = _path_points(path, steps)

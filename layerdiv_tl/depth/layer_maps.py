@@ -12,14 +12,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from .._checks import MOST_ITEMS, listed, number, whole_number
+from .._checks import MOST_ITEMS, number, whole_number
 from ..components import Component, component_columns
 from ..ensemble.intervals import interval, interval_note
 from ..errors import InputError
-from ..model import tokenization
 from ..model.batches import batches, inference_mode_for, upcast
-from ..model.load import Model, load_model
+from ..model.load import Model, as_model
 from ..model.patched_forward import PatchedForward
+from ..model.prompts import encode
 from ..results import Result
 from .inputs import Ids, read_texts, unwrap_texts
 from .passes import layer_components
@@ -138,7 +138,7 @@ def map_layers(
     """
     ridge, held_out = number("ridge", ridge, least=0), number("held_out", held_out, above=0, below=1)
     first, seed = whole_number("first", first, 0, MOST_ITEMS), whole_number("seed", seed, 0)
-    models = load_model(source), load_model(target)
+    models = as_model(source), as_model(target)
     texts = _aligned_tokens(models, texts, first)
     if len(texts) < 2:
         raise InputError("maps are fitted on some texts and evaluated on others: give at least two texts.")
@@ -217,20 +217,20 @@ def _with_constant(x: Float[Tensor, "n d"]) -> Float[Tensor, "n _"]:
 
 def _aligned_tokens(models: tuple[Model, Model], texts: Any, first: int) -> list[Aligned]:
     """Every text as both models read it."""
-    plain = tokenization.plain(unwrap_texts(texts))
-    items = [plain] if isinstance(plain, str) else listed("texts", plain, "a list of texts")
-    if not all(isinstance(text, str) for text in items):
+    both = [encode(model, unwrap_texts(texts)) for model in (models if models[0].tokenizer else models[:1])]
+    names = both[0].texts
+    if None in names:
         if models[0].vocabulary != models[1].vocabulary:
             sizes = f"{models[0].name} has {models[0].vocabulary} token ids and {models[1].name} {models[1].vocabulary}"
             raise InputError(f"{sizes}, so the same ids are not the same text: give texts.")
-        both_ids = (read_texts(models[0], texts, first + 1, "its first tokens are left out"),) * 2
-    else:
-        both_ids = read_texts(models[0], items), read_texts(models[1], items)
+        both = [read_texts(models[0], texts, first + 1, "its first tokens are left out")] * 2
+    elif both[1].texts != names:
+        raise InputError("the two models' chat templates write these conversations differently: give texts.")
     aligned: list[Aligned] = []
-    for i, (source, target) in enumerate(zip(*both_ids, strict=True)):
+    for i, (source, target) in enumerate(zip(*both, strict=True)):
         paired = np.tile(np.arange(len(source)), (2, 1))
         if source != target:
-            ends = [_token_ends(model, items[i]) for model in models]
+            ends = [_token_ends(model, names[i], ids) for model, ids in zip(models, (source, target), strict=True)]
             shared = sorted(ends[0].keys() & ends[1].keys())
             paired = np.array([[of_model[end] for end in shared] for of_model in ends], int)
         paired = paired[:, (paired >= first).all(0)]
@@ -240,12 +240,11 @@ def _aligned_tokens(models: tuple[Model, Model], texts: Any, first: int) -> list
     return aligned
 
 
-def _token_ends(model: Model, text: str) -> dict[int, int]:
+def _token_ends(model: Model, text: str | None, ids: Ids) -> dict[int, int]:
     """{character at which a token ends: the last token that does}."""
-    bos = model.tokenizer.bos_token
-    special = not (bos and text.startswith(bos))
     try:
-        offsets = model.tokenizer(text, add_special_tokens=special, return_offsets_mapping=True)["offset_mapping"]
+        offsets = model.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
     except NotImplementedError as error:
         raise InputError(f"the tokenizer of {model.name} hides where tokens end: load a fast one.") from error
-    return {stop: position for position, (start, stop) in enumerate(offsets) if stop > start}
+    front = len(ids) - len(offsets)  # what stands before the text is no part of it
+    return {stop: position for position, (start, stop) in enumerate(offsets, front) if stop > start}

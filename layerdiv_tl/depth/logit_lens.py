@@ -17,7 +17,7 @@ from ..components import Component
 from ..errors import InputError
 from ..model.architecture import Architecture
 from ..model.capture import Activations
-from ..model.load import load_model
+from ..model.load import as_model
 from ..model.patched_forward import LOGITS, logits_of
 from ..model.stream_path import stream_after, to_final_stream
 from .inputs import check_choices, read_texts
@@ -83,7 +83,7 @@ def logit_lens(
     (['embed', 'L0.attn', 'L0.mlp'], 0.0, 1.0)
     """
     check_choices(norm=(norm, NormAt))
-    model = load_model(model)
+    model = as_model(model)
     architecture = model.architecture
     if norm == "recomputed" and not architecture.has_prefixes:
         raise InputError(

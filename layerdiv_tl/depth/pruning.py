@@ -21,7 +21,7 @@ from ..components import Component, component_columns
 from ..ensemble.intervals import cluster_means, interval, interval_note, paired_interval, wilson
 from ..errors import InputError
 from ..model.fingerprint import identify
-from ..model.load import Model, load_model
+from ..model.load import Model, as_model
 from ..results import Result
 from .quantities import (
     UNITS,
@@ -241,7 +241,7 @@ def drop_plan(
     >>> plan.frame()[["plan", "dropped"]].values.tolist()
     [['none', 0], ['plan', 1], ['block_influence', 1], ['random', 1]]
     """
-    model = load_model(model)
+    model = as_model(model)
     weights = identify(model).weights  # a plan says which model it is of
     predictions = read_rows(model, rows)
     scoring = number("scoring", scoring, above=0, below=1)

@@ -96,16 +96,16 @@ def read_rows(model: Model, rows: Any) -> PredictionRows:
         ids = tuple(read_texts(model, rows, 2, "no other follows to be predicted"))
         return PredictionRows(ids, None, None, "texts")
     rows = resolved(model, rows)
-    ids = tuple(read_texts(model, rows))
+    prompts = read_texts(model, rows)
     try:
-        options, _ = single_tokens(model, rows.option_ids or rows.options, len(ids))
+        options, _ = single_tokens(model, rows.option_ids or rows.options, prompts)
     except InputError as error:
         if rows.shared_options is None:
             raise
         instead = "or score the first that differs: give task.resolve(model, multi_token=True)"
         raise InputError(f"{str(error)[:-1]}; {instead}.") from error
-    labels = gold_options(rows.labels, (len(ids), 1, options.shape[1]), tuple(rows.options))
-    return PredictionRows(ids, options, labels, rows.name)
+    labels = gold_options(rows.labels, (len(prompts), 1, options.shape[1]), tuple(rows.options))
+    return PredictionRows(tuple(prompts), options, labels, rows.name)
 
 
 def ablatable_components(model: Model, ids: Ids, part: AblatedPart) -> tuple[Component, ...]:

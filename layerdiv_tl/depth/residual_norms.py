@@ -18,7 +18,7 @@ from ..ensemble.intervals import interval
 from ..errors import InputError
 from ..model.architecture import Architecture
 from ..model.capture import Activations
-from ..model.load import load_model
+from ..model.load import as_model
 from ..model.stream_path import stream_after
 from ..results import Result
 from .inputs import Part, check_choices, read_texts
@@ -134,7 +134,7 @@ def residual_norms(model: Any, texts: Any, *, batch_tokens: int | None = None) -
     >>> norms.relative_norm.shape, [c.label for c in norms.components[:3]]
     ((5, 6), ['L0.attn', 'L0.mlp', 'L0.layer'])
     """
-    model = load_model(model)
+    model = as_model(model)
     ids = read_texts(model, texts)
     measure = partial(_measure, model.architecture)
     components, (relative, cosine, norm), text = measure_tokens(model, ids, batch_tokens, measure)

@@ -21,7 +21,7 @@ from ..ensemble.intervals import LEVEL, cluster_means, interval_note, jackknife,
 from ..errors import InputError
 from ..model import tokenization
 from ..model.batches import pad
-from ..model.load import Model, load_model
+from ..model.load import Model, as_model
 from ..model.routing import read_routes
 from ..model.stream_path import number_repeats
 from ..results import Result
@@ -165,7 +165,7 @@ def router_statistics(
     ('L0.E0', True)
     """
     n_tokens = whole_number("n_tokens", n_tokens, 0, MOST_ITEMS)
-    model = load_model(model)
+    model = as_model(model)
     ids = read_texts(model, texts)
     return _Counts(model, ids).result(n_tokens, batch_tokens)
 

@@ -20,7 +20,7 @@ from ..model.architecture import Architecture
 from ..model.batches import pad
 from ..model.capture import Activations
 from ..model.forward_pass import run
-from ..model.load import Model, load_model
+from ..model.load import Model, as_model
 from ..model.patched_forward import LOGITS, logits_of
 from .inputs import check_choices, read_answers, read_texts
 from .logit_lens import layer_ends, read_out
@@ -138,7 +138,7 @@ def deep_thinking(
     check_choices(norm=(norm, LensNorm))
     threshold = number("threshold", threshold, least=0, most=1)
     depth = number("depth", depth, above=0, most=1)
-    model = readable(load_model(model))
+    model = readable(as_model(model))
     if answers is None:
         ids = read_texts(model, texts, 2, "the shuffled lens is that of another token")
         measured = [np.ones(len(row), dtype=bool) for row in ids]

@@ -17,7 +17,7 @@ from .._checks import choice, listed, number
 from ..components import Component
 from ..errors import InputError
 from ..model.batches import upcast
-from ..model.load import load_model
+from ..model.load import as_model
 from ..model.patched_forward import PatchedForward, See
 from .inputs import FirstToken, Part, check_choices, read_texts
 from .passes import ablatable_blocks, layer_components, map_batches, output_changes, same_components
@@ -147,7 +147,7 @@ def skip(
         cuts = [number("cuts", cut, above=0, below=1) for cut in listed("cuts", cuts, _CUTS)]
         if not cuts:
             raise InputError(f"cuts is empty: give {_CUTS}.")
-    model = load_model(model)
+    model = as_model(model)
     least, why = 2, "no other follows to be predicted"
     if future:
         least, why = 3 - (first_token == "changed"), "one is skipped and one is measured, besides a first that is kept"

@@ -20,7 +20,8 @@ from . import tokenization as reading
 from .architecture import HALF, HookPoint
 from .batches import inference_mode_for, pad, upcast
 from .capture import answers, on, only_at
-from .load import Model, load_model
+from .load import Model, as_model
+from .prompts import encode_one
 from .transformer_lens import is_transformer_lens
 
 if TYPE_CHECKING:
@@ -91,8 +92,8 @@ def attention_patterns(
     """
     import psutil
 
-    model = load_model(model)
-    architecture, row = model.architecture, reading.encode_one(model, text_or_ids)
+    model = as_model(model)
+    architecture, row = model.architecture, encode_one(model, text_or_ids)
     architecture.components("head")  # refuses, with the reason, attention that has no heads to name
     # Every head of every repeat of every layer, and where its pattern stands: (number of the block, head).
     counts = {s.layer: s.output_map.count for s in architecture.sublayers if s.kind == "attn" and s.output_map}

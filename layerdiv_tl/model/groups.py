@@ -9,7 +9,7 @@ from .._checks import shown
 from ..components import Component, Kind, Unit, labels_of
 from ..errors import InputError
 from .cuts import CustomUnit, SublayerCut
-from .load import load_model
+from .load import as_model
 
 if TYPE_CHECKING:
     from .architecture import Architecture, Sublayer
@@ -119,7 +119,7 @@ def key_value_groups(model: Any) -> dict[str, list[str]]:
 
     Raises InputError for a model in which every head has its own.
     """
-    model = load_model(model)
+    model = as_model(model)
     config = getattr(model.hf_model, "config", None)
     count = getattr(config and config.get_text_config(), "num_key_value_heads", None)
     # A module knows better: Falcon's configuration has another name for it, Gemma 4's layers differ.

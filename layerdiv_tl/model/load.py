@@ -211,6 +211,13 @@ def load_model(
     return _wrap(x, tokenizer, origin, name, adapters)
 
 
+def as_model(x: Any) -> Model:
+    """The model that an analysis is given, loaded. Raises InputError for None, `load_model`'s own default."""
+    if x is None:
+        raise InputError("None is not a model: give layerdiv_tl.load_model() for the default one.")
+    return load_model(x)
+
+
 def _of_remote(x: Any, tokenizer: Any, remote: bool | str, trust_remote_code: bool) -> Model:
     engine = engine_of(x, remote)
     if isinstance(tokenizer, str | os.PathLike):

@@ -10,6 +10,7 @@ from jaxtyping import Int
 
 from .._checks import listed, shown
 from ..errors import InputError
+from .prompts import Ids, Prompts, continuations
 from .tokenization import (
     LABELS,
     check_ids,
@@ -29,16 +30,15 @@ _EXAMPLE = "for example options=[' Yes', ' No']"
 # What follows the last token of an option that is shorter than others, in arrays of ids.
 NONE = -1
 
-Ids = tuple[int, ...]
 Alternatives = tuple[Ids, ...]
 OptionIds = Int[np.ndarray, "example option alternative token"]
 
 
-def options(model: Model, given: Any, ids: Sequence[Ids], prompts: Any = None) -> tuple[OptionIds, tuple]:
+def options(model: Model, given: Any, ids: Prompts, at_end: bool = True) -> tuple[OptionIds, tuple]:
     """Ids `[example, option, alternative, token]`, NONE where there is none, and the texts: K, or K for every example.
 
-    `ids` are those of the prompts, `prompts` the prompts as given. A text's tokens are those that continue its prompt;
-    where all options of a call are single tokens after any text, they are these.
+    A text's tokens are those that continue the text of its prompt; after ids, or where a prompt is not read `at_end`,
+    those that it has after any text.
 
     Raises InputError for no options, an option without tokens or with unknown ones, two options that are the same
     tokens, alternatives of which one begins another, ids out of the vocabulary, and a text that does not begin at a
@@ -67,12 +67,8 @@ def options(model: Model, given: Any, ids: Sequence[Ids], prompts: Any = None) -
         if key not in known:
             known[key] = _read(model, row, name)
     read = [known[key][0] for key in keys]
-    if prompts is not None and any(len(tokens) > 1 for row in read for option in row for tokens in option):
-        texts = [prompts] if isinstance(prompts, str) else plain(prompts)
-        read = [
-            _after_prompt(model, number, texts[number], ids[number], lists[number], row)
-            for number, row in enumerate(read)
-        ]
+    if at_end:
+        read = _after_prompts(model, ids, lists, read)
     texts = known[keys[0]][1] if shared else tuple(known[key][1] for key in keys)
     return _padded(read), texts
 
@@ -93,10 +89,10 @@ def contrast_pairs(contrast: Any) -> list[Any]:
 
 
 def single_tokens(
-    model: Model, given: Any, count: int, name: str = "option"
+    model: Model, given: Any, prompts: Prompts, at_end: bool = True, name: str = "option"
 ) -> tuple[Int[np.ndarray, "example option"], tuple]:
     """Ids `[example, option]` of options that are one token each. Raises InputError for others, with their pieces."""
-    ids, texts = options(model, given, [()] * count)
+    ids, texts = options(model, given, prompts, at_end)
     if ids.shape[2:] != (1, 1):
         longer = ids.reshape(*ids.shape[:2], -1)
         row, option = np.argwhere((longer != NONE).sum(2) > 1)[0]
@@ -186,27 +182,21 @@ def _refuse_twins(read: Sequence[Alternatives], row: Sequence[Any], where: str) 
                     )
 
 
-def _after_prompt(
-    model: Model, number: int, prompt: Any, ids: Ids, row: Sequence[Any], read: list[Alternatives]
-) -> list[Alternatives]:
-    """The options of one prompt by the tokens that continue it. InputError where one begins inside a token."""
-    if not isinstance(prompt, str) or not all(isinstance(a, str) for option in row for a in _alternatives(option)):
-        return read
-    tokenizer = model.tokenizer
-    special = not (tokenizer.bos_token and prompt.startswith(tokenizer.bos_token))
-
-    def continued(text: str) -> Ids:
-        whole = tuple(tokenizer(prompt + text, add_special_tokens=special)["input_ids"])
-        if whole[: len(ids)] == ids and len(whole) > len(ids):
-            return whole[len(ids) :]
-        kept = next((n for n, (a, b) in enumerate(zip(ids, whole, strict=False)) if a != b), min(len(ids), len(whole)))
-        before, after = (tokenizer.convert_ids_to_tokens(list(x[kept:])) for x in (ids, whole))
-        raise InputError(
-            f"option {shown(text)} begins inside a token of prompt {number}: the prompt ends in {before}, but together "
-            f"the tokenizer reads {after}. Move a blank from the prompt's end to the option, or give token ids."
-        )
-
-    return [tuple(continued(text) for text in _alternatives(option)) for option in row]
+def _after_prompts(
+    model: Model, prompts: Prompts, lists: Sequence[Sequence[Any]], read: list[list[Alternatives]]
+) -> list[list[Alternatives]]:
+    """The options of every prompt by the tokens that continue it. InputError where one begins inside a token."""
+    texts = [
+        [a for option in row for a in _alternatives(option)] if prompt is not None else []
+        for prompt, row in zip(prompts.texts, lists, strict=True)
+    ]
+    asked = [row if all(isinstance(a, str) for a in row) else [] for row in texts]
+    after = list(read)
+    for number, found in enumerate(continuations(model.tokenizer, prompts, asked)):
+        if found:
+            tokens = iter(found)
+            after[number] = [tuple(next(tokens) for _ in option) for option in read[number]]
+    return after
 
 
 def _padded(read: Sequence[Sequence[Alternatives]]) -> OptionIds:

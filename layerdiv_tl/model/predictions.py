@@ -10,7 +10,8 @@ import torch
 from .._checks import whole_number
 from . import tokenization
 from .batches import inference_mode_for, pad, upcast
-from .load import load_model
+from .load import as_model
+from .prompts import encode_one
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,8 +39,8 @@ def top_tokens(model: Any, text_or_ids: Any, k: int = 5) -> pd.DataFrame:
     """
     import pandas as pd
 
-    model = load_model(model)
-    ids, k = tokenization.encode_one(model, text_or_ids), whole_number("k", k, 1, model.architecture.outputs)
+    model = as_model(model)
+    ids, k = encode_one(model, text_or_ids), whole_number("k", k, 1, model.architecture.outputs)
     with inference_mode_for(model.architecture):
         logits = upcast(model.architecture.logits(*pad([ids]))[0])
         probability, best = (x.cpu().numpy() for x in torch.softmax(logits.double(), -1).topk(k))

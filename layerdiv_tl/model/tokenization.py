@@ -1,4 +1,4 @@
-"""Texts and positions as the user writes them -> token ids, checked; options are read in `options`."""
+"""What reading prompts and options shares: positions, checks of token ids, the texts of tokens."""
 
 from __future__ import annotations
 
@@ -14,61 +14,11 @@ from ..errors import InputError
 
 if TYPE_CHECKING:
     from .load import Model
+    from .prompts import Prompts
 
 
 LABELS = "label 0 means the first option"
 _POSITION = "'last', an int, or one int per prompt"
-# How names of tasks start that nobody means as a text.
-_TASKS = ("sample/", "synthetic/", "lm_eval/")
-
-
-def encode(model: Model, prompts: Any, any_length: bool = False) -> list[tuple[int, ...]]:
-    """Token ids of each prompt: text by the tokenizer's own rules, ids as they are.
-
-    A beginning-of-text token is not added to a text that already starts with one. Raises InputError for what is empty,
-    outside the vocabulary, the name of a task, or, unless `any_length`, longer than the model's context.
-    """
-    what = "a list of texts, or of lists of token ids (of a tokenizer's output, its input_ids without the padding)"
-    if isinstance(prompts, str):
-        if prompts.startswith(_TASKS):
-            raise InputError(f"{shown(prompts)} names a task: give ld.task({prompts!r}), or a list for a text.")
-        prompts = [prompts]
-    rows = items("prompts", prompts, what, "their order is that of the rows of the result")
-    if rows and all(is_id(row) for row in rows):  # one prompt of ids
-        rows = [rows]
-    if not rows:
-        raise InputError("there are no prompts: give at least one text or list of token ids.")
-    encoded = [_encode(model, row, f"prompt {number}") for number, row in enumerate(rows)]
-    limit = None if any_length else model.context
-    for number, ids in enumerate(encoded):
-        if limit is not None and len(ids) > limit:
-            raise InputError(f"prompt {number} has {len(ids)} tokens, but {model.name} reads at most {limit}.")
-    return encoded
-
-
-def encode_one(model: Model, text_or_ids: Any) -> tuple[int, ...]:
-    """Token ids of one text. Raises InputError for several, and as `encode`."""
-    rows = encode(model, text_or_ids)
-    if len(rows) != 1:
-        raise InputError(f"this takes one text, but {len(rows)} were given: call it once for each.")
-    return rows[0]
-
-
-def _encode(model: Model, prompt: Any, name: str) -> tuple[int, ...]:
-    if isinstance(prompt, str):
-        tokenizer = tokenizer_for(model, name)
-        special = not (tokenizer.bos_token and prompt.startswith(tokenizer.bos_token))
-        try:
-            ids = tokenizer(prompt, add_special_tokens=special)["input_ids"] if prompt else []
-        except TypeError as error:
-            raise InputError(f"{name} is not a text that can be encoded ({shown(prompt)}).") from error
-        check_vocabulary(tokenizer, ids, model.vocabulary, name, model.name)
-    else:
-        ids = items(name, prompt, "a text or a list of token ids", "their order is the text")
-        check_ids(ids, model.vocabulary, name)
-    if not ids:
-        raise InputError(f"{name} is empty: give it at least one token.")
-    return tuple(int(i) for i in ids)
 
 
 def positions(position: Any, lengths: Sequence[int]) -> Int[np.ndarray, " example"]:
@@ -86,17 +36,17 @@ def positions(position: Any, lengths: Sequence[int]) -> Int[np.ndarray, " exampl
     return np.array([p % length for p, length in zip(wanted, lengths, strict=True)], dtype=np.int64)
 
 
-def warn_of_missing_spaces(model: Model, prompts: Any, options: Any) -> None:
+def warn_of_missing_spaces(model: Model, prompts: Prompts, options: Any) -> None:
     """Warn of options that are words glued to a prompt's last one, and no more tokens with a space in front of them.
 
     "The capital of France is" and "Paris" make "isParis". Both spellings are tokens of many vocabularies, so it cannot
     be refused: after a bracket, a quotation mark, a digit or a line break none of it is said.
     """
-    prompt, row = (x[0] if isinstance(x, list | tuple) and x else x for x in (prompts, options))
+    prompt, row = prompts.texts[0], options[0] if isinstance(options, list | tuple) and options else options
     row = row if isinstance(row, list | tuple) else options
     words = isinstance(row, list | tuple) and row and all(isinstance(o, str) and o[:1].isalpha() for o in row)
-    is_word = isinstance(prompt, str) and (prompt[-1:].isalpha() or prompt[-1:] in tuple(".,:;?!"))
-    if not is_word or not words:
+    is_word = prompt is not None and (prompt[-1:].isalpha() or prompt[-1:] in tuple(".,:;?!"))
+    if prompt is None or not is_word or not words:
         return
     tokenizer = tokenizer_for(model, "a prompt")
     count = {option: len(ids_after_text(tokenizer, option)) for option in (*row, *(f" {option}" for option in row))}

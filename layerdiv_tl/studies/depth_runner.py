@@ -18,7 +18,8 @@ from ..depth.quantities import UNITS, AblatedPart, ablatable_components
 from ..errors import InputError
 from ..model.fingerprint import Identity
 from ..model.load import Model
-from ..model.tokenization import encode, ids_after_text, knows, plain
+from ..model.prompts import encode
+from ..model.tokenization import ids_after_text, knows, plain
 from ..results import Result
 from ..tasks.multihop import SAMPLE_QUESTIONS, Questions
 from ..tasks.multihop import questions as read_questions

@@ -22,7 +22,7 @@ from ..ensemble.intervals import wilson
 from ..errors import InputError
 from ..model.fingerprint import Identity
 from ..model.load import Model, take_cores
-from ..model.tokenization import encode
+from ..model.prompts import encode
 from ..tasks.baselines import bag_of_words
 from ..tasks.task import Task, task
 from .folder import failing, made_by

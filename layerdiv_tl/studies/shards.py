@@ -31,7 +31,7 @@ from ..model.fingerprint import Identity
 from ..model.load import Model
 from ..model.options import NONE
 from ..model.options import options as read_options
-from ..model.tokenization import encode
+from ..model.prompts import encode
 from ..tasks.task import Task
 
 ROWS = 128
@@ -156,7 +156,7 @@ class Cell:
         """What computing some of the task's rows runs: the rows of each forward pass, and its shape."""
         prompts, options = self._asked(rows)
         ids = encode(model, prompts)
-        option_ids, _ = read_options(model, self.task.option_ids or options, ids, prompts)
+        option_ids, _ = read_options(model, self.task.option_ids or options, ids)
         at = np.array([len(row) - 1 for row in ids])
         run = ReadOut(model, ids, at, option_ids, self.unit, batch_tokens, None, None)
         return [(rows[examples], run.shape(examples)) for examples in run.cuts()]

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..errors import InputError
 from ..model import tokenization
+from ..model.prompts import encode
 from ..model.tokenization import ids_after_text
 
 AS_SEQUENCES = "options are scored as sequences of tokens: the sum of their log-probabilities"
@@ -89,7 +90,7 @@ def note_on_blanks(tokenizer: Any, prompts: Sequence[str], options: Sequence[str
 
 def count_tokens(tokenizer: Any, prompt: str) -> int:
     """Tokens of a prompt as the model will read it, the beginning-of-text token included."""
-    return len(tokenization.encode(_minimal_model(tokenizer), [prompt])[0]) if prompt else 0
+    return len(encode(_minimal_model(tokenizer), [prompt])[0]) if prompt else 0
 
 
 def render_chat(

@@ -21,7 +21,7 @@ from ..ensemble.decomposition import Part
 from ..errors import InputError
 from ..model.attention import AttentionPatterns
 from ..model.load import Model
-from ..model.tokenization import encode
+from ..model.prompts import encode
 from . import style
 from .explorer import Explorer, explore
 from .explorer.measure import LONGEST

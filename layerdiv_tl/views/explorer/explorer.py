@@ -9,14 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ..._checks import file_path, flag
 from ..._files import write_text
 from ...errors import InputError
-from ...model.load import Model, load_model
+from ...model.load import Model, as_model
 from ...model.options import is_task, single_tokens
-from ...model.tokenization import plain
+from ...model.prompts import Prompts, encode
 from .. import style
 from ..html import page_head, script_json
 from .data import CSS, SCRIPT, pack_attention, pack_promotions, pack_text
@@ -65,14 +63,12 @@ def explore(model: Any, text: Any, target: Any = None, *, generate: int = 0, oth
     (1, True)
     """
     if other is None:
-        model = load_model(model)
+        model = as_model(model)
     else:
         model, other = load_pair(model, other)
     if is_task(text):
         return _explore_rows(model, other, text, target, generate)
-    given = plain(text)
-    several = isinstance(given, list | tuple) and bool(given) and not isinstance(given[0], int | np.integer)
-    texts = list(given) if several else [given]
+    texts = encode(model, text).each()
     if len(texts) > MOST_TEXTS:
         raise InputError(f"{len(texts)} texts are too many to compare: give at most {MOST_TEXTS}.")
     return Explorer(model, [measure_pair(model, other, each, target, generate) for each in texts], other)
@@ -114,7 +110,10 @@ class Explorer:
     def selection(self, given: Selection | Mapping[str, Any]) -> None:
         if isinstance(given, Mapping):  # tokens as they are written
             tokens = {n: t for n in ("target", "minus") if isinstance(t := given.get(n), str)}
-            given = {**given, **{n: int(single_tokens(self.model, [t], 1)[0][0, 0]) for n, t in tokens.items()}}
+            given = {
+                **given,
+                **{n: int(single_tokens(self.model, [t], Prompts([()]))[0][0, 0]) for n, t in tokens.items()},
+            }
         self._selection = self._selection.changed(given).check(self.texts)
         if self._widget is not None:
             self._widget.chosen = self._selection.record()

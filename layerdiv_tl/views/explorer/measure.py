@@ -25,6 +25,7 @@ from ...model.capture import Activations, answers
 from ...model.forward_pass import run
 from ...model.load import Model
 from ...model.options import single_tokens
+from ...model.prompts import encode
 
 # What a page can hold and a reader survey; ld.profile itself has no such limit.
 LONGEST = 512
@@ -127,7 +128,7 @@ def measure_text(
 
     Raises InputError for a text that an explorer cannot show, and for a target that is not one token.
     """
-    rows = tokenization.encode(model, text_or_ids)
+    rows = encode(model, text_or_ids)
     if len(rows) != 1:
         raise InputError("texts are explored one by one: give a list of texts to explore, each a str or a list of ids.")
     given = list(rows[0])
@@ -142,7 +143,7 @@ def measure_text(
     wanted = list(target) if several else [] if target is None else [target]
     if len(wanted) > 2:
         raise InputError(f"target holds {len(wanted)} tokens: give one, or two whose difference is to be explained.")
-    targets = tuple(int(i) for i in single_tokens(model, wanted, 1, "target")[0][0]) if wanted else ()
+    targets = tuple(int(i) for i in single_tokens(model, wanted, rows, not generate, "target")[0][0]) if wanted else ()
     on_step("components")
     ids = [*given, *_written(model, given, generate)]
     no_heads = no_attention = ""

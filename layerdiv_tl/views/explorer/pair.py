@@ -15,10 +15,10 @@ from ...attribution.token_logits import model_answers, token_logits
 from ...attribution.two_models import common_rows
 from ...components import Unit
 from ...errors import InputError
-from ...model import tokenization
 from ...model.batches import inference_mode_for
 from ...model.fingerprint import fingerprint
-from ...model.load import Model, load_model
+from ...model.load import Model, as_model
+from ...model.prompts import encode
 from .measure import LIKELIEST, LONGEST, TextNumbers, measure_text
 
 # Of how many of a task's rows an explorer holds the texts.
@@ -27,7 +27,7 @@ MOST_ROWS = 6
 
 def load_pair(model: Any, other: Any) -> tuple[Model, Model]:
     """Two models of one vocabulary; where one has no tokenizer, the other's is used."""
-    a, b = load_model(model), load_model(other)
+    a, b = as_model(model), as_model(other)
     if a.architecture.outputs != b.architecture.outputs:
         raise InputError(
             f"{a.name} and {b.name} have vocabularies of {a.architecture.outputs} and {b.architecture.outputs} tokens: "
@@ -63,7 +63,7 @@ def measure_pair(
     if b is None:
         return first
     given = first.sublayers.token_ids[: first.length - first.written].tolist()
-    if tokenization.encode(b, text_or_ids) != [tuple(given)]:
+    if encode(b, text_or_ids) != [tuple(given)]:
         raise InputError(
             f"{a.name} and {b.name} read this text as different tokens, so they predict different things: compare "
             "models of one tokenizer, or give token ids."
