@@ -82,7 +82,7 @@ GOOD = {"prompts": [[1, 2, 3]], "options": [7, 9]}
         ({"position": [True]}, "position="),
         ({"batch_tokens": 4.5}, "batch_tokens=4.5"),
         ({"prompts": None}, "prompts"),
-        ({"prompts": {"input_ids": [[1, 2]]}}, "prompts={'input_ids"),
+        ({"prompts": {"ids": [[1, 2]]}}, "prompts={'ids"),
         ({"prompts": torch.tensor(5)}, "prompts="),
         ({"options": {"Yes": 7}}, "options="),
         ({"components": ["L0@2.attn"]}, "components .* L0@2.attn"),
