@@ -116,12 +116,8 @@ class Effects(Result):
         for on, unit in (MEASURES | {"": self.measured_in}).items():
             for name in EFFECTS if self.method == "exact" else ("direct", "total", "indirect"):
                 effect = self.effect(name, on)
-                ends = paired_interval(effect / 2) if on == "_accuracy" and name == "indirect" else None
-                if on == "_accuracy" and ends is None:
-                    ends = paired_interval(effect)
-                elif ends is not None:
-                    ends = 2 * ends[0], 2 * ends[1]
-                columns |= with_ends(name + on, effect.mean(0), *(ends or mean_interval(effect)))
+                ends = paired_interval(effect) if on == "_accuracy" else mean_interval(effect)
+                columns |= with_ends(name + on, effect.mean(0), *ends)
                 units[name + on] = unit
         if self.method != "exact":
             exact = dict(zip(self.sampled, self._exact_totals.mean(0), strict=True))
