@@ -180,7 +180,7 @@ def _drop_plan(model: str, plan: DropPlan) -> Finding:
 
 
 def _depth_score(model: str, score: DepthScore) -> Finding | None:
-    slope, first = score.slope, (score.rank == 1).mean()
+    slope, first = score.slope, score.correct.mean()
     ends = style.interval(slope.low, slope.high, "+.2f")
     values = {"slope": slope.value, "ends": ends, "layers": len(score.components), "first": first}
     return None if slope.reason else _say("depth_score", model=model, **values)
