@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from .._checks import whole_number
+from ..attribution.vocab_gram import log_sum_exp
 from ..components import Component
 from ..errors import InputError
 from ..model.architecture import Architecture
@@ -119,7 +120,7 @@ def lens_answers(
         logits = [read_out(architecture, part, None) for part in stream.split(step)]
         tops = [part.max(1) for part in logits]
         ids.append(torch.cat([top.indices for top in tops]).cpu())
-        sums = torch.cat([part.logsumexp(1) for part in logits])
+        sums = torch.cat([log_sum_exp(part) for part in logits])
         probabilities.append((torch.cat([top.values for top in tops]) - sums).exp().cpu())
     return tuple(component for component, _ in kept), torch.stack(ids).numpy(), torch.stack(probabilities).numpy()
 
