@@ -13,7 +13,7 @@ from scipy.stats import spearmanr
 from torch.nn.functional import cosine_similarity, cross_entropy
 
 import layerdiv_tl as ld
-from layerdiv_tl.ensemble.intervals import jackknife
+from layerdiv_tl.ensemble.intervals import jackknife, wilson
 from tests.conftest import llama
 from tests.oracles.families import FAMILIES
 from tests.oracles.tokenizers import word_tokenizer
@@ -863,3 +863,20 @@ def test_a_plan_leaves_something():
     with pytest.raises(ld.InputError, match="part"):
         ld.depth.drop_plan(model, LENGTHS, 1)
     assert len(ld.depth.drop_plan(model, LENGTHS, 1, part="sublayer", random=1).candidates) == 2
+
+
+def test_shares_that_all_texts_agree_on_have_an_interval():
+    """Overlap of the last junction (1), an idle expert's load (0), a plan's answers (1): 8 texts are 8 trials."""
+    low, high = wilson(8, 8)
+    lens = ld.depth.logit_lens(ld.load_model(llama()), LENGTHS[:8]).frame().iloc[-1]
+    assert (lens.topk_overlap, lens.topk_overlap_low, lens.topk_overlap_high) == pytest.approx((1, low, high))
+    routers = ld.router_statistics("zoo/moe", [row[:6] for row in LENGTHS[8:16]])
+    some = replace(routers, routed=np.where(np.arange(routers.routed.shape[1]) == 0, 0, routers.routed)).frame()
+    assert (some.load[0], some.load_low[0], some.load_high[0]) == pytest.approx((0, 1 - high, 1 - low))
+    plan = ld.depth.drop_plan(ld.load_model(llama()), LENGTHS, 1, random=0)
+    count = np.full(8, 5.0)
+    sure = replace(
+        plan, correct=np.tile(count[:, None], plan.correct.shape[1]), loss=plan.loss[:8], count=count
+    ).frame()
+    assert (sure.accuracy == 1).all()
+    np.testing.assert_allclose(sure[["accuracy_low", "accuracy_high"]], [[low, high]] * len(sure))
