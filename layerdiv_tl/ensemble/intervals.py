@@ -293,4 +293,5 @@ def wilson(hits: Any, trials: Any, confidence_level: float = LEVEL) -> tuple[Any
     p = hits / trials
     center = (p + z**2 / (2 * trials)) / (1 + z**2 / trials)
     half = z / (1 + z**2 / trials) * np.sqrt(p * (1 - p) / trials + z**2 / (4 * trials**2))
-    return np.maximum(0.0, center - half), np.minimum(1.0, center + half)
+    # Rounding must not put an end beyond the share itself.
+    return np.clip(center - half, 0.0, p), np.clip(center + half, p, 1.0)

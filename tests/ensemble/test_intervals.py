@@ -183,6 +183,9 @@ def test_wilson_against_scipy():
     for (hits, trials), (low, high) in zip(given, expected, strict=True):
         assert wilson(hits, trials) == pytest.approx((low, high))
     np.testing.assert_allclose(wilson(*np.array(given, dtype=float).T), np.array(expected).T, atol=1e-12)
+    counts = np.arange(1.0, 200)  # of some, rounding would leave 1 − 1e-16
+    assert (wilson(counts, counts)[1] == 1).all()
+    assert (wilson(0 * counts, counts)[0] == 0).all()
     for hits, trials in ((3, 2), (-1, 2), (0, 0)):
         with pytest.raises(InputError):
             wilson(hits, trials)
