@@ -157,7 +157,7 @@ class ComponentTable:
         out.fill_(-torch.inf)
 
         def add(columns: slice | Sequence[int], values: Tensor) -> None:
-            out[:, columns] = torch.logaddexp(out[:, columns], values.double())
+            out[:, columns] = torch.logaddexp(out[:, columns], values)
 
         # At fewer positions than values a part's stream vectors are cheaper than all ids before its output map.
         spread = [len(self.sigma) < block.parts.values.shape[2] for block in self.cut]
@@ -168,12 +168,12 @@ class ComponentTable:
             for columns, z in blocks:
                 step = max(1, NUMBERS // (z.shape[1] * len(rows)))
                 scaled = zip(z.split(step), scale.split(step), strict=True)
-                add(columns, torch.cat([((x * s[:, None, None]) @ rows.T).logsumexp(2) for x, s in scaled]))
+                add(columns, torch.cat([((x * s[:, None, None]) @ rows.T).double().logsumexp(2) for x, s in scaled]))
             for block in rest:
                 before = pull_back(block.parts.output_map, rows, rows.dtype)
                 before = before.unflatten(1, (block.parts.output_map.count, -1))
                 logits = torch.bmm((self._scaled(block.parts) * tau).transpose(0, 1), before.permute(1, 2, 0))
-                add(block.columns, logits.logsumexp(2).T)
+                add(block.columns, logits.double().logsumexp(2).T)
             if self.constant is not None:
                 add([self.constant], (tau * constant.double()).logsumexp(0).expand(len(out), 1))
 

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ..components import Component, component_columns
+from ..ensemble.hits import hits
 from ..ensemble.intervals import interval_note, mean_interval
 from ..results import Result
 
@@ -71,8 +72,8 @@ class LogitDifference(Result):
 
     @property
     def accuracy(self) -> float:
-        """How often the model prefers the first answer."""
-        return float((self.model_difference > 0).mean())
+        """How often the model prefers the first answer; of equal ones in half of the cases."""
+        return float(hits(np.stack([self.model_difference, 0 * self.model_difference], 1), np.zeros(1, int)).mean())
 
     def frame(self) -> pd.DataFrame:
         """One row per component: its mean difference, and the means of what it speaks for and against the answer.

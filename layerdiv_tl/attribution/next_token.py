@@ -77,20 +77,17 @@ def _means(architecture: Architecture, logits: Tensor, unembedded: Tensor) -> tu
     """The four numbers of `NextToken` for some positions."""
     norm, device, multiplier = architecture.norm, logits.device, architecture.logit_multiplier
     log_partition = log_sum_exp(logits)
-    p = (logits - log_partition[:, None].to(logits.dtype)).exp_()
+    p = (logits.double() - log_partition[:, None]).exp_()
     rows, bias = architecture.unembed_rows(None)
     direction = torch.zeros(len(p), rows.shape[1], dtype=torch.float64, device=device)
     for start in range(0, len(rows), CHUNK):
         ids = slice(start, start + CHUNK)
         direction += p[:, ids] @ rows[ids].to(device, p.dtype)
-    # Rounded probabilities do not add up to 1.
-    total = p.sum(1, dtype=torch.float64)
-    direction *= (multiplier / total)[:, None]
-    constant = torch.zeros_like(total)
+    direction *= multiplier
+    constant = torch.zeros_like(log_partition)
     if norm.bias is not None:
         constant += direction @ norm.bias.to(device, torch.float64)
     if bias is not None:
-        constant += (p @ bias.to(device, p.dtype)).double() * multiplier / total
-    product = p.mul_(unembedded) if p.dtype == unembedded.dtype else p * unembedded
-    mean_logit = product.sum(1, dtype=torch.float64) * multiplier / total
+        constant += (p @ bias.to(p)) * multiplier
+    mean_logit = (p * unembedded).sum(1) * multiplier
     return log_partition, mean_logit, norm.fold(direction), constant

@@ -148,24 +148,19 @@ def part_gram(
 
 
 def log_sum_exp(logits: Float[Tensor, "position v"]) -> Float[Tensor, " position"]:
-    """In the precision of the logits; NaN or infinite where a logit is."""
-    sums = []
-    for rows in logits.split(16):  # which stay in the processor's cache
-        largest = rows.amax(1, keepdim=True)
-        sums.append((rows - largest).exp_().sum(1).double().log() + largest[:, 0].double())
-    return torch.cat(sums)
+    """In float64; NaN or infinite where a logit is."""
+    return torch.cat([rows.double().logsumexp(1) for rows in logits.split(16)])  # which stay in the processor's cache
 
 
 def probabilities(
     logits: Float[Tensor, "position v"],
 ) -> tuple[Float[Tensor, "position v"], Float[Tensor, " position"]]:
-    """The softmax, in the precision of the logits, and its entropy in nats, float64."""
+    """The softmax, kept in the precision of the logits, and its entropy in nats, float64."""
     p, entropies = torch.empty_like(logits), []
     for rows, out in zip(logits.split(16), p.split(16), strict=True):
-        shifted = rows - rows.amax(1, keepdim=True)
-        total = torch.exp(shifted, out=out).sum(1, keepdim=True)
-        out /= total
-        entropies.append(total[:, 0].double().log() - (shifted.clamp_min_(-1e30) * out).sum(1).double())
+        log_p = rows.double().log_softmax(1)
+        out.copy_(log_p.exp())
+        entropies.append(-(log_p.exp() * log_p.clamp_min(-1e30)).sum(1))
     return p, torch.cat(entropies)
 
 
@@ -173,7 +168,8 @@ def mean_and_power(logits: Float[Tensor, "position v"]) -> tuple[Tensor, Tensor]
     """The mean of every row and Σ_v of its squared distance from that, float64."""
     moments = []
     for rows in logits.split(16):
-        mean = rows.mean(1)
-        moments.append(torch.stack([mean, (rows - mean[:, None]).square_().sum(1)]).double())
+        wide = rows.double()
+        mean = wide.mean(1)
+        moments.append(torch.stack([mean, (wide - mean[:, None]).square_().sum(1)]))
     mean, power = torch.cat(moments, 1)
     return mean, power

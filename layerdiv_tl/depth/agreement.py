@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from scipy.stats import rankdata
 
 from .._checks import choice, whole_number
 from ..components import Component, component_columns
 from ..ensemble.intervals import LEAST, cluster_means, interval, interval_note, paired_interval, resamples
-from ..errors import InputError
 from ..model.load import as_model
 from ..results import Result
 from .quantities import (
@@ -31,13 +29,8 @@ from .quantities import (
 )
 from .token_stats import labeled_frame, with_ends
 
-# Ranks that two samples of rows reproduce this well count as stable.
-STABLE_CORRELATION = 0.9
-# Less reliable ranks are mostly noise, and a correction for it mostly that of the reliability.
-RELIABLE = 0.5
 # Of `correlations`, which may have no rows.
-_COLUMNS = ["measure", "effect", "kind", "correlation", "corrected", "spread_low", "spread_high"]
-_COLUMNS += ["low_components", "high_components", "better", "better_low", "better_high", "components"]
+_COLUMNS = ["measure", "effect", "kind", "correlation", "low_components", "high_components", "components"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -92,21 +85,12 @@ class Agreement(Result):
     def correlations(self) -> pd.DataFrame:
         """Spearman's correlation of each direct measure with each effect, over components of one kind or all.
 
-        `correlation` is positive where the measure ranks components as ablating them does.
-
-        Few rows pull it towards 0, for they blur both ranks. `corrected` is what it would be without that: divided by
-        the root of the product of both reliabilities (Spearman 1904), from two halves of the rows by the
-        Spearman-Brown formula; NaN where one of them is below 0.5 or there are fewer than four rows.
-        `spread_low`, `spread_high` are the middle 95 % over resampled rows. They are not an interval of the
-        correlation that more rows would give: resampling blurs the ranks a second time, so that they lie too low,
-        and the estimate at their upper end. They hold the value of 512 rows in 28-42 % of samples of 16 rows, 36-56 %
-        of 32, 45-65 % of 64 and 57-87 % of 128 (zoo/d12, two tasks).
-
-        `low_components`, `high_components` resample components. `better` is by how much the correlation exceeds that
-        of `block_influence`, with `better_low`, `better_high` over resampled rows and components at once, which have
-        the same fault. `kind` "all" pools attention and MLPs. Kinds of fewer than three components have no rows.
+        `correlation` is positive where the measure ranks components as ablating them does. Few rows pull it towards 0,
+        for they blur both ranks: no interval over rows is given. `low_components`, `high_components` are its middle
+        95 % over resampled components, of these rows. `kind` "all" pools attention and MLPs. Kinds of fewer than three
+        components have no rows.
         """
-        values, resampled = self._values(), self._resampled
+        values = self._values()
         kinds = np.array([c.kind for c in self.components])
         groups = {"all": np.arange(len(kinds))}
         if len(set(kinds)) > 1:
@@ -117,70 +101,14 @@ class Agreement(Result):
         for kind, group in groups.items():
             if len(group) < 3:
                 continue
-            reliability = self._reliability(group)
-            size = (len(resampled), len(group))
-            chosen = np.random.default_rng([self.seed, 1]).integers(len(group), size=size)[:, None]
-            point, over_rows = values[:, group], resampled[:, :, group]
-            over_components = np.take_along_axis(np.broadcast_to(point, over_rows.shape), chosen, 2)
-            over_both = np.take_along_axis(over_rows, chosen, 2)
-            ranks = [self._ranks(table) for table in (point, over_rows, over_components, over_both)]
+            chosen = np.random.default_rng([self.seed, 1]).integers(len(group), size=(1000, len(group)))
+            point = values[:, group]
+            ranks = [self._ranks(table) for table in (point, point[:, chosen].swapaxes(0, 1))]
             for effect in get_args(Effect):
-                rho = {
-                    name: [_pearson(r[..., index[name], :], r[..., index[effect], :]) for r in ranks] for name in direct
-                }
-                base, *_, base_both = rho["block_influence"]
-                for name, (correlation, by_rows, by_components, by_both) in rho.items():
-                    corrected = _corrected(float(correlation), reliability[index[name]], reliability[index[effect]])
-                    better = np.nan if name == "block_influence" else by_both - base_both
-                    ends = [*interval(by_rows), *interval(by_components), *interval(np.broadcast_to(better, size[:1]))]
-                    low, high, first, last, less, more = map(float, ends)
-                    record = [name, effect, kind, float(correlation), corrected, low, high, first, last]
-                    records.append([*record, float(correlation - base), less, more, len(group)])
-        frame = pd.DataFrame(records, columns=_COLUMNS)
-        return labeled_frame(frame, {"correlation": "Spearman's ρ", "better": "Spearman's ρ"})
-
-    def stability(self, splits: int = 100) -> pd.DataFrame:
-        """Spearman's correlation between the ranks of two samples of rows, one row per quantity and sample size.
-
-        `correlation` is its mean over `splits` drawn pairs of disjoint samples, with the middle 95 % of them.
-        `rows_needed` is how many rows would bring it to 0.9 by the Spearman-Brown formula, from the largest size;
-        infinite where it is not above 0. All are NaN where in most pairs no two components differ.
-
-        Raises InputError for fewer than four rows, and for `splits` that is not a whole number.
-        """
-        whole_number("splits", splits, 1, 100_000)  # each is a row of weights over all examples
-        count = len(self.sums)
-        if count < 4:
-            raise InputError(f"ranks of two halves need at least 4 rows, and there are {count}: measure more of them.")
-        sizes = sorted({max(2, count // part) for part in (16, 8, 4, 2)})
-        random = np.random.default_rng([self.seed, 2])
-        places = np.argsort([random.permutation(count) for _ in range(splits)], 1)
-        by_size = {size: self._split_correlations([places // size == half for half in range(2)]) for size in sizes}
-        records = []
-        for i, name in enumerate(self.quantities):
-            means = {size: _mean_of_most(correlations[:, i]) for size, correlations in by_size.items()}
-            needed = _rows_needed(means[sizes[-1]], sizes[-1])
-            for size in sizes:
-                low, high = interval(by_size[size][:, i]) if np.isfinite(means[size]) else (np.nan, np.nan)
-                record = {"quantity": name, "rows": size, "correlation": means[size]}
-                records.append(record | {"low": float(low), "high": float(high), "rows_needed": needed})
-        return labeled_frame(records, {"correlation": "Spearman's ρ", "rows_needed": "rows"})
-
-    def _reliability(self, group: Int[np.ndarray, " some"]) -> Float[np.ndarray, " quantity"]:
-        """The correlation of ranks with those of as many other rows, from drawn halves; NaN for fewer than 4 rows."""
-        count = len(self.sums)
-        if count < 4:
-            return np.full(len(self.quantities), np.nan)
-        order = np.argsort(np.random.default_rng([self.seed, 3]).random((100, count)), 1)
-        correlations = self._split_correlations([order < count // 2, order >= count - count // 2], group).T
-        means = np.maximum([_mean_of_most(some) for some in correlations], 0.0)
-        return 2 * means / (1 + means)  # Spearman-Brown: halves have half as many rows
-
-    def _split_correlations(
-        self, halves: Iterable[Bool[np.ndarray, "split row"]], group: Any = slice(None)
-    ) -> Float[np.ndarray, "split quantity"]:
-        """Spearman's correlation between the ranks of components in two halves of the rows."""
-        return _pearson(*(self._ranks(self._weighted(half.astype(float))[:, :, group]) for half in halves))
+                for name in direct:
+                    rho, drawn = (_pearson(r[..., index[name], :], r[..., index[effect], :]) for r in ranks)
+                    records.append([name, effect, kind, float(rho), *map(float, interval(drawn)), len(group)])
+        return labeled_frame(pd.DataFrame(records, columns=_COLUMNS), {"correlation": "Spearman's ρ"})
 
     def _ranks(
         self, values: Float[np.ndarray, "*draw quantity component"]
@@ -255,29 +183,6 @@ def agreement(
         rows=f"{len(predictions)} {rows_of}",
         seed=seed,
     )
-
-
-def _mean_of_most(correlations: Float[np.ndarray, " split"]) -> float:
-    """Their mean where at least half have a value: where most ranks are ties, the others say little."""
-    known = np.isfinite(correlations)
-    return float(correlations[known].mean()) if known.mean() >= 0.5 else np.nan
-
-
-def _corrected(r: float, *reliability: float) -> float:
-    """A correlation without the noise of both sides; NaN where a side is mostly noise."""
-    if not np.isfinite(r) or not min(reliability) >= RELIABLE:
-        return np.nan
-    return float(np.clip(r / np.sqrt(np.prod(reliability)), -1, 1))
-
-
-def _rows_needed(correlation: float, rows: int) -> float:
-    """Spearman-Brown: how many rows would give a STABLE_CORRELATION, from the correlation at so many rows."""
-    if not np.isfinite(correlation):
-        return np.nan
-    if correlation <= 0:
-        return np.inf
-    factor = STABLE_CORRELATION / (1 - STABLE_CORRELATION)
-    return float(np.ceil(max(1.0, rows * factor * (1 - correlation) / correlation)))
 
 
 def _pearson(a: np.ndarray, b: np.ndarray) -> np.ndarray:

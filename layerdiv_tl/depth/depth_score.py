@@ -15,6 +15,7 @@ from torch import Tensor
 
 from .._checks import listed, number, resampling, shown
 from ..components import Component, component_columns
+from ..ensemble.hits import hits
 from ..ensemble.intervals import jackknife, leave_one_out, mean_interval, wilson
 from ..ensemble.regression import Slope, slope
 from ..errors import InputError
@@ -25,13 +26,13 @@ from ..results import Result
 from .inputs import FirstToken, Ids, Part, check_choices, read_answers
 from .passes import (
     ablatable_blocks,
+    cross_entropy,
     layer_components,
     layer_count,
     map_batches,
     mean_streams,
     output_changes,
     same_components,
-    softmax,
 )
 from .token_stats import SOFTMAX_CHANGE, labeled_frame, with_ends
 
@@ -50,7 +51,8 @@ class DepthScore(Result):
         groups, lengths, answer_lengths: `[question]`: number of hops, difficulty, or what else `by` says; tokens of the
             question and of its answer.
         probability, rank: `[question]`: the answer's probability, the product over its tokens; and the worst rank of
-            its tokens in the vocabulary: 1 where greedy decoding gives the answer.
+            its tokens in the vocabulary, after all equal ones: 1 where greedy decoding gives the answer.
+        correct: `[question]`: how often greedy decoding gives the answer, 1/n where n tokens share the first place.
         ids, components: The questions' names; the layers in order of use, of which the score's l is the index, from 0.
 
     The score of a question is Σ l·e_l / Σ e_l, in layers; it is NaN where no layer changes the answer. That of a group
@@ -65,6 +67,7 @@ class DepthScore(Result):
     answer_lengths: Int[np.ndarray, " question"]
     probability: Float[np.ndarray, " question"]
     rank: Int[np.ndarray, " question"]
+    correct: Float[np.ndarray, " question"]
     ids: tuple[str, ...]
     by: str
     effect: str
@@ -101,7 +104,7 @@ class DepthScore(Result):
         kept = np.flatnonzero(self.rank == 1)
         if not len(kept):
             raise InputError(f"{self.model} answers none of these questions correctly: give easier ones.")
-        arrays = ("effects", "groups", "lengths", "answer_lengths", "probability", "rank")
+        arrays = ("effects", "groups", "lengths", "answer_lengths", "probability", "rank", "correct")
         return replace(
             self, ids=tuple(self.ids[i] for i in kept), **{name: getattr(self, name)[kept] for name in arrays}
         )
@@ -117,7 +120,7 @@ class DepthScore(Result):
         rows = []
         for group, mask in self._groups():
             score = self._score(mask)
-            correct, count = int((self.rank[mask] == 1).sum()), int(mask.sum())
+            correct, count = float(self.correct[mask].sum()), int(mask.sum())
             row: dict[str, Any] = {"group": group, "n": int(np.isfinite(self.scores[mask]).sum())}
             row |= with_ends("score", *score)
             row |= with_ends("relative", *(value / last if last else np.nan for value in score))
@@ -146,9 +149,9 @@ class DepthScore(Result):
         return labeled_frame(pd.concat(frames, ignore_index=True), units)
 
     def by_question(self) -> pd.DataFrame:
-        """One row per question: its name, score, the answer's probability and rank, and lengths."""
+        """One row per question: its name, score, the answer's probability, rank and correctness, and lengths."""
         columns = {"id": self.ids, "group": self.groups, "score": self.scores, "probability": self.probability}
-        columns |= {"rank": self.rank, "right": self.rank == 1}
+        columns |= {"rank": self.rank, "correct": self.correct}
         columns |= {"length": self.lengths, "answer_length": self.answer_lengths}
         return labeled_frame(columns, {"score": "layers", "length": "tokens", "answer_length": "tokens"})
 
@@ -229,7 +232,8 @@ def depth_score(
         if start < least:
             has = f"question {i} has {start} token{'s' * (start != 1)}, but effect={effect!r} needs {least}"
             raise InputError(f"{has}{', the first of which is kept' * kept}: give a longer one.")
-    components, effects, probability, rank = _measure(model, ids, starts, effect, part, first_token, batch_tokens)
+    measured = _measure(model, ids, starts, effect, part, first_token, batch_tokens)
+    components, effects, probability, rank, correct = measured
     return DepthScore(
         components=components,
         effects=effects,
@@ -238,6 +242,7 @@ def depth_score(
         answer_lengths=np.array(answer_lengths),
         probability=probability,
         rank=rank,
+        correct=correct,
         ids=names,
         by=label,
         effect=effect,
@@ -257,8 +262,8 @@ def _measure(
     part: Part,
     first_token: FirstToken,
     batch_tokens: int | None,
-) -> tuple[tuple[Component, ...], np.ndarray, np.ndarray, np.ndarray]:
-    """Components, effects, probability and rank; `starts`: where in its ids every question's answer begins."""
+) -> tuple[tuple[Component, ...], np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Components, effects, probability, rank, correctness; `starts`: where in its ids each question's answer begins."""
     means = mean_streams(model, ids, batch_tokens, first=1) if effect == "erase" else []
 
     def measure_batch(rows: list[int], count: Callable[[int], Any]) -> tuple[Any, ...]:
@@ -285,8 +290,8 @@ def _measure(
     measured = map_batches(model, ids, batch_tokens, measure_batch, passes=passes)
     components, rows, *values = zip(*measured, strict=True)
     order = np.argsort(np.concatenate(rows))
-    effects, probability, rank = (np.concatenate(of_batches)[order] for of_batches in values)
-    return same_components(model, components), effects, probability, rank
+    effects, probability, rank, correct = (np.concatenate(of_batches)[order] for of_batches in values)
+    return same_components(model, components), effects, probability, rank, correct
 
 
 def _positions(
@@ -307,20 +312,20 @@ def _positions(
 
 def _score_answers(
     forward: PatchedForward, predicting: Bool[Tensor, "row token"]
-) -> tuple[Float[np.ndarray, " row"], Int[np.ndarray, " row"]]:
-    """(probability, rank) of every question's answer in the clean pass."""
+) -> tuple[Float[np.ndarray, " row"], Int[np.ndarray, " row"], Float[np.ndarray, " row"]]:
+    """(probability, rank, correctness) of every question's answer in the clean pass."""
     owner, position = (x.cpu().numpy() for x in predicting.nonzero(as_tuple=True))
     targets = torch.as_tensor(forward.ids.cpu()[owner, position + 1])
     clean = forward.streams[-1][predicting.to(forward.streams[-1].device)]
-    log_p, ranks = np.empty(len(owner)), np.empty(len(owner), dtype=np.int64)
+    log_p, right, ranks = np.empty(len(owner)), np.empty(len(owner)), np.empty(len(owner), dtype=np.int64)
     for chunk in forward.chunks(len(owner)):
         logits = forward.logits(clean[chunk])
-        _, loss = softmax(logits, targets[chunk])
-        answer = logits.gather(1, targets[chunk].to(logits.device)[:, None])
-        # Ties count against the answer: a model with equal logits for all tokens answers nothing.
-        ranks[chunk], log_p[chunk] = (logits >= answer).sum(1).cpu().numpy(), -loss.cpu().numpy()
+        tokens = targets[chunk].to(logits.device)
+        log_p[chunk], right[chunk] = -cross_entropy(logits, tokens).cpu().numpy(), hits(logits, tokens).cpu().numpy()
+        ranks[chunk] = (logits >= logits.gather(1, tokens[:, None])).sum(1).cpu().numpy()
     of_row = [owner == row for row in range(len(predicting))]
-    return np.exp([log_p[mask].sum() for mask in of_row]), np.array([ranks[mask].max() for mask in of_row])
+    probability, correct = np.exp([log_p[mask].sum() for mask in of_row]), [right[mask].prod() for mask in of_row]
+    return probability, np.array([ranks[mask].max() for mask in of_row]), np.array(correct)
 
 
 def _read_questions(questions: Any, by: Any) -> tuple[Any, Any, Float[np.ndarray, " question"], tuple[str, ...], str]:

@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 
 from .._checks import MOST_REPEATS, choice, number, resampling, whole_number
 from ..components import Component, component_columns
+from ..ensemble.hits import hits
 from ..ensemble.intervals import interval_note, mean_interval, paired_interval
 from ..errors import InputError
 from ..results import Result
@@ -116,12 +117,8 @@ class Effects(Result):
         for on, unit in (MEASURES | {"": self.measured_in}).items():
             for name in EFFECTS if self.method == "exact" else ("direct", "total", "indirect"):
                 effect = self.effect(name, on)
-                ends = paired_interval(effect / 2) if on == "_accuracy" and name == "indirect" else None
-                if on == "_accuracy" and ends is None:
-                    ends = paired_interval(effect)
-                elif ends is not None:
-                    ends = 2 * ends[0], 2 * ends[1]
-                columns |= with_ends(name + on, effect.mean(0), *(ends or mean_interval(effect)))
+                ends = paired_interval(effect) if on == "_accuracy" else mean_interval(effect)
+                columns |= with_ends(name + on, effect.mean(0), *ends)
                 units[name + on] = unit
         if self.method != "exact":
             exact = dict(zip(self.sampled, self._exact_totals.mean(0), strict=True))
@@ -234,12 +231,9 @@ class Effects(Result):
             return right - (logits.sum(-1) - right) / (k - 1)
         if self.soft_cap is not None:
             logits = self.soft_cap * np.tanh(logits / self.soft_cap)
-        largest = logits.max(-1, keepdims=True)
-        right = np.take_along_axis(logits, gold, -1)
         if on == "_accuracy":
-            # What differs by rounding alone shares the first place.
-            first = logits >= largest - 1e-9 * np.abs(largest).clip(1)
-            return np.take_along_axis(first, gold, -1)[..., 0] / first.sum(-1)
+            return hits(logits, gold[..., 0])
+        largest, right = logits.max(-1, keepdims=True), np.take_along_axis(logits, gold, -1)
         return (np.log(np.exp(logits - largest).sum(-1, keepdims=True)) + largest - right)[..., 0]
 
     def _named(self) -> dict[str, Any]:

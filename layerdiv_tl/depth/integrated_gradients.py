@@ -226,7 +226,7 @@ class _PathIntegral:
         stream = final[:, -self.length - 1 : -1]
         logits = self.forward.logits(stream.reshape(-1, stream.shape[-1])).view(*stream.shape[:2], -1)
         answer = self.forward.ids[0, -self.length :]
-        return logits.softmax(-1)[:, torch.arange(self.length), answer].sum(1)
+        return logits.double().softmax(-1)[:, torch.arange(self.length), answer].sum(1)
 
 
 def _path_points(path: Path, steps: int) -> tuple[Float[Tensor, " step"], Float[Tensor, " step"]]:

@@ -13,7 +13,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from .._checks import whole_number
+from ..attribution.vocab_gram import log_sum_exp
 from ..components import Component
+from ..ensemble.intervals import cluster_means, share_means
 from ..errors import InputError
 from ..model.architecture import Architecture
 from ..model.capture import Activations
@@ -22,7 +24,7 @@ from ..model.patched_forward import LOGITS, logits_of
 from ..model.stream_path import stream_after, to_final_stream
 from .inputs import check_choices, read_texts
 from .passes import divergence, log_softmax, measure_tokens
-from .token_stats import TokenResult, mean_columns, summarize, sums_per_text
+from .token_stats import TokenResult, summarize, sums_per_text, with_ends
 
 NormAt = Literal["frozen", "recomputed"]
 
@@ -52,10 +54,10 @@ class LogitLens(TokenResult):
         Intervals (95 %) are over texts, quantiles and maxima over tokens.
         """
         columns: dict[str, Any] = {}
-        for name in ("kl", "topk_overlap"):
+        for name, means in (("kl", cluster_means), ("topk_overlap", share_means)):
             values = getattr(self, name)
             sums, counts = sums_per_text(values, self.text)
-            columns |= summarize(name, values, self.text) | mean_columns(name, sums / counts, np.ones_like(counts))
+            columns |= summarize(name, values, self.text) | with_ends(name, *means(sums / counts, np.ones_like(counts)))
         return self._with_units(columns, {"kl": "nats", "topk_overlap": f"share of the top {self.k}"})
 
 
@@ -119,7 +121,7 @@ def lens_answers(
         logits = [read_out(architecture, part, None) for part in stream.split(step)]
         tops = [part.max(1) for part in logits]
         ids.append(torch.cat([top.indices for top in tops]).cpu())
-        sums = torch.cat([part.logsumexp(1) for part in logits])
+        sums = torch.cat([log_sum_exp(part) for part in logits])
         probabilities.append((torch.cat([top.values for top in tops]) - sums).exp().cpu())
     return tuple(component for component, _ in kept), torch.stack(ids).numpy(), torch.stack(probabilities).numpy()
 

@@ -155,6 +155,11 @@ def softmax(logits: Float[Tensor, "n v"], targets: Int[Tensor, " n"] | None = No
     return p, loss
 
 
+def cross_entropy(logits: Float[Tensor, "n v"], targets: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """−log p of the targets in nats, float64, as in `softmax` but without a table of its size."""
+    return torch.cat([_softmax(logits[block], targets[block])[1] for block in _blocks(logits)])
+
+
 def softmax_change(
     logits: Float[Tensor, "n v"], clean: Float[Tensor, "n v"], targets: Int[Tensor, " n"] | None = None
 ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:

@@ -18,7 +18,7 @@ from .._checks import file_path, flag, number, one_of, whole_number
 from .._files import write_text
 from .._progress import progress
 from ..components import Component, component_columns
-from ..ensemble.intervals import cluster_means, interval, interval_note, paired_interval, wilson
+from ..ensemble.intervals import cluster_means, interval, interval_note, paired_interval, share_means, wilson
 from ..errors import InputError
 from ..model.fingerprint import identify
 from ..model.load import Model, as_model
@@ -143,7 +143,7 @@ class DropPlan(Result):
             return paired_interval(sums, self.count)
         if name == "accuracy" and (self.count == 1).all():
             return wilson(sums.sum(), np.float64(len(sums)))
-        return cluster_means(sums, self.count)[1:]
+        return (share_means if name == "accuracy" else cluster_means)(sums, self.count)[1:]
 
     def random_plans(self) -> pd.DataFrame:
         """One row per random plan: what goes, `loss` in nats per prediction and `accuracy`, a share of predictions."""

@@ -20,6 +20,7 @@ from ..attribution.profile import profile
 from ..attribution.profile_results import SquaredProfile
 from ..components import Component
 from ..ensemble.decomposition import decompose
+from ..ensemble.hits import hits
 from ..ensemble.information.estimator import single_threaded_blas
 from ..ensemble.information.features import prepare
 from ..ensemble.validation import gold_options
@@ -29,7 +30,7 @@ from ..model.load import Model
 from ..model.options import is_task, single_tokens
 from ..model.patched_forward import PatchedForward
 from .inputs import Ids, Part, read_texts, resolved
-from .passes import map_batches
+from .passes import cross_entropy, map_batches, softmax
 from .residual_norms import residual_norms
 
 Direct = Literal["diversity", "diversity_centered", "net", "relevancy", "relative_norm", "block_influence"]
@@ -149,7 +150,7 @@ def score_ablations(
             for chunk in forward.chunks(len(final)):
                 logits = forward.logits(final[chunk])
                 if options is not None:
-                    logits = logits.gather(1, options[chunk].to(logits.device)).double()
+                    logits = logits.gather(1, options[chunk].to(logits.device))
                 chunk_loss, chunk_correct = _score(logits, targets[chunk].to(logits.device))
                 np.add.at(loss[:, number], owner[chunk], chunk_loss)
                 np.add.at(correct[:, number], owner[chunk], chunk_correct)
@@ -217,11 +218,8 @@ def _final_stream(
 
 
 def _score(logits: Float[Tensor, "n k"], targets: Int[Tensor, " n"]) -> tuple[np.ndarray, np.ndarray]:
-    """(cross-entropy, share of the first place that the target holds) of each prediction."""
-    largest, gold = logits.amax(1, keepdim=True), logits.gather(1, targets[:, None])
-    correct = (gold == largest)[:, 0] / (logits == largest).sum(1)
-    loss = (logits - largest).exp_().sum(1).log() - (gold - largest)[:, 0]
-    return upcast(loss).double().cpu().numpy(), correct.double().cpu().numpy()
+    """(cross-entropy, correctness) of each prediction."""
+    return cross_entropy(logits, targets).cpu().numpy(), hits(logits, targets).double().cpu().numpy()
 
 
 def direct_measures(
@@ -316,8 +314,8 @@ def _predictions_at(model: Model, ids: Sequence[int]) -> Float[np.ndarray, "posi
     with inference_mode_for(architecture):
         forward = PatchedForward(model, [ids])
         logits = upcast(architecture.unembed(forward.normed(forward.streams[-1][0])[:, None])[:, 0])
-        # A long text's are large, so there is no wider copy of them.
-        return (logits * architecture.logit_multiplier).softmax(-1).cpu().numpy()
+        # A long text's are large, so that they are kept in the precision of the logits.
+        return softmax(logits * architecture.logit_multiplier)[0].to(logits.dtype).cpu().numpy()
 
 
 def _membership(members: Sequence[Component], components: Sequence[Component]) -> Float[np.ndarray, "member component"]:

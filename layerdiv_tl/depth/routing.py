@@ -17,7 +17,7 @@ from scipy.special import betaincinv
 
 from .._checks import MOST_ITEMS, whole_number
 from ..components import Component, component_columns
-from ..ensemble.intervals import LEVEL, cluster_means, interval_note, jackknife, leave_one_out
+from ..ensemble.intervals import LEVEL, cluster_means, interval_note, jackknife, leave_one_out, share_means
 from ..errors import InputError
 from ..model import tokenization
 from ..model.batches import pad
@@ -81,7 +81,7 @@ class RouterStatistics(Result):
         Intervals are over texts.
         """
         counts = np.bincount(self.layer_of)[self.layer_of]
-        columns = mean_columns("load", self.routed, self.lengths[:, None])
+        columns = with_ends("load", *share_means(self.routed, self.lengths[:, None]))
         columns |= {"even_load": self.active[self.layer_of] / counts}
         columns |= mean_columns("gate", self.gates, self.routed)
         columns |= {"tokens": self.routed.sum(0).astype(int)}

@@ -113,6 +113,24 @@ def cluster_means(sums: Values, counts: np.ndarray, confidence_level: float = LE
     return mean, np.where((sums >= 0).all(0), np.maximum(low, 0.0), low), high
 
 
+def share_means(sums: Values, counts: np.ndarray, confidence_level: float = LEVEL) -> tuple[Any, Any, Any]:
+    """As `cluster_means`, for the share of tokens that something holds of, which lies between 0 and 1.
+
+    Where a cluster's tokens all agree, in every cluster, these are trials of one event: the interval is Wilson's, and
+    not empty where all clusters agree. Clusters of different sizes count as (Σ counts)² / Σ counts² trials.
+
+    >>> mean, low, high = share_means(np.full(8, 5.0), np.full(8, 5.0))
+    >>> float(mean), round(float(low), 3), float(high)
+    (1.0, 0.676, 1.0)
+    """
+    mean, low, high = cluster_means(sums, counts, confidence_level)
+    counts = np.broadcast_to(counts, sums.shape).astype(np.float64)
+    whole = ((sums == 0) | (sums == counts)).all(0) & ((counts > 0).sum(0) >= LEAST)
+    trials = np.where(whole, counts.sum(0) ** 2 / np.maximum((counts**2).sum(0), 1.0), 1.0)
+    ends = wilson(np.where(whole, mean, 0.0) * trials, trials, confidence_level)
+    return mean, np.where(whole, ends[0], low), np.where(whole, ends[1], np.minimum(high, 1.0))
+
+
 def _ends(estimate: Any, count: Any, second: Any, third: Any, confidence_level: float) -> Ends:
     """The interval from the moments of each example's influence on the estimate, about their mean."""
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -275,4 +293,5 @@ def wilson(hits: Any, trials: Any, confidence_level: float = LEVEL) -> tuple[Any
     p = hits / trials
     center = (p + z**2 / (2 * trials)) / (1 + z**2 / trials)
     half = z / (1 + z**2 / trials) * np.sqrt(p * (1 - p) / trials + z**2 / (4 * trials**2))
-    return np.maximum(0.0, center - half), np.minimum(1.0, center + half)
+    # Rounding must not put an end beyond the share itself.
+    return np.clip(center - half, 0.0, p), np.clip(center + half, p, 1.0)

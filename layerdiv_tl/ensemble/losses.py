@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from scipy.special import log_softmax, softmax
 
 from .._checks import one_of
@@ -304,12 +304,6 @@ def mean_square(x: Members) -> PerMember:
 def ratio(part: Any, whole: Any) -> np.ndarray:
     """part / whole, broadcast; NaN where the whole is not above 0."""
     return np.divide(part, whole, out=np.full(np.broadcast(part, whole).shape, np.nan), where=whole > 0)
-
-
-def share_of_first(scores: Members | Target, is_gold: Bool[np.ndarray, "*#rest option"]) -> np.ndarray:
-    """1 where the gold option has the largest score, 1/n where n options share the first place."""
-    first = scores == scores.max(-1, keepdims=True)
-    return (first & is_gold).sum(-1) / first.sum(-1)
 
 
 def group_numbers(names: Sequence[object]) -> tuple[list, Group]:

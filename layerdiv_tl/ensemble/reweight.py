@@ -15,8 +15,9 @@ from .._checks import listed, number, whole_number
 from ..components import Component, component_columns
 from ..errors import InputError
 from ..results import Result
+from .hits import hits
 from .intervals import interval_note, mean_interval, paired_interval, wilson
-from .losses import Members, OfEnsemble, Target, share_of_first
+from .losses import Members, OfEnsemble, Target
 from .tables import with_ends
 from .validation import LARGEST, Ensemble, EnsembleLike, Labels, as_ensemble, gold_options
 
@@ -59,7 +60,7 @@ class Reweighting(Result):
     @property
     def accuracy(self) -> float:
         """Held-out accuracy after re-weighting."""
-        return float(_correct(self.after, self.gold)[~self.is_train].mean())
+        return float(hits(self.after, self.gold)[~self.is_train].mean())
 
     @property
     def cross_entropy(self) -> float:
@@ -84,13 +85,13 @@ class Reweighting(Result):
             "majority": np.broadcast_to(np.log(counts / counts.sum()), self.before.shape),
             "uniform": np.zeros_like(self.before),
         }
-        correct, nats = ({name: f(x, self.gold)[held_out] for name, x in predictors.items()} for f in (_correct, _nats))
+        correct, nats = ({name: f(x, self.gold)[held_out] for name, x in predictors.items()} for f in (hits, _nats))
         rows = []
         for name in predictors:
-            hits, gain = correct[name], correct[name] - correct["model"]
+            own, gain = correct[name], correct[name] - correct["model"]
             gain_ends = (0.0, 0.0) if name == "model" else paired_interval(gain)  # itself: whatever the rows
-            row = {"predictor": name, "rows": len(hits)}
-            row |= with_ends("accuracy", hits.mean(), *wilson(hits.sum(), len(hits)))
+            row = {"predictor": name, "rows": len(own)}
+            row |= with_ends("accuracy", own.mean(), *wilson(own.sum(), len(own)))
             row |= with_ends("accuracy_gain", gain.mean(), *gain_ends)
             for column, values in (("cross_entropy", nats[name]), ("cross_entropy_gain", nats["model"] - nats[name])):
                 row |= with_ends(column, values.mean(), *mean_interval(values))
@@ -127,7 +128,7 @@ class Reweighting(Result):
         return np.einsum("nmk,m->nk", members.values, self.weights)
 
     def __repr__(self) -> str:
-        before = float(_correct(self.before, self.gold)[~self.is_train].mean())
+        before = float(hits(self.before, self.gold)[~self.is_train].mean())
         return (
             f"Reweighting({len(self.weights)} components from {self.is_train.sum()} rows: held-out accuracy "
             f"{before:.3f} -> {self.accuracy:.3f} on {(~self.is_train).sum()}; gap {self.gap:.0e} nats)"
@@ -305,10 +306,6 @@ def _rows(train: Any, count: int, seed: int) -> Int[np.ndarray, " row"]:
     if wanted >= count:
         raise InputError(f"train={train} of {count} examples leaves none to judge by.")
     return np.random.default_rng(seed).choice(count, wanted, replace=False)
-
-
-def _correct(logits: Target, gold: Int[np.ndarray, " example"]) -> OfEnsemble:
-    return share_of_first(logits, np.eye(logits.shape[1], dtype=bool)[gold])
 
 
 def _nats(logits: Target, gold: Int[np.ndarray, " example"]) -> OfEnsemble:

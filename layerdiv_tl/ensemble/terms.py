@@ -11,7 +11,8 @@ from jaxtyping import Bool, Float, Int
 
 from ..components import Component
 from ..errors import InputError
-from .losses import LOSSES, LacksQuantityError, Loss, Terms, share_of_first
+from .hits import hits
+from .losses import LOSSES, LacksQuantityError, Loss, Terms
 from .tables import mean_of
 
 Part = Literal["raw", "centered", "shift"]
@@ -193,7 +194,7 @@ class EnsembleTerms:
         """Whether a member alone prefers the gold option (1/n of equals), `[example, member]`; None without labels."""
         if self.gold is None:
             return None
-        return share_of_first(self.values, np.eye(self.values.shape[2], dtype=bool)[self.gold][:, None])
+        return hits(self.values, self.gold[:, None])
 
     @cached_property
     def differences(self) -> Float[np.ndarray, "example member"] | None:
@@ -208,9 +209,9 @@ class EnsembleTerms:
         return np.einsum("emk,ek->em", self.values, weights)
 
     @cached_property
-    def ensemble_correct(self) -> Bool[np.ndarray, " example"] | None:
-        """Whether all together prefer the gold option (the first of equals), `[example]`; None without labels."""
-        return None if self.gold is None else self.values.sum(1).argmax(1) == self.gold
+    def ensemble_correct(self) -> Float[np.ndarray, " example"] | None:
+        """Whether all together prefer the gold option (see `hits`), `[example]`; None without labels."""
+        return None if self.gold is None else hits(self.values.sum(1), self.gold)
 
     @property
     def accuracy(self) -> float:

@@ -91,10 +91,10 @@ def _downstream_ratio(skip: Skip, same_distance: bool) -> ModelEstimate:
 def _hops_need_no_depth(depth: DepthStudy) -> Iterator[ClaimTest]:
     every: dict[str, DepthScore] = depth.newest("depth_score")
     # How deep the layers lie that a wrong answer rests on says nothing about their use.
-    scores = {model: score for model, score in every.items() if (score.rank == 1).sum() >= LEAST}
+    scores = {model: score for model, score in every.items() if score.correct.sum() >= LEAST}
     note = ""
     if scores:
-        right = np.mean([(score.rank == 1).mean() for score in scores.values()])
+        right = np.mean([score.correct.mean() for score in scores.values()])
         note = f"; {right:.0%} of the answers are the model's first choice"
     elif every:
         note = f"; fewer than {LEAST} answers of a model are right"

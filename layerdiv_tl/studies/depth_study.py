@@ -30,7 +30,7 @@ from .shards import safe_name, write_json
 FOLDER = "depth"
 # Of analyses, their defaults included. 2: fingerprints are of all weights and of the tokenizer, and analyses follow the
 # released code of arXiv 2505.13898.
-FORMAT = "layerdiv_tl.depth/2"
+FORMAT = "layerdiv_tl.depth/3"
 Kind = TypeVar("Kind", bound=Result)
 # In order, and the class of each: a result can be loaded once its class is imported.
 ANALYSES: Mapping[str, type[Result]] = {

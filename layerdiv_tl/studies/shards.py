@@ -23,6 +23,7 @@ from ..attribution.contributions import Contributions, contributions
 from ..attribution.read_out import ReadOut, Shape
 from ..components import Unit
 from ..ensemble.decomposition import Decomposition, decompose
+from ..ensemble.hits import hits
 from ..ensemble.intervals import RunningMean, wilson
 from ..ensemble.losses import LOSSES
 from ..ensemble.tables import Table
@@ -196,11 +197,11 @@ def metrics_of(shards: Iterable[Shard]) -> pd.DataFrame:
         gaps = {name: max(gap, getattr(shard, name)) for name, gap in gaps.items()}
         # Options that differ from prompt to prompt are known by their numbers.
         options = shard.shared_options or tuple(f"option {k}" for k in range(shard.model_logits.shape[1]))
-        answers.add_examples(np.eye(len(options))[shard.model_logits.argmax(1)])
+        answers.add_examples(hits(shard.model_logits[:, None], np.arange(len(options))[None]))
         if shard.option_sizes is not None:
             for size, length in zip(("token", "byte"), np.moveaxis(shard.option_sizes, 2, 0), strict=True):
-                hits = (shard.model_logits / length).argmax(1) == shard.labels
-                per_size.setdefault(f"accuracy_{size}", RunningMean()).add_examples(hits[:, None].astype(float))
+                right = hits(shard.model_logits / length, shard.labels)[:, None]
+                per_size.setdefault(f"accuracy_{size}", RunningMean()).add_examples(right)
         for loss, d in _decompositions(shard):
             for table in _tables(d):
                 per_example = d.per_example(table)

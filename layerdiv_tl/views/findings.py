@@ -156,15 +156,13 @@ def _agreement(model: str, agreement: Agreement) -> Finding | None:
         return None
     best = str(table["correlation"].idxmax())
     first = table.loc[best]
-    clear = first["spread_low"] > 0 and first["low_components"] > 0
-    parts = [f"{PROSE['measures'][best]} (ρ {_rho(first)})"]
+    clear = first["low_components"] > 0
+    parts = [f"{PROSE['measures'][best]} (ρ {first['correlation']:.2f})"]
     for name in ("block_influence", "diversity", "diversity_centered"):
         row = table.loc[name]
         if name == best or not np.isfinite(row["correlation"]):
             continue
-        than = "better" if row["better_low"] > 0 else "worse" if row["better_high"] < 0 else "neither better nor worse"
-        versus = "" if name == "block_influence" else f", {than} than block influence"
-        parts.append(f"{PROSE['measures'][name]} has {_rho(row)}{versus}")
+        parts.append(f"{PROSE['measures'][name]} has {row['correlation']:.2f}")
     how = "best by" if clear else "by no measure clearly, at most by"
     return _say("agreement", model=model, rows=agreement.rows, how=how, measures="; ".join(parts))
 
@@ -180,7 +178,7 @@ def _drop_plan(model: str, plan: DropPlan) -> Finding:
 
 
 def _depth_score(model: str, score: DepthScore) -> Finding | None:
-    slope, first = score.slope, (score.rank == 1).mean()
+    slope, first = score.slope, score.correct.mean()
     ends = style.interval(slope.low, slope.high, "+.2f")
     values = {"slope": slope.value, "ends": ends, "layers": len(score.components), "first": first}
     return None if slope.reason else _say("depth_score", model=model, **values)
@@ -207,9 +205,3 @@ _SENTENCES: dict[type[Any], Callable[[str, Any], Finding | None]] = {
     LayerMaps: _layer_maps,
     Effects: _effects,
 }
-
-
-def _rho(row: Any) -> str:
-    """A correlation, and what it is without the noise of few rows."""
-    corrected = f"; {row['corrected']:.2f} without the noise of few rows" if np.isfinite(row["corrected"]) else ""
-    return f"{row['correlation']:.2f}{corrected}"

@@ -138,24 +138,14 @@ def provenance(records: Sequence[Mapping[str, Any]], table: str) -> pd.DataFrame
 def agreement_table(agreement: Agreement) -> pd.DataFrame:
     """Spearman's ρ of every direct measure with the loss that removal costs, over all sublayers."""
     table = agreement.correlations().query("effect == 'loss' and kind == 'all'")
-    try:
-        needed = agreement.stability().drop_duplicates("quantity").set_index("quantity")["rows_needed"].to_dict()
-    except InputError:  # too few rows to halve
-        needed = {}
-    rows = [
+    return pd.DataFrame(
         {
             "measure": PROSE["measures"][row["measure"]],
             "ρ": f"{row['correlation']:.2f}",
-            "corrected": f"{row['corrected']:.2f}" if np.isfinite(row["corrected"]) else "–",
-            "over resampled rows": style.interval(row["spread_low"], row["spread_high"], ".2f"),
             "over components": style.interval(row["low_components"], row["high_components"], ".2f"),
-            "less that of influence": estimate(row, "better", form="+.2f"),
-            "rows for a stable rank": _rows_needed(needed.get(row["measure"], np.nan)),
         }
         for row in table.to_dict("records")
-    ]
-    own = {"measure": "the loss itself", "rows for a stable rank": _rows_needed(needed.get("loss", np.nan))}
-    return pd.DataFrame([*rows, dict.fromkeys(rows[0], "–") | own] if rows else [own])
+    )
 
 
 def plan_table(plan: DropPlan) -> pd.DataFrame:
@@ -200,10 +190,6 @@ def effects_caption(effects: Effects) -> str:
         f"them they are off by {off['mean']:.3g} logits on average, by {off['largest']:.3g} at most (correlation "
         f"{off['correlation']:.2f})."
     )
-
-
-def _rows_needed(count: float) -> str:
-    return "–" if np.isnan(count) else f"{count:.0f}" if np.isfinite(count) else "no number"
 
 
 def write_study_frames(study: Study, folder: Path) -> None:

@@ -14,7 +14,6 @@ import pytest
 from scipy.stats import pearsonr, spearmanr, t
 
 from layerdiv_tl.components import Component
-from layerdiv_tl.depth.agreement import Agreement
 from layerdiv_tl.depth.layer_maps import LayerMaps
 from layerdiv_tl.ensemble.regression import slope
 from layerdiv_tl.ensemble.scaling import _robust_error, log_fit
@@ -330,33 +329,3 @@ def test_places_of_best_maps_over_texts():
         missed.append(not low - 1e-9 <= exact <= high + 1e-9)
     print(f"claim 12: {np.mean(missed):.3f}")
     assert np.mean(missed) <= 0.11
-
-
-@pytest.mark.parametrize("rows", [16, 64])
-def test_correlations_of_ranks_corrected_for_few_rows(rows):
-    """Of 16 and 64 rows ρ is 0.31 and 0.09 too low, corrected 0.06 and 0.04 too high; spreads hold it in
-
-    25 and 70 %.
-    """
-    rng = np.random.default_rng(15)
-    names = tuple(Component("mlp", i) for i in range(16))
-    truth, plain, corrected, inside = [], [], [], []
-    for i in range(20):
-        worth = rng.normal(size=16)
-        measured = 0.8 * worth + 0.6 * rng.normal(size=16)
-        sums = np.stack([measured + 3 * rng.normal(size=(rows, 16)), worth + 3 * rng.normal(size=(rows, 16))], 1)
-        sums = np.concatenate([sums[:, :1], sums, sums[:, 1:]], 1)
-        quantities = ("net", "block_influence", "loss", "accuracy")
-        made = Agreement(names, quantities, sums, np.ones((rows, 4)), 1.0, 0.5, "made", "rows", i)
-        row = made.correlations().query("measure == 'block_influence' and effect == 'loss'").iloc[0]
-        r = pd.Series(measured).corr(pd.Series(worth), method="spearman")
-        truth.append(r)
-        plain.append(row["correlation"])
-        corrected.append(row["corrected"])
-        inside.append(row["spread_low"] <= r <= row["spread_high"])
-    truth, plain, corrected = (np.array(x) for x in (truth, plain, corrected))
-    known = np.isfinite(corrected)
-    off = {"as it is": np.mean(plain - truth), "corrected": np.mean((corrected - truth)[known])}
-    print(f"agreement, {rows} rows: {off}, corrected {known.mean():.2f}, spread holds {np.mean(inside):.2f}")
-    assert abs(off["corrected"]) < 0.6 * abs(off["as it is"])
-    assert np.mean(inside) < 0.9

@@ -120,6 +120,7 @@ def made(effects, groups, lengths=None, rank=None, n_resamples=1000):
     """A result with these effects."""
     effects = np.asarray(effects, dtype=float)
     count, layers = effects.shape
+    rank = np.ones(count, dtype=np.int64) if rank is None else np.asarray(rank)
     return ld.depth.DepthScore(
         components=tuple(Component("layer", layer) for layer in range(layers)),
         effects=effects,
@@ -127,7 +128,8 @@ def made(effects, groups, lengths=None, rank=None, n_resamples=1000):
         lengths=np.full(count, 7) if lengths is None else np.asarray(lengths),
         answer_lengths=np.ones(count, dtype=np.int64),
         probability=np.full(count, 0.5),
-        rank=np.ones(count, dtype=np.int64) if rank is None else np.asarray(rank),
+        rank=rank,
+        correct=(rank == 1).astype(float),
         ids=tuple(map(str, range(count))),
         by="hops",
         effect="skip",
@@ -257,7 +259,7 @@ def test_only_those_answered_rightly():
     right = found.correct_only()
     assert right.ids == ("0", "2")
     np.testing.assert_allclose(right.scores, [3, 5])
-    assert right.by_question()["right"].all()
+    assert right.by_question()["correct"].all()
     with pytest.raises(ld.InputError, match="correctly"):
         made(pointed([3.0]), [1], rank=[2]).correct_only()
 
@@ -272,8 +274,25 @@ def test_right_is_what_the_model_writes(stories):
         written = stories.architecture.root.generate(
             given, max_new_tokens=len(ids) - start, do_sample=False, attention_mask=torch.ones_like(given)
         )
-        assert row.right == (written[0, start:].tolist() == ids[start:])
-    assert 0 < found.by_question()["right"].sum() < len(asked)
+        assert row.correct == (row.rank == 1) == (written[0, start:].tolist() == ids[start:])
+    assert 0 < found.by_question()["correct"].sum() < len(asked)
+
+
+def test_ties_count_in_part_wherever_a_model_answers():
+    """A model that gives all tokens the same logit is right once in as many as there are to choose from."""
+    silent = llama()
+    torch.nn.init.zeros_(silent.lm_head.weight)
+    ids, labels = [[3, 5, i, 7] for i in range(8)], [0, 1] * 4
+    found = ld.depth.depth_score(silent, [(row, [9], 1) for row in ids])
+    assert found.correct.tolist() == pytest.approx([1 / 61] * 8)
+    assert found.frame()["accuracy"].item() == pytest.approx(1 / 61)
+    assert found.rank.tolist() == [61] * 8
+    long = ld.depth.depth_score(silent, [(row, [9, 11], 1) for row in ids])
+    assert long.correct.tolist() == pytest.approx([1 / 61**2] * 8)
+    assert ld.effects(silent, ids, [7, 9], labels=labels, ablation="zero").accuracy == 0.5
+    assert ld.logit_difference(silent, ids, 7, 9).accuracy == 0.5
+    assert ld.decompose(ld.contributions(silent, ids, [7, 9, 11]), labels).accuracy == pytest.approx(1 / 3)
+    assert ld.depth.agreement(silent, ids, "layer").accuracy == pytest.approx(1 / 61)
 
 
 def test_a_result_comes_back_from_disk(tmp_path):

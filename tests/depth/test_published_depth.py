@@ -11,8 +11,14 @@ import random
 
 import numpy as np
 import pytest
+import torch
 
 import layerdiv_tl as ld
+from layerdiv_tl.attribution import vocab_gram
+from layerdiv_tl.attribution.next_token import _means
+from layerdiv_tl.depth import passes, quantities
+from layerdiv_tl.model.batches import inference_mode_for
+from layerdiv_tl.model.patched_forward import PatchedForward
 from tests.oracles import published_depth_rules as published
 
 TEXTS = [
@@ -208,8 +214,6 @@ def test_linear_maps(stories):
 
 def test_sums_over_a_vocabulary_are_in_float64(stories):
     """What is little off the answer is told to a millionth of itself, which float32 sums miss by a thousand times."""
-    import torch
-
     from layerdiv_tl.depth.passes import divergence, log_softmax, softmax, softmax_change
 
     logits = 4 * torch.randn(6, 50_000, generator=torch.Generator().manual_seed(0))
@@ -220,3 +224,42 @@ def test_sums_over_a_vocabulary_are_in_float64(stories):
     np.testing.assert_allclose(found, (q - p).norm(dim=-1), rtol=1e-9)
     np.testing.assert_allclose(loss, -q[:, 0].log(), rtol=1e-9)
     np.testing.assert_allclose(divergence(other, log_softmax(logits)), (q * (q.log() - p.log())).sum(-1), rtol=1e-9)
+
+
+def test_all_sums_over_a_vocabulary_are_in_float64():
+    """Of float32 logits, whatever is summed over 100 000 tokens is what numpy gives in float64, for all analyses."""
+    logits = torch.randn(5, 100_000, generator=torch.Generator().manual_seed(0)) * 3 + 7
+    targets = torch.arange(5) * 17
+    wide = logits.double().numpy()
+    total = np.log(np.exp(wide - wide.max(1, keepdims=True)).sum(1)) + wide.max(1)
+    p = np.exp(wide - total[:, None])
+    loss = total - wide[np.arange(5), targets]
+    centered = wide - wide.mean(1, keepdims=True)
+    sums = {
+        "log-sum-exp": (vocab_gram.log_sum_exp(logits), total),
+        "entropy": (vocab_gram.probabilities(logits)[1], -(p * np.log(p)).sum(1)),
+        "mean": (vocab_gram.mean_and_power(logits)[0], wide.mean(1)),
+        "power": (vocab_gram.mean_and_power(logits)[1], (centered**2).sum(1)),
+        "cross-entropy": (passes.cross_entropy(logits, targets), loss),
+        "with softmax": (passes.softmax(logits, targets)[1], loss),
+        "ablations": (quantities._score(logits, targets)[0], loss),
+    }
+    for name, (found, expected) in sums.items():
+        np.testing.assert_allclose(found, expected, rtol=1e-12, err_msg=name)
+
+
+def test_means_over_the_next_token_are_in_float64(stories):
+    """E_p of the options' directions and of the logits, of a model's own float32 logits, against numpy."""
+    c = ld.contributions(stories, ["Once upon a time"], [" Lily ran", " Tim sat"])
+    gap = c.log_likelihood_parts.sum(1) + c.normalizer - c.log_likelihood
+    assert np.abs(gap).max() < 1e-12 * np.abs(c.log_likelihood).max()
+    with inference_mode_for(stories.architecture):
+        forward = PatchedForward(stories, [[1, 5, 9, 30]])
+        logits = forward.logits(forward.streams[-1][0])
+        _, mean, direction, _ = _means(stories.architecture, logits, logits)
+    wide = logits.double().numpy()
+    p = np.exp(wide - wide.max(1, keepdims=True))
+    p /= p.sum(1, keepdims=True)
+    rows = stories.architecture.norm.fold(stories.architecture.unembed_rows(None)[0].double()).detach()
+    np.testing.assert_allclose(mean, (p * wide).sum(1), rtol=1e-12)
+    np.testing.assert_allclose(direction, p @ rows.numpy(), atol=1e-12)

@@ -1,5 +1,7 @@
 """Theorem 1 and its halves, as laws on random ensembles and against loops."""
 
+import itertools
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import layerdiv_tl as ld
+from layerdiv_tl.ensemble.reweight import reweight
 from tests.conftest import llama
 
 numbers = st.floats(-50, 50, allow_nan=False, width=64)
@@ -159,6 +162,35 @@ def test_a_tie_is_a_share_of_an_answer():
     for gold in (0, 1, 2):
         frame = ld.decompose(np.array([[[0.0, 0, 0], [1, 1, 0]]]), [gold]).by_component(full=True)
         assert frame.accuracy.tolist() == pytest.approx([1 / 3, 0.5 if gold < 2 else 0])
+
+
+def test_ties_count_in_part_in_every_number():
+    """Accuracy is the mean over all orders in which equal options may be preferred: the second source draws them all.
+
+    Equal is what rounding alone tells apart (0.1 + 0.2 and 0.3), and nothing else is: 1e-6 logits are a difference.
+    """
+    rng = np.random.default_rng(3)
+    u, gold = rng.integers(-1, 2, (60, 3, 3)).astype(float), np.arange(60) % 3
+    u[:2], u[2], u[3] = 0.0, [[0.1, 0.3, 0], [0.2, 0, 0], [0, 0, 0]], [[1e-6, 0, 0], [0, 0, 0], [0, 0, 0]]
+
+    def by_orders(scores):
+        orders = [np.array(order) for order in itertools.permutations(range(3))]
+        return np.mean([order[scores.round(9)[..., order].argmax(-1)] == gold for order in orders], 0)
+
+    whole = by_orders(u.sum(1))
+    assert set(whole.round(6)) == {0, 0.333333, 0.5, 1}
+    d = ld.decompose(u, gold)
+    assert d.accuracy == pytest.approx(whole.mean())
+    for frame in (d.frame(), d.by_depth()[::-1], ld.decompose(u, gold, loss="brier").frame()):
+        assert frame["accuracy"].iloc[0] == pytest.approx(whole.mean())
+    own = [by_orders(u[:, i]).mean() for i in range(3)]
+    np.testing.assert_allclose(d.by_component()["accuracy"], own)
+    held = reweight(u, gold, train=range(30)).frame().set_index("predictor")["accuracy"]
+    assert held["model"] == pytest.approx(whole[30:].mean())
+    bounds = ld.information(u, gold, estimator="vote", n_permutations=0, n_resamples=0).bounds()
+    assert bounds.errors["ensemble"][0] == pytest.approx(1 - whole.mean())
+    silent = ld.decompose(np.zeros((8, 3, 2)), [0] * 8)
+    assert silent.accuracy == silent.frame()["accuracy"][0] == 0.5
 
 
 def test_a_text_that_names_two_options_is_refused():

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import digamma
-from scipy.stats import binom
+from scipy.stats import binom, binomtest
 
 import layerdiv_tl as ld
 from layerdiv_tl.ensemble.information.bounds import fano, hellman_raviv, printed_fano
@@ -454,6 +454,9 @@ def test_parity_adds_more_and_more():
     curve = ld.information(votes, y, **QUICK).gain_curve(n_permutations=0, n_resamples=0)
     np.testing.assert_allclose(curve.gains, [0, 0, 1], atol=0.01)
     assert curve.diminishing()["share"][0] < 0.5
+    # Orders that all agree are trials: scipy's Wilson, and no empty interval.
+    sure = dataclasses.replace(curve, shares=np.ones(10)).diminishing().iloc[0]
+    assert (sure.share, sure.low, sure.high) == pytest.approx((1, *binomtest(10, 10).proportion_ci(method="wilson")))
 
 
 def test_a_dip_of_noise_is_called_one():

@@ -15,6 +15,7 @@ from layerdiv_tl.ensemble.intervals import (
     leave_one_out,
     mean_interval,
     paired_interval,
+    share_means,
     wilson,
 )
 from layerdiv_tl.errors import InputError
@@ -152,6 +153,29 @@ def test_percentiles_are_numpys(n_resamples):
     np.testing.assert_allclose(interval(drawn), np.nanquantile(drawn, [0.025, 0.975], axis=0), atol=1e-12)
 
 
+def test_shares_of_rows_that_agree_are_trials():
+    """Eight texts in which all or no tokens agree are eight trials: scipy's Wilson, never empty, not above 1."""
+    rng = np.random.default_rng(2)
+    for sizes in (np.ones(8), np.full(8, 30.0)):
+        for right in (0, 3, 7, 8):
+            sums = sizes * (np.arange(8) < right)
+            expected = binomtest(right, 8).proportion_ci(method="wilson")
+            np.testing.assert_allclose(share_means(sums, sizes), (right / 8, *expected), atol=1e-12)
+    # One long text among short ones is no more trials than its weight allows, as the variance of a weighted mean says.
+    sizes = np.array([1.0, 2, 3, 4, 5, 6, 7, 100])
+    trials = 1 / ((sizes / sizes.sum()) ** 2).sum()
+    expected = 1 / (1 + 1.959964**2 / trials)  # of as many hits as trials
+    np.testing.assert_allclose(share_means(sizes, sizes), (1, expected, 1), rtol=1e-6)
+    # Texts whose tokens differ keep the interval of a mean; too few texts have none.
+    partly = 30 * rng.random((9, 3)), np.full((9, 1), 30.0)
+    np.testing.assert_array_equal(share_means(*partly)[:2], cluster_means(*partly)[:2])
+    assert share_means(np.append(np.ones(11), 0.5), np.ones(12))[2] <= 1
+    assert np.isnan(share_means(np.ones(7), np.ones(7))[1:]).all()
+    drawn = (rng.random((8, 2000)) < 0.9) * 30.0
+    low, high = share_means(drawn, np.full((8, 1), 30.0))[1:]
+    assert np.mean((low <= 0.9) & (high >= 0.9)) > 0.9
+
+
 def test_wilson_against_scipy():
     """A second source: scipy's own Wilson interval, one by one and all at once."""
     given = [(0, 10), (3, 7), (50, 80), (80, 80)]
@@ -159,6 +183,9 @@ def test_wilson_against_scipy():
     for (hits, trials), (low, high) in zip(given, expected, strict=True):
         assert wilson(hits, trials) == pytest.approx((low, high))
     np.testing.assert_allclose(wilson(*np.array(given, dtype=float).T), np.array(expected).T, atol=1e-12)
+    counts = np.arange(1.0, 200)  # of some, rounding would leave 1 − 1e-16
+    assert (wilson(counts, counts)[1] == 1).all()
+    assert (wilson(0 * counts, counts)[0] == 0).all()
     for hits, trials in ((3, 2), (-1, 2), (0, 0)):
         with pytest.raises(InputError):
             wilson(hits, trials)

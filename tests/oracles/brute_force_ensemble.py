@@ -545,12 +545,14 @@ def prefixes(
     for junction in range(max(first_in.values()) + 1):
         members = [i for i in range(n_members) if i in constants or first_in[i] <= junction]
         values = np.zeros((n_examples, len(members), u.shape[2]))
-        right = 0
+        right = 0.0
         for e in range(n_examples):
             for place, i in enumerate(members):
                 factor = 1.0 if scale is None or i in constants else 1.0 / float(scale[e, junction])
                 values[e, place] = u[e, i] * factor
-            right += int(np.argmax(sum_vector(values[e])) == np.argmax(t[e]))
+            scores = [float(x) for x in sum_vector(values[e])]
+            best = [k for k, x in enumerate(scores) if max(scores) - x <= 1e-9 * max(1.0, abs(x))]
+            right += (int(np.argmax(t[e])) in best) / len(best)
         terms = squared(values, t)
         result.append(
             Prefix(

@@ -548,8 +548,8 @@ def test_claim_11_needs_right_answers():
     for rank, verdict in ((1, "confirmed"), (2, "not tested")):
         ranks, ids = np.full(16, rank), tuple(map(str, range(16)))
         score = ld.depth.DepthScore(
-            names, effects + 1, hops, np.full(16, 5), np.ones(16, int), np.full(16, 0.5), ranks, ids, "hops", "skip",
-            "layer", "m",
+            names, effects + 1, hops, np.full(16, 5), np.ones(16, int), np.full(16, 0.5), ranks,
+            (ranks == 1) * 1.0, ids, "hops", "skip", "layer", "m",
         )  # fmt: skip
         about = made(sizes_of([1, 1, 1]))[0].about
         frame = claim((Analysis("m", "depth_score", "texts", score, about),), 11)

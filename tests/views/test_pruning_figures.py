@@ -91,14 +91,13 @@ def test_the_other_button_gives_the_other_figure(agreement):
 
 
 def test_headings_say_the_correlation(agreement):
-    """Each panel's heading has the pooled correlation, corrected where it can be; raw stands next to centered."""
+    """Each panel's heading has the pooled correlation; raw stands next to centered."""
     frame = agreement.correlations().query("kind == 'all' and effect == 'accuracy'")
     headings = [note.text.replace("−", "-") for note in agreement.plot(effect="accuracy").layout.annotations]
     assert [heading.split(":")[0] for heading in headings[:2]] == ["Diversity, raw", "Diversity, centered"]
     for heading, row in zip(headings, frame.itertuples(), strict=True):
         if np.isfinite(row.correlation):
-            corrected = f" ({row.corrected:.2f})" if np.isfinite(row.corrected) else ""
-            assert heading.endswith(f"ρ = {row.correlation:.2f}{corrected}")
+            assert heading.endswith(f"ρ = {row.correlation:.2f}")
         else:
             assert "ρ" not in heading
 
@@ -126,36 +125,17 @@ def test_the_map_holds_every_rank(agreement):
 
 @pytest.mark.parametrize("effect", ["loss", "accuracy"])
 def test_bars_are_the_correlations(agreement, effect):
-    """One color per kind, one bar per measure, whiskers no longer than the interval over rows."""
+    """One color per kind, one bar per measure, and no whiskers: rows have no interval that holds."""
     frame = agreement.correlations().query("effect == @effect")
     figure = agreement.plot(kind="correlations", effect=effect)
     assert len(figure.data) == frame["kind"].nunique() == 3
     for trace, (_, rows) in zip(figure.data, frame.groupby("kind", sort=False), strict=True):
         np.testing.assert_array_equal(trace.y, rows["correlation"])
-        ends = np.stack([trace.y - trace.error_y.arrayminus, trace.y + trace.error_y.array])
-        np.testing.assert_allclose(ends[0], np.fmin(rows["spread_low"], rows["correlation"]))
-        np.testing.assert_allclose(ends[1], np.fmax(rows["spread_high"], rows["correlation"]))
+        assert trace.error_y.array is None
         for hover, row in zip(trace.hovertext, rows.itertuples(), strict=True):
-            said = f"above block influence by {style.number(row.better)} "
-            assert (said in hover) == (row.measure != "block_influence" and np.isfinite(row.better_low))
-            assert ("above" in hover) == (said in hover)
             assert style.number(row.low_components) in hover
     assert len({trace.marker.color for trace in figure.data}) == 3
     assert figure.layout.yaxis.zeroline
-
-
-def test_lines_are_the_stability(agreement):
-    """One line per quantity, each in its color; the legend says how many rows it needs; 0.9 has its line."""
-    frame, figure = agreement.stability(), agreement.plot(kind="stability")
-    quantities = ["loss", "accuracy", *measures(agreement)]
-    assert len({trace.line.color for trace in figure.data}) == len(figure.data) == len(quantities)
-    for trace, quantity in zip(figure.data, quantities, strict=True):
-        rows = frame[frame["quantity"] == quantity]
-        np.testing.assert_array_equal(trace.x, rows["rows"])
-        np.testing.assert_array_equal(trace.y, rows["correlation"])
-        needed = rows["rows_needed"].iloc[0]
-        assert (f"{needed:,.0f} row" if np.isfinite(needed) else "no number of rows") in trace.name
-    assert [shape.y0 for shape in figure.layout.shapes] == [0.9]
 
 
 @pytest.mark.parametrize("quantity", ["loss", "accuracy"])
@@ -228,15 +208,12 @@ def test_unknown_options_are_refused(agreement, plan):
 
 
 def test_what_too_few_components_or_rows_cannot_show(agreement):
-    """Two components have marks and ranks, but no correlation; three rows have no halves."""
+    """Two components have marks and ranks, but no correlation."""
     two = dataclasses.replace(agreement, components=agreement.components[:2], sums=agreement.sums[:, :, :2])
     assert not any("ρ" in note.text for note in two.plot().layout.annotations)
     assert len(two.plot(kind="ranks").data[0].z[0]) == 2
     with pytest.raises(ld.InputError, match="fewer than three components"):
         two.plot(kind="correlations")
-    few = dataclasses.replace(agreement, sums=agreement.sums[:3], counts=agreement.counts[:3])
-    with pytest.raises(ld.InputError, match="at least 4 rows"):
-        few.plot(kind="stability")
 
 
 def test_layers_are_called_layers(model):

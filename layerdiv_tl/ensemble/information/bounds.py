@@ -126,7 +126,7 @@ def bounds_of(i: Information) -> Bounds:
     mean = float(rows.mean())
     error = normal_quantile(i.confidence_level) * float(rows.std(ddof=1)) / np.sqrt(len(rows))
     errors = {}
-    for name, right in (("ensemble", i.correct), ("classifier", i.classifier.right.astype(float))):
+    for name, right in (("ensemble", i.correct), ("classifier", i.classifier.right)):
         if right is not None:
             wrong = float((1 - right).sum())
             errors[name] = (wrong / len(right), *wilson(wrong, len(right), i.confidence_level))

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from ..._checks import listed, whole_number
 from ...components import Component, members
 from ...errors import InputError
-from ..losses import share_of_first
+from ..hits import hits
 from ..validation import Ensemble, as_ensemble, gold_options, numbers
 from .discrete import Votes, table_fits
 from .estimator import Columns, Owner
@@ -201,12 +201,10 @@ def _correct(u: np.ndarray, gold: np.ndarray | None, is_vote_array: bool) -> np.
     """Whether the sum of logits, or most votes, name the label; 1/n where n answers share the first place."""
     if gold is None or (u.ndim == 2 and not is_vote_array):
         return None
-    if is_vote_array:
-        answers, codes = np.unique(u, return_inverse=True)
-        score = (codes.reshape(u.shape)[:, :, None] == np.arange(len(answers))).sum(1)
-    else:
-        answers, score = np.arange(u.shape[2]), u.sum(1)
-    return share_of_first(score, gold[:, None] == answers)
+    if not is_vote_array:
+        return hits(u.sum(1), gold)
+    answers = np.union1d(u, gold)  # a label may be what no member ever votes for
+    return hits((u[:, :, None] == answers).sum(1), np.searchsorted(answers, gold))
 
 
 def _refuse_small_classes(sample: Sample) -> None:

@@ -12,7 +12,7 @@ from ..._checks import choice, whole_number
 from ...components import Component, component_columns
 from ...errors import InputError
 from ...results import Result
-from ..intervals import RunningMean, interval
+from ..intervals import interval, share_means
 from ..losses import ratio
 from ..scaling import LogFit, log_fit
 from ..tables import with_ends
@@ -99,17 +99,15 @@ class GainCurve(Result):
     def diminishing(self) -> pd.DataFrame:
         """One row: the share of sampled (S ⊂ T, i) whose gain is no larger for T (submodularity, Theorem 7).
 
-        `low`, `high` is the interval of a mean over the random orders the pairs are taken from (none for fewer than
+        `low`, `high` is the interval of a share over the random orders the pairs are taken from (none for fewer than
         8), for these rows; `null_low`, `null_high` show what noise does to the share, with shuffled labels, where
         nothing diminishes. 1 is submodular; a share inside the null is not evidence.
         """
         import pandas as pd
 
-        mean = RunningMean()
-        mean.add_examples(self.shares)
+        found = share_means(self.shares, np.ones(len(self.shares)), self.confidence_level)
+        share, low, high = map(float, found)
         null_low, null_high = map(float, interval(self.null_shares, self.confidence_level))
-        share = float(self.shares.mean()) if len(self.shares) else np.nan
-        low, high = map(float, mean.interval(self.confidence_level))
         row = {"share": share, "low": low, "high": high, "null_low": null_low, "null_high": null_high}
         row |= {"inside_null": bool(null_low <= share <= null_high), "orders": len(self.shares)}
         return pd.DataFrame([row])

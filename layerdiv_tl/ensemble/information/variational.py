@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, Int
 from scipy.special import log_softmax
 
 from ...results import Result
+from ..hits import hits
 from .estimator import TERMS, Columns, Estimator, Labels, Owner, Terms, entropy_of_labels, normal_quantile, standardize
 
 if TYPE_CHECKING:
@@ -85,8 +86,8 @@ class Variational(Estimator):
         return self._everyone[0][0]
 
     @property
-    def right(self) -> Bool[np.ndarray, " example"]:
-        """Whether the classifier's first choice for each row, which it has not seen, is its label."""
+    def right(self) -> Float[np.ndarray, " example"]:
+        """Whether the classifier's first choice for each row, which it has not seen, is its label; see `hits`."""
         return self._everyone[1][0]
 
     @cached_property
@@ -126,9 +127,9 @@ class Variational(Estimator):
 
     def _held_out(
         self, columns: Int[np.ndarray, "set column"], ridges: Sequence[float]
-    ) -> tuple[Float[np.ndarray, "set example"], Bool[np.ndarray, "set example"]]:
+    ) -> tuple[Float[np.ndarray, "set example"], Float[np.ndarray, "set example"]]:
         """log2 q(y|x)/p(y) of every row, and whether q's first choice is right, for sets of columns of one size."""
-        bits, right = np.empty((len(columns), len(self.y))), np.empty((len(columns), len(self.y)), dtype=bool)
+        bits, right = np.empty((2, len(columns), len(self.y)))
         for f in range(FOLDS):
             # Ridge and factor are chosen on another fold, by classifiers that have seen neither.
             other = (f + 1) % FOLDS
@@ -139,7 +140,7 @@ class Variational(Estimator):
             chosen = posterior[best, :, np.arange(len(columns))]
             rows = self.fold == f
             bits[:, rows] = chosen[:, labels, np.arange(len(labels))] / np.log(2) + self.surprise[rows]
-            right[:, rows] = chosen.argmax(1) == labels
+            right[:, rows] = hits(chosen.transpose(0, 2, 1), labels[None])
         return bits, right
 
     def _posteriors(

@@ -1,10 +1,10 @@
-"""Which direct measure ranks components as removing them does: ranks, their correlations, their stability."""
+"""Which direct measure ranks components as removing them does: ranks and their correlations."""
 
 from __future__ import annotations
 
 import html
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -77,8 +77,7 @@ def agreement_scatter(
         figure.update_layout(layouts[scale]),
         f"Do direct measures tell which {part}s {agreement.model} needs?",
         f"{agreement.rows}; a dot is a {part}, up: its removal costs more; right: the measure ranks it higher (1 is "
-        f"needed most); a rising cloud is agreement. ρ: Spearman's over all {part}s (and without the "
-        "noise of few rows).",
+        f"needed most); a rising cloud is agreement. ρ: Spearman's over all {part}s.",
         x=ranked,
         plot=260 * rows,
         below=104,
@@ -103,11 +102,8 @@ def _pooled(agreement: Agreement, effect: Effect) -> dict[str, str]:
     if not len(frame):
         return {}
     rows = frame[(frame["kind"] == "all") & (frame["effect"] == effect) & np.isfinite(frame["correlation"])]
-    texts = {}
-    for measure, rho, corrected in zip(rows["measure"], rows["correlation"], rows["corrected"], strict=True):
-        text = f": ρ = {rho:.2f}" + (f" ({corrected:.2f})" if np.isfinite(corrected) else "")
-        texts[str(measure)] = text.replace("-", "−")
-    return texts
+    rho = zip(rows["measure"], rows["correlation"], strict=True)
+    return {str(measure): f": ρ = {value:.2f}".replace("-", "−") for measure, value in rho}
 
 
 def _y_axes(rows: int, title: str, axis: dict[str, Any]) -> dict[str, Any]:
@@ -153,9 +149,8 @@ def agreement_ranks(agreement: Agreement) -> go.Figure:
 def agreement_correlations(agreement: Agreement, effect: Effect = "loss") -> go.Figure:
     """Spearman's ρ of every measure's ranks and those by an effect, of all components and of each kind.
 
-    Whiskers are the middle 95 % over resampled rows, which is not an interval (see `Agreement.correlations`); the
-    hover has it over components, ρ corrected for few rows, and how much better than block influence a measure is.
-    Raises InputError for an unknown effect, and for fewer than three components.
+    The hover has its middle 95 % over resampled components. Raises InputError for an unknown effect, and for fewer than
+    three components.
     """
     frame = agreement.correlations()
     if not len(frame):
@@ -166,8 +161,6 @@ def agreement_correlations(agreement: Agreement, effect: Effect = "loss") -> go.
         group = "all together" if module == "layer" else style.MODULE_NAME[module]
         rows = rows.set_index("measure").loc[names].reset_index()
         label: dict[str, Any] = {"name": f"{group} ({rows['components'].iloc[0]})", "width": None}
-        # The spread may lie below its estimate; the hover has it as it is.
-        label["error"] = kit.whiskers(rows, "correlation", "spread_low", "spread_high")
         label["hover"] = [_correlation_hover(row, group) for row in rows.itertuples()]
         traces.append(kit.bar(np.arange(len(rows)), rows["correlation"], style.MODULE[module], **label))
     axis = kit.named_columns([_capital(measure) for measure in names], range(len(names)))
@@ -175,51 +168,13 @@ def agreement_correlations(agreement: Agreement, effect: Effect = "loss") -> go.
         go.Figure(traces),
         f"Rank correlation of measures and removal: {agreement.model}, {NAMES[effect]}",
         f"{agreement.rows}. Spearman's ρ over components of a measure's ranks and those by the {NAMES[effect]}; above "
-        "0 the measure tells what is needed. Whiskers: middle 95 % over resampled rows, a spread and not an interval: "
-        "it lies too low, for few rows blur ranks and resampling blurs them again.",
+        "0 the measure tells what is needed. Few rows blur ranks, and pull ρ towards 0.",
         x=axis | {"tickangle": 0, "range": [-0.6, len(names) - 0.4]},
         y={"title_text": "Spearman's ρ", "range": [-1.05, 1.05], "zeroline": True},
         plot=380,
         barmode="group",
         bargap=0.25,
         bargroupgap=0.06,
-    )
-
-
-@figure_of("stability", "Agreement")
-def agreement_stability(agreement: Agreement) -> go.Figure:
-    """Spearman's ρ between the ranks of two samples of rows against their size, for every quantity; 0.9 is dashed.
-
-    The legend has how many rows would bring a quantity there. Raises InputError for fewer than four rows.
-    """
-    from ...depth.agreement import STABLE_CORRELATION
-
-    frame, figure = agreement.stability(), go.Figure()
-    for quantity in [*EFFECTS, *measures(agreement)]:
-        rows = frame[frame["quantity"] == quantity]
-        needed = float(rows["rows_needed"].iloc[0])
-        count = f"{needed:,.0f} row{'s' * (needed != 1)}" if np.isfinite(needed) else "no number of rows"
-        hover = [
-            f"<b>{NAMES[quantity]}</b>, {row.rows} rows a sample<br>ρ {style.number(row.correlation)}, middle "
-            f"95 % {style.interval(row.low, row.high)}<br>{STABLE_CORRELATION} needs {count}"
-            for row in cast(Any, rows.itertuples())
-        ]
-        look: dict[str, Any] = {"width": 2, "marks": 8, "name": f"{NAMES[quantity]}: {count}", "hover": hover}
-        if quantity in EFFECTS:
-            look |= {"width": 4, "marker": {"size": 8, "symbol": "square"}}
-        figure.add_trace(kit.line(rows["rows"], rows["correlation"], _COLORS[quantity], **look))
-    figure.add_hline(y=STABLE_CORRELATION, line={"dash": "dash", "width": 1.5})
-    sizes = sorted(set(frame["rows"]))
-    ticks = {"tickmode": "array", "tickvals": sizes, "ticktext": [str(size) for size in sizes], "showgrid": False}
-    return kit.arrange(
-        figure,
-        f"Rows that a stable ranking needs: {agreement.model}",
-        f"{agreement.rows}. Spearman's ρ between ranks from two disjoint samples of so many rows, mean of drawn pairs. "
-        f"Legend: rows until ρ = {STABLE_CORRELATION} (dashed), by the Spearman-Brown formula. Wide: removal.",
-        x=ticks | {"type": "log", "title_text": "rows in each sample (logarithmic)"},
-        y={"title_text": "Spearman's ρ of two samples"},
-        plot=380,
-        below=132,
     )
 
 
@@ -261,10 +216,7 @@ def _rank_ticks(count: int) -> list[int]:
 def _correlation_hover(row: Any, group: str) -> str:
     lines = [
         f"<b>{NAMES[row.measure]}</b>, {html.escape(group.lower())} ({row.components} components)",
-        f"ρ {style.number(row.correlation)}, corrected for few rows {style.number(row.corrected)}",
-        f"middle 95 % over resampled rows {style.interval(row.spread_low, row.spread_high)}",
+        f"ρ {style.number(row.correlation)}",
         f"middle 95 % over resampled components {style.interval(row.low_components, row.high_components)}",
     ]
-    if np.isfinite(row.better_low):
-        lines.append(f"above block influence by {kit.estimated(row.better, row.better_low, row.better_high)}")
     return "<br>".join(lines)

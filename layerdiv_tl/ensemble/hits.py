@@ -1,0 +1,26 @@
+"""Whether a model gives the right answer: the one rule for ties, for numpy and torch alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+# Logits (or nats) that differ by less, relative to the right option's where that is above 1, are equal up to rounding.
+TIE = 1e-9
+
+
+def hits(scores: Any, gold: Any) -> Any:
+    """1 where option `gold` has the largest score, 1/n where it shares the first place with others, else 0.
+
+    Args:
+        scores: `[*rest, option]`, logits or log-probabilities: a numpy array or a tensor.
+        gold: The right option's number, `[*#rest]`: integers of the same library.
+
+    >>> hits(np.array([[2.0, 1.0], [0.0, 0.0], [1.0, 2.0]]), np.array([0, 0, 0])).tolist()
+    [1.0, 0.5, 0.0]
+    """
+    take = np.take_along_axis if isinstance(scores, np.ndarray) else type(scores).take_along_dim
+    right = take(scores, gold[..., None], -1)
+    ahead, tie = scores - right, TIE * abs(right).clip(min=1)
+    return ~(ahead > tie).any(-1) / (abs(ahead) <= tie).sum(-1)

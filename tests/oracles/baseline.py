@@ -1,0 +1,250 @@
+"""The numbers of the public surface on three models, to compare one version of the package with another.
+
+    python -m tests.oracles.baseline --out FOLDER [--compare FOLDER] [--tolerance 1e-9]
+
+Writes arrays to `arrays.npz` and frames to CSV files, and compares them with another run's: exit 1 where a number is
+off by more than the tolerance (relative to the largest of its array; 0: to the bit) or gone, and where a case fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+import traceback
+from collections import namedtuple
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+import layerdiv_tl as ld
+from tests.conftest import SHARED
+
+# What is called otherwise in other versions: the name here, and all names that it has had, the newest first.
+NAMES = {"compensation": ("compensation", "repair"), "backups": ("backups", "stand_ins")}
+STORIES = SHARED / "models" / "stories260K"
+TASKS, FEW = ["synthetic/recall", "synthetic/modular:largest=19"], {"n_permutations": 10, "n_resamples": 10}
+# Of larger arrays every n-th number is kept, and of longer frames every n-th row.
+MOST, MOST_ROWS = 4000, 90
+# What is read of a result: attributes, and methods without arguments.
+CONTRIBUTIONS = "values logits model_logits log_likelihood log_likelihood_parts normalizer identity_gap frame"
+DECOMPOSITION = "loss bias diversity zero_bias accuracy frame by_component by_module by_depth"
+SQUARED = " diversity_logit coherence gap pairwise tradeoff bounds"
+Cases = Iterator[tuple[str, Any]]
+# A model; eight prompts with two options of one token, or of several, and which is called right; a few texts.
+Inputs = namedtuple("Inputs", "model prompts options several texts labels", defaults=[np.arange(8) % 2])
+
+
+def read(result: Any, names: str, *arguments: Any) -> dict[str, Any]:
+    """Attributes of a result and what its methods return, by their names here; without those that are None."""
+    found = {}
+    for name in names.split():
+        known = next((own for own in NAMES.get(name, ()) if hasattr(result, own)), name)
+        value = getattr(result, known)
+        found[name] = value(*arguments) if callable(value) else value
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def core(x: Inputs) -> Cases:
+    """Contributions at every unit, differences, directions, and decompositions by every loss."""
+    for unit in ("sublayer", "head", "neuron"):
+        c = ld.contributions(x.model, x.prompts[: 2 if unit == "neuron" else None], x.options, unit=unit)
+        yield f"contributions {unit}", read(c, CONTRIBUTIONS if unit != "neuron" else "values logits identity_gap")
+    c = ld.contributions(x.model, x.prompts, x.options, unit="head")
+    yield "nested", ld.decompose(c, x.labels).nested()
+    c = ld.contributions(x.model, x.prompts, x.options)
+    yield "logit_difference", read(ld.logit_difference(x.model, x.prompts[:4], *x.options), "values accuracy frame")
+    for loss in ("squared", "paper", "cross_entropy", "brier"):
+        more = SQUARED if loss == "squared" else ""
+        yield f"decompose {loss}", read(ld.decompose(c, x.labels, loss=loss), DECOMPOSITION + more)
+    yield "sequences", read(ld.contributions(x.model, x.prompts[:4], x.several), CONTRIBUTIONS)
+    yield "contrast", read(ld.contributions(x.model, x.prompts[:2], contrast=tuple(x.several)), "values")
+    directions = np.random.default_rng(0).normal(size=(2, x.model.hf_model.config.hidden_size))
+    yield "directions", read(ld.contributions(x.model, x.prompts[:4], directions=directions), "values logits")
+
+
+def tokens(x: Inputs) -> Cases:
+    """What is measured at every token of a text, or by the token that it comes from."""
+    for loss in ("squared", "cross_entropy"):
+        p = ld.profile(x.model, x.texts[0], loss=loss)
+        yield f"profile {loss}", read(p, "loss bias diversity net by_component frame")
+    yield "profile head", read(ld.profile(x.model, x.texts[0], unit="head"), "loss diversity")
+    yield "promoted_tokens", p.top_tokens(None, -1, 3)
+    yield "source_tokens", read(ld.source_tokens(x.model, x.prompts[0], x.options), "values identity_gap frame")
+
+
+def depth(x: Inputs) -> Cases:
+    """Effects by every ablation, every analysis of the second paper, and plans of what to drop."""
+    for ablation in ("mean", "zero", "resample"):
+        e = ld.effects(x.model, x.prompts, x.options, x.labels, ablation=ablation)
+        yield f"effects {ablation}", read(e, "effect logit_difference accuracy frame backups")
+        yield f"compensation {ablation}", read(e, "compensation", e.components[0].label)
+    yield "residual_norms", read(ld.depth.residual_norms(x.model, x.texts), "relative_norm block_influence frame")
+    for mode, norm in (("current", "recomputed"), ("future", "frozen")):
+        yield f"skip {mode}", ld.depth.skip(x.model, x.texts[:1], mode=mode, cuts=(0.5,)).frame()
+        yield f"logit_lens {norm}", read(ld.depth.logit_lens(x.model, x.texts, norm), "kl topk_overlap frame")
+    yield "erase", read(ld.depth.erase(x.model, x.texts[:1]), "effect frame")
+    yield "gradients", read(ld.depth.integrated_gradients(x.model, x.texts[:1], steps=4), "gap frame")
+    yield "map_layers", read(ld.depth.map_layers(x.model, x.model, x.prompts), "frame depth_alignment")
+    asked = [(prompt, option, hops) for prompt in x.prompts[:2] for hops, option in enumerate(x.several, 1)]
+    for effect in ("published", "skip", "erase"):
+        score = ld.depth.depth_score(x.model, asked, effect=effect)
+        yield f"depth_score {effect}", read(score, "effects probability rank frame by_layer by_question")
+    yield "agreement", read(ld.depth.agreement(x.model, x.prompts, "layer"), "loss accuracy frame correlations")
+    yield "drop_plan", read(ld.depth.drop_plan(x.model, x.prompts, 1, random=3), "loss correct frame compare scores")
+
+
+def zoo(x: Inputs) -> Cases:
+    """Comparisons, groups, dictionaries, experts, information and a study of models that come with the package."""
+    task = ld.task(TASKS[0], limit=96)
+    for prompts, name in ((ld.task(TASKS[0], limit=16), "options"), (x.texts[:2], "texts")):
+        changes = ld.compare("zoo/d4", "zoo/d4-seed1", prompts)
+        yield f"compare {name}", read(changes, "change own_change totals by_module by_depth identity_gap")
+    c = ld.contributions("zoo/d4", task)
+    for estimator in ("gaussian", "vote", "variational"):
+        i = ld.information(c, task.labels, estimator, n_contrasts=None if estimator == "vote" else 1, **FEW)
+        yield f"information {estimator}", read(i, "frame by_component")
+    yield "bounds", ld.information(c, task.labels, "vote", **FEW).bounds().frame()
+    moe = ld.load_model("zoo/moe")
+    yield "router_statistics", read(ld.router_statistics(moe, task.prompts[:8]), "frame by_layer by_token")
+    yield "head_scores", ld.head_scores(moe, length=12)
+    random, width = torch.Generator().manual_seed(0), moe.hf_model.config.hidden_size
+    sae = tuple(torch.randn(*shape, generator=random) for shape in ((width, 5), (5,), (5, width), (width,)))
+    units = {"groups": ld.groups({"a": ["L0.H0", "L1.mlp"]}), "dictionary": ld.dictionary(sae, "L1.attn")}
+    for name, unit in ({"expert": "expert"} | units).items():
+        yield name, read(ld.contributions(moe, task.prompts[:8], [" red", " blue"], unit=unit), "values identity_gap")
+
+
+def study(x: Inputs) -> Cases:
+    """A small study of two checkpoints and two tasks, with what is made of it; its depth analyses."""
+    with tempfile.TemporaryDirectory() as folder:
+        done = ld.run_study({"d4@step1": "zoo/d4", "d4@step2": "zoo/d4-seed1"}, TASKS, limit=40, out=folder)
+        yield "study", read(done, "table summary components modules curves correlations shares claims")
+        yield "study information", done.information("vote", n_permutations=5, n_resamples=5)
+        yield "over_training", read(done.over_training(), "frame by_component")
+        ran = ld.run_depth({"d4": "zoo/d4"}, TASKS[:1], out=Path(folder) / "depth", limit=8, questions=4, drop=1)
+        yield "run_depth", read(ran, "frame claims")
+
+
+def demo(x: Inputs) -> Cases:
+    """What the demo takes apart."""
+    text, options = "When Mary and John went to the store, John gave a drink to", [" Mary", " John"]
+    for name, unit in {"demo": "head", "key_value_groups": ld.groups(ld.key_value_groups(x.model))}.items():
+        yield name, read(ld.contributions(x.model, [text], options, unit=unit), "values model_logits identity_gap")
+    yield "demo answer", ld.top_tokens(x.model, text).tail(1)
+
+
+def inputs_of(name: str) -> Inputs:
+    """The model and small inputs of a name."""
+    if name == "d4":
+        prompts = ld.task(TASKS[0], limit=8).prompts
+        return Inputs(ld.load_model("zoo/d4"), prompts, [" red", " blue"], [" red blue", " black"], prompts[:3])
+    begins = ["Once upon a time there was a", "The big dog saw the", "She was happy and the", "They went to the"]
+    texts = ["One day a girl went to the park.", "The cat sat on the mat and ran."]
+    prompts = [f"{first} {last}" for first in begins for last in ("little", "red")]
+    if name == "stories":
+        return Inputs(ld.load_model(STORIES), prompts, [317, 326], [" Lily", " Tim"], texts)
+    return Inputs(ld.load_model(), prompts, [" dog", " house"], [" big dog", " house"], texts)
+
+
+ALL = (core, tokens, depth)
+CASES = {"stories": ALL, "d4": (*ALL, zoo, study), "default": (*ALL, demo)}
+
+
+def flat(name: str, value: Any) -> Cases:
+    """Arrays and frames by their path; of what is long every n-th number or row."""
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from flat(f"{name}/{key}", part)
+    elif isinstance(value, pd.DataFrame):
+        value = value.set_axis([" ".join(map(str, np.atleast_1d(column))) for column in value.columns], axis=1)
+        yield name, value.iloc[:: -(-len(value) // MOST_ROWS) or 1]
+    else:
+        array = np.asarray(value)
+        if array.dtype == object:
+            raise TypeError(f"{name} is {type(value).__name__}, no array or frame.")
+        yield name, array.ravel()[:: -(-array.size // MOST)] if array.size > MOST else array
+
+
+def compute() -> tuple[dict[str, Any], list[str]]:
+    """(All arrays and frames by name, the cases that failed); prints how long each takes."""
+    found, failed = dict[str, Any](), list[str]()
+    for name in CASES:
+        if name == "stories" and not STORIES.is_dir():
+            print(f"{name}: skipped, it is not here")
+            continue
+        given = inputs_of(name)
+        for case in CASES[name]:
+            start = time.perf_counter()
+            try:
+                found.update(part for path, value in case(given) for part in flat(f"{name}/{path}", value))
+            except Exception:
+                failed.append(f"{name} {case.__name__}")
+                traceback.print_exc()
+            print(f"{name} {case.__name__}: {time.perf_counter() - start:.1f} s", flush=True)
+    return found, failed
+
+
+def save(folder: Path, found: Mapping[str, Any]) -> None:
+    """Write what `load` reads: arrays as they are, each frame as a CSV file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in folder.glob("*+*.csv"):
+        file.unlink()
+    np.savez_compressed(folder / "arrays.npz", **{name: x for name, x in found.items() if isinstance(x, np.ndarray)})
+    for name, frame in found.items():
+        if not isinstance(frame, np.ndarray):
+            frame.to_csv(folder / f"{name.replace('/', '+').replace(' ', '_')}.csv", index=False)
+
+
+def load(folder: Path) -> dict[str, np.ndarray]:
+    """Every array, and every column of a frame, by name."""
+    arrays = dict(np.load(folder / "arrays.npz"))
+    for file in sorted(folder.glob("*.csv")):
+        for column, values in pd.read_csv(file, float_precision="round_trip").items():
+            array = values.to_numpy()
+            arrays[f"{file.stem.replace('+', '/')}/{column}"] = array.astype(str) if array.dtype == object else array
+    return arrays
+
+
+def difference(new: np.ndarray, old: np.ndarray) -> tuple[float, float]:
+    """(Largest absolute difference, the same relative to the largest number); infinite for other shapes or texts."""
+    if new.shape != old.shape or new.dtype.kind in "US" or old.dtype.kind in "US":
+        return (0.0, 0.0) if np.array_equal(new, old) else (np.inf, np.inf)
+    one, other = new.astype(np.float64), old.astype(np.float64)
+    known = np.isfinite(one) & np.isfinite(other)
+    if not np.array_equal(one[~known], other[~known], equal_nan=True):
+        return np.inf, np.inf
+    off, largest = (float(np.abs(x[known]).max(initial=0.0)) for x in (one - other, other))
+    return off, off / largest if largest else off
+
+
+def compared(new: Mapping[str, np.ndarray], old: Mapping[str, np.ndarray], tolerance: float) -> list[str]:
+    """Print a line for every array, the farthest first; the names of those that are gone or too far."""
+    rows = {name: difference(new[name], old[name]) if name in new else (np.inf, np.inf) for name in old}
+    for name, (absolute, relative) in sorted(rows.items(), key=lambda row: -row[1][1]):
+        print(f"{absolute:9.2e} {relative:9.2e}  {name}{' (gone)' * (name not in new)}")
+    print(f"new: {', '.join(name for name in new if name not in old) or 'none'}")
+    return [name for name, (_, relative) in rows.items() if not relative <= tolerance]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Compute, write, compare."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--compare", type=Path)
+    parser.add_argument("--tolerance", type=float, default=1e-9)
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)  # the order of sums depends on how many there are
+    found, failed = compute()
+    save(options.out, found)
+    far = [] if options.compare is None else compared(load(options.out), load(options.compare), options.tolerance)
+    print(f"failed: {', '.join(failed) or 'none'}\ntoo far or gone: {', '.join(far) or 'none'}")
+    return 1 if failed or far else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
