@@ -48,12 +48,17 @@ def claim_name(row: Mapping[Any, Any]) -> str:
     return f"{row['number']}. {row['claim']}" + (f" ({row['variant']})" if row["variant"] else "")
 
 
+def verdict_of(row: Mapping[Any, Any], separator: str = " ") -> str:
+    """A claim's verdict, and what it is about: 8 models are more than 8 tasks of one model."""
+    return row["verdict"] + (f"{separator}for {row['population']}" if row["verdict"] != "not tested" else "")
+
+
 def claims_table(claims: pd.DataFrame) -> pd.DataFrame:
     """The claims: one row each, the verdict next to its rationale."""
     return pd.DataFrame(
         {
             "claim": f"{claim_name(row)}\n{row['rationale']}",
-            "verdict": row["verdict"],
+            "verdict": verdict_of(row, "\n"),
             "estimate": estimate(row, "estimate", "low", "high"),
             "null": style.number(row["null"]) if np.isfinite(row["null"]) else "–",
             "p": f"{row['p']:.3f}" if np.isfinite(row["p"]) else "–",
