@@ -13,10 +13,11 @@ from jaxtyping import Float, Int
 from .._checks import MOST_REPEATS, choice, number, resampling, whole_number
 from ..components import Component, component_columns
 from ..ensemble.intervals import interval_note, mean_interval, paired_interval
+from ..ensemble.tables import shares
 from ..errors import InputError
 from ..results import Result
 from .effect_passes import SCENARIOS
-from .effect_similarity import conditional_redundancies, cosines, foretell, made_up
+from .effect_similarity import conditional_redundancies, cosines, foretell
 from .token_stats import labeled_frame, with_ends
 
 # By the suffix of a column: what an effect is on, and its unit.
@@ -165,13 +166,15 @@ class Effects(Result):
         """Who stands in for whom: one row per ablated component and later component.
 
         `repair` is as in `repair()`; `share` is how much of what the ablated one writes directly the later one makes up
-        for, −Σ repair · direct / Σ direct² over rows, below 0 where it adds to it. Raises InputError as `repair`.
+        for, −Σ repair · direct / Σ direct² over rows, below 0 where it adds to it; NaN where the interval of the direct
+        effect holds 0. Raises InputError as `repair`.
         """
         ablated, later = self._pairs(range(len(self.components)))
         repair, direct = self._changes[:, ablated, later], self.effect("direct")[:, ablated]
         columns: dict[str, Any] = {"ablated": [self.components[i].label for i in ablated]}
         columns |= component_columns(self.members, later)
-        columns |= with_ends("repair", repair.mean(0), *mean_interval(repair)) | {"share": made_up(direct, repair)}
+        columns |= with_ends("repair", repair.mean(0), *mean_interval(repair))
+        columns |= with_ends("share", *shares(-repair * direct, direct**2, signed=direct))
         units = {"repair": self.measured_in, "share": "share of the direct effect"}
         return labeled_frame(columns, units, interval_note(len(self.labels)))
 

@@ -130,7 +130,7 @@ def test_a_jump_that_all_models_share_is_no_relation():
 
 
 def test_a_verdict_names_its_population(capsys):
-    """Eight tasks of one model, or of three, are not eight models; in the frame, the page's table and on the terminal."""
+    """Eight tasks of one model, or of three, are not eight models; in frame, page and on the terminal."""
     shares = {"diversity": {"embedding": 0.0, "attention": 0.2, "mlp": 0.8}}
     tasks = [claims_of(planted(models=models, tasks=8, **shares)) for models in (1, 3)]
     models = claims_of(planted(models=9, tasks=2, **shares))
