@@ -106,6 +106,13 @@ class Effects(Result):
         without = self.without[SCENARIOS.index(name if other is None else "total")]
         return self._measured(clean, on) - self._measured(without, on)
 
+    def __repr__(self) -> str:
+        total, direct = (self.effect(name).mean(0) for name in ("total", "direct"))
+        most = int(np.abs(total).argmax())
+        largest = f"{self.names[most]} has the largest total effect, {total[most]:.3g} {self.measured_in}"
+        what = f"{len(self.names)} ablated ({self.ablation}), {len(self.labels)} rows"
+        return f"Effects({self.model}: {what}; {largest}, direct {direct[most]:.3g})"
+
     def frame(self) -> pd.DataFrame:
         """One row per component and group: mean effects over rows, with 95 % intervals over rows, paired.
 
