@@ -92,11 +92,11 @@ def grouped(
     columns = {by: names, "members_a": counts[0], "members_b": counts[1]}
     sums = {side: x.mean(0) for side, x in zip("ab", score, strict=True)}
     columns |= sums
-    for (side, x), every in zip(sums.items(), scores, strict=True):
+    for (name, x), every in zip(sums.items(), scores, strict=True):
         totals = every.sum(1)
         if documents is not None:
             totals = np.bincount(np.unique(documents, return_inverse=True)[1], totals)
-        columns[f"share_{side}"] = x / (x.sum() if clear_of_zero(totals) else np.nan)
+        columns[f"share_{name}"] = x / (x.sum() if clear_of_zero(totals) else np.nan)
     ends = {"change": change.mean(0)}
     if documents is None:
         ends = with_ends("change", change.mean(0), *mean_interval(change))

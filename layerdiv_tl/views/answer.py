@@ -38,7 +38,7 @@ def answer(model: Model, text: str, right: str, wrong: str, explorer: str) -> tu
     rows = [(components[i].label, _words(components[i]), float(written[i]), to[i]) for i in some]
     if others := len(order) - len(some):
         rest = order[ABOVE : len(order) - below]
-        rows.append(("…", f"the other {others} together", float(written[rest].sum()), to[rest].sum(0)))
+        rows.append((f"{others} others", "together", float(written[rest].sum()), to[rest].sum(0)))
     low, high = (limit(0.0, *(value for *_, value, _ in rows)) for limit in (min, max))
     high += low == high
     bars = "".join(
@@ -60,7 +60,7 @@ def answer(model: Model, text: str, right: str, wrong: str, explorer: str) -> tu
     before, after, link, sentence = (PROSE["answer"][part].format(**values) for part in _PARTS)
     block = Block(
         f"<p class=said>{escape(text)} <mark>{escape(right.strip())}</mark></p>"
-        f"<p>{escape(before)}</p><div class=wide><table><tr>{head}</tr>{bars}</table></div>"
+        f"<p>{escape(before)}</p><div class=rolled tabindex=0><table><tr>{head}</tr>{bars}</table></div>"
         f'<p>{escape(after)} <a href="{escape(explorer)}">{escape(link)}</a></p>'
     )
     return captioned(block, "", "answer"), sentence, best.label

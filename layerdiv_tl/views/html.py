@@ -184,7 +184,7 @@ def chart(figure: go.Figure, caption: str) -> Block:
     data = go.Figure(figure).update_layout(template=None).to_json().replace("<", "\\u003c")
     height = f' style="height:{figure.layout.height}px"' if figure.layout.height else ""
     drawn = f"<div class=chart{height}></div><script type='application/json'>{data}</script>"
-    return captioned(Block(drawn), caption)
+    return captioned(Block(f"<div class=rolled tabindex=0>{drawn}</div>"), caption)
 
 
 def frame_table(frame: pd.DataFrame, caption: str, marked: str | None = None) -> Block:

@@ -87,7 +87,7 @@ def component_bars(measured: kit.Measured, part: Part = "centered", max_componen
 
     def subtitle(part: Part) -> str:
         half = kit.half_of(measured, part)
-        if not hasattr(half, "loss"):
+        if not isinstance(half, Decomposition):
             return remark
         loss, bias, diversity = (f"{style.number(getattr(half, name))}" for name in ("loss", "bias", "diversity"))
         unit, other = units[0], units[1]
