@@ -25,7 +25,7 @@ def components(model: ld.Model) -> None:
     d = ld.decompose(ld.contributions(model, task.prompts, task.option_ids), task.labels)
     for dark in (False, True):
         figure = d.plot(
-            kind="bars", dark=dark, title=f"{model.name} on 80 texts: bias and diversity of every component"
+            part="centered", dark=dark, title=f"{model.name} on 80 texts: bias and diversity of every component"
         )
         figure.write_image(HERE / f"components{'-dark' * dark}.png", width=1100, scale=1.6)
 

@@ -208,7 +208,8 @@ class Comparison(Result):
     def by_module(self) -> pd.DataFrame:
         """One row per module: the sums of its components' scores, for models of any shape; they add up to `totals`.
 
-        `share_a` and `share_b` are parts of a model's own total; of terms of both signs they may lie outside 0 to 1.
+        `share_a` and `share_b` are parts of a model's own total, NaN where the interval of that holds 0; of terms of
+        both signs they may lie outside 0 to 1.
         """
         return self._grouped("module", [[c.module for c in side.components] for side in (self.a, self.b)])
 

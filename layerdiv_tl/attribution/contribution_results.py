@@ -44,6 +44,8 @@ class Contributions(Result):
             plus what the cap changes.
         expectations: float64 `[example, component, option]`, or one column for all options that are single tokens: Σ
             E_p[u_i] over the option's positions and the whole vocabulary. All three are None for `directions`.
+        vocabulary_means: float64 `[example, component]`: the mean of u_i over the whole vocabulary, the one zero that
+            no constant can move; None for options of several tokens, for `directions`, and for a remote model.
         option_ids, options: Token ids `[example, option]` (of directions their numbers), or where any is not a single
             token `[example, option, alternative, token]` with −1 after the last; and the texts: K of them, or K for
             every example.
@@ -90,6 +92,7 @@ class Contributions(Result):
     score: Score = "logits"
     statistic: Float[np.ndarray, " example"] | None = None
     error_shares: dict[str, float] | None = None
+    vocabulary_means: Float[np.ndarray, "example component"] | None = None
 
     @property
     def logits(self) -> Float[np.ndarray, "example option"]:
@@ -115,6 +118,16 @@ class Contributions(Result):
         if self.expectations is None:
             raise InputError("these are contributions to directions, which have no probability: give options.")
         return self.values - self.expectations
+
+    @property
+    def sides(self) -> Float[np.ndarray, "example component option"] | None:
+        """Contributions that no constant can move: logits minus the component's mean over the vocabulary.
+
+        Of `scores()` they are its `values`, the parts of log-likelihoods. None where neither is known.
+        """
+        if self.score == "log_likelihood":
+            return self.values
+        return None if self.vocabulary_means is None else self.values - self.vocabulary_means[:, :, None]
 
     @property
     def option_lengths(self) -> Int[np.ndarray, "example option"]:
@@ -160,6 +173,7 @@ class Contributions(Result):
             components=components,
             model_logits=self.log_likelihood / divisor,
             expectations=np.zeros((len(values), len(components), 1)),
+            vocabulary_means=None,
             normalizer=np.zeros_like(divisor),
             log_likelihood=self.log_likelihood / divisor,
             junction_scale=None if several else self.junction_scale,
@@ -206,8 +220,10 @@ class Contributions(Result):
         rows = np.arange(count)
         texts = [c.shared_options or c.options[row] for row in rows]
         pairs = tuple((text[a], text[b]) for text, a, b in zip(texts, first, second, strict=True))
+        sides = None if c.sides is None else np.stack([c.sides[rows, :, at] for at in numbers], 2)
         return LogitDifference(
             values=c.values[rows, :, first] - c.values[rows, :, second],
+            sides=sides,
             components=c.components,
             model_difference=c.model_logits[rows, first] - c.model_logits[rows, second],
             pairs=pairs[0] if len(set(pairs)) == 1 else pairs,
@@ -249,8 +265,9 @@ class Contributions(Result):
         if rows == list(range(len(self.components))):
             return self
         kept = tuple(self.components[i] for i in rows)
-        expectations = None if self.expectations is None else self.expectations[:, rows]
-        return replace(self, values=self.values[:, rows], components=kept, expectations=expectations, complete=False)
+        names = ("values", "expectations", "vocabulary_means")
+        own: dict[str, Any] = {name: x[:, rows] for name in names if (x := getattr(self, name)) is not None}
+        return replace(self, **own, components=kept, complete=False)
 
     def frame(self) -> pd.DataFrame:
         """One row per example, component and option: its contribution in logits."""

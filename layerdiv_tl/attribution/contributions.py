@@ -182,6 +182,7 @@ def collect(run: ReadOut | RemoteReadOut, options: tuple, keep: Set[Component] |
         log_likelihood=done.log_likelihood,
         normalizer=done.normalizer,
         expectations=expectations[:, :, None] if expectations is not None and expectations.ndim == 2 else expectations,
+        vocabulary_means=done.vocabulary_means,
         option_ids=option_ids[:, :, 0, 0] if option_ids.shape[2:] == (1, 1) else option_ids,
         options=options,
         token_ids=np.concatenate([np.array(row, dtype=np.int64) for row in ids]),

@@ -22,17 +22,21 @@ Score = Literal["logits", "log_likelihood"]
 
 @dataclass(frozen=True, eq=False)
 class LogitDifference(Result):
-    """How much every component speaks for one answer and against another: Σ over components = the logit difference.
+    """How much every component raises one answer's logit above another's: Σ over components = the logit difference.
 
     Attributes:
         values: float64 `[example, component]`: the contribution to the first answer less that to the second, in logits;
             of answers of several tokens the difference of their log-likelihoods, in nats.
         model_difference: float64 `[example]`, the model's own, after any `soft_cap`.
         pairs: The two answers, or the two of every example.
+        sides: float64 `[example, component, 2]`: contributions to either answer, whose difference `values` is. Logits
+            are relative to the component's mean over the vocabulary, the one zero that no constant can move:
+            log-likelihoods need no zero. None where neither is known (`Contributions.vocabulary_means`).
         identity_gap, absolute_gap, complete, soft_cap, score, model, unit: As in `Contributions`.
     """
 
     values: Float[np.ndarray, "example component"]
+    sides: Float[np.ndarray, "example component 2"] | None
     components: tuple[Component, ...]
     model_difference: Float[np.ndarray, " example"]
     pairs: tuple
@@ -51,12 +55,12 @@ class LogitDifference(Result):
 
     @property
     def positive(self) -> Float[np.ndarray, " example"]:
-        """The sum over the components that speak for the first answer. `positive + negative` is `total`."""
+        """The sum over the components that raise the first answer over the second. `positive + negative` is `total`."""
         return np.maximum(self.values, 0.0).sum(1)
 
     @property
     def negative(self) -> Float[np.ndarray, " example"]:
-        """The sum over the components that speak against it."""
+        """The sum over the components that lower it."""
         return np.minimum(self.values, 0.0).sum(1)
 
     @property
@@ -76,7 +80,7 @@ class LogitDifference(Result):
         return float(hits(np.stack([self.model_difference, 0 * self.model_difference], 1), np.zeros(1, int)).mean())
 
     def frame(self) -> pd.DataFrame:
-        """One row per component: its mean difference, and the means of what it speaks for and against the answer.
+        """One row per component: its mean difference, the means of its positive and negative values, and its `sides`.
 
         `attrs` holds the same three of all components together (not shares: signed parts of a sum may be larger than
         it), and the model's accuracy.
@@ -86,6 +90,8 @@ class LogitDifference(Result):
         low, high = self.interval
         columns = {"difference": self.mean, "difference_low": low, "difference_high": high}
         columns |= {"positive": np.maximum(self.values, 0.0).mean(0), "negative": np.minimum(self.values, 0.0).mean(0)}
+        if self.sides is not None:
+            columns |= dict(zip(("first", "second"), self.sides.mean(0).T, strict=True))
         frame = pd.DataFrame(component_columns(self.components) | columns)
         frame.attrs["units"] = dict.fromkeys(columns, "logits" if self.score == "logits" else "nats")
         sums = {"difference": self.total, "positive": self.positive, "negative": self.negative}

@@ -17,7 +17,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..model.architecture import Architecture, OutputMap
-from ..model.capture import Activations
 from .stream_writes import Parts, VectorParts, pull_back
 from .vocab_gram import CHUNK, log_sum_exp
 
@@ -26,7 +25,7 @@ STEP = 128
 
 
 class NextToken:
-    """The model's own distribution of the next token at the positions of a pass, and means over it; on the CPU.
+    """A distribution of the next token at each position of a pass, and means over it; on the CPU.
 
     Attributes:
         log_partition, mean_logit: `[position]`: log Σ_v exp of the logits, and the mean of the logits before any
@@ -35,16 +34,20 @@ class NextToken:
             read-out adds.
     """
 
-    def __init__(self, architecture: Architecture, activations: Activations) -> None:
-        steps = [
-            _means(architecture, *pair)
-            for pair in zip(activations.logits.split(STEP), activations.unembedded.split(STEP), strict=True)
-        ]
+    def __init__(self, architecture: Architecture, logits: Tensor, unembedded: Tensor) -> None:
+        pairs = zip(logits.split(STEP), unembedded.split(STEP), strict=True)
+        steps = [_means(architecture, *pair) for pair in pairs]
         columns = (torch.cat(column).cpu() for column in zip(*steps, strict=True))
         self.log_partition, self.mean_logit, self.directions, self.constant = columns
         # Directions before each output map: the weights are read once for a pass, not for every few rows.
         self._before: dict[int, Tensor] = {}
         self._rows = slice(None)
+
+    @classmethod
+    def uniform(cls, architecture: Architecture) -> NextToken:
+        """One position, which stands for all: every token of the vocabulary is as likely as any other."""
+        flat = torch.zeros(1, architecture.outputs, dtype=torch.float64, device=architecture.device)
+        return cls(architecture, flat, flat)
 
     def rows(self, some: slice) -> NextToken:
         """The same for some positions."""

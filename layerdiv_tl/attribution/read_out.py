@@ -111,6 +111,10 @@ class ReadOut:
                 yield rows, contexts.numbers(rows), contexts.run(architecture, rows, self.unit, packed)
 
     @cached_property
+    def _uniform(self) -> NextToken:
+        return NextToken.uniform(self.model.architecture)
+
+    @cached_property
     def _count(self) -> int:
         return len(self.model.architecture.components(self.unit))
 
@@ -121,8 +125,11 @@ class ReadOut:
         architecture = self.model.architecture
         per_row = self.readout.index.shape[1] * self._count
         step = max(1, NUMBERS // (per_row + len(architecture.sublayers) * architecture.norm.gain.numel()))
-        expected = NextToken(architecture, activations) if self.readout.probes is None else None
+        expected = uniform = None
+        if self.readout.probes is None:
+            expected = NextToken(architecture, activations.logits, activations.unembedded)
+            uniform = self._uniform if self.contexts is None else None
         for start in range(0, len(numbers), step):
             some = slice(start, start + step)
             means = None if expected is None else expected.rows(some)
-            yield read_out(self.readout, activations.rows(some), numbers[some], keep, means)
+            yield read_out(self.readout, activations.rows(some), numbers[some], keep, means, uniform)

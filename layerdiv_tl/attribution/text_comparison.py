@@ -222,7 +222,10 @@ class TextComparison(Result):
         return self._finish(frame, [])
 
     def by_module(self) -> pd.DataFrame:
-        """One row per module: what it adds to the loss, in nats, as means over tokens; for models of any shape."""
+        """One row per module: what it adds to the loss, in nats, as means over tokens; for models of any shape.
+
+        Shares need eight texts; see `Comparison.by_module`.
+        """
         return self._grouped("module", [[c.module for c in side.components] for side in (self.a, self.b)])
 
     def by_depth(self, n_bins: int = 4) -> pd.DataFrame:
@@ -232,7 +235,7 @@ class TextComparison(Result):
 
     def _grouped(self, by: str, groups: Sequence[Sequence[object]]) -> pd.DataFrame:
         known = self.a.has_target
-        frame = grouped(by, groups, (self.nets[0][known], self.nets[1][known]), intervals=False)
+        frame = grouped(by, groups, (self.nets[0][known], self.nets[1][known]), self.a.documents[known])
         frame = self._finish(frame, ["a", "b", "change"], "nats")
         frame.attrs["units"] |= {"share_a": "share", "share_b": "share"}
         return frame

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from ..components import Component
-from ..ensemble.intervals import mean_interval
+from ..ensemble.intervals import clear_of_zero, mean_interval
 from ..ensemble.losses import group_numbers, sum_by_group
 from ..ensemble.tables import with_ends
 from ..errors import InputError
@@ -68,10 +68,15 @@ def difference(
 
 
 def grouped(
-    by: str, groups: Sequence[Sequence[object]], scores: tuple[PerComponent, PerComponent], intervals: bool = True
+    by: str,
+    groups: Sequence[Sequence[object]],
+    scores: tuple[PerComponent, PerComponent],
+    documents: Int[np.ndarray, " example"] | None = None,
 ) -> pd.DataFrame:
     """One row per group of components of either model: the sums of their scores, what share of all theirs is, and the
-    change of the sums; `intervals` of it where examples are independent.
+    change of the sums, with intervals where examples are independent; else `documents` are.
+
+    Shares are NaN where all of a model's scores together are not clear of zero.
     """
     import pandas as pd
 
@@ -86,8 +91,15 @@ def grouped(
     change = score[1] - score[0]
     columns = {by: names, "members_a": counts[0], "members_b": counts[1]}
     sums = {side: x.mean(0) for side, x in zip("ab", score, strict=True)}
-    columns |= sums | {f"share_{side}": x / (x.sum() or np.nan) for side, x in sums.items()}
-    ends = with_ends("change", change.mean(0), *mean_interval(change)) if intervals else {"change": change.mean(0)}
+    columns |= sums
+    for (name, x), every in zip(sums.items(), scores, strict=True):
+        totals = every.sum(1)
+        if documents is not None:
+            totals = np.bincount(np.unique(documents, return_inverse=True)[1], totals)
+        columns[f"share_{name}"] = x / (x.sum() if clear_of_zero(totals) else np.nan)
+    ends = {"change": change.mean(0)}
+    if documents is None:
+        ends = with_ends("change", change.mean(0), *mean_interval(change))
     frame = pd.DataFrame(columns | ends)
     if by == "depth":
         place = {"embedding": 0.0, "after": 2.0}

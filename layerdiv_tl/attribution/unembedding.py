@@ -134,9 +134,10 @@ class BatchContributions:
         components, values, count: The components that were asked for, of `count` in all, and theirs `[row, component,
             option]`; after the options, those of other readers.
         logits: The model's own, `[row, option]`, after any soft-cap.
-        expectations: E_p of the components' logits, with p the model's next-token distribution, `[row, component]`.
+        expectations, vocabulary_means: E_p of the components' logits, with p the model's next-token distribution, and
+            their means over the vocabulary, `[row, component]`.
         log_likelihood, normalizer, likelihood_gap: `[row, option]`: log p of each, what of it no component holds, how
-            far that is from −H(p) and a soft-cap's effect. These four are None where they were not asked for.
+            far that is from −H(p) and a soft-cap's effect. These five are None where they were not asked for.
         statistic: The final norm's, of the whole stream.
         stream_gap: What the stream holds beyond all that was written, `[row]`, relative to max Σ|u_i|.
     """
@@ -151,6 +152,7 @@ class BatchContributions:
     junctions: tuple[Component, ...]
     stream_gap: Float[np.ndarray, " row"]
     expectations: Float[np.ndarray, "row component *option"] | None = None
+    vocabulary_means: Float[np.ndarray, "row component"] | None = None
     log_likelihood: Float[np.ndarray, "row option"] | None = None
     normalizer: Float[np.ndarray, "row option"] | None = None
     likelihood_gap: Float[np.ndarray, "row option"] | None = None
@@ -162,6 +164,7 @@ def read_out(
     rows: Int[np.ndarray, " row"],
     keep: Set[Component] | None,
     expected: NextToken | None = None,
+    uniform: NextToken | None = None,
 ) -> BatchContributions:
     """Contributions of some rows of a pass, on the CPU; `keep` None keeps all components."""
     walk, error, architecture = readout.walk, readout.error, readout.walk.architecture
@@ -175,34 +178,35 @@ def read_out(
     sigma = architecture.norm.statistic(final)[:, None, None]
     divisors = readout.divisors(sigma)
     whole = readout(stream) / divisors
-    means = None if expected is None else expected.of_whole(stream) / sigma[:, :, 0]
+    averages = [each for each in (expected, uniform) if each is not None]
+    whole_means = [each.of_whole(stream) / sigma[:, :, 0] for each in averages]
 
     names: list[Component] = []
     values: list[Tensor] = []
-    expectations: list[Tensor] = []
+    kept_means: list[list[Tensor]] = [[] for _ in averages]
     total, size = torch.zeros_like(whole[:, 0]), torch.zeros_like(whole[:, 0])
-    expected_total = torch.zeros_like(logits[:, 0])
+    mean_totals = [torch.zeros_like(logits[:, 0]) for _ in averages]
     count = 0
     # Of a write that adds nothing to some logit only rounding is left, which is not to be compared with itself.
     least = max(NOTICED * float(whole.abs().sum(1).max()), 1e-30)
 
     def add(
-        components: Sequence[Component], u: Float[Tensor, "row part option"], mean: Float[Tensor, "row part"] | None
+        components: Sequence[Component], u: Float[Tensor, "row part option"], means: list[Float[Tensor, "row part"]]
     ) -> None:
         nonlocal count
         count += len(components)
         total.add_(u.sum(1))
         size.add_(u.abs().sum(1))
-        if mean is not None:
-            expected_total.add_(mean.sum(1))
+        for so_far, mean in zip(mean_totals, means, strict=True):
+            so_far.add_(mean.sum(1))
         if keep is not None:
             chosen = [i for i, component in enumerate(components) if component in keep]
             components, u = [components[i] for i in chosen], u[:, chosen]
-            mean = None if mean is None else mean[:, chosen]
+            means = [mean[:, chosen] for mean in means]
         names.extend(components)
         values.append(u)
-        if mean is not None:
-            expectations.append(mean)
+        for kept, mean in zip(kept_means, means, strict=True):
+            kept.append(mean)
 
     for before, write in pairwise(writes):
         if write.junction.kind.endswith(".error"):
@@ -210,20 +214,21 @@ def read_out(
             so_far = readout.unexplained.get(write.junction, (0.0, 0.0))
             readout.unexplained[write.junction] = (so_far[0] + float(squares[0]), so_far[1] + float(squares[1]))
     for number, write in enumerate(writes):
-        u, mean = whole[:, number : number + 1], None if means is None else means[:, number : number + 1]
+        u, means = whole[:, number : number + 1], [mean[:, number : number + 1] for mean in whole_means]
         if write.parts is not None:
             u = readout.read_parts(write.parts) / divisors
-            mean = None if expected is None else expected.of_parts(write.parts) / sigma[:, :, 0]
+            means = [each.of_parts(write.parts) / sigma[:, :, 0] for each in averages]
             error.add("split", (u.sum(1) - whole[:, number]).abs() / u.abs().sum(1).clamp_min(least))
-        add(write.components, u, mean)
+        add(write.components, u, means)
     # What half precision lost at every addition, so that the parts still sum to the whole.
-    lost, written = (readout(final[:, None]) / divisors)[:, 0] - total, expected_total.clone()
+    lost, written = (readout(final[:, None]) / divisors)[:, 0] - total, [so_far.clone() for so_far in mean_totals]
     if readout.constant is not None:  # what the read-out itself adds to each row's own options
-        mean = None if expected is None else expected.constant[:, None]
-        add([Component("constant")], readout.constant[readout.index][:, None], mean)
+        means = [each.constant[:, None].expand(len(final), 1) for each in averages]
+        add([Component("constant")], readout.constant[readout.index][:, None], means)
     if activations.dtype in HALF:
-        mean = None if expected is None else expected.of_whole(final[:, None]) / sigma[:, :, 0] - written[:, None]
-        add([Component("rounding")], lost[:, None], mean)
+        wholes = [each.of_whole(final[:, None]) / sigma[:, :, 0] for each in averages]
+        means = [x - so_far[:, None] for x, so_far in zip(wholes, written, strict=True)]
+        add([Component("rounding")], lost[:, None], means)
 
     total, size, lost = (x[:, : logits.shape[1]] for x in (total, size, lost))  # the model's own reading
     stream_gap = lost.abs().amax(1) / size.max().clamp_min(1e-300)
@@ -235,14 +240,16 @@ def read_out(
     error.add("absolute", (total - unembedded).abs())
     error.add("size", size)
     likelihood: dict[str, np.ndarray] = {}
+    if uniform is not None:
+        likelihood["vocabulary_means"] = torch.cat(kept_means[-1], 1).numpy()
     if expected is not None:
         log_likelihood = logits - expected.log_partition[:, None]
-        normalizer = log_likelihood - (total - expected_total[:, None])
+        normalizer = log_likelihood - (total - mean_totals[0][:, None])
         # −H(p) and, as a soft-cap is no sum over components, what that changes; the rest is rounding.
         capped = 0.0 if architecture.soft_cap is None else logits - unembedded
         minus_entropy = (expected.mean_logit - expected.log_partition)[:, None]
-        likelihood = {
-            "expectations": torch.cat(expectations, 1).numpy(),
+        likelihood |= {
+            "expectations": torch.cat(kept_means[0], 1).numpy(),
             "log_likelihood": log_likelihood.numpy(),
             "normalizer": normalizer.numpy(),
             "likelihood_gap": (normalizer - minus_entropy - capped).numpy(),
@@ -321,10 +328,11 @@ def _aligned(parts: Sequence[BatchContributions]) -> list[BatchContributions]:
         # A stream to which nothing is added is what it was at the junction before.
         last = np.array([name in part.junctions for name in junctions]).cumsum() - 1
         stacked = np.stack([values.get(name, nothing) for name in names], 1)
-        if part.expectations is not None:
-            means = dict(zip(part.components, part.expectations.swapaxes(0, 1), strict=True))
-            none = np.zeros_like(part.expectations[:, 0])
-            part = replace(part, expectations=np.stack([means.get(name, none) for name in names], 1))
+        for field in ("expectations", "vocabulary_means"):
+            if (known := getattr(part, field)) is not None:
+                means, none = dict(zip(part.components, known.swapaxes(0, 1), strict=True)), np.zeros_like(known[:, 0])
+                own: dict[str, Any] = {field: np.stack([means.get(name, none) for name in names], 1)}
+                part = replace(part, **own)
         part = replace(part, components=names, values=stacked)
         aligned.append(replace(part, junctions=junctions, junction_scale=scale[:, last]))
     return aligned

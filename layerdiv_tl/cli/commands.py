@@ -36,8 +36,10 @@ def run_demo(options: argparse.Namespace) -> int:
     printing.print_progress("Loading the default model …")
     model = load_model()
     printing.print_progress("Taking one text apart for the explorer …")
-    explore(model, DEMO_TEXT).save(out / EXPLORER)
-    opening, why = answer(model, DEMO_TEXT, *DEMO_OPTIONS, EXPLORER)
+    opening, why, component = answer(model, DEMO_TEXT, *DEMO_OPTIONS, EXPLORER)
+    explorer = explore(model, DEMO_TEXT, target=DEMO_OPTIONS)
+    explorer.selection = {"component": component}
+    explorer.save(out / EXPLORER)
     printing.print_progress(f"Decomposing {model.name} on {' and '.join(SAMPLE_TASKS)}, {DEMO_ROWS} rows each …")
     study = run_study(model, list(SAMPLE_TASKS), limit=DEMO_ROWS, out=out)
     write_study_frames(study, out)

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
-from scipy.stats import rankdata
+from scipy.stats import rankdata, spearmanr
 
 from .._checks import choice, whole_number
 from ..components import Component, component_columns
@@ -65,6 +65,19 @@ class Agreement(Result):
     model: str
     rows: str
     seed: int
+
+    def __repr__(self) -> str:
+        table = self._values()
+        loss = table[self.quantities.index("loss")]
+        rho = {
+            name: float(spearmanr(values, loss)[0])
+            for name, values in zip(self.quantities, table, strict=True)
+            if name not in ("loss", "accuracy") and np.isfinite(values).all() and len(set(values)) > 1
+        }
+        best = max(rho, key=lambda name: rho[name], default=None)
+        ranked = "" if best is None else f"; {best} ranks them best, ρ {rho[best]:.2f}"
+        worst = f"{self.components[loss.argmax()].label} costs most, {loss.max():.3g} nats"
+        return f"Agreement({self.model} on {self.rows}: of {len(self.components)} components {worst}{ranked})"
 
     def frame(self) -> pd.DataFrame:
         """One row per component: every quantity with its 95 % interval over rows, and its rank (1 is most needed).

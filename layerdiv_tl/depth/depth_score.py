@@ -109,6 +109,11 @@ class DepthScore(Result):
             self, ids=tuple(self.ids[i] for i in kept), **{name: getattr(self, name)[kept] for name in arrays}
         )
 
+    def __repr__(self) -> str:
+        what = f"{len(self.ids)} questions × {len(self.components)} layers"
+        score = f"depth score {self._score(np.ones(len(self.ids), dtype=bool))[0]:.3g} layers"
+        return f"DepthScore({self.model}: {what}; {score}; {(self.rank == 1).mean():.0%} of the answers come first)"
+
     def frame(self) -> pd.DataFrame:
         """One row per group.
 

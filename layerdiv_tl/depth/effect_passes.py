@@ -174,7 +174,11 @@ class AblatedBatch:
             )
         self.readout = OptionReadout(architecture, self.answers.target_ids, ablations.unit)
         # Log-likelihoods are read at the clean pass's distribution, there and wherever something is ablated.
-        self.expected = NextToken(architecture, self.activations) if self.answers.several else None
+        self.expected = (
+            NextToken(architecture, self.activations.logits, self.activations.unembedded)
+            if self.answers.several
+            else None
+        )
         self.values = ablations.values(model, contexts, rows, self.answers)
         self.clean = self.read(self.readout, self.activations)
         scores = self.scores(self.activations)

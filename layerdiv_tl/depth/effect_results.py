@@ -14,10 +14,11 @@ from .._checks import MOST_REPEATS, choice, number, resampling, whole_number
 from ..components import Component, component_columns
 from ..ensemble.hits import hits
 from ..ensemble.intervals import interval_note, mean_interval, paired_interval
+from ..ensemble.tables import shares
 from ..errors import InputError
 from ..results import Result
 from .effect_passes import SCENARIOS
-from .effect_similarity import conditional_redundancies, cosines, foretell, made_up
+from .effect_similarity import conditional_redundancies, cosines, foretell
 from .token_stats import labeled_frame, with_ends
 
 # By the suffix of a column: what an effect is on, and its unit.
@@ -106,6 +107,13 @@ class Effects(Result):
         without = self.without[SCENARIOS.index(name if other is None else "total")]
         return self._measured(clean, on) - self._measured(without, on)
 
+    def __repr__(self) -> str:
+        total, direct = (self.effect(name).mean(0) for name in ("total", "direct"))
+        most = int(np.abs(total).argmax())
+        largest = f"{self.names[most]} has the largest total effect, {total[most]:.3g} {self.measured_in}"
+        what = f"{len(self.names)} ablated ({self.ablation}), {len(self.labels)} rows"
+        return f"Effects({self.model}: {what}; {largest}, direct {direct[most]:.3g})"
+
     def frame(self) -> pd.DataFrame:
         """One row per component and group: mean effects over rows, with 95 % intervals over rows, paired.
 
@@ -162,13 +170,15 @@ class Effects(Result):
         """Who stands in for whom: one row per ablated component and later component.
 
         `repair` is as in `repair()`; `share` is how much of what the ablated one writes directly the later one makes up
-        for, −Σ repair · direct / Σ direct² over rows, below 0 where it adds to it. Raises InputError as `repair`.
+        for, −Σ repair · direct / Σ direct² over rows, below 0 where it adds to it; NaN where the interval of the direct
+        effect holds 0. Raises InputError as `repair`.
         """
         ablated, later = self._pairs(range(len(self.components)))
         repair, direct = self._changes[:, ablated, later], self.effect("direct")[:, ablated]
         columns: dict[str, Any] = {"ablated": [self.components[i].label for i in ablated]}
         columns |= component_columns(self.members, later)
-        columns |= with_ends("repair", repair.mean(0), *mean_interval(repair)) | {"share": made_up(direct, repair)}
+        columns |= with_ends("repair", repair.mean(0), *mean_interval(repair))
+        columns |= with_ends("share", *shares(-repair * direct, direct**2, signed=direct))
         units = {"repair": self.measured_in, "share": "share of the direct effect"}
         return labeled_frame(columns, units, interval_note(len(self.labels)))
 

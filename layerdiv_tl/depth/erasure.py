@@ -48,6 +48,11 @@ class Erasure(TokenResult):
     measured: str = "answer"
     first_token: str = "kept"
 
+    def __repr__(self) -> str:
+        mean = np.array([x[np.isfinite(x)].mean() if np.isfinite(x).any() else 0.0 for x in self.effect.T])
+        most = f"most before {self.components[mean.argmax()].label}, by {mean.max():.3g} on average"
+        return f"Erasure({self.model}: {len(self.text)} tokens × {len(mean)} layers; predictions change {most})"
+
     def frame(self) -> pd.DataFrame:
         """One row per layer: mean over tokens, 95 % interval over texts, quantiles over tokens, and the maximum."""
         columns = summarize("effect", self.effect, self.text) | {"effect_max": np.nanmax(self.effect_max, 0)}

@@ -54,7 +54,7 @@ def resolved(model: Model, task: Any) -> Any:
     return task if model.context is None else task.fit(model, model.context)
 
 
-def read_answers(model: Model, texts: Any, answers: Any) -> tuple[list[Ids], list[int]]:
+def read_answers(model: Model, texts: Any, answers: Any) -> tuple[Prompts, list[int]]:
     """(token ids of each text followed by its answer, how many tokens the answer has).
 
     Args:

@@ -55,6 +55,12 @@ class LayerMaps(Result):
     source: str
     target: str
 
+    def __repr__(self) -> str:
+        best = np.average(self.error, axis=0, weights=self.counts).min(0)
+        what = f"{len(self.components)} × {len(self.targets)} layers, {len(self.counts)} held-out texts"
+        left = f"the best map to a layer leaves {best.min():.3g} to {best.max():.3g} of its norm"
+        return f"LayerMaps({self.source} → {self.target}: {what}; {left})"
+
     def frame(self) -> pd.DataFrame:
         """One row per pair of layers.
 

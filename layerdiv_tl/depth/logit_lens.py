@@ -48,6 +48,13 @@ class LogitLens(TokenResult):
     norm: str
     model: str
 
+    def __repr__(self) -> str:
+        kl, overlap = self.kl.mean(0), self.topk_overlap.mean(0)
+        half = int(np.argmax(overlap >= 0.5))
+        settled = f"half of the final {self.k} likeliest tokens are there after {self.components[half].label}"
+        first = f"KL to the final prediction {kl[0]:.3g} nats after {self.components[0].label}"
+        return f"LogitLens({self.model}: {len(kl)} junctions at {len(self.kl)} tokens; {first}; {settled})"
+
     def frame(self) -> pd.DataFrame:
         """One row per junction: means over texts of each text's mean over tokens, as the released code has them.
 

@@ -75,6 +75,13 @@ class DropPlan(Result):
     provenance: dict[str, Any]
     alone_dropped: tuple[Component, ...] = ()
 
+    def __repr__(self) -> str:
+        budget, total = len(self.dropped), self.count.sum()
+        (loss, after), (hits, left) = ((x.sum(0)[[0, budget]] / total) for x in (self.loss, self.correct))
+        gone = ", ".join(c.label for c in self.dropped[:6]) + ", …" * (budget > 6)
+        cost = f"loss {loss:.3g} → {after:.3g} nats, accuracy {hits:.0%} → {left:.0%}"
+        return f"DropPlan({self.model}: {gone}, {budget} of {len(self.candidates)} by {self.score}; {cost})"
+
     def frame(self) -> pd.DataFrame:
         """One row per plan and number of components dropped.
 

@@ -50,6 +50,12 @@ class ChangePoint(Result):
     after: float
     p: float
 
+    def __repr__(self) -> str:
+        place = f"layer {self.layer}, 95 % CI {self.low:.0f} to {self.high:.0f}, p = {self.p:.2g}"
+        if self.p >= 0.05:
+            return f"ChangePoint({self.quantity}: no significant change point; best candidate: {place})"
+        return f"ChangePoint({self.quantity}: falls from {self.before:.3g} to {self.after:.3g} at {place})"
+
     def frame(self) -> pd.DataFrame:
         """One row."""
         return pd.DataFrame([vars(self)])
@@ -98,6 +104,12 @@ class ResidualNorms(TokenResult):
         with np.errstate(invalid="ignore", divide="ignore"):
             near = across / (length * (length + along))
         return np.where(along > 0, near, 1 - along / np.maximum(length, SMALLEST))
+
+    def __repr__(self) -> str:
+        mean = np.nanmean(self.relative_norm, axis=0)
+        least, most = (f"{self.components[i].label} {mean[i]:.3g}" for i in (np.nanargmin(mean), np.nanargmax(mean)))
+        what = f"{len(mean)} components at {len(self.text)} tokens"
+        return f"ResidualNorms({self.model}: {what}; norms relative to the stream's from {least} to {most})"
 
     def frame(self) -> pd.DataFrame:
         """One row per component: means over tokens, 95 % intervals over texts, quantiles and maxima over tokens."""

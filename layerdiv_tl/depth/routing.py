@@ -75,6 +75,12 @@ class RouterStatistics(Result):
         numbers = {(layer.layer, layer.repeat): number for number, layer in enumerate(self.layers)}
         return np.array([numbers[expert.layer, expert.repeat] for expert in self.components])
 
+    def __repr__(self) -> str:
+        loads = self.loads
+        least, most = (f"{self.components[i].label} {loads[i]:.1%}" for i in (loads.argmin(), loads.argmax()))
+        what = f"{len(loads)} experts in {len(self.layers)} layers, {self.lengths.sum()} tokens"
+        return f"RouterStatistics({self.model}: {what}; loads from {least} to {most})"
+
     def frame(self) -> pd.DataFrame:
         """One row per expert: `load`, the share of tokens that go to it, beside an `even_load`; mean `gate` of these.
 

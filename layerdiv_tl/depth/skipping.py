@@ -61,6 +61,12 @@ class Skip(TokenResult):
     first_token: str = "kept"
     cuts: str = "none"
 
+    def __repr__(self) -> str:
+        cost = np.nanmean(self.loss, axis=0) if np.isfinite(self.loss).any() else np.zeros(len(self.components))
+        least, most = (f"{self.components[i].label} {cost[i]:+.3g}" for i in (cost.argmin(), cost.argmax()))
+        what = f"{len(cost)} components skipped one by one"
+        return f"Skip({self.model}: {what}; the loss changes least without {least}, most without {most} nats)"
+
     def frame(self) -> pd.DataFrame:
         """One row per skipped component.
 

@@ -57,6 +57,16 @@ def mean_interval(values: Values, confidence_level: float = LEVEL) -> Ends:
     return mean.interval(confidence_level)
 
 
+def clear_of_zero(values: Values) -> np.ndarray:
+    """Whether the interval of the mean over examples leaves out 0: what is not clear of it is no whole to have shares.
+
+    >>> clear_of_zero(np.array([[1.0, -1.0], [2.0, 1.0]] * 8)).tolist()
+    [True, False]
+    """
+    low, high = mean_interval(values)
+    return (low > 0) | (high < 0)
+
+
 def leave_one_out(sums: Values, counts: np.ndarray | None = None) -> Values:
     """The mean over all examples but one, for each example in turn, as `jackknife` takes it.
 

@@ -11,7 +11,7 @@ from jaxtyping import Float
 
 from ..components import component_columns
 from ..errors import InputError
-from .intervals import jackknife, leave_one_out, mean_interval, wilson
+from .intervals import clear_of_zero, jackknife, leave_one_out, mean_interval, wilson
 from .losses import group_numbers, ratio
 
 if TYPE_CHECKING:
@@ -64,13 +64,19 @@ def mean_of(values: Float[np.ndarray, "example row"]) -> Float[np.ndarray, " row
     return ratio(np.where(known, values, 0.0).sum(0), known.sum(0))
 
 
-def shares(values: Float[np.ndarray, "example row"], whole: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Each row's share of a whole `[example]`, a ratio of means, with the jackknife's interval; NaN of no whole.
+def shares(
+    values: Float[np.ndarray, "example row"], whole: np.ndarray, signed: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Each row's share of a whole `[example]` or `[example, row]`, a ratio of means, with the jackknife's interval.
 
+    NaN of no whole, and of parts of both signs where the whole (or `signed`, whose square it is) is not clear of zero.
     Shares of what is never negative lie between 0 and 1, and so do their intervals.
     """
-    share, left_out = ratio(values.mean(0), whole.mean()), ratio(leave_one_out(values), leave_one_out(whole)[:, None])
-    return share, *jackknife(share, left_out, within=(0.0, 1.0) if (values >= 0).all() else (-np.inf, np.inf))
+    rest, alike = leave_one_out(whole), bool((values >= 0).all())
+    share, left_out = ratio(values.mean(0), whole.mean(0)), ratio(leave_one_out(values), rest.reshape(len(rest), -1))
+    if signed is not None or not alike:
+        share = np.where(clear_of_zero(whole if signed is None else signed), share, np.nan)
+    return share, *jackknife(share, left_out, within=(0.0, 1.0) if alike and signed is None else (-np.inf, np.inf))
 
 
 def suffixed(d: EnsembleTerms, terms_of: Callable[[EnsembleTerms], RowTerms]) -> RowTerms:

@@ -75,8 +75,9 @@ class ComponentMapping(Parts):
         output = HookPoint(module, name=f"{block}.{hook}" if self.scale == 1.0 else f"{block}.{kind}.hook_out")
         inputs = None if whole is None else HookPoint(whole, "in")
         if (count := inputs_of(projection, self.width)) is None:
-            reason = UNCUT["wrapped" if projection is not None else "hidden" if kind == "attn" else "mixture"]
             mixture, why = mixture_in(kind, whole, self.blocks[position], post, self.norm)
+            real = mixture or why or hasattr(whole, "experts")
+            reason = UNCUT["wrapped" if projection is not None else "mixture" if real else "hidden"]
             whole_only = Sublayer(kind, layer, output, self.scale, uncut_reason=reason, inputs=inputs)
             return replace(whole_only, mixture=mixture, experts_reason=why)
         norm = None if post is None else self.norm(post)

@@ -146,8 +146,8 @@ class Structure(Parts):
                     if is_norm
                     else None
                 )
-            reason = UNCUT["mixture" if kind in ("mlp", "moe") else "hidden"]
             mixture, why = mixture_in(kind, module, block, post, self.norm)
+            reason = UNCUT["mixture" if mixture or why or hasattr(module, "experts") else "hidden"]
             made = None if mixture or why else made
             sublayer = Sublayer(kind, layer, output, own, made, "" if made else reason, inputs=HookPoint(module, "in"))
             yield replace(sublayer, mixture=mixture, experts_reason=why)

@@ -107,9 +107,10 @@ def _sublayer(
     values = f"{name}.attn.hook_z" if kind == "attn" else f"{name}.mlp.hook_post"
     projection = _projection(module, kind)
     if projection is None or values not in hooks:
-        reason = UNCUT["hidden" if kind == "attn" else "mixture"]
+        real = kind != "attn" and (hasattr(module, "experts") or getattr(model.cfg, "num_experts", None))
+        reason = UNCUT["mixture" if real else "hidden"]
         whole = Sublayer(kind, layer, _point(hooks, output), scale, uncut_reason=reason, inputs=HookPoint(module, "in"))
-        return whole if kind == "attn" else replace(whole, experts_reason=_NO_EXPERTS)
+        return replace(whole, experts_reason=_NO_EXPERTS) if real else whole
     post_name = _post_norm(model, block, kind)
     post = None if post_name is None else probe(getattr(block, post_name), model.cfg.d_model, dtype, device)
     output_map = OutputMap(

@@ -58,7 +58,10 @@ SCALES: Mapping[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its 95 % interval, what the interval is over and how many these are, and a p."""
+    """A number with its 95 % interval, what the interval is over and how many these are, and a p.
+
+    `models`: whose tasks or texts an interval over these is about; 0 where it is over models or seeds.
+    """
 
     estimate: float = np.nan
     low: float = np.nan
@@ -66,6 +69,19 @@ class Estimate:
     interval_over: str = "nothing"
     n: int = 0
     p: float = np.nan
+    models: int = 0
+
+    @property
+    def population(self) -> str:
+        """What a verdict speaks for: "8 models", or "8 tasks of one model"; "" without an interval.
+
+        >>> Estimate(interval_over="tasks", n=8, models=1).population, Estimate(interval_over="models", n=8).population
+        ('8 tasks of one model', '8 models')
+        """
+        if self.interval_over in ("", "nothing"):
+            return ""
+        whose = {0: "", 1: " of one model"}.get(self.models, f" of these {self.models} models")
+        return f"{self.n} {self.interval_over}{whose}"
 
     def transformed(self, function: Callable[[float], float]) -> Estimate:
         """An estimate taken on another scale (Fisher's z, a logarithm), back on its own."""
@@ -114,7 +130,7 @@ class ClaimTest:
         row |= {name: e[name] for name in ("estimate", "low", "high")} | {"null": self._null}
         row["measured_in"] = claim.measured_in if self.measured_in is None else self.measured_in
         row |= {name: e[name] for name in ("p", "interval_over", "n")}
-        return row | {"verdict": self.verdict, "rationale": self.rationale}
+        return row | {"verdict": self.verdict, "population": self.estimate.population, "rationale": self.rationale}
 
     @property
     def _null(self) -> float:
@@ -145,7 +161,7 @@ def mean_over_models(
     if over_models.interval_over == "models" or not tasks:
         return over_models
     over_tasks = hall_mean(values.groupby(level="task", sort=False).mean().to_numpy(), "tasks", p)
-    return over_tasks if over_tasks.interval_over == "tasks" else over_models
+    return replace(over_tasks, models=len(means)) if over_tasks.interval_over == "tasks" else over_models
 
 
 def hall_mean(values: Float[np.ndarray, " value"], over: str, p: float = np.nan) -> Estimate:

@@ -188,7 +188,7 @@ def _over_models_or_texts(
     # Two models read the same texts and may err alike: as wide as that makes the interval of their mean.
     enough = np.isfinite([lows, highs]).all()
     over, n = cases if enough else "nothing", int(counts.min())
-    e = Estimate(float(values.mean()), float(lows.mean()), float(highs.mean()), over, n)
+    e = Estimate(float(values.mean()), float(lows.mean()), float(highs.mean()), over, n, models=len(known))
     rationale = f"{what}; the interval is over {cases} and speaks of {' and '.join(known)} only"
     if not enough:
         rationale = f"{what}; an interval needs {LEAST} {cases} or {LEAST} models: {' and '.join(known)}"

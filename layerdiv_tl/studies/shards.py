@@ -48,7 +48,7 @@ _NAMES = ("component", "kind", "layer", "index", "repeat", "module", "partial")
 # Fields of a shard with one entry for each example.
 PER_EXAMPLE = (
     *("rows", "labels", "lengths", "positions", "option_ids", "values", "model_logits", "junction_scale"),
-    *("log_likelihood", "normalizer", "expectations", "option_sizes", "statistic"),
+    *("log_likelihood", "normalizer", "expectations", "option_sizes", "statistic", "vocabulary_means"),
 )
 
 
@@ -82,7 +82,7 @@ class Shard(Contributions):
         gaps = ("identity_gap", "absolute_gap")
         joined: dict[str, Any] = {name: max(getattr(shard, name) for shard in shards) for name in gaps}
         for name in PER_EXAMPLE:
-            if getattr(shards[0], name) is None:
+            if any(getattr(shard, name) is None for shard in shards):
                 continue
             joined[name] = np.concatenate([getattr(shard, name) for shard in shards])[order]
         if shards[0].shared_options is None:

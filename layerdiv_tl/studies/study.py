@@ -177,8 +177,9 @@ class Study(StudyTables):
            `DepthStudy.claims`, from depth analyses in the same folder.
 
         Columns: `estimate` with a 95 % interval (`low`, `high`), the `null` it is compared with, `measured_in`, `p`,
-        what the interval is over (`interval_over`) and how many these are (`n`), `verdict` and `rationale`. A verdict
-        is "confirmed" or "refuted" where the interval lies on one side of the null, "within noise" where it holds the
+        what the interval is over (`interval_over`) and how many these are (`n`), `verdict`, the `population` that it is
+        about ("8 models", "8 tasks of one model") and `rationale`. A verdict is "confirmed" or "refuted" where the
+        interval lies on one side of the null, "within noise" where it holds the
         null, "not tested" where there are too few models, nothing that the claim is about, or no null that holds.
         Verdicts are at 5 %, not corrected for their number; `tests/calibration` measures how often they are false.
 

@@ -90,6 +90,11 @@ class Votes(Result):
         """Conditional redundancy − redundancy = joint − relevancy, in bits."""
         return self.conditional_redundancy - self.redundancy
 
+    def __repr__(self) -> str:
+        what = f"{len(self.labels)} rows × {self.members} members, right with probability {self.right:.3g}"
+        terms = f"loss {self.loss:.3g} = bias {self.bias:.3g} − diversity {self.diversity:.3g}"
+        return f"Votes({what}; {terms}; joint information {self.joint:.3g} bits)"
+
     def frame(self) -> pd.DataFrame:
         """One row per quantity: its expected value, and what it is measured in."""
         import pandas as pd

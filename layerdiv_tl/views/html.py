@@ -184,14 +184,14 @@ def chart(figure: go.Figure, caption: str) -> Block:
     data = go.Figure(figure).update_layout(template=None).to_json().replace("<", "\\u003c")
     height = f' style="height:{figure.layout.height}px"' if figure.layout.height else ""
     drawn = f"<div class=chart{height}></div><script type='application/json'>{data}</script>"
-    return captioned(Block(drawn), caption)
+    return captioned(Block(f"<div class=rolled tabindex=0>{drawn}</div>"), caption)
 
 
 def frame_table(frame: pd.DataFrame, caption: str, marked: str | None = None) -> Block:
     """A small table, for a `Page`; the first column names the rows, numbers are right-aligned, sentences wrap, and what
     follows a cell's first line stands below it in small print.
 
-    The column `marked` has a mark for each of its words (a verdict, say); page.css has their colors.
+    The column `marked` has a mark for each of its first lines (a verdict, say); page.css has their colors.
     """
     texts = {column: [str(cell) for cell in frame[column]] for column in frame}
     prose = {column for column, cells in texts.items() if max(map(len, cells), default=0) > _SENTENCE}
@@ -303,7 +303,7 @@ class Page:
 def _cell(text: str, prose: bool, marked: bool) -> str:
     """A cell of a table; what follows its first line stands below it in small print."""
     kind = " class=prose" if prose else ""
-    mark = f' data-mark="{escape(text)}"' if marked else ""
     first, _, more = text.partition("\n")
+    mark = f' data-mark="{escape(first)}"' if marked else ""
     below = f"<small>{escape(more)}</small>" if more else ""
     return f"<td{kind}{mark}>{escape(first)}{below}</td>"

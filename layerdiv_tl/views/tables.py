@@ -17,6 +17,7 @@ from ..components import Unit
 from ..depth.agreement import Agreement
 from ..depth.effect_results import Effects
 from ..depth.pruning import DropPlan
+from ..ensemble.intervals import clear_of_zero
 from ..errors import InputError
 from ..studies.depth_study import DepthStudy
 from ..studies.folder import write_page
@@ -48,12 +49,17 @@ def claim_name(row: Mapping[Any, Any]) -> str:
     return f"{row['number']}. {row['claim']}" + (f" ({row['variant']})" if row["variant"] else "")
 
 
+def verdict_of(row: Mapping[Any, Any], separator: str = " ") -> str:
+    """A claim's verdict, and what it is about: 8 models are more than 8 tasks of one model."""
+    return row["verdict"] + (f"{separator}for {row['population']}" if row["verdict"] != "not tested" else "")
+
+
 def claims_table(claims: pd.DataFrame) -> pd.DataFrame:
     """The claims: one row each, the verdict next to its rationale."""
     return pd.DataFrame(
         {
             "claim": f"{claim_name(row)}\n{row['rationale']}",
-            "verdict": row["verdict"],
+            "verdict": verdict_of(row, "\n"),
             "estimate": estimate(row, "estimate", "low", "high"),
             "null": style.number(row["null"]) if np.isfinite(row["null"]) else "–",
             "p": f"{row['p']:.3f}" if np.isfinite(row["p"]) else "–",
@@ -161,7 +167,7 @@ def effects_table(effects: Effects, count: int = 12) -> pd.DataFrame:
     """The components with the largest total effects, and of each the later one that makes up for most of it."""
     frame, unit = effects.frame(), effects.measured_in
     order = np.argsort(-frame["total"].abs().to_numpy(), kind="stable")[:count]
-    rows = []
+    rows, clear = [], dict(zip(effects.names, clear_of_zero(effects.effect("direct")), strict=True))
     for row in frame.iloc[order].to_dict("records"):
         cells = {"component": row["component"]}
         for name, heading in (
@@ -171,9 +177,8 @@ def effects_table(effects: Effects, count: int = 12) -> pd.DataFrame:
             cells[f"{heading}, {unit}"] = estimate(row, name, f"{name}_low", f"{name}_high")
         if effects.method == "exact":
             repair = effects.repair(row["component"]).iloc[:-1].set_index("component")["repair"]
-            # What writes next to nothing leaves nothing to make up for.
-            writes = abs(row["direct"]) >= _NOTICED * frame["direct"].abs().max()
-            share = -repair / row["direct"] if writes and len(repair) else repair[:0]
+            # What is not clear of zero leaves nothing to make up for.
+            share = -repair / row["direct"] if clear[row["component"]] and len(repair) else repair[:0]
             made_up = len(share) > 0 and share.max() >= _NOTICED
             cells["most made up for by"] = f"{share.idxmax()} ({share.max():.0%})" if made_up else ""
         rows.append(cells)

@@ -11,6 +11,7 @@ from tests.attribution.test_compare import planted
 from tests.conftest import gpt2, llama
 
 TEXTS = [[5, 1, 4, 1, 5, 9, 2, 6], [17, 11, 60, 0], [3], [2, 7, 1, 8, 2, 8]]
+MANY = np.random.default_rng(0).integers(0, 61, (30, 6)).tolist()
 
 
 def answers(model):
@@ -115,7 +116,8 @@ def test_tables_are_means_of_the_arrays_and_are_kept(tmp_path):
 
 def test_models_of_different_shape_are_compared_by_module_and_relative_depth():
     """Groups sum to the change of the loss less that of the entropy; tokens have their losses; the rest is refused."""
-    c = ld.compare(llama(), llama(seed=1, num_hidden_layers=5), TEXTS)
+    few, c = (ld.compare(llama(), llama(seed=1, num_hidden_layers=5), texts) for texts in (TEXTS[:2], MANY))
+    assert few.by_module()[["share_a", "share_b"]].isna().all(axis=None)  # two texts do not say that a whole is not 0
     total = c.totals().set_index("quantity").loc["net_linear", "change"]
     for frame in (c.by_module(), c.by_depth(3)):
         assert frame["change"].sum() == pytest.approx(total)

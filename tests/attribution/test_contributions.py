@@ -271,6 +271,40 @@ def test_a_model_in_train_mode_answers_as_in_eval_mode():
     np.testing.assert_array_equal(ld.contributions(model.train(), PROMPTS, OPTIONS).values, inference_mode_for)
 
 
+@pytest.mark.parametrize("unit", ["sublayer", "head", "neuron"])
+@pytest.mark.parametrize("name", ["llama", "gpt2", "gemma2", "phi", "half"])
+def test_vocabulary_means_are_means_over_all_tokens(name, unit):
+    """Those of the contributions to every id; no constant added to all logits moves `sides`, and parts keep theirs."""
+    model = llama().bfloat16() if name == "half" else FAMILIES[name]()
+    everything = ld.contributions(model, PROMPTS, list(range(model.config.vocab_size)), unit=unit)
+    c = ld.contributions(model, PROMPTS, [7, 30], unit=unit)
+    means = everything.values.mean(2)
+    np.testing.assert_allclose(c.vocabulary_means, means, atol=1e-6 * np.abs(everything.values).max())
+    kept = c.select(kind="mlp", layer=[1, 2]) if unit != "neuron" else c.select(layer=2)
+    np.testing.assert_array_equal(kept.sides, c.sides[:, [c.components.index(x) for x in kept.components]])
+    if name == "llama":
+        with torch.no_grad():
+            model.lm_head.weight += torch.linspace(-3, 3, model.lm_head.weight.shape[1])
+        moved = ld.contributions(model, PROMPTS, [7, 30], unit=unit)
+        assert np.abs(moved.values - c.values).max() > 0.1
+        np.testing.assert_allclose(moved.sides, c.sides, atol=1e-5)
+
+
+def test_a_difference_has_two_sides_or_says_that_it_has_none():
+    """Of single tokens, of answers of several (parts of log-likelihoods), not of directions; their difference is it."""
+    model = llama()
+    for options in ([7, 30], [[[7, 30], [4, 1, 2]]]):
+        c = ld.contributions(model, PROMPTS[:2], options if options[0] == 7 else options * 2)
+        d = c.difference()
+        np.testing.assert_allclose(d.sides[:, :, 0] - d.sides[:, :, 1], d.values, atol=1e-9)
+        assert (c.vocabulary_means is None) == (options[0] != 7)
+        assert {"first", "second"} <= set(d.frame().columns)
+    np.testing.assert_allclose(d.sides.sum(1), c.log_likelihood)
+    directions = ld.contributions(model, PROMPTS[:2], directions=np.eye(2, 32)).difference()
+    assert directions.sides is None
+    assert "first" not in directions.frame()
+
+
 def test_saved_and_loaded_it_is_the_same(model, tmp_path):
     """load(save(c)) equals c, field by field."""
     c = ld.contributions(model, PROMPTS, [[1, 2], [2, 1], [40, 3], [1, 60]], unit="head")

@@ -190,7 +190,12 @@ def test_demo(tmp_path, smol):
         assert len(study.contributions(row["model"], row["task"]).labels) == row["rows"]
     shown = subprocess.run([*command[:-1], "--out", "again"], capture_output=True, text=True, cwd=tmp_path, check=True)
     *said, path = shown.stdout.replace("\n", " ").split("Open ")
-    assert "L23.H3" in said[0]
+    # Relative to the vocabulary's mean the head lowers John: nobody says that it speaks for Mary.
+    assert "(L23.H3) raises Mary − John most, by +2.86: −0.08 to Mary, −2.94 to John" in said[0]
+    data = re.search(r'id="data">(.*?)</script>', (tmp_path / "again" / "explorer.html").read_text())[1]
+    chosen, model = json.loads(data)["chosen"], ld.load_model()
+    assert (chosen["component"], chosen["measure"]) == ("L23.H3", "logit")
+    assert [model.tokenizer.decode([chosen[name]]) for name in ("target", "minus")] == [" Mary", " John"]
     assert path.split() == ["again/index.html", "in", "a", "browser."]
     assert "\x1b" not in shown.stderr + shown.stdout
     assert "\r" not in shown.stderr

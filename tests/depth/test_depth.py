@@ -1,6 +1,7 @@
 """Depth use: every analysis against one intervention at a time on the plain Hugging Face modules."""
 
 import inspect
+import re
 
 import numpy as np
 import pytest
@@ -9,8 +10,11 @@ import torch
 import layerdiv_tl as ld
 from layerdiv_tl.depth.layer_maps import _aligned_tokens, _fit
 from layerdiv_tl.depth.residual_norms import change_point
+from layerdiv_tl.ensemble.information.variational import LowerBound
 from layerdiv_tl.model.batches import inference_mode_for
 from layerdiv_tl.model.patched_forward import PatchedForward
+from layerdiv_tl.results import Result
+from layerdiv_tl.tasks.noisy_votes import Votes
 from tests.conftest import TEXTS, gpt2, llama
 from tests.oracles.families import FAMILIES
 from tests.oracles.tokenizers import word_tokenizer
@@ -740,3 +744,42 @@ def test_long_calls_say_how_many_passes_are_ahead_and_count_them(ask, passes, mo
     ((total, counts),) = [(total, counts) for unit, total, counts in calls if unit == "pass"]
     assert sum(counts) == total == passes
     assert len(counts) > len(IDS) / 4
+
+
+def test_every_result_states_what_was_found():
+    """In one or two lines, with numbers of its frame; no class is left to the dump of its fields."""
+    # What leaves with a later step.
+    leaving = {"DeepThinking", "Guesses", "GaussianFit"}
+    bases = {"TokenResult", "ProfileSource", "Profile"}
+    known = {n: c for n, c in Result._classes.items() if c.__module__.startswith("layerdiv_tl.")}
+    assert {n for n, c in known.items() if c.__repr__ is Result.__repr__} <= leaving | bases
+    model, texts = llama(), [[i % 61, (3 * i) % 61, 5, i // 2, 7, 11 + i, 40 - i] for i in range(8)]
+    measure = {
+        "ResidualNorms": lambda: ld.depth.residual_norms(model, texts),
+        "ChangePoint": lambda: ld.depth.residual_norms(llama(num_hidden_layers=6), texts).change_point(),
+        "Skip": lambda: ld.depth.skip(model, texts),
+        "LogitLens": lambda: ld.depth.logit_lens(model, texts),
+        "Erasure": lambda: ld.depth.erase(model, texts),
+        "LayerMaps": lambda: ld.depth.map_layers(model, llama(seed=1), texts),
+        "Agreement": lambda: ld.depth.agreement(model, texts),
+        "DropPlan": lambda: ld.depth.drop_plan(model, texts, 1),
+        "Effects": lambda: ld.effects(model, texts, options=[7, 30], labels=[0, 1] * 4),
+        "RouterStatistics": lambda: ld.router_statistics("zoo/moe", texts),
+        "Votes": lambda: Votes(np.zeros(8, int), np.zeros((8, 3), int), 2, 0.75, 0.0),
+        "LowerBound": lambda: LowerBound(0.5, 0.25, 0.75, np.zeros(8), {}, 0.95),
+    }
+    for name, make in measure.items():
+        said = repr(result := make())
+        assert type(result).__name__ == name
+        assert said.startswith(f"{name}(")
+        assert len(said) < 240
+        assert "\n" not in said
+        assert not re.search(r"float64\[|int64\[|Component\(|=\(|of them", said), said
+        assert re.search(r"\d", said.removeprefix(name)), said
+    effects = measure["Effects"]()
+    frame = effects.frame().set_index("component")
+    most = frame["total"].abs().idxmax()
+    assert f"{most} has the largest total effect, {frame.loc[most, 'total']:.3g}" in repr(effects)
+    plan = measure["DropPlan"]()
+    rows = plan.frame().set_index(["plan", "dropped"])["loss"]
+    assert f"loss {rows['none', 0]:.3g} → {rows['plan', 1]:.3g} nats" in repr(plan)

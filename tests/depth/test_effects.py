@@ -10,7 +10,9 @@ import torch
 from scipy.stats import spearmanr, t
 
 import layerdiv_tl as ld
+from layerdiv_tl.components import Component
 from layerdiv_tl.depth.effect_passes import SCENARIOS
+from layerdiv_tl.views.tables import effects_table
 from tests.benchmarks.effects import indirect_objects
 from tests.conftest import tied
 from tests.oracles.families import BY_STRUCTURE, FAMILIES
@@ -162,10 +164,12 @@ def test_total_effects_are_those_of_plain_passes_of_a_trained_model(stories):
 
 def check_what_similarity_foretells(effects, undo):
     """The eraser makes up for all of a and for nothing of others; cosines are those of the words in the prompts."""
-    a, eraser, b = (c.label for c in undo.components)
-    share = effects.stand_ins().set_index(["ablated", "component"]).share
-    assert share[a, eraser] == pytest.approx(1, abs=1e-9)
-    assert [share[a, b], share[eraser, b]] == pytest.approx([0, 0], abs=1e-9)
+    a, eraser, _ = (effects.names.index(c.label) for c in undo.components)
+    direct, members = effects.effect("direct"), [effects.members.index(c) for c in undo.components]
+    np.testing.assert_allclose(effects.changes[:, a, members[1]], -direct[:, a], atol=1e-9)
+    np.testing.assert_allclose(effects.changes[:, [a, eraser], members[2]], 0, atol=1e-9)
+    # In half of the rows a speaks against the answer: its direct effect is 0, which has no shares.
+    assert effects.stand_ins().set_index("ablated").loc[undo.components[0].label, "share"].isna().all()
     only = ld.effects(undo, undo.task, ablation="zero", components=[undo.components[0].sublayer.label])
     centered = (undo.values - undo.values.mean(2, keepdims=True)).transpose(1, 0, 2).reshape(3, -1)
     assert np.corrcoef(centered)[0, 1] == pytest.approx(-1)
@@ -496,3 +500,31 @@ def test_differences_of_accuracies_have_bonett_and_prices_interval():
             widths.append(half)
     assert 0.93 <= np.mean(inside) <= 0.985
     assert widths[0] == widths[1] == widths[2]
+
+
+def test_what_is_not_clear_of_zero_has_no_share():
+    """A direct effect of 0 ± noise has no share made up for; one that is clear has it with an interval."""
+    effects = ld.effects("zoo/d4", ld.task("synthetic/recall", limit=16), unit="head")
+    frame, direct = effects.stand_ins(), effects.effect("direct")
+    error = direct.std(0, ddof=1) / np.sqrt(len(direct))
+    clear = np.abs(direct.mean(0)) > 2.5 * error
+    unclear = np.abs(direct.mean(0)) < 1.5 * error
+    assert clear.any()
+    assert unclear.any()
+    for number, label in enumerate(effects.names):
+        own = frame[frame["ablated"] == label]
+        if clear[number]:
+            np.testing.assert_allclose(
+                own["share"],
+                [
+                    -(effects.changes[:, number, effects.members.index(Component.parse(c))] * direct[:, number]).sum()
+                    / (direct[:, number] ** 2).sum()
+                    for c in own["component"]
+                ],
+            )
+            assert (own["share_low"] <= own["share"]).all()
+            assert (own["share"] <= own["share_high"]).all()
+        elif unclear[number]:
+            assert own[["share", "share_low", "share_high"]].isna().all(axis=None)
+    table = effects_table(effects, count=len(effects.names)).set_index("component")
+    assert (table["most made up for by"][np.array(effects.names)[unclear]] == "").all()

@@ -234,3 +234,25 @@ def test_profiles_of_experts_sum_to_those_of_sublayers() -> None:
     cut, whole = (ld.profile(model, PROMPTS[2], unit=unit) for unit in ("expert", "sublayer"))
     assert "L1.SE0" in [c.label for c in cut.components]
     np.testing.assert_allclose(cut.loss, whole.loss, rtol=1e-5)
+
+
+def test_only_a_mixture_is_said_to_be_one():
+    """An MLP whose projection nobody sees has no neurons for that reason; a mixture has none for its own."""
+
+    class Wrapped(torch.nn.Module):
+        def __init__(self, inner):
+            super().__init__()
+            self.inner = torch.nn.ModuleDict({"x": inner})
+
+        def forward(self, x):
+            return self.inner["x"](x)
+
+    plain, mixture = families.family("llama"), families.family("mixtral")
+    for block in plain.model.layers:
+        block.mlp = Wrapped(block.mlp)
+    with pytest.raises(ld.InputError, match="output projection"):
+        ld.contributions(plain, [[1, 2, 3]], [4, 5], unit="neuron")
+    with pytest.raises(ld.InputError, match="no mixture of experts"):
+        ld.contributions(plain, [[1, 2, 3]], [4, 5], unit="expert")
+    with pytest.raises(ld.InputError, match="is a mixture of experts"):
+        ld.contributions(mixture, [[1, 2, 3]], [4, 5], unit="neuron")

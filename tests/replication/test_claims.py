@@ -7,8 +7,10 @@ import pandas as pd
 import pytest
 
 import layerdiv_tl as ld
+from layerdiv_tl.cli.printing import print_claims
 from layerdiv_tl.studies.study import Study
 from layerdiv_tl.studies.tables import CURVES
+from layerdiv_tl.views.tables import claims_table
 
 pytestmark = pytest.mark.full  # studies of several models
 
@@ -70,6 +72,10 @@ def verdicts(study, **options):
     return dict(zip(zip(frame["number"], frame["variant"], strict=True), frame["verdict"], strict=True))
 
 
+def claims_of(study):
+    return study.claims(n_resamples=50)
+
+
 def curves(relation, seed=0, length=31):
     """Curves of every model and task: white noise, where MSE follows accuracy as told."""
 
@@ -121,6 +127,21 @@ def test_a_jump_that_all_models_share_is_no_relation():
     row = planted(curve=curve).claims(n_resamples=200).iloc[0]
     assert row["low"] > 0.5
     assert row["verdict"] == "within noise"
+
+
+def test_a_verdict_names_its_population(capsys):
+    """Eight tasks of one model, or of three, are not eight models; in frame, page and on the terminal."""
+    shares = {"diversity": {"embedding": 0.0, "attention": 0.2, "mlp": 0.8}}
+    tasks = [claims_of(planted(models=models, tasks=8, **shares)) for models in (1, 3)]
+    models = claims_of(planted(models=9, tasks=2, **shares))
+    populations = ("8 tasks of one model", "8 tasks of these 3 models", "9 models")
+    for claims, population in zip((*tasks, models), populations, strict=True):
+        row = claims[(claims["number"] == 4) & (claims["variant"] == "raw")].iloc[0]
+        assert (row["verdict"], row["population"]) == ("confirmed", population)
+        assert f"{row['verdict']}\nfor {population}" in claims_table(claims)["verdict"].tolist()
+        print_claims(claims)
+        assert f": {row['verdict']} for {population}, " in capsys.readouterr().out
+    assert (claims["population"] == "").equals(claims["interval_over"].isin(["", "nothing"]))
 
 
 def test_too_little_is_not_tested():

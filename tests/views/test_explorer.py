@@ -2,6 +2,7 @@
 
 import base64
 import dataclasses
+import html
 import json
 import re
 import types
@@ -627,6 +628,14 @@ def test_an_address_opens_what_was_chosen(browser, page, truth):
         opened.page.evaluate(f"location.hash = {json.dumps(nonsense)}")
         opened.page.wait_for_timeout(100)
         check_views(opened, truth, 9, "L2.H1", "cross_entropy")
+        # What Python refuses is ignored, each part for itself: what is about two models, a token that nobody measured.
+        for nonsense in ("color=change", "side=b", "color=change&side=b&target=999999&minus=999998"):
+            opened.page.evaluate(
+                f"location.hash = {json.dumps('#position=9&component=L2.H1&measure=logit&' + nonsense)}"
+            )
+            opened.page.wait_for_timeout(100)
+            check_views(opened, truth, 9, "L2.H1", "logit")
+            assert opened.page.locator("[data-field=color][aria-pressed=true]").inner_text() == "loss"
         assert (opened.complaints, opened.requests) == ([], [])
 
 
@@ -737,9 +746,12 @@ def test_a_large_text_opens_and_is_drawn_at_once(browser, tmp_path):
 
 @pytest.mark.full
 def test_the_first_screen_says_who_wrote_the_answer(smol, browser, tmp_path):
-    """On an IOI prompt L23.attn speaks for Mary: drawn above the line, and first in the list."""
+    """On an IOI prompt L23.attn raises Mary most: drawn above the line, and first in the list."""
     e = ld.explore(smol, "When Mary and John went to the store, John gave a drink to")
     c = ld.contributions(smol, "When Mary and John went to the store, John gave a drink to", [" Mary", " the"])
+    heads = ld.contributions(
+        smol, "When Mary and John went to the store, John gave a drink to", [" Mary", " the"], "head"
+    )
     difference = dict(zip([x.label for x in c.components], c.values[0, :, 0] - c.values[0, :, 1], strict=True))
     with browser.open(e.save(tmp_path / "page.html"), 1440) as opened:
         assert opened.page.locator("[data-target=target][aria-pressed=true]").inner_text().startswith("␣Mary")
@@ -753,6 +765,11 @@ def test_the_first_screen_says_who_wrote_the_answer(smol, browser, tmp_path):
         opened.page.locator("[data-target=minus]", has_text="the").first.click()
         drawn = shown(opened, "depth")
         assert drawn == pytest.approx({label: difference[label] for label in drawn}, rel=1e-3, abs=1e-3)
+        # A difference has its two sides, relative to the mean over the vocabulary.
+        label = opened.page.locator(".now b").last.inner_text()
+        side = dict(zip([x.label for x in heads.components], heads.difference().sides[0], strict=True))[label]
+        said = opened.page.locator(".now").inner_text().replace("−", "-")
+        assert all(f"{x:+.3g} to ␣{word}" in said for x, word in zip(side, ("Mary", "the"), strict=True))
         assert (opened.complaints, opened.requests) == ([], [])
 
 
@@ -794,10 +811,14 @@ def test_the_widget_is_the_explorer(explorer):
 
 
 def test_a_reader_without_widgets_is_told_what_is_shown(explorer):
-    """Beside the widget a notebook keeps the explorer's own words, the same at every run."""
-    shown = explorer._repr_mimebundle_()
-    data = shown[0] if isinstance(shown, tuple) else shown
-    assert data["text/plain"] == repr(explorer)
+    """Beside the widget a notebook keeps the explorer's own words, the same at every run, and what to do instead."""
+    shown, again = explorer._repr_mimebundle_(), explorer._repr_mimebundle_()
+    data, same = (x[0] if isinstance(x, tuple) else x for x in (shown, again))
+    for form in ("text/plain", "text/html"):
+        assert html.unescape(data[form]) == html.unescape(same[form])
+        assert repr(explorer) in html.unescape(data[form])
+        assert '.save("explorer.html")' in html.unescape(data[form])
+    assert "application/vnd.jupyter.widget-view+json" in data
 
 
 def test_a_text_typed_in_the_widget_is_measured(folder):

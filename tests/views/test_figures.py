@@ -87,7 +87,7 @@ def test_every_kind_is_reached_by_name_and_an_unknown_one_is_told_the_others(hea
     for kind, draw in FIGURES["Decomposition"].items():
         assert reused.plot(kind=kind).to_json() == draw(reused).to_json()
     assert heads.plot().to_json() == heads.plot(kind="cross_entropy").to_json()
-    with pytest.raises(ld.InputError, match="use 'cross_entropy', .*'bars', .*'modules'.* 'tradeoff'"):
+    with pytest.raises(ld.InputError, match="use 'bars', 'cross_entropy'.*'modules'.* 'tradeoff'"):
         heads.plot(kind="pie")
     profile = ld.profile(llama(), [1, 2, 3])
     with pytest.raises(ld.InputError, match="use 'map', 'depth', 'loss' or 'scatter'"):
@@ -117,18 +117,71 @@ def test_a_figure_reads_in_every_notebook():
         assert {color.split(",")[-1].strip(" )") for _, color in scale} == {"0", "1"}  # nothing is seen where zero is
 
 
-def test_the_default_with_labels_is_the_cross_entropy(heads):
-    """Whatever the loss: the means of net_linear, a map of heads or bars; with a dense target bias and diversity."""
+@pytest.mark.parametrize("loss", ["squared", "paper", "cross_entropy", "brier"])
+def test_the_default_figure_is_of_the_decompositions_own_loss(heads, loss):
+    """Bars of every loss average to its `bias` and `diversity`, and the subtitle has these; another loss has a name."""
+    d = ld.decompose(heads.values, LABELS, loss=loss, components=heads.components)
+    figure = d.plot()
+    assert figure.to_json() == d.plot(kind="bars").to_json()
+    for axis, term in (("y", "bias"), ("y2", "diversity")):
+        tops = np.concatenate([np.add(t.base, t.y) for t in figure.data if t.yaxis == axis])
+        assert len(tops) == len(d.components)
+        assert tops.mean() == pytest.approx(getattr(d, term))
+    subtitle = figure.layout.title.subtitle.text.replace("<br>", " ")
+    assert all(style.number(x) in subtitle for x in (d.loss, d.bias, d.diversity))
+    if d.halves:  # buttons exchange the numbers, too
+        half = figure.layout.updatemenus[0].buttons[1].args[1]["title.subtitle.text"]
+        assert style.number(d.centered.loss) in half
+        assert style.number(d.loss) not in half
+
+
+def test_the_cross_entropy_is_drawn_when_asked_for(heads):
+    """Whatever the loss: the means of net_linear, a map of heads or bars; what has no labels has no such figure."""
     nats = ld.decompose(heads.values, LABELS, loss="cross_entropy", components=heads.components)
     net = dict(zip((c.label for c in heads.components), nats.net_linear.mean(0), strict=True))
-    grid = heads.plot().data[0]
+    grid = heads.plot(kind="cross_entropy").data[0]
     expected = [[net[f"L{layer}.H{head}"] for head in range(4)] for layer in range(3)]
     np.testing.assert_allclose(np.array(grid.z, dtype=float), expected)
-    whole = ld.decompose(heads.values, LABELS)
-    drawn = {text.split("<")[1][2:]: y for t in whole.plot().data for text, y in zip(t.hovertext, t.y, strict=True)}
+    whole = ld.decompose(heads.values, LABELS).plot(kind="cross_entropy")
+    drawn = {text.split("<")[1][2:]: y for t in whole.data for text, y in zip(t.hovertext, t.y, strict=True)}
     np.testing.assert_allclose(list(drawn.values()), nats.net_linear.mean(0))
-    dense = ld.decompose(heads.values, target=heads.values.sum(1))
-    assert dense.plot().to_json() == dense.plot(kind="bars").to_json()
+    for other in (ld.decompose(heads.values, target=heads.values.sum(1)), heads.centered):
+        with pytest.raises(ld.InputError, match="labels="):
+            other.plot(kind="cross_entropy")
+
+
+@pytest.mark.parametrize("unit", ["sublayer", "head"])
+def test_a_difference_is_drawn_with_its_two_sides(unit):
+    """Each relative to the vocabulary's mean: of a difference's figure, and of contributions to two options.
+
+    The second source are contributions to every id, averaged.
+    """
+    model, first, second = llama(), 7, 30
+    c = ld.contributions(model, PROMPTS, [first, second], unit=unit)
+    vocabulary = ld.contributions(model, PROMPTS, list(range(model.config.vocab_size)), unit=unit).values
+    sides = (vocabulary[:, :, [first, second]] - vocabulary.mean(2, keepdims=True)).mean(0)
+    figure = ld.logit_difference(model, PROMPTS, [first] * 8, [second] * 8, unit=unit).plot()
+    labels = list(figure.layout.yaxis.ticktext)
+    row = {c.label: i for i, c in enumerate(c.components)}
+    marks = [t for t in figure.data if isinstance(t, go.Scatter)]
+    assert len(marks) == 2
+    for side, trace in enumerate(marks):
+        for place, x in zip(trace.y, trace.x, strict=True):
+            label = labels[int(place)]
+            truth = sides[:, side].sum() if label == "their sum" else sides[row[label], side]
+            assert x == pytest.approx(truth, abs=1e-6)
+    if unit == "sublayer":
+        drawn = np.array(c.plot().data[0].z, dtype=float)
+        np.testing.assert_allclose(drawn, [sides[:, 0] - sides[:, 1], *sides.T], atol=1e-6)
+        assert not np.allclose(drawn[1], -drawn[2])  # no mirror images
+    else:
+        panels = [np.array(t.z, dtype=float) for t in c.plot().data]
+        heads = [i for i, c in enumerate(c.components) if c.kind == "head"]
+        for panel, truth in zip(panels, [sides[:, 0] - sides[:, 1], *sides.T], strict=True):
+            np.testing.assert_allclose(panel[:, :4].ravel(), truth[heads], atol=1e-6)
+    directions = ld.contributions(model, PROMPTS, directions=np.eye(2, model.config.hidden_size), unit=unit)
+    assert directions.difference().sides is None
+    assert len(directions.plot().data) == 1
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.11, 0.13), (0.3, 4.0), (1e-3, 2e2), (1e-9, 1e6), (5.0, 5.0)])

@@ -200,6 +200,34 @@ def test_a_page_takes_the_width_that_there_is(contributions, tmp_path, browser, 
         assert opened.page.evaluate("document.querySelector('main').clientWidth") > 1000
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("width", [400, 700, 1440])
+def test_nothing_on_a_page_runs_into_anything(contributions, tmp_path, browser, width):
+    """Titles, buttons and ticks of figures keep apart and inside their figure, which rolls as tables do."""
+    page, d = Page("narrow"), ld.decompose(contributions, [0] * len(contributions.values))
+    for figure in (d.plot(), d.plot(kind="depth"), d.plot(kind="modules"), contributions.plot()):
+        page.figure(figure, "a figure")
+    page.table(d.by_component(full=True), "a table")
+    with browser.open(page.write(tmp_path / "page.html"), width) as opened:
+        opened.scroll()
+        opened.page.wait_for_function("[...document.querySelectorAll('.chart')].every((c) => c.data)")
+        assert opened.wider_than_window() <= 0
+        faults = opened.page.evaluate(
+            """() => [...document.querySelectorAll('.chart')].flatMap((chart) => {
+              const box = (x) => x.getBoundingClientRect();
+              const beside = (a, b) => a.right <= b.left + 1 || a.bottom <= b.top + 1;
+              const apart = (a, b) => beside(a, b) || beside(b, a);
+              const named = '.xtick text, .x2tick text, .gtitle, .gtitle-subtitle, .updatemenu-button';
+              const ticks = [...chart.querySelectorAll(named)];
+              const inside = (x) => box(x).right <= box(chart).right + 1 && box(x).left >= box(chart).left - 1;
+              const beyond = ticks.filter((x) => !inside(x));
+              const into = ticks.filter((x, i) => ticks.some((y, j) => j > i && !apart(box(x), box(y))));
+              return [...beyond, ...into].map((x) => x.textContent);
+            })"""
+        )
+        assert faults == []
+
+
 def test_the_loss_curve_shows_the_losses():
     """A bar at the token that was to be said; a line where a blind guess lies."""
     profile = ld.profile(llama(), [5, 1, 4, 1, 5, 9, 2, 6, 7, 8, 12, 13])

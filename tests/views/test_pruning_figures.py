@@ -1,8 +1,10 @@
 """Figures of agreements and of plans of what to drop: what is drawn is what the frames say."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import layerdiv_tl as ld
@@ -10,6 +12,7 @@ from layerdiv_tl.depth.agreement import Agreement
 from layerdiv_tl.views import style
 from layerdiv_tl.views.figures import FIGURES
 from layerdiv_tl.views.figures.agreement import measures
+from layerdiv_tl.views.figures.pruning import _compared
 from tests.conftest import llama
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
@@ -162,7 +165,7 @@ def test_the_curve_is_the_frame(plan, quantity):
     said = figure.layout.title.subtitle.text.replace("<br>", " ")
     assert "Chosen on 6 rows of texts, measured on 6 others" in said
     for value in plan.compare()[quantity]:
-        assert style.number(value) in said
+        assert f"{style.number(abs(value))} {'nats ' * (quantity == 'loss')}{'below' if value < 0 else 'above'}" in said
 
 
 def test_random_plans_are_what_the_model_is_without_them(model, plan):
@@ -244,3 +247,18 @@ def test_hostile_names_stay_text_and_dark_is_left_to_the_template(agreement, pla
             bare = figure.update_layout(template=None).to_json()
             assert not [color for color in own if color in bare]
             assert result.plot(kind=kind, dark=True).layout.template.layout.paper_bgcolor == style.DARK.paper
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("quantity", ["loss", "accuracy"])
+def test_the_caption_says_on_which_side_another_plan_lies(sign, quantity):
+    """Above or below, by a positive number and its interval's ends in order, as `compare` has them."""
+    row = {"other": "block_influence", "dropped": 1, "win_rate": 0.5}
+    ends = (0.05, 0.01, 0.09) if sign > 0 else (-0.05, -0.09, -0.01)
+    row |= {f"{quantity}{end}": x for end, x in zip(("", "_low", "_high"), ends, strict=True)}
+    frame = pd.DataFrame([row])
+    frame.attrs["units"] = {"loss": "nats", "accuracy": "share"}
+    said = _compared(SimpleNamespace(compare=lambda: frame, dropped=(1,)), quantity)
+    unit = " nats" if quantity == "loss" else ""
+    assert f"is 0.05{unit} {'above' if sign > 0 else 'below'} block influence's [0.01, 0.09]" in said
+    assert " off " not in said

@@ -11,8 +11,10 @@ import pytest
 
 import layerdiv_tl as ld
 from layerdiv_tl.cli import main
+from layerdiv_tl.model.predictions import top_tokens
 from layerdiv_tl.studies.runner import run_study
 from layerdiv_tl.views import style
+from layerdiv_tl.views.answer import answer
 from layerdiv_tl.views.findings import study_findings
 from layerdiv_tl.views.report import command_of, study_page
 from layerdiv_tl.views.tables import claims_table, quantity_table
@@ -103,7 +105,9 @@ def test_sentences_hold_the_frames_numbers(study):
 def test_the_claims_stand_in_the_page(study):
     claims = study.claims(n_resamples=50)
     table = claims_table(claims)
-    assert table["verdict"].tolist() == claims["verdict"].tolist()
+    for said, row in zip(table["verdict"], claims.to_dict("records"), strict=True):
+        whom = f"\nfor {row['population']}" if row["verdict"] != "not tested" else ""
+        assert said == row["verdict"] + whom
     for shown, row in zip(table["claim"], claims.to_dict("records"), strict=True):
         reading = f" ({row['variant']})" if row["variant"] else ""
         assert shown == f"{row['number']}. {row['claim']}{reading}\n{row['rationale']}"
@@ -321,3 +325,28 @@ def test_a_switch_changes_what_is_drawn(study, tmp_path, browser):
             opened.page.wait_for_timeout(300)
         table = study.table()["cross-entropy"].to_numpy()
         np.testing.assert_allclose(shown().astype(float)[:-1, : table.shape[1]], table, rtol=0.02)
+
+
+def test_a_findings_link_opens_what_it_names(stories):
+    """The explorer behind it is on the very component and contrast, with the sentence's two sides to the last digit.
+
+    The second source are contributions to the whole vocabulary.
+    """
+    text = "Once upon a time, there was a little"
+    right, wrong = " g", " b"
+    block, sentence, label = answer(stories, text, right, wrong, "explorer.html")
+    every = ld.contributions(stories, [text], list(range(stories.architecture.outputs)), unit="head")
+    ids = top_tokens(stories, text, 2).tail(2)["prediction_id"].tolist()
+    row = int((every.values[0, :, ids[0]] - every.values[0, :, ids[1]]).argmax())
+    sides = every.values[0, row, ids] - every.values[0, row].mean()
+    assert every.components[row].label == label
+    said = [f"{'−' if x < 0 else '+'}{abs(x):.2f}" for x in (sides[0] - sides[1], *sides)]
+    assert f"{said[0]}: {said[1]} to {right.strip()}, {said[2]} to {wrong.strip()}" in sentence
+    assert "".join(f"<td>{x}</td>" for x in said) in block.html
+    e = ld.explore(stories, text, target=(right, wrong))
+    e.selection = {"component": label}
+    now, shown = e.selection, e.texts[0]
+    assert [now.target, now.minus] == ids
+    at = [list(shown.candidates[:, now.position]).index(i) for i in ids]
+    component = [c.label for c in shown.shown].index(label)
+    np.testing.assert_allclose(shown.target_logits[at, component, now.position], sides, atol=1e-4)

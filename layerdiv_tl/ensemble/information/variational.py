@@ -201,6 +201,10 @@ class LowerBound(Result):
     weights: dict[str, float]
     confidence_level: float
 
+    def __repr__(self) -> str:
+        ends = f"{self.confidence_level:.0%} interval [{self.low:.3g}, {self.high:.3g}]"
+        return f"LowerBound(I(U; Y) ≥ {self.bits:.3g} bits, {ends}, from {len(self.rows)} rows)"
+
     def frame(self) -> pd.DataFrame:
         """One row: `bits`, `low`, `high`, and the weights of `shares`, `discriminants` and `trees`."""
         import pandas as pd

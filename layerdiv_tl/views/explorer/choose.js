@@ -7,7 +7,7 @@ const CHOICES = {
   color: { name: "color the text by", options: ["loss", "component", "change"] },
 };
 const HINTS = {
-  logit: "what a component adds to the logit of the target",
+  logit: "what a component adds to the logit of the target, relative to its mean over the vocabulary",
   cross_entropy: "what a component adds to the loss, in nats",
   bias: "how far a component alone is from the target",
   diversity: "how far a component is from the mean of all",
@@ -110,10 +110,15 @@ function readAddress(chosen, texts) {
   found.position = whole(said.get("position"), text.length - 1) ?? Math.min(chosen.position, text.length - 1);
   if (text.index.has(said.get("component"))) found.component = said.get("component");
   for (const field of Object.keys(CHOICES)) {
-    if (CHOICES[field].options.includes(said.get(field))) found[field] = said.get(field);
+    const about = { color: "change", side: "b" }[field]; // two models
+    const known = CHOICES[field].options.filter((option) => text.other || option !== about);
+    if (known.includes(said.get(field))) found[field] = said.get(field);
   }
   // An address without a target means the right one.
-  if ([...said].length) for (const field of ["target", "minus"]) found[field] = whole(said.get(field), Infinity);
+  if ([...said].length) for (const field of ["target", "minus"]) {
+    const id = whole(said.get(field), Infinity);
+    found[field] = text.measures(id) ? id : null;
+  }
   const pins = (said.get("pins") ?? "_").split("_").map((pin) => pin.split(".").map((n) => whole(n, 1e6)));
   if (said.has("pins") && pins.length === 2) {
     found.pins = pins.map(([t, p]) => (texts[t] && p !== null && p < texts[t].length ? [t, p] : null));

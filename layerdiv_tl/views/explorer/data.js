@@ -62,6 +62,12 @@ class Text {
     return found;
   }
 
+  // Whether contributions to a token were measured anywhere in the text.
+  measures(id) {
+    const word = this.ids.indexOf(id);
+    return word >= 0 && this.values.candidate.includes(word);
+  }
+
   // One of these: of an id; or for null, and where the id was not measured here, the right or likeliest one.
   answer(id, position) {
     const answers = this.answers(position);

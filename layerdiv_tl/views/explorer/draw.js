@@ -135,7 +135,7 @@ function stems(svg, x, components, measure, scale, left, step, bottom) {
         "data-component": text.labels[i],
         "data-value": value,
       },
-      hover(`${text.labels[i]}\n${MEASURES[measure].says(x)} ${number(value)} ${MEASURES[measure].unit}`),
+      hover(`${text.labels[i]}\n${MEASURES[measure].says(x)} ${number(value)} ${MEASURES[measure].unit}${sides(x, i)}`),
       mark("rect", { x: at - step / 2, y: 0, width: step, height: bottom + 4, class: "hit" }),
       mark("line", { x1: at, x2: at, y1: base, y2: y, "stroke-width": Math.max(1, Math.min(9, step - 2)) }),
     );

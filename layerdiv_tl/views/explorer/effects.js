@@ -26,8 +26,9 @@ VIEWS.effects = {
     const lines = [["direct effect", found.direct], ...others, ["total effect", found.total]];
     const most = Math.max(...lines.map(([, value]) => Math.abs(value)), 1e-9);
     const between = found.total - found.direct;
-    const share = -between / found.direct;
-    const repaired = Math.abs(found.direct) < 0.02 * most ? "" : share > 0 ? `: others make up for ${percent(share)}` : ": others rest on it";
+    // In logits: one prediction has no interval that could make a share of it.
+    const compensated = between * found.direct < 0 ? `: others compensate for ${number(Math.abs(between))}` : ": others rest on it";
+    const repaired = Math.abs(between) < 0.02 * most ? "" : compensated;
     host.replaceChildren(
       put(
         "p",

@@ -217,7 +217,7 @@ async function render({ model, el }) {
           : [" comes ", put("b", {}, quoted(next)), `, p = ${percent(right.probability)}`, Number.isFinite(loss) ? `, loss ${number(loss)} nats` : ""]),
       ),
       ...bothLosses(x),
-      put("span", {}, "chosen: ", put("b", {}, x.name), ` ${signed(x.measured.value("logit", x.component))} logits to ${x.towards}`),
+      put("span", {}, "chosen: ", put("b", {}, x.name), ` ${signed(x.measured.value("logit", x.component))} logits to ${x.towards}${sides(x, x.component)}`),
     );
     const had = root.contains(document.activeElement) && document.activeElement.closest(".aims [data-target]")?.dataset;
     aims.replaceChildren(...targets(x));

@@ -6,6 +6,7 @@ import base64
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,9 +44,10 @@ def explore(model: Any, text: Any, target: Any = None, *, generate: int = 0, oth
         model: A `Model`, or anything `load_model` takes.
         text: A text, a list of token ids, or up to four of either, to compare; each of at most 512 tokens. With
             `other` also a `Task`: the six rows that the two models answer most differently, their options as targets.
-        target: A token (as written, or its id), or two, A and B: what components add to A, or to A − B, is shown at
-            every token, and predictions at the end of the text are compared with A, as if it came next. The right
-            token and the model's five likeliest ones are there at every token anyway.
+        target: A token (as written, or its id), or a pair (A, B), as in `(" Mary", " John")`: what components add to A,
+            or to A − B and to either side, is shown at every token, and predictions at the end of the text are compared
+            with A, as if it came next. The right token and the model's five likeliest ones are there at every token
+            anyway.
         generate: How many tokens the model first writes on, each its likeliest; fewer where it ends the text. All
             numbers are those of the finished text.
         other: A second model of the same shape and tokenizer (a tuned one, another checkpoint), b: both are shown
@@ -212,7 +214,12 @@ class Explorer:
         return self._widget
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
-        return self.widget._repr_mimebundle_(**options)
+        shown = self.widget._repr_mimebundle_(**options)
+        data, rest = (shown[0], shown[1:]) if isinstance(shown, tuple) else (shown, None)
+        # For a reader where widgets do not load: a restricted editor, GitHub, nbviewer.
+        text = f'{self!r}\nNothing to click here? .save("explorer.html") writes it as a page for any browser.'
+        data = {**(data or {}), "text/plain": text, "text/html": f"<pre>{escape(text)}</pre>"}
+        return data if rest is None else (data, *rest)
 
     def __repr__(self) -> str:
         lengths = " + ".join(str(text.length) for text in self.texts)

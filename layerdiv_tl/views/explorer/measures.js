@@ -15,9 +15,9 @@ function meaning(x) {
   return {
     logit: x.minus
       ? `What each component adds to the logit of ${token} minus that of ${quoted(x.minus.word)}: above the line it ` +
-        `speaks for ${token}, below it for ${quoted(x.minus.word)}.`
-      : `What each component adds to the logit of ${token}, beyond what it adds to all tokens on average: above the ` +
-        "line it speaks for that token, below it against it. All of them together are the model's answer.",
+        "raises this difference, below it lowers it. Hovers have what it adds to either, relative to its mean over the vocabulary."
+      : `What each component adds to the logit of ${token}, relative to its mean over the vocabulary: above the line it ` +
+        "raises that token, below it lowers it. All of them together are the model's answer.",
     cross_entropy:
       `What each component adds to the cross-entropy of ${token}, in nats: below the line it lowers the loss, above it ` +
       "raises it. All of them, and the entropy of the prediction, are the loss.",
@@ -30,8 +30,15 @@ function meaning(x) {
     net:
       "Net = bias − diversity, a component's part in the squared error. Over " +
       `${x.text.vocabulary} tokens it follows how a component agrees with the model's own logits, not ${token}: what ` +
-      "speaks for that token is the logit or the cross-entropy. The line is a component that writes nothing.",
+      "raises that token is the logit or the cross-entropy. The line is a component that writes nothing.",
   }[x.chosen.measure];
+}
+
+// The two sides of a logit difference: what a component adds to either token, relative to its mean over the vocabulary.
+function sides(x, i) {
+  if (!x.minus || x.chosen.measure !== "logit") return "";
+  const side = (answer) => `${signed(x.measured.logit(i, answer.slot))} to ${quoted(answer.word)}`;
+  return `: ${side(x.answer)}, ${side(x.minus)}`;
 }
 
 // The measures of one text at one position, towards one token or, with `minus`, towards one rather than another.

@@ -158,7 +158,7 @@ VIEWS.grid = {
               "data-component": text.labels[i],
               "data-value": value,
             },
-            hover(`${text.labels[i]}\n${number(value)} ${MEASURES[chosen.measure].unit}`),
+            hover(`${text.labels[i]}\n${number(value)} ${MEASURES[chosen.measure].unit}${sides(x, i)}`),
           ),
         );
       });

@@ -23,15 +23,15 @@ _SHARED = ("bias", "diversity")
 _NOTHING = "a component that writes nothing"
 
 
-@figure_of("cross_entropy", "Decomposition", default=True)
+@figure_of("cross_entropy", "Decomposition")
 def cross_entropy_bars(decomposition: Decomposition, max_components: int = 1500) -> go.Figure:
     """What each component adds to the cross-entropy of the labels, in nats (`net_linear`): below 0 it helps.
 
-    The default of a decomposition with labels, of whichever loss; one with a dense target has `component_bars`. Heads
-    are a map layer × head. Of more than `max_components` the largest are shown.
+    Of whichever loss, for labels. Heads are a map layer × head. Of more than `max_components` the largest are shown.
+    Raises InputError for a dense target and for a half of a decomposition, which have no labels.
     """
     if decomposition.gold is None or decomposition.part != "raw":
-        return component_bars(decomposition)
+        raise InputError("kind='cross_entropy' needs labels: decompose with labels=, and plot the whole, not a half.")
     if decomposition.loss_name != "cross_entropy":
         decomposition = replace(decomposition, loss_name="cross_entropy", tau=None)
     frame, components = decomposition.by_component(full=True), decomposition.components
@@ -52,7 +52,13 @@ def cross_entropy_bars(decomposition: Decomposition, max_components: int = 1500)
     return kit.arrange(figure, title, subtitle + remark, x=x, y={"title_text": "nats"}, plot=320, barmode="overlay")
 
 
-@figure_of("bars", "Decomposition", "CorpusProfile")
+@figure_of("bars", "Decomposition", default=True)
+def loss_bars(decomposition: Decomposition, part: Part = "raw", max_components: int = 1500) -> go.Figure:
+    """The loss's own `component_bars`, of the numbers that `loss`, `bias` and `diversity` are means of."""
+    return component_bars(decomposition, part, max_components)
+
+
+@figure_of("bars", "CorpusProfile")
 def component_bars(measured: kit.Measured, part: Part = "centered", max_components: int = 1500) -> go.Figure:
     """Three rows of bars (bias, diversity, net), one bar per component, colored by module.
 
@@ -79,9 +85,21 @@ def component_bars(measured: kit.Measured, part: Part = "centered", max_componen
             rows.append(kit.module_traces(components, height, kit.hovers(frame, name), error=error, base=base))
         return rows
 
+    def subtitle(part: Part) -> str:
+        half = kit.half_of(measured, part)
+        if not isinstance(half, Decomposition):
+            return remark
+        loss, bias, diversity = (f"{style.number(getattr(half, name))}" for name in ("loss", "bias", "diversity"))
+        unit, other = units[0], units[1]
+        sums = f"loss {loss} = bias {bias} − diversity {diversity} {unit}, each bar a member's own part of these means"
+        if not half.loss_function.is_exact:
+            sums = f"loss {loss} and bias {bias} {unit}, diversity {diversity} {other}"
+        return "; ".join(filter(None, [sums, remark]))
+
     def baseline(part: Part) -> dict[str, Any]:
         levels = enumerate(kit.zeros(measured, part).values())
-        return {f"shapes[{number}].{end}": level for number, level in levels for end in ("y0", "y1")}
+        moved = {f"shapes[{number}].{end}": level for number, level in levels for end in ("y0", "y1")}
+        return moved | {"title.subtitle.text": kit.wrapped(subtitle(part))}
 
     headings = [style.LABELS["title"]["components"][term] for term in terms]
     units, x_title = [frame.attrs["units"][term] for term in terms], "component, in stream order"
@@ -93,7 +111,7 @@ def component_bars(measured: kit.Measured, part: Part = "centered", max_componen
         figure.add_hline(y=level, row=terms.index(term) + 1, col=1, line=kit.DOTTED, **named)
     figure.update_layout(barmode="overlay")
     axis = kit.component_axis(components, grid=True, edge=1)
-    return kit.arrange(figure, title, remark, x=axis, height=720, menus=menus)
+    return kit.arrange(figure, title, subtitle(part), x=axis, height=720, menus=menus)
 
 
 @figure_of("depth", "Profile")

@@ -1,4 +1,4 @@
-"""What speaks for one answer and against another."""
+"""What raises one answer above another, and what it does to either."""
 
 from __future__ import annotations
 
@@ -12,17 +12,23 @@ from ..._registry import figure_of
 from ...ensemble.intervals import mean_interval
 from .. import plotting as kit
 from .. import style
+from ..html import quoted
 
 if TYPE_CHECKING:
     from ...attribution.logit_difference import LogitDifference
 
 
+# The marks of the two sides.
+SIDES = style.SERIES[1], style.SERIES[0]
+
+
 @figure_of("bars", "LogitDifference")
 def difference_bars(difference: LogitDifference, max_components: int = 24) -> go.Figure:
-    """The sums of all that speaks for the first answer, of all that speaks against it, and the largest components.
+    """The sums of all positive and of all negative contributions, and the components with the largest difference.
 
     Bars are means over examples, whiskers their 95 % intervals. Positive and negative contributions stand apart: a
-    share of their sum would mean nothing.
+    share of their sum would mean nothing. Marks are a difference's two sides (`LogitDifference.sides`): a component may
+    raise the difference because it lowers the second answer.
     """
     frame = difference.frame()
     unit = frame.attrs["units"]["difference"]
@@ -59,6 +65,16 @@ def difference_bars(difference: LogitDifference, max_components: int = 24) -> go
     if len(kept) < len(frame):
         subtitle += f"The {len(kept)} largest of {len(frame):,} components. "
     subtitle += kit.whiskered(frame)
+    if difference.sides is not None:
+        names = [quoted(answer) for answer in pair] if pair else ["the first answer", "the second answer"]
+        rows = [first - 1, *(first + np.arange(len(kept)))]
+        for column, name, symbol, color in zip((0, 1), names, ("circle", "diamond"), SIDES, strict=True):
+            values = [difference.sides[:, :, column].sum(1).mean(), *difference.sides[:, kept, column].mean(0)]
+            told = [f"{x:+.3g} {unit} to {html.escape(name)}" for x in values]
+            look: dict[str, Any] = {"symbol": symbol, "size": 8, "edge": 1, "name": f"to {html.escape(name)}"}
+            bars.append(kit.dots(values, rows, color, hover=told, **look))
+        zero = "relative to the mean over the vocabulary" if difference.score == "logits" else "in its log-likelihood"
+        subtitle += f" Marks: what is added to either answer, {zero}."
     y = kit.named_rows([*sums, *(c.label for c in components)])
     what = "Logit difference" if difference.score == "logits" else "Difference of log-likelihoods"
     figure = kit.arrange(

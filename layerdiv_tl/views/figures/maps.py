@@ -40,7 +40,9 @@ def contribution_map(contributions: Contributions, example: int | None = None, c
     """A map option × component of direct contributions in logits, those of several tokens summed over their positions.
 
     Of `scores()` they are parts of log-likelihoods, in nats. `example` None takes the mean over examples; of neurons
-    the 40 largest are shown. `centered` subtracts each component's mean over the options, which softmax cannot see.
+    the 40 largest are shown. `centered` subtracts each component's mean over the options, which softmax cannot see; of
+    two options, whose rows would then mirror one another, it shows their difference and, where they are known, its two
+    `sides`.
     Raises InputError for an example that does not exist.
     """
     u = contributions.values
@@ -52,7 +54,16 @@ def contribution_map(contributions: Contributions, example: int | None = None, c
         only = 0 if len(u) == 1 else example
         texts = contributions.options[only] if only is not None else tuple(f"option {k}" for k in range(u.shape[2]))
     centered = centered and u.shape[2] > 1  # one option has no others to be centered over
-    if centered:
+    names, zero = [repr(text) for text in texts], "centered over the options" if centered else "raw"
+    if centered and u.shape[2] == 2:
+        names, values, sides = [" − ".join(names)], values[:, :1] - values[:, 1:], contributions.sides
+        zero = "the difference of the options"
+        if sides is not None:
+            names += [repr(text) for text in texts]
+            values = np.c_[values, sides.mean(0) if example is None else sides[example]]
+            zero += " and what is added to either"
+            zero += ", relative to the mean over the vocabulary" * (contributions.score == "logits")
+    elif centered:
         values = values - values.mean(1, keepdims=True)
     components, remark = contributions.components, ""
     if any(c.kind in _MANY for c in components) and len(components) > _MAX_NEURONS:
@@ -63,23 +74,23 @@ def contribution_map(contributions: Contributions, example: int | None = None, c
     is_score = contributions.score == "log_likelihood"
     unit, of = ("nats", "log-likelihoods") if is_score else ("logits", "logits")
     hover = [
-        [f"<b>{c}</b><br>{html.escape(text)}<br>{style.number(v)} {unit}" for c, v in zip(labels, row, strict=True)]
-        for text, row in zip(texts, values.T, strict=True)
+        [f"<b>{c}</b><br>{html.escape(name)}<br>{style.number(v)} {unit}" for c, v in zip(labels, row, strict=True)]
+        for name, row in zip(names, values.T, strict=True)
     ]
     limit = kit.robust_limit(values, 1.0)
     title = f"Direct contributions to the options' {of}"
     shown = f"{remark}{'mean over examples' if example is None else f'example {example}'}, "
-    shown += "centered over the options" if centered else "raw"
+    shown += zero
     shown += ", summed over each option's tokens" if contributions.option_ids.ndim > 2 else ""
     if any(c.kind == "head" for c in components):
-        return _head_panels(components, values.T, hover, texts, title, shown, unit)
+        return _head_panels(components, values.T, hover, names, title, shown, unit)
     figure = go.Figure(kit.heat_map(values.T, hover, unit, limit, signed=True, side="right", ygap=1))
-    ticks = {"tickvals": list(range(len(texts))), "ticktext": [html.escape(repr(text)) for text in texts]}
+    ticks = {"tickvals": list(range(len(names))), "ticktext": [html.escape(name) for name in names]}
     y = ticks | {"tickmode": "array", "autorange": "reversed", "showgrid": False, "zeroline": False}
-    x, height = kit.component_axis(components, _STREAM), 168 + 44 * len(texts)
+    x, height = kit.component_axis(components, _STREAM), 168 + 44 * len(names)
     if remark:  # with gaps between them, each needs its name
-        names = [c.label for c in components]
-        x, height = kit.named_columns(names, range(len(names))), height + 60
+        x = kit.named_columns([c.label for c in components], range(len(components)))
+        height += 60
     return kit.arrange(figure, title, shown, x=x, y=y, height=height)
 
 
@@ -87,7 +98,7 @@ def _head_panels(
     components: Sequence[Component],
     values: np.ndarray,
     hover: Any,
-    texts: Sequence[str],
+    names: Sequence[str],
     title: str,
     shown: str,
     unit: str,
@@ -105,16 +116,16 @@ def _head_panels(
             text = np.c_[text, np.full(len(rows), ""), ["" if i is None else told[i] for i in mlp]]
         bar: dict[str, Any] = {"showscale": not contents, "ygap": 1, "xgap": 1}
         contents.append([kit.heat_map(z, text, unit, limit, signed=True, **bar)])
-    headings = [html.escape(repr(one)) for one in texts]
+    headings = [html.escape(name) for name in names]
     across = min(_COLUMNS, len(contents))
     figure = kit.panels(contents, headings, across, gap=0.2, x_title="head")
     every = max(1, -(-width * across // 24))
     ticks = [*range(0, width, every), *([width + 1] if layer else [])]
-    names = [*map(str, range(0, width, every)), *(["MLP"] if layer else [])]
+    marked = [*map(str, range(0, width, every)), *(["MLP"] if layer else [])]
     x = {
         "tickmode": "array",
         "tickvals": ticks,
-        "ticktext": names,
+        "ticktext": marked,
         "showgrid": False,
         "zeroline": False,
         "tickangle": 0,

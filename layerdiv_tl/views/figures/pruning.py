@@ -12,6 +12,7 @@ import plotly.graph_objects as go
 from ..._registry import figure_of
 from ...components import Component
 from ...ensemble.reweight import Reweighting
+from ...ensemble.tables import ENDS
 from .. import plotting as kit
 from .. import style
 from .agreement import NAMES, Effect
@@ -131,10 +132,12 @@ def _compared(plan: DropPlan, quantity: str) -> str:
 
     frame = plan.compare()
     others = {INFLUENCE: "block influence's", ALONE: "that of each measured alone", RANDOM: "the random plans' mean"}
-    differences = [
-        f"{kit.estimated(*(row[quantity + end] for end in ('', '_low', '_high')))} off {others[row['other']]}"
-        for row in frame.to_dict("records")
-    ]
+    unit = f" {frame.attrs['units']['loss']}" if quantity == "loss" else ""
+    differences = []
+    for row in frame.to_dict("records"):
+        value, low, high = (row[quantity + end] for end in ENDS)
+        side, ends = ("below", (-high, -low)) if value < 0 else ("above", (low, high))
+        differences.append(f"{style.number(abs(value))}{unit} {side} {others[row['other']]} {style.interval(*ends)}")
     text = f"With {len(plan.dropped)} gone the plan's {quantity} is {' and '.join(differences)}"
     for rate in frame.loc[frame["other"] == RANDOM, "win_rate"]:
         text += f"; {100 * rate:.0f} % of random plans have a higher loss"
