@@ -124,8 +124,8 @@ def contributions(
     ids, at, cached = _inputs(model, prompts, position, unit, cache, tokens, attention_mask)
     keep, probes = _parse_components(components, model.architecture.components(unit)), None
     if directions is None:
-        tokenization.warn_of_missing_spaces(model, ids, options)
         option_ids, option_texts = read_options(model, options, ids, reads_end(ids, at))
+        tokenization.warn_of_missing_spaces(model, ids, options)
     else:
         probes, option_texts = _probes(directions, options, model)
         option_ids = np.tile(np.arange(len(probes))[:, None, None], (len(ids), 1, 1, 1))

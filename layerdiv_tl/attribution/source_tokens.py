@@ -93,8 +93,8 @@ def source_tokens(
     wanted = _parse_heads(model, heads)
     ids = encode(model, prompts)
     at = tokenization.positions(position, [len(row) for row in ids])
-    tokenization.warn_of_missing_spaces(model, ids, options)
     option_ids, texts = single_tokens(model, options, ids, reads_end(ids, at))
+    tokenization.warn_of_missing_spaces(model, ids, options)
     _refuse_more_than_memory(len(wanted or model.components("head")), ids, option_ids.shape[1])
     parts: list[_Batch] = []
     readout, longest = OptionReadout(architecture, option_ids, "head"), max(map(len, ids))

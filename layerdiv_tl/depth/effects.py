@@ -236,8 +236,8 @@ def _question(model: Model, prompts: Any, options: Any, labels: Any, contrast: A
         options, labels = contrast_pairs(contrast), np.zeros(len(ids), dtype=np.int64)
     if options is None or labels is None:
         raise InputError("effects are on an answer: give options= and labels=, a contrast=(right, wrong), or a task.")
-    tokenization.warn_of_missing_spaces(model, ids, options)
     option_ids, names = read_options(model, options, ids)
+    tokenization.warn_of_missing_spaces(model, ids, options)
     texts = names if texts is None else texts
     if option_ids.shape[1] < 2:
         raise InputError("there is one option only, so nothing to compare it with: give at least two options.")

@@ -128,12 +128,11 @@ def _read(model: Model, given: Any, mask: Any) -> Prompts:
             ids = items(name, row, "a text or a list of token ids", "their order is the text")
             check_ids(ids, model.vocabulary, name)
             encoded.append(ids)
-    if affixes[1] and (cache := getattr(model, "cache", None)) is not None and not cache.setdefault("appends", False):
-        cache["appends"] = True
+    if affixes[1]:  # without a stacklevel: Python shows it once
         warnings.warn(
             f"the tokenizer of {model.name} ends every text with {model.tokenizer.decode(affixes[1])!r}: prompts are "
             "read without it, so that the answer follows the text.",
-            stacklevel=4,
+            stacklevel=1,
         )
     if mask is not None:
         encoded = _masked(encoded, texts, mask)

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 import layerdiv_tl as ld
-from layerdiv_tl.model.tokenization import encode
+from layerdiv_tl.model.prompts import encode
 from layerdiv_tl.studies.runner import prepared
 from layerdiv_tl.tasks.specs import EIGHT_TASKS
 

@@ -11,6 +11,7 @@ import torch
 
 import layerdiv_tl as ld
 from layerdiv_tl.model.options import single_tokens
+from layerdiv_tl.model.prompts import Prompts
 from tests.conftest import gpt2, llama
 
 GOOD = {"prompts": [[1, 2, 3]], "options": [7, 9]}
@@ -116,7 +117,7 @@ def test_options_that_the_tokenizer_does_not_know():
                 ld.contributions("zoo/d2", **given)
     assert ld.contributions("zoo/d2", ["A: red"], ["<unknown>", " red"]).values.shape == (1, 5, 2)
     with pytest.raises(ld.InputError, match="'redred' is 2 tokens.*choose a shorter one"):
-        single_tokens(ld.load_model("zoo/d2"), [[[67, 67], [68]]], 1)
+        single_tokens(ld.load_model("zoo/d2"), [[[67, 67], [68]]], Prompts([()]))
 
 
 @pytest.mark.parametrize(
@@ -129,7 +130,7 @@ def test_options_that_the_tokenizer_does_not_know():
 )
 def test_where_options_must_be_single_tokens(stories, options, message):
     with pytest.raises(ld.InputError, match=message):
-        single_tokens(stories, options, 1)
+        single_tokens(stories, options, Prompts([()]))
 
 
 def test_words_glued_to_the_prompt_give_a_warning(stories):

@@ -1,0 +1,246 @@
+"""One prompt, in whatever form it is given, is the same tokens; what could be read in two ways is refused."""
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from tokenizers.processors import TemplateProcessing
+
+import layerdiv_tl as ld
+from layerdiv_tl.model.prompts import Prompts, encode
+from tests.conftest import TEXTS, llama
+from tests.oracles.tokenizers import word_tokenizer
+
+CHAT = "{% for m in messages %}<s> {{ m['role'] }} {{ m['content'] }}{% if not loop.last %} {% endif %}{% endfor %}"
+CHAT += "{% if add_generation_prompt %} <s> assistant{% endif %}"
+WORDS = ["w0", "<s>", "</s>", "<pad>", "[g]", "user", "assistant", "red", "blue", "green", "ball", "is", "a", "The"]
+SIZE = 61
+
+
+def words(front: tuple[str, ...] = ("<s>",), end: tuple[str, ...] = (), pad: str = "<pad>", chat: str | None = CHAT):
+    """A tokenizer of words that puts tokens in front of a text and behind it."""
+    made = word_tokenizer(
+        [*WORDS, *(f"x{i}" for i in range(SIZE - len(WORDS)))], bos_token="<s>", eos_token="</s>", pad_token=pad
+    )
+    special = [(word, WORDS.index(word)) for word in {*front, *end}]
+    made.backend_tokenizer.post_processor = TemplateProcessing(
+        single=" ".join([*front, "$A", *end]), special_tokens=special
+    )
+    made.chat_template = chat
+    return made
+
+
+def model(**settings: object):
+    return ld.load_model(llama(), tokenizer=words(**settings))
+
+
+def values(net: ld.Model, prompts: object, **more: object) -> np.ndarray:
+    return ld.contributions(net, prompts, [7, 9], **more).values
+
+
+PROMPTS = ["The ball is red", "a ball", "blue green ball is a"]
+FORMS = {
+    "lists": lambda t, p: [t(x)["input_ids"] for x in p],
+    "arrays": lambda t, p: [np.array(t(x)["input_ids"]) for x in p],
+    "output": lambda t, p: t(p),
+    "padded output": lambda t, p: t(p, padding=True, return_tensors="pt"),
+    "padded tensor": lambda t, p: t(p, padding=True, return_tensors="pt")["input_ids"],
+    "padded to a length": lambda t, p: t(p, padding="max_length", max_length=9, return_tensors="np")["input_ids"],
+    "padded lists": lambda t, p: t(p, padding=True)["input_ids"],
+    "dict": lambda t, p: dict(t(p, padding=True, return_tensors="pt")),
+}
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_a_prompt_is_the_same_numbers(form, side):
+    """Texts one by one are the second source; a mask, and a pad token that is nothing else, are no text."""
+    net = model()
+    net.tokenizer.padding_side = side
+    one_by_one = np.concatenate([values(net, [text]) for text in PROMPTS])
+    given = FORMS[form](net.tokenizer, PROMPTS)
+    np.testing.assert_allclose(values(net, given), one_by_one, atol=1e-6)
+    np.testing.assert_allclose(values(net, FORMS[form](net.tokenizer, PROMPTS[:1])), one_by_one[:1], atol=1e-6)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_mask_says_what_is_padding_where_the_pad_token_is_text(stories, side):
+    """The stories' pad token is their end of text, too: without a mask such rows are refused, wherever texts go."""
+    stories.tokenizer.padding_side = side
+    batch = stories.tokenizer(TEXTS, padding=True, return_tensors="pt")
+    ids, mask, options = batch["input_ids"], batch["attention_mask"], [" the", " a"]
+    want = ld.contributions(stories, TEXTS, options).values
+    found = ld.contributions(stories, ids, options, attention_mask=mask).values
+    np.testing.assert_allclose(found, want, atol=1e-6)
+    np.testing.assert_allclose(ld.contributions(stories, batch, options).values, want, atol=1e-6)
+    as_text = ld.contributions(stories, ids, options, attention_mask=torch.ones_like(mask)).token_ids
+    assert (as_text == 2).any()
+    for call in (
+        lambda: ld.contributions(stories, ids, options),
+        lambda: ld.profile(stories, ids),
+        lambda: ld.explore(stories, ids),
+        lambda: ld.depth.residual_norms(stories, ids),
+        lambda: ld.source_tokens(stories, ids.tolist(), options),
+    ):
+        with pytest.raises(ld.InputError, match="attention_mask="):
+            call()
+    pd.testing.assert_frame_equal(*(ld.depth.residual_norms(stories, given).frame() for given in (TEXTS, batch)))
+    stories.tokenizer.padding_side = "right"
+
+
+@pytest.mark.parametrize(
+    ("rows", "kept"),
+    [
+        ([[1, 7, 2]], [3]),  # one text that ends
+        ([[1, 7, 8], [1, 9, 7]], [3, 3]),
+        ([[7, 8, 2], [9, 2]], [3, 2]),  # no rectangle: taken as they are
+        ([[1, 7, 2, 2]], None),
+        ([[1, 7, 2], [1, 7, 8]], None),
+        ([[2, 7, 8], [1, 7, 8]], None),
+    ],
+)
+def test_a_pad_token_that_also_ends_texts(rows, kept):
+    """A single row may end in one; in a batch, and where there are several, only a mask can tell."""
+    net = model(pad="</s>")
+    if kept is None:
+        with pytest.raises(ld.InputError, match="attention_mask="):
+            encode(net, rows)
+        assert list(map(len, encode(net, rows, attention_mask=[[1] * len(row) for row in rows]))) == [*map(len, rows)]
+    else:
+        assert list(map(len, encode(net, rows))) == kept
+
+
+def test_a_beginning_of_text_in_every_row_is_no_padding():
+    """Where the pad token is the first token of every text, one of it in front of every row is the text's."""
+    net = model(pad="<s>")
+    assert encode(net, [[1, 7, 8], [1, 9, 7]]) == [(1, 7, 8), (1, 9, 7)]
+    with pytest.raises(ld.InputError, match="attention_mask="):
+        encode(net, [[1, 1, 8], [1, 9, 7]])
+
+
+@pytest.mark.parametrize(
+    ("mask", "about"),
+    [
+        ([[1, 1]], "shape"),
+        ([[1, 1, 1], [1, 1, 1]], "shape"),
+        ([[1, 0, 1]], "between"),
+        ([[1, 1, 2]], "must hold 1"),
+        ([[0, 0, 0]], "prompt 0 is empty"),
+        (7, "attention_mask=7"),
+    ],
+)
+def test_masks_that_do_not_fit(mask, about):
+    with pytest.raises(ld.InputError, match=about):
+        ld.contributions(llama(), [[1, 2, 3]], [7, 9], attention_mask=mask)
+    with pytest.raises(ld.InputError, match="attention_mask"):
+        ld.contributions(model(), ["The ball"], [7, 9], attention_mask=[[1, 1]])
+    with pytest.raises(ld.InputError, match="twice"):
+        given = {"input_ids": [[1, 2]], "attention_mask": [[1, 1]]}
+        ld.contributions(llama(), given, [7, 9], attention_mask=[[1, 1]])
+
+
+TURNS = [{"role": "user", "content": "The ball is"}]
+
+
+def test_a_conversation_goes_through_the_chat_template():
+    """Its ids are those that the tokenizer's own template gives, up to the answer; a begun answer goes on."""
+    net = model()
+    t, both = net.tokenizer, [TURNS, [{"role": "user", "content": "a"}]]
+    ids = t.apply_chat_template(TURNS, add_generation_prompt=True)["input_ids"]
+    assert encode(net, TURNS) == [tuple(ids)]
+    assert encode(net, t.apply_chat_template(TURNS, add_generation_prompt=True)) == [tuple(ids)]
+    assert encode(net, both) == [tuple(x) for x in t.apply_chat_template(both, add_generation_prompt=True)["input_ids"]]
+    begun = [*TURNS, {"role": "assistant", "content": "red ball"}]
+    assert encode(net, begun) == [tuple(t.apply_chat_template(begun, continue_final_message=True)["input_ids"])]
+    np.testing.assert_allclose(
+        ld.contributions(net, TURNS, [" red", " blue"]).values,
+        ld.contributions(net, [ids], [WORDS.index("red"), WORDS.index("blue")]).values,
+        atol=1e-6,
+    )
+    assert ld.profile(net, TURNS).token_ids.tolist() == ids
+    assert len(ld.explore(net, both).texts) == 2
+    with pytest.raises(ld.InputError, match="chat"):
+        encode(model(chat=None), TURNS)
+
+
+@pytest.mark.parametrize("text", ["[g] <s> The ball", "\n[g] <s> The ball", "<s> The ball", "The ball", "\nThe ball"])
+def test_what_a_tokenizer_puts_in_front_stands_there_once(text):
+    """A text may begin with all of it, after white space, too, or with its end."""
+    net = model(front=("[g]", "<s>"))
+    assert encode(net, [text]) == [(4, 1, 13, 10)]
+    assert encode(net, ["The ball"]) == [tuple(net.tokenizer("The ball")["input_ids"])]
+
+
+def test_what_a_tokenizer_appends_is_left_out_and_said_once():
+    """Texts are prompts: their answer follows the last word, and nothing is predicted after the end."""
+    net = model(end=("</s>",))
+    given = (["The ball"], [" is red", " is blue"])
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("default")
+        assert encode(net, ["The ball"]) == [(1, 13, 10)]
+        assert ld.profile(net, "The ball").token_ids.tolist() == [1, 13, 10]
+        found, want = (ld.contributions(x, *given).log_likelihood for x in (net, model()))
+    assert sum("</s>" in str(warning.message) for warning in told) == 1
+    np.testing.assert_allclose(found, want)
+
+
+BORDERS = [
+    (["The capital of France is "], ["Paris", "Rome"]),
+    (["The Ans"], ["wer", "k"]),
+    (["Once upon a ti"], ["me", "ger"]),
+]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("prompts", "options"), BORDERS)
+def test_an_option_that_begins_inside_a_token_is_refused_everywhere(smol, prompts, options):
+    """Of one token or of several, as an option, a contrast, a target or a label's answer; with ids it is the user's."""
+    assert len(smol.tokenizer(prompts[0] + options[0])["input_ids"]) == len(smol.tokenizer(prompts[0])["input_ids"])
+    effects = {"labels": [0], "ablation": "zero", "components": ["L0.mlp"]}
+    for call in (
+        lambda: ld.contributions(smol, prompts, options),
+        lambda: ld.contributions(smol, prompts, contrast=options),
+        lambda: ld.logit_difference(smol, prompts, *options),
+        lambda: ld.source_tokens(smol, prompts, options),
+        lambda: ld.explore(smol, prompts[0], target=options[0]),
+        lambda: ld.compare(smol, smol, prompts, options),
+        lambda: ld.effects(smol, prompts, options, **effects),
+        lambda: ld.depth.integrated_gradients(smol, prompts, answers=options[:1]),
+    ):
+        with pytest.raises(ld.InputError, match="inside a token"):
+            call()
+    ids = [smol.tokenizer(option)["input_ids"][0] for option in options]
+    assert ld.contributions(smol, prompts, ids).values.shape[2] == 2
+
+
+def test_options_continue_their_prompt(stories):
+    """The tokens of prompt and option together, whatever the option is alone; read before the end it has no prompt."""
+    t, prompt = stories.tokenizer, "Lily and Ben went to the park. They"
+    for option in (" were", " saw", "'re"):
+        whole, before = (t(x)["input_ids"] for x in (prompt + option, prompt))
+        ids = ld.contributions(stories, [prompt], [option, " and"]).option_ids
+        assert ids[0, 0].ravel()[: len(whole) - len(before)].tolist() == whole[len(before) :]
+
+
+def test_none_is_no_model():
+    """The default model is `load_model()`'s alone."""
+    for call in (
+        lambda: ld.contributions(None, ["a"], [1, 2]),
+        lambda: ld.profile(None, "a"),
+        lambda: ld.explore(None, "a"),
+        lambda: ld.depth.skip(None, "a"),
+        lambda: ld.compare(None, "zoo/d2", "a"),
+    ):
+        with pytest.raises(ld.InputError, match="None is not a model"):
+            call()
+
+
+def test_prompts_are_read_once():
+    """Rows that were read are not looked at again for padding."""
+    net = model(pad="</s>")
+    read = encode(net, [[1, 7, 2], [1, 7, 8]], attention_mask=[[1, 1, 1], [1, 1, 0]])
+    assert encode(net, read) is read
+    assert isinstance(read, Prompts)
+    assert read == [(1, 7, 2), (1, 7)]
