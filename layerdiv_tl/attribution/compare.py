@@ -20,7 +20,7 @@ from ..model.fingerprint import fingerprint
 from ..model.load import Model, as_model
 from ..model.options import contrast_pairs, is_task
 from ..model.options import options as read_options
-from ..model.prompts import encode
+from ..model.prompts import encode, with_mask
 from .compare_texts import compare_texts
 from .comparison import Comparison
 from .contribution_results import Contributions
@@ -43,6 +43,7 @@ def compare(
     *,
     contrast: None = None,
     batch_tokens: int | None = None,
+    attention_mask: Any = None,
 ) -> TextComparison: ...
 @overload
 def compare(
@@ -56,6 +57,7 @@ def compare(
     contrast: Any = None,
     position: Any = "last",
     batch_tokens: int | None = None,
+    attention_mask: Any = None,
 ) -> Comparison: ...
 def compare(
     a: Any,
@@ -68,6 +70,7 @@ def compare(
     contrast: Any = None,
     position: Any = "last",
     batch_tokens: int | None = None,
+    attention_mask: Any = None,
 ) -> Comparison | TextComparison:
     """What changes from model `a` to model `b`, component by component; exact: Σ changes = the change of the logits.
 
@@ -86,8 +89,8 @@ def compare(
 
     Args:
         a, b: Models, or anything `load_model` takes. Where one has no tokenizer, the other's is used.
-        prompts, options, contrast, unit, position, batch_tokens: As in `contributions`. A `Task` brings its options
-            and their labels. A text, a list of token ids, or several of either, without options, is compared at every
+        prompts, options, contrast, unit, position, batch_tokens, attention_mask: As in `contributions`. A `Task` brings
+            its options and their labels. A text, a list of token ids, or several of either, without options, is compared at every
             token, with the token that comes next: a `TextComparison`.
         labels: The gold option of each prompt, as its index or its text.
 
@@ -111,7 +114,7 @@ def compare(
     >>> ld.compare("zoo/d4", "zoo/d4", ["A: red\\nB: blue\\nA:"], [" red", " blue"]).same_weights
     True
     """
-    unit = unit_of(unit)
+    unit, prompts = unit_of(unit), with_mask(prompts, attention_mask)
     models = [as_model(a), as_model(b)]
     for model in models:
         require_local(model.architecture)

@@ -6,16 +6,20 @@ from typing import Any
 
 from ..components import Unit
 from ..errors import InputError
+from ..model.load import as_model
+from ..model.prompts import encode, with_mask
 from ..model.tokenization import plain
 from .contributions import contributions
 from .logit_difference import LogitDifference
 
 
-def logit_difference(model: Any, prompts: Any, correct: Any, wrong: Any, unit: Unit = "head") -> LogitDifference:
+def logit_difference(
+    model: Any, prompts: Any, correct: Any, wrong: Any, unit: Unit = "head", *, attention_mask: Any = None
+) -> LogitDifference:
     """How much every component contributes to the logit of the right answer less that of a wrong one.
 
     Args:
-        model, prompts, unit: As in `contributions`.
+        model, prompts, unit, attention_mask: As in `contributions`.
         correct, wrong: One answer for all prompts, or a list with one per prompt: texts of any length, token ids, or
             sets of these.
 
@@ -30,6 +34,8 @@ def logit_difference(model: Any, prompts: Any, correct: Any, wrong: Any, unit: U
     >>> d.values.shape, bool(abs(d.total - d.model_difference).max() < 1e-5)
     ((2, 7), True)
     """
+    model = as_model(model)
+    prompts = encode(model, with_mask(prompts, attention_mask))
     answers = [plain(answer) for answer in (correct, wrong)]
     counts = {len(answer) for answer in answers if isinstance(answer, list | tuple)}
     if not counts:
@@ -38,8 +44,10 @@ def logit_difference(model: Any, prompts: Any, correct: Any, wrong: Any, unit: U
         raise InputError(
             f"correct and wrong hold {len(correct)} and {len(wrong)} answers: give one per prompt, or one."
         )
-    if (count := counts.pop()) != (given := 1 if isinstance(prompts, str) else len(plain(prompts))):
-        raise InputError(f"correct or wrong holds {count} answers for {given} prompts: give one per prompt, or one.")
+    if (count := counts.pop()) != len(prompts):
+        raise InputError(
+            f"correct or wrong holds {count} answers for {len(prompts)} prompts: give one per prompt, or one."
+        )
     columns = [answer if isinstance(answer, list | tuple) else [answer] * count for answer in answers]
     # A single answer is a text, an id or a set; the rows of these lists are pairs.
     return contributions(model, prompts, [list(pair) for pair in zip(*columns, strict=True)], unit).difference()

@@ -24,7 +24,7 @@ from ..model.groups import Groups
 from ..model.load import Model, as_model
 from ..model.options import contrast_pairs, is_task
 from ..model.options import options as read_options
-from ..model.prompts import Prompts, encode
+from ..model.prompts import Prompts, encode, with_mask
 from .contribution_results import Contributions
 from .read_out import ReadOut
 from .remote_read_out import RemoteReadOut
@@ -248,13 +248,13 @@ def _inputs(
         if prompts is not None:
             raise InputError("give either prompts or a cache with its tokens, not both.")
         tokens, mask = tokens_and_mask(tokens, mask)
-        ids = encode(model, tokens, attention_mask=mask)
+        ids = encode(model, with_mask(tokens, mask))
     elif tokens is not None:
         raise InputError("tokens belong to a cache: give prompts alone, or cache= with tokens=.")
     elif prompts is None:
         raise InputError("there are no prompts: give at least one text or list of token ids.")
     else:
-        ids = encode(model, prompts, attention_mask=mask)
+        ids = encode(model, with_mask(prompts, mask))
     at = tokenization.positions(position, [len(row) for row in ids])
     column = None if cache is None else mask.argmax(1).cpu() + torch.as_tensor(at)
     return ids, at, None if column is None else read_cache(model, cache, tokens, column, unit)

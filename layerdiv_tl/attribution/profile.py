@@ -17,7 +17,7 @@ from ..errors import InputError
 from ..model import forward_pass, tokenization
 from ..model.batches import inference_mode_for, pad
 from ..model.cuts import UnitLike, has_many
-from ..model.prompts import Prompts
+from ..model.prompts import Prompts, with_mask
 from .full_vocab import component_table
 from .profile_base import CorpusProfile, Profile
 from .profile_passes import ColumnStore, Loss, ProfileRun, Rows, profile_blocks, profile_run
@@ -41,6 +41,7 @@ def profile(
     stride: int | None = None,
     precision: Literal["float32", "float64"] = "float32",
     batch_tokens: int | None = None,
+    attention_mask: Any = None,
 ) -> Profile:
     """Bias, diversity and net of every component at every token, over the whole vocabulary.
 
@@ -61,6 +62,7 @@ def profile(
             with at least window − stride tokens before it in view, or all there are.
         precision: Of products; sums over the vocabulary are float64 in either. The model itself runs as it is.
         batch_tokens: The most padded tokens in one forward pass; None is what is fast on the model's device.
+        attention_mask: `[row, token]`, which token ids are real and which are padding.
 
     Raises InputError for input that cannot be used, and for a model whose components do not sum to its logits.
 
@@ -73,7 +75,7 @@ def profile(
     ((5, 4), True)
     """
     run = profile_run(model, unit, loss, tau, window, stride, precision, batch_tokens)
-    ids = run.encode(text_or_ids)
+    ids = run.encode(with_mask(text_or_ids, attention_mask))
     dense = None if target is None else _dense_target(run, target, sum(map(len, ids)))
     return measured(run, ids, dense)
 

@@ -21,7 +21,7 @@ from ..model.capture import Activations, answers
 from ..model.forward_pass import TOLERANCE, locate_mismatch, run
 from ..model.load import Model, as_model
 from ..model.options import contrast_pairs, is_task, single_tokens
-from ..model.prompts import encode
+from ..model.prompts import encode, with_mask
 from ..model.source_values import SourceValues, SourceWatch, value_biases
 from .contributions import prompts_and_options, reads_end
 from .source_results import SourceTokens
@@ -45,6 +45,7 @@ def source_tokens(
     *,
     contrast: Any = None,
     batch_tokens: int | None = None,
+    attention_mask: Any = None,
 ) -> SourceTokens:
     """Split what heads write to the logits of some tokens by the token whose value they read. Exact.
 
@@ -58,7 +59,7 @@ def source_tokens(
     Args:
         model: A `Model`, or anything `load_model` takes. Attention is computed step by step ("eager") for the pass, as
             in `attention_patterns`; a TransformerBridge is read as it is.
-        prompts, position: As in `contributions`; or a `Task`, whose options are then taken, too.
+        prompts, position, attention_mask: As in `contributions`; or a `Task`, whose options are then taken, too.
         options: K answers of one token each, or one list of K per prompt: texts exactly as written (" Paris"), or ids.
         heads: Labels or components (`"L3.H5"`), or None for all. Recurrent and linear-attention sublayers have no
             source tokens, and are not among them.
@@ -91,7 +92,7 @@ def source_tokens(
     elif prompts is None:
         raise InputError("there are no prompts: give at least one text or list of token ids.")
     wanted = _parse_heads(model, heads)
-    ids = encode(model, prompts)
+    ids = encode(model, with_mask(prompts, attention_mask))
     at = tokenization.positions(position, [len(row) for row in ids])
     option_ids, texts = single_tokens(model, options, ids, reads_end(ids, at))
     tokenization.warn_of_missing_spaces(model, ids, options)

@@ -19,7 +19,7 @@ from ..model import tokenization
 from ..model.load import Model, as_model
 from ..model.options import contrast_pairs, is_task
 from ..model.options import options as read_options
-from ..model.prompts import encode
+from ..model.prompts import encode, with_mask
 from .effect_passes import (
     SCENARIOS,
     AblatedBatch,
@@ -75,6 +75,7 @@ def effects(
     sample: int = 12,
     seed: int = 0,
     batch_tokens: int | None = None,
+    attention_mask: Any = None,
 ) -> Effects:
     """What every component does to the answer: directly, in all, and through those that make up for it.
 
@@ -89,7 +90,7 @@ def effects(
     the clean pass's distribution of each next token; what the softmax adds to that is counted with the norm.
 
     Args:
-        model, batch_tokens: As in `contributions`.
+        model, batch_tokens, attention_mask: As in `contributions`.
         prompts, options, labels: As in `contributions` and `decompose`; or a `Task`, which brings all three.
         contrast: Instead of options and labels: (right, wrong), or one such pair per prompt.
         unit: "sublayer": attentions and MLPs; "head": heads and MLPs.
@@ -131,7 +132,7 @@ def effects(
         raise InputError(f"{model.name} has a {min(others)} on its stream: effects are of attentions and MLPs alone.")
     if any(sublayer.adapter for sublayer in model.architecture.sublayers):
         raise InputError(f"{model.name} has rows of adapters, which cannot be ablated: load it with adapters='merged'.")
-    question, source = _question(model, prompts, options, labels, contrast)
+    question, source = _question(model, with_mask(prompts, attention_mask), options, labels, contrast)
     n = len(question.labels)
     if n == 1 and ablation != "zero":
         why = "the mean over one row is that row" if ablation == "mean" else "there is no other row to take values from"

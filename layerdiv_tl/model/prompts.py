@@ -36,7 +36,16 @@ class Prompts(list[Ids]):
         return [Prompts([row], [text]) for row, text in zip(self, self.texts, strict=True)]
 
 
-def encode(model: Model, given: Any, any_length: bool = False, attention_mask: Any = None) -> Prompts:
+def with_mask(prompts: Any, attention_mask: Any) -> Any:
+    """Prompts and their mask as a tokenizer returns the two; without a mask the prompts themselves."""
+    if attention_mask is None:
+        return prompts
+    if isinstance(prompts, Mapping):
+        raise InputError("attention_mask is given twice, alone and with input_ids: leave one out.")
+    return {"input_ids": prompts, "attention_mask": attention_mask}
+
+
+def encode(model: Model, given: Any, any_length: bool = False) -> Prompts:
     """Token ids of each prompt.
 
     Args:
@@ -50,7 +59,7 @@ def encode(model: Model, given: Any, any_length: bool = False, attention_mask: A
     than the model's context; for a mask that does not fit; and for rows that end in a pad token that is also the end of
     a text, where only a mask can tell padding from text.
     """
-    prompts = given if isinstance(given, Prompts) else _read(model, given, attention_mask)
+    prompts = given if isinstance(given, Prompts) else _read(model, given)
     limit = None if any_length else model.context
     for number, ids in enumerate(prompts):
         if limit is not None and len(ids) > limit:
@@ -96,13 +105,12 @@ def continuations(
     return found
 
 
-def _read(model: Model, given: Any, mask: Any) -> Prompts:
+def _read(model: Model, given: Any) -> Prompts:
+    mask = None
     if isinstance(given, str) and given.startswith(_TASKS):
         raise InputError(f"{shown(given)} names a task: give ld.task({given!r}), or a list for a text.")
     if isinstance(given, Mapping) and "input_ids" in given:  # a tokenizer's output
-        if mask is not None and given.get("attention_mask") is not None:
-            raise InputError("attention_mask is given twice, alone and with input_ids: leave one out.")
-        given, mask = given["input_ids"], given.get("attention_mask") if mask is None else mask
+        given, mask = given["input_ids"], given.get("attention_mask")
     rows = items(
         "prompts",
         [given] if isinstance(given, str) or _is_message(given) else given,

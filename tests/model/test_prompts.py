@@ -9,7 +9,7 @@ import torch
 from tokenizers.processors import TemplateProcessing
 
 import layerdiv_tl as ld
-from layerdiv_tl.model.prompts import Prompts, encode
+from layerdiv_tl.model.prompts import Prompts, encode, with_mask
 from tests.conftest import TEXTS, llama
 from tests.oracles.tokenizers import word_tokenizer
 
@@ -75,6 +75,9 @@ def test_a_mask_says_what_is_padding_where_the_pad_token_is_text(stories, side):
     found = ld.contributions(stories, ids, options, attention_mask=mask).values
     np.testing.assert_allclose(found, want, atol=1e-6)
     np.testing.assert_allclose(ld.contributions(stories, batch, options).values, want, atol=1e-6)
+    losses = [ld.profile(stories, *given).loss for given in ((TEXTS,), (batch,))]
+    losses.append(ld.profile(stories, ids, attention_mask=mask).loss)
+    np.testing.assert_allclose(losses[1:], [losses[0]] * 2, rtol=1e-6)
     as_text = ld.contributions(stories, ids, options, attention_mask=torch.ones_like(mask)).token_ids
     assert (as_text == 2).any()
     for call in (
@@ -107,7 +110,7 @@ def test_a_pad_token_that_also_ends_texts(rows, kept):
     if kept is None:
         with pytest.raises(ld.InputError, match="attention_mask="):
             encode(net, rows)
-        assert list(map(len, encode(net, rows, attention_mask=[[1] * len(row) for row in rows]))) == [*map(len, rows)]
+        assert list(map(len, encode(net, with_mask(rows, [[1] * len(row) for row in rows])))) == [*map(len, rows)]
     else:
         assert list(map(len, encode(net, rows))) == kept
 
@@ -136,9 +139,9 @@ def test_masks_that_do_not_fit(mask, about):
         ld.contributions(llama(), [[1, 2, 3]], [7, 9], attention_mask=mask)
     with pytest.raises(ld.InputError, match="attention_mask"):
         ld.contributions(model(), ["The ball"], [7, 9], attention_mask=[[1, 1]])
+    twice = {"input_ids": [[1, 2]], "attention_mask": [[1, 1]]}
     with pytest.raises(ld.InputError, match="twice"):
-        given = {"input_ids": [[1, 2]], "attention_mask": [[1, 1]]}
-        ld.contributions(llama(), given, [7, 9], attention_mask=[[1, 1]])
+        ld.contributions(llama(), twice, [7, 9], attention_mask=[[1, 1]])
 
 
 TURNS = [{"role": "user", "content": "The ball is"}]
@@ -240,7 +243,7 @@ def test_none_is_no_model():
 def test_prompts_are_read_once():
     """Rows that were read are not looked at again for padding."""
     net = model(pad="</s>")
-    read = encode(net, [[1, 7, 2], [1, 7, 8]], attention_mask=[[1, 1, 1], [1, 1, 0]])
+    read = encode(net, with_mask([[1, 7, 2], [1, 7, 8]], [[1, 1, 1], [1, 1, 0]]))
     assert encode(net, read) is read
     assert isinstance(read, Prompts)
     assert read == [(1, 7, 2), (1, 7)]
