@@ -90,8 +90,8 @@ def compare(
     Args:
         a, b: Models, or anything `load_model` takes. Where one has no tokenizer, the other's is used.
         prompts, options, contrast, unit, position, batch_tokens, attention_mask: As in `contributions`. A `Task` brings
-            its options and their labels. A text, a list of token ids, or several of either, without options, is compared at every
-            token, with the token that comes next: a `TextComparison`.
+            its options and their labels. A text, a list of token ids, or several of either, without options, is
+            compared at every token, with the token that comes next: a `TextComparison`.
         labels: The gold option of each prompt, as its index or its text.
 
     Of options of several tokens, the changes are those of the parts of their log-likelihoods. The four parts are then

@@ -7,7 +7,7 @@ each at its own position and shown only the prompt and what it continues; elsewh
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -38,36 +38,51 @@ class Tree:
 
     Attributes:
         beginnings: What is read after the prompt: nothing, then the beginnings of options, shorter ones first.
+        sides: For each the length of the pass that reads it, where positions depend on that; else 0. Beginnings of one
+            side stand together.
         targets: The tokens that are scored after each.
         place, column: `[option·alternative, token]`: which context scores the token, and which of its targets it is.
     """
 
     beginnings: tuple[Ids, ...]
+    sides: tuple[int, ...]
     targets: tuple[Ids, ...]
     place: Int[np.ndarray, "sequence token"]
     column: Int[np.ndarray, "sequence token"]
 
-    @property
-    def leaves(self) -> list[Ids]:
-        """Beginnings that no other continues: running these shows all."""
-        inner = {beginning[:-1] for beginning in self.beginnings if beginning}
-        return [beginning for beginning in self.beginnings if beginning not in inner]
+    def of_side(self, side: int | None) -> list[Ids]:
+        """The beginnings of one side; None is all."""
+        return [b for b, own in zip(self.beginnings, self.sides, strict=True) if side is None or own == side]
+
+    def leaves(self, side: int | None = None) -> list[Ids]:
+        """Beginnings of one side that no other continues: running these shows all."""
+        beginnings = self.of_side(side)
+        inner = {beginning[:-1] for beginning in beginnings if beginning}
+        return [beginning for beginning in beginnings if beginning not in inner]
 
 
-def tree_of(sequences: Int[np.ndarray, "sequence token"]) -> Tree:
-    """The contexts of some sequences of tokens, padded by NONE."""
+def tree_of(sequences: Int[np.ndarray, "sequence token"], prompt: int = 0, switch: int | None = None) -> Tree:
+    """The contexts of some sequences of tokens, padded by NONE, after a prompt of so many tokens.
+
+    A sequence is read in one pass, as a model reads prompt and option: where that is longer than `switch`, its
+    beginnings are not those of a shorter option, even of the same tokens.
+    """
     rows = [tuple(int(i) for i in row if i != NONE) for row in sequences]
-    beginnings = sorted({row[:end] for row in rows for end in range(len(row))} | {()}, key=lambda b: (len(b), b))
+    ends = [prompt + len(row) - 1 for row in rows]
+    sides = [0 if switch is None or end <= switch else end for end in ends]
+    known = {(side, row[:end]) for side, row in zip(sides, rows, strict=True) for end in range(len(row))}
+    beginnings = sorted(known, key=lambda b: (b[0], len(b[1]), b[1]))
     number = {beginning: i for i, beginning in enumerate(beginnings)}
     targets: list[list[int]] = [[] for _ in beginnings]
     place, column = np.full((2, *sequences.shape), NONE)
     for s, row in enumerate(rows):
         for t, token in enumerate(row):
-            place[s, t] = at = number[row[:t]]
+            place[s, t] = at = number[sides[s], row[:t]]
             if token not in targets[at]:
                 targets[at].append(token)
             column[s, t] = targets[at].index(token)
-    return Tree(tuple(beginnings), tuple(map(tuple, targets)), place, column)
+    split = (tuple(b for _, b in beginnings), tuple(side for side, _ in beginnings))
+    return Tree(*split, tuple(map(tuple, targets)), place, column)
 
 
 class Contexts:
@@ -82,13 +97,14 @@ class Contexts:
         others: Those of a model whose weights the columns of other readers take.
     """
 
-    def __init__(self, prompts: Sequence[Ids], option_ids: OptionIds) -> None:
-        known: dict[bytes, Tree] = {}
+    def __init__(self, prompts: Sequence[Ids], option_ids: OptionIds, switch: int | None = None) -> None:
+        known: dict[tuple[bytes, int], Tree] = {}
         sequences = option_ids.reshape(len(option_ids), -1, option_ids.shape[3])
-        keys = [row.tobytes() for row in sequences]
+        lengths = [0 if switch is None else len(prompt) for prompt in prompts]
+        keys = list(zip((row.tobytes() for row in sequences), lengths, strict=True))
         for key, row in zip(keys, sequences, strict=True):
             if key not in known:
-                known[key] = tree_of(row)
+                known[key] = tree_of(row, key[1], switch)
         self.prompts, self.trees = prompts, [known[key] for key in keys]
         self.first = np.cumsum([0] + [len(tree.beginnings) for tree in self.trees])
         self.option_ids = option_ids
@@ -111,41 +127,69 @@ class Contexts:
         tree, prompt = self.trees[example], len(self.prompts[example])
         if packed:
             return prompt + len(tree.beginnings) - 1
-        return len(tree.leaves) * (prompt + len(tree.beginnings[-1]))
+        return len(tree.leaves()) * (prompt + max(map(len, tree.beginnings)))
 
     def longest(self) -> int:
         """The most tokens that any context holds."""
-        ends = (len(p) + len(tree.beginnings[-1]) for p, tree in zip(self.prompts, self.trees, strict=True))
-        return max(ends)
+        return max(len(p) + max(map(len, t.beginnings)) for p, t in zip(self.prompts, self.trees, strict=True))
 
-    def run(self, architecture: Architecture, examples: Sequence[int], unit: UnitLike, packed: bool) -> Activations:
-        """One pass that reads all contexts of some examples, in their order."""
-        inputs = self._packed(examples, architecture) if packed else self._plain(examples)
+    def passes(
+        self, architecture: Architecture, examples: Sequence[int], unit: UnitLike, packed: bool
+    ) -> Iterator[tuple[Int[np.ndarray, " context"], Activations]]:
+        """The passes that read all contexts of some examples, in their order: one, or one for each side."""
+        numbers, sides = self.numbers(examples), self.sides(examples)
+        if len(sides) == 1:
+            yield numbers, self.run(architecture, examples, unit, packed)
+            return
+        (example,) = examples
+        for side in sides:
+            own = np.array(self.trees[example].sides) == side
+            yield numbers[own], self.run(architecture, examples, unit, packed, side)
+
+    def sides(self, examples: Sequence[int]) -> list[int]:
+        """The lengths that examples are read at, where positions depend on them."""
+        return sorted({side for example in examples for side in self.trees[example].sides})
+
+    def run(
+        self, architecture: Architecture, examples: Sequence[int], unit: UnitLike, packed: bool, side: int | None = None
+    ) -> Activations:
+        """One pass that reads the contexts of some examples, of one side or of all, in their order."""
+        inputs = self._packed(examples, architecture) if packed else self._plain(examples, side)
         ids, mask, at, of = (inputs.pop(name) for name in ("ids", "mask", "at", "of"))
         return run(architecture, ids, mask, unit, at, of, interventions=True, **inputs)
 
-    def check(self, model: Model) -> None:
-        """Raise InputError where a prompt and its option are longer than the model reads."""
+    def check(self, model: Model, sides: bool = False) -> None:
+        """Raise InputError where a prompt and its option are longer than the model reads.
+
+        And, unless `sides` are read one by one, where options of one prompt are read at different positions.
+        """
+        if not sides and (split := [n for n in range(len(self.trees)) if len(self.sides([n])) > 1]):
+            raise InputError(
+                f"options of prompt {split[0]} lie on both sides of {model.architecture.length_switch} tokens, where "
+                f"{model.name} changes its positions: give options of one length, or a shorter prompt."
+            )
         longest, limit = self.longest(), model.context
         if limit is not None and longest > limit:
             raise InputError(f"a prompt and its option make {longest} tokens, but {model.name} reads {limit}.")
 
-    def plain_rows(self, examples: Sequence[int]) -> tuple[list[Ids], Int[Tensor, " context"], Int[Tensor, " context"]]:
+    def plain_rows(
+        self, examples: Sequence[int], side: int | None = None
+    ) -> tuple[list[Ids], Int[Tensor, " context"], Int[Tensor, " context"]]:
         """(a row of tokens for every leaf of some examples, in which of them and at which token each context ends)."""
         rows: list[Ids] = []
         places: list[tuple[int, int]] = []
         for example in examples:
             prompt, tree = self.prompts[example], self.trees[example]
-            leaves = tree.leaves
-            for beginning in tree.beginnings:
+            leaves = tree.leaves(side)
+            for beginning in tree.of_side(side):
                 holder = next(n for n, leaf in enumerate(leaves) if leaf[: len(beginning)] == beginning)
                 places.append((len(rows) + holder, len(prompt) + len(beginning) - 1))
             rows += [prompt + leaf for leaf in leaves]
         of, at = torch.tensor(places).T
         return rows, of, at
 
-    def _plain(self, examples: Sequence[int]) -> dict[str, Tensor]:
-        rows, of, at = self.plain_rows(examples)
+    def _plain(self, examples: Sequence[int], side: int | None) -> dict[str, Tensor]:
+        rows, of, at = self.plain_rows(examples, side)
         ids, mask = pad(rows)
         return {"ids": ids, "mask": mask, "of": of, "at": at}
 

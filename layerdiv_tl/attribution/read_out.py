@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from functools import cached_property
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -59,21 +60,22 @@ class ReadOut:
         self.contexts: Contexts | None = None
         targets = option_ids[:, :, 0, 0]
         if option_ids.shape[2:] != (1, 1):
-            self.contexts = Contexts([row[: end + 1] for row, end in zip(ids, at, strict=True)], option_ids)
+            prompts = [row[: end + 1] for row, end in zip(ids, at, strict=True)]
+            self.contexts = Contexts(prompts, option_ids, model.architecture.length_switch)
             targets = self.contexts.target_ids
             if cached is not None:
                 raise InputError("a cache does not hold what follows options of several tokens: give the prompts.")
-            self.contexts.check(model)
+            self.contexts.check(model, sides=True)
         self.readout = OptionReadout(model.architecture, targets, unit, probes)
 
     def batches(self, keep: Set[Component] | None) -> Iterator[BatchContributions]:
         """The contributions of some examples at a time; `keep` None keeps all components."""
         bar = progress(self.model.name, len(self.ids), "prompt")
         with inference_mode_for(self.model.architecture), bar as advance:
-            for examples, numbers, activations in self._passes():
-                steps = self._steps(numbers, activations, keep)
+            for examples, passes in self._passes():
+                steps = chain.from_iterable(self._steps(numbers, done, keep) for numbers, done in passes)
                 yield from steps if self.contexts is None else [self.contexts.by_option(examples, steps)]
-                del activations, steps  # or they would be held during the next pass
+                del passes, steps  # or they would be held during the next pass
                 advance(len(examples))
 
     def cuts(self) -> list[list[int]]:
@@ -96,19 +98,19 @@ class ReadOut:
         rows, *_ = self.contexts.plain_rows(examples)
         return Shape(len(rows), max(map(len, rows)), positions)
 
-    def _passes(self) -> Iterator[tuple[list[int], Int[np.ndarray, " row"], Activations]]:
-        """Examples, the numbers of the rows that their pass shows, and the pass, batch after batch."""
+    def _passes(self) -> Iterator[tuple[list[int], Iterable[tuple[Int[np.ndarray, " row"], Activations]]]]:
+        """Examples, and their passes with the numbers of the rows that these show, batch after batch."""
         architecture, contexts = self.model.architecture, self.contexts
         if self.cached is not None:
-            yield list(range(len(self.ids))), np.arange(len(self.ids)), self.cached
+            yield list(range(len(self.ids))), [(np.arange(len(self.ids)), self.cached)]
         elif contexts is None:
             for rows in self.cuts():
                 (tokens, mask), at = pad([self.ids[row] for row in rows]), torch.as_tensor(self.at[rows])
-                yield rows, np.array(rows), run(architecture, tokens, mask, self.unit, at, interventions=True)
+                yield rows, [(np.array(rows), run(architecture, tokens, mask, self.unit, at, interventions=True))]
         else:
             packed = can_pack(self.model, contexts)
             for rows in self.cuts():
-                yield rows, contexts.numbers(rows), contexts.run(architecture, rows, self.unit, packed)
+                yield rows, contexts.passes(architecture, rows, self.unit, packed)
 
     @cached_property
     def _uniform(self) -> NextToken:

@@ -39,7 +39,8 @@ class RemoteReadOut:
         self.readout = SimpleNamespace(probes=None, error=ReconstructionError(), unexplained={})
         self.targets, self.contexts = option_ids[:, :, 0, 0], None
         if option_ids.shape[2:] != (1, 1):
-            self.contexts = Contexts([row[: end + 1] for row, end in zip(ids, at, strict=True)], option_ids)
+            prompts = [row[: end + 1] for row, end in zip(ids, at, strict=True)]
+            self.contexts = Contexts(prompts, option_ids, model.architecture.length_switch)
             self.targets = self.contexts.target_ids
             self.contexts.check(model)
 
@@ -50,7 +51,8 @@ class RemoteReadOut:
         if contexts is not None:
             lengths = [contexts.length(example, False) for example in range(len(self.ids))]
         with progress(self.model.name, len(self.ids), "prompt") as advance:
-            for examples in batches(lengths, self.batch_tokens, switch):
+            limit = self.batch_tokens if contexts is None or switch is None else 1
+            for examples in batches(lengths, limit, switch if contexts is None else None):
                 if contexts is None:
                     of, at = torch.arange(len(examples)), torch.as_tensor(self.at[examples])
                     rows, numbers = [self.ids[example] for example in examples], np.array(examples)

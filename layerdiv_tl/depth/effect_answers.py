@@ -33,7 +33,7 @@ class Answers:
 
     def __init__(self, contexts: Contexts, examples: Sequence[int]) -> None:
         self.sequences, self.sequence, self.at = contexts.plain_rows(examples)
-        leaves = [len(contexts.trees[e].leaves) for e in examples]
+        leaves = [len(contexts.trees[e].leaves()) for e in examples]
         self.owner = torch.as_tensor(np.repeat(np.arange(len(examples)), leaves))
         self.prompt_lengths = [len(contexts.prompts[examples[row]]) for row in self.owner.tolist()]
         self.target_ids = contexts.target_ids[contexts.numbers(examples)]

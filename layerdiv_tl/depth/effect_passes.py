@@ -71,7 +71,7 @@ class Ablations:
         others, ends = [], []
         for row, leaf in zip(owner, number, strict=True):
             partner = int(self.partners[rows[row]])
-            leaves = contexts.trees[partner].leaves
+            leaves = contexts.trees[partner].leaves()
             others.append(contexts.prompts[partner] + leaves[min(leaf, len(leaves) - 1)])
             ends.append(len(contexts.prompts[partner]))
         done = run(model.architecture, *pad(others), self.unit)

@@ -243,7 +243,7 @@ def _question(model: Model, prompts: Any, options: Any, labels: Any, contrast: A
     if option_ids.shape[1] < 2:
         raise InputError("there is one option only, so nothing to compare it with: give at least two options.")
     gold = gold_options(labels, (len(ids), 1, option_ids.shape[1]), texts)
-    contexts = Contexts(ids, option_ids)
+    contexts = Contexts(ids, option_ids, model.architecture.length_switch)
     contexts.check(model)
     return Question(contexts, texts, gold), source
 

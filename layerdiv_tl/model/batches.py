@@ -54,7 +54,8 @@ def batches(lengths: Sequence[int], batch_tokens: int, switch: int | None = None
     """Row numbers cut into batches of similar length, at most `batch_tokens` padded tokens in each.
 
     Longest first, so that memory runs out at the start or not at all. A row longer than
-    `batch_tokens` is a batch by itself. Rows longer than `switch` tokens never share a batch with shorter ones.
+    `batch_tokens` is a batch by itself. A row longer than `switch` tokens shares a batch only with rows of
+    its own length, since positions may then depend on the longest row.
 
     >>> batches([3, 9, 8, 2], batch_tokens=20)
     [[1, 2], [0, 3]]
@@ -62,7 +63,7 @@ def batches(lengths: Sequence[int], batch_tokens: int, switch: int | None = None
     cut: list[list[int]] = []
     for row in sorted(range(len(lengths)), key=lambda r: (-lengths[r], r)):
         longest = lengths[cut[-1][0]] if cut else 0
-        alike = switch is None or (longest > switch) == (lengths[row] > switch)
+        alike = switch is None or longest <= switch or lengths[row] == longest
         if cut and alike and (len(cut[-1]) + 1) * longest <= batch_tokens:
             cut[-1].append(row)
         else:

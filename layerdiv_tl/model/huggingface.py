@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -49,6 +50,7 @@ def of_huggingface(model: Any) -> Architecture:
         stream_in = HookPoint(model.get_submodule(topology.start), topology.start_side)
     lengths = ("max_position_embeddings", "n_positions", "max_seq_len")
     context = next((value for name in lengths if (value := getattr(text, name, None))), None)  # None: without an end
+    dynamic = has_dynamic_rope(model.config)  # which is for texts beyond that length
     return Architecture(
         root=model,
         stream_in=stream_in,
@@ -61,12 +63,12 @@ def of_huggingface(model: Any) -> Architecture:
         unembed=parts.unembed,
         unembed_rows=parts.rows,
         transform=parts.transform,
-        logits=partial(_logits, model),
+        logits=partial(_logits, model, dynamic),
         device=parts.device,
         dtype=parts.embedding.weight.dtype,
         vocabulary=int(parts.embedding.weight.shape[0]),
         outputs=int(parts.unembed.weight.shape[0]),
-        context=int(context) if context else None,
+        context=int(context) if context and not dynamic else None,
         length_switch=length_switch_of(model.config),
         parallel=parts.parallel,
         constant=norm.bias is not None or is_present(getattr(parts.unembed, "bias", None)),
@@ -78,8 +80,10 @@ def of_huggingface(model: Any) -> Architecture:
     )
 
 
-def _logits(model: Any, ids: Tensor, mask: Tensor, **extra: Tensor) -> Tensor:
+def _logits(model: Any, dynamic: bool, ids: Tensor, mask: Tensor, **extra: Tensor) -> Tensor:
     """A pass. Raises InputError for a model that does not run where accelerate has put some of its weights away."""
+    if dynamic:
+        forget_lengths(model)
     try:
         return model(input_ids=ids, attention_mask=mask, use_cache=False, return_dict=True, **extra).logits
     except RuntimeError as error:
@@ -93,11 +97,37 @@ def _logits(model: Any, ids: Tensor, mask: Tensor, **extra: Tensor) -> Tensor:
 
 def length_switch_of(config: Any) -> int | None:
     """The length beyond which rotary positions are scaled in another way for the whole batch, if there is one."""
+    lengths = []
+    for rope in _rotary(config):
+        if rope.get("rope_type") in ("longrope", "dynamic"):
+            text = config.get_text_config()
+            own = rope.get("original_max_position_embeddings") or getattr(text, "original_max_position_embeddings", 0)
+            lengths.append(int(own or text.max_position_embeddings))
+    return min(lengths, default=None)
+
+
+def has_dynamic_rope(config: Any) -> bool:
+    """Whether rotary frequencies grow with the text beyond `max_position_embeddings`."""
+    return any(rope.get("rope_type") == "dynamic" for rope in _rotary(config))
+
+
+def forget_lengths(model: Any) -> None:
+    """Put dynamic rotary frequencies back to those of a short text.
+
+    Transformers keeps those of the longest text so far for every later one beyond the original length.
+    """
+    for module in model.modules():
+        names = [*vars(module), *dict(module.named_buffers(recurse=False))]
+        for name in [name for name in names if name.endswith("original_inv_freq")]:
+            prefix = name.removesuffix("original_inv_freq")
+            buffer = getattr(module, f"{prefix}inv_freq")
+            module.register_buffer(f"{prefix}inv_freq", getattr(module, name).to(buffer.device), persistent=False)
+            setattr(module, f"{prefix}max_seq_len_cached", module.original_max_seq_len)
+
+
+def _rotary(config: Any) -> list[Any]:
+    """The settings of rotary positions, of every kind of layer that has its own."""
     if not hasattr(config, "get_text_config"):
-        return None
-    text = config.get_text_config()
-    rope = getattr(text, "rope_parameters", None) or {}
-    if rope.get("rope_type") not in ("longrope", "dynamic"):
-        return None
-    length = rope.get("original_max_position_embeddings") or getattr(text, "original_max_position_embeddings", None)
-    return int(length or text.max_position_embeddings)
+        return []
+    rope = getattr(config.get_text_config(), "rope_parameters", None) or {}
+    return [rope, *(own for own in rope.values() if isinstance(own, Mapping))]

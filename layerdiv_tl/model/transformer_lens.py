@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ..errors import InputError
 from .architecture import KINDS, UNCUT, Architecture, HookPoint, OutputMap, Sublayer, SublayerKind, refuse_unreadable
-from .huggingface import length_switch_of
+from .huggingface import forget_lengths, has_dynamic_rope, length_switch_of
 from .norm import Norm, probe
 from .structure import is_hybrid
 from .topologies import topology_of
@@ -60,6 +60,11 @@ def of_transformer_lens(model: Any) -> Architecture:
         )
     if getattr(cfg, "positional_embedding_type", None) == "shortformer":
         raise InputError(f"{name} adds its positions inside attention, not to the stream: it cannot be decomposed.")
+    if (why := _lost_value_bias(model)) is not None:
+        raise InputError(
+            f"{name} in compatibility mode is not the model it was made from: its value biases were folded into the "
+            f"output bias, which {why}. Give the raw bridge, or enable_compatibility_mode(fold_value_biases=False)."
+        )
     dtype, device = next(model.parameters()).dtype, torch.device(cfg.device or "cpu")
     scale = float(getattr(blocks, "residual_contribution_scale", 1.0))
     sublayers = [_sublayer(model, k, layer, scale, dtype, device) for layer in range(cfg.n_layers) for k in KINDS]
@@ -70,6 +75,14 @@ def of_transformer_lens(model: Any) -> Architecture:
     identity = Norm(torch.ones(cfg.d_model, dtype=torch.float64), None, False, None)
     norm = identity if normless else probe(ln_final, cfg.d_model, dtype, device)
     options = {} if adapter is None else {"use_cache": False}
+    config = getattr(original, "config", None)
+    dynamic = has_dynamic_rope(config)
+
+    def logits(ids: Tensor, mask: Tensor) -> Tensor:
+        if dynamic:
+            forget_lengths(original)
+        return model(ids, attention_mask=mask, return_type="logits", **options)
+
     unembed_bias = getattr(model, "b_U", None)
     biased = unembed_bias is not None and bool(unembed_bias.detach().abs().max() > 0)
     return Architecture(
@@ -84,16 +97,33 @@ def of_transformer_lens(model: Any) -> Architecture:
         unembed=model.unembed,
         unembed_rows=partial(_rows, model, biased),
         transform=transform,
-        logits=lambda ids, mask: model(ids, attention_mask=mask, return_type="logits", **options),
+        logits=logits,
         device=device,
         dtype=dtype,
         vocabulary=int(cfg.d_vocab),
         outputs=int(model.W_U.shape[1]),
-        context=cfg.n_ctx,
-        length_switch=length_switch_of(getattr(getattr(model, "original_model", None), "config", None)),
+        context=None if dynamic else cfg.n_ctx,
+        length_switch=length_switch_of(config),
         parallel=bool(getattr(cfg, "parallel_attn_mlp", False)),
         constant=norm.bias is not None or biased,
     )
+
+
+def _lost_value_bias(model: Any) -> str | None:
+    """Why a processed bridge's value biases could not be folded, where they were.
+
+    A value bias adds the same to every token's output only where attention rows sum to one and nothing stands between
+    the bias and the weighted sum.
+    """
+    biases = [getattr(getattr(block, "attn", None), "b_V", None) for block in model.blocks]
+    folded = any(isinstance(b, Tensor) and b.numel() and not b.detach().any() for b in biases)
+    if not folded or not getattr(model, "compatibility_mode", False):
+        return None
+    if any(parameter.endswith("sinks") for parameter, _ in model.named_parameters()):
+        return "needs attention that sums to one, and its sinks take a part of it"
+    if getattr(getattr(getattr(model, "original_model", None), "config", None), "clip_qkv", None) is not None:
+        return "comes behind the clipping of values (clip_qkv) that they stood before"
+    return None
 
 
 def _sublayer(
