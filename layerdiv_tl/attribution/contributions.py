@@ -257,7 +257,7 @@ def _inputs(
         ids = encode(model, with_mask(prompts, mask))
     at = tokenization.positions(position, [len(row) for row in ids])
     column = None if cache is None else mask.argmax(1).cpu() + torch.as_tensor(at)
-    return ids, at, None if column is None else read_cache(model, cache, tokens, column, unit)
+    return ids, at, None if column is None else read_cache(model, cache, tokens, mask, column, unit)
 
 
 def _largest(top: int, batches: Iterable[BatchContributions]) -> set[Component]:

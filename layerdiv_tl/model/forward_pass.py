@@ -6,6 +6,7 @@ A model is refused where its components do not sum to its logits, with the place
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from torch import Tensor
 from ..errors import InputError
 from .architecture import HALF, Architecture, HookPoint, Sublayer
 from .batches import inference_mode_for, pad, upcast
-from .capture import Activations, RawCapture, SublayerOutput, capture
+from .capture import Activations, RawCapture, SublayerOutput, capture, on
 from .cuts import UnitLike, Vectors
 from .foreign_code import users_hooks
 from .interventions import hooked_places, with_interventions
@@ -216,10 +217,37 @@ def tokens_and_mask(tokens: Any, attention_mask: Any) -> tuple[Int[Tensor, "row 
     return ids, mask
 
 
-def read_cache(model: Model, cache: Any, ids: Tensor, column: Int[Tensor, " row"], unit: UnitLike) -> Activations:
+class _Embedded(Exception):
+    """The embedded tokens are known: the rest of the pass is not needed."""
+
+
+def _check_embedding(model: Model, cached: Tensor, ids: Tensor, mask: Tensor) -> None:
+    """Refuse a cache whose stream does not begin with the embedding of these tokens."""
+    architecture, found = model.architecture, []
+
+    def stop(args: Any, kwargs: Any, x: Tensor) -> None:
+        found.append(x)
+        raise _Embedded
+
+    with inference_mode_for(architecture), suppress(_Embedded), on(architecture.stream_in, stop):
+        architecture.logits(ids.to(architecture.device), mask.to(architecture.device))
+    (own,) = (upcast(x).to(cached.device) for x in found)
+    off = (upcast(cached) - own).norm(dim=2) > 0.01 * own.norm(dim=2) + 1e-6
+    off &= mask.to(off.device).bool()
+    if bool(off.any()):
+        row, token = (int(i) for i in off.nonzero()[0])
+        raise InputError(
+            f"the cache was taken with other tokens: at row {row}, token {token} its stream does not begin with the "
+            f"embedding of token {int(ids[row, token])}. Give the tokens and attention_mask of its own pass."
+        )
+
+
+def read_cache(
+    model: Model, cache: Any, ids: Tensor, mask: Tensor, column: Int[Tensor, " row"], unit: UnitLike
+) -> Activations:
     """The activations a cache holds, at one column of each row; the read-out runs the model's own modules.
 
-    Raises InputError for names the cache lacks, for the wrong shapes, and for repeated layers.
+    Raises InputError for names the cache lacks, for the wrong shapes, for other tokens, and for repeated layers.
     """
     architecture = model.architecture
     points = architecture.hook_points(unit)
@@ -242,6 +270,8 @@ def read_cache(model: Model, cache: Any, ids: Tensor, column: Int[Tensor, " row"
         if x.shape[:2] != ids.shape:
             shapes = f"{tuple(x.shape)}, but tokens have {tuple(ids.shape)}"
             raise InputError(f"the cache's {point.name} has the shape {shapes}: give the tokens it was taken with.")
+        if point is architecture.stream_in:
+            _check_embedding(model, x, ids, mask)
         seen[id(point)] = [upcast(x[row.to(x.device), column.to(x.device)].flatten(1)).to(architecture.device)]
     with torch.no_grad():
         final = seen[id(architecture.stream_out)][0].to(architecture.dtype)[:, None]

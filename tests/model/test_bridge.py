@@ -88,6 +88,47 @@ def test_a_cache_of_one_prompt_with_or_without_its_batch_axis():
     )
 
 
+@pytest.mark.parametrize("make", [llama, gpt2], ids=["llama", "gpt2"])
+def test_a_cache_belongs_to_its_tokens(make):
+    """Other tokens of the same shape are refused wherever they stand, and so is a cache moved along its rows."""
+    bridge = boot(make())
+    model = ld.load_model(bridge)
+    tokens = torch.tensor([PROMPTS[0][:3], PROMPTS[2][:3]])
+    _, cache = bridge.run_with_cache(tokens)
+    assert ld.contributions(model, cache=cache, tokens=tokens, options=[7, 30]).identity_gap <= 1e-6
+    for row, column in ((0, 0), (1, 2), (0, 1)):
+        other = tokens.clone()
+        other[row, column] = (other[row, column] + 1) % 60
+        with pytest.raises(ld.InputError, match=f"other tokens: at row {row}, token {column}"):
+            ld.contributions(model, cache=cache, tokens=other, options=[7, 30])
+    with pytest.raises(ld.InputError, match="other tokens"):
+        ld.contributions(model, cache=cache, tokens=tokens.flip(0), options=[7, 30])
+
+
+FOLDED = ["gpt_oss", "olmo"]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", [*FOLDED, "llama_biased", "qwen2"])
+def test_a_processed_bridge_is_still_its_model(name):
+    """Folded value biases are refused where attention sinks or clipped values make them another model's."""
+    from tests.oracles.families import FAMILIES
+
+    net, ids = FAMILIES[name](), torch.tensor([[5, 1, 4, 1, 5, 9]])
+    with torch.no_grad():
+        want = net(ids).logits[0, -1]
+    want = (want - want.mean())[[7, 30, 2]]
+    for settings in ({}, {"fold_value_biases": False}):
+        bridge = boot(FAMILIES[name]())
+        bridge.enable_compatibility_mode(**settings)
+        if name in FOLDED and not settings:
+            with pytest.raises(ld.InputError, match="value biases"):
+                ld.contributions(bridge, ids, [7, 30, 2])
+        else:
+            shift = ld.contributions(bridge, ids, [7, 30, 2]).model_logits[0] - want.numpy()
+            np.testing.assert_allclose(shift, shift.mean(), atol=1e-5)
+
+
 def test_what_a_cache_cannot_give():
     bridge = boot(llama())
     model = ld.load_model(bridge)
