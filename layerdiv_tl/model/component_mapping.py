@@ -7,6 +7,7 @@ output projection, else of the sublayer itself: some attentions and MLPs return 
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -99,9 +100,12 @@ def adapter_of(model: Any) -> Any:
 
     Its private names are kept in this function.
     """
+    logger = logging.getLogger("transformers")
+    level = logger.level
     from transformer_lens.factories.architecture_adapter_factory import SUPPORTED_ARCHITECTURES
     from transformer_lens.model_bridge.sources._bridge_builder import build_bridge_config_from_hf
 
+    logger.setLevel(level)  # the first import silences it
     # Transformers and TransformerLens do not agree on the capitals of all names (PhimoeForCausalLM).
     known = {name.casefold(): name for name in SUPPORTED_ARCHITECTURES}
     architecture = known.get(type(model).__name__.casefold())

@@ -15,6 +15,7 @@ from typing import Any
 from .._checks import file_path, shown
 from .._progress import shows_bars
 from ..errors import InputError
+from .checkpoint import load_gguf, load_whole, refuse_layers
 from .converted import DEFAULT_NAME, GGUF_SHA256, REQUIREMENT, converted_gguf, default_model_folder
 
 # Seconds that the hub has to answer in, unless HF_HUB_ETAG_TIMEOUT says otherwise. Its own client tries for a minute.
@@ -116,13 +117,13 @@ def convert_gguf(gguf: Path, folder: Path, needs_tokenizer: bool = True) -> None
 
 
 def _causal_lm(place: str, kwargs: dict[str, Any], shown: str, known: Iterable[str] = ()) -> Any:
-    from transformers import AutoModelForCausalLM
-
     try:
-        if (settings := _mobilellm_config(place, kwargs)) is not None:
+        if "gguf_file" in kwargs:
+            return load_gguf(place, kwargs, shown)
+        refuse_layers(settings := _config(place, kwargs), shown)
+        if settings.get("model_type") == MOBILELLM:
             return _load_mobilellm(place, settings, kwargs)
-        auto = AutoModelForCausalLM if "gguf_file" in kwargs else _auto_class(place, kwargs)
-        return auto.from_pretrained(place, **kwargs)
+        return load_whole(_auto_class(place, kwargs), place, kwargs, shown)
     except InputError:
         raise
     # Readers of foreign files fail in every way there is; the user needs to know which file and why.
@@ -152,18 +153,15 @@ def _auto_class(place: str, kwargs: dict[str, Any]) -> Any:
     return AutoModelForImageTextToText if kind not in of_text and kind in of_pictures else AutoModelForCausalLM
 
 
-def _mobilellm_config(place: str, kwargs: dict[str, Any]) -> dict[str, Any] | None:
-    """A MobileLLM's config.json; None for any other model, and where no config can be read."""
+def _config(place: str, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """A checkpoint's config.json; nothing where none can be read."""
     from transformers import PretrainedConfig
 
-    if "gguf_file" in kwargs:
-        return None
     try:
         way = {key: kwargs[key] for key in ("local_files_only", "revision") if key in kwargs}
-        settings, _ = PretrainedConfig.get_config_dict(place, **way)
+        return dict(PretrainedConfig.get_config_dict(place, **way)[0])
     except Exception:  # loading the model has the better message
-        return None
-    return settings if settings.get("model_type") == MOBILELLM else None
+        return {}
 
 
 def _load_mobilellm(place: str, settings: dict[str, Any], kwargs: dict[str, Any]) -> Any:
@@ -189,14 +187,7 @@ def _load_mobilellm(place: str, settings: dict[str, Any], kwargs: dict[str, Any]
     tied = bool(settings.get("share_embedding", settings.get("tie_word_embeddings")))
     config = LlamaConfig(**own, rope_parameters=rope, tie_word_embeddings=tied)
     kwargs = {name: value for name, value in kwargs.items() if name != "trust_remote_code"}
-    model, loading = LlamaForCausalLM.from_pretrained(place, config=config, output_loading_info=True, **kwargs)
-    for what, names in (
-        ("lacks", loading["missing_keys"]),
-        ("has tensors that no block takes:", loading["unexpected_keys"]),
-        ("has tensors of other shapes than its config says:", [key[0] for key in loading["mismatched_keys"]]),
-    ):
-        if names:
-            raise InputError(f"the checkpoint in {place!r} {what} {', '.join(sorted(names)[:3])}: get a whole copy.")
+    model = load_whole(LlamaForCausalLM, place, kwargs | {"config": config}, place)
     if settings.get("layer_sharing"):
         model.model.layers = nn.ModuleList([block for block in model.model.layers for _ in range(2)])
         model.config.num_hidden_layers *= 2

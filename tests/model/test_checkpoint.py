@@ -1,0 +1,178 @@
+"""Checkpoints are loaded whole or refused by the names of their tensors, at every way in."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+import layerdiv_tl as ld
+from tests.model.test_adapters import OUTPUTS, adapted, lora
+from tests.model.test_converted import write_gguf
+from tests.model.test_multimodal import WRAPPERS, wrapper
+from tests.oracles.families import BY_STRUCTURE, FAMILIES, each
+
+
+def edit(folder, change=lambda tensors: tensors, file="model.safetensors", **settings):
+    """Change the tensors of a saved model, and settings of its config."""
+    tensors = load_file(folder / file)
+    save_file(change(dict(tensors)), folder / file, metadata={"format": "pt"})
+    if settings:
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | settings))
+
+
+def without(part):
+    return lambda tensors: {name: x for name, x in tensors.items() if part not in name}
+
+
+def renamed(old, new):
+    return lambda tensors: {name.replace(old, new): x for name, x in tensors.items()}
+
+
+def with_(name, *shape):
+    return lambda tensors: tensors | {name: torch.ones(shape)}
+
+
+@pytest.mark.parametrize(
+    ("change", "settings", "named"),
+    [
+        (without("layers.1.mlp.up_proj"), {}, "layers.1.mlp.up_proj.weight"),
+        (without("lm_head"), {}, "lm_head.weight"),
+        (without("model.norm"), {}, "model.norm.weight"),
+        (renamed("up_proj", "up"), {}, "layers.0.mlp.up_proj.weight"),
+        (with_("model.layers.0.self_attn.q_proj.bias", 32), {}, "q_proj.bias"),
+        (dict, {"num_hidden_layers": 5}, "layers.3.input_layernorm.weight"),
+        (dict, {"num_hidden_layers": 2}, "layers.2.input_layernorm.weight"),
+        (dict, {"intermediate_size": 60}, "layers.0.mlp.down_proj.weight"),
+        (dict, {"num_hidden_layers": 100_000}, "num_hidden_layers"),
+    ],
+)
+def test_tensors_that_are_missing_left_over_or_misshapen_are_refused_by_name(tmp_path, change, settings, named):
+    """A checkpoint that is not its config's model has no numbers: Transformers would make some of them up."""
+    FAMILIES["llama"]().save_pretrained(tmp_path)
+    edit(tmp_path, change, **settings)
+    with pytest.raises(ld.InputError, match=named):
+        ld.load_model(tmp_path)
+
+
+@pytest.mark.parametrize("part", ["experts.2.w1", "experts.0", "experts", "gate.weight"])
+def test_experts_that_transformers_puts_together_are_whole_too(tmp_path, part):
+    """A mixture of which one expert, or a part of one, is missing has no numbers."""
+    FAMILIES["mixtral"]().save_pretrained(tmp_path)
+    edit(tmp_path, without(part))
+    with pytest.raises(ld.InputError, match="expert|gate"):
+        ld.load_model(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("llama_tied", without("lm_head")),
+        ("llama", with_("model.layers.0.self_attn.rotary_emb.inv_freq", 4)),
+        ("gpt2", with_("transformer.h.0.attn.bias", 1, 1, 64, 64)),
+        ("gpt2", lambda tensors: renamed("transformer.", "")(with_("h.1.attn.masked_bias")(tensors))),
+        ("gptj", with_("transformer.h.0.attn.bias", 1, 1, 64, 64)),
+        ("codegen", with_("transformer.h.0.attn.causal_mask", 1, 1, 64, 64)),
+        ("gpt_neo", with_("transformer.h.0.attn.attention.masked_bias")),
+        ("neox_parallel", with_("gpt_neox.layers.0.attention.rotary_emb.inv_freq", 4)),
+        ("xglm", with_("model.embed_positions.weights", 66, 32)),
+    ],
+)
+def test_what_is_tied_or_made_by_the_modules_may_be_missing_or_stored(tmp_path, name, change):
+    """Tied weights, and masks and positions that older versions stored, change no number."""
+    model = FAMILIES[name]()
+    model.save_pretrained(tmp_path)
+    edit(tmp_path, change)
+    loaded = ld.load_model(tmp_path, device="cpu").hf_model
+    ids = torch.tensor([[5, 1, 4]])
+    with torch.no_grad():
+        assert torch.equal(loaded(ids).logits, model(ids).logits)
+
+
+@pytest.mark.parametrize("size", ["5GB", "20KB"])
+@pytest.mark.parametrize("name", each(FAMILIES | BY_STRUCTURE))
+def test_every_family_loads_as_it_was_saved(tmp_path, name, size):
+    """What Transformers saves, in one file or in several, is never refused."""
+    model = (FAMILIES | BY_STRUCTURE)[name]()
+    model.save_pretrained(tmp_path, max_shard_size=size)
+    loaded = ld.load_model(tmp_path, device="cpu").hf_model
+    theirs = dict(model.named_parameters())
+    assert all(torch.equal(x, theirs[name]) for name, x in loaded.named_parameters())
+
+
+@pytest.mark.parametrize("name", [pytest.param(x, marks=() if x == "llava" else pytest.mark.full) for x in WRAPPERS])
+def test_models_that_take_pictures_are_whole_or_refused(tmp_path, name):
+    """They load as they were saved; a missing norm of the text side is named."""
+    wrapper(name).save_pretrained(tmp_path)
+    ld.load_model(tmp_path, device="cpu")
+    last = sorted(key for key in load_file(tmp_path / "model.safetensors") if "norm" in key and "layers.2." in key)[-1]
+    edit(tmp_path, without(last))
+    with pytest.raises(ld.InputError, match="norm"):
+        ld.load_model(tmp_path)
+
+
+def test_adapters_and_their_base_are_whole_or_refused(tmp_path):
+    """Transformers reports on the adapters alone; the numbers of a whole pair stay those of Transformers to the bit."""
+    FAMILIES["llama"]().to(torch.bfloat16).save_pretrained(tmp_path / "base")
+    model = adapted(AutoModelForCausalLM.from_pretrained(tmp_path / "base"), lora(target_modules=OUTPUTS))
+    model.save_pretrained(tmp_path / "tuned")
+    ours = ld.load_model(tmp_path / "tuned", device="cpu").hf_model
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "tuned", dtype="auto")
+    for (name, one), (_, two) in zip(ours.named_parameters(), theirs.named_parameters(), strict=True):
+        assert one.dtype == two.dtype
+        assert torch.equal(one, two), name
+    edit(tmp_path / "tuned", without("layers.1.mlp.down_proj.lora_B"), "adapter_model.safetensors")
+    with pytest.raises(ld.InputError, match=r"layers.1.mlp.down_proj.lora_B"):
+        ld.load_model(tmp_path / "tuned")
+    model.save_pretrained(tmp_path / "tuned")
+    edit(tmp_path / "base", without("layers.1.mlp.up_proj"))
+    with pytest.raises(ld.InputError, match=r"layers.1.mlp.up_proj"):
+        ld.load_model(tmp_path / "tuned")
+    for file in (tmp_path / "base").iterdir():  # adapters next to the weights that they are for
+        (tmp_path / "tuned" / file.name).write_bytes(file.read_bytes())
+    with pytest.raises(ld.InputError, match=r"layers.1.mlp.up_proj"):
+        ld.load_model(tmp_path / "tuned")
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda name: None if name == "blk.1.ffn_up.weight" else name, "layers.1.mlp.up_proj.weight"),
+        (lambda name: name.replace("ffn_up", "ffn_upper"), "layers.0.mlp.up_proj.weight"),
+        (lambda name: name.replace("blk.2.", "blk.7."), "blk.7.attn_k.weight"),
+    ],
+)
+def test_a_gguf_file_is_whole_or_refused_and_leaves_nothing_in_the_cache(tmp_path, monkeypatch, change, named):
+    """Random weights must not be kept as a conversion."""
+    import gguf
+
+    monkeypatch.setenv("LAYERDIV_CACHE", str(tmp_path / "cache"))
+    write = gguf.GGUFWriter.add_tensor
+    monkeypatch.setattr(
+        gguf.GGUFWriter, "add_tensor", lambda self, name, x: write(self, change(name), x) if change(name) else None
+    )
+    write_gguf(tmp_path / "part.gguf")
+    for _ in range(2):
+        with pytest.raises(ld.InputError, match=named):
+            ld.load_model(tmp_path / "part.gguf")
+    assert not list((tmp_path / "cache").glob("[!d]*"))
+
+
+def test_the_logging_level_of_transformers_stays_the_users():
+    """TransformerLens silences Transformers when it is imported, and with it every later warning."""
+    script = """
+import logging
+import transformers
+from tests.conftest import llama
+import layerdiv_tl as ld
+before = logging.getLogger("transformers").level
+ld.load_model(llama())
+import sys
+assert "transformer_lens.model_bridge.sources.transformers.source" in sys.modules
+assert logging.getLogger("transformers").level == before == logging.WARNING, before
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
