@@ -238,7 +238,7 @@ def test_mean_error_is_small_at_129_members_and_2000_rows(kind):
     assert (np.abs(off) < 3 * np.std(numbers, 0) / 10).all()
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("kind", "members", "rows"),
     [

@@ -158,10 +158,11 @@ def test_a_client_that_is_killed_goes_on(tmp_path: Path, monkeypatch: pytest.Mon
     assert llm.requests - before == all_requests - 8 * len(begun)
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("unit", ["sublayer", "head", "neuron"])
-@pytest.mark.parametrize("family", NNSIGHT)
+@pytest.mark.parametrize(
+    "family", [pytest.param(n, marks=pytest.mark.full if n == "llama_biased" else pytest.mark.nightly) for n in NNSIGHT]
+)
 def test_an_nnsight_trace_gives_what_the_model_gives_here(nnsight: Any, family: str, unit: Any, options: Any) -> None:
     network = FAMILIES[family]()
     model = ld.load_model(nnsight.NNsight(network))

@@ -53,7 +53,7 @@ def test_components_are_those_of_table_4():
         assert abs(entry.parameters / said - 1) < 0.25  # "1B" is 1.24B
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize("entry", catalog(), ids=lambda entry: entry.name)
 def test_parameters_are_those_of_transformers(entry):
     """The whole model is built, without memory, from the entry's config."""

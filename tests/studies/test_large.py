@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_the_large_benchmark_runs_when_it_is_tiny():
     script = Path(__file__).parents[1] / "benchmarks" / "large.py"
     done = subprocess.run([sys.executable, script, "--tiny"], capture_output=True, text=True, timeout=500, check=False)

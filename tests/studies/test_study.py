@@ -252,8 +252,9 @@ def undisturbed(folder, words_json, tmp_path_factory):
     return files(place)
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("shards_seen", [0, 1, 3, 5, 6])
+@pytest.mark.parametrize(
+    "shards_seen", [pytest.param(n, marks=pytest.mark.full if n == 3 else pytest.mark.nightly) for n in (0, 1, 3, 5, 6)]
+)
 def test_killed_at_any_moment_it_goes_on(folder, words_json, undisturbed, tmp_path, shards_seen):
     """kill -9, again and again; the same command ends with the same bytes."""
     arguments = ["--model", folder / "tiny-0", "--task", words_json, "--out", tmp_path]

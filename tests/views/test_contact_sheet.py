@@ -8,7 +8,7 @@ import pytest
 ASSETS = Path(__file__).parents[2] / "assets"
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_no_text_of_any_figure_is_cut_off_or_covered(tmp_path, browser):
     spec = importlib.util.spec_from_file_location("contact_sheet", ASSETS / "contact_sheet.py")
     sheet = importlib.util.module_from_spec(spec)

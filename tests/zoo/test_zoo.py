@@ -53,7 +53,7 @@ def test_every_model_is_what_its_name_says(model):
     assert not model.experts or config.num_experts_per_tok == ACTIVE
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @each
 def test_every_model_is_taken_apart_without_a_rest_and_answers_as_logged(model):
     """Components sum to the logits; right answers on rows of another seed agree with the log's share of them."""
@@ -273,7 +273,7 @@ def test_the_list_holds_what_it_should():
     assert all(any(dataclasses.replace(m, shared=False) == other for other in MODELS) for m in MODELS if m.shared)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_training_again_goes_the_same_way(tmp_path):
     """A small model trained anew for some of its steps has learned what its log says it had at that step.
 
