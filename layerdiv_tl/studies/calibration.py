@@ -21,6 +21,7 @@ from ..attribution.read_out import Shape
 from ..components import Unit
 from ..model.load import Model
 from ..model.measured import operations, peak_memory
+from ..model.prompts import Prompts
 from .shards import ROWS, Cell, Shard, metrics_of
 
 # Rows and tokens of the passes in which operations are counted.
@@ -91,7 +92,7 @@ def _count_operations(model: Model, unit: Unit) -> Callable[[Shape], float]:
     counted, features = [], [[r * t, r * t * t, r, 1.0] for r, t in _COUNTED]
     for r, t in _COUNTED:
         with operations() as count:
-            contributions(model, [[0] * t] * r, [0, 1], unit, batch_tokens=r * t)
+            contributions(model, Prompts([[0] * t] * r), [0, 1], unit, batch_tokens=r * t)
         counted.append(count())
     a, b, c, e = np.linalg.solve(np.array(features), np.array(counted, dtype=float))
     return lambda shape: float(

@@ -66,23 +66,14 @@ class Questions:
         columns = {"id": self.ids, "group": self.groups, "text": self.texts, "answer": self.answers}
         frame = pd.DataFrame(columns | {"chain": [" ; ".join(chain) for chain in self.chains]})
         frame.attrs |= {"by": self.by, "name": self.name, "source": self.source, "license": self.license}
-        frame.attrs["note"] = self.note
         return frame
-
-    @property
-    def note(self) -> str:
-        """In words, how many texts end in a blank, which most tokenizers would join with the answer; else empty."""
-        count = sum(text.endswith(" ") for text in self.texts)
-        note = "texts end in a blank and go in as they are, so that their answers begin without one: most tokenizers"
-        return f"{count} {note} would join the two, so leave the blank out unless it is meant" if count else ""
 
     def __len__(self) -> int:
         return len(self.texts)
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{group:g}: {n}" for group, n in sorted(Counter(self.groups.tolist()).items()))
-        note = f"; {self.note}" if self.note else ""
-        return f"Questions({self.name}: {len(self)} questions, {self.by} {counts}; {self.source}{note})"
+        return f"Questions({self.name}: {len(self)} questions, {self.by} {counts}; {self.source})"
 
 
 class _Format(NamedTuple):
@@ -179,7 +170,8 @@ def _from_rows(data: TaskData, name: str, license: str, levels: Sequence[float] 
             dropped += 1
         elif (levels is None or steps in levels) and (limit is None or counts[steps] < limit):
             counts[steps] += 1
-            # A question is asked as it is, with a space before its answer where it does not end in white space.
+            # A blank between the two is the answer's: most tokenizers join it with the word that follows.
+            text = text.rstrip(" ")
             answer = ("" if text[-1:].isspace() else " ") + answer.strip()
             own_id = next((row[key] for key in ("id", "case_id", "unique_id") if row.get(key) is not None), row.where)
             found.append((text, answer, steps, str(own_id), tuple(links)))

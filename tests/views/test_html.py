@@ -81,10 +81,10 @@ def test_a_half_and_a_plain_array_have_a_figure(decomposition):
 
 
 def test_heads_are_a_map_of_layers_and_heads_for_every_option(contributions):
-    """Each panel is one option, each row a layer, each column a head; the MLPs stand beside them."""
+    """The difference and its sides, each row a layer, each column a head; the MLPs stand beside them."""
     figure, u = contributions.plot(), contributions.values.mean(0)
-    centered = u - u.mean(1, keepdims=True)
-    assert len(figure.data) == 2
+    centered = np.c_[u[:, 0] - u[:, 1], contributions.sides.mean(0)]
+    assert len(figure.data) == 3
     for option, panel in enumerate(figure.data):
         for i, c in enumerate(contributions.components):
             if c.kind in ("head", "mlp"):
@@ -98,9 +98,9 @@ def test_the_map_shows_the_contributions():
     contributions = ld.contributions(llama(), [[1, 2, 3], [4, 5], [6]], [7, 30])
     raw = contributions.plot(example=1, centered=False).data[0]
     np.testing.assert_array_equal(np.array(raw.z), contributions.values[1].T)
-    mean = contributions.values.mean(0)
+    mean, sides = contributions.values.mean(0), contributions.sides.mean(0)
     seen = contributions.plot().data[0]
-    np.testing.assert_allclose(np.array(seen.z), (mean - mean.mean(1, keepdims=True)).T)
+    np.testing.assert_allclose(np.array(seen.z), np.c_[mean[:, 0] - mean[:, 1], sides].T)
     assert seen.zmin == -seen.zmax
     with pytest.raises(ld.InputError, match="example=3"):
         contributions.plot(example=3)
