@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import re
 import secrets
 import socket
+import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 # How long a file may be written before it counts as abandoned, in seconds.
 AGE = 3600
 PARTIAL = ".*.partial"
+# The largest file of rows that is read.
+MOST_BYTES = 2**31
 
 
 @contextlib.contextmanager
@@ -47,6 +52,32 @@ def written(path: Path) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
+
+
+def parse_json(text: str) -> Any:
+    """What JSON says. Raises ValueError also for a key that stands twice and for objects nested too deeply."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        known = dict(pairs)
+        if len(known) < len(pairs):
+            names = [name for name, _ in pairs]
+            raise ValueError(f"the key {next(n for n in names if names.count(n) > 1)!r} stands twice")
+        return known
+
+    try:
+        return json.loads(text, object_pairs_hook=once)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
+    """A file's content. Raises OSError also for what is no regular file, and for one of more than `most` bytes."""
+    about = path.stat()
+    if not stat.S_ISREG(about.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    if about.st_size > most:
+        raise OSError(errno.EFBIG, f"it has more than {most / 2**20:,.0f} MiB", str(path))
+    return path.read_bytes()
 
 
 def write_text(path: Path, text: str) -> Path:

@@ -8,16 +8,19 @@ tensors, the rest as JSON in the header.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import numpy as np
 
 from . import _registry
 from ._checks import file_path, with_article
-from ._files import written
+from ._files import parse_json, written
 from .components import Component
 from .errors import InputError
 
@@ -25,7 +28,13 @@ if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
 
-FORMAT = "layerdiv_tl.result/2"
+FORMAT = "layerdiv_tl.result/3"
+# Of the text in a file's header: labels, options, prompts.
+MOST_HEADER = 2**25
+# Arrays in a dataclass's annotations, such as Float[np.ndarray, "example component"], and the types they may have.
+_ARRAY = re.compile(r"""(\w+)\[np\.ndarray, ["']([^"']*)["']\]""")
+_KINDS = {"Float": "f", "Int": "iu", "Bool": "b", "Num": "fiu", "Shaped": "fiubUO"}
+Kind = TypeVar("Kind", bound="Result")
 
 
 class Result:
@@ -56,41 +65,122 @@ class Result:
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write to one safetensors file, whole or not at all."""
-        from safetensors import SafetensorError
-        from safetensors.numpy import save_file
-
-        path = file_path("path", path)
-        arrays: dict[str, np.ndarray] = {}
-        # One entry: safetensors writes several in any order, and equal results should be equal bytes.
-        header = {FORMAT: json.dumps(_pack(self, arrays, ""))}
-        contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-        try:
-            with written(path) as partial:
-                save_file(contiguous, partial, metadata=header)
-        except (OSError, SafetensorError) as error:
-            raise InputError(f"{str(path)!r} cannot be written ({error}): give the path of a file of yours.") from error
-        return path
+        return save_result(self, path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read what `save` wrote. Raises InputError if the file is not such a file or holds another kind."""
-        from safetensors import SafetensorError, safe_open
+        """Read what `save` wrote.
 
-        path = file_path("path", path)
-        if not path.is_file():
-            raise InputError(f"there is no file {str(path)!r}: save {with_article(cls.__name__)} there first.")
-        try:
-            with safe_open(path, framework="numpy") as file:
-                header = file.metadata() or {}
-                if FORMAT not in header:
-                    raise InputError(f"{str(path)!r} was not written by this version of layerdiv_tl.")
-                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            result = _unpack(json.loads(header[FORMAT]), arrays)
-        except (SafetensorError, OSError, json.JSONDecodeError, KeyError) as error:
-            raise InputError(f"{str(path)!r} is not a saved {cls.__name__}, or not whole ({error}).") from error
-        if not isinstance(result, cls):
-            raise InputError(f"{str(path)!r} holds {with_article(type(result).__name__)}: load it with that class.")
-        return result
+        Raises InputError if the file is not such a file, holds another kind, or was changed: its checksum, the types
+        and shapes of its arrays and the sums that they must have are compared.
+        """
+        return load_result(cls, path)
+
+    def check(self) -> None:
+        """Raise InputError where the numbers are not consistent with one another."""
+        check_arrays(self)
+
+
+def save_result(result: Result, path: str | os.PathLike[str], of: str = "") -> Path:
+    """Write a result to one safetensors file; `of` says what it belongs to, as `load_result` may ask."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import save_file
+
+    path = file_path("path", path)
+    arrays: dict[str, np.ndarray] = {}
+    packed = _pack(result, arrays, "")
+    contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    # One entry: safetensors writes several in any order, and equal results should be equal bytes.
+    text = json.dumps({"of": of, "checksum": _checksum(packed, contiguous), "result": packed})
+    if len(text) > MOST_HEADER:
+        size = f"{len(text) / 2**20:.0f} MiB of names and texts, above {MOST_HEADER / 2**20:.0f}"
+        raise InputError(f"this {type(result).__name__} has {size}: save a part of it.")
+    try:
+        with written(path) as partial:
+            save_file(contiguous, partial, metadata={FORMAT: text})
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"{str(path)!r} cannot be written ({error}): give the path of a file of yours.") from error
+    return path
+
+
+def load_result(cls: type[Kind], path: str | os.PathLike[str], of: str | None = None) -> Kind:
+    """Read what `save_result` wrote; `of` None does not ask what it belongs to. Raises InputError as `Result.load`."""
+    from safetensors import SafetensorError, safe_open
+
+    path = file_path("path", path)
+    if not path.is_file():
+        raise InputError(f"there is no file {str(path)!r}: save {with_article(cls.__name__)} there first.")
+    try:
+        with path.open("rb") as raw:
+            if (
+                int.from_bytes(raw.read(8), "little") > 2 * MOST_HEADER
+            ):  # before it is read: JSON takes 40 times as much
+                raise InputError(f"its header is above {2 * MOST_HEADER / 2**20:.0f} MiB")
+        with safe_open(path, framework="numpy") as file:
+            header = file.metadata() or {}
+            if FORMAT not in header:
+                raise InputError(f"{str(path)!r} was not written by this version of layerdiv_tl.")
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        about = parse_json(header[FORMAT])
+        if about["checksum"] != _checksum(about["result"], arrays):
+            raise InputError("its checksum is another: it was changed, or is damaged")
+        if of is not None and about["of"] != of:
+            raise InputError("it belongs to another model, task or setting than its name says")
+        result = _unpack(about["result"], arrays)
+        if isinstance(result, cls):
+            result.check()
+    except (SafetensorError, OSError, ValueError, TypeError, LookupError, AttributeError) as error:
+        if isinstance(error, InputError) and str(path) in str(error):
+            raise
+        raise InputError(f"{str(path)!r} is not a saved {cls.__name__}, or not whole ({error}).") from error
+    if not isinstance(result, cls):
+        raise InputError(f"{str(path)!r} holds {with_article(type(result).__name__)}: load it with that class.")
+    return result
+
+
+def check_arrays(result: Result) -> None:
+    """Raise InputError for arrays of other types or shapes than their class says, or that do not fit one another."""
+    sizes: dict[str, int] = {}
+    if (components := getattr(result, "components", None)) is not None:
+        sizes["component"] = len(components)
+    for field in dataclasses.fields(result):  # type: ignore[arg-type]
+        value, kinds = getattr(result, field.name), _ARRAY.findall(str(field.type))
+        if isinstance(value, Result):
+            value.check()
+        if not isinstance(value, np.ndarray) or not kinds:
+            continue
+        for kind, shape in kinds:
+            found = _fitted(value.shape, shape.split(), sizes)
+            if found is not None and value.dtype.kind in _KINDS[kind]:
+                sizes |= found
+                break
+        else:
+            shape = f"{value.dtype}{list(value.shape)}"
+            raise InputError(f"{field.name} is {shape}, which does not fit {type(result).__name__}")
+
+
+def _fitted(shape: tuple[int, ...], names: Sequence[str], known: Mapping[str, int]) -> dict[str, int] | None:
+    """The sizes that a shape gives its dimensions' names; None where it does not fit them, or what is known."""
+    if any(name.startswith(("*", "...")) for name in names):  # any number of dimensions
+        return {}
+    if len(shape) != len(names):
+        return None
+    sizes = dict(known)
+    for size, name in zip(shape, names, strict=True):
+        if name.isidentifier() and not name.startswith("_") and sizes.setdefault(name, size) != size:
+            return None
+        if name.isdigit() and size != int(name):
+            return None
+    return sizes
+
+
+def _checksum(packed: Any, arrays: Mapping[str, np.ndarray]) -> str:
+    """A hash of everything in a file; against accidents, not against forgers."""
+    digest = hashlib.blake2b(json.dumps(packed).encode(errors="surrogatepass"), digest_size=16)
+    for name, array in sorted(arrays.items()):
+        digest.update(f"{name} {array.dtype} {array.shape}".encode(errors="surrogatepass"))
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
 
 
 def _brief(value: Any) -> str:

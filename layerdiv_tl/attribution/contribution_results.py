@@ -94,6 +94,14 @@ class Contributions(Result):
     error_shares: dict[str, float] | None = None
     vocabulary_means: Float[np.ndarray, "example component"] | None = None
 
+    def check(self) -> None:
+        """Raise InputError also where contributions do not sum to the model's logits within the stored gap."""
+        super().check()
+        if self.complete and self.soft_cap is None and self.score == "logits" and self.values.size:
+            off = np.abs(self.logits - self.model_logits).max()
+            if not off <= self.absolute_gap + 1e-5 * np.abs(self.values).sum(1).max():
+                raise InputError(f"its contributions are {off:.3g} logits off the model's own")
+
     @property
     def logits(self) -> Float[np.ndarray, "example option"]:
         """The sum over the components here, `[example, option]`; before a soft-cap where there is one."""

@@ -273,6 +273,7 @@ def _offloads(hook: Any) -> bool:
 
 def _wrap(model: Any, tokenizer: Any, source: str, name: str, adapters: Adapters) -> Model:
     _check_model(model)
+    name = name.encode(errors="replace").decode()  # a folder's name may be no Unicode
     wrapped, whole = is_transformer_lens(model), model
     model = model if wrapped else text_side(model)
     architecture = of_transformer_lens(model) if wrapped else of_huggingface(model)

@@ -25,7 +25,7 @@ from ..tasks.multihop import SAMPLE_QUESTIONS, Questions
 from ..tasks.multihop import questions as read_questions
 from ..tasks.specs import SAMPLE_TASKS
 from ..tasks.task import Task, task
-from .depth_study import ANALYSES, FORMAT, STANDARD, Analysis, DepthStudy, analysis_file
+from .depth_study import ANALYSES, FORMAT, STANDARD, Analysis, DepthStudy, analysis_file, is_whole
 from .folder import failing, made_by
 from .grid import load_claimed, load_options, models_of, output_folder, tasks_of
 from .shards import digest_of
@@ -246,7 +246,7 @@ def _run(folder: Path, model: Model, identity: Identity, job: _Job) -> Path:
     about: dict[str, Any] = {"format": FORMAT, "model": model.name, "analysis": job.analysis, "dataset": job.dataset}
     about |= {"settings": settings, "digest": digest_of(settings, 12)}
     file = analysis_file(folder, about)
-    if not (file.is_file() and file.with_suffix(".safetensors").is_file()):
+    if not is_whole(file):
         start = time.time()
         result = job.make()
         about |= {"seconds": round(time.time() - start, 3), **made_by(model)}

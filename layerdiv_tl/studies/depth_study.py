@@ -23,14 +23,13 @@ from ..depth.skipping import Skip
 from ..errors import InputError
 from ..replication.claim_tests import claims_frame
 from ..replication.depth_claims import depth_claim_tests
-from ..results import Result
+from ..results import Result, load_result, save_result
 from .folder import OLD, Unread, read_newest, write_page
-from .shards import safe_name, write_json
+from .shards import digest_of, read_json, safe_name, write_json
 
 FOLDER = "depth"
-# Of analyses, their defaults included. 2: fingerprints are of all weights and of the tokenizer, and analyses follow the
-# released code of arXiv 2505.13898.
-FORMAT = "layerdiv_tl.depth/3"
+# Of analyses, their defaults included. 4: results say which analysis they belong to.
+FORMAT = "layerdiv_tl.depth/4"
 Kind = TypeVar("Kind", bound=Result)
 # In order, and the class of each: a result can be loaded once its class is imported.
 ANALYSES: Mapping[str, type[Result]] = {
@@ -60,7 +59,7 @@ class Analysis:
     def write(self, folder: Path) -> Path:
         """Write the result, then the file that describes it, which therefore exists only for whole results."""
         path = analysis_file(folder, self.about)
-        self.result.save(path.with_suffix(".safetensors"))
+        save_result(self.result, path.with_suffix(".safetensors"), self.about["digest"])
         write_json(path, self.about)
         return path
 
@@ -99,7 +98,7 @@ class DepthStudy(Result):
             files = sorted(root.glob(f"{FOLDER}/*/*-{12 * '[0-9a-f]'}.json"))  # an exported plan has no digest
             return [file for file in files if only is None or file in only]
 
-        newest, failures = read_newest(folders, "layerdiv depth", find, _read_analysis)
+        newest, failures = read_newest(folders, "layerdiv depth", find, read_analysis)
         if not newest:
             return None
         models, names = list(dict.fromkeys(a.model for a in newest)), list(ANALYSES)
@@ -187,11 +186,23 @@ def analysis_file(folder: Path, about: Mapping[str, Any]) -> Path:
     return folder / FOLDER / safe_name(about["model"]) / f"{name}.json"
 
 
-def _read_analysis(file: Path, about: dict[str, Any] | None) -> tuple[tuple[str, ...], dict[str, Any], Analysis]:
+def is_whole(file: Path) -> bool:
+    """Whether an analysis can be read."""
+    try:
+        read_analysis(file, read_json(file))
+    except (Unread, InputError, ValueError, LookupError, TypeError, AttributeError):
+        return False
+    return True
+
+
+def read_analysis(file: Path, about: dict[str, Any] | None) -> tuple[tuple[str, ...], dict[str, Any], Analysis]:
     """Key and description of an analysis, and itself."""
     if about is not None and about.get("format") != FORMAT:
         raise Unread(file, f": {OLD}")
     if about is None:
         raise InputError("its JSON is not whole")
     key = about["model"], about["analysis"], about["dataset"]
-    return key, about, Analysis(*key, ANALYSES[about["analysis"]].load(file.with_suffix(".safetensors")), about)
+    if digest_of(about["settings"], len(about["digest"])) != about["digest"]:
+        raise InputError("its settings are not those that it was made with")
+    result = load_result(ANALYSES[about["analysis"]], file.with_suffix(".safetensors"), about["digest"])
+    return key, about, Analysis(*key, result, about)

@@ -63,8 +63,8 @@ def claim_name(out: Path, model: Model, identity: Identity, look_only: bool = Fa
     stored = read_json(folder / CARD)
     if stored is None:
         for file in folder.glob("*/*/meta.json"):  # of a copy, which has no card
-            if about := read_finished(file):
-                refuse_two_models([(str(out), card_of(about)), (str(out), own)])
+            if (card := card_of_file(file)) is not None:
+                refuse_two_models([(str(out), card), (str(out), own)])
         if look_only:
             return
         try:
@@ -100,10 +100,13 @@ def card_of(about: dict[str, Any]) -> Card:
     return Card.of(settings["model"], weights, settings["tokenizer"], about["provenance"])
 
 
-def read_finished(file: Path) -> dict[str, Any] | None:
-    """The description of a finished cell; None where it is not finished, or was by another version."""
+def card_of_file(file: Path) -> Card | None:
+    """The card of a finished cell; None where it is not finished, not whole, or of another version."""
     about = read_json(file)
-    return about if about is not None and about.get("format") == FORMAT else None
+    try:
+        return card_of(about) if about is not None and about.get("format") == FORMAT else None
+    except (LookupError, TypeError, ValueError, AttributeError):
+        return None
 
 
 def write_page(page: Any, path: str | os.PathLike[str]) -> Path:
@@ -140,7 +143,7 @@ def read_newest(
             except Unread as unread:
                 failures[f"{unread.path.relative_to(root)}{unread}."] = None
                 continue
-            except (InputError, OSError, ValueError, KeyError) as error:
+            except (InputError, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
                 failures[f"{file.relative_to(root)} cannot be read ({error}): remove it, run {command} again."] = None
                 continue
             if key not in newest or newest[key][0] <= about["finished"]:

@@ -36,6 +36,8 @@ def models_of(models: Any) -> dict[str, Any]:
             grid[name] = x
     if not grid:
         raise InputError("there are no models: give one, or 'default'.")
+    if broken := [name for name in grid if name != name.encode(errors="replace").decode()]:
+        raise InputError(f"the name {broken[0]!r} is not Unicode (half of a surrogate pair): give {{name: model}}.")
     if len({safe_name(name) for name in grid}) < len(grid):
         raise InputError(f"the names {', '.join(grid)} are too alike for folders: give others.")
     return {name: None if isinstance(x, str) and x == "default" else x for name, x in grid.items()}

@@ -28,7 +28,7 @@ from ..tasks.task import Task, task
 from .folder import failing, made_by
 from .grid import load_claimed, load_options, models_of, output_folder, tasks_of
 from .ranks import first_shard
-from .shards import FORMAT, META, METRICS, Cell, Shard, cell_of, metrics_of, write_json
+from .shards import FORMAT, META, METRICS, Cell, Shard, cell_of, file_digest, metrics_of, write_json
 from .study import Study
 
 T = TypeVar("T")
@@ -234,6 +234,7 @@ def _meta(model: Model, cell: Cell, asked: dict[str, Any] | None, seconds: float
     return about | {
         "format": FORMAT,
         "settings": cell.settings,
+        "metrics": file_digest(cell.folder / METRICS),
         "asked": asked,
         "baselines": _baselines(t, f"{t.prompt_hash} {t.options} {cell.settings['labels']}"),
         "rows_here": rows,

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Int
 
-from .._files import write_text
+from .._files import parse_json, read_bytes, write_text
 from ..attribution.contributions import Contributions, contributions
 from ..attribution.read_out import ReadOut, Shape
 from ..components import Unit
@@ -33,13 +33,14 @@ from ..model.load import Model
 from ..model.options import NONE
 from ..model.options import options as read_options
 from ..model.prompts import encode
+from ..results import MOST_HEADER, load_result, save_result
 from ..tasks.task import Task
 
 ROWS = 128
 # What lies next to a cell's shards when it is finished: its description and its metrics.
 META, METRICS = "meta.json", "metrics.parquet"
-# Of cells. 6: shards know how long options of several tokens are; tables have the logit difference.
-FORMAT = "layerdiv_tl.study/6"
+# Of cells. 7: shards say which cell they belong to, and cells which metrics are theirs.
+FORMAT = "layerdiv_tl.study/7"
 # Numbers of one ensemble that are decomposed at a time: what thousands of neurons would otherwise need.
 MAX_NUMBERS = 4_000_000
 # With more members than this, and with neurons, a prefix ensemble for every junction costs more than the passes did.
@@ -113,10 +114,17 @@ class Cell:
         return -(-len(self.order) // ROWS)
 
     @property
+    def digest(self) -> str:
+        """A hash of its settings, which its shards carry."""
+        return digest_of(self.settings)
+
+    @property
     def finished(self) -> bool:
-        """Whether its metrics are there, and of this version."""
+        """Whether its metrics are there, whole and of this version."""
         about = read_json(self.folder / META)
-        return about is not None and about.get("format") == FORMAT and (self.folder / METRICS).is_file()
+        if about is None or about.get("format") != FORMAT or digest_of(about.get("settings")) != self.digest:
+            return False
+        return file_digest(self.folder / METRICS) == about.get("metrics")
 
     def path(self, number: int) -> Path:
         """Where a shard lies."""
@@ -135,7 +143,7 @@ class Cell:
 
     def compute(self, model: Model, number: int, batch_tokens: int) -> Path:
         """Compute the contributions of one shard's rows and write them."""
-        return self.shard(model, self.rows(number), batch_tokens).save(self.path(number))
+        return save_result(self.shard(model, self.rows(number), batch_tokens), self.path(number), self.digest)
 
     def shard(self, model: Model, rows: Int[np.ndarray, " example"], batch_tokens: int) -> Shard:
         """The contributions of some of the task's rows."""
@@ -171,10 +179,10 @@ class Cell:
         """A shard from disk. One that is not whole is removed, so that it is computed again: InputError."""
         path = self.path(number)
         try:
-            shard = Shard.load(path)
+            shard = load_result(Shard, path, self.digest)
             if not np.array_equal(shard.rows, self.rows(number)):
                 raise InputError(f"{str(path)!r} holds other rows than its name says.")
-        except (InputError, json.JSONDecodeError, KeyError) as error:
+        except InputError as error:
             path.unlink(missing_ok=True)
             raise InputError(f"{str(path)!r} was not whole and is removed ({error}): run the study again.") from error
         return shard
@@ -282,6 +290,15 @@ def digest_of(settings: Any, length: int | None = None) -> str:
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:length]
 
 
+def file_digest(file: Path) -> str | None:
+    """SHA-256 of a file; None where it cannot be read."""
+    try:
+        with file.open("rb") as opened:
+            return hashlib.file_digest(opened, "sha256").hexdigest()
+    except OSError:
+        return None
+
+
 def safe_name(name: str) -> str:
     """A name that every file system takes: at most 100 letters, digits, dots and dashes."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:100].strip("-.") or "unnamed"
@@ -290,7 +307,7 @@ def safe_name(name: str) -> str:
 def read_json(file: Path) -> dict[str, Any] | None:
     """What a small file holds; None where it is not there, or not whole."""
     try:
-        held = json.loads(file.read_text(encoding="utf-8"))
+        held = parse_json(read_bytes(file, MOST_HEADER).decode())
     except (OSError, ValueError):
         return None
     return held if isinstance(held, dict) else None

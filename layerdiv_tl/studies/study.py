@@ -28,11 +28,12 @@ from ..replication.layer_sharing import Seeds, layer_sharing_table
 from ..replication.module_shares import module_shares
 from ..replication.seeds import claims_over_seeds
 from ..replication.tradeoff import TradeOff, tradeoff_signs
+from ..results import load_result
 from .depth_study import DepthStudy
 from .folder import CARD, OLD, Unread, card_of, read_newest, refuse_two_models, write_page
 from .information import CELL, PATTERN, study_information
 from .over_training import OverTraining, over_training
-from .shards import FORMAT, META, METRICS, Shard
+from .shards import FORMAT, META, METRICS, Shard, digest_of, file_digest
 from .tables import QUANTITIES, StudyTables
 
 Form = Literal["squared", "paper"]
@@ -100,8 +101,9 @@ class Study(StudyTables):
         cells = [cell for cell in self.cells if wanted.items() <= cell["settings"].items()]
         if not cells:
             raise InputError(f"this study has no cell of {shown(model)} on {shown(task)} at unit {unit!r}.")
-        folder, rows = cells[-1]["folder"], cells[-1]["settings"]["rows"]
-        shards = [Shard.load(file) for file in sorted(Path(folder).glob("shard-*.safetensors"))]
+        folder, settings = cells[-1]["folder"], cells[-1]["settings"]
+        rows, digest = settings["rows"], digest_of(settings)
+        shards = [load_result(Shard, file, digest) for file in sorted(Path(folder).glob("shard-*.safetensors"))]
         if not shards:
             raise InputError("this study was saved without its contributions: load the folder it was run in.")
         stored = sum(len(shard.rows) for shard in shards)
@@ -322,6 +324,8 @@ def _read_cell(file: Path, about: dict[str, Any] | None) -> tuple[tuple[str, ...
         raise Unread(cell.parents[1], f": {OLD}")
     if about is None or not (cell / METRICS).is_file():
         raise Unread(cell, " is not finished: run the same study again")
+    if file_digest(cell / METRICS) != about["metrics"]:
+        raise InputError(f"its {METRICS} is not the one that was written")
     names = {name: about["settings"][name] for name in CELL}
     frame = pd.read_parquet(cell / METRICS).assign(**names)
     return tuple(names.values()), about, (about | {"folder": str(cell)}, frame)

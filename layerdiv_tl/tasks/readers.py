@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from .._checks import file_path, shown
+from .._files import parse_json, read_bytes
 from ..errors import InputError
 from ..model.pretrained import unreachable
 
@@ -105,9 +106,9 @@ def _read_file(path: Path) -> TaskData:
     if path.suffix not in SUFFIXES:
         raise InputError(f"{str(path)!r} is none of {', '.join(SUFFIXES)}: write the rows as one of them.")
     try:
-        content = path.read_bytes()
+        content = read_bytes(path)
     except OSError as error:
-        raise InputError(f"{str(path)!r} cannot be read ({error.strerror}): give a file you may read.") from error
+        raise InputError(f"{str(path)!r} cannot be read ({error.strerror}): give a file of rows.") from error
     if path.suffix == ".parquet":
         return _numbered(_read_parquet(content, path), path.name, str(path))
     try:
@@ -127,22 +128,32 @@ def _read_file(path: Path) -> TaskData:
 
 def _parse_json(text: str, where: str) -> Any:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
+        return parse_json(text)
+    except ValueError as error:
         raise InputError(f"{where} is not JSON ({error}): write one object a line, as in {{...}}.") from error
 
 
-def _read_csv(text: str, path: Path) -> Iterator[dict[str, str]]:
+def _read_csv(text: str, path: Path) -> list[dict[str, str]]:
     """Every cell as text: what looks like a number or a missing value may be an answer."""
     # pandas.read_csv takes what is refused here: it fills up short rows, and accepts text after a closing quote.
-    number = 0
+    rows: list[dict[str, str]] = []
+    before = csv.field_size_limit(max(len(text), csv.field_size_limit()))  # a cell may be a whole document
     try:
-        for number, values in enumerate(csv.DictReader(io.StringIO(text, newline=""), strict=True), start=1):
+        reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+        columns = list(reader.fieldnames or ())
+        if len(set(columns)) < len(columns):
+            twice = next(column for column in columns if columns.count(column) > 1)
+            raise InputError(f"{str(path)!r} has two columns {shown(twice)}: rename one, or leave it out.")
+        for values in reader:
             if None in values or None in values.values():
-                raise InputError(f"row {number} of {path.name} has not as many cells as the header: check its quotes.")
-            yield values
+                where = f"row {len(rows) + 1} of {path.name}"
+                raise InputError(f"{where} has not as many cells as the header: check its quotes.")
+            rows.append(values)
     except csv.Error as error:
-        raise InputError(f"{str(path)!r} is not CSV in row {number + 1} ({error}): correct its quotes.") from error
+        raise InputError(f"{str(path)!r} is not CSV in row {len(rows) + 1} ({error}): correct its quotes.") from error
+    finally:
+        csv.field_size_limit(before)
+    return rows
 
 
 def _read_parquet(content: bytes, path: Path) -> list[dict[str, Any]]:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from .._checks import whole_number
+from .._files import parse_json, read_bytes
 from ..errors import InputError
 from ..model.tokenization import LABELS, refuse_tables, refuse_unordered
 from .readers import Row, TaskData, load_from_hub, open_rows, sample_rows
@@ -68,7 +69,7 @@ def _four_options(row: Row) -> Row | None:
     choices: Any = row["choices"]
     try:
         if isinstance(choices, str):  # a CSV file has only text
-            choices = json.loads(choices)
+            choices = parse_json(choices)
         texts, labels = list(map(str, choices["text"])), list(map(str, choices["label"]))
     except (ValueError, TypeError, KeyError) as error:
         raise InputError(
@@ -138,7 +139,7 @@ def read_spec_file(path: Path) -> tuple[TaskSpec, Path | None]:
     """
     task = f"the task {str(path)!r}"
     try:
-        entry = json.loads(path.read_text(encoding="utf-8"))
+        entry = parse_json(read_bytes(path).decode())
     except OSError as error:
         raise InputError(f"{task} cannot be read ({error.strerror}): give a JSON file.") from error
     except ValueError as error:  # malformed, or not UTF-8

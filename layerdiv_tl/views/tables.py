@@ -197,18 +197,31 @@ def effects_caption(effects: Effects) -> str:
     )
 
 
+def write_csv(frame: pd.DataFrame, path: Path | str) -> None:
+    """Write a frame as CSV, with an apostrophe before a text that a spreadsheet would run as a formula.
+
+    Texts of models and of data may begin with =, +, - or @; numbers stay as they are.
+    """
+
+    def safe(value: Any) -> Any:
+        return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
+
+    texts = frame.select_dtypes(exclude="number")
+    frame.assign(**{str(column): texts[column].map(safe) for column in texts}).to_csv(path, index=False)
+
+
 def write_study_frames(study: Study, folder: Path) -> None:
     """Write summary.csv, components.csv and modules.csv."""
-    study.summary().drop(columns="answers").to_csv(folder / "summary.csv", index=False)
-    study.components().to_csv(folder / "components.csv", index=False)
-    study.modules().to_csv(folder / "modules.csv", index=False)
+    write_csv(study.summary().drop(columns="answers"), folder / "summary.csv")
+    write_csv(study.components(), folder / "components.csv")
+    write_csv(study.modules(), folder / "modules.csv")
 
 
 def write_depth_frames(study: DepthStudy, folder: Path) -> None:
     """Write a CSV file for every analysis, and for plans the components and the lists of layers to drop."""
     for a in study.analyses:
         path = folder / "depth" / safe_name(a.model) / safe_name(f"{a.name}-{a.dataset}")
-        a.result.frame().to_csv(f"{path}.csv", index=False)
+        write_csv(a.result.frame(), f"{path}.csv")
         if isinstance(a.result, DropPlan):
             a.result.export(f"{path}-components.csv")
             with contextlib.suppress(InputError):  # repeats of one layer, which lists of layers cannot distinguish
@@ -218,9 +231,9 @@ def write_depth_frames(study: DepthStudy, folder: Path) -> None:
 def write_effects(effects: Effects, folder: Path) -> Path:
     """The frames of effects as CSV files in a folder, and a page of their table and figures, which is returned."""
     exact = effects.method == "exact"
-    effects.frame().to_csv(folder / "effects.csv", index=False)
+    write_csv(effects.frame(), folder / "effects.csv")
     if exact:
-        effects.stand_ins().to_csv(folder / "stand_ins.csv", index=False)
+        write_csv(effects.stand_ins(), folder / "stand_ins.csv")
     page = Page(f"What components of {effects.model} are worth on {effects.source}")
     page.table(effects_table(effects), effects_caption(effects))
     for kind in ("scatter", "repair", "map") if exact else ("scatter",):

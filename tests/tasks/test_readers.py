@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import layerdiv_tl as ld
+from layerdiv_tl.tasks.readers import open_rows
 from layerdiv_tl.tasks.templates import Template, option_index
 
 ROWS = [
@@ -362,3 +363,37 @@ def test_every_field_survives_saving(tmp_path):
     assert again.prompt_hash == t.prompt_hash
     assert (again.shots, again.dropped, again.source, again.option_ids) == (2, 0, t.source, ())
     np.testing.assert_array_equal(again.passages, t.passages)
+
+
+def test_columns_and_keys_that_stand_twice_are_refused(tmp_path):
+    """The last would win without a word: in CSV, in JSON lines, in a JSON list and in a task's own file."""
+    rows = '{"text": "a", "label": 0, "text": "b"}'
+    files = {
+        "sst2.csv": "text,label,text\na,0,b\n",
+        "sst2.jsonl": rows + "\n",
+        "sst2.json": f"[{rows}]",
+        "own.json": '{"template": "{word}", "options": ["a", "b"], "options": ["a", "c"], "data": "rows.csv"}',
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_text(content, encoding="utf-8")
+        with pytest.raises(ld.InputError, match=r"text|options"):
+            ld.task(tmp_path / name) if name == "own.json" else ld.task("sst2", tmp_path / name)
+
+
+def test_a_cell_may_be_a_whole_document(tmp_path):
+    """Above the 128 KiB that csv reads by itself; what csv reads elsewhere is as before."""
+    import csv
+
+    limit, document = csv.field_size_limit(), "word " * 60_000
+    path = tmp_path / "own.csv"
+    path.write_text(f"text,gold\n{document},a\nshort,b\n", encoding="utf-8")
+    rows = open_rows(path, ["any"]).rows
+    assert rows[0]["text"] == document
+    assert csv.field_size_limit() == limit
+
+
+def test_json_without_end_is_refused(tmp_path):
+    for name in ("own.json", "sst2.jsonl"):
+        (tmp_path / name).write_text("[" * 100_000, encoding="utf-8")
+        with pytest.raises(ld.InputError, match=name):
+            ld.task(tmp_path / name) if name == "own.json" else ld.task("sst2", tmp_path / name)

@@ -1,0 +1,218 @@
+"""What was saved comes back as it was, or not at all; foreign files end in one sentence."""
+
+import dataclasses
+import json
+import os
+import struct
+
+import numpy as np
+import pandas as pd
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import layerdiv_tl as ld
+from layerdiv_tl._files import parse_json, read_bytes
+from layerdiv_tl.results import FORMAT, MOST_HEADER
+from layerdiv_tl.studies.runner import run_study
+from layerdiv_tl.studies.shards import FORMAT as CELLS
+from tests.conftest import llama
+
+
+@pytest.fixture(scope="module")
+def found():
+    return ld.contributions(llama(), [[1, 2, 3], [4, 5], [6]], [7, 30])
+
+
+def header_of(path):
+    raw = path.read_bytes()
+    (size,) = struct.unpack("<Q", raw[:8])
+    return json.loads(raw[8 : 8 + size])["__metadata__"][FORMAT]
+
+
+def rewrite(path, arrays=lambda x: x, text=lambda x: x):
+    """The same file with other arrays or another header text, as anyone can write it."""
+    save_file(arrays(load_file(path)), path, metadata={FORMAT: text(header_of(path))})
+
+
+def test_an_edited_value_is_noticed(found, tmp_path):
+    """One value, one bit, an array renamed, components reversed, another gap: the checksum is another."""
+    for number, change in enumerate(
+        [
+            {"arrays": lambda x: x | {"values": np.where(x["values"] == x["values"].max(), 9, x["values"])}},
+            {"arrays": lambda x: x | {"positions": x["positions"] + 1}},
+            {"arrays": lambda x: x | {"values": x["values"].astype(np.float32)}},
+            {"text": lambda x: x.replace("L0.attn", "L9.attn")},
+            {"text": lambda x: json.dumps(reversed_components(json.loads(x)))},
+        ]
+    ):
+        path = found.save(tmp_path / f"{number}.safetensors")
+        rewrite(path, **change)
+        with pytest.raises(ld.InputError, match="checksum"):
+            ld.Contributions.load(path)
+
+
+def reversed_components(about):
+    about["result"]["fields"]["components"].reverse()
+    return about
+
+
+def test_numbers_that_do_not_fit_one_another_are_refused(found, tmp_path):
+    """Also where the checksum is right: shapes and types by the class, and contributions that do not sum."""
+    changes = {
+        "values": (found.values[:, :-1], "values"),
+        "model_logits": (found.model_logits + 1, "logits off"),
+        "positions": (found.positions.astype(float), "positions"),
+        "components": (found.components[:-1], "values"),
+        "log_likelihood": (found.log_likelihood[:1], "log_likelihood"),
+    }
+    for name, (value, about) in changes.items():
+        path = dataclasses.replace(found, **{name: value}).save(tmp_path / f"{name}.safetensors")
+        with pytest.raises(ld.InputError, match=about):
+            ld.Contributions.load(path)
+
+
+def test_another_version_is_refused_by_its_version(found, tmp_path):
+    path = found.save(tmp_path / "c.safetensors")
+    save_file(load_file(path), path, metadata={"layerdiv_tl.result/2": header_of(path)})
+    with pytest.raises(ld.InputError, match="version"):
+        ld.Contributions.load(path)
+
+
+DEEP = "[" * 100_000
+CRAFTED = {
+    "no JSON": "{",
+    "a list": "[1, 2]",
+    "a number": "5",
+    "null": "null",
+    "no result": '{"checksum": ""}',
+    "keys twice": '{"checksum": "", "checksum": "", "result": 1}',
+    "too deep": DEEP,
+    "another class": '{"of": "", "checksum": "", "result": {"$result": "Nothing", "fields": {}}}',
+    "a class without fields": '{"of": "", "checksum": "", "result": {"$result": "Contributions", "fields": 3}}',
+    "a missing array": '{"of": "", "checksum": "", "result": {"$array": "gone"}}',
+    "no label": '{"of": "", "checksum": "", "result": {"$component": 5}}',
+    "a surrogate": '{"of": "\\ud800", "checksum": "\\ud800", "result": "\\ud800"}',
+}
+
+
+@pytest.mark.parametrize("name", CRAFTED)
+@pytest.mark.parametrize("is_right", [False, True], ids=["", "with its checksum"])
+def test_crafted_headers_end_in_a_sentence_that_names_the_file(found, tmp_path, name, is_right):
+    from layerdiv_tl import results
+
+    path = found.save(tmp_path / "c.safetensors")
+    text = CRAFTED[name]
+    if is_right and '"result": ' in text and "twice" not in name:
+        about = json.loads(text)
+        about["checksum"] = results._checksum(about["result"], load_file(path))
+        text = json.dumps(about)
+    rewrite(path, text=lambda x: text)
+    with pytest.raises(ld.InputError, match=r"c\.safetensors"):
+        ld.Contributions.load(path)
+
+
+@pytest.mark.parametrize("size", [0, 7, 2**40, 2**26 + 1, 200])
+def test_headers_are_bounded_before_they_are_read(tmp_path, size):
+    """A length that no header has, more than the file has, or nothing at all."""
+    path = tmp_path / "c.safetensors"
+    path.write_bytes(struct.pack("<Q", size)[: 8 if size else 0] + b"{}" * 40)
+    with pytest.raises(ld.InputError, match=r"c\.safetensors"):
+        ld.Contributions.load(path)
+
+
+def test_a_result_with_more_text_than_a_header_holds_is_not_saved(found, tmp_path):
+    long = dataclasses.replace(found, options=("x" * MOST_HEADER, "y"))
+    with pytest.raises(ld.InputError, match="MiB"):
+        long.save(tmp_path / "c.safetensors")
+    assert not any(tmp_path.iterdir())
+
+
+def test_json_says_everything_once():
+    """Keys that stand twice, at any depth, and objects without end are no JSON; the rest is as `json` reads it."""
+    for text in ('{"a": 1, "a": 1}', '{"b": [{"a": 1, "c": 2, "a": 3}]}', DEEP, '{"a":' * 100_000):
+        with pytest.raises(ValueError, match="twice|deep"):
+            parse_json(text)
+    text = '{"a": [1, 2.5, null, {"b": "\\u00e9"}], "c": {}}'
+    assert parse_json(text) == json.loads(text)
+
+
+def test_only_regular_files_of_a_bounded_size_are_read(tmp_path):
+    """A pipe that nobody writes to, a device without end, a file above the bound."""
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    (tmp_path / "long.jsonl").write_bytes(b"x" * 100)
+    for path, most in ((tmp_path / "pipe.jsonl", 10), ("/dev/zero", 10), (tmp_path / "long.jsonl", 99)):
+        with pytest.raises(OSError, match=r"regular|more than"):
+            read_bytes(type(tmp_path)(path), most)
+    assert read_bytes(tmp_path / "long.jsonl", 100) == b"x" * 100
+    with pytest.raises(ld.InputError, match="regular"):
+        ld.task("sst2", tmp_path / "pipe.jsonl")
+
+
+@pytest.fixture(scope="module")
+def studied(tmp_path_factory):
+    out = tmp_path_factory.mktemp("study")
+    task = ld.task("synthetic/recall", limit=12)
+    run_study(["zoo/d1", "zoo/d2"], task, out=out)
+    return out, task
+
+
+def copied(studied, tmp_path):
+    import shutil
+
+    out = tmp_path / "out"
+    shutil.copytree(studied[0], out)
+    return out, {file.relative_to(out): file.read_bytes() for file in sorted(out.glob("*/*/*/shard*"))}
+
+
+def test_shards_of_another_cell_are_not_taken(studied, tmp_path):
+    """Exchanged between two models they are refused when read, and computed again by the next run."""
+    out, before = copied(studied, tmp_path)
+    one, two = (out / name for name in before)
+    one.write_bytes(before[two.relative_to(out)])
+    study = ld.Study.load(out)
+    with pytest.raises(ld.InputError, match="another model"):
+        study.contributions("zoo/d1", studied[1].name)
+    for file in out.glob("*/*/*/m*"):
+        file.unlink()
+    run_study(["zoo/d1", "zoo/d2"], studied[1], out=out)
+    assert {name: (out / name).read_bytes() for name in before} == before
+
+
+BROKEN = {
+    "meta.json": [
+        b"{",
+        b"[]",
+        b"{}",
+        f'{{"format": "{CELLS}"}}'.encode(),
+        f'{{"format": "{CELLS}", "settings": 5}}'.encode(),
+    ],
+    "metrics.parquet": [b"", b"PAR1"],
+}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("name", "content"), [(n, c) for n, cs in BROKEN.items() for c in cs])
+def test_one_bad_file_is_one_failure_and_is_made_again(studied, tmp_path, name, content):
+    """The other cell can be read; the bad one is named, and the next run ends with the same metrics."""
+    out, _ = copied(studied, tmp_path)
+    whole = ld.Study.load(out).frame()
+    bad = next((out / "zoo-d2").glob(f"*/*/{name}"))
+    bad.write_bytes(content)
+    study = ld.Study.load(out)
+    assert study.metrics["model"].unique().tolist() == ["zoo/d1"]
+    assert len(study.failures) == 1
+    assert "zoo-d2" in study.failures[0]
+    again = run_study(["zoo/d1", "zoo/d2"], studied[1], out=out)
+    assert not again.failures
+    pd.testing.assert_frame_equal(again.frame(), whole)
+
+
+def test_exported_text_is_no_formula(tmp_path):
+    """A spreadsheet would run it; numbers, negative ones too, stay numbers."""
+    from layerdiv_tl.views.tables import write_csv
+
+    frame = pd.DataFrame({"token": ["=1+1", "@x", "-a", "+b", "c", None], "value": [-1.5, 2, 3, 4, 5, -6]})
+    write_csv(frame, tmp_path / "f.csv")
+    back = pd.read_csv(tmp_path / "f.csv")
+    assert back["value"].tolist() == frame["value"].tolist()
+    assert back["token"].tolist()[:5] == ["'=1+1", "'@x", "'-a", "'+b", "c"]
