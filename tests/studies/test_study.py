@@ -361,10 +361,10 @@ def test_a_failure_is_named_and_the_rest_goes_on(folder, tmp_path, capsys):
 def test_a_full_disk_is_reported(folder, tmp_path, monkeypatch):
     """Shards that cannot be written are an error of their cell, not of the grid."""
 
-    def full(self, path):
+    def full(shard, path, of):
         raise ld.InputError(f"{str(path)!r} cannot be written (No space left on device): give the path of a file.")
 
-    monkeypatch.setattr(shards.Shard, "save", full)
+    monkeypatch.setattr(shards, "save_result", full)
     with pytest.raises(ld.InputError, match="No space left"):
         run_study(folder / "tiny-0", rows(20), out=tmp_path)
 
