@@ -17,11 +17,12 @@ _MASK = re.compile(r"(^|\.)(attn|attention)\.(bias|masked_bias|causal_mask)$")
 _LAYERS = re.compile("(n|num|num_hidden|num_decoder|decoder)_layers?")
 
 
-def load_whole(auto: Any, place: str, kwargs: dict[str, Any], shown: str) -> Any:
+def load_whole(auto: Any, place: str, kwargs: dict[str, Any], shown: str, has_parts: bool = False) -> Any:
     """A model whose every number its checkpoint says. Raises InputError for tensors that it lacks or does not take.
 
     Transformers would give missing tensors random numbers and leave others out. A folder of adapters is loaded in two
-    steps, since Transformers reports on one of the two only.
+    steps, since Transformers reports on one of the two only. A checkpoint that `has_parts` beside its text side, for
+    pictures or sound, has to be whole in its text side.
     """
     from transformers.utils import find_adapter_config_file, is_peft_available
 
@@ -47,6 +48,8 @@ def load_whole(auto: Any, place: str, kwargs: dict[str, Any], shown: str) -> Any
         ) from error
     # With and without the prefix of the inner model, as checkpoints have them.
     buffers = {name.removeprefix(f"{model.base_model_prefix}.") for name, _ in model.named_buffers()}
+    if has_parts:
+        loading = of_text(model, loading)
     _refuse_tensors(loading, shown, buffers)
     if adapters is not None:
         as_base = {"dtype": model.dtype, "dtype_plan": model._get_dtype_plan(model.dtype)}
@@ -76,6 +79,20 @@ def refuse_layers(settings: dict[str, Any], shown: str) -> None:
             refuse_layers(value, shown)
         elif _LAYERS.fullmatch(name) and isinstance(value, int) and value > MOST_LAYERS:
             raise InputError(f"{shown!r} says {name}: {value}, above {MOST_LAYERS}: correct its config.")
+
+
+def of_text(model: Any, loading: dict[str, Any]) -> dict[str, Any]:
+    """What a report says of a model's text side: of its decoder and its unembedding, or of a model of text alone."""
+    text = {id(p) for side in (model.get_decoder(), model.get_output_embeddings()) if side for p in side.parameters()}
+    base = getattr(model, model.base_model_prefix, model)
+    held = {name: {id(p) for p in m.parameters()} for each in (model, base) for name, m in each.named_children()}
+    own = {name for name, parameters in held.items() if parameters & text} | {model.base_model_prefix}
+
+    def is_text(key: Any) -> bool:
+        names = (key if isinstance(key, str) else key[0]).split(".")
+        return names[0] in own and (names[0] != model.base_model_prefix or names[1] in own)
+
+    return {what: [key for key in keys if is_text(key)] for what, keys in loading.items() if what.endswith("_keys")}
 
 
 def _refuse_tensors(loading: dict[str, Any], shown: str, made: Iterable[str] = ()) -> None:

@@ -238,7 +238,8 @@ def _check_embedding(model: Model, cached: Tensor, ids: Tensor, mask: Tensor) ->
         row, token = (int(i) for i in off.nonzero()[0])
         raise InputError(
             f"the cache was taken with other tokens: at row {row}, token {token} its stream does not begin with the "
-            f"embedding of token {int(ids[row, token])}. Give the tokens and attention_mask of its own pass."
+            f"embedding of token {int(ids[row, token])}. Give the tokens and attention_mask of its own pass, "
+            "which must have run in evaluation mode (without dropout) and with today's hooks on the embedding."
         )
 
 

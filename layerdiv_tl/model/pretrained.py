@@ -123,7 +123,7 @@ def _causal_lm(place: str, kwargs: dict[str, Any], shown: str, known: Iterable[s
         refuse_layers(settings := _config(place, kwargs), shown)
         if settings.get("model_type") == MOBILELLM:
             return _load_mobilellm(place, settings, kwargs)
-        return load_whole(_auto_class(place, kwargs), place, kwargs, shown)
+        return load_whole(_auto_class(place, kwargs), place, kwargs, shown, "text_config" in settings)
     except InputError:
         raise
     # Readers of foreign files fail in every way there is; the user needs to know which file and why.

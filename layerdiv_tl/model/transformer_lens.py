@@ -7,6 +7,7 @@ For `TransformerBridge` (3.9 and 4), also in compatibility mode, and `HookedTran
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -115,9 +116,13 @@ def _lost_value_bias(model: Any) -> str | None:
     A value bias adds the same to every token's output only where attention rows sum to one and nothing stands between
     the bias and the weighted sum.
     """
-    biases = [getattr(getattr(block, "attn", None), "b_V", None) for block in model.blocks]
-    folded = any(isinstance(b, Tensor) and b.numel() and not b.detach().any() for b in biases)
-    if not folded or not getattr(model, "compatibility_mode", False):
+    if not getattr(model, "compatibility_mode", False):
+        return None
+    biases = []
+    for block in model.blocks:
+        with suppress(AttributeError, NotImplementedError):  # latent attention has no bias of values
+            biases.append(block.attn.b_V)
+    if not any(isinstance(b, Tensor) and b.numel() and not b.detach().any() for b in biases):
         return None
     if any(parameter.endswith("sinks") for parameter, _ in model.named_parameters()):
         return "needs attention that sums to one, and its sinks take a part of it"
