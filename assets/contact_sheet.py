@@ -23,7 +23,6 @@ from plotly.utils import PlotlyJSONEncoder
 import layerdiv_tl as ld
 from layerdiv_tl._registry import FIGURES
 from layerdiv_tl.results import Result
-from layerdiv_tl.tasks.noisy_votes import votes
 from layerdiv_tl.views import figures  # registers them
 
 WIDTHS = (700, 1000)
@@ -89,7 +88,6 @@ def results(folder: Path) -> Iterator[tuple[str, Result]]:
     yield "Comparison", ld.compare("zoo/d4", "zoo/d4-seed1", ld.task(CHAIN, limit=32), unit="head")
     yield "TextComparison", ld.compare(model, ld.load_model(dtype="bfloat16"), TEXT)
     yield "Task", task
-    yield "Votes", votes(members=9, options=2, right=0.6, shared=0.2)
     yield "Profile", ld.profile(model, TEXT)
     yield "CorpusProfile", ld.corpus_profile(model, list(task.prompts[:8]))
     yield "AttentionPatterns", ld.attention_patterns(model, TEXT, heads=["L3.H0", "L20.H4"])
@@ -138,9 +136,6 @@ def _depth() -> Iterator[tuple[str, Result]]:
     yield "LayerMaps", ld.depth.map_layers(model, "zoo/d12", ld.task(CHAIN, limit=128))
     yield "DepthScore", ld.depth.depth_score(model, ld.depth.questions(CHAIN, limit=12))
     yield "Agreement", ld.depth.agreement(model, task)
-    yield "DeepThinking", ld.depth.deep_thinking(model, texts)
-    yield "Guesses", ld.depth.guess_then_refine(model, texts)
-    yield "EnsembleTest", ld.depth.ensemble_test(model, task, draws=2)
     yield "DropPlan", ld.depth.drop_plan(model, task, budget=3)
     yield "Effects", ld.effects(model, task, unit="head", groups={"heads of layer 5": ["L5.H0", "L5.H1"]})
 

@@ -1,8 +1,8 @@
-"""The README's pictures, from the default model, in light and dark.
+"""The README's picture, from the default model, in light and dark.
 
     python assets/pictures.py
 
-Needs `pip install 'layerdiv-tl[images]' playwright` and a Chrome or Chromium.
+Needs `pip install playwright` and a Chrome or Chromium.
 """
 
 from __future__ import annotations
@@ -17,17 +17,6 @@ import layerdiv_tl as ld
 
 HERE = Path(__file__).parent
 TEXT = "The Eiffel Tower is in Paris, which is the capital of France. Berlin is the capital of Germany."
-
-
-def components(model: ld.Model) -> None:
-    """Bias, diversity and net of every component on a sample task."""
-    task = ld.task("sample/topic").resolve(model)
-    d = ld.decompose(ld.contributions(model, task.prompts, task.option_ids), task.labels)
-    for dark in (False, True):
-        figure = d.plot(
-            part="centered", dark=dark, title=f"{model.name} on 80 texts: bias and diversity of every component"
-        )
-        figure.write_image(HERE / f"components{'-dark' * dark}.png", width=1100, scale=1.6)
 
 
 def explorer(model: ld.Model) -> None:
@@ -47,6 +36,4 @@ def explorer(model: ld.Model) -> None:
 
 
 if __name__ == "__main__":
-    default = ld.load_model()
-    components(default)
-    explorer(default)
+    explorer(ld.load_model())

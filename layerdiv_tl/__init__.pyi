@@ -26,7 +26,6 @@ from .ensemble.decomposition import Decomposition as Decomposition
 from .ensemble.decomposition import decompose as decompose
 from .ensemble.information import Information as Information
 from .ensemble.information import information as information
-from .ensemble.seeds import seed_covariance as seed_covariance
 from .errors import InputError as InputError
 from .model.attention import AttentionPatterns as AttentionPatterns
 from .model.attention import attention_patterns as attention_patterns

@@ -32,6 +32,7 @@ for number in range(300):
 """
 
 
+@pytest.mark.full
 def test_two_processes_of_one_id_write_one_file(tmp_path):
     """Containers may share host names and process ids: neither takes the other's partial file for its own."""
     both = [subprocess.Popen([sys.executable, "-c", WRITER, tmp_path, word]) for word in "ab"]
@@ -69,6 +70,7 @@ def test_a_sweep_takes_what_is_old_only(tmp_path):
     assert new.exists()
 
 
+@pytest.mark.full
 def test_a_sweep_does_not_fail_where_files_go_away(tmp_path):
     """Two processes sweep and finish files of one folder at a time, thousands of times, and neither fails."""
     code = """
@@ -133,7 +135,9 @@ def workers_of(process: subprocess.Popen, count: int) -> list[psutil.Process]:
 
 @pytest.mark.full
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)], ids=str)
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGKILL, -9, marks=pytest.mark.nightly)], ids=str
+)
 def test_workers_end_with_the_command(tmp_path, number, code):
     """At an interrupt or a kill its workers end within seconds, and what is there can be gone on with."""
     command = [sys.executable, "-m", "layerdiv_tl", "run", "--model", "zoo/d8", "zoo/d12", "zoo/d6", "zoo/d4"]

@@ -120,6 +120,7 @@ def test_headers_are_bounded_before_they_are_read(tmp_path, size):
         ld.Contributions.load(path)
 
 
+@pytest.mark.full
 def test_a_result_with_more_text_than_a_header_holds_is_not_saved(found, tmp_path):
     long = dataclasses.replace(found, options=("x" * MOST_HEADER, "y"))
     with pytest.raises(ld.InputError, match="MiB"):
@@ -164,6 +165,7 @@ def copied(studied, tmp_path):
     return out, {file.relative_to(out): file.read_bytes() for file in sorted(out.glob("*/*/*/shard*"))}
 
 
+@pytest.mark.full
 def test_shards_of_another_cell_are_not_taken(studied, tmp_path):
     """Exchanged between two models they are refused when read, and computed again by the next run."""
     out, before = copied(studied, tmp_path)

@@ -86,6 +86,7 @@ def test_every_room_has_a_level():
     assert {_room(module) for module in MODULES} <= set(LEVEL)
 
 
+@pytest.mark.full
 def test_no_circles():
     """No module imports, at any depth, one that imports it."""
     imports = {module: _imports(module) for module in MODULES}
@@ -105,6 +106,7 @@ def test_no_circles():
     assert not circles
 
 
+@pytest.mark.full
 def test_few_rooms_know_the_model_libraries():
     """torch, transformers and transformer_lens are imported by model, attribution, depth and zoo alone."""
     for path in ROOT.rglob("*.py"):

@@ -100,7 +100,7 @@ def public_cases(folder: Path) -> list[Case]:
         ),
         *(
             Case("Selection", lambda **given: setattr(explorer, "selection", given), {}, {name: kind})
-            for name, kind in {"text": "int", "position": "int", "component": "Label", "pins": "Pins"}.items()
+            for name, kind in {"text": "int", "position": "int", "component": "Label"}.items()
         ),
         *(
             Case("Selection", lambda **given: setattr(explorer, "selection", given), {}, {name: "Choice"})

@@ -10,7 +10,7 @@ import warnings
 import webbrowser
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from ..errors import InputError
 from . import printing
@@ -148,21 +148,16 @@ def run_effects(options: argparse.Namespace) -> int:
     from ..depth.effects import effects
     from ..model.load import load_model
     from ..tasks.task import task
-    from ..views.tables import effects_caption, effects_table, write_effects
+    from ..views.tables import EFFECTS_CAPTION, effects_table, write_effects
 
     source = None if options.model == "default" else options.model
     model = load_model(source, **load_options(options))
     rows = task(options.task, options.data, limit=options.limit)
-    method: Literal["exact", "first_order"] = "first_order" if options.first_order else "exact"
     count = sum(c.kind in ("attn", "mlp", "head") for c in model.components(options.unit))
     parts = "heads and MLPs" if options.unit == "head" else "attentions and MLPs"
-    cost = f"about half a pass of all {len(rows)} rows each; --first-order takes a few passes in all"
-    if options.first_order:
-        cost = "a pass with gradients, and half a pass each of a sample"
+    cost = f"about half a pass of all {len(rows)} rows each"
     printing.print_progress(f"Ablating {count} {parts} of {model.name} on {rows.name}: {cost} …")
-    found = effects(
-        model, rows, unit=options.unit, ablation=options.ablation, method=method, batch_tokens=options.batch_tokens
-    )
+    found = effects(model, rows, unit=options.unit, ablation=options.ablation, batch_tokens=options.batch_tokens)
     table, written = effects_table(found), write_effects(found, out)
     if options.json:
         frame = found.frame()
@@ -170,7 +165,7 @@ def run_effects(options: argparse.Namespace) -> int:
         printing.print_json(record | {"effects": frame.to_dict("records"), "page": str(written)})
         return 0
     printing.print_table([{str(name): str(cell) for name, cell in row.items()} for row in table.to_dict("records")])
-    print(f"\n{effects_caption(found)}\nOpen {written} in a browser; frames (CSV) lie in {out}.")
+    print(f"\n{EFFECTS_CAPTION}\nOpen {written} in a browser; frames (CSV) lie in {out}.")
     return 0
 
 
@@ -255,18 +250,12 @@ def run_compare(options: argparse.Namespace) -> int:
     from ..attribution.text_comparison import TextComparison
     from ..model.load import load_model
     from ..tasks.task import task
+    from ..views.tables import write_comparison
 
     rows = None if options.task is None else task(options.task, options.data, limit=options.limit)
     a, b = (load_model(name, **load_options(options)) for name in (options.a, options.b))
     found = compare(a, b, options.text if rows is None else rows, unit=options.unit)
-    if rows is None and found.one_shape:
-        from ..views.explorer import explore
-
-        explore(a, options.text, other=b).save(out)
-    else:
-        from ..views.tables import write_comparison
-
-        write_comparison(found, out)
+    write_comparison(found, out)
     tables = {"modules": found.by_module(), "depth": found.by_depth()}
     if found.one_shape:
         tables = {"components": found.by_component() if isinstance(found, TextComparison) else found.frame()}

@@ -3,15 +3,11 @@
     ld.depth.residual_norms(model, texts)        norms and cosines of layers' outputs relative to the stream
     ld.depth.skip(model, texts)                  effects of skipping a layer on later layers and predictions
     ld.depth.logit_lens(model, texts)            KL of every junction's prediction from the final one
-    ld.depth.deep_thinking(model, texts)         after which layer predictions settle: the deep-thinking ratio
-    ld.depth.guess_then_refine(model, texts)     how frequent the tokens are that early layers would predict
-    ld.depth.lens_scores(model, texts)           the lens and these two in one table
     ld.depth.erase(model, texts)                 effects of erasing a token's stream at each layer
     ld.depth.integrated_gradients(model, texts)  attribution of the answer's probability to each layer's output
     ld.depth.map_layers(model, other, texts)     linear maps from the layers of one model to those of another
     ld.depth.agreement(model, task)              do direct measures rank sublayers as ablating them does
     ld.depth.drop_plan(model, task, budget)      which layers could be dropped, and the loss without them
-    ld.depth.ensemble_test(model, task)          whether layers average, repeat, step along a flow, or cooperate
     ld.depth.depth_score(model, questions)       whether answers of more hops depend on deeper layers
 
 Norms, skips, lens, erasure, gradients and score are those of *Do Language Models Use Their Depth Efficiently?* (arXiv
@@ -24,27 +20,20 @@ from ..ensemble.regression import Slope
 from ..tasks.multihop import Questions, questions
 from .agreement import Agreement, agreement
 from .depth_score import DepthScore, depth_score
-from .ensemble_results import EnsembleTest
-from .ensemble_test import ensemble_test
 from .erasure import Erasure, erase
-from .guessing import Guesses, guess_then_refine, lens_scores
 from .integrated_gradients import IntegratedGradients, integrated_gradients
 from .layer_maps import LayerMaps, map_layers
 from .logit_lens import LogitLens, logit_lens
 from .pruning import DropPlan, drop_plan
 from .residual_norms import ChangePoint, ResidualNorms, residual_norms
-from .settling import DeepThinking, deep_thinking
 from .skipping import Skip, skip
 
 __all__ = [
     "Agreement",
     "ChangePoint",
-    "DeepThinking",
     "DepthScore",
     "DropPlan",
-    "EnsembleTest",
     "Erasure",
-    "Guesses",
     "IntegratedGradients",
     "LayerMaps",
     "LogitLens",
@@ -53,14 +42,10 @@ __all__ = [
     "Skip",
     "Slope",
     "agreement",
-    "deep_thinking",
     "depth_score",
     "drop_plan",
-    "ensemble_test",
     "erase",
-    "guess_then_refine",
     "integrated_gradients",
-    "lens_scores",
     "logit_lens",
     "map_layers",
     "questions",

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
 
-from .._checks import MOST_REPEATS, choice, number, resampling, whole_number
+from .._checks import choice
 from ..components import Component, component_columns
 from ..ensemble.hits import hits
 from ..ensemble.intervals import interval_note, mean_interval, paired_interval
@@ -18,7 +18,6 @@ from ..ensemble.tables import shares
 from ..errors import InputError
 from ..results import Result
 from .effect_passes import SCENARIOS
-from .effect_similarity import conditional_redundancies, cosines, foretell
 from .token_stats import labeled_frame, with_ends
 
 # By the suffix of a column: what an effect is on, and its unit.
@@ -44,10 +43,8 @@ class Effects(Result):
             writes without the ablation's, both at the clean pass's norm; None for more than 50 million numbers.
         labels: `[row]`, the right option.
         gap: max |Σ changes + the norm's share − total| / max Σ|u_i|, over all rows, ablations and options, the total
-            being that of the model's own logits; 0 for first-order estimates, which have no such identity. Of options
+            being that of the model's own logits. Of options
             of several tokens it is that of what is linear in the logits.
-        sampled, exact: Of first-order estimates: the components that were also ablated, and their exact logits `[row,
-            sampled, option]` without them.
     """
 
     components: tuple[Component, ...]
@@ -67,9 +64,6 @@ class Effects(Result):
     source: str
     soft_cap: float | None
     score: str
-    method: str
-    sampled: tuple[Component, ...]
-    exact: Float[np.ndarray, "row sampled option"]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -117,34 +111,19 @@ class Effects(Result):
     def frame(self) -> pd.DataFrame:
         """One row per component and group: mean effects over rows, with 95 % intervals over rows, paired.
 
-        Columns are those of `effect`, each for the logit difference, with `_loss` and with `_accuracy`. First-order
-        estimates have `exact`, the exact total effect of the sampled components, and `attrs["error"]`.
+        Columns are those of `effect`, each for the logit difference, with `_loss` and with `_accuracy`.
         """
         columns = self._named()
         units = {}
         for on, unit in (MEASURES | {"": self.measured_in}).items():
-            for name in EFFECTS if self.method == "exact" else ("direct", "total", "indirect"):
+            for name in EFFECTS:
                 effect = self.effect(name, on)
                 ends = paired_interval(effect) if on == "_accuracy" else mean_interval(effect)
                 columns |= with_ends(name + on, effect.mean(0), *ends)
                 units[name + on] = unit
-        if self.method != "exact":
-            exact = dict(zip(self.sampled, self._exact_totals.mean(0), strict=True))
-            columns["exact"], units["exact"] = [exact.get(c, np.nan) for c in self.components], self.measured_in
         frame = labeled_frame(columns, units, interval_note(len(self.labels)))
-        frame.attrs |= {"gap": self.gap} if self.method == "exact" else {"error": self.error}
+        frame.attrs["gap"] = self.gap
         return frame
-
-    @property
-    def error(self) -> dict[str, float]:
-        """Of first-order estimates against exact total effects, in logits: `mean` and `largest`; `correlation`."""
-        if self.method == "exact":
-            return {"mean": 0.0, "largest": 0.0, "correlation": 1.0}
-        exact = self._exact_totals.mean(0)
-        estimated = self.effect()[:, [self.components.index(c) for c in self.sampled]].mean(0)
-        off, vary = np.abs(estimated - exact), np.ptp(estimated) > 0 and np.ptp(exact) > 0
-        correlation = float(np.corrcoef(estimated, exact)[0, 1]) if vary else float("nan")
-        return {"mean": float(off.mean()), "largest": float(off.max()), "correlation": correlation}
 
     def repair(self, component: str | Component) -> pd.DataFrame:
         """Who makes up for one component or group: one row per later component, and last the final norm.
@@ -182,55 +161,9 @@ class Effects(Result):
         units = {"repair": self.measured_in, "share": "share of the direct effect"}
         return labeled_frame(columns, units, interval_note(len(self.labels)))
 
-    def foretold(
-        self, least: float = 0.05, n_permutations: int = 200, n_resamples: int = 200, seed: int = 0
-    ) -> pd.DataFrame:
-        """Whether similar contributions foretell who makes up for whom: one row per measure of similarity.
-
-        `correlation` is Spearman's ρ, over pairs of an ablated component and one of a later layer (heads where heads
-        were ablated, else sublayers), of their contributions' similarity in the clean pass and the `share` of
-        `stand_ins`, with its middle 95 % over resampled rows. Measures are the `cosine` of contributions centered over
-        options, and the Gaussian `conditional_redundancy` of those to the logit difference, in bits. The `null` is that
-        of components that trade places within their layer, so that what depth alone explains is in it too; NaN where no
-        layer has two of a kind. `p_value` is two-sided. Ablated components whose direct effects (root mean square over
-        rows) are below `least` of the largest write nothing to make up for, and are left out. Raises InputError as
-        `repair`, and for fewer than three pairs.
-        """
-        number("least", least, least=0, most=1)
-        resampling(n_resamples, seed)
-        whole_number("n_permutations", n_permutations, 1, MOST_REPEATS)
-        kinds = ("head",) if any(c.kind == "head" for c in self.components) else ("attn", "mlp")
-        sizes = np.sqrt((self.effect("direct")[:, : len(self.components)] ** 2).mean(0))
-        enough = sizes >= least * sizes.max(initial=0)
-        ablated, later = self._pairs([i for i, c in enumerate(self.components) if c.kind in kinds and enough[i]])
-        apart = np.array([self._are_apart(i, j, kinds) for i, j in zip(ablated, later, strict=True)], dtype=bool)
-        ablated, later = ablated[apart], later[apart]
-        if len(later) < 3:
-            raise InputError("fewer than three pairs of an ablated and a later component: ablate more components.")
-        place = np.array([self.members.index(c) for c in self.components])
-        differences = np.stack([self._measured(self.values[:, i], "") for i in range(len(self.members))], 1)
-        shared = isinstance(self.options[0], str)  # else the number of an option says nothing
-        classes = self.labels if shared else np.zeros_like(self.labels)
-        measures = {
-            "cosine": cosines(self.values),
-            "conditional_redundancy": conditional_redundancies(differences, classes),
-        }
-        direct, repair = self.effect("direct")[:, ablated], self._changes[:, ablated, later]
-        pairs = place[ablated], later
-        return foretell(measures, direct, repair, pairs, self.members, n_permutations, n_resamples, seed)
-
     def _pairs(self, ablated: Iterable[int]) -> Int[np.ndarray, "2 pair"]:
         """(an ablated component's number, that of a member which it can change) of every such pair."""
         return np.array([(i, j) for i in ablated for j in self._reached(i)], dtype=int).reshape(-1, 2).T
-
-    def _are_apart(self, ablated: int, member: int, kinds: tuple[str, ...]) -> bool:
-        """Whether a member is of these kinds, and no sibling of the ablated component."""
-        one, other = self.components[ablated], self.members[member]
-        return other.kind in kinds and one.sublayer != other.sublayer
-
-    @property
-    def _exact_totals(self) -> Float[np.ndarray, "row sampled"]:
-        return self.logit_difference[:, None] - self._measured(self.exact, "")
 
     def _measured(self, logits: Float[np.ndarray, "row *rest option"], on: str) -> Float[np.ndarray, "row *rest"]:
         """The logit difference, loss or correctness of logits before any soft-cap."""
@@ -274,8 +207,6 @@ class Effects(Result):
 
     @property
     def _changes(self) -> Float[np.ndarray, "row ablation member"]:
-        if self.method != "exact":
-            raise InputError("method='first_order' does not estimate who makes up for whom: use method='exact'.")
         if self.changes is None:
             raise InputError("who makes up for whom was not kept for so many rows: give fewer, or fewer components.")
         return self.changes

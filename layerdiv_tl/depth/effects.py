@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from dataclasses import dataclass
+from typing import Any, get_args
 
 import numpy as np
-import torch
 from jaxtyping import Float, Int
 
 from .._checks import choice, listed, shown, whole_number
@@ -32,11 +31,9 @@ from .effect_passes import (
     sequence_lengths,
 )
 from .effect_results import Effects
-from .first_order import estimate
 from .inputs import resolved, unwrap_texts
 from .passes import map_batches
 
-Method = Literal["exact", "first_order"]
 # Changes of every component under every ablation are kept for every row up to so many numbers (400 MB).
 MOST_CHANGES = 50_000_000
 
@@ -70,9 +67,6 @@ def effects(
     positions: Positions = "all",
     components: Any = None,
     groups: Any = None,
-    method: Method = "exact",
-    steps: int = 1,
-    sample: int = 12,
     seed: int = 0,
     batch_tokens: int | None = None,
     attention_mask: Any = None,
@@ -102,15 +96,9 @@ def effects(
             token of an option of several.
         components: Labels of those to ablate; None is all of the unit.
         groups: Components to ablate together, as rows of their own: {name: labels}, one list of labels, or several.
-        method: "exact", or "first_order": direct effects from the pass as it is, total effects of all components
-            estimated at the cost of a few passes, by attribution patching (gradient times what the ablation changes),
-            and compared with exact ones for some; who makes up for whom is not estimated.
-        steps, sample: Of the first order: over how many points on the way to the ablated model the gradient is
-            averaged, which may bring estimates nearer to exact effects or further off; of how many components, half of
-            them those of the largest estimates, the exact effect is measured.
-        seed: Of the rows that resampling draws, and of the sample.
+        seed: Of the rows that resampling draws.
 
-    An exact ablation runs again what lies after the component: all heads cost about half as many passes as there are
+    An ablation runs again what lies after the component: all heads cost about half as many passes as there are
     heads. Raises InputError for input that cannot be used, and for models whose stream is not only added to.
 
     >>> import layerdiv_tl as ld
@@ -122,10 +110,7 @@ def effects(
     choice("unit", unit, get_args(EffectUnit))
     choice("ablation", ablation, get_args(Ablation))
     choice("positions", positions, get_args(Positions))
-    choice("method", method, get_args(Method))
     whole_number("seed", seed, 0)
-    whole_number("sample", sample, 1)
-    whole_number("steps", steps, 1, 1000)
     model = as_model(model)
     model.checked_batch_tokens(batch_tokens)
     if others := {sublayer.kind for sublayer in model.architecture.sublayers} - {"attn", "mlp"}:
@@ -142,8 +127,6 @@ def effects(
     together = {name: tuple(_known(f"group {shown(name)}", some, known)) for name, some in _groups(groups).items()}
     if taken := sorted(together.keys() & {c.label for c in model.components(unit)}):
         raise InputError(f"groups holds one called {taken[0]}, which is a component: give the group another name.")
-    if method == "first_order" and together:
-        raise InputError("method='first_order' adds up single components: leave groups out, or use method='exact'.")
     several = question.contexts.option_ids.shape[2:] != (1, 1)
     if several and model.architecture.length_switch is not None:
         batch_tokens = 1  # where positions change with the length of a pass, rows of one prompt share one
@@ -161,14 +144,7 @@ def effects(
     cap = None if several else model.architecture.soft_cap
     about |= {"source": source, "soft_cap": cap, "labels": question.labels}
     about["score"] = "log_likelihood" if several else "logits"
-    parts = run_ablations(model, question, ablations, batch_tokens, steps if method == "first_order" else 0)
-    sampled: tuple[Component, ...] = ()
-    exact = np.empty((n, 0, question.contrast.shape[1]))
-    if method == "first_order":
-        sampled = tuple(alone[i] for i in _sample(question, parts, sample, seed))
-        some = replace(ablations, members=tuple((c,) for c in sampled))
-        measured = run_ablations(model, question, some, batch_tokens)
-        exact = _gather([part.without[-1] for part in measured], measured)
+    parts = run_ablations(model, question, ablations, batch_tokens)
     kept = all(part.changes is not None for part in parts)
     return Effects(
         components=alone,
@@ -180,43 +156,27 @@ def effects(
         changes=_gather([part.changes for part in parts], parts) if kept else None,
         options=question.options,
         gap=max(part.gap for part in parts),
-        method=method,
-        sampled=sampled,
-        exact=exact,
         **about,
     )
 
 
 def run_ablations(
-    model: Model, question: Question, ablations: Ablations, batch_tokens: int | None, steps: int = 0
+    model: Model, question: Question, ablations: Ablations, batch_tokens: int | None
 ) -> list[BatchEffects]:
-    """Every ablation of every row, batch after batch: exact, or estimated in so many steps."""
+    """Every ablation of every row, batch after batch."""
     numbers = len(question.labels) * len(ablations.members) * len(model.components(ablations.unit))
 
     def measure(rows: list[int], tell: Callable[[int], Any]) -> BatchEffects:
-        if not steps:
-            batch = AblatedBatch(model, question.contexts, rows, ablations)
-            return batch.measure(question.contrast[rows], numbers <= MOST_CHANGES, tell)
-        # Tensors made in inference mode cannot take part in a gradient.
-        with torch.inference_mode(False), torch.no_grad():
-            return estimate(AblatedBatch(model, question.contexts, rows, ablations), steps, tell)
+        batch = AblatedBatch(model, question.contexts, rows, ablations)
+        return batch.measure(question.contrast[rows], numbers <= MOST_CHANGES, tell)
 
-    passes = [steps or len(ablations.members)] * len(question.labels)
+    passes = [len(ablations.members)] * len(question.labels)
     return map_batches(model, sequence_lengths(question.contexts), batch_tokens, measure, passes=passes)
 
 
 def _gather(arrays: Sequence[Any], parts: Sequence[BatchEffects]) -> np.ndarray:
     """An array of all batches in the order of the rows."""
     return np.concatenate(arrays)[np.argsort(np.concatenate([part.rows for part in parts]))]
-
-
-def _sample(question: Question, parts: Sequence[BatchEffects], count: int, seed: int) -> list[int]:
-    """Numbers of components: those of the largest estimates, which one would look at, and as many others at random."""
-    differences = [(part.logits[:, None] - part.without[-1], part.rows) for part in parts]
-    total = sum(np.einsum("rao,ro->a", difference, question.contrast[rows]) for difference, rows in differences)
-    order = np.argsort(-np.abs(total), kind="stable")
-    first, rest = order[: -(-count // 2)], order[-(-count // 2) :]
-    return sorted([*first.tolist(), *np.random.default_rng(seed).permutation(rest)[: count // 2].tolist()])
 
 
 def _question(model: Model, prompts: Any, options: Any, labels: Any, contrast: Any) -> tuple[Question, str]:

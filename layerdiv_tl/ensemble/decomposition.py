@@ -16,7 +16,6 @@ from .._checks import choice, flag
 from ..components import Component
 from ..errors import InputError
 from ..results import Result
-from .activity import activity_frame
 from .comparisons import By, groups_of, nested_frame, pairwise_frame, repeats_frame
 from .intervals import interval_note
 from .losses import LOSSES, Members, Target
@@ -129,8 +128,7 @@ class Decomposition(EnsembleTerms, Result):
         n_g u_h is what leaf h alone predicts for its group's a_g = Σ_h u_h. `bias` is the leaves' mean error, `within`
         their distance from a_g, `between` that of a_g from the mean over groups: the coarser ensemble's loss = mean
         over rows of (bias − within − between); `attrs` holds these totals and the gap. For `_unscaled` see
-        `SquaredError.nested`; where members are silent, as experts are, `within` = `within_active` + `within_idle`:
-        `losses.split_within`. Raises InputError where no group has two members, for losses without a nested cut, and
+        `SquaredError.nested`. Raises InputError where no group has two members, for losses without a nested cut, and
         for a `tau`: it is that of the model's own distribution.
 
         >>> d = decompose(np.array([[[2.0, 0.0], [0.0, 0.0], [1.0, 1.0]]]), labels=[0])
@@ -140,24 +138,6 @@ class Decomposition(EnsembleTerms, Result):
         members = self._members()
         names, group = groups_of(self.components, groups)
         return self._finish(nested_frame(self.loss_function, members, names, group)[0])
-
-    def by_activity(self) -> pd.DataFrame:
-        """One row per member that is silent at some examples (an expert): what its diversity is made of.
-
-        `active` is the share of examples at which it writes; `diversity` = `idle` + `fixed` + `varying`, in logits²:
-        at examples where it is silent, and where it writes, what is the same at all of these and what differs between
-        them. `fixed` is estimated without bias, so that it may be below 0. The last two are about the n-th option of
-        every example: give options that all examples share. The formula is in `ensemble.activity`. Raises InputError
-        for other losses, and where no member is ever silent.
-
-        >>> u = np.array([[[1.0, 0.0], [0.0, 0.0]], [[1.0, 0.0], [2.0, 0.0]], [[1.0, 0.0], [2.0, 0.0]]])
-        >>> d = decompose(u, labels=[0, 0, 0])
-        >>> d.by_activity()[["component", "diversity", "idle", "fixed", "varying"]].round(4).values.tolist()
-        [['M1', 0.125, 0.0417, 0.0833, 0.0]]
-        """
-        members = self._members()
-        self.loss_function.require("centered")
-        return self._finish(activity_frame({suffix: u for suffix, (u, _) in members.items()}, self.components))
 
     def by_repeat(self) -> pd.DataFrame:
         """One row per sublayer, head or neuron that runs several times in a pass: do its repeats differ?

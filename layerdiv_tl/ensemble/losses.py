@@ -38,10 +38,7 @@ Sums = Float[np.ndarray, "example group option"]
 Group = Int[np.ndarray, " member"]
 
 # How the names of columns begin that are in the loss's unit.
-_MEASURED = (
-    *("bias", "diversity", "net", "loss", "zero_bias", "within", "between", "lowest", "highest", "entropy"),
-    *("idle", "fixed", "varying"),
-)
+_MEASURED = ("bias", "diversity", "net", "loss", "zero_bias", "within", "between", "lowest", "highest", "entropy")
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,7 +161,7 @@ class SquaredError(Loss):
         """In logits²; `within_unscaled` and `between_unscaled` split the diversity of the leaves as they are.
 
         The leaves of a group sum to its member a_g of the coarser ensemble: n_g u_h is what leaf h alone predicts for
-        a_g. The unscaled terms have weights n_g/N. Where leaves are silent (experts): see `split_within`.
+        a_g. The unscaled terms have weights n_g/N.
         """
         counts, sums = np.bincount(group).astype(np.float64), sum_by_group(u, group)
         coarse_mean, means, leaves = sums.mean(1, keepdims=True), sums / counts[:, None], counts[group][:, None] * u
@@ -172,7 +169,6 @@ class SquaredError(Loss):
         return ((t - coarse_mean[:, 0]) ** 2).mean(1), {
             "bias": mean_by_group(((t[:, None] - leaves) ** 2).mean(2), group),
             "within": within,
-            **split_within(u, sums, group, within),
             "between": ((sums - coarse_mean) ** 2).mean(2),
             "within_unscaled": mean_by_group(((u - means[:, group]) ** 2).mean(2), group),
             "between_unscaled": ((means - u.mean(1, keepdims=True)) ** 2).mean(2),
@@ -317,25 +313,6 @@ def sum_by_group(x: Members | PerMember, group: Group) -> np.ndarray:
     """`[example, group, *rest]`; there may be tens of thousands of groups (every neuron's repeats)."""
     order = np.argsort(group, kind="stable")
     return np.add.reduceat(x[:, order], np.searchsorted(group[order], np.arange(group.max() + 1)), axis=1)
-
-
-def split_within(u: Members, sums: Sums, group: Group, within: PerGroup) -> dict[str, PerGroup]:
-    """`within` as `within_active` + `within_idle`; nothing where no leaf of a larger group is silent (exactly zero).
-
-    Where k of a group's n leaves write, with a = Σ u_h, the mean of the k numbers k u_h is a, so that by the law of
-    total variance mean_h |a − n u_h|² = n/k · mean_active |a − k u_h|² + (n − k)/k · |a|²: n/k times how far those
-    that wrote disagree, as an ensemble of k; and what n − k silent rows make, whatever those wrote.
-
-    >>> u, within = np.array([[[3.0, 1.0], [1.0, 1.0], [0.0, 0.0]]]), np.array([[8.0]])
-    >>> split_within(u, u.sum(1, keepdims=True), np.array([0, 0, 0]), within)
-    {'within_active': array([[3.]]), 'within_idle': array([[5.]])}
-    """
-    active, counts = (u != 0).any(2), np.bincount(group)
-    if bool((active | (counts[group] == 1)).all()):
-        return {}
-    k = sum_by_group(active.astype(np.float64), group)
-    idle = np.where(k > 0, (counts - k) / np.maximum(k, 1.0) * (sums**2).mean(2), 0.0)
-    return {"within_active": within - idle, "within_idle": idle}
 
 
 def mean_by_group(x: PerMember, group: Group) -> PerGroup:

@@ -38,7 +38,7 @@ class Model:
         name, tokenizer: Its name in tables and figures; its Hugging Face tokenizer, or None: then only token ids work.
         provenance: Where it came from: source, revision (of a hub), architecture, parameters, dtype, device, versions.
         architecture: Where its components and its read-out are found.
-        engine: What runs it, where that is not this process (nnsight, vLLM).
+        engine: What runs it, where that is not this process (nnsight).
     """
 
     name: str
@@ -129,8 +129,7 @@ def load_model(
             once and kept in the cache (`$LAYERDIV_CACHE`, or the user's cache folder; float32, so up to eight times its
             size); `"zoo/…"`, a small model of `zoo`; in memory a Hugging Face causal LM, a PEFT model (`adapters`), a
             `TransformerBridge` (raw or in compatibility mode) or a `HookedTransformer`, or what `zoo.planted` made; a
-            model that runs elsewhere, whose contributions are computed there: of nnsight (`TransformersModel`,
-            `NNsight`), or a `RemoteBridge` over vLLM, at unit sublayer; a
+            model of nnsight (`TransformersModel`, `NNsight`), whose contributions are computed where it runs; a
             `Model`, which is returned. Of a model that takes pictures or sound, the text side: its own decoder and
             unembedding, in a causal language model of its kind.
         tokenizer: A tokenizer, or the id or folder of one. By default the one stored with the weights or in the bridge;

@@ -48,8 +48,6 @@ class ZeroAt:
 # projection `[row, token, head·width]`, and "post", what enters the norm after that.
 Instead = Mapping[tuple[int, str], Callable[[Float[Tensor, "row token _"]], Tensor | None] | None]
 Edit = Callable[[int, Float[Tensor, "row token d"]], Tensor] | None
-# What happens at one place of a pass: blocks that all read the stream there, and the factor of what each writes.
-Slot = tuple[tuple[int, float], ...]
 See = Callable[[int, Float[Tensor, "row token d"], Float[Tensor, "row token d"]], None] | None
 
 
@@ -124,23 +122,6 @@ class PatchedForward:
             if block in self._normed:
                 stream = self.architecture.norm_module(stream).to(stream.device)
         return stream if edit is None else edit(last, stream)
-
-    def replay(self, slots: Sequence[Slot]) -> Float[Tensor, "row token d"]:
-        """Run blocks in another order, and return what enters the final norm.
-
-        Raises InputError where blocks cannot be called alone, or the stream is normed between them.
-        """
-        if not self.resumes or self._normed:
-            raise InputError(f"the layers of {self.model.name} cannot be run in another order, only as the model does.")
-        start = next((i for i, slot in enumerate(slots) if slot != ((i, 1.0),)), len(slots))
-        stream = self.streams[start]
-        for slot in slots[start:]:
-            outputs = [self._run_block(block, stream.clone(), {}) for block, _ in slot]
-            if len(slot) == 1 and slot[0][1] == 1:  # a difference would round
-                stream = outputs[0]
-            else:
-                stream = sum((f * (out - stream) for (_, f), out in zip(slot, outputs, strict=True)), stream)
-        return stream
 
     def through_loop_norms(self, output: Tensor, start: int, stop: int) -> Tensor:
         """An output of block `start` as it stands in the stream that enters block `stop`: after the norms between."""

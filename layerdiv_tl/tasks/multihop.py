@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float
@@ -29,6 +28,8 @@ STEP_PARAMETER: Mapping[str, tuple[str, tuple[int, ...]]] = {
     PREFIX + "k_hop": ("hops", (1, 2, 3, 4)),
     PREFIX + "modular": ("terms", (2, 3, 4, 5)),
 }
+# The columns that say how many steps a question takes: all rows are grouped by the one that the first row has.
+MEASURES = ("hops", "steps", "level", "difficulty")
 DEFAULT_GENERATED = 64  # of each number of steps, where the user gives no limit
 # Text, answer, number of steps, name and chain.
 _Question = tuple[str, str, float, str, tuple[str, ...]]
@@ -45,7 +46,6 @@ class Questions:
         ids: Each question's name in its source.
         chains: The steps of each, as in ("Eiffel Tower → France", "France → Paris"); empty where they are not known.
         name, source, license: As of a `Task`.
-        dropped: How many rows were passed over because their number of steps is not known.
     """
 
     texts: tuple[str, ...]
@@ -57,7 +57,6 @@ class Questions:
     name: str
     source: str
     license: str
-    dropped: int = 0
 
     def frame(self) -> pd.DataFrame:
         """One row per question."""
@@ -76,43 +75,23 @@ class Questions:
         return f"Questions({self.name}: {len(self)} questions, {self.by} {counts}; {self.source})"
 
 
-class _Format(NamedTuple):
-    """A known data set: its columns, how a row becomes (text, answer, steps or None), what it is grouped by.
-
-    Of several names in `by` all rows are grouped by the one that the first row has.
-    """
-
-    name: str
-    columns: tuple[str, ...]
-    parse: Callable[[Row, str], tuple[str, str, float | None]]
-    by: tuple[str, ...]
-
-
 def questions(
     source: Any = SAMPLE_QUESTIONS, *, levels: float | Iterable[float] | None = None, limit: int | None = None
 ) -> Questions:
-    r"""Questions that take different numbers of steps, for `ld.depth.depth_score`.
+    """Questions that take different numbers of steps, for `ld.depth.depth_score`.
 
     Args:
         source: `sample/hops`: facts in natural language, of one to three hops, written for this package;
             `synthetic/k_hop` and `synthetic/modular`, generated, with parameters as in `synthetic/k_hop:entities=6`; or
-            rows of your own: a JSONL, JSON, CSV or Parquet file, a pandas frame or a `datasets.Dataset`. They are known
-            by the columns of the first row; other columns are left alone:
-
-            plain    text, answer, and one of hops, steps, level, difficulty; if wanted id, and chain, a list of texts
-            GSM8K    question, answer: the reasoning, one step a line, and after `####` the answer; grouped by steps
-            MATH     problem, level ("Level 3"), solution with the answer in its last \boxed{…}; grouped by level
-            MQuAKE   questions (the first is used), answer, single_hops (or orig with its triples); grouped by hops
-
-            The last three are asked as "Question: …\nAnswer:" ("Problem: …"), and the final answer alone is the
-            answer: what a model computes by depth, not in words. Rows whose number of steps is not known (a GSM8K
-            answer without reasoning, "Level ?") are passed over and counted.
+            rows of your own: a JSONL, JSON, CSV or Parquet file, a pandas frame or a `datasets.Dataset`, with the
+            columns text, answer, and one of hops, steps, level, difficulty; if wanted id, and chain, a list of texts.
+            Other columns are left alone.
         levels: Which numbers of steps, or difficulties. None: all there are; 1 to 4 hops, 2 to 5 terms of synthetic
             ones.
         limit: At most so many questions of each; by default 64 of synthetic ones, all of others.
 
-    Raises InputError, with the line, for rows that are missing or malformed, for an answer that is empty or not found
-    in its row, and where no question is left.
+    Raises InputError, with the line, for rows that are missing or malformed, for an answer that is empty, and where no
+    question is left.
 
     >>> q = questions("synthetic/k_hop:entities=4", levels=[1, 2], limit=3)
     >>> q.groups.tolist(), q.answers[0], q.by
@@ -147,28 +126,25 @@ def _generated(name: str, levels: Sequence[float] | None, limit: int) -> Questio
         rows = task(f"{generator}:{','.join(filter(None, [settings, step]))}", limit=limit)
         for row, (text, answer) in enumerate(zip(rows.prompts, rows.answers, strict=True), start=1):
             found.append((text, answer, float(level), f"{step}, row {row}", ()))
-    return _collect(found, by, name, rows.source, rows.license, 0)
+    return _collect(found, by, name, rows.source, rows.license)
 
 
 def _from_rows(data: TaskData, name: str, license: str, levels: Sequence[float] | None, limit: int | None) -> Questions:
     first = data.rows[0]
-    known = next((known for known in FORMATS if set(known.columns) <= set(first)), None)
-    if known is None:
+    if not {"text", "answer"} <= set(first):
         columns = ", ".join(map(str, first)) or "none"
-        formats = "; ".join(f"{known.name}: {', '.join(known.columns)}" for known in FORMATS)
-        raise InputError(f"{first.where} has no columns of a known form (its columns: {columns}): {formats}.")
-    by = next((measure for measure in known.by if len(known.by) == 1 or measure in first), "")
+        needed = f"text, answer, and one of {', '.join(MEASURES)}"
+        raise InputError(f"{first.where} lacks text or answer (its columns: {columns}): give {needed}.")
+    by = next((measure for measure in MEASURES if measure in first), "")
     if not by:
-        raise InputError(f"{first.where} has none of {', '.join(known.by)}: say how many steps it takes.")
+        raise InputError(f"{first.where} has none of {', '.join(MEASURES)}: say how many steps it takes.")
     found: list[_Question] = []
-    dropped, counts = 0, Counter[float]()
+    counts = Counter[float]()
     for row in data.rows:
-        text, answer, steps = known.parse(row, by)
-        chain = row.get("chain") if known.name == "plain" else None
+        text, answer, steps = _cell(row, "text"), _cell(row, "answer"), _step_count(row[by], row, by)
+        chain = row.get("chain")
         links = [_text(link, f"{row.where}: a link of the chain") for link in chain] if isinstance(chain, list) else []
-        if steps is None:
-            dropped += 1
-        elif (levels is None or steps in levels) and (limit is None or counts[steps] < limit):
+        if (levels is None or steps in levels) and (limit is None or counts[steps] < limit):
             counts[steps] += 1
             # A blank between the two is the answer's: most tokenizers join it with the word that follows.
             text = text.rstrip(" ")
@@ -178,81 +154,12 @@ def _from_rows(data: TaskData, name: str, license: str, levels: Sequence[float] 
     if not found:
         what = f"one of the levels {', '.join(f'{level:g}' for level in levels)}" if levels else f"a number of {by}"
         raise InputError(f"none of the {len(data.rows)} rows of {data.source} has {what}: give others.")
-    return _collect(found, by, name, data.source, license, dropped)
+    return _collect(found, by, name, data.source, license)
 
 
-def _collect(found: list[_Question], by: str, name: str, source: str, license: str, dropped: int) -> Questions:
+def _collect(found: list[_Question], by: str, name: str, source: str, license: str) -> Questions:
     texts, answers, groups, ids, chains = zip(*found, strict=True)
-    return Questions(texts, answers, np.array(groups, dtype=float), by, ids, chains, name, source, license, dropped)
-
-
-def _parse_plain(row: Row, by: str) -> tuple[str, str, float | None]:
-    return _cell(row, "text"), _cell(row, "answer"), _step_count(row[by], row, by)
-
-
-def _parse_gsm8k(row: Row, by: str) -> tuple[str, str, float | None]:
-    reasoning, mark, answer = _cell(row, "answer").rpartition("####")
-    answer = answer.strip()
-    if not mark or not answer:
-        raise InputError(f"{row.where} has an answer without '#### ' and its number: end it so, or use text, answer.")
-    if re.fullmatch(r"-?\d{1,3}(,\d{3})+(\.\d+)?", answer):
-        answer = answer.replace(",", "")
-    steps = sum(bool(line.strip()) for line in reasoning.splitlines())
-    return f"Question: {_cell(row, 'question').strip()}\nAnswer:", answer, float(steps) or None
-
-
-def _parse_math(row: Row, by: str) -> tuple[str, str, float | None]:
-    answer = boxed(_cell(row, "solution"))
-    if not answer:
-        raise InputError(f"{row.where} has a solution without \\boxed{{…}}: box its answer.")
-    level = str(row["level"]).strip().removeprefix("Level ").strip()
-    steps = None if level == "?" else _step_count(level, row, by)
-    return f"Problem: {_cell(row, 'problem').strip()}\nAnswer:", answer, steps
-
-
-def _parse_mquake(row: Row, by: str) -> tuple[str, str, float | None]:
-    def is_list(value: Any) -> bool:
-        return isinstance(value, Sequence | np.ndarray) and not isinstance(value, str) and len(value) > 0
-
-    phrasings = row["questions"]
-    if not is_list(phrasings):
-        raise InputError(f"{row.where} has questions={phrasings!r:.40}: give a list of at least one text.")
-    steps: Any = row.get("single_hops")
-    if steps is None and isinstance(row["orig"], Mapping):
-        steps = row["orig"].get("triples")
-    if not is_list(steps):
-        raise InputError(f"{row.where} has no list of single_hops, or of triples in orig: it says how many hops.")
-    text = _text(phrasings[0], f"{row.where}: its first question").strip()
-    return f"Question: {text}\nAnswer:", _cell(row, "answer"), float(len(steps))
-
-
-FORMATS = (
-    _Format("MQuAKE", ("questions", "answer"), _parse_mquake, ("hops",)),
-    _Format("MATH", ("problem", "solution", "level"), _parse_math, ("level",)),
-    _Format("GSM8K", ("question", "answer"), _parse_gsm8k, ("steps",)),
-    _Format("plain", ("text", "answer"), _parse_plain, ("hops", "steps", "level", "difficulty")),
-)
-
-
-def boxed(solution: str) -> str:
-    r"""The content of the last `\boxed{…}` (or `\fbox{…}`, or after `\boxed `); empty where there is none.
-
-    >>> boxed(r"so $x = \boxed{\frac{1}{2}}$."), boxed(r"is $\boxed 7$."), boxed("none")
-    ('\\frac{1}{2}', '7', '')
-    """
-    start = max(solution.rfind("\\boxed"), solution.rfind("\\fbox"))
-    if start < 0:
-        return ""
-    rest = re.sub(r"^\\(boxed|fbox)\s*", "", solution[start:])
-    if not rest.startswith("{"):
-        return (re.match(r"\\?[^\s$.,;]+", rest) or [""])[0]
-    depth = 0
-    # Escaped braces do not nest.
-    for brace in re.finditer(r"(?<!\\)[{}]", rest):
-        depth += 1 if brace[0] == "{" else -1
-        if depth == 0:
-            return rest[1 : brace.start()].strip()
-    return ""
+    return Questions(texts, answers, np.array(groups, dtype=float), by, ids, chains, name, source, license)
 
 
 def _cell(row: Row, column: str) -> str:

@@ -32,8 +32,6 @@ LABELS: dict[str, Any] = tomllib.loads((resources.files(__package__) / "labels.t
 LIGHT, DARK, BOTH = (Theme(**LABELS[name]) for name in ("light", "dark", "both"))
 MODULE, MODULE_NAME = LABELS["module"], LABELS["module_name"]
 TERM, TERM_NAME = LABELS["term"], LABELS["term_name"]
-# Two things that a reader marks to compare them, and what is written on their colors.
-PIN = {"pin-a": "#cc79a7", "pin-b": "#e69f00", "on-pin": "#1f2430"}
 CLEAR = "rgba(0,0,0,0)"
 # What a page marks as confirmed; as refuted, or not to be overlooked.
 GOOD, BAD = "#009e73", "#d55e00"
@@ -127,7 +125,7 @@ def css_variables(scope: str = ":root", scales: bool = False) -> str:
 
     Args:
         scope: A selector; one inside a notebook follows the notebook's own light or dark.
-        scales: Also the colors of modules and pins, and the stops of the color scales (`--seq-0` … `--div-4`).
+        scales: Also the colors of modules, and the stops of the color scales (`--seq-0` … `--div-4`).
     """
     light, dark = (_variables(theme, scales) for theme in (LIGHT, DARK))
     rules = [f"{scope} {{ color-scheme: light dark; --font: {FONT}; }}", f"{scope} {{{light} }}"]
@@ -142,7 +140,7 @@ def _variables(theme: Theme, scales: bool) -> str:
     values = {"ink": theme.ink, "muted": theme.muted, "line": theme.grid, "paper": theme.paper}
     values |= {"zero": theme.zero, "ground": theme.ground, "good": GOOD, "bad": BAD}
     if scales:
-        values |= MODULE | PIN
+        values |= MODULE
         for name, stops in (("seq", theme.sequential), ("div", theme.diverging)):
             values |= {f"{name}-{number}": color for number, (_, color) in enumerate(stops)}
     return "".join(f" --{name}: {value};" for name, value in values.items())

@@ -30,6 +30,7 @@ PROSE = tomllib.loads(read("report.toml"))
 _HEADINGS = PROSE["headings"]
 # Of the largest direct effect, and of one's own: less is not said to be made up for.
 _NOTICED = 0.05
+EFFECTS_CAPTION = "The largest total effects, and the later component that makes up for most."
 
 
 def estimate(row: Mapping[Any, Any], name: str, low: str = "", high: str = "", form: str = ".3g") -> str:
@@ -170,31 +171,15 @@ def effects_table(effects: Effects, count: int = 12) -> pd.DataFrame:
     rows, clear = [], dict(zip(effects.names, clear_of_zero(effects.effect("direct")), strict=True))
     for row in frame.iloc[order].to_dict("records"):
         cells = {"component": row["component"]}
-        for name, heading in (
-            ("direct", "direct"),
-            ("total", "total" if effects.method == "exact" else "estimated total"),
-        ):
-            cells[f"{heading}, {unit}"] = estimate(row, name, f"{name}_low", f"{name}_high")
-        if effects.method == "exact":
-            repair = effects.repair(row["component"]).iloc[:-1].set_index("component")["repair"]
-            # What is not clear of zero leaves nothing to make up for.
-            share = -repair / row["direct"] if clear[row["component"]] and len(repair) else repair[:0]
-            made_up = len(share) > 0 and share.max() >= _NOTICED
-            cells["most made up for by"] = f"{share.idxmax()} ({share.max():.0%})" if made_up else ""
+        for name in ("direct", "total"):
+            cells[f"{name}, {unit}"] = estimate(row, name, f"{name}_low", f"{name}_high")
+        repair = effects.repair(row["component"]).iloc[:-1].set_index("component")["repair"]
+        # What is not clear of zero leaves nothing to make up for.
+        share = -repair / row["direct"] if clear[row["component"]] and len(repair) else repair[:0]
+        made_up = len(share) > 0 and share.max() >= _NOTICED
+        cells["most made up for by"] = f"{share.idxmax()} ({share.max():.0%})" if made_up else ""
         rows.append(cells)
     return pd.DataFrame(rows)
-
-
-def effects_caption(effects: Effects) -> str:
-    """What the table of effects shows, and of first-order estimates how far they are off."""
-    if effects.method == "exact":
-        return "The largest total effects, and the later component that makes up for most."
-    off = effects.error
-    return (
-        f"The largest total effects, estimated to first order. Against exact ablations of {len(effects.sampled)} of "
-        f"them they are off by {off['mean']:.3g} logits on average, by {off['largest']:.3g} at most (correlation "
-        f"{off['correlation']:.2f})."
-    )
 
 
 def write_csv(frame: pd.DataFrame, path: Path | str) -> None:
@@ -230,13 +215,11 @@ def write_depth_frames(study: DepthStudy, folder: Path) -> None:
 
 def write_effects(effects: Effects, folder: Path) -> Path:
     """The frames of effects as CSV files in a folder, and a page of their table and figures, which is returned."""
-    exact = effects.method == "exact"
     write_csv(effects.frame(), folder / "effects.csv")
-    if exact:
-        write_csv(effects.stand_ins(), folder / "stand_ins.csv")
+    write_csv(effects.stand_ins(), folder / "stand_ins.csv")
     page = Page(f"What components of {effects.model} are worth on {effects.source}")
-    page.table(effects_table(effects), effects_caption(effects))
-    for kind in ("scatter", "repair", "map") if exact else ("scatter",):
+    page.table(effects_table(effects), EFFECTS_CAPTION)
+    for kind in ("scatter", "repair", "map"):
         page.figure(effects.plot(kind=kind), "")
     return page.write(folder / "effects.html")
 

@@ -13,20 +13,15 @@ from typing import Any
 
 from . import registry
 from .planted.model import PLANTED, Planted, load_planted, planted
-from .planted.regimes import REGIMES, Regime
-from .planted.regimes import plant as regime
 from .registry import NAMES, TASKS, models, seeds
 
 __all__ = [
     "NAMES",
     "PLANTED",
-    "REGIMES",
     "TASKS",
     "Planted",
-    "Regime",
     "models",
     "planted",
-    "regime",
     "seeds",
     "source",
 ]

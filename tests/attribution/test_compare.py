@@ -33,6 +33,7 @@ def planted(model, name, seed, size=0.05):
     return changed
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("unit", ["sublayer", "head", "neuron"])
 @pytest.mark.parametrize("make", [llama, gpt2])
 def test_changes_sum_to_the_change_of_the_logits(make, unit):
@@ -85,6 +86,7 @@ def test_parts_are_those_of_the_definition(make, unit):
         assert not c.parts["statistic"][:, at].any()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("make", [llama, gpt2])
 def test_parts_of_longer_options_are_those_of_the_definition(make):
     """Token by token, less the mean over the vocabulary, from hooked passes; alternatives at a's weights."""
@@ -126,6 +128,7 @@ def test_parts_of_longer_options_are_those_of_the_definition(make):
     np.testing.assert_allclose(sum(c.parts.values()), c.change, atol=1e-12)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("options", [OPTIONS, LONG])
 def test_the_same_weights_read_zero_to_the_bit(options):
     """A copy is the same weights, and so is every number; nothing changed first."""
@@ -273,6 +276,7 @@ def test_a_half_precision_copy_stays_within_rounding(make, seed):
     np.testing.assert_allclose(sum(c.parts.values()), c.change, atol=1e-12)
 
 
+@pytest.mark.full
 def test_tasks_and_long_options(stories):
     """A task brings options and labels; options of several tokens compare parts of log-likelihoods."""
     task = ld.task("synthetic/recall", limit=12)
@@ -287,6 +291,7 @@ def test_tasks_and_long_options(stories):
     assert ld.compare(stories, untold, ["Once upon a time"], [" there", " was"]).same_weights
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "options",
     [
@@ -325,6 +330,7 @@ def test_models_that_read_other_tokens_are_refused(stories, stories_folder):
         ld.compare(llama(), llama(), PROMPTS, OPTIONS, contrast=[1, 2])
 
 
+@pytest.mark.full
 def test_results_are_kept_and_drawn(tmp_path):
     """A file holds all of it; the bars are the frame's numbers."""
     c = ld.compare(llama(), llama(seed=1), PROMPTS, OPTIONS, labels=LABELS)

@@ -46,6 +46,7 @@ def test_changes_sum_to_those_of_logit_and_loss(make, unit):
     assert not c.same_weights
 
 
+@pytest.mark.full
 def test_changes_at_the_end_are_those_of_the_next_token_as_an_option():
     """A second way to the same numbers: the read-out of one option, after each beginning of the text."""
     a, b, text = gpt2(), gpt2(seed=1), TEXTS[0]
@@ -60,6 +61,7 @@ def test_changes_at_the_end_are_those_of_the_next_token_as_an_option():
         np.testing.assert_allclose(values[4], others[:, text[5]] - others.mean(1), atol=1e-6, err_msg=part)
 
 
+@pytest.mark.full
 def test_the_same_weights_read_zero_to_the_bit():
     """A copy changes nothing, in any unit; a soft-cap and a half-precision copy are no exceptions to the sums."""
     model = llama()
@@ -88,6 +90,7 @@ def test_a_planted_change_is_the_first(seed):
     assert c.by_component().attrs["first_changed"] == first.label
 
 
+@pytest.mark.full
 def test_tables_are_means_of_the_arrays_and_are_kept(tmp_path):
     """Tokens, components and totals; intervals over eight texts; a file; the figures are of these numbers."""
     a, b = llama(), llama(seed=1)
@@ -131,6 +134,7 @@ def test_models_of_different_shape_are_compared_by_module_and_relative_depth():
             use()
 
 
+@pytest.mark.full
 def test_texts_that_cannot_be_compared():
     """Nothing to predict; other vocabularies; arguments that belong to options."""
     a, b = llama(), llama(seed=1)

@@ -146,6 +146,7 @@ def test_a_position_is_counted_in_the_prompts_own_tokens(model):
     assert first.positions.tolist() == [0, 0, 0, 0]
 
 
+@pytest.mark.full
 def test_options_of_each_prompt(model):
     """One list of options per prompt gives what each prompt with its own list gives, at both units."""
     lists = [[1, 2], [2, 1], [40, 3], [1, 60]]
@@ -377,6 +378,7 @@ def test_an_option_is_the_token_it_is_after_text(stories):
         assert tokenizer("a" + text)["input_ids"] == [*tokenizer("a")["input_ids"], option]
 
 
+@pytest.mark.full
 def test_two_threads_on_one_model():
     """Each thread gets its own numbers, and a plain pass at the same time is not touched."""
     from concurrent.futures import ThreadPoolExecutor
@@ -403,6 +405,7 @@ def test_two_threads_on_one_model():
             assert torch.equal(logits, plain)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("as_what", [torch.tensor, np.array])
 def test_tensors_and_arrays_everywhere(as_what):
     """Ids, options and positions may be tensors or arrays, alone or in lists."""

@@ -165,6 +165,7 @@ def test_cross_entropy_equals_the_logits_form(make, unit, tau):
     assert p.centered is p
 
 
+@pytest.mark.full
 def test_streaming_is_the_same_in_any_pieces(monkeypatch):
     """Vocabulary chunks, position blocks and batches change nothing but speed."""
     from layerdiv_tl.attribution import full_vocab as whole
@@ -230,6 +231,7 @@ def test_loss_is_the_models_own():
         assert np.isnan(p.loss[-1])
 
 
+@pytest.mark.full
 def test_centring_the_unembedding_moves_raw_numbers_only():
     """center_unembed takes a shift out of every component; centered numbers and nets do not see it."""
     bridge = boot(gpt2())
@@ -282,6 +284,7 @@ def test_several_texts_stand_side_by_side():
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.integers(1, 14), min_size=1, max_size=7), st.integers(1, 40), st.integers(2, 14), st.data())
+@pytest.mark.full
 def test_every_number_stands_at_its_token(lengths, batch_tokens, window, data):
     """Whatever the lengths, batches and windows: each text's columns are those of the text alone."""
     stride = data.draw(st.integers(1, window))
@@ -363,6 +366,7 @@ def test_top_tokens_are_the_largest_logits(unit):
         assert len(everything) == 2 * len(p.components)
 
 
+@pytest.mark.full
 def test_a_corpus_keeps_running_sums():
     """The means over all tokens of a generator of texts, with intervals over texts."""
     rng = np.random.default_rng(0)
@@ -382,6 +386,7 @@ def test_a_corpus_keeps_running_sums():
             np.testing.assert_allclose(frame["bias_centered"], p.centered.bias[:, seen].mean(1), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.full
 def test_running_means_cover_the_truth():
     """The interval over texts covers the mean of tokens that resemble their text's others."""
     rng, covered = np.random.default_rng(0), 0
@@ -449,6 +454,7 @@ def test_a_write_that_is_no_component_is_refused():
         ld.profile(model, IDS)
 
 
+@pytest.mark.full
 def test_changed_weights_are_noticed():
     """What a Model keeps belongs to its weights: after an edit the numbers are those of a fresh one."""
     for edit in ("lm_head", "down_proj"):

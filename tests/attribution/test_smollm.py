@@ -76,6 +76,7 @@ def test_loads_in_seconds_from_the_cache(smol):
     assert smol.context == 8192
 
 
+@pytest.mark.nightly
 def test_a_gguf_file_gives_the_same_model(smol, tmp_path):
     """The file inside the wheel, loaded by its path, gives the numbers of the converted folder, bit for bit."""
     import zipfile

@@ -74,6 +74,7 @@ def test_a_long_text_has_all_its_numbers(model, count, unit):
     assert explorer.texts[0].sublayers.token_ids.tolist() == ids[: model.context]
 
 
+@pytest.mark.full
 def test_the_command_writes_the_page(folder, tmp_path, capsys):
     """JSON on stdout with the profile's numbers, progress on stderr, one file."""
     out = tmp_path / "new" / "page.html"
@@ -97,6 +98,7 @@ def test_the_command_writes_the_page(folder, tmp_path, capsys):
     assert "<img" not in page
 
 
+@pytest.mark.full
 def test_the_command_prints_for_people(folder, tmp_path, capsys):
     assert (
         main(["profile", "--model", folder, "--unit", "head", "--out", str(tmp_path / "p.html"), "w5 w1 <img w4"]) == 0
@@ -107,6 +109,7 @@ def test_the_command_prints_for_people(folder, tmp_path, capsys):
     assert told.splitlines()[-1] == f"Open {tmp_path / 'p.html'} in a browser."
 
 
+@pytest.mark.full
 def test_the_text_comes_from_anywhere(folder, tmp_path, capsys, monkeypatch):
     """As an argument, from a file, and from the standard input it is the same text."""
     losses = []
@@ -118,6 +121,7 @@ def test_the_text_comes_from_anywhere(folder, tmp_path, capsys, monkeypatch):
     assert losses[0] == losses[1] == losses[2]
 
 
+@pytest.mark.full
 def test_failures_are_a_sentence_and_1(folder, tmp_path, capsys, monkeypatch):
     (tmp_path / "latin").write_bytes(b"caf\xe9")
     page = str(tmp_path / "p.html")

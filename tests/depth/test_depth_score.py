@@ -104,6 +104,7 @@ def test_erasing_puts_the_mean_stream_in_the_earlier_tokens_place(case):
     close(ld.depth.depth_score(model, questions, effect="erase").effects, effects)
 
 
+@pytest.mark.full
 def test_batches_change_nothing():
     """Batches of any size give the same effects, in the order of the questions."""
     model = ld.load_model(llama())
@@ -181,6 +182,7 @@ def test_the_slope_finds_what_was_planted():
     assert none.p > 0.05
 
 
+@pytest.mark.full
 def test_the_slope_is_that_of_the_groups_scores():
     """Questions of large effects count for more, as in the scores of the groups; p is even where nothing is there."""
     rng = np.random.default_rng(3)
@@ -278,6 +280,7 @@ def test_right_is_what_the_model_writes(stories):
     assert 0 < found.by_question()["correct"].sum() < len(asked)
 
 
+@pytest.mark.full
 def test_ties_count_in_part_wherever_a_model_answers():
     """A model that gives all tokens the same logit is right once in as many as there are to choose from."""
     silent = llama()

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 import torch
-from scipy.stats import spearmanr, t
+from scipy.stats import t
 
 import layerdiv_tl as ld
 from layerdiv_tl.components import Component
@@ -27,7 +27,6 @@ PLACES = {
     "stories": ("model.layers", "self_attn.o_proj", "mlp"),
 }
 OPTIONS = [7, 9, 12]
-PAIRS = [(0, 1), (0, 2), (1, 2)]
 FULL = [pytest.param(name, marks=pytest.mark.full) for name in ("neox_parallel", "mixtral")]
 
 
@@ -158,27 +157,19 @@ def test_total_effects_are_those_of_plain_passes(name):
     check_against_plain_passes(name, FAMILIES[name](), chosen=("L0.H0", "L0.H3", "L0.mlp", "L1.H2", "L2.H1", "L2.mlp"))
 
 
+@pytest.mark.full
 def test_total_effects_are_those_of_plain_passes_of_a_trained_model(stories):
     check_against_plain_passes("stories", stories.architecture.root, 500, 4, ("L0.H7", "L1.mlp", "L3.H2", "L4.H0"))
 
 
-def check_what_similarity_foretells(effects, undo):
-    """The eraser makes up for all of a and for nothing of others; cosines are those of the words in the prompts."""
+def check_what_an_eraser_undoes(effects, undo):
+    """The eraser makes up for all of a and for nothing of others."""
     a, eraser, _ = (effects.names.index(c.label) for c in undo.components)
     direct, members = effects.effect("direct"), [effects.members.index(c) for c in undo.components]
     np.testing.assert_allclose(effects.changes[:, a, members[1]], -direct[:, a], atol=1e-9)
     np.testing.assert_allclose(effects.changes[:, [a, eraser], members[2]], 0, atol=1e-9)
     # In half of the rows a speaks against the answer: its direct effect is 0, which has no shares.
     assert effects.stand_ins().set_index("ablated").loc[undo.components[0].label, "share"].isna().all()
-    only = ld.effects(undo, undo.task, ablation="zero", components=[undo.components[0].sublayer.label])
-    centered = (undo.values - undo.values.mean(2, keepdims=True)).transpose(1, 0, 2).reshape(3, -1)
-    assert np.corrcoef(centered)[0, 1] == pytest.approx(-1)
-    # Of three later sublayers with a direction of their own (a, −a is undone, b): fewer than three pairs, no answer.
-    assert np.isnan(only.foretold(n_permutations=5, n_resamples=5).correlation).all()
-    frame = ld.effects(undo, undo.task, ablation="zero").foretold(n_permutations=5, n_resamples=5)
-    cosine = [centered[i] @ centered[j] / np.linalg.norm(centered[i]) / np.linalg.norm(centered[j]) for i, j in PAIRS]
-    assert frame.correlation[0] == pytest.approx(spearmanr(cosine, [1, 0, 0])[0], abs=1e-9)
-    assert np.isnan(frame.p_value).all()  # no two of a kind in a layer
 
 
 @pytest.mark.parametrize("shape", ["llama", pytest.param("gpt2", marks=pytest.mark.full)])
@@ -214,74 +205,13 @@ def test_planted_models_measure_their_closed_forms(shape):
         repair = effects.repair(a).set_index("component").repair
         assert repair[eraser] == pytest.approx(-direct[:, 0].mean(), abs=1e-9)
         if ablation == "zero":
-            check_what_similarity_foretells(effects, undo)
+            check_what_an_eraser_undoes(effects, undo)
         check_sums(effects, 1e-9 if ablation == "zero" else 1e-6)  # Llama's norms answer in float32
 
 
 @pytest.fixture(scope="module")
 def tiny():
     return ld.load_model(FAMILIES["gpt2"]())
-
-
-def test_first_order_estimates_are_the_gradients_and_say_how_wrong_they_are(tiny):
-    ids, labels = rows(10)
-    exact = ld.effects(tiny, ids, OPTIONS, labels, unit="head", positions="last")
-    rough = ld.effects(
-        tiny, ids, OPTIONS, labels, unit="head", positions="last", method="first_order", sample=len(exact.components)
-    )
-    np.testing.assert_allclose(rough.effect("direct"), exact.effect("direct"), atol=1e-9)
-    frame = rough.frame()
-    np.testing.assert_allclose(frame.exact, exact.frame().total, atol=1e-9)
-    off = np.abs(frame.total - frame.exact)
-    assert frame.attrs["error"]["mean"] == pytest.approx(off.mean())
-    assert frame.attrs["error"]["largest"] == pytest.approx(off.max())
-    with pytest.raises(ld.InputError, match="first_order"):
-        rough.repair("L0.H0")
-
-
-@pytest.mark.parametrize("name", ["gemma2", pytest.param("olmo2", marks=pytest.mark.full)])
-def test_first_order_direct_effects_are_exact_behind_a_post_norm(name):
-    """What is left of a head is read at the statistic of the norm that follows it in the ablated pass."""
-    (ids, labels), model = rows(6), ld.load_model(FAMILIES[name]())
-    for options in (OPTIONS, LONGER):
-        exact, rough = (
-            ld.effects(model, ids, options, labels, unit="head", components=["L0.H1", "L2.H3", "L2.mlp"], method=method)
-            for method in ("exact", "first_order")
-        )
-        assert np.abs(exact.effect("direct")).max() > 1e-3
-        np.testing.assert_allclose(rough.effect("direct"), exact.effect("direct"), atol=1e-5)
-
-
-def test_an_estimate_is_the_slope_of_the_answer_towards_the_ablation():
-    """Against plain passes in which a component is ablated by a ten-thousandth."""
-    model = FAMILIES["gpt2"]().double()
-    plain, (ids, labels), share = Plain("gpt2", model), rows(3), 1e-4
-    rough = ld.effects(
-        model, ids, OPTIONS, labels, unit="head", ablation="zero", components=["L0.H2", "L1.mlp"], method="first_order"
-    )
-    for r, (row, label) in enumerate(zip(ids, labels, strict=True)):
-        plain.run(row, log=(held := dict.fromkeys(rough.components)))
-        for i, c in enumerate(rough.components):
-            moved = plain.run(row, [(c, held[c] * (1 - share))])
-            slope = (difference(plain.run(row), label) - difference(moved, label)) / share
-            assert rough.effect("total")[r, i] == pytest.approx(slope, rel=1e-2, abs=1e-5)
-
-
-def test_estimates_of_many_steps_sum_to_what_their_whole_way_changes():
-    """Against plain passes that lack what two MLPs hold in the pass as it is; the second one reacts to the first."""
-    model = FAMILIES["gpt2"]().double()
-    plain, (ids, labels) = Plain("gpt2", model), rows(3)
-    rough = ld.effects(
-        model, ids, OPTIONS, labels, ablation="zero", components=["L0.mlp", "L2.mlp"], method="first_order", steps=64
-    )
-    for r, (row, label) in enumerate(zip(ids, labels, strict=True)):
-        clean = plain.run(row, log=(held := dict.fromkeys(rough.components)))
-        with ExitStack() as stack:
-            for c in rough.components:
-                hook = plain.at(c).register_forward_hook(lambda _m, _a, output, c=c: output - held[c])
-                stack.callback(hook.remove)
-            changed = difference(clean, label) - difference(plain.run(row), label)
-        assert rough.effect("total")[r].sum() == pytest.approx(changed, rel=1e-3, abs=1e-4)
 
 
 def test_effects_of_a_saved_result_are_the_same(tiny, tmp_path):
@@ -365,12 +295,6 @@ def test_options_of_several_tokens_are_compared_by_their_log_likelihoods(name):
         effects.values, ld.contributions(model, ids, LONGER, "head").log_likelihood_parts, atol=1e-6
     )
     check_sums(effects)
-    # Along the way to the ablated model the gradients of one component sum to its effect.
-    rough = ld.effects(
-        model, ids, LONGER, labels, **given | {"components": chosen[1:2]}, method="first_order", steps=64
-    )
-    np.testing.assert_allclose(rough.effect()[:, 0], effects.effect()[:, 1], atol=2e-3)
-    np.testing.assert_allclose(rough.effect("direct")[:, 0], effects.effect("direct")[:, 1], atol=1e-6)
 
 
 def test_single_tokens_among_alternatives_are_single_tokens(tiny):
@@ -406,7 +330,6 @@ GIVEN = {"prompts": [[3, 4, 5], [6, 7]], "options": OPTIONS, "labels": [0, 1]}
         ({"labels": None}, "labels="),
         ({"contrast": (7, 9)}, "leave options"),
         ({"options": None, "labels": None, "contrast": (7, 9, 12)}, "pair"),
-        ({"groups": ["L0.mlp", "L1.mlp"], "method": "first_order"}, "groups out"),
     ],
 )
 def test_bad_input_is_refused_with_the_reason(tiny, change, match):
@@ -480,6 +403,7 @@ def answered(effects, clean, direct, total):
     return dataclasses.replace(effects, logits=logits(clean), without=without)
 
 
+@pytest.mark.full
 def test_differences_of_accuracies_have_bonett_and_prices_interval():
     """Direct, total, indirect: one more row won, one more lost, by hand; held in 95 % of samples, and no wider."""
     ids, labels = rows(24)
@@ -502,6 +426,7 @@ def test_differences_of_accuracies_have_bonett_and_prices_interval():
     assert widths[0] == widths[1] == widths[2]
 
 
+@pytest.mark.full
 def test_what_is_not_clear_of_zero_has_no_share():
     """A direct effect of 0 ± noise has no share made up for; one that is clear has it with an interval."""
     effects = ld.effects("zoo/d4", ld.task("synthetic/recall", limit=16), unit="head")

@@ -213,6 +213,7 @@ def test_effects_are_those_of_single_patched_passes(case, part, of):
     check_effects(model, plain, rows, task if of == "task" else None, part)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("part", ["sublayer", "layer"])
 def test_effects_in_a_trained_model_are_those_of_single_patched_passes(stories, part):
     """The same law where layers do something."""
@@ -496,7 +497,7 @@ def test_long_options_are_refused_with_what_scores_them():
     """What scores whole vocabularies takes single tokens, and says which call makes a task's options such."""
     model = ld.load_model(llama(), tokenizer=word_tokenizer())
     long = replace(asked(LENGTHS, [7, 8], np.arange(len(LENGTHS)) % 2), options=(" w7 w9", " w8 w9"))
-    for analysis in (ld.depth.agreement, lambda *a: ld.depth.drop_plan(*a, 1), ld.depth.ensemble_test):
+    for analysis in (ld.depth.agreement, lambda *a: ld.depth.drop_plan(*a, 1)):
         with pytest.raises(ld.InputError, match=r"multi_token=True"):
             analysis(model, long)
     frame = ld.depth.agreement(model, long.resolve(model, multi_token=True)).frame()
@@ -653,6 +654,7 @@ def test_own_scores_go_by_components_too():
     ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "score", ["accuracy", "diversity", "diversity_centered", "net", "relative_norm", "block_influence"]
 )
@@ -690,6 +692,7 @@ def test_a_plan_survives_the_disk(plan, tmp_path):
     assert loaded.export(tmp_path / "a.csv").read_bytes() == plan.export(tmp_path / "b.csv").read_bytes()
 
 
+@pytest.mark.full
 def test_uses_of_a_reused_layer_go_one_by_one(tmp_path):
     """A block listed twice: its uses are removed apart; a list of layers cannot say so, a table can."""
     root = llama()
@@ -727,6 +730,7 @@ def test_uses_of_a_reused_layer_go_one_by_one(tmp_path):
     assert frame.component.tolist() == ["L0@1.attn", "L0@1.mlp", "L0@2.attn", "L0@2.mlp", "L1.attn", "L1.mlp"]
 
 
+@pytest.mark.full
 def test_batches_do_not_matter():
     """The same numbers for any size of batch."""
     model = ld.load_model(FAMILIES["gemma2"](), tokenizer=word_tokenizer())
@@ -736,6 +740,7 @@ def test_batches_do_not_matter():
         close(one.counts, all_.counts)
 
 
+@pytest.mark.full
 def test_the_users_model_is_left_as_it_was():
     """No hook, mode or weight changes."""
     root = llama().train()
@@ -747,6 +752,7 @@ def test_the_users_model_is_left_as_it_was():
     assert all(torch.equal(before[name], tensor) for name, tensor in root.state_dict().items())
 
 
+@pytest.mark.full
 def test_half_precision_agrees_with_itself_in_plain_passes():
     """In bfloat16 the effects are those of the bfloat16 model, up to its own rounding."""
     root = llama().bfloat16()

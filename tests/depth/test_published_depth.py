@@ -32,7 +32,7 @@ ASKED = [
 ]
 # The names here of what the released code skips.
 PARTS = {"layer": "layer", "attn": "attention", "mlp": "mlp"}
-MODELS = ["stories", pytest.param("smol", marks=pytest.mark.full)]
+MODELS = ["stories", pytest.param("smol", marks=pytest.mark.nightly)]
 # The released rules take minutes where every token and layer has a pass of its own: on the small model only.
 on_stories = pytest.mark.parametrize("case", ["stories"], indirect=True)
 
@@ -152,6 +152,7 @@ def test_lens(case):
 
 
 @on_stories
+@pytest.mark.full
 def test_erasure_of_a_token(case, short):
     model, root, ids = case
     mean = published.mean_residuals(root, ids)
@@ -176,6 +177,7 @@ def test_erasure_of_a_prefix(case, short):
 
 
 @on_stories
+@pytest.mark.full
 @pytest.mark.parametrize("part", PARTS)
 def test_integrated_gradients(case, short, part):
     model, root, ids = case
@@ -198,6 +200,7 @@ def test_depth_score(case):
         assert row.score == pytest.approx(published.depth_score(published.group_effect(some)), rel=2e-5)
 
 
+@pytest.mark.full
 def test_linear_maps(stories):
     """Without a ridge, where there are tokens enough: the least squares that stand for the paper's trained maps."""
     rng = np.random.default_rng(0)

@@ -68,6 +68,7 @@ def test_equals_the_formula_in_loops(case):
 
 @settings(max_examples=40, deadline=None)
 @given(ensembles(), st.integers(0, 2**31))
+@pytest.mark.full
 def test_a_shift_of_a_member_is_invisible_when_centered(case, seed):
     """A constant added to all options of a component moves the shift half only."""
     u, truth = case
@@ -91,6 +92,7 @@ def test_cutting_members_in_halves_leaves_the_size_fair_number(case):
 
 @settings(max_examples=40, deadline=None)
 @given(ensembles())
+@pytest.mark.full
 def test_module_parts_add_up(case):
     """Eq. 9-10: the modules' parts sum to the ensemble's terms."""
     u, truth = case
@@ -141,6 +143,7 @@ def test_real_contributions_by_module_and_component():
 
 @given(ensembles())
 @settings(deadline=None, max_examples=30)
+@pytest.mark.full
 def test_logit_differences_add_up_in_every_table(case):
     u, arguments = case
     d = ld.decompose(u, **arguments)
@@ -164,6 +167,7 @@ def test_a_tie_is_a_share_of_an_answer():
         assert frame.accuracy.tolist() == pytest.approx([1 / 3, 0.5 if gold < 2 else 0])
 
 
+@pytest.mark.full
 def test_ties_count_in_part_in_every_number():
     """Accuracy is the mean over all orders in which equal options may be preferred: the second source draws them all.
 

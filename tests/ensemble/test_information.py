@@ -101,6 +101,7 @@ def test_joint_tables_are_miller_madow_by_hand(seed, members, options, classes):
             assert values[k] == pytest.approx(hand[term], abs=1e-9)
 
 
+@pytest.mark.full
 def test_dit_agrees_on_toys():
     """The terms as an independent library defines them."""
     dit = pytest.importorskip("dit", exc_type=ImportError)
@@ -276,6 +277,7 @@ def test_equicorrelated_intervals_cover_and_are_no_wider_than_they_need():
     assert 0.8 < (high - low).mean() / (2 * 1.96 * estimate.std(ddof=1)) < 1.5
 
 
+@pytest.mark.full
 def test_opposite_correlations_are_synergy():
     """Classes with correlations of +0.8 and −0.8: TC 0 and relevancy 0, TC|Y = I = −½ log2(1 − 0.64).
 
@@ -338,6 +340,7 @@ def test_nulls_are_calibrated(estimator):
     assert often[known].mean() > 0.01
 
 
+@pytest.mark.full
 def test_members_that_know_and_repeat_each_other_lie_outside_their_nulls():
     rng = np.random.default_rng(11)
     y = np.arange(600) % 2
@@ -350,6 +353,7 @@ def test_members_that_know_and_repeat_each_other_lie_outside_their_nulls():
     assert (frame["p"].loc[["relevancy", "joint"]] <= 2 / 61).all()
 
 
+@pytest.mark.full
 def test_nothing_but_noise_is_warned_of():
     rng = np.random.default_rng(12)
     i = ld.information(rng.normal(size=(300, 5)), rng.integers(0, 2, 300), n_permutations=60, n_resamples=0)
@@ -380,6 +384,7 @@ def test_the_identity_holds_for_every_prefix(ensemble, estimator):
     assert np.abs(terms["joint"] - difference).max() < 1e-9
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("estimator", ["gaussian", "vote", "variational"])
 def test_the_gain_curve_is_information_of_the_first_members(ensemble, estimator):
     """Depth: step k is what `information` says of the first k members alone."""
@@ -435,6 +440,7 @@ def test_greedy_begins_with_the_most_relevant_and_random_is_a_mean(ensemble):
 # Diminishing gains
 
 
+@pytest.mark.full
 def test_members_independent_given_the_label_add_less_and_less():
     """Theorem 7: independent given Y, nearly all sampled pairs obey submodularity; and the null does not."""
     rng = np.random.default_rng(14)
@@ -459,6 +465,7 @@ def test_parity_adds_more_and_more():
     assert (sure.share, sure.low, sure.high) == pytest.approx((1, *binomtest(10, 10).proportion_ci(method="wilson")))
 
 
+@pytest.mark.full
 def test_a_dip_of_noise_is_called_one():
     """Members that know nothing make the estimate dip, no deeper than shuffled labels do; the statement says so."""
     rng = np.random.default_rng(15)
@@ -495,6 +502,7 @@ def test_the_variational_estimate_is_a_lower_bound_near_the_truth():
     assert i.diversity == pytest.approx(i.joint - i.relevancy)
 
 
+@pytest.mark.full
 def test_pure_noise_has_no_variational_information():
     """With as many dimensions as a class has rows the estimate stays near 0 and below H(Y), not far below 0."""
     rng = np.random.default_rng(17)
@@ -576,6 +584,7 @@ def test_subsamples_are_without_replacement_and_spare_small_classes():
     assert len({tuple(rows) for rows in kept}) == 50
 
 
+@pytest.mark.full
 def test_equal_seeds_are_equal_and_others_differ():
     rng = np.random.default_rng(21)
     x, y = rng.normal(size=(100, 3)), np.arange(100) % 2
@@ -664,6 +673,7 @@ def test_results_are_saved_and_loaded_whole(ensemble, estimator, tmp_path):
     assert again.by_component().equals(i.by_component())
 
 
+@pytest.mark.full
 def test_bands_are_drawn_without_their_corners(ensemble):
     """A band of few steps has no marks on its edge, which plotly would put there unasked."""
     i = ld.information(*ensemble, n_permutations=5, n_resamples=5)
@@ -747,6 +757,7 @@ def test_copies_are_no_trouble_to_votes_and_classifiers():
     assert np.isfinite(ld.information(COPIED, HALF, "variational", **QUICK).joint)
 
 
+@pytest.mark.full
 def test_a_shuffle_that_leaves_a_member_constant_is_no_draw():
     """Two odd rows, one in each class: half of the shuffles put both in one, where nothing can be estimated."""
     x = NORMAL.copy()

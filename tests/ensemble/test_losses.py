@@ -80,6 +80,7 @@ def test_squared_error_in_loops(case):
 
 @settings(max_examples=40, deadline=None)
 @given(ensembles())
+@pytest.mark.full
 def test_the_papers_form_in_loops(case):
     """Eq. 14: probabilities for loss and bias, logits for diversity; no identity, and it says so."""
     u, labels, t = case
@@ -156,6 +157,7 @@ def test_halving_members_changes_no_fair_number(case):
 
 @settings(max_examples=30, deadline=None)
 @given(ensembles(), st.integers(0, 2**31))
+@pytest.mark.full
 def test_softmax_losses_do_not_see_a_shift(case, seed):
     """A constant added to all options of a member moves raw numbers, and only these."""
     u, labels, _ = case
@@ -174,6 +176,7 @@ def test_softmax_losses_do_not_see_a_shift(case, seed):
 
 @settings(max_examples=40, deadline=None)
 @given(ensembles(), st.booleans())
+@pytest.mark.full
 def test_theorem_3_exact_and_as_printed(case, dense):
     """The exact summands make bias and diversity; the printed ones are off by (m̄ − m_t)² and the target's terms."""
     u, _, t = case
@@ -193,6 +196,7 @@ def test_theorem_3_exact_and_as_printed(case, dense):
 
 @settings(max_examples=40, deadline=None)
 @given(ensembles(), numbers)
+@pytest.mark.full
 def test_printed_theorem_3_for_a_constant_target(case, level):
     """With a target that is constant over options both printed terms are too large by (m̄ − m_t)²."""
     u, _, t = case
@@ -205,6 +209,7 @@ def test_printed_theorem_3_for_a_constant_target(case, level):
 
 @settings(max_examples=40, deadline=None)
 @given(ensembles())
+@pytest.mark.full
 def test_theorem_2_exactly(case):
     """Diversity ≤ bias for the ensemble; for a module |√Div − √Bias| ≤ √MSE."""
     u, labels, t = case
@@ -234,6 +239,7 @@ def test_a_module_without_bias_may_keep_its_diversity():
 
 @settings(max_examples=40, deadline=None)
 @given(grouped())
+@pytest.mark.full
 def test_the_nested_cut_in_loops(case):
     """MSE = leaves' bias − within − between, raw, centered and shift; the same for cross-entropy."""
     u, labels, t, groups = case
@@ -268,6 +274,7 @@ def test_the_nested_cut_in_loops(case):
 
 @settings(max_examples=30, deadline=None)
 @given(ensembles(least=2), st.integers(0, 2**31))
+@pytest.mark.full
 def test_prefix_ensembles_in_loops(case, seed):
     """by_depth on an array: the first member, the first two, …; for every loss."""
     u, labels, t = case
@@ -361,6 +368,7 @@ def test_tables_before_they_are_averaged():
 
 @settings(max_examples=30, deadline=None)
 @given(ensembles(least=2), st.sampled_from(["cosine", "distance", "disagreement"]))
+@pytest.mark.full
 def test_pairs_in_loops(case, by):
     """Distances, cosines and disagreeing votes of every pair; half the mean distance is the diversity."""
     u, labels, _ = case
@@ -396,6 +404,7 @@ def test_duplicates_lie_side_by_side():
     assert frame["component"].drop_duplicates().tolist() == order[:-1]
 
 
+@pytest.mark.full
 def test_intervals_are_of_the_mean_over_examples():
     """Every number has an interval that holds it; seven examples have none of a mean, and it is said."""
     rng = np.random.default_rng(0)

@@ -35,6 +35,7 @@ SETTINGS = st.sampled_from(
 
 @settings(max_examples=25, deadline=None)
 @given(SETTINGS, st.integers(0, 10**6), st.integers(1, 4), st.integers(2, 4), st.floats(-2, 2))
+@pytest.mark.full
 def test_no_general_solver_finds_less(setting, seed, members, options, magnitude):
     """SLSQP on up and down parts, and random feasible weights, stay above the minimum that is claimed."""
     l1, prior_weight, max_weight = setting
@@ -120,6 +121,7 @@ def test_the_table_is_made_of_held_out_rows_only():
     assert found.by_component()["component"].iloc[1] == "L0.attn"
 
 
+@pytest.mark.full
 def test_noise_does_not_beat_the_baselines():
     """Members that know nothing: over many draws, no gain in accuracy over chance on held-out rows."""
     gains = []

@@ -95,6 +95,7 @@ def test_the_row_of_an_adapter_is_what_goes_where_it_is_switched_off():
     assert np.abs(c.values[:, -1]).max() > 0.1
 
 
+@pytest.mark.full
 def test_several_adapters_write_together_and_what_is_on_is_what_counts():
     """Two adapters are one row; switching and scaling them is another model; merged in place they have no row."""
     model = peft.get_peft_model(FAMILIES["llama"](), lora(target_modules=OUTPUTS))
@@ -167,6 +168,7 @@ def test_what_cannot_be_taken_apart_is_refused():
         assert ld.contributions(model, PROMPTS, OPTIONS).identity_gap <= 1e-6
 
 
+@pytest.mark.full
 def test_the_other_rooms_take_rows_of_adapters():
     """Profile, decomposition, explorer and depth analyses work on a model with rows of adapters."""
     model = ld.load_model(adapted(FAMILIES["llama"](), lora(target_modules=OUTPUTS)), adapters="component")
@@ -182,6 +184,7 @@ def test_the_other_rooms_take_rows_of_adapters():
     assert len(ld.depth.skip(model, [PROMPTS[0]], mode="future").layers) == 3
 
 
+@pytest.mark.full
 def test_a_folder_of_adapters_names_its_base(tmp_path):
     """What PEFT saves is loaded with the base model that it names."""
     from transformers import AutoModelForCausalLM

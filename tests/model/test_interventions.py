@@ -92,6 +92,7 @@ def logits_and_writes(model):
     return [torch.stack(x).double().numpy() for x in zip(*expected, strict=True)]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("place", "interventions"),
     [

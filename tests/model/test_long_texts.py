@@ -41,6 +41,7 @@ def test_each_option_is_read_at_its_own_length(kind, length):
     assert c.identity_gap < 1e-6
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ROPES)
 def test_no_text_changes_the_numbers_of_another(kind):
     """Rows of many lengths together, in any order, and after a longer text: those of a new model's own pass."""

@@ -134,6 +134,7 @@ def test_a_norm_that_is_only_asked_carries_nothing():
     assert asked
 
 
+@pytest.mark.full
 def test_a_loop_through_a_bridge():
     """TransformerLens' hooks fire once a round: the same numbers. Its cache has the last round only: refused."""
     bridge = ld.load_model(boot(ouro()))
@@ -198,6 +199,7 @@ def test_components_of_a_mobilellm(tmp_path):
     assert not any(component.repeat for component in plain)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("order", [(0, 0, 1, 1), (0, 1, 0, 1)])
 def test_an_unrolled_copy_gives_the_same_numbers(order):
     """The same weights in separate blocks: other names, equal numbers everywhere."""
@@ -226,6 +228,7 @@ def test_an_unrolled_copy_gives_the_same_numbers(order):
         assert t["repeat"].isna().all()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("bridged", [False, True])
 def test_depth_of_a_loop_by_hand(bridged):
     """Sizes, skips and lens of a looped model are those of a pass by hand, norms between rounds included."""
@@ -289,6 +292,7 @@ def test_what_a_use_writes_directly_passes_the_norms_behind_it():
         np.testing.assert_allclose(local.output_change[:, number], expected, atol=1e-5)
 
 
+@pytest.mark.full
 def test_gradients_of_a_loop_are_complete():
     """They sum to the change of the answer, over layers and over writes."""
     for part in ("layer", "mlp"):

@@ -118,6 +118,7 @@ def test_logits_are_those_of_a_plain_pass(tmp_path, shared_layers, shared_embedd
     assert component_count(folder) == len(labels) + 1
 
 
+@pytest.mark.full
 def test_an_unrolled_copy_gives_the_same_numbers(tmp_path):
     """The same weights in separate blocks: other labels, equal contributions."""
     shared = ld.load_model(checkpoint(tmp_path / "shared", True, True))

@@ -85,6 +85,7 @@ def test_the_text_side_of_a_multimodal_model_is_exact(name):
     assert model.provenance["architecture"] == type(whole).__name__
 
 
+@pytest.mark.full
 def test_a_multimodal_model_on_disk_is_found_and_hashed_with_its_text_weights(tmp_path):
     whole = wrapper("llava")
     whole.save_pretrained(tmp_path / "llava")

@@ -33,6 +33,7 @@ def plain(model):
     return model
 
 
+@pytest.mark.full
 def test_weights_in_eight_bits_are_exact_at_every_unit():
     """The numbers are those of the model with dequantized weights; the whole vocabulary is read the same way."""
     model = quantized(FAMILIES["llama_biased"](), quantization.Int8WeightOnlyConfig())

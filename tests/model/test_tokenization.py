@@ -108,6 +108,7 @@ def test_options_that_cannot_be_scored(stories, options, message):
         ld.contributions(stories, ["The cat "], options)
 
 
+@pytest.mark.full
 def test_options_that_the_tokenizer_does_not_know():
     """They would be scored as the unknown token, whatever they say; and no message takes it for a single one."""
     for options in ([" purple", " red"], [" red purple", " red"]):
@@ -198,6 +199,7 @@ def test_a_change_after_the_unembedding_is_refused():
         ld.contributions(model, **GOOD)
 
 
+@pytest.mark.full
 def test_heads_that_do_not_sum_are_refused():
     """An output projection that does more than its weights say (an adapter, say) cannot be cut into heads."""
     model = llama()

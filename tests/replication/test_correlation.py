@@ -94,6 +94,7 @@ def test_students_p_is_that_of_pearsonr(r, n):
     assert student_p(r, n) == pytest.approx(2 * beta.sf(abs(r)), abs=1e-6)
 
 
+@pytest.mark.full
 def test_the_interval_is_the_jackknife_over_models():
     """Student's t and pseudo-values of atanh r, each model left out by hand and the rest ranked anew."""
     frame = walks(np.random.default_rng(4), models=8, junctions=9).round({"accuracy": 0})  # with ties
@@ -112,6 +113,7 @@ def test_the_interval_is_the_jackknife_over_models():
     assert "no interval: 7 of 8 models" in seven.note
 
 
+@pytest.mark.full
 def test_models_of_a_cluster_count_as_one():
     """Three copies of each of eight models have the intervals and p-values of the eight."""
     frame = walks(np.random.default_rng(5), models=8, junctions=20)
@@ -146,6 +148,7 @@ def test_two_models_by_hand():
     assert cell(table, "final", metric="diversity").note.startswith("fewer than three models")
 
 
+@pytest.mark.full
 def test_the_average_is_fishers_and_untested():
     frame = walks(np.random.default_rng(6), models=8, tasks=4)
     table = correlations(frame, n_resamples=100)
@@ -243,6 +246,7 @@ def test_a_real_association_is_found():
             assert row.low > 0
 
 
+@pytest.mark.full
 def test_the_same_seed_gives_the_same_table_whatever_else_is_asked():
     frame = walks(np.random.default_rng(10), models=7, columns=("accuracy", "mse", "bias"))
     pd.testing.assert_frame_equal(correlations(frame, n_resamples=50), correlations(frame, n_resamples=50))
@@ -358,6 +362,7 @@ def test_a_trade_off_where_accuracy_stands_still_is_found():
     assert found.null_low < 0 < found.null_high < found.difference
 
 
+@pytest.mark.full
 def test_the_trade_offs_interval_is_the_jackknife_over_models():
     frame = steps(np.random.default_rng(1), linked=True, models=8)
     found = tradeoff_signs(frame, n_resamples=20)

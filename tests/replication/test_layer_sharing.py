@@ -239,6 +239,7 @@ def test_models_of_the_zoo(real):
     assert same["diversity_centered_ratio"] == pytest.approx(same["diversity_logit_centered_ratio"])
 
 
+@pytest.mark.nightly
 def test_the_report_shows_pairs(real):
     """The table and its two sentences hold the frame's numbers, and are left out where nothing is reused."""
     frame = real.layer_sharing()

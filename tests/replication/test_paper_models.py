@@ -165,6 +165,7 @@ def test_folders_without_a_config(tmp_path):
         component_count(tmp_path)
 
 
+@pytest.mark.full
 def test_frames_and_records():
     frame = pd.DataFrame([entry.record() for entry in catalog()])
     assert frame.name.tolist() == [entry.name for entry in catalog()]

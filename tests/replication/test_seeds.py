@@ -228,6 +228,7 @@ def test_models_of_the_zoo(zoo):
     assert found.attrs["left out"] == ["zoo/d4-shared"]
 
 
+@pytest.mark.nightly
 def test_the_report_shows_claims_over_seeds(zoo):
     """Below the first table, with the seeds and shapes said once; not where there are no three seeds."""
     page = study_page(zoo).html()

@@ -35,6 +35,7 @@ def study(folder):
     return ld.run_study(MODELS, TASKS, limit=160, out=folder)
 
 
+@pytest.mark.nightly
 def test_several_processes_give_the_same_numbers(study, tmp_path):
     """A study that processes share equals one made by a single process, and says what failed in any of them."""
     (tmp_path / "broken").mkdir()
@@ -268,6 +269,7 @@ def test_neurons_have_no_prefixes(tmp_path):
     np.testing.assert_allclose(parts, whole[["bias", "diversity"]], rtol=1e-9)
 
 
+@pytest.mark.nightly
 def test_a_page_of_many_cells_shows_the_components_of_the_best(study, monkeypatch, tmp_path):
     """Where a page has no room for every cell, the most accurate models' components are shown, and it is said."""
     whole = study.report(tmp_path / "all.html").read_text()
@@ -282,6 +284,7 @@ def test_a_page_of_many_cells_shows_the_components_of_the_best(study, monkeypatc
     assert "Of the 1 most accurate models" in short
 
 
+@pytest.mark.nightly
 def test_the_whole_experiment_goes_on_where_it_was_stopped(tmp_path, monkeypatch, capsys):
     """One command measures, estimates and reports; asked again it computes nothing; unknown names are refused."""
     for name, rows in (("MANY", 200), ("SOME", 64), ("FEW", 32), ("QUESTIONS", 4), ("PROMPTS", 8)):
@@ -323,6 +326,7 @@ def test_the_run_command_estimates_information(tmp_path, capsys):
     assert json.loads(told.out)["rows"]
 
 
+@pytest.mark.nightly
 def test_a_model_that_cannot_be_read_stops_no_experiment(tmp_path, monkeypatch):
     """The others are measured, estimated and reported, and its failure is named."""
     for name, rows in (("MANY", 200), ("SOME", 16), ("FEW", 16), ("QUESTIONS", 2), ("PROMPTS", 4)):

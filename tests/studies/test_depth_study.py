@@ -123,6 +123,7 @@ def test_a_fresh_process_reads_every_analysis(study, tmp_path):
     assert told.stdout.split("\n")[0] == f"{len(study.analyses)} ()"
 
 
+@pytest.mark.full
 def test_the_tidy_frame_holds_every_analysis(study):
     """A number of it is a number of the analysis, with its interval."""
     frame = study.frame()
@@ -308,6 +309,7 @@ def test_one_text_has_a_page_and_no_intervals(models, tmp_path):
     assert "(no interval)" in study.report(tmp_path / "r.html").read_text()
 
 
+@pytest.mark.full
 def test_maps_are_made_from_the_texts_that_both_models_read(words):  # noqa: F811
     """One text of a token and one beyond the context cost the other analyses nothing, nor the maps."""
     tiny = {n: ld.load_model(llama(seed=i, max_position_embeddings=8), tokenizer=words) for i, n in enumerate("ab")}
@@ -319,6 +321,7 @@ def test_maps_are_made_from_the_texts_that_both_models_read(words):  # noqa: F81
     np.testing.assert_allclose(maps.error, ld.depth.map_layers(*tiny.values(), rows).error, rtol=1e-6)
 
 
+@pytest.mark.full
 def test_names_of_one_folder_are_two_models(models, tmp_path):
     """The same weights under a name that makes the same folder are measured under that name too."""
     for name in ("a b", "a/b"):
@@ -339,6 +342,7 @@ def test_a_folder_that_cannot_be_is_refused_before_anything_is_run(models, tmp_p
         ld.run_depth({"no": tmp_path / "none", "one": models["one"]}, texts=TEXTS, out=tmp_path / "file")
 
 
+@pytest.mark.full
 def test_results_of_other_rules_are_not_mixed_in(models, tmp_path):
     """What an earlier format wrote is not loaded."""
     one = {"one": models["one"]}
@@ -350,11 +354,13 @@ def test_results_of_other_rules_are_not_mixed_in(models, tmp_path):
         DepthStudy.load(tmp_path)
 
 
+@pytest.mark.full
 def test_names_may_be_longer_than_file_names(models, tmp_path):
     study = ld.run_depth({300 * "n": models["one"]}, texts=TEXTS, out=tmp_path, questions=0)
     assert (study.models, study.failures) == ((300 * "n",), ())
 
 
+@pytest.mark.full
 def test_texts_may_be_a_column_of_ids(models):
     rows = pd.Series([np.arange(1, 7), np.arange(2, 9), np.arange(3, 8), np.arange(1, 5)])
     assert not ld.run_depth(models, texts=rows, questions=0).failures
@@ -368,6 +374,7 @@ def test_claim_12_is_about_the_diagonal():
         assert claim(made(maps), 12)["verdict"].tolist() == [verdict]
 
 
+@pytest.mark.full
 def test_without_depth_analyses_the_claims_say_how_to_get_them():
     from tests.replication.test_claims import planted
 
@@ -393,7 +400,7 @@ def test_sentences_hold_the_frames_numbers(study):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), (1600, "light")])
+@pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), pytest.param(1600, "light", marks=pytest.mark.nightly)])
 def test_the_page_in_a_browser(study, tmp_path, browser, width, scheme):
     """Offline: no request, no complaint, hostile names inert; every figure is drawn, nothing is wider than it."""
     path = study.report(tmp_path / "depth.html")
@@ -473,6 +480,7 @@ def test_an_analysis_alone_needs_what_it_reads():
         ld.run_depth("zoo/d1", task, ["a"], analyses="skip")
 
 
+@pytest.mark.full
 def test_some_analyses_alone_have_a_page(models, tmp_path):
     """Without curves by layer the page opens with the first one's own figure, and a plot of all is refused."""
     study = ld.run_depth({"one": models["one"]}, texts=TEXTS, out=tmp_path, analyses="agreement")
@@ -556,6 +564,7 @@ def test_claim_11_needs_right_answers():
         assert frame.loc["all questions", "verdict"] == verdict
 
 
+@pytest.mark.full
 def test_a_model_that_fails_is_named_and_the_others_go_on(models, tmp_path):
     study = ld.run_depth({"no": tmp_path / "none", "one": models["one"]}, texts=TEXTS, questions=0, drop=1)
     assert study.models == ("one",)

@@ -33,6 +33,7 @@ def curves(lags):
     return OverTraining(**names, seeds=seeds, steps=steps, totals=totals, **rows, unit="sublayer")
 
 
+@pytest.mark.full
 def test_numbers_are_those_of_the_study(study):
     """Runs and steps come from names or from `steps`; totals and components are those of the study's tables."""
     training = study.over_training()
@@ -52,6 +53,7 @@ def test_numbers_are_those_of_the_study(study):
     assert (bits["joint_low"] <= bits["joint"]).all()
 
 
+@pytest.mark.full
 def test_effects_of_the_same_folder_stand_beside_the_rest(tmp_path):
     """Direct and total effects per component are those of `ld.effects`; NaN for what is not ablated or was not run."""
     models = {"d2@step1": "zoo/d2", "d2@step2": "zoo/d2-seed1", "d2@step3": "zoo/d2-seed2"}
@@ -86,6 +88,7 @@ def test_effects_of_the_same_folder_stand_beside_the_rest(tmp_path):
     assert mixed.notna().tolist() == [True, False, False]  # the others are of other rows
 
 
+@pytest.mark.full
 def test_units_are_those_of_the_task_that_is_shown(tmp_path):
     """Log-likelihoods of options of several tokens are in nats, and the menu of tasks changes the axes with them."""
     rows = ld.task(TASK, limit=8)
@@ -169,6 +172,7 @@ def test_what_has_no_steps_is_refused(study):
         curves((1, 2, 3)).order("mood")
 
 
+@pytest.mark.full
 def test_it_is_kept_and_drawn(study, tmp_path):
     """A file holds all of it; each run is a line of the frame's numbers."""
     training = curves((300, 320, 280))

@@ -67,6 +67,7 @@ def read_cells(m, task, out):
     return (cell for _, cell in replace(job, out=out).cells(own, identify(own), 64, []))
 
 
+@pytest.mark.full
 def test_operations_are_those_of_the_pass():
     """Against the closed form: two for every weight and token, attention's products, and the read-outs."""
     m, task = model(), rows(40)
@@ -114,6 +115,7 @@ def test_a_plan_is_a_result_with_a_figure(tmp_path):
     assert plan.plot().data
 
 
+@pytest.mark.full
 def test_the_command_says_the_same(tmp_path, capsys, monkeypatch):
     from layerdiv_tl.cli import main
 
@@ -130,6 +132,7 @@ def test_the_command_says_the_same(tmp_path, capsys, monkeypatch):
     assert not Path(tmp_path / "out").exists()
 
 
+@pytest.mark.full
 def test_bad_arguments_are_a_sentence(tmp_path):
     for wrong in ({"calibration": -1}, {"calibration": "ten"}, {"shot": 1}, {"units": "layer"}, {"limit": 0}):
         with pytest.raises(ld.InputError, match=next(iter(wrong))):
@@ -139,6 +142,7 @@ def test_bad_arguments_are_a_sentence(tmp_path):
     assert any("zoo/none" in sentence for sentence in plan.failures)
 
 
+@pytest.mark.full
 def test_several_workers_are_named_and_not_counted():
     plan = ld.plan_study("zoo/d1", "synthetic/recall", limit=8, workers=2, **QUICK)
     assert plan.workers == 2

@@ -105,6 +105,7 @@ def test_no_task_or_model_hides_another(words, monkeypatch):
     assert run_study("default", rows(8)).metrics["model"].unique().tolist() == [model.name]
 
 
+@pytest.mark.full
 def test_other_folders_are_no_cells(words, tmp_path):
     """What lies next to a study, as deep as its cells, is not said to be unfinished."""
     run_study({"m": ld.load_model(llama(), tokenizer=words)}, rows(8), out=tmp_path)
@@ -272,24 +273,28 @@ def test_killed_at_any_moment_it_goes_on(folder, words_json, undisturbed, tmp_pa
     assert files(tmp_path) == undisturbed
 
 
-@pytest.mark.full
-def test_two_processes_share_a_folder(folder, words_json, undisturbed, tmp_path):
+ARRAY = {"SLURM_ARRAY_TASK_COUNT": "4", "SLURM_ARRAY_TASK_MIN": "1", "SLURM_ARRAY_TASK_STEP": "1"}
+LAUNCHES = {
+    "unrelated": [{}, {}],
+    "ranks": [{"RANK": "0", "WORLD_SIZE": "2"}, {"RANK": "1", "WORLD_SIZE": "2"}],
+    "array": [ARRAY | {"SLURM_ARRAY_TASK_ID": str(number)} for number in range(1, 5)],
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.full if n == "unrelated" else pytest.mark.nightly) for n in LAUNCHES]
+)
+def test_two_processes_share_a_folder(folder, words_json, undisturbed, tmp_path, name):
     """Unrelated processes, the ranks of a launch, and the tasks of a SLURM array end with the same bytes as one."""
-    array = {"SLURM_ARRAY_TASK_COUNT": "4", "SLURM_ARRAY_TASK_MIN": "1", "SLURM_ARRAY_TASK_STEP": "1"}
-    for name, environments in (
-        ("array", [array | {"SLURM_ARRAY_TASK_ID": str(number)} for number in range(1, 5)]),
-        ("unrelated", [{}, {}]),
-        ("ranks", [{"RANK": "0", "WORLD_SIZE": "2"}, {"RANK": "1", "WORLD_SIZE": "2"}]),
-    ):
-        arguments = ["--model", folder / "tiny-0", "--task", words_json, "--out", tmp_path / name]
-        both = [start(arguments, **environment) for environment in environments]
-        printed = [process.communicate(timeout=300)[0] for process in both]
-        assert [process.returncode for process in both] == [0] * len(both)
-        assert files(tmp_path / name) == undisturbed
-        assert [bool(text) for text in printed] == [True] + [name != "ranks"] * (len(both) - 1)
+    arguments = ["--model", folder / "tiny-0", "--task", words_json, "--out", tmp_path / name]
+    both = [start(arguments, **environment) for environment in LAUNCHES[name]]
+    printed = [process.communicate(timeout=300)[0] for process in both]
+    assert [process.returncode for process in both] == [0] * len(both)
+    assert files(tmp_path / name) == undisturbed
+    assert [bool(text) for text in printed] == [True] + [name != "ranks"] * (len(both) - 1)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_accelerate_launches_it(folder, words_json, undisturbed, tmp_path):
     """`accelerate launch -m layerdiv_tl run …` with two processes on the CPU: the same bytes."""
     launch = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2"]
@@ -342,6 +347,7 @@ def test_contributions_are_all_rows_or_none(folder, tmp_path):
     assert len(again.contributions("tiny-0", "words").rows) == 300
 
 
+@pytest.mark.full
 def test_a_failure_is_named_and_the_rest_goes_on(folder, tmp_path, capsys):
     """A model that is none, a task whose options are no tokens: sentences, exit code 1, and the others done."""
     from layerdiv_tl.cli import main
@@ -477,6 +483,7 @@ def test_the_papers_analyses_of_a_study(grid):
     np.testing.assert_allclose(found.before, stored.values.sum(1))
 
 
+@pytest.mark.full
 def test_training_seeds_of_one_shape_are_one_point_of_the_scaling_curve():
     """As in claim 7: seeds are no further sizes."""
     study = ld.run_study(["zoo/d1", "zoo/d2", "zoo/d2-seed1"], "synthetic/recall", limit=16)
@@ -488,6 +495,7 @@ def test_training_seeds_of_one_shape_are_one_point_of_the_scaling_curve():
     assert ["zoo/d1" in points.hovertext[0], "zoo/d2<" in points.hovertext[1]] == [True, True]
 
 
+@pytest.mark.full
 def test_no_text_is_kept_unless_asked_for(folder, tmp_path):
     """A row's license may not allow it to be passed on."""
     task = rows(20)
@@ -502,6 +510,7 @@ def test_no_text_is_kept_unless_asked_for(folder, tmp_path):
     assert len(list((tmp_path / "a").rglob("prompts.jsonl"))) == 1
 
 
+@pytest.mark.full
 def test_long_rows_are_cut_and_counted(folder, tmp_path):
     """A row longer than the context loses words from the left, and the settings say how many rows did."""
     words = " ".join(["w1"] * 100)
@@ -531,6 +540,7 @@ def test_bad_input_is_a_sentence(folder, tmp_path, arguments, message):
         run_study(**{"models": folder / "tiny-0", "tasks": rows(5), "out": tmp_path, **arguments})
 
 
+@pytest.mark.full
 def test_bad_questions_are_answered_in_a_sentence(folder, tmp_path):
     study = run_study(folder / "tiny-0", rows(5), out=tmp_path / "out")
     with pytest.raises(ld.InputError, match="unit='head'"):

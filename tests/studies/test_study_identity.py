@@ -117,6 +117,7 @@ def test_scales_of_packed_weights_count():
     assert fingerprint(ld.load_model(net)) != before
 
 
+@pytest.mark.full
 def test_where_weights_lie_does_not_count(tmp_path):
     """In memory, read from a folder, offloaded to memory or to disk: one model; moved offloaded weights count."""
     from accelerate import cpu_offload, disk_offload
@@ -307,6 +308,7 @@ def test_contributions_take_hooked_models_as_before(model):
     np.testing.assert_array_equal(c.values[0, at], 0)
 
 
+@pytest.mark.full
 def test_two_models_of_one_name_are_refused(model, words, tmp_path, monkeypatch):  # noqa: F811
     """At a run, before anything is computed: other weights, then another tokenizer; both models are named."""
     first = run_study({"m": model}, rows(8), out=tmp_path)
@@ -350,6 +352,7 @@ def test_two_models_of_one_name_are_not_loaded_together(model, words, tmp_path):
     assert ld.Study.load(tmp_path / "b").models()["model"].tolist() == ["m"]
 
 
+@pytest.mark.full
 def test_one_of_several_models_is_refused_alone(model, words, tmp_path):  # noqa: F811
     """The others go on."""
     run_study({"m": model}, rows(8), out=tmp_path)
@@ -380,6 +383,7 @@ def test_the_same_model_goes_on(words, tmp_path, monkeypatch):  # noqa: F811
     assert run_study(tmp_path / "m", rows(8), out=out).metrics["examples"].max() == 8
 
 
+@pytest.mark.full
 def test_cells_name_all_that_numbers_follow_from(model, tmp_path):
     """The token ids, the tokenizer and the way of computing are settings, next to the weights."""
     settings = run_study({"m": model}, rows(8), out=tmp_path).cells[0]["settings"]
@@ -394,6 +398,7 @@ def test_cells_name_all_that_numbers_follow_from(model, tmp_path):
     assert about["weights"] == settings["fingerprint"]
 
 
+@pytest.mark.full
 def test_folders_of_earlier_versions_are_said_and_not_mixed(model, tmp_path):
     """A cell or analysis of another format is left out with a sentence; alone it is an error."""
     study = run_study({"m": model}, rows(8), out=tmp_path)
@@ -463,6 +468,7 @@ def test_strange_arguments_of_a_depth_study_end_in_a_sentence(model, tmp_path, n
         _says(asked, ld.run_depth)
 
 
+@pytest.mark.full
 def test_strange_folders_are_refused(model, tmp_path):
     study = run_study({"m": model}, rows(4), out=tmp_path)
     for value in STRANGE:

@@ -33,6 +33,7 @@ def test_rows_with_options_of_their_own(tmp_path):
     t.plot()
 
 
+@pytest.mark.full
 def test_a_study_of_rows_with_options_of_their_own(tmp_path, stories):
     """Single tokens of each prompt: the numbers of contributions, and a cell of their own for other options."""
     words = ("time", "day", "happy", "the", "was", "a", "to", "and", "her", "said")
@@ -50,6 +51,7 @@ def test_a_study_of_rows_with_options_of_their_own(tmp_path, stories):
     assert len(list(out.rglob("meta.json"))) >= 2
 
 
+@pytest.mark.full
 def test_a_study_of_sequences_has_their_accuracies_and_differences(tmp_path, stories):
     t = ld.task(written(tmp_path / "rows.jsonl", ROWS))
     study = ld.run_study({"stories": stories}, t, out=tmp_path / "runs")

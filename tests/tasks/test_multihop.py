@@ -9,33 +9,7 @@ import pandas as pd
 import pytest
 
 import layerdiv_tl as ld
-from layerdiv_tl.tasks.multihop import boxed
 
-GSM8K = [
-    {"question": "Ada has 2 pens and buys 3. How many?", "answer": "2 + 3 = <<2+3=5>>5\n#### 5"},
-    {"question": "A crate holds 700. Two, less 400?", "answer": "2 * 700 = 1400\n1400 - 400 = 1000\n#### 1,000"},
-    {"question": "How many is a dozen?", "answer": "#### 12"},
-]
-MATH = [
-    {"problem": "What is $1/4 + 1/4$?", "level": "Level 1", "solution": r"It is $\boxed{\frac{1}{2}}$."},
-    {"problem": "Solve $x^2 = 49$, $x > 0$.", "level": "Level 3", "type": "Algebra", "solution": r"So \boxed 7$."},
-    {"problem": "Draw it.", "level": "Level ?", "type": "Geometry", "solution": r"\boxed{1}"},
-]
-MQUAKE = [
-    {
-        "case_id": 8,
-        "questions": ["Which city governs the land of the Alhambra?", "Where is the Alhambra's government?"],
-        "answer": "Madrid",
-        "new_answer": "Oslo",
-        "single_hops": [{"question": "a", "answer": "Spain"}, {"question": "b", "answer": "Madrid"}],
-    },
-    {
-        "case_id": 9,
-        "questions": ["What do people speak around the Alhambra?"],
-        "answer": "Spanish",
-        "orig": {"triples": [["Q1", "P1", "Q2"], ["Q2", "P2", "Q3"], ["Q3", "P3", "Q4"]]},
-    },
-]
 PLAIN = [
     {"text": "Two plus two is", "answer": "four", "hops": 1},
     {"text": "Answer at once:\n", "answer": 7, "hops": 2, "chain": ["a → b", "b → 7"], "id": "second"},
@@ -106,20 +80,8 @@ def test_sums_of_more_terms_are_sums():
         assert int(answer) == sum(numbers[:-1]) % 9
 
 
-def test_forms_are_known_by_their_columns(tmp_path):
-    """GSM8K is grouped by its lines of reasoning, MATH by level, MQuAKE by single hops, plain rows by what they say."""
-    gsm = ld.depth.questions(lines(tmp_path / "gsm.jsonl", GSM8K))
-    assert (gsm.by, gsm.groups.tolist(), gsm.answers, gsm.dropped) == ("steps", [1, 2], (" 5", " 1000"), 1)
-    assert gsm.texts[0] == f"Question: {GSM8K[0]['question']}\nAnswer:"
-    maths = ld.depth.questions(lines(tmp_path / "math.jsonl", MATH))
-    assert (maths.by, maths.groups.tolist(), maths.answers) == ("level", [1, 3], (r" \frac{1}{2}", " 7"))
-    assert maths.dropped == 1
-    quake = tmp_path / "quake.json"
-    quake.write_text(json.dumps(MQUAKE))
-    for source in (quake, lines(tmp_path / "quake.jsonl", MQUAKE), pd.DataFrame(MQUAKE[:1])):
-        asked = ld.depth.questions(source)
-        assert (asked.by, asked.groups.tolist()[:1], asked.answers[0], asked.ids[0]) == ("hops", [2], " Madrid", "8")
-    assert ld.depth.questions(quake).groups.tolist() == [2, 3]
+def test_rows_are_read_as_they_say(tmp_path):
+    """Texts, answers, numbers of steps, names and chains of the user's own rows, from any kind of file."""
     plain = ld.depth.questions(str(lines(tmp_path / "own.jsonl", PLAIN)))
     assert plain.texts == ("Two plus two is", "Answer at once:\n", "A trailing space")
     assert plain.answers == (" four", "7", " stays")
@@ -139,15 +101,6 @@ def test_levels_and_limit_choose(tmp_path):
         ld.depth.questions(path, levels=7)
 
 
-def test_boxes_are_read_to_their_own_end():
-    """Braces nest, escaped ones do not count, the last box is the answer, and a thousand levels are no trouble."""
-    assert boxed(r"\boxed{1} then \boxed{a_{b_{c}}} .") == "a_{b_{c}}"
-    assert boxed(r"\boxed{\{1, 2\}}") == r"\{1, 2\}"
-    assert boxed(r"\fbox{x}") == "x"
-    assert boxed(r"\boxed{unclosed") == ""
-    assert boxed("\\boxed{" + "{" * 5000 + "x" + "}" * 5000 + "}") == "{" * 5000 + "x" + "}" * 5000
-
-
 @pytest.mark.parametrize(
     ("content", "says"),
     [
@@ -157,8 +110,8 @@ def test_boxes_are_read_to_their_own_end():
         ('{"text": "a", "answer": "b", "hops": 1}\n{"text": ', "line 2 of own.jsonl"),
         ("[" * 100000, "line 1 of own.jsonl"),
         ("[1, 2]", "line 1 of own.jsonl"),
-        ('{"prompt": "a", "answer": "b"}', "line 1 of own.jsonl .*plain: text, answer"),
-        ("{}", "none"),
+        ('{"prompt": "a", "answer": "b"}', "line 1 of own.jsonl .*prompt, answer"),
+        ("{}", "its columns: none"),
         ('{"text": "a", "answer": "b"}', "line 1 of own.jsonl .* hops, steps, level, difficulty"),
         (
             '{"text": "a", "answer": "b", "hops": 1}\n\n{"text": "a", "hops": 1}',
@@ -178,18 +131,6 @@ def test_boxes_are_read_to_their_own_end():
         ('{"text": "a", "answer": "b", "hops": true}', "hops=True"),
         ('{"text": "a", "answer": "b", "hops": [1]}', r"hops=\[1\]"),
         ('{"text": "a", "answer": "b", "hops": 1, "chain": [1.5]}', "chain is 1.5"),
-        ('{"question": "a", "answer": "b"}', "line 1 of own.jsonl .*#### "),
-        ('{"question": "a", "answer": "b\\n#### "}', "#### "),
-        ('{"question": "a", "answer": "#### 4"}', "own.jsonl .* steps"),
-        ('{"problem": "a", "solution": "b", "level": "Level 1"}', r"\\boxed"),
-        ('{"problem": "a", "solution": "\\\\boxed{1}", "level": "hard"}', "level='hard'"),
-        ('{"problem": "a", "solution": "\\\\boxed{1}"}', "its columns: problem, solution"),
-        ('{"questions": "a", "answer": "b", "single_hops": [1]}', "questions='a'"),
-        ('{"questions": [], "answer": "b", "single_hops": [1]}', r"questions=\[\]"),
-        ('{"questions": [""], "answer": "b", "single_hops": [1]}', "first question"),
-        ('{"questions": ["a"], "answer": "b", "single_hops": []}', "single_hops"),
-        ('{"questions": ["a"], "answer": "b"}', "'orig'"),
-        ('{"questions": ["a"], "answer": "b", "orig": 3}', "single_hops"),
     ],
 )
 def test_bad_rows_are_refused_with_their_line(tmp_path, content, says):

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import layerdiv_tl as ld
-from layerdiv_tl.tasks.noisy_votes import votes
 from layerdiv_tl.tasks.synthetic import GENERATORS
+from tests.oracles.noisy_votes import votes
 
 
 def gold(t):
@@ -138,13 +138,3 @@ def test_votes_of_many_members_and_of_a_prefix():
     assert 0.5 < v.joint < 1
     np.testing.assert_array_equal(votes(20, members=129, right=0.6).votes, v.votes[:20])
     np.testing.assert_array_equal(votes(20, members=129, right=0.6).labels, v.labels[:20])
-    assert v.frame().set_index("quantity").loc["joint", "expected"] == v.joint
-    with pytest.raises(ld.InputError, match="400 votes on 8 options"):
-        _ = votes(5, members=400, options=8).joint
-
-
-def test_votes_survive_saving(tmp_path):
-    v = votes(9)
-    again = type(v).load(v.save(tmp_path / "v"))
-    assert again.joint == v.joint
-    np.testing.assert_array_equal(again.values, v.values)

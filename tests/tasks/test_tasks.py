@@ -53,6 +53,7 @@ def test_saved_and_loaded(task, tmp_path):
     assert (again.prompts, again.options, again.source) == (task.prompts, task.options, task.source)
 
 
+@pytest.mark.full
 def test_bag_of_words_equals_fitting_each_fold_by_hand(task):
     """A second route: explicit folds, explicit vocabulary, explicit fit."""
     from sklearn.feature_extraction.text import CountVectorizer

@@ -110,6 +110,7 @@ def test_token_maps_show_one_text(results, name, column):
         result.plot(text=3)
 
 
+@pytest.mark.full
 def test_hostile_names_and_tokens_stay_text(results):
     """Nothing that a model or a text says becomes markup, in any figure of any result."""
     for result in results.values():
@@ -124,6 +125,7 @@ def test_hostile_names_and_tokens_stay_text(results):
             assert "&lt;" in text
 
 
+@pytest.mark.full
 def test_figures_leave_light_and_dark_to_the_template(results):
     """No figure names an ink, a grid or a ground of its own, and maps take their scale from the template."""
     own = [getattr(theme, part) for theme in (style.LIGHT, style.DARK) for part in ("ink", "grid", "muted", "paper")]

@@ -15,7 +15,6 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import layerdiv_tl as ld
-from layerdiv_tl.attribution.promoted_tokens import cosines, promotions
 from layerdiv_tl.model.attention import attention_patterns
 from layerdiv_tl.views.explorer.data import CSS, SCRIPT, pack_attention, pack_promotions, pack_text
 from layerdiv_tl.views.explorer.effects import answers_at, pack_effects, strongest
@@ -104,48 +103,8 @@ def truth(model):
     return Truth(model, IDS)
 
 
-# What components write.
-
-
-@pytest.mark.parametrize("name", SHAPES)
-@pytest.mark.parametrize("unit", ["sublayer", "head"])
-def test_promotions_are_top_tokens_of_every_position(name, unit):
-    """All at once say what Profile.top_tokens says one by one."""
-    model = ld.load_model(FAMILIES[name]())
-    found, p = promotions(model, IDS, unit, k=4), ld.profile(model, IDS, unit)
-    assert found.components == p.components
-    for position in (0, 5, 11):
-        one = p.top_tokens(None, position, 4)
-        for row, component in enumerate(p.components):
-            here = one[one.component == component.label]
-            assert found.ids[position, row].tolist() == here.token_id.tolist()
-            np.testing.assert_allclose(found.logits[position, row], here.contribution_centered, rtol=1e-4, atol=1e-5)
-    some = promotions(model, IDS, unit, [p.components[2]], at=[7, 3], k=4)
-    np.testing.assert_array_equal(some.ids[:, 0], found.ids[[7, 3], 2])
-
-
-@pytest.mark.parametrize("name", SHAPES)
-@pytest.mark.parametrize("unit", ["sublayer", "head"])
-def test_cosines_are_those_of_the_logits(name, unit):
-    """Of the centered contributions to every id at every token, written out."""
-    model = ld.load_model(FAMILIES[name]())
-    names, found = cosines(model, IDS, unit)
-    every = list(range(model.architecture.outputs))
-    prompts = [IDS[: i + 1] for i in range(len(IDS))]
-    c = ld.contributions(model, prompts, every, unit=unit)
-    assert c.components == names
-    u = c.values - c.values.mean(2, keepdims=True)
-    long = u.transpose(1, 0, 2).reshape(len(names), -1)
-    size = np.linalg.norm(long, axis=1)
-    np.testing.assert_allclose(found, long @ long.T / np.outer(size, size), atol=2e-5)
-
-
 def test_what_does_not_exist_is_refused(model):
     for call, sentence in (
-        (lambda: promotions(model, IDS, at=[12]), "does not fit a text of 12 tokens"),
-        (lambda: promotions(model, IDS, k=0), "k=0 must be"),
-        (lambda: promotions(model, IDS, components=["L9.mlp"]), "no label 'L9.mlp'"),
-        (lambda: cosines(model, [IDS, IDS]), "one text, but 2"),
         (lambda: ld.explore(llama(max_position_embeddings=600), [1] * 513), "shows at most 512"),
         (lambda: ld.explore(model, [IDS] * 5), "too many to compare"),
         (lambda: ld.explore(model, IDS, target=99), "holds the token id 99"),
@@ -248,23 +207,6 @@ def test_generated_text_is_the_profile_of_the_finished_text(model):
     assert e.selection.position == len(whole) - 1
 
 
-def test_neighbors_are_the_largest_cosines(model):
-    """Five that write most alike and three most opposed, within the cut, without itself."""
-    (findings,) = ld.explore(model, IDS).texts
-    header, arrays = unpacked(pack_text(model, findings))
-    labels = [c["label"] for c in header["components"]]
-    for unit in ("sublayer", "head"):
-        names, table = cosines(model, IDS, unit)
-        names = [c.label for c in names]
-        for label in [n for n in names if unit_of(n) == unit and n in labels]:
-            row, others = table[names.index(label)], [i for i, n in enumerate(names) if n != label and n in labels]
-            like = sorted([row[i] for i in others if row[i] > 0], reverse=True)[:5]
-            against = sorted([row[i] for i in others if row[i] < 0])[:3]
-            near, cosine = arrays["near"][labels.index(label)], arrays["cosine"][labels.index(label)]
-            np.testing.assert_allclose(cosine[near >= 0], [*like, *against], rtol=1e-5)
-            assert [labels[i] for i in near[near >= 0]] == [names[list(row).index(v)] for v in [*like, *against]]
-
-
 @pytest.mark.parametrize("work", [2e11, 1e4])
 def test_promoted_tokens_travel_with_three_digits(model, work, monkeypatch):
     """Of every component shown, or of those that add most to the answer; of each cut its own words and logits."""
@@ -341,18 +283,11 @@ def test_a_selection_begins_at_the_answer(model, truth):
 
 def test_a_selection_is_read_and_set(explorer):
     """A dict changes some fields; what does not exist is refused and changes nothing."""
-    explorer.selection = {"position": 3, "component": "L1.H2", "pins": [[0, 2], None]}
+    explorer.selection = {"position": 3, "component": "L1.H2"}
     explorer.selection = {"part": "raw", "target": IDS[2]}
     absent = next(i for i in range(61) if i not in explorer.texts[0].candidates)
     s = explorer.selection
-    assert (s.position, s.component, s.layer, s.part, s.target, s.pins) == (
-        3,
-        "L1.H2",
-        1,
-        "raw",
-        IDS[2],
-        ((0, 2), None),
-    )
+    assert (s.position, s.component, s.layer, s.part, s.target) == (3, "L1.H2", 1, "raw", IDS[2])
     for wrong, sentence in (
         ({"position": 12}, "position=12"),
         ({"position": -1}, "position=-1"),
@@ -364,9 +299,7 @@ def test_a_selection_is_read_and_set(explorer):
         ({"target": absent}, f"target={absent} was not measured"),
         ({"minus": "x"}, "without a tokenizer"),
         ({"target": True}, "target=True"),
-        ({"pins": [[0, 99], None]}, "position=99"),
-        ({"pins": [3, None]}, "pins"),
-        ({"pins": 3}, "must be two"),
+        ({"color": "change"}, "color='change'"),
         ({"color": []}, "is unknown"),
         ({"layer": 3}, "selection="),
         (7, "selection=7"),
@@ -377,15 +310,15 @@ def test_a_selection_is_read_and_set(explorer):
 
 
 def test_another_text_keeps_what_is_chosen(explorer):
-    """Component, part and pins stay; a full explorer gives up a text that is neither shown nor pinned."""
-    explorer.selection = {"component": "L2.H1", "position": 8, "part": "raw", "pins": [[0, 2], [1, 3]]}
+    """Component and part stay; a full explorer gives up a text that is not shown."""
+    explorer.selection = {"component": "L2.H1", "position": 8, "part": "raw"}
     explorer.show([9, 9, 8])
     s = explorer.selection
-    assert (s.text, s.position, s.component, s.part, s.pins) == (2, 2, "L2.H1", "raw", ((0, 2), (1, 3)))
+    assert (s.text, s.position, s.component, s.part) == (2, 2, "L2.H1", "raw")
     explorer.show([9, 9, 7])
     explorer.show([9, 9, 6])
-    assert [t.sublayers.token_ids.tolist()[-1] for t in explorer.texts] == [13, 40, 6, 7]
-    assert explorer.selection.text == 2
+    assert [t.sublayers.token_ids.tolist()[-1] for t in explorer.texts] == [6, 40, 8, 7]
+    assert explorer.selection.text == 0
 
 
 # The page.
@@ -439,9 +372,6 @@ def check_views(opened, truth, position, component, measure="logit", part="cente
         listed = [v - nothing for label, v in ranked.items() if unit_of(label) == kind]
         assert listed == pytest.approx(extreme[::-1], rel=2e-3, abs=2e-4 * abs(nothing) + 1e-5)
     nothing = truth.value(measure, None, position, token, None, part)
-    for one, value in shown(opened, "numbers", "tr[data-measure]").items():
-        wanted = truth.value(one, component, position, token, minus if one == "logit" else None, part)
-        assert value == pytest.approx(wanted, rel=1e-3, abs=1e-5 + 1e-4 * abs(nothing))
     zero = opened.page.locator(".depth [data-zero]").get_attribute("data-zero")
     assert float(zero) == pytest.approx(nothing, rel=1e-4, abs=1e-9)
     losses = shown(opened, "tokens", "[data-position]")
@@ -463,7 +393,7 @@ def check_views(opened, truth, position, component, measure="logit", part="cente
 
 @pytest.mark.full
 def test_a_click_changes_all_views_to_the_true_numbers(opened, truth, model):
-    """Token, component and head, one after another; then attention, promoted tokens, answers and duplicates."""
+    """Token, component and head, one after another; then attention, promoted tokens and answers."""
     page = opened.page
     check_views(opened, truth, 4, "L1.H2")
     assert float(page.locator(".tokens [data-position='4']").get_attribute("data-value")) == pytest.approx(
@@ -511,11 +441,6 @@ def test_a_click_changes_all_views_to_the_true_numbers(opened, truth, model):
     )
     assert [word for word, _ in cells] == [f"token␣{i}" for i in ids[::-1, 9]]
     assert [value for _, value in cells] == pytest.approx(probabilities[::-1, 9].tolist(), rel=1e-4)
-    names, table = cosines(model, IDS, "head")
-    row = dict(zip([c.label for c in names], table[[c.label for c in names].index("L2.H0")], strict=True))
-    near = shown(opened, "duplicates")
-    assert len(near) >= 4
-    assert near == pytest.approx({label: row[label] for label in near}, abs=1e-5)
 
 
 @pytest.mark.full
@@ -555,18 +480,18 @@ def test_buttons_change_measure_part_target_and_color(opened, truth):
 
 @pytest.mark.full
 def test_the_keyboard_reaches_everything(opened, truth):
-    """Tab to every control and view, arrows within, Enter on buttons, a and b pin, the search finds."""
+    """Tab to every control and view, arrows within, Enter on buttons, the search finds."""
     page = opened.page
     reached = set()
     for _ in range(90):
         page.keyboard.press("Tab")
         script = """() => { const a = document.activeElement; return a.dataset.field ?? a.dataset.target ?? a.dataset.do
-            ?? a.dataset.pin ?? a.dataset.text ?? a.closest('.view')?.classList[1] ?? a.type ?? a.tagName; }"""
+            ?? a.dataset.text ?? a.closest('.view')?.classList[1] ?? a.type ?? a.tagName; }"""
         reached.add(page.evaluate(script))
         outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
         assert outline != "none" or page.evaluate("document.activeElement.tagName") == "BODY"
-    controls = {"measure", "color", "target", "minus", "link", "search", "A", "B", "none", "0", "1"}
-    views = {"tokens", "depth", "ranked", "grid", "glance", "answers", "scatter", "duplicates"}
+    controls = {"measure", "color", "target", "minus", "link", "search", "0", "1"}
+    views = {"tokens", "depth", "ranked", "grid", "glance", "answers", "scatter"}
     assert controls | views <= reached
 
     def press(view, *keys):
@@ -595,10 +520,6 @@ def test_the_keyboard_reaches_everything(opened, truth):
     page.locator("[data-target=target]").nth(2).focus()
     page.keyboard.press("Enter")
     assert page.evaluate("document.activeElement.getAttribute('aria-pressed')") == "true"
-    press("tokens", "b")
-    assert page.locator(".tokens .pin-b").count() == 1
-    page.keyboard.press("Control+a")  # a key of the browser's own
-    assert page.locator(".tokens .pin-a").count() == 0
     search = page.get_by_role("searchbox")
     for wanted, says in (("l2.h3", "chosen: L2.H3"), ("token 9", "position 5: after token␣9"), ("h0", "chosen: L0.H0")):
         search.fill(wanted)
@@ -613,7 +534,6 @@ def test_an_address_opens_what_was_chosen(browser, page, truth):
         opened.page.locator(".tokens [data-position='9']").click()
         opened.page.locator(".grid [data-component='L2.H1']").click()
         opened.page.locator("[data-field=measure][data-option=cross_entropy]").click()
-        opened.page.locator("[data-pin=A]").click()
         opened.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
         opened.page.get_by_role("button", name="copy link").click()
         opened.page.wait_for_timeout(200)
@@ -623,13 +543,12 @@ def test_an_address_opens_what_was_chosen(browser, page, truth):
         opened.page.goto(address)
         opened.page.wait_for_timeout(300)
         check_views(opened, truth, 9, "L2.H1", "cross_entropy")
-        assert opened.page.locator(".tokens .pin-a").count() == 1
-        nonsense = "#position=99&component=<img src=x>&measure=7&text=-1&target=abc&pins=1.2.3_x"
+        nonsense = "#position=99&component=<img src=x>&measure=7&text=-1&target=abc"
         opened.page.evaluate(f"location.hash = {json.dumps(nonsense)}")
         opened.page.wait_for_timeout(100)
         check_views(opened, truth, 9, "L2.H1", "cross_entropy")
-        # What Python refuses is ignored, each part for itself: what is about two models, a token that nobody measured.
-        for nonsense in ("color=change", "side=b", "color=change&side=b&target=999999&minus=999998"):
+        # What Python refuses is ignored, each part for itself.
+        for nonsense in ("color=change", "side=b", "color=change&target=999999&minus=999998"):
             opened.page.evaluate(
                 f"location.hash = {json.dumps('#position=9&component=L2.H1&measure=logit&' + nonsense)}"
             )
@@ -640,37 +559,11 @@ def test_an_address_opens_what_was_chosen(browser, page, truth):
 
 
 @pytest.mark.full
-def test_pins_compare_two_texts(opened, model, truth):
-    """Columns of numbers for A and B and their difference; dots of both along depth."""
-    page, there = opened.page, Truth(model, OTHER)
-    assert "Nothing is pinned" in page.locator(".compare .host").inner_text()
-    page.locator("[data-pin=A]").click()
-    page.get_by_role("button", name="2", exact=True).click()
-    page.locator(".tokens [data-position='2']").click()
-    page.locator("[data-pin=B]").click()
-    check_views(opened, there, 2, "L1.H2")
-    wanted = [tuple(-np.log(t.p[p, t.right(p)]) for t, p in ((truth, 4), (there, 2)))]
-    wanted += [tuple(t.value(m, "L1.H2", p) for t, p in ((truth, 4), (there, 2))) for m in MEASURES]
-    rows = page.locator(".compare tr[data-row]").all()
-    for row, (left, right) in zip(rows, wanted, strict=False):
-        cells = [float(cell.get_attribute("data-value")) for cell in row.locator("td").all()]
-        assert cells == pytest.approx([left, right, right - left], rel=1e-3, abs=1e-5)
-    assert len(rows) == len(wanted) + 1  # the mean losses of the texts
-    for pin, t, p in (("A", truth, 4), ("B", there, 2)):
-        dots = shown(opened, "compare", f"[data-pin={pin}][data-component]")
-        assert dots == pytest.approx({label: t.value("logit", label, p) for label in dots}, rel=1e-3, abs=1e-5)
-    page.locator("[data-pin=none]").click()
-    page.locator(".ld-explorer[data-whole]").wait_for()  # what is out of sight is drawn last
-    assert "Nothing is pinned" in page.locator(".compare .host").inner_text()
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["dark", pytest.param("light", marks=pytest.mark.nightly)])
 def test_hostile_tokens_are_inert_at_every_width(browser, folder, tmp_path, scheme):
     """Tokens that look like HTML are text in every view; nothing is asked for, complained about or sticks out."""
     hostile = "w5 w1 </script> w5 <img w9 onerror=alert(1)> w2"
     e = ld.explore(ld.load_model(folder), hostile, target=[" <img", " </script>"], generate=3)
-    e.selection = {"pins": [[0, 2], [0, 4]]}
     saved = e.save(tmp_path / "page.html")
     for width in (400, 700, 1000, 1600):
         with browser.open(saved, width, scheme) as opened:
@@ -824,17 +717,17 @@ def test_a_reader_without_widgets_is_told_what_is_shown(explorer):
 def test_a_text_typed_in_the_widget_is_measured(folder):
     """Text and target go to the kernel, with progress; what was chosen stays; an error is said and changes nothing."""
     e = ld.explore(ld.load_model(folder), "w5 w1 w4 w1 w2")
-    e.selection = {"component": "L2.H1", "position": 3, "part": "raw", "pins": [[0, 1], None]}
+    e.selection = {"component": "L2.H1", "position": 3, "part": "raw"}
     said = []
     e.widget.observe(lambda change: said.append(change["new"]), "progress")
     asks(e.widget, ask="text", text="w9 w9 w8 w7 w6 w5", target=" w3", generate=0)
-    assert [s["done"] for s in said] == [0, 1, 2, 3, 0]
+    assert [s["done"] for s in said] == [0, 1, 2, 0]
     assert said[-1]["message"] == ""
     assert len(e.widget.texts) == 2
     assert unpacked(e.widget.texts[1]["core"])[0]["tokens"] == ["w9", "w9", "w8", "w7", "w6", "w5"]
     assert e.texts[1].targets == (3,)
     s = e.selection
-    assert (s.text, s.position, s.component, s.part, s.pins) == (1, 5, "L2.H1", "raw", ((0, 1), None))
+    assert (s.text, s.position, s.component, s.part) == (1, 5, "L2.H1", "raw")
     assert e.widget.chosen == s.record()
     for text, target, sentence in (("", "", "is empty"), ("w1 w2", " w1 w2", "must be a single one")):
         asks(e.widget, ask="text", text=text, target=target)
@@ -853,13 +746,14 @@ def test_of_several_texts_the_last_one_counts(folder):
     assert e.widget.progress["of"] == 0
 
 
+@pytest.mark.full
 def test_the_widget_looks_tokens_up_and_makes_the_page(explorer, monkeypatch):
     """What components promote at a position is asked for when it is looked at."""
     sent = []
     monkeypatch.setattr(type(explorer.widget), "send", lambda self, content, buffers: sent.append((content, buffers)))
     asks(explorer.widget, ask="promoted", text=1, position=3)
     ((content, (blob,)),) = sent
-    assert content == {"kind": "promoted", "text": 1, "side": "a"}
+    assert content == {"kind": "promoted", "text": 1}
     assert unpacked(blob)[0]["positions"] == [3]
     asks(explorer.widget, ask="promoted", text=9, position=3)
     assert len(sent) == 1
@@ -898,7 +792,7 @@ def test_what_ablating_a_component_does_travels_as_ld_effects_has_it(explorer, m
     monkeypatch.setattr(type(explorer.widget), "send", lambda self, content, buffers: sent.append((content, buffers)))
     asks(explorer.widget, ask="effects", text=0, position=at, component="L1.H2", answers=[a, b])
     ((content, (blob,)),) = sent
-    assert content == {"kind": "effects", "text": 0, "side": "a"}
+    assert content == {"kind": "effects", "text": 0}
     assert unpacked(blob)[0]["rows"][0]["label"] == "L1.H2"
     asks(explorer.widget, ask="effects", text=0, position=at, component="<b>", answers=None)
     assert len(sent) == 1
@@ -975,10 +869,10 @@ def test_the_front_end_asks_and_hears(browser, explorer, tmp_path):
         assert "Looking it up" in page.locator(".promotes").inner_text()
         page.wait_for_function("sent.length >= 3")  # views that nobody sees ask later
         promoted, sources, effects = sorted(page.evaluate("sent.splice(0)"), key=lambda m: "pse".index(m["ask"][0]))
-        assert promoted == {"ask": "promoted", "text": 0, "position": 4, "side": "a"}
-        assert sources == {"ask": "sources", "component": "L1.H2", "text": 0, "position": 4, "side": "a"}
+        assert promoted == {"ask": "promoted", "text": 0, "position": 4}
+        assert sources == {"ask": "sources", "component": "L1.H2", "text": 0, "position": 4}
         answers = list(answers_at(explorer.texts[0], 4, None, None))
-        asked = {"component": "L1.H2", "answers": answers, "text": 0, "position": 4, "side": "a"}
+        asked = {"component": "L1.H2", "answers": answers, "text": 0, "position": 4}
         assert effects == {"ask": "effects", **asked}
         page.evaluate("answer()")
         top = ld.profile(explorer.model, IDS, "head").top_tokens("L1.H2", 4, 5)

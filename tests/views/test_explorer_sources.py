@@ -21,6 +21,7 @@ def truth(model, label, position):
     return values - values.mean(1, keepdims=True), bias - bias.mean()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["gpt2", "gemma2", "gpt_oss", "llama_biased"])
 def test_what_travels_are_the_source_tokens_of_the_head(name, monkeypatch):
     """Listed sources, the others' sum and the value bias are the parts of `ld.source_tokens`; together the head."""
@@ -88,7 +89,7 @@ def test_the_widget_answers_for_one_head_and_keeps_the_pass(monkeypatch):
     for component in ("L1.H2", "L0.H0"):
         asks(explorer.widget, ask="sources", text=0, position=4, component=component)
         content, (blob,) = sent.pop()
-        assert content == {"kind": "sources", "text": 0, "side": "a"}
+        assert content == {"kind": "sources", "text": 0}
         _, arrays = unpacked(blob)
         number = [c.label for c in explorer.texts[0].shown].index(component)
         assert arrays["place"].tolist() == [[4, number]]

@@ -203,6 +203,7 @@ def test_an_unknown_part_is_refused(reused, kind):
         reused.plot(kind=kind, part="middle")
 
 
+@pytest.mark.full
 def test_bars_of_uses_show_what_by_use_says(reused):
     """One bar a block, kind and head in three panels; buttons change the part, and the share in the subtitle."""
     frame, figure = reused.by_repeat(), reused.plot(kind="repeats")
@@ -240,6 +241,7 @@ def test_every_loss_has_the_figures_that_its_numbers_allow(heads, loss):
             d.plot(kind="tradeoff")
 
 
+@pytest.mark.full
 def test_the_scatter_shows_bias_against_diversity_in_every_part(heads):
     """x and y are the frame's columns, at first and after every button, and the guides are where they belong."""
     frame = heads.by_component(full=True).set_index("component")
@@ -288,6 +290,7 @@ def test_axes_are_linear_where_a_logarithm_has_no_value():
     assert one.plot(kind="scatter").layout.yaxis.type == "linear"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("kind", "count"), [("bars", 300), ("scatter", 1500)])
 def test_of_many_the_most_diverse_are_shown_and_the_figure_says_so(many, kind, count):
     """The kept are the largest by the part shown, in stream order, named in the subtitle; marks are WebGL's."""
@@ -341,6 +344,7 @@ def test_depth_without_labels_has_no_accuracy(heads):
         d.plot(kind="depth", norm="melted")
 
 
+@pytest.mark.full
 def test_module_shares_stand_next_to_count_shares(heads):
     """Bars are the shares, raw left and centered right; a line across each is n_g/|L|, at the bar's own place."""
     frame = heads.by_module().set_index("module")
@@ -361,6 +365,7 @@ def test_module_shares_stand_next_to_count_shares(heads):
             )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("term", "part", "at"), [("net", "raw", "net"), ("diversity", "centered", "diversity_centered")]
 )
@@ -435,6 +440,7 @@ def test_the_pairs_are_the_cosines_in_the_order_of_the_tree(heads):
     assert low[1, 1] == pytest.approx(far[min(one, other), max(one, other)], rel=1e-3)
 
 
+@pytest.mark.full
 def test_other_columns_of_pairs_and_many_components(heads, many):
     """`by` and `part` choose the column; of many components those most diverse are compared, and it says so."""
     frame = heads.pairwise("distance").set_index(["component", "other"])["distance"]
@@ -545,6 +551,7 @@ def test_every_result_has_a_natural_figure():
         )
 
 
+@pytest.mark.full
 def test_what_rows_of_attention_sum_to_is_said():
     """Heads with a sink next to the tokens give them less than 1."""
     patterns = ld.attention_patterns(llama(), [1, 2, 3, 4])
@@ -554,6 +561,7 @@ def test_what_rows_of_attention_sum_to_is_said():
     assert "at most 1" in said[1]
 
 
+@pytest.mark.full
 def test_maps_of_attention_are_the_patterns():
     """Row by row below the diagonal, nothing above it; of many heads the most pointed."""
     patterns = ld.attention_patterns(llama(), [1, 2, 3, 4])
@@ -573,16 +581,11 @@ def test_maps_of_attention_are_the_patterns():
         patterns.plot(max_heads=0)
 
 
-def test_a_task_and_votes_are_counted():
-    from layerdiv_tl.tasks.noisy_votes import votes
-
+def test_a_task_is_counted():
     task = ld.task("sample/topic")
     drawn = task.plot()
     assert list(drawn.data[0].x) == np.bincount(task.labels).tolist()
     assert list(drawn.layout.yaxis.ticktext) == [option.strip() for option in task.options]
-    v = votes(400, members=5, right=0.7)
-    np.testing.assert_allclose(v.plot().data[0].y, (v.votes == v.labels[:, None]).mean(0))
-    assert v.plot().layout.shapes[0].y0 == 0.7
 
 
 @pytest.mark.full

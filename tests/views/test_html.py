@@ -36,6 +36,7 @@ def bar_heights(figure, heights=None, bases=None):
     }
 
 
+@pytest.mark.full
 def test_bars_show_the_frame_in_every_part(decomposition):
     """Bars end at the frame's columns, and each button puts its own part's there; bias and net begin at u = 0's."""
     frame = decomposition.by_component(full=True)
@@ -72,6 +73,7 @@ def test_colors_are_those_of_the_modules(decomposition):
     }
 
 
+@pytest.mark.full
 def test_a_half_and_a_plain_array_have_a_figure(decomposition):
     assert isinstance(decomposition.centered.plot(), go.Figure)
     many = ld.decompose(np.random.default_rng(0).normal(size=(5, 400, 3)), [0, 1, 2, 0, 1])
@@ -106,6 +108,7 @@ def test_the_map_shows_the_contributions():
         contributions.plot(example=3)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("loss", ["paper", "cross_entropy", "brier"])
 def test_every_loss_has_bars_in_its_units(contributions, loss):
     """Bias, diversity, net where there is one; a line at the uniform predictor; no buttons without halves."""

@@ -32,6 +32,7 @@ def test_terms_stand_at_their_bits_over_their_nulls(found):
     assert shapes[0].x0 == pytest.approx(found.label_entropy)
 
 
+@pytest.mark.full
 def test_terms_that_an_estimator_does_not_have_are_left_out(found):
     rng = np.random.default_rng(0)
     y = rng.integers(0, 2, 100)
@@ -67,6 +68,7 @@ def test_checks_are_drawn(found):
     assert bound.plot().layout.shapes[0].x0 == pytest.approx(max(0, bound.rows.mean()))
 
 
+@pytest.mark.full
 def test_gains_are_lines_with_dips_marked(found):
     curve = found.gain_curve(order="depth", n_permutations=10, n_resamples=10)
     frame = curve.frame()

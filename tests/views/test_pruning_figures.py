@@ -65,6 +65,7 @@ def test_each_panel_has_every_component_where_the_frame_puts_it(agreement, effec
     assert min(bottom, top) < frame[at].min() <= frame[at].max() < max(bottom, top)
 
 
+@pytest.mark.full
 def test_names_stand_at_their_marks(agreement):
     """A named mark is a component of the frame, at that component's place, and the first by the effect is named."""
     frame = agreement.frame().set_index("component")
@@ -78,6 +79,7 @@ def test_names_stand_at_their_marks(agreement):
                 assert (x, y) == (frame[f"{measure}_rank"][label], frame[at][label])
 
 
+@pytest.mark.full
 def test_the_other_button_gives_the_other_figure(agreement):
     """What a button puts in place of the marks is what the option would have drawn."""
     ranked, valued = agreement.plot(), agreement.plot(scale="value")
@@ -93,6 +95,7 @@ def test_the_other_button_gives_the_other_figure(agreement):
         assert tuple(layout["yaxis.range"]) == tuple(layout["yaxis5.range"]) == other.layout.yaxis.range
 
 
+@pytest.mark.full
 def test_headings_say_the_correlation(agreement):
     """Each panel's heading has the pooled correlation; raw stands next to centered."""
     frame = agreement.correlations().query("kind == 'all' and effect == 'accuracy'")
@@ -210,6 +213,7 @@ def test_unknown_options_are_refused(agreement, plan):
         plan.plot(quantity="loss_growth")
 
 
+@pytest.mark.full
 def test_what_too_few_components_or_rows_cannot_show(agreement):
     """Two components have marks and ranks, but no correlation."""
     two = dataclasses.replace(agreement, components=agreement.components[:2], sums=agreement.sums[:, :, :2])
@@ -219,6 +223,7 @@ def test_what_too_few_components_or_rows_cannot_show(agreement):
         two.plot(kind="correlations")
 
 
+@pytest.mark.full
 def test_layers_are_called_layers(model):
     """Whole layers are one group in their own color."""
     layers = ld.depth.agreement(model, IDS, "layer")

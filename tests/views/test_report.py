@@ -39,6 +39,7 @@ def study(tmp_path_factory, words):  # noqa: F811
     return run_study(models, tasks, units=("sublayer", "head"), out=tmp_path_factory.mktemp("study"))
 
 
+@pytest.mark.nightly
 def test_single_tokens_and_sequences_have_one_report(words, tmp_path):  # noqa: F811
     """Log-likelihoods have a component more, the normalizer; both kinds of task stand in each table."""
     model = ld.load_model(llama(seed=0), tokenizer=words)
@@ -59,6 +60,7 @@ def test_single_tokens_and_sequences_have_one_report(words, tmp_path):  # noqa: 
     assert "constant" in page
 
 
+@pytest.mark.nightly
 def test_options_of_each_prompt_have_a_report(words, tmp_path):  # noqa: F811
     """Beside a task whose prompts share theirs."""
     task = rows(6)
@@ -198,6 +200,7 @@ def test_the_report_is_one_page(study, tmp_path, capsys):
     assert "there is no folder" in capsys.readouterr().err
 
 
+@pytest.mark.nightly
 def test_what_a_study_lacks_is_said(study, tmp_path):
     """Without contributions, of one model on one task: a page that names what is left out."""
     saved = ld.Study.load(study.save(tmp_path / "saved"))
@@ -237,6 +240,7 @@ def test_names_stay_text(study):
     assert "\\u003cimg" not in drawn
 
 
+@pytest.mark.nightly
 def test_the_command_measures_the_same(study, tmp_path, capsys):
     """What the page prints finds every number done already; models or tasks in memory have no command."""
     import shlex
@@ -273,7 +277,7 @@ def bytes_tokenizer():
     return made
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), (1600, "light")])
+@pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), pytest.param(1600, "light", marks=pytest.mark.nightly)])
 def test_the_report_in_a_browser(study, tmp_path, browser, width, scheme):
     """Offline: no request, no complaint; every figure is drawn, in the reader's colors; nothing is wider than it;
     axe-core has no objection; the contents follow, keys open what a finding links to and change the table.
@@ -307,6 +311,7 @@ def test_the_report_in_a_browser(study, tmp_path, browser, width, scheme):
         assert not opened.violations()  # last: without axe-core, this skips
 
 
+@pytest.mark.nightly
 def test_a_switch_changes_what_is_drawn(study, tmp_path, browser):
     """A click on another quantity puts its numbers into the map of all cells."""
     with browser.open(study.report(tmp_path / "report.html"), 1200) as opened:

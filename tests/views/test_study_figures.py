@@ -156,6 +156,7 @@ def test_bars_of_correlations_are_the_frames(study, aggregation):
     assert legend["diversity_centered"] == "diversity, centered"
 
 
+@pytest.mark.full
 def test_correlations_of_other_metrics(study):
     """Metrics in the order asked for; unknown ones are refused."""
     table = study.correlations(n_resamples=20)
@@ -209,6 +210,7 @@ def test_models_together_are_apart(study):
     assert list(together) == [*single[0], None, *single[1], None, *single[2]]
 
 
+@pytest.mark.full
 def test_the_best_models_are_those_with_the_highest_last_accuracy(study):
     """`models` as a number takes the best first; more than five are never drawn together."""
     curves = study.curves()
@@ -244,6 +246,7 @@ def test_a_curve_that_never_moves_is_not_drawn(study):
     assert {y for t in figure.data if t.name == "accuracy" for y in t.y} == {None}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("form", ["squared", "paper"])
 def test_shares_fill_a_bar(study, form):
     """Segments are the frame's shares and add up to one; diamonds stand at the cumulated shares of the members."""
@@ -276,6 +279,7 @@ def test_shares_fill_a_bar(study, form):
         share_bars(frame, models=["six"])
 
 
+@pytest.mark.full
 def test_a_scaling_curve_is_the_fit(study):
     """Points with their models' names, and a + b ln x between them with its band."""
     fit = study.scaling("cross-entropy")
@@ -443,6 +447,7 @@ def test_hostile_names_stay_text_and_colors_are_the_templates(study):
     assert "<img" not in evil.scaling().plot(names=[HOSTILE] * 3, title=HOSTILE).to_json()
 
 
+@pytest.mark.full
 def test_units_and_intervals_are_those_of_the_numbers(study):
     """The axis of returns has the unit of what is drawn; a share of one task is said to have no interval."""
     for quantity, unit in (("MSE", "hundredths"), ("bias", "hundredths"), ("accuracy", "%"), ("entropy", "nats")):

@@ -66,6 +66,7 @@ def test_experts_by_hooks_are_those_of_the_unit(experts):
         assert experts.gap_to_library(model, task, seen) < 1e-6
 
 
+@pytest.mark.full
 def test_the_card_says_what_the_table_has(finding):
     """Every number of the paragraph on experts is one of the table or of what is derived from it."""
     card = (FOLDER.parent / "MODEL_CARD.md").read_text(encoding="utf-8")

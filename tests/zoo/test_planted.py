@@ -8,11 +8,12 @@ import pytest
 import torch
 
 import layerdiv_tl as ld
-from layerdiv_tl.tasks.noisy_votes import Votes
+from tests.oracles.noisy_votes import Votes
 
-SHAPES = ("llama", "gpt2")
+MARKS = {"llama": (), "gpt2": pytest.mark.full}
+SHAPES = [pytest.param(shape, marks=marks) for shape, marks in MARKS.items()]
 NAMES = tuple(ld.zoo.PLANTED)
-MODELS = [pytest.param(name, shape, id=f"{name}-{shape}") for name in NAMES for shape in SHAPES]
+MODELS = [pytest.param(n, shape, id=f"{n}-{shape}", marks=marks) for n in NAMES for shape, marks in MARKS.items()]
 CLOSE = 1e-9
 
 
@@ -50,10 +51,15 @@ def test_the_model_says_what_the_words_say(name, shape):
     np.testing.assert_allclose(logits.numpy(), p.over_vocabulary[:128].sum(1), atol=CLOSE)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "shape", "unit"),
     # The voters' rows are many, and with one head a layer their heads are their sublayers.
-    [(n, s, u) for n, s, u in product(NAMES, SHAPES, ("sublayer", "head")) if (n, u) != ("votes", "head")],
+    [
+        pytest.param(n, s, u, marks=MARKS[s])
+        for n, s, u in product(NAMES, MARKS, ("sublayer", "head"))
+        if (n, u) != ("votes", "head")
+    ],
 )
 def test_members_contribute_what_was_planted_and_all_others_nothing(name, shape, unit):
     """Contributions are the closed form, exactly, and so is every norm's statistic: the same at every junction."""
@@ -210,6 +216,7 @@ def test_the_direct_effect_of_an_undone_write_is_all_of_it(shape):
     np.testing.assert_allclose(found.output_change[found.position == found.position.max()][:, 0], moved, atol=1e-6)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["copied", "together", "shift", "undo"])
 def test_what_adds_nothing_to_a_logit_is_not_held_against_its_rounding(name):
     """Read where nothing is written, options say the same; LayerNorm's centring then leaves rounding where 0 was."""
@@ -219,6 +226,7 @@ def test_what_adds_nothing_to_a_logit_is_not_held_against_its_rounding(name):
     np.testing.assert_allclose(c.values, p.values, atol=CLOSE)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_explorer_opens_one(shape, tmp_path):
     """A planted model has an explorer's page, and attention patterns where all its logits are 0."""
@@ -269,6 +277,7 @@ def test_attention_is_one_hot_in_float32_too(name, shape):
             np.testing.assert_array_equal(np.sort(weights, -1)[..., :-1], 0)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", ["copied", "undo"])
 def test_in_float32_and_through_a_bridge(name, shape):
@@ -299,6 +308,7 @@ def test_planted_models_are_models():
     assert p.frame().set_index("quantity").loc["loss", "expected"] == p.expected["loss"]
 
 
+@pytest.mark.full
 def test_a_study_of_planted_models():
     """A grid of planted models runs on their tasks, and its table holds the closed form."""
     p = planted("copied")

@@ -222,6 +222,7 @@ def test_training_rows_share_no_randomness_with_rows_that_are_asked(monkeypatch)
     assert not first & {make(seed).integers(2**63) for seed in seeds}
 
 
+@pytest.mark.full
 def test_stopped_training_ends_with_the_same_weights(tmp_path, monkeypatch):
     """A run killed between evaluations and begun again gives, bit for bit, what an unbroken one gives."""
     model, kept = ZooModel(2, shared=True, width=32), training._State.step

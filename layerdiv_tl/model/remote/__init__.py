@@ -38,19 +38,12 @@ class Engine(Protocol):
 
 
 def is_remote(x: Any) -> bool:
-    """Whether this is a model of nnsight, or a RemoteBridge."""
-    classes = type(x).__mro__
-    return any(c.__module__.split(".")[0] == "nnsight" or c.__name__ == "RemoteBridge" for c in classes)
+    """Whether this is a model of nnsight."""
+    return any(c.__module__.split(".")[0] == "nnsight" for c in type(x).__mro__)
 
 
 def engine_of(x: Any, remote: Any) -> Engine:
     """The engine of a remote model."""
-    if any(c.__name__ == "RemoteBridge" for c in type(x).__mro__):
-        from .vllm_engine import VLLMEngine
-
-        if remote is not False:
-            raise InputError("remote= says where nnsight's traces run: a RemoteBridge always runs on its own engine.")
-        return VLLMEngine(x)
     from .nnsight_engine import NNsightEngine
 
     return NNsightEngine(x, remote)

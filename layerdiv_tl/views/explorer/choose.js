@@ -1,10 +1,9 @@
 // What is chosen: its buttons, the search, and how it stands in the address of a page.
 
 const CHOICES = {
-  side: { name: "model", options: ["a", "b"] },
   measure: { name: "components by", options: Object.keys(MEASURES) },
   part: { name: "squares", options: ["centered", "raw"] },
-  color: { name: "color the text by", options: ["loss", "component", "change"] },
+  color: { name: "color the text by", options: ["loss", "component"] },
 };
 const HINTS = {
   logit: "what a component adds to the logit of the target, relative to its mean over the vocabulary",
@@ -16,9 +15,6 @@ const HINTS = {
   raw: "with what a component adds to all tokens alike",
   loss: "the model's own cross-entropy of the token that follows, in nats",
   component: "the number of the chosen component at every token",
-  change: "how much more (gold) or less (purple) model b loses than model a, in nats",
-  a: "what the views of one model show: the first",
-  b: "what the views of one model show: the second",
 };
 
 function group(name, ...children) {
@@ -89,9 +85,7 @@ function find(x, wanted) {
 function writeAddress(chosen, state, wait = 250) {
   clearTimeout(state.writes);
   state.writes = setTimeout(() => {
-    const fields = Object.entries(chosen).filter(([name, value]) => value !== null && name !== "pins");
-    const pins = chosen.pins.map((pin) => (pin ? pin.join(".") : "")).join("_");
-    const address = new URLSearchParams([...fields, ...(pins === "_" ? [] : [["pins", pins]])]);
+    const address = new URLSearchParams(Object.entries(chosen).filter(([, value]) => value !== null));
     try {
       history.replaceState(null, "", `#${address}`);
     } catch {
@@ -110,18 +104,12 @@ function readAddress(chosen, texts) {
   found.position = whole(said.get("position"), text.length - 1) ?? Math.min(chosen.position, text.length - 1);
   if (text.index.has(said.get("component"))) found.component = said.get("component");
   for (const field of Object.keys(CHOICES)) {
-    const about = { color: "change", side: "b" }[field]; // two models
-    const known = CHOICES[field].options.filter((option) => text.other || option !== about);
-    if (known.includes(said.get(field))) found[field] = said.get(field);
+    if (CHOICES[field].options.includes(said.get(field))) found[field] = said.get(field);
   }
   // An address without a target means the right one.
   if ([...said].length) for (const field of ["target", "minus"]) {
     const id = whole(said.get(field), Infinity);
     found[field] = text.measures(id) ? id : null;
-  }
-  const pins = (said.get("pins") ?? "_").split("_").map((pin) => pin.split(".").map((n) => whole(n, 1e6)));
-  if (said.has("pins") && pins.length === 2) {
-    found.pins = pins.map(([t, p]) => (texts[t] && p !== null && p < texts[t].length ? [t, p] : null));
   }
   return found;
 }

@@ -44,11 +44,6 @@ class Text {
     this.effects = new Map(); // position, two tokens and a component -> what ablating it does
   }
 
-  // The same text by the model that is chosen of two.
-  by(side) {
-    return (side === "b" && this.other) || this;
-  }
-
   // The tokens that contributions are measured to at a position, the right one first; each once.
   answers(position) {
     const found = [];
@@ -85,17 +80,6 @@ class Text {
   weight(head, query, key) {
     const rows = (this.length * (this.length + 1)) / 2;
     return this.attention[head * rows + (query * (query + 1)) / 2 + key] / 255;
-  }
-
-  // [component, cosine] of those that write most like a component (sign > 0) or most against it.
-  nearest(component, sign) {
-    const { near, cosine } = this.values;
-    const wide = near.length / this.components.length;
-    const pairs = [];
-    for (let i = component * wide; i < (component + 1) * wide; i++) {
-      if (near[i] >= 0 && cosine[i] * sign > 0) pairs.push([near[i], cosine[i]]);
-    }
-    return pairs;
   }
 
   // Take in what components promote at some positions.

@@ -20,11 +20,9 @@ from .tokens import drawn_tokens
 
 # Multiplications that looking up promoted tokens for a whole page may take: some ten seconds on two cores.
 _WORK = 2e11
-PROMOTED, NEAREST, OPPOSED = 5, 5, 3
+PROMOTED = 5
 # What draws them, on a page and in a notebook: one ES module of these files one after another, without a build step.
-_FILES = (
-    "data draw measures choose views two ranked attention answers chosen sources effects form explorer page".split()
-)
+_FILES = "data draw measures choose views ranked attention answers promotes sources effects form explorer page".split()
 SCRIPT = "\n".join(read(f"explorer/{name}.js") for name in _FILES)
 CSS = read("explorer/explorer.css")
 
@@ -50,7 +48,6 @@ def pack_text(model: Model, text: TextNumbers) -> bytes:
     }
     junctions, lens_ids, arrays["lens_probability"] = text.lens
     arrays = {name: values.astype(np.float32) for name, values in arrays.items()}
-    arrays["near"], arrays["cosine"] = _neighbors(text)
     words, number = np.unique(np.concatenate([text.candidates, lens_ids]), return_inverse=True)
     number = number.reshape(-1, text.length).astype(np.int32)
     arrays["candidate"], arrays["lens_word"] = np.split(number, [len(text.candidates)])
@@ -59,7 +56,6 @@ def pack_text(model: Model, text: TextNumbers) -> bytes:
         "tokens": drawn_tokens(model, text.sublayers.token_ids),
         "targets": list(text.targets),
         "written": text.written,
-        "name": text.name,
         # −1, no token, comes first where there is one.
         "ids": [-1] * (len(words) - len(known)) + known,
         "words": [""] * (len(words) - len(known)) + drawn_tokens(model, known),
@@ -83,40 +79,17 @@ def pack_attention(text: TextNumbers) -> bytes | None:
     return pack({}, {"attention": np.round(text.attention.patterns[:, query, key] * 255).astype(np.uint8)})
 
 
-def _neighbors(text: TextNumbers) -> tuple[np.ndarray, np.ndarray]:
-    """For every component shown, those of its unit with the largest cosines, then those with the most negative ones.
-
-    Their numbers among the shown, −1 where there are fewer, and the cosines; both `[component, NEAREST + OPPOSED]`.
-    """
-    number = {c: i for i, c in enumerate(text.shown)}
-    near = np.full((len(number), NEAREST + OPPOSED), -1, dtype=np.int32)
-    cosine = np.zeros(near.shape, dtype=np.float32)
-    for unit, (components, table) in enumerate(text.cosines):
-        kept = [i for i, c in enumerate(components) if c in number]
-        # Of the heads' profile only heads: its other components are shown within the sublayers'.
-        for i in [i for i in kept if not unit or components[i].kind == "head"]:
-            others = sorted((j for j in kept if j != i and np.isfinite(table[i, j])), key=lambda j: -table[i, j])
-            like = [j for j in others[:NEAREST] if table[i, j] > 0]
-            against = [j for j in others[::-1][:OPPOSED] if table[i, j] < 0]
-            for start, neighbors in ((0, like), (NEAREST, against)):
-                row, columns = number[components[i]], slice(start, start + len(neighbors))
-                near[row, columns] = [number[components[j]] for j in neighbors]
-                cosine[row, columns] = table[i, neighbors]
-    return near, cosine
-
-
-def pack_promotions(model: Model, text: TextNumbers, at: Sequence[int], size: int = 8, share: int = 1) -> list[bytes]:
+def pack_promotions(model: Model, text: TextNumbers, at: Sequence[int], size: int = 8) -> list[bytes]:
     """The tokens that components promote and suppress at some positions, for `unpack` in data.js.
 
     Of every component shown, or, where all would take too long, of those that add most to the right token or to the
-    model's likeliest, as many at every position. `size` positions travel together; so many texts `share` the
-    time of a page.
+    model's likeliest, as many at every position. `size` positions travel together.
     """
     if not at:
         return []
     count, k = len(text.shown), min(PROMOTED, text.sublayers.vocabulary)
     per_position = text.sublayers.vocabulary * model.architecture.norm.gain.numel() * len(at)
-    most = min(count, max(8, int(_WORK / share / per_position)))
+    most = min(count, max(8, int(_WORK / per_position)))
     strength = np.abs(text.target_logits[:2]).max(0)
     chosen = [np.sort(np.argsort(-strength[:, position], kind="stable")[:most]) for position in at]
     pairs = [(position, int(component)) for position, row in zip(at, chosen, strict=True) for component in row]

@@ -161,23 +161,17 @@ function legend(svg, high, zero, left, y, wide) {
   );
 }
 
-// A button of a list with a bar: from the left, or from the middle where numbers have a sign.
-function entry(x, i, value, share, fill) {
+// A button of a list with a bar from the middle.
+function entry(x, i, value, share) {
   const { text } = x;
   const wide = `${100 * Math.min(1, Math.abs(share))}%`;
-  const bar = fill
-    ? put("span", { className: "bar" }, put("i", { style: `width: ${wide}; background: ${fill}` }))
-    : put(
-        "span",
-        { className: "bar both" },
-        put("i", { style: `--wide: ${wide}; background: var(--div-${share < 0 ? 1 : 3})`, className: share < 0 ? "less" : "more" }),
-      );
+  const inner = { style: `--wide: ${wide}; background: var(--div-${share < 0 ? 1 : 3})`, className: share < 0 ? "less" : "more" };
   const known = { "data-component": text.labels[i], "data-value": value, "aria-pressed": i === x.component };
   return put(
     "button",
     { type: "button", className: "entry", ...known },
     put("span", { className: "word plain" }, text.labels[i]),
-    bar,
-    put("span", { className: "number" }, fill ? number(value) : signed(value)),
+    put("span", { className: "bar both" }, put("i", inner)),
+    put("span", { className: "number" }, signed(value)),
   );
 }

@@ -1,7 +1,7 @@
 // The explorer: what is chosen, and its views; the same on a page and, by anywidget, in a notebook.
 
 // From what a reader asks first to what few ask.
-const ORDER = ["tokens", "both", "changed", "depth", "ranked", "grid", "glance", "attention", "promotes", "sources", "effects", "answers", "numbers", "duplicates", "scatter", "compare"];
+const ORDER = ["tokens", "depth", "ranked", "grid", "glance", "attention", "promotes", "sources", "effects", "answers", "scatter"];
 
 async function render({ model, el }) {
   const state = { texts: [], chosen: model.get("chosen"), asked: new Set(), waits: {} };
@@ -19,9 +19,7 @@ async function render({ model, el }) {
   // All that views need, worked out from what is chosen.
   const look = () => {
     const { chosen } = state;
-    const pair = state.texts[chosen.text];
-    const texts = state.texts.map((one) => one.by(chosen.side));
-    const text = pair.by(chosen.side);
+    const text = state.texts[chosen.text];
     const position = Math.min(chosen.position, text.length - 1);
     const component = text.index.get(chosen.component) ?? 0;
     const row = text.components[component].row;
@@ -33,14 +31,13 @@ async function render({ model, el }) {
     const measuredAt = (some, p) => new Measured(some, p, chosen.part, ...answersAt(some, p));
     const measured = measuredAt(text, position);
     return {
-      ...{ text, texts, pair, chosen, position, component, row, rowNumber, attention, answer, minus, measured, measuredAt },
+      ...{ text, chosen, position, component, row, rowNumber, attention, answer, minus, measured, measuredAt },
       towards: minus ? `${quoted(answer.word)} − ${quoted(minus.word)}` : quoted(answer.word),
       name: text.labels[component],
       layers: new Set(text.components.map((c) => c.row)).size, // with "", where the embedding stands
       live: model.get("live"),
       colorValue(p) {
         if (chosen.color === "loss") return text.values.loss[p];
-        if (chosen.color === "change") return pair.other.values.loss[p] - pair.values.loss[p];
         const there = measuredAt(text, p);
         return there.beyond(chosen.measure, component);
       },
@@ -61,13 +58,13 @@ async function render({ model, el }) {
       // Whether a kernel was asked: what components promote here, what ablating one does, or which tokens it wrote from.
       ask(wanted = { ask: "promoted" }) {
         if (!model.get("live")) return false;
-        const key = `${chosen.text}:${chosen.side}:${position}:${JSON.stringify(wanted)}`;
+        const key = `${chosen.text}:${position}:${JSON.stringify(wanted)}`;
         if (state.asked.has(key)) return true;
         // Not for every token that an arrow key runs over.
         clearTimeout(state.waits[wanted.ask]);
         state.waits[wanted.ask] = setTimeout(() => {
           state.asked.add(key);
-          model.send({ ...wanted, text: chosen.text, position, side: chosen.side });
+          model.send({ ...wanted, text: chosen.text, position });
         }, 200);
         return true;
       },
@@ -83,28 +80,9 @@ async function render({ model, el }) {
   };
   state.choose = choose;
 
-  const pin = (n) => {
-    const pins = [...state.chosen.pins];
-    pins[n] = [state.chosen.text, state.chosen.position];
-    choose({ pins });
-  };
-
   // The frame, built once: only what is inside a view is drawn again, so that the focus stays where it is.
   const heading = put("h1", {}, "Explorer ", put("small", {}, model.get("model")));
   const tabs = put("div", { className: "choice", role: "group", "aria-label": "text" });
-  const pins = put(
-    "div",
-    { className: "choice", role: "group", "aria-label": "pins" },
-    put("span", {}, "keep to compare as"),
-    ...["A", "B"].map((name, n) =>
-      put(
-        "button",
-        { type: "button", "data-pin": name, title: `key ${name.toLowerCase()}`, onclick: () => pin(n) },
-        name,
-      ),
-    ),
-    put("button", { type: "button", "data-pin": "none", onclick: () => choose({ pins: [null, null] }) }, "clear"),
-  );
   const status = put("p", { className: "now", role: "status" });
   const aims = put("div", { className: "aims" });
   const search = put("input", { type: "search", placeholder: "find L3.H5, or a token", "aria-label": "find a component or a token", size: 18 });
@@ -131,8 +109,7 @@ async function render({ model, el }) {
     "div",
     { className: "tools" },
     tabs,
-    ...["side", "measure", "part", "color"].map((field) => choice(field, state)),
-    pins,
+    ...["measure", "part", "color"].map((field) => choice(field, state)),
     search,
     share,
   );
@@ -164,13 +141,6 @@ async function render({ model, el }) {
     });
     grid.append(section);
   }
-  root.addEventListener("keydown", (event) => {
-    if (/^(INPUT|TEXTAREA)$/.test(event.target.tagName) || event.ctrlKey || event.metaKey || event.altKey) return;
-    const n = { a: 0, b: 1 }[event.key];
-    if (n === undefined) return;
-    event.stopPropagation();
-    pin(n);
-  });
 
   function draw() {
     if (!state.texts[state.chosen.text]) return;
@@ -181,7 +151,7 @@ async function render({ model, el }) {
       ...(state.texts.length < 2
         ? []
         : [
-            put("span", {}, state.texts[0].name ? "rows that changed most" : "text"),
+            put("span", {}, "text"),
             ...state.texts.map((_, n) =>
               put(
                 "button",
@@ -189,9 +159,9 @@ async function render({ model, el }) {
                   type: "button",
                   "data-text": n,
                   "aria-pressed": n === chosen.text,
-                  onclick: () => choose({ text: n, position: Math.min(chosen.position, state.texts[n].length - 1), ...beginning(state.texts[n]) }),
+                  onclick: () => choose({ text: n, position: Math.min(chosen.position, state.texts[n].length - 1) }),
                 },
-                state.texts[n].name || String(n + 1),
+                String(n + 1),
               ),
             ),
           ]),
@@ -200,8 +170,6 @@ async function render({ model, el }) {
     for (const button of bar.querySelectorAll("[data-field]")) {
       button.setAttribute("aria-pressed", chosen[button.dataset.field] === button.dataset.option);
       if (button.dataset.field === "part") button.parentElement.hidden = !MEASURES[chosen.measure].squared;
-      if (button.dataset.field === "side") button.parentElement.hidden = !x.pair.other;
-      if (button.dataset.option === "change") button.hidden = !x.pair.other;
     }
     const loss = text.values.loss[position];
     const next = text.next(position);
@@ -216,7 +184,6 @@ async function render({ model, el }) {
           ? [" the text ends; the model's likeliest tokens are below"]
           : [" comes ", put("b", {}, quoted(next)), `, p = ${percent(right.probability)}`, Number.isFinite(loss) ? `, loss ${number(loss)} nats` : ""]),
       ),
-      ...bothLosses(x),
       put("span", {}, "chosen: ", put("b", {}, x.name), ` ${signed(x.measured.value("logit", x.component))} logits to ${x.towards}${sides(x, x.component)}`),
     );
     const had = root.contains(document.activeElement) && document.activeElement.closest(".aims [data-target]")?.dataset;
@@ -224,10 +191,9 @@ async function render({ model, el }) {
     if (had) aims.querySelector(`[data-target="${had.target}"][data-id="${had.id}"]`)?.focus();
     root.classList.toggle("headless", !text.heads.length);
     for (const [name, view] of Object.entries(VIEWS))
-      hosts[name].section.hidden = Boolean((view.heads && !text.heads.length) || (view.two && !x.pair.other));
+      hosts[name].section.hidden = Boolean(view.heads && !text.heads.length);
     // All that is read from the page before anything is drawn: each reading after a change would lay it out again.
     x.ramp = ramp(root, "seq");
-    x.signed = x.pair.other && ramp(root, "div");
     const seen = new Set();
     for (const [name, { host, section }] of Object.entries(hosts)) {
       if (section.hidden) continue;
@@ -279,8 +245,7 @@ async function render({ model, el }) {
     draw();
   }
 
-  const opened = async (blobs) =>
-    Object.assign(new Text(await unpack(blobs.core)), { blobs, other: blobs.other && (await opened(blobs.other)) });
+  const opened = async (blobs) => Object.assign(new Text(await unpack(blobs.core)), { blobs });
 
   async function read() {
     const blobs = model.get("texts");
@@ -295,7 +260,7 @@ async function render({ model, el }) {
     if (!model.get("live")) state.chosen = readAddress(state.chosen, state.texts);
     draw();
     performance.mark("ld-drawn");
-    for (const text of state.texts.flatMap((one) => (one.other ? [one, one.other] : [one]))) {
+    for (const text of state.texts) {
       if (text.attention || !text.blobs.attention) continue;
       text.attention = (await unpack(text.blobs.attention)).arrays.attention;
       draw();
@@ -316,7 +281,7 @@ async function render({ model, el }) {
     }
     const take = { promoted: "look", effects: "learn", sources: "trace" }[message.kind];
     if (!take || !state.texts[message.text]) return;
-    state.texts[message.text].by(message.side)[take](await unpack(buffers[0]));
+    state.texts[message.text][take](await unpack(buffers[0]));
     draw();
   };
   model.on("change:texts", read);

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,14 +13,13 @@ from ..._checks import file_path, flag
 from ..._files import write_text
 from ...errors import InputError
 from ...model.load import Model, as_model
-from ...model.options import is_task, single_tokens
+from ...model.options import single_tokens
 from ...model.prompts import Prompts, encode
 from .. import style
 from ..html import page_head, script_json
 from .data import CSS, SCRIPT, pack_attention, pack_promotions, pack_text
 from .effects import answers_at, pack_effects, strongest
-from .measure import TextNumbers
-from .pair import changed_rows, load_pair, measure_pair, names_of
+from .measure import TextNumbers, measure_text
 from .selection import Selection, first_selection, targets_of
 from .sources import pack_sources, page_pairs, text_sources
 
@@ -34,27 +32,22 @@ MOST_TEXTS = 4
 TOGETHER = 8
 
 
-def explore(model: Any, text: Any, target: Any = None, *, generate: int = 0, other: Any = None) -> Explorer:
-    """Decompose a text and look at it from all sides: in a notebook, or as one page; by one model or by two.
+def explore(model: Any, text: Any, target: Any = None, *, generate: int = 0) -> Explorer:
+    """Decompose a text and look at it from all sides: in a notebook, or as one page.
 
-    It opens at the end of the text, on the head that adds most to the model's answer there; of two models where the
-    loss changed most, on the sublayer whose contribution changed most.
+    It opens at the end of the text, on the head that adds most to the model's answer there.
 
     Args:
         model: A `Model`, or anything `load_model` takes.
-        text: A text, a list of token ids, or up to four of either, to compare; each of at most 512 tokens. With
-            `other` also a `Task`: the six rows that the two models answer most differently, their options as targets.
+        text: A text, a list of token ids, or up to four of either, to compare; each of at most 512 tokens.
         target: A token (as written, or its id), or a pair (A, B), as in `(" Mary", " John")`: what components add to A,
             or to A − B and to either side, is shown at every token, and predictions at the end of the text are compared
             with A, as if it came next. The right token and the model's five likeliest ones are there at every token
             anyway.
         generate: How many tokens the model first writes on, each its likeliest; fewer where it ends the text. All
             numbers are those of the finished text.
-        other: A second model of the same shape and tokenizer (a tuned one, another checkpoint), b: both are shown
-            beside one another, with what changes from `model`, a, to it. See `compare`, whose numbers these are.
 
-    Raises InputError for a text that cannot be shown and for a target that is not one token; for a second model of
-    another shape, or that reads other tokens.
+    Raises InputError for a text that cannot be shown and for a target that is not one token.
 
     >>> from transformers import LlamaConfig, LlamaForCausalLM
     >>> tiny = LlamaForCausalLM(LlamaConfig(vocab_size=32, hidden_size=16, intermediate_size=32,
@@ -64,25 +57,11 @@ def explore(model: Any, text: Any, target: Any = None, *, generate: int = 0, oth
     >>> e.selection.layer, round(float(e.texts[0].heads.loss[3]), 3) > 0
     (1, True)
     """
-    if other is None:
-        model = as_model(model)
-    else:
-        model, other = load_pair(model, other)
-    if is_task(text):
-        return _explore_rows(model, other, text, target, generate)
+    model = as_model(model)
     texts = encode(model, text).each()
     if len(texts) > MOST_TEXTS:
         raise InputError(f"{len(texts)} texts are too many to compare: give at most {MOST_TEXTS}.")
-    return Explorer(model, [measure_pair(model, other, each, target, generate) for each in texts], other)
-
-
-def _explore_rows(a: Model, b: Model | None, task: Any, target: Any, generate: Any) -> Explorer:
-    if b is None:
-        raise InputError("rows of a task are explored where two models differ: give the second as other=, or a text.")
-    if target is not None or generate:
-        raise InputError("a task's rows have their own options as targets and end where these come: leave both out.")
-    rows = changed_rows(a, b, task)
-    return Explorer(a, [replace(measure_pair(a, b, row.prompt, row.targets), name=row.name) for row in rows], b)
+    return Explorer(model, [measure_text(model, each, target, generate) for each in texts])
 
 
 class Explorer:
@@ -90,12 +69,11 @@ class Explorer:
 
     Attributes:
         model: The model.
-        texts: All numbers of each text, as `TextNumbers`: the profiles at both units, attention patterns, cosines.
-        other: The second model, or None.
+        texts: All numbers of each text, as `TextNumbers`: the profiles at both units, attention patterns.
     """
 
-    def __init__(self, model: Model, texts: Sequence[TextNumbers], other: Model | None = None) -> None:
-        self.model, self.other = model, other
+    def __init__(self, model: Model, texts: Sequence[TextNumbers]) -> None:
+        self.model = model
         self.texts = tuple(texts)
         self._selection = first_selection(self.texts[0])
         self._widget: ExplorerWidget | None = None
@@ -121,15 +99,13 @@ class Explorer:
             self._widget.chosen = self._selection.record()
 
     def show(self, text: Any, target: Any = None, *, generate: int = 0) -> None:
-        """Decompose another text and choose it; what else is chosen and pinned stays. Raises as `explore`."""
-        self._add(measure_pair(self.model, self.other, text, target, generate))
+        """Decompose another text and choose it; what else is chosen stays. Raises as `explore`."""
+        self._add(measure_text(self.model, text, target, generate))
 
     def _add(self, text: TextNumbers) -> None:
-        """Add a text, or let it replace one that is neither shown nor pinned, and choose its end."""
-        now = self._selection
-        held = {now.text, *(pin[0] for pin in now.pins if pin)}
+        """Add a text, or let it replace one that is not shown, and choose its end."""
         full = len(self.texts) >= MOST_TEXTS
-        number = next(i for i in range(MOST_TEXTS) if i not in held) if full else len(self.texts)
+        number = next(i for i in range(MOST_TEXTS) if i != self._selection.text) if full else len(self.texts)
         self.texts = (*self.texts[:number], text, *self.texts[number + 1 :])
         if self._widget is not None:
             self._widget.put(number, text)
@@ -150,37 +126,32 @@ class Explorer:
             scripts.append(f'<script type="text/plain" id="{name}">{base64.b64encode(blob).decode()}</script>\n')
             return name
 
-        def packed(model: Model, text: TextNumbers, is_chosen: bool) -> dict[str, Any]:
+        model, chosen = self.model, self.selection
+
+        def packed(text: TextNumbers, is_chosen: bool) -> dict[str, Any]:
             at = list(range(text.length)) if promoted else []
-            sides = 1 if self.other is None else 2
-            share = 1 if self.other is None else 2 * len(self.texts)
-            looked_up = [put(blob) for blob in pack_promotions(model, text, at, TOGETHER, share)]
+            looked_up = [put(blob) for blob in pack_promotions(model, text, at, TOGETHER)]
             blobs = {"core": put(pack_text(model, text)), "attention": put(pack_attention(text))}
             if sources and text.heads is not None:
-                pairs = page_pairs(text, chosen.position if is_chosen else None, sides * len(self.texts))
+                pairs = page_pairs(text, chosen.position if is_chosen else None, len(self.texts))
                 blobs["sources"] = put(pack_sources(text_sources(model, text), text, pairs, exact=False))
-            ablated = put(self._effects(model, text)) if effects and is_chosen else None
-            own: dict[str, Any] = {**blobs, "promoted": looked_up, "together": TOGETHER, "effects": ablated}
-            if text.other is not None and self.other is not None:
-                own["other"] = packed(self.other, text.other, is_chosen)
-            return own
+            ablated = put(self._effects(text)) if effects and is_chosen else None
+            return {**blobs, "promoted": looked_up, "together": TOGETHER, "effects": ablated}
 
-        chosen = self.selection
-        texts = [packed(self.model, text, n == chosen.text) for n, text in enumerate(self.texts)]
-        name = names_of(self.model, self.other)
-        data = {"model": name, "chosen": chosen.record(), "texts": texts}
+        texts = [packed(text, n == chosen.text) for n, text in enumerate(self.texts)]
+        data = {"model": model.name, "chosen": chosen.record(), "texts": texts}
         return (
-            f"{page_head(f'Explorer: {name}', style.css_variables(scales=True) + CSS)}"
+            f"{page_head(f'Explorer: {model.name}', style.css_variables(scales=True) + CSS)}"
             '</head>\n<body class="ld-page"><main id="explorer"></main>\n'
             f'<script type="application/json" id="data">{script_json(data)}</script>\n{"".join(scripts)}'
             f'<script type="module">{SCRIPT}\nopenPage();</script></body></html>\n'
         )
 
-    def _effects(self, model: Model, text: TextNumbers) -> bytes | None:
+    def _effects(self, text: TextNumbers) -> bytes | None:
         now = self.selection
         answers = answers_at(text, now.position, now.target, now.minus)
         labels = None if answers is None else strongest(text, now.position, answers, now.component)
-        return pack_effects(model, text, now.position, answers, labels) if answers and labels else None
+        return pack_effects(self.model, text, now.position, answers, labels) if answers and labels else None
 
     def save(
         self, path: str | os.PathLike[str], promoted: bool = True, effects: bool = True, sources: bool = True
@@ -223,4 +194,4 @@ class Explorer:
 
     def __repr__(self) -> str:
         lengths = " + ".join(str(text.length) for text in self.texts)
-        return f"Explorer({names_of(self.model, self.other)}: {lengths} tokens × {len(self.texts[0].shown)} components)"
+        return f"Explorer({self.model.name}: {lengths} tokens × {len(self.texts[0].shown)} components)"

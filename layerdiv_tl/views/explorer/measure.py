@@ -13,7 +13,6 @@ from ..._checks import whole_number
 from ...attribution.full_vocab import vocabulary_readout
 from ...attribution.profile import profile_of_pass
 from ...attribution.profile_results import SquaredProfile
-from ...attribution.promoted_tokens import cosines_of_pass
 from ...attribution.token_logits import TokenLogits, model_answers, token_logits
 from ...components import Component, Unit
 from ...depth.logit_lens import lens_answers
@@ -35,7 +34,7 @@ _WEIGHTS = 80_000_000
 _LENS_WORK = 7e10
 # The model's likeliest next tokens, which are there as targets at every position.
 LIKELIEST = 5
-STEPS = ("components", "answers", "attention", "duplicates")
+STEPS = ("components", "answers", "attention")
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,10 +51,7 @@ class TextNumbers:
         logits: Of each unit: what its components add to the candidates.
         lens: The junctions, and the likeliest token after each of them with its probability, `[junction, position]`.
         attention: The attention patterns of every head; None for the reason `no_attention`.
-        cosines: For each unit its components and the cosines between their contributions, `[component, component]`.
         written: How many tokens at the end the model wrote itself.
-        other: The same text by the model that is compared, to the same candidates; None where there is none.
-        name: What a reader chooses the text by; "" for its number.
     """
 
     sublayers: SquaredProfile
@@ -67,12 +63,9 @@ class TextNumbers:
     logits: tuple[TokenLogits, ...]
     lens: tuple[tuple[Component, ...], Int[np.ndarray, "junction position"], Float[np.ndarray, "junction position"]]
     attention: AttentionPatterns | None
-    cosines: tuple[tuple[tuple[Component, ...], Float[np.ndarray, "component component"]], ...]
     no_heads: str = ""
     no_attention: str = ""
     written: int = 0
-    other: TextNumbers | None = None
-    name: str = ""
     # The pass, for what is looked up later; a text has one for as long as it is explored.
     activations: Activations | None = field(default=None, repr=False)
 
@@ -185,8 +178,6 @@ def measure_text(
                 attention = attention_patterns(model, ids)
             except InputError as error:
                 no_attention = str(error)
-        on_step("duplicates")
-        alike = tuple(cosines_of_pass(readouts[unit], here[unit]) for unit in units)
     return TextNumbers(
         sublayers=profiles[0],
         heads=profiles[1] if len(profiles) > 1 else None,
@@ -197,7 +188,6 @@ def measure_text(
         logits=logits,
         lens=lens,
         attention=attention,
-        cosines=alike,
         no_heads=no_heads,
         no_attention=no_attention,
         written=len(ids) - len(given),

@@ -9,10 +9,7 @@ VIEWS.tokens = {
   caption: (x) =>
     "Every token is colored by the prediction that follows it. Click a token, or press ← →: everything " +
     "below is about what the model predicts next there" +
-    ({
-      loss: ".",
-      change: "; colored by how much more (gold) or less (purple) model b loses there than model a.",
-    }[x.chosen.color] ?? `; colored by ${x.name}, more than nothing in gold, less in purple.`),
+    (x.chosen.color === "loss" ? "." : `; colored by ${x.name}, more than nothing in gold, less in purple.`),
   draw(host, x) {
     const { text, chosen } = x;
     if (host.shown !== text) {
@@ -32,11 +29,6 @@ VIEWS.tokens = {
     }
     host.querySelector(".chosen")?.classList.remove("chosen");
     host.spans[x.position].classList.add("chosen");
-    host.querySelectorAll("sup").forEach((pin) => pin.remove());
-    chosen.pins.forEach(
-      (at, pin) =>
-        at?.[0] === chosen.text && host.spans[at[1]].append(put("sup", { className: `pin pin-${"ab"[pin]}` }, "AB"[pin])),
-    );
     // Only within the strip, the page itself stays where it is; after all is drawn, as it lays the page out.
     const at = host.spans[x.position];
     requestAnimationFrame(() => {
@@ -55,7 +47,7 @@ VIEWS.tokens = {
       span.style.background = Number.isFinite(values[p]) ? color : "";
       const next = p + 1 < text.length ? text.tokens[p + 1] : text.next(p);
       const comes = next === null ? "" : ` comes ${quoted(next)}`;
-      span.title = `position ${p}: after ${quoted(text.tokens[p])}${comes}\n${{ loss: "loss", change: "change of the loss" }[x.chosen.color] ?? x.name} ${number(values[p])}`;
+      span.title = `position ${p}: after ${quoted(text.tokens[p])}${comes}\n${isLoss ? "loss" : x.name} ${number(values[p])}`;
     });
   },
   keys: (key, x) => x.move(key),

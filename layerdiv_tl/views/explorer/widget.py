@@ -10,12 +10,10 @@ import anywidget
 import traitlets
 
 from ...errors import InputError
-from ...model.load import Model
 from .. import style
 from .data import CSS, SCRIPT, pack_attention, pack_promotions, pack_text
 from .effects import pack_effects
-from .measure import STEPS, TextNumbers
-from .pair import measure_pair, names_of
+from .measure import STEPS, TextNumbers, measure_text
 from .sources import TextSources, pack_sources, text_sources
 
 if TYPE_CHECKING:
@@ -50,7 +48,7 @@ class ExplorerWidget(anywidget.AnyWidget):
     def of(cls, explorer: Explorer) -> ExplorerWidget:
         """A widget of an explorer."""
         texts = [_packed(explorer, text) for text in explorer.texts]
-        widget = cls(model=names_of(explorer.model, explorer.other), texts=texts, chosen=explorer.selection.record())
+        widget = cls(model=explorer.model.name, texts=texts, chosen=explorer.selection.record())
         widget._explorer = explorer
         widget._requests = 0
         widget._traced = []
@@ -103,8 +101,7 @@ class ExplorerWidget(anywidget.AnyWidget):
 
         try:
             on_step(STEPS[0])
-            models = (self._explorer.model, self._explorer.other)
-            self._explorer._add(measure_pair(*models, text, targets or None, generate, on_step))
+            self._explorer._add(measure_text(self._explorer.model, text, targets or None, generate, on_step))
             self.progress = _IDLE
         except _Superseded:
             pass
@@ -120,37 +117,31 @@ class ExplorerWidget(anywidget.AnyWidget):
         except Exception as error:
             self.progress = _IDLE | {"message": str(error)}
 
-    def _send_found(self, kind: str, content: Any, look_up: Callable[[Model, TextNumbers, Any], bytes]) -> None:
-        """Send what was asked of a text and one of the models, if it is still there."""
+    def _send_found(self, kind: str, content: Any, look_up: Callable[[TextNumbers, Any], bytes]) -> None:
+        """Send what was asked of a text, if it is still there."""
         try:
             number, explorer = content.get("text"), self._explorer
             text = explorer.texts[number]
-            other = content.get("side") == "b" and explorer.other is not None and text.other is not None
-            blob = look_up(explorer.other, text.other, content) if other else look_up(explorer.model, text, content)
+            blob = look_up(text, content)
             if explorer.texts[number] is text:
-                self.send({"kind": kind, "text": number, "side": "b" if other else "a"}, [blob])
+                self.send({"kind": kind, "text": number}, [blob])
         except Exception as error:
             self.progress = _IDLE | {"message": str(error)}
 
-    def _promoted(self, model: Model, text: TextNumbers, content: Any) -> bytes:
-        (blob,) = pack_promotions(model, text, [content.get("position")])
+    def _promoted(self, text: TextNumbers, content: Any) -> bytes:
+        (blob,) = pack_promotions(self._explorer.model, text, [content.get("position")])
         return blob
 
-    def _effects(self, model: Model, text: TextNumbers, content: Any) -> bytes:
+    def _effects(self, text: TextNumbers, content: Any) -> bytes:
         a, b = content.get("answers")
-        return pack_effects(model, text, content.get("position"), (a, b), [content.get("component")])
+        return pack_effects(self._explorer.model, text, content.get("position"), (a, b), [content.get("component")])
 
-    def _sources(self, model: Model, text: TextNumbers, content: Any) -> bytes:
+    def _sources(self, text: TextNumbers, content: Any) -> bytes:
         if not any(known is text for known, _ in self._traced):
-            self._traced = [(text, text_sources(model, text))]  # the attention of one text is large
+            self._traced = [(text, text_sources(self._explorer.model, text))]  # the attention of one text is large
         (component,) = (i for i, c in enumerate(text.shown) if c.label == content.get("component"))
         return pack_sources(self._traced[0][1], text, [(content.get("position"), component)])
 
 
 def _packed(explorer: Explorer, text: TextNumbers) -> dict[str, Any]:
-    def of(model: Model, text: TextNumbers) -> dict[str, Any]:
-        return {"core": pack_text(model, text), "attention": pack_attention(text), "promoted": []}
-
-    if text.other is None or explorer.other is None:
-        return of(explorer.model, text)
-    return {**of(explorer.model, text), "other": of(explorer.other, text.other)}
+    return {"core": pack_text(explorer.model, text), "attention": pack_attention(text), "promoted": []}

@@ -68,14 +68,13 @@ def effect_scatter(
     names = kit.extreme_names(frame["component"].tolist(), x, y, shares, orders, **where)
     # Above its mark, or the mark's own whisker would run through a name.
     traces.append(names.update(textposition=[place.replace("middle", "top") for place in names.textposition]))
-    estimated = "" if effects.method == "exact" else "estimated to first order, "
     return kit.arrange(
         go.Figure(traces),
         f"Direct and total effects on the {on}, {effects.model}",
         f"{_about(effects)}. With the component less without it; off the diagonal others make up for what is ablated, "
         f"or rest on it. {said}",
         x={"title_text": f"direct effect, {unit}", "range": ends[0], "zeroline": True},
-        y={"title_text": f"total effect, {estimated}{unit}", "range": ends[1], "zeroline": True},
+        y={"title_text": f"total effect, {unit}", "range": ends[1], "zeroline": True},
         height=640,
         hovermode="closest",
     )

@@ -15,7 +15,6 @@ from ...attribution.profile_base import Profile
 from ...attribution.profile_results import SquaredProfile
 from ...components import Component
 from ...ensemble.decomposition import Part
-from ...ensemble.intervals import wilson
 from .. import plotting as kit
 from .. import style
 from ..html import quoted
@@ -23,7 +22,6 @@ from ..html import quoted
 if TYPE_CHECKING:
     from ...attribution.contributions import Contributions
     from ...model.attention import AttentionPatterns
-    from ...tasks.noisy_votes import Votes
     from ...tasks.task import Task
 
 Term = Literal["bias", "diversity", "net", "target_logit"]
@@ -241,17 +239,3 @@ def label_bars(task: Task) -> go.Figure:
     subtitle = f"{len(task)} rows ({task.source}). One and the same answer would be right in {best}."
     title, plot = f"Gold answers of {task.name}", 44 * len(names) + 20
     return kit.arrange(figure, title, subtitle, x={"title_text": "rows"}, y=kit.named_rows(names), plot=plot)
-
-
-@figure_of("members", "Votes")
-def vote_bars(votes: Votes) -> go.Figure:
-    """How often each member votes rightly, with a 95 % interval; dotted: the law they were drawn from."""
-    right, rows = (votes.votes == votes.labels[:, None]).sum(0), len(votes.labels)
-    error = kit.error_bars(right / rows, *wilson(right, rows))
-    hover: dict[str, Any] = {"hovertemplate": "<b>M%{x}</b><br>right in %{y:.1%}<extra></extra>"}
-    figure = go.Figure(kit.dots(np.arange(votes.members), right / rows, style.SERIES[0], error=error, **hover))
-    figure.add_hline(y=votes.right, line=kit.DOTTED)
-    subtitle = f"{rows} rows, {votes.options} options; in {votes.shared:.0%} of the rows all members repeat one vote."
-    y = {"title_text": "share of right votes", "tickformat": ".0%"}
-    x = {"title_text": "member", "showgrid": False}
-    return kit.arrange(figure, "Accuracy of each member's votes", subtitle, x=x, y=y, plot=300)

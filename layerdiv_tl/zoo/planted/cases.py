@@ -13,11 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import product
-from math import log2
+from math import comb, log2
 
-import numpy as np
-
-from ...tasks.noisy_votes import Votes
 from ...tasks.synthetic import COLORS
 from .weights import EraserMLP, Member, VoteLogits, WitnessHead
 
@@ -223,11 +220,13 @@ def _undo() -> Case:
 
 
 def _votes() -> Case:
-    """Five witnesses, right in 3/4, who in 1 of 5 rows all repeat one of them: `Votes`, whose forms these are.
+    """Five witnesses, right in p = 3/4, who in a share s = 1/5 of the rows all repeat one of them.
 
     Two of them agree with probability c = s + (1 − s)(p² + (1−p)²) = 0.7; cosine c, centered 2c − 1,
-    coherence 1 + 4c. `Votes` gives the rest. For each label there are 4⁵ rows of all combinations of four
-    equally likely cases, and 4⁵/4 rows of one case repeated.
+    coherence 1 + 4c. A wrong vote is off by 1 at both options, bias 1 − p; diversity (1 − 1/5)(1 − c)/2. The k
+    voters for the first option are one of C(5, k) sets, each with probability (1 − s) pᵏ(1−p)⁵⁻ᵏ if that is right,
+    and s p, or s (1−p), more where all agree: entropies are sums over k. For each label there are 4⁵ rows of all
+    combinations of four equally likely cases, and 4⁵/4 rows of one case repeated.
     """
     p, shared, count = 3 / 4, 1 / 5, 5
     rows: Rows = []
@@ -235,8 +234,12 @@ def _votes() -> Case:
         independent = list(product(OUTCOMES, repeat=count))
         repeated = [(right,) * count for right in OUTCOMES] * (len(independent) // 16)
         rows += [(_colors(*(y if right else 1 - y for right in row)), y) for row in independent + repeated]
-    votes = np.array([[COLORS.index(word) for word in words] for words, _ in rows])
-    law = Votes(np.array([y for _, y in rows]), votes, options=2, right=p, shared=shared)
+    sets = [comb(count, k) for k in range(count + 1)]
+    first = [(1 - shared) * p**k * (1 - p) ** (count - k) for k in range(count + 1)]  # where the first option is right
+    first[0], first[-1] = first[0] + shared * (1 - p), first[-1] + shared * p
+    given = -sum(n * x * log2(x) for n, x in zip(sets, first, strict=True))
+    either = [(x + y) / 2 for x, y in zip(first, first[::-1], strict=True)]
+    whole = -sum(n * x * log2(x) for n, x in zip(sets, either, strict=True))
     agree = shared + (1 - shared) * (p**2 + (1 - p) ** 2)
     majority = 0.0  # three or more of five independent voters are right
     for outcome in product((True, False), repeat=count):
@@ -244,16 +247,16 @@ def _votes() -> Case:
     return Case(
         members=tuple(_voter(layer, 0, layer) for layer in range(count)),
         rows=rows,
-        bias=(law.bias,) * count,
-        diversity=(law.diversity,) * count,
+        bias=(1 - p,) * count,
+        diversity=((1 - 1 / count) * (1 - agree) / 2,) * count,
         coherence=1 + (count - 1) * agree,
         cosine=agree,
         cosine_centered=2 * agree - 1,
         accuracy=(p,) * count,
         ensemble_accuracy=shared * p + (1 - shared) * majority,
-        relevancy=law.relevancy,
-        redundancy=law.redundancy,
-        conditional_redundancy=law.conditional_redundancy,
+        relevancy=count * (1 - _entropy(p)),
+        redundancy=count - whole,
+        conditional_redundancy=count * _entropy(p) - given,
     )
 
 

@@ -5,22 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
-from math import comb, lgamma, log2, log10
-from typing import TYPE_CHECKING, Any
+from math import lgamma, log2
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._checks import number, whole_number
-from ..errors import InputError
-from ..results import Result
-
-if TYPE_CHECKING:
-    import pandas as pd
+from layerdiv_tl.tasks.synthetic import cast_votes
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Votes(Result):
+@dataclass(frozen=True, eq=False)
+class Votes:
     """Noisy votes, and the expected values of Theorem 1 and Eq. 13 under the law they are drawn from.
 
     A member votes for the gold option with probability `right`, else for one of the others, each equally likely; given
@@ -90,20 +85,6 @@ class Votes(Result):
         """Conditional redundancy − redundancy = joint − relevancy, in bits."""
         return self.conditional_redundancy - self.redundancy
 
-    def __repr__(self) -> str:
-        what = f"{len(self.labels)} rows × {self.members} members, right with probability {self.right:.3g}"
-        terms = f"loss {self.loss:.3g} = bias {self.bias:.3g} − diversity {self.diversity:.3g}"
-        return f"Votes({what}; {terms}; joint information {self.joint:.3g} bits)"
-
-    def frame(self) -> pd.DataFrame:
-        """One row per quantity: its expected value, and what it is measured in."""
-        import pandas as pd
-
-        names = ["loss", "bias", "diversity"]
-        names += ["relevancy", "redundancy", "conditional_redundancy", "joint", "information_diversity"]
-        columns = {"quantity": names, "expected": [getattr(self, name) for name in names]}
-        return pd.DataFrame(columns | {"measured_in": ["squared votes"] * 3 + ["bits"] * 5})
-
     @property
     def _noise(self) -> float:
         """H(u_i|Y), in bits."""
@@ -114,8 +95,6 @@ class Votes(Result):
     def _entropies(self) -> tuple[float, float]:
         """H(U) and H(U|Y), in bits."""
         members, options = self.members, self.options
-        if comb(members + options - 1, options - 1) > 10**6 or members * log10(options) > 290:
-            raise InputError(f"the entropies of {members} votes on {options} options are too large a sum: use fewer.")
         # The order of votes does not matter: sum over how many each option gets (stars and bars), [counts, option].
         bars = np.array(list(combinations(range(members + options - 1), options - 1)))
         counts = np.diff(bars, axis=1, prepend=-1, append=members + options - 1) - 1
@@ -132,50 +111,10 @@ class Votes(Result):
 def votes(
     rows: int = 2000, *, members: int = 9, options: int = 2, right: float = 0.7, shared: float = 0.0, seed: int = 0
 ) -> Votes:
-    """Draw noisy votes; see `Votes` for their law and its expected values.
-
-    Raises InputError for parameters out of range; entropies raise it where they are too large a sum.
-
-    >>> v = votes(members=3, right=0.75)
-    >>> v.values.shape, v.bias, v.diversity
-    ((2000, 3, 2), 0.25, 0.125)
-    >>> round(v.joint - v.relevancy - v.information_diversity, 12)
-    0.0
-    """
-    whole_number("rows", rows, 1, 10**9)
-    check_law(members, options, right, shared)
+    """Draw noisy votes; see `Votes` for their law and its expected values."""
     label_rng, vote_rng = np.random.default_rng(seed).spawn(2)
     labels = label_rng.integers(options, size=rows)
     return Votes(labels, cast_votes(labels, members, options, right, shared, vote_rng), options, right, shared)
-
-
-def cast_votes(
-    labels: Int[np.ndarray, " example"],
-    members: int,
-    options: int,
-    right: float,
-    shared: float,
-    rng: np.random.Generator,
-) -> Int[np.ndarray, "example member"]:
-    """Votes about these labels by the law of `Votes`."""
-    # A stream for each kind of draw: the first rows are the same however many follow.
-    streams = rng.spawn(5)
-
-    def noisy(size: tuple[int, int], luck: np.random.Generator, choice: np.random.Generator) -> np.ndarray:
-        wrong = (labels[:, None] + choice.integers(1, options, size=size)) % options
-        return np.where(luck.random(size) < right, labels[:, None], wrong)
-
-    repeated = streams[0].random((len(labels), 1)) < shared
-    own = noisy((len(labels), members), *streams[1:3])
-    return np.where(repeated, noisy((len(labels), 1), *streams[3:5]), own)
-
-
-def check_law(members: int, options: int, right: float, shared: float) -> None:
-    """Raises InputError for parameters of `Votes` that are out of range."""
-    whole_number("members", members, 1, 10**6)
-    whole_number("options", options, 2, 100)
-    number("right", right, least=0, most=1)
-    number("shared", shared, least=0, most=1)
 
 
 def _entropy(p: Float[np.ndarray, " event"], times: Any = 1.0) -> float:
