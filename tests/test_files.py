@@ -133,7 +133,7 @@ def workers_of(process: subprocess.Popen, count: int) -> list[psutil.Process]:
     raise AssertionError(f"there are no {count} workers: {process.communicate()}")
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGKILL, -9, marks=pytest.mark.nightly)], ids=str

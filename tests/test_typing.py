@@ -43,7 +43,7 @@ def _checked(tmp_path: Path, text: str) -> str:
     return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False).stdout
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_type_checker_sees_signatures_and_fields(tmp_path):
     """Under mypy --strict right calls have their types, and each wrong one is its own error."""
     output = _checked(tmp_path, SCRIPT)

@@ -306,7 +306,7 @@ def test_erasure_puts_the_mean_stream_in_a_tokens_place(case, span):
                 close(found.effect_max[table[text, place], layer], off.max())
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize(("part", "baseline"), [("layer", "dimension_mean"), ("attn", "zero"), ("mlp", "token_mean")])
 def test_integrated_gradients_are_the_path_integral(case, part, baseline):
     """Attributions equal a plain loop over the same path, and sum to the change of the answer's probability."""

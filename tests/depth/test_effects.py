@@ -357,7 +357,7 @@ def test_a_stream_that_passes_the_final_norm_on_its_way_is_refused():
         ld.effects(ouro(), [[3, 4, 5], [6, 7, 8]], OPTIONS, [0, 1])
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_heads_of_the_default_model_make_up_for_one_another_on_indirect_objects(smol):
     """L23.H0 to H2 write the name and are not missed: L24.H4 takes less away. Totals are those of plain passes."""
     prompts, pairs = indirect_objects(18)

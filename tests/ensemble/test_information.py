@@ -217,7 +217,7 @@ def from_the_numbers(x, y):
     return one(x), sum((y == c).mean() * one(x[y == c]) for c in set(y))
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["independent", "equicorrelated", "block"])
 def test_mean_error_is_small_at_129_members_and_2000_rows(kind):
     """|mean error| ≤ 0.1 bit over 100 ensembles: TC, TC|Y, relevancy and I under the null, one contrast each.
@@ -263,7 +263,7 @@ def test_intervals_cover_the_truth(kind, members, rows):
     assert np.mean(inside) >= 0.9
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_equicorrelated_intervals_cover_and_are_no_wider_than_they_need():
     """95 % intervals hold the truth about so often, and their half-width is about two standard deviations."""
     covariance, rng = covariances(8)["equicorrelated"], np.random.default_rng(5)
@@ -324,7 +324,7 @@ def test_npeet_agrees_on_a_small_gaussian():
 # Nulls
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize("estimator", ["gaussian", "vote", "variational"])
 def test_nulls_are_calibrated(estimator):
     """Members that know nothing of the label: p ≤ 0.1 about one time in ten, for every term that has a null."""
@@ -490,7 +490,7 @@ def shifted(rng, n=4000, shift=1.5, members=6):
     return x, y, shift / np.sqrt(members) * x.sum(1)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_the_variational_estimate_is_a_lower_bound_near_the_truth():
     """H(Y) − the mean surprise of the true posterior is I; the estimate reaches most of it and not more."""
     x, y, logit = shifted(np.random.default_rng(16))
@@ -660,7 +660,7 @@ def test_int_arrays_are_votes():
     assert ld.information(votes, np.where(y, "yes", "no"), **QUICK).classes == ("no", "yes")
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize("estimator", ["gaussian", "vote", "variational"])
 def test_results_are_saved_and_loaded_whole(ensemble, estimator, tmp_path):
     i = ld.information(*ensemble, estimator, n_permutations=5, n_resamples=5)

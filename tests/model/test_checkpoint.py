@@ -164,7 +164,7 @@ def test_a_gguf_file_is_whole_or_refused_and_leaves_nothing_in_the_cache(tmp_pat
     assert not list((tmp_path / "cache").glob("[!d]*"))
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_the_logging_level_of_transformers_stays_the_users():
     """TransformerLens silences Transformers when it is imported, and with it every later warning."""
     script = """

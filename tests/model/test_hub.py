@@ -72,7 +72,7 @@ def home(tmp_path_factory):
     return str(home)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_an_id_that_is_not_here_is_refused_after_one_call(home, broken):
     """With names that were meant; the hub's own client calls again for most of a minute."""
     address, calls = broken
@@ -83,7 +83,7 @@ def test_an_id_that_is_not_here_is_refused_after_one_call(home, broken):
     assert len(calls) == 1
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_an_id_that_is_here_loads_without_the_hub(home, broken):
     """The client alone would ask the hub for every file first, several times; once it asks what to call itself."""
     address, calls = broken
@@ -125,7 +125,7 @@ def test_a_revision_without_a_name_is_refused():
         ld.load_model("somebody/steps@")
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_offline_nothing_is_asked(home, broken):
     address, calls = broken
     told = load("somebody/tiny-lama", HF_HOME=home, HF_HUB_OFFLINE="1", HF_ENDPOINT=address)

@@ -264,6 +264,7 @@ def test_what_does_not_rise_has_no_returns_to_diminish(shape):
     assert claims["rationale"].str.contains("no returns that could diminish").all()
 
 
+@pytest.mark.nightly
 def test_reuse_is_compared_with_the_model_of_its_size():
     """Half the diversity before the size correction, twice the diversity after it; pairs can be named."""
 

@@ -66,6 +66,7 @@ def over_seeds(study, seeds, **options):
     return study.claims(seeds=seeds, **options).set_index(KEYS)
 
 
+@pytest.mark.nightly
 def test_the_estimate_is_the_mean_of_what_every_seed_says_alone():
     """Each claim, from a study of one seed only, averaged; its interval is that of scipy's t test."""
     studies = {seed: alone(seed) for seed in range(4)}
@@ -107,6 +108,7 @@ def test_the_order_of_models_changes_nothing():
         pd.testing.assert_frame_equal(straight, other, check_exact=True)
 
 
+@pytest.mark.nightly
 def test_what_a_seed_lacks_is_left_out_and_named():
     """A shape that one seed lacks, a task of a shape, and models that are not named: as if they were not there."""
     studies = {seed: alone(seed) for seed in range(3)}

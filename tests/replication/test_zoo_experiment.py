@@ -63,6 +63,7 @@ def test_models_in_memory_cannot_be_shared(tmp_path):
         ld.run_study({"mine": model}, TASKS, out=tmp_path, workers=2)
 
 
+@pytest.mark.nightly
 def test_information_of_a_cell_is_that_of_its_contributions(study):
     """Every number of the frame is what `ld.information` gives for the cell; other settings are other numbers."""
     frame = study.information(["gaussian", "vote"], models=["zoo/d2"], tasks=TASKS[:1], **QUICK)
@@ -144,6 +145,7 @@ def test_a_folder_that_may_only_be_read_keeps_nothing(study, monkeypatch):
     assert len(study.information("vote", models="zoo/d1", tasks=TASKS[0], n_permutations=8, n_resamples=10)) == 5
 
 
+@pytest.mark.nightly
 def test_the_report_keeps_estimates_of_other_settings_apart(study):
     """One figure for each setting, each with every model once, and its caption says which it is."""
     cells = tuple(cell for cell in study.cells if cell["settings"]["model"] == "zoo/d1")
@@ -229,6 +231,7 @@ def test_equal_values_have_a_tick(study, value):
     assert [tick for tick in axis.tickvals if axis.range[0] <= np.log10(tick) <= axis.range[1]]
 
 
+@pytest.mark.nightly
 def test_every_task_has_its_own_entropy(study):
     """Tasks of other H(Y) have dashed lines of their own: one of the largest would hide what exceeds the others."""
     frame = study.information("vote", **QUICK)
@@ -310,6 +313,7 @@ def test_the_whole_experiment_goes_on_where_it_was_stopped(tmp_path, monkeypatch
     assert "'zoo/d5'" in capsys.readouterr().err
 
 
+@pytest.mark.nightly
 def test_the_run_command_estimates_information(tmp_path, capsys):
     """`layerdiv run --information` keeps estimates with the study, and says which cells have too few rows."""
     command = ["run", "--model", "zoo/d1", "--task", TASKS[0], "--out", str(tmp_path), "--information", "vote"]

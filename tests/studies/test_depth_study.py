@@ -114,7 +114,7 @@ def test_loading_and_saving_give_the_same(study, tmp_path):
     assert len(DepthStudy.load(tmp_path / "copy").failures) == 1
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_fresh_process_reads_every_analysis(study, tmp_path):
     """Who only loads has imported nothing else."""
     study.save(tmp_path)
@@ -399,7 +399,7 @@ def test_sentences_hold_the_frames_numbers(study):
     assert float(re.findall(r"ρ (-?\d+\.\d+)", sentence)[0]) == pytest.approx(best["correlation"], abs=0.006)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), pytest.param(1600, "light", marks=pytest.mark.nightly)])
 def test_the_page_in_a_browser(study, tmp_path, browser, width, scheme):
     """Offline: no request, no complaint, hostile names inert; every figure is drawn, nothing is wider than it."""
@@ -416,7 +416,7 @@ def test_the_page_in_a_browser(study, tmp_path, browser, width, scheme):
         assert not opened.violations()  # last: without axe-core, this skips
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_the_command_line_writes_all_of_it(tmp_path, models, capsys, words):  # noqa: F811
     """Numbers, frames, plans in LLM-Drop's form, a page; a report of the folder; the same again at once."""
     models["one"].tokenizer.save_pretrained(tmp_path / "model")
@@ -492,7 +492,7 @@ def test_some_analyses_alone_have_a_page(models, tmp_path):
     assert len(study.plot().data) == 1
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_report_of_a_study_shows_the_depth_analyses_beside_it(models, tmp_path):
     from layerdiv_tl.studies.runner import run_study
 

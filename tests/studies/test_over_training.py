@@ -53,7 +53,7 @@ def test_numbers_are_those_of_the_study(study):
     assert (bits["joint_low"] <= bits["joint"]).all()
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_effects_of_the_same_folder_stand_beside_the_rest(tmp_path):
     """Direct and total effects per component are those of `ld.effects`; NaN for what is not ablated or was not run."""
     models = {"d2@step1": "zoo/d2", "d2@step2": "zoo/d2-seed1", "d2@step3": "zoo/d2-seed2"}

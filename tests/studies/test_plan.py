@@ -82,7 +82,7 @@ def test_operations_are_those_of_the_pass():
     assert cell["flops"] == pytest.approx(expected, rel=0.02)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_what_is_finished_costs_nothing(tmp_path):
     """Shards that are there are not counted; of a finished cell nothing is left; a plan writes nothing."""
     m, task = model(), rows(300)

@@ -162,7 +162,7 @@ def test_metrics_are_those_of_plain_passes(folder, tmp_path):
     assert totals["squared", "diversity_centered"] == pytest.approx(both.centered.diversity, rel=1e-6)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_study_is_of_what_was_asked_for(folder, tmp_path):
     """Other cells in the folder stay out of a run's result; of two limits a load takes the later."""
     few = run_study(folder / "tiny-0", rows(10), out=tmp_path)
@@ -190,7 +190,7 @@ def test_a_second_run_computes_nothing(folder, tmp_path, monkeypatch):
     assert ld.Study.load(tmp_path).frame().equals(first.frame())
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_other_settings_never_mix(folder, tmp_path):
     """Another prompt, label, unit, batch size or attention goes into a folder of its own."""
     run_study(folder / "tiny-0", rows(20), out=tmp_path)
@@ -253,9 +253,8 @@ def undisturbed(folder, words_json, tmp_path_factory):
     return files(place)
 
 
-@pytest.mark.parametrize(
-    "shards_seen", [pytest.param(n, marks=pytest.mark.full if n == 3 else pytest.mark.nightly) for n in (0, 1, 3, 5, 6)]
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("shards_seen", [0, 1, 3, 5, 6])
 def test_killed_at_any_moment_it_goes_on(folder, words_json, undisturbed, tmp_path, shards_seen):
     """kill -9, again and again; the same command ends with the same bytes."""
     arguments = ["--model", folder / "tiny-0", "--task", words_json, "--out", tmp_path]
@@ -281,9 +280,8 @@ LAUNCHES = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.full if n == "unrelated" else pytest.mark.nightly) for n in LAUNCHES]
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", LAUNCHES)
 def test_two_processes_share_a_folder(folder, words_json, undisturbed, tmp_path, name):
     """Unrelated processes, the ranks of a launch, and the tasks of a SLURM array end with the same bytes as one."""
     arguments = ["--model", folder / "tiny-0", "--task", words_json, "--out", tmp_path / name]
@@ -305,7 +303,7 @@ def test_accelerate_launches_it(folder, words_json, undisturbed, tmp_path):
     assert files(tmp_path) == undisturbed
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_shard_that_is_not_whole_is_computed_again(folder, tmp_path):
     first = run_study(folder / "tiny-0", rows(300), out=tmp_path)
     before = files(tmp_path)
@@ -375,7 +373,7 @@ def test_a_full_disk_is_reported(folder, tmp_path, monkeypatch):
         run_study(folder / "tiny-0", rows(20), out=tmp_path)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_memory_does_not_grow_with_rows(folder, tmp_path):
     """Metrics are running sums over shards: the largest array is one shard's."""
     import tracemalloc

@@ -361,7 +361,7 @@ def test_one_of_several_models_is_refused_alone(model, words, tmp_path):  # noqa
     assert study.models()["model"].tolist() == ["n"]
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_the_same_model_goes_on(words, tmp_path, monkeypatch):  # noqa: F811
     """Loaded again, from another place, with other tasks, units and rows: one study."""
     llama().save_pretrained(tmp_path / "m")
@@ -433,7 +433,7 @@ def test_strange_arguments_of_a_study_end_in_a_sentence(model, tmp_path, monkeyp
     assert {file.name for file in tmp_path.iterdir()} <= {"out"}
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["tasks", "models", "chat", "multi_token", "keep_text", "workers", "batch_tokens"])
 def test_strange_models_tasks_and_flags_end_in_a_sentence(model, tmp_path, name):
     for value in STRANGE:

@@ -527,7 +527,7 @@ def test_the_keyboard_reaches_everything(opened, truth):
         assert says in page.locator(".now").inner_text()
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_an_address_opens_what_was_chosen(browser, page, truth):
     """The address follows what is chosen, and can be copied; one that says nonsense opens what there is."""
     with browser.open(page, 1600) as opened:
@@ -558,7 +558,7 @@ def test_an_address_opens_what_was_chosen(browser, page, truth):
         assert (opened.complaints, opened.requests) == ([], [])
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize("scheme", ["dark", pytest.param("light", marks=pytest.mark.nightly)])
 def test_hostile_tokens_are_inert_at_every_width(browser, folder, tmp_path, scheme):
     """Tokens that look like HTML are text in every view; nothing is asked for, complained about or sticks out."""
@@ -594,7 +594,7 @@ def test_long_tokens_stay_inside(browser, model, tmp_path, monkeypatch):
         assert (opened.complaints, opened.requests) == ([], [])
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", [*SHAPES, "jetmoe"])
 def test_families_have_a_page(browser, tmp_path, name):
     """Every component can be chosen; without heads the page has the rest, and no promoted tokens if none are wanted."""
@@ -611,7 +611,7 @@ def test_families_have_a_page(browser, tmp_path, name):
         assert (opened.complaints, opened.requests) == ([], [])
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_large_text_opens_and_is_drawn_at_once(browser, tmp_path):
     """512 tokens × 61 components × 270 heads: opened, and from click to the next frame; attention is there, too."""
     wide = llama(num_hidden_layers=30, num_attention_heads=9, num_key_value_heads=3, hidden_size=36)

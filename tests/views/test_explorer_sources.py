@@ -102,7 +102,7 @@ def test_the_widget_answers_for_one_head_and_keeps_the_pass(monkeypatch):
         assert explorer.widget.progress["message"]
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_page_shows_whose_values_were_written(browser, tmp_path):
     """The drawn numbers are the parts; a click on a token goes there; what the page lacks is said."""
     model = ld.load_model(llama())

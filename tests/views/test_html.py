@@ -192,7 +192,7 @@ def test_pages_ask_the_network_for_nothing(contributions, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["page.html"]
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize("contents", [False, True])
 def test_a_page_takes_the_width_that_there_is(contributions, tmp_path, browser, contents):
     """Also one without links to its sections, which would stand beside it."""
@@ -203,7 +203,7 @@ def test_a_page_takes_the_width_that_there_is(contributions, tmp_path, browser, 
         assert opened.page.evaluate("document.querySelector('main').clientWidth") > 1000
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize("width", [400, 700, 1440])
 def test_nothing_on_a_page_runs_into_anything(contributions, tmp_path, browser, width):
     """Titles, buttons and ticks of figures keep apart and inside their figure, which rolls as tables do."""

@@ -175,6 +175,7 @@ def far(study, mse):
     return ld.Study(study.metrics.assign(mean=study.metrics["mean"].mask(at, mse)), study.cells, (), study.folders)
 
 
+@pytest.mark.nightly
 def test_the_report_is_one_page(study, tmp_path, capsys):
     """From Python and from the shell; every section, all cells' components, no other host."""
     page = study.report(tmp_path / "report.html").read_text(encoding="utf-8")
@@ -222,6 +223,7 @@ def test_what_a_study_lacks_is_said(study, tmp_path):
     assert set(claims_table(one.claims(n_resamples=20))["verdict"]) == {"not tested"}
 
 
+@pytest.mark.nightly
 def test_names_stay_text(study):
     """A model called like HTML."""
     metrics = study.metrics.replace({"model": {"m0": HOSTILE}, "task": {"t0": HOSTILE}})
@@ -277,7 +279,8 @@ def bytes_tokenizer():
     return made
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), pytest.param(1600, "light", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), (1600, "light")])
 def test_the_report_in_a_browser(study, tmp_path, browser, width, scheme):
     """Offline: no request, no complaint; every figure is drawn, in the reader's colors; nothing is wider than it;
     axe-core has no objection; the contents follow, keys open what a finding links to and change the table.

@@ -111,7 +111,7 @@ def test_a_table_holds_the_cells_of_its_quantity(gappy, quantity):
     assert menu.buttons[menu.active].label == quantity
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_tables_menu_puts_the_figure_of_its_quantity(gappy):
     """A chosen entry and the figure that was asked for are the same."""
     figure = gappy.plot()
@@ -398,7 +398,7 @@ def test_one_model_on_one_task_has_figures(study):
     assert len(alone.plot(kind="curves").layout.updatemenus) == 1
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_missing_cells_leave_gaps(gappy):
     """A model that lacks a task is drawn where it has one."""
     figure = gappy.plot(kind="curves", models=["3 layers"])
@@ -420,7 +420,7 @@ def colors(layout):
     return [c for v in layout for c in colors(v)] if isinstance(layout, list | tuple) else []
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_hostile_names_stay_text_and_colors_are_the_templates(study):
     """No name becomes HTML in any figure or page, and no layout sets what differs between light and dark."""
     metrics = study.metrics.replace(

@@ -51,7 +51,7 @@ def test_the_model_says_what_the_words_say(name, shape):
     np.testing.assert_allclose(logits.numpy(), p.over_vocabulary[:128].sum(1), atol=CLOSE)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("name", "shape", "unit"),
     # The voters' rows are many, and with one head a layer their heads are their sublayers.

@@ -86,7 +86,7 @@ def test_the_zoo_is_small():
     }
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_names_and_tasks_are_what_a_study_takes():
     """NAMES load, TASKS are known, and the frame has a row for each name with an accuracy for each task."""
     frame = ld.zoo.models()
