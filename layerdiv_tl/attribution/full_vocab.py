@@ -36,13 +36,13 @@ class VocabularyReadout:
         self.vocabulary, self.unit, self.dtype = vocabulary, unit, dtype
         self.architecture = vocabulary.architecture
         self.walk = StreamWalk(vocabulary.architecture, unit)
-        self._grams: dict[int, tuple[Tensor, Tensor]] = {}
+        self._grams: dict[OutputMap, tuple[Tensor, Tensor]] = {}
 
     def gram(self, output_map: OutputMap) -> tuple[Tensor, Tensor]:
         """The `part_gram` of one write, worked out when first needed."""
-        if id(output_map) not in self._grams:
-            self._grams[id(output_map)] = part_gram(output_map, self.vocabulary, self.dtype)
-        return self._grams[id(output_map)]
+        if output_map not in self._grams:
+            self._grams[output_map] = part_gram(output_map, self.vocabulary, self.dtype)
+        return self._grams[output_map]
 
     @cached_property
     def _cuts(self) -> list[SublayerCut | None]:
@@ -51,7 +51,7 @@ class VocabularyReadout:
     @cached_property
     def width(self) -> int:
         """The number of components if every listed block runs once; only a pass shows more."""
-        blocks = [id(tap.module) for tap in self.architecture.blocks]
+        blocks = [tap.module for tap in self.architecture.blocks]
         return len(self.architecture.components(self.unit)) * len(blocks) // len(set(blocks))
 
     @property

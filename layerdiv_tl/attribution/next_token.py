@@ -40,7 +40,7 @@ class NextToken:
         columns = (torch.cat(column).cpu() for column in zip(*steps, strict=True))
         self.log_partition, self.mean_logit, self.directions, self.constant = columns
         # Directions before each output map: the weights are read once for a pass, not for every few rows.
-        self._before: dict[int, Tensor] = {}
+        self._before: dict[OutputMap, Tensor] = {}
         self._rows = slice(None)
 
     @classmethod
@@ -71,9 +71,9 @@ class NextToken:
         return torch.cat([u, self.of_whole(parts.bias().cpu()[:, None])], 1) if parts.output_map.bias else u
 
     def _before_map(self, output_map: OutputMap) -> Float[Tensor, "position _"]:
-        if id(output_map) not in self._before:
-            self._before[id(output_map)] = pull_back(output_map, self.directions)
-        return self._before[id(output_map)]
+        if output_map not in self._before:
+            self._before[output_map] = pull_back(output_map, self.directions)
+        return self._before[output_map]
 
 
 def _means(architecture: Architecture, logits: Tensor, unembedded: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

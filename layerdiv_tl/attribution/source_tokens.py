@@ -15,7 +15,7 @@ from .._progress import progress
 from ..components import Component, labels_of, positions
 from ..errors import InputError
 from ..model import tokenization
-from ..model.architecture import HALF
+from ..model.architecture import HALF, Sublayer
 from ..model.batches import batches, inference_mode_for, pad, require_local
 from ..model.capture import Activations, answers
 from ..model.forward_pass import TOLERANCE, locate_mismatch, run
@@ -193,11 +193,11 @@ class HeadSources:
 
 
 def heads_of_pass(
-    model: Model, activations: Activations, watch: SourceWatch, biases: dict[int, Tensor | None]
+    model: Model, activations: Activations, watch: SourceWatch, biases: dict[Sublayer, Tensor | None]
 ) -> list[HeadSources]:
     """The heads of every run of every attention in a pass. Raises InputError where one cannot be split by source."""
     architecture = model.architecture
-    attentions = {sublayer.layer: id(sublayer) for sublayer in watch.sublayers}
+    attentions = {sublayer.layer: sublayer for sublayer in watch.sublayers}
     found = []
     for write in StreamWalk(architecture, "head").writes(activations):
         if write.parts is None or write.junction.kind != "attn" or write.junction.layer not in attentions:
@@ -236,7 +236,7 @@ def _batch(
     readout: OptionReadout,
     done: Activations,
     watch: SourceWatch,
-    biases: dict[int, Tensor | None],
+    biases: dict[Sublayer, Tensor | None],
     rows: Int[np.ndarray, " row"],
     at: Int[Tensor, " row"],
     wanted: set[Component] | None,

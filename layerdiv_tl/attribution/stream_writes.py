@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..components import Component
 from ..errors import InputError
-from ..model.architecture import HALF, Architecture, OutputMap
+from ..model.architecture import HALF, Architecture, OutputMap, Sublayer
 from ..model.capture import Activations, SublayerOutput
 from ..model.cuts import UnitLike
 from ..model.groups import Groups, rest_of
@@ -127,7 +127,7 @@ class StreamWalk:
 
     def __init__(self, architecture: Architecture, unit: UnitLike) -> None:
         self.architecture, self.unit = architecture, unit
-        self._names: dict[tuple[int, int | None], list[Component]] = {}
+        self._names: dict[tuple[Sublayer, int | None], list[Component]] = {}
 
     def writes(self, activations: Activations) -> list[StreamWrite]:
         """The embeddings, then the sublayers in the order they ran, each as it stands in the final stream."""
@@ -136,7 +136,7 @@ class StreamWalk:
         writes = [StreamWrite(name, (name,), vector) for name, vector in embeddings if vector is not None]
         beyond: dict[Component, Tensor] = {}  # what hooks changed in cut outputs goes with the layer's intervention
         for output, repeat in zip(activations.sublayer_outputs, activations.repeats, strict=True):
-            sublayer, key = output.sublayer, (id(output.sublayer), repeat)
+            sublayer, key = output.sublayer, (output.sublayer, repeat)
             if key not in self._names:
                 self._names[key] = sublayer.components(self.unit, repeat)
             junction = Component(sublayer.kind, sublayer.layer, repeat=repeat)

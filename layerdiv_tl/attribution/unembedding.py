@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..components import Component
 from ..errors import InputError
-from ..model.architecture import HALF, Architecture
+from ..model.architecture import HALF, Architecture, OutputMap
 from ..model.capture import Activations
 from ..model.cuts import UnitLike
 from ..model.forward_pass import ReconstructionError
@@ -56,7 +56,7 @@ class OptionReadout:
         self.directions: Float[Tensor, "token d"] = directions.cpu()
         self.constant: Float[Tensor, " token"] | None = constant.cpu() if architecture.constant else None
         # Directions before each output map, the same for all batches that need the same options.
-        self._before: dict[int, Float[Tensor, "token part width"]] = {}
+        self._before: dict[OutputMap, Float[Tensor, "token part width"]] = {}
         # By example, what the last of the added readers divides by instead of the stream's own statistic.
         self.statistics: Float[Tensor, " example"] | None = None
         # Squared norms, summed over rows: of what a unit's parts leave of each write, and of that write.
@@ -113,7 +113,7 @@ class OptionReadout:
         """The same for the parts of one write and, last, their bias where there is one."""
         if isinstance(parts, VectorParts):
             return parts.scattered(self(parts.slots.cpu()))
-        key = id(parts.output_map)
+        key = parts.output_map
         # Options are taken back through the output map: a product for every option, not for every row.
         if key not in self._before:
             before = pull_back(parts.output_map, self.directions).double()

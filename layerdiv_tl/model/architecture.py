@@ -206,9 +206,9 @@ class Architecture:
     has_prefixes: bool = True
     stream_bias: bool = False
     remote: str = ""
-    # Gains that meet on the path, and sublayers with the path of their output, by the ids of what they are made of.
-    joined: dict[tuple[int, ...], Any] = field(default_factory=dict, repr=False)
-    carried: dict[tuple[int, ...], Any] = field(default_factory=dict, repr=False)
+    # Gains that meet on the path, and output maps with the path of their output, by what they are made of.
+    joined: dict[tuple[Norm, Norm], Norm] = field(default_factory=dict, repr=False)
+    carried: dict[tuple[Any, ...], OutputMap] = field(default_factory=dict, repr=False)
     # Of hooked models, by layer; None is the embedding.
     interventions: dict[int | None, Sublayer] = field(default_factory=dict, repr=False)
 

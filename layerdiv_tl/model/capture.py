@@ -116,20 +116,20 @@ class RawCapture:
     outputs that they changed.
     """
 
-    seen: dict[int, list[Tensor]]
-    order: list[int]
+    seen: dict[HookPoint, list[Tensor]]
+    order: list[HookPoint]
     unembedded: Float[Tensor, "row v"]
     logits: Float[Tensor, "row v"]
     dtype: torch.dtype
     answer_dtype: torch.dtype
     changes: tuple[Change, ...] = ()
-    hooked: frozenset[tuple[int, int]] = frozenset()
+    hooked: frozenset[tuple[HookPoint, int]] = frozenset()
 
     def at(self, point: HookPoint, what: str) -> list[Tensor]:
         """What a hook point showed. Raises InputError for one that was never reached."""
-        if id(point) not in self.seen:
+        if point not in self.seen:
             raise unreached(what)
-        return self.seen[id(point)]
+        return self.seen[point]
 
 
 class Shelf:
@@ -248,27 +248,27 @@ def capture(
     """
     ids, mask, rows, at = (x.to(architecture.device) for x in (ids, mask, rows, at))
     places = (at, rows) if answer_at is None else (answer_at.to(architecture.device), None)
-    seen: dict[int, list[Tensor]] = {}
-    order: list[int] = []
-    dtypes: dict[int, torch.dtype] = {}
+    seen: dict[HookPoint, list[Tensor]] = {}
+    order: list[HookPoint] = []
+    dtypes: dict[HookPoint, torch.dtype] = {}
     shelf = Shelf(len(points) * len(at) * architecture.norm.gain.numel(), architecture.device)
 
     changes: list[Change] = []
-    before: dict[int, Any] = {}
+    before: dict[HookPoint, Any] = {}
 
     def keep(point: HookPoint, args: Any, kwargs: Any, x: Tensor) -> None:
         if not isinstance(x, Tensor):
             raise unreached("the input of a sublayer")
-        dtypes[id(point)] = x.dtype
-        order.append(id(point))
+        dtypes[point] = x.dtype
+        order.append(point)
         x = x.movedim(0, 2) if point.streams_first else x
-        seen.setdefault(id(point), []).append(shelf.put(at_positions(x, ids, rows, at).to(architecture.device)))
+        seen.setdefault(point, []).append(shelf.put(at_positions(x, ids, rows, at).to(architecture.device)))
 
     def keep_before(point: HookPoint, args: Any, kwargs: Any, x: Any) -> None:
-        before[id(point)] = at_positions(x, ids, rows, at) if _is_at_tokens(x, ids) else None
+        before[point] = at_positions(x, ids, rows, at) if _is_at_tokens(x, ids) else None
 
     def keep_change(point: HookPoint, args: Any, kwargs: Any, x: Any) -> None:
-        was, by = before.pop(id(point), None), None
+        was, by = before.pop(point, None), None
         if was is not None and _is_at_tokens(x, ids):
             by = (at_positions(x, ids, rows, at) - was).to(architecture.device)
         if by is None or bool((by != 0).any()):
@@ -281,9 +281,9 @@ def capture(
         for point in points:
             stack.enter_context(on(point, partial(keep, point)))
         unembedded, logits = answers(architecture, ids, mask, *places, **extra)
-    if id(architecture.stream_out) not in seen:
+    if architecture.stream_out not in seen:
         raise unreached("the input of the final norm")
-    answer, dtype = upcast(unembedded).to(architecture.device), dtypes[id(architecture.stream_out)]
+    answer, dtype = upcast(unembedded).to(architecture.device), dtypes[architecture.stream_out]
     return RawCapture(seen, order, answer, logits, dtype, unembedded.dtype, tuple(changes))
 
 

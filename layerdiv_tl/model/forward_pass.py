@@ -155,7 +155,7 @@ def assemble(architecture: Architecture, raw: RawCapture, unit: UnitLike) -> Act
         pos_embed=pos_embed,
         sublayer_outputs=tuple(outputs),
         repeats=repeats,
-        final=raw.seen[id(architecture.stream_out)][-1],
+        final=raw.seen[architecture.stream_out][-1],
         unembedded=raw.unembedded,
         logits=raw.logits,
         dtype=raw.dtype,
@@ -166,7 +166,7 @@ def assemble(architecture: Architecture, raw: RawCapture, unit: UnitLike) -> Act
 
 def _sublayer_output(raw: RawCapture, sublayer: Sublayer, repeat: int, unit: UnitLike) -> SublayerOutput:
     """The output of one run of a sublayer, as it is added to the stream."""
-    output = sublayer.added(raw.seen[id(sublayer.hook_point)][repeat])
+    output = sublayer.added(raw.seen[sublayer.hook_point][repeat])
     adapter = None if sublayer.adapter is None else _adapter_write(sublayer, raw, repeat)
     if (cut := sublayer.cut(unit)) is None:
         return SublayerOutput(sublayer, output, adapter=adapter)
@@ -176,7 +176,7 @@ def _sublayer_output(raw: RawCapture, sublayer: Sublayer, repeat: int, unit: Uni
 
     point = None if cut.output_map is None else cut.output_map.post_hook_point
     post = None if point is None else seen(point)
-    hooked = (id(sublayer.hook_point), repeat) in raw.hooked
+    hooked = (sublayer.hook_point, repeat) in raw.hooked
     parts = cut.read(seen, output)
     values, vectors = (None, parts) if isinstance(parts, Vectors) else (parts, None)
     return SublayerOutput(sublayer, output, values, post, hooked, adapter, None, cut, vectors)
@@ -191,7 +191,8 @@ def _adapter_write(sublayer: Sublayer, raw: RawCapture, repeat: int) -> Tensor:
     adapted, base = (raw.at(point, f"an adapter of {sublayer}")[repeat] for point in sublayer.adapter)
     written, post = (adapted - base) * sublayer.output_map.scale, sublayer.output_map.post
     if post is not None:
-        seen = raw.seen[id(sublayer.output_map.post_hook_point)][repeat]
+        assert sublayer.output_map.post_hook_point is not None
+        seen = raw.seen[sublayer.output_map.post_hook_point][repeat]
         written = post.term(written.double(), post.divisor(seen)).to(written.dtype)
     return written if sublayer.gate is None else sublayer.gate.linear(written)
 
@@ -273,12 +274,12 @@ def read_cache(
             raise InputError(f"the cache's {point.name} has the shape {shapes}: give the tokens it was taken with.")
         if point is architecture.stream_in:
             _check_embedding(model, x, ids, mask)
-        seen[id(point)] = [upcast(x[row.to(x.device), column.to(x.device)].flatten(1)).to(architecture.device)]
+        seen[point] = [upcast(x[row.to(x.device), column.to(x.device)].flatten(1)).to(architecture.device)]
     with torch.no_grad():
-        final = seen[id(architecture.stream_out)][0].to(architecture.dtype)[:, None]
+        final = seen[architecture.stream_out][0].to(architecture.dtype)[:, None]
         unembedded = architecture.unembed(architecture.to_unembed(architecture.norm_module(final)))[:, 0]
         logits = architecture.transform(unembedded)
-    order = [id(sublayer.hook_point) for sublayer in architecture.sublayers]
+    order = [sublayer.hook_point for sublayer in architecture.sublayers]
     dtypes = (cache[architecture.stream_out.name].dtype, unembedded.dtype)
     return assemble(architecture, RawCapture(seen, order, upcast(unembedded), upcast(logits), *dtypes), unit)
 

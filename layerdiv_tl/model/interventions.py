@@ -35,12 +35,12 @@ class _Started(Exception):
 def hooked_places(architecture: Architecture) -> list[HookPoint]:
     """The inputs and outputs of modules on which the user has hooks."""
     found: list[HookPoint] = []
-    waiting, known = list(architecture.roots), set[int]()
+    waiting, known = list(architecture.roots), set[nn.Module | None]()
     while waiting:
         module = waiting.pop()
-        if module is None or id(module) in known:
+        if module is None or module in known:
             continue
-        known.add(id(module))
+        known.add(module)
         own = module.__dict__
         waiting.extend(own["_modules"].values())
         if own["_forward_pre_hooks"] and users_hooks(module, "in"):
@@ -66,17 +66,17 @@ def with_interventions(
     if not raw.changes:
         return architecture, raw
     seen, order = {point: list(values) for point, values in raw.seen.items()}, list(raw.order)
-    first = order.index(id(architecture.stream_in))
+    first = order.index(architecture.stream_in)
     written: list[tuple[int, int | None, Tensor | None]] = []  # place in the order, layer, what was added
     if any(change.after <= first for change in raw.changes):
         points = [architecture.stream_in, *filter(None, [architecture.pos_embed])]
         plain = _start_without(architecture, points, hooked, ids, mask, rows, at)
-        changed = seen[id(points[0])][0] - plain[id(points[0])]
-        for number, start in plain.items():
-            seen[number][0] = start
+        changed = seen[points[0]][0] - plain[points[0]]
+        for point, start in plain.items():
+            seen[point][0] = start
         if bool((changed != 0).any()):
             written.append((first + 1, None, changed))
-    layers = {id(sublayer.hook_point): sublayer.layer for sublayer in architecture.sublayers}
+    layers = {sublayer.hook_point: sublayer.layer for sublayer in architecture.sublayers}
     owners = [_owner(architecture, change.point) for change in raw.changes]
     changes = [(change, owner) for change, owner in zip(raw.changes, owners, strict=True) if change.by is not None]
     hooked_outputs = _between_values_and_output(architecture, raw)
@@ -89,7 +89,7 @@ def with_interventions(
             if owner is None:
                 added = change.by if added is None else added + change.by
                 continue
-            point = id(owner.hook_point)
+            point = owner.hook_point
             repeat = order[: change.after].count(point) - 1
             seen[point][repeat] = seen[point][repeat] + change.by
             gap.missing.sub_(change.by * owner.scale)
@@ -99,13 +99,13 @@ def with_interventions(
         if ran:
             written.append((gap.stop, ran[-1], added))
     where = {layer for _, layer, added in written if added is not None}
-    everywhere = torch.zeros_like(seen[id(architecture.stream_in)][0])
+    everywhere = torch.zeros_like(seen[architecture.stream_in][0])
     written = [(place, layer, added) for place, layer, added in written if layer in where]
     for _, layer, added in written:  # every repeat of a layer has the row if one has it
-        point = id(_intervention(architecture, layer).hook_point)
+        point = _intervention(architecture, layer).hook_point
         seen.setdefault(point, []).append(everywhere if added is None else added)
     for place, layer, _ in reversed(written):
-        order.insert(place, id(_intervention(architecture, layer).hook_point))
+        order.insert(place, _intervention(architecture, layer).hook_point)
     raw = replace(raw, seen=seen, order=order, changes=(), hooked=frozenset(hooked_outputs))
     return replace(architecture, sublayers=tuple(_sublayers_with(architecture, where))), raw
 
@@ -140,24 +140,24 @@ def _owner(architecture: Architecture, point: HookPoint) -> Sublayer | None:
     """The sublayer that a hooked module holds or is: what is added to its output is added to that sublayer's."""
     if point.side == "in":
         return None
-    inner = {id(module) for module in point.module.modules()}
-    if inner & {id(block.module) for block in architecture.blocks}:
+    inner = set(point.module.modules())
+    if inner & {block.module for block in architecture.blocks}:
         return None
-    held = [s for s in architecture.sublayers if id(s.hook_point.module) in inner]
+    held = [s for s in architecture.sublayers if s.hook_point.module in inner]
     return held[0] if len(held) == 1 and held[0].hook_point.module is not point.module else None
 
 
-def _between_values_and_output(architecture: Architecture, raw: RawCapture) -> set[tuple[int, int]]:
+def _between_values_and_output(architecture: Architecture, raw: RawCapture) -> set[tuple[HookPoint, int]]:
     """(hook point, repeat) of the outputs on whose way from heads or neurons a hook changed something."""
-    found: set[tuple[int, int]] = set()
+    found: set[tuple[HookPoint, int]] = set()
     for sublayer in architecture.sublayers:
-        if sublayer.output_map is None or id(sublayer.output_map.hook_point) not in raw.seen:
+        if sublayer.output_map is None or sublayer.output_map.hook_point not in raw.seen:
             continue
-        ends, starts = ([i for i, point in enumerate(raw.order) if point == id(of.hook_point)]
+        ends, starts = ([i for i, point in enumerate(raw.order) if point == of.hook_point]
                         for of in (sublayer, sublayer.output_map))  # fmt: skip
         for repeat, (start, end) in enumerate(zip(starts, ends, strict=False)):
             if any(start < change.after <= end for change in raw.changes):
-                found.add((id(sublayer.hook_point), repeat))
+                found.add((sublayer.hook_point, repeat))
     return found
 
 
@@ -187,13 +187,13 @@ def _start_without(
     mask: Tensor,
     rows: Tensor,
     at: Tensor,
-) -> dict[int, Float[Tensor, "row d"]]:
+) -> dict[HookPoint, Float[Tensor, "row d"]]:
     """What the stream starts from where no hook of the user's runs: a pass up to the first block."""
     ids, mask, rows, at = (x.to(architecture.device) for x in (ids, mask, rows, at))
-    seen: dict[int, Tensor] = {}
+    seen: dict[HookPoint, Tensor] = {}
 
     def keep(point: HookPoint, x: Tensor) -> None:
-        seen[id(point)] = at_positions(x, ids, rows, at).to(architecture.device)
+        seen[point] = at_positions(x, ids, rows, at).to(architecture.device)
         if point is points[0]:
             raise _Started
 

@@ -153,14 +153,14 @@ class PatchedForward:
         return following[self.tokens]
 
     def _run_clean(self, keep_outputs: bool) -> None:
-        points, device = {id(point.module): point for point in self.architecture.blocks}, self.architecture.device
-        order: list[int] = []  # blocks' modules
+        points, device = {point.module: point for point in self.architecture.blocks}, self.architecture.device
+        order: list[nn.Module] = []  # blocks' modules
         sums: list[Tensor] = []  # of one block's sublayers
         outputs: list[Tensor] = []  # of blocks
         finals: list[tuple[int, Tensor]] = []  # after which block the final norm read what
 
         def enter(point: HookPoint, args: Any, kwargs: Any, value: Tensor) -> None:
-            order.append(id(point.module))
+            order.append(point.module)
             self.streams.append(value.to(device, copy=True))
             others = {name: x for name, x in kwargs.items() if name != "hidden_states"}
             self._calls.append((point.module, args[1:] if args else None, others))
@@ -286,7 +286,7 @@ class PatchedForward:
 
         rows = torch.zeros(len(self.ids), dtype=torch.long, device=self.ids.device)
         with ExitStack() as stack:
-            for point in {id(point.module): point for point in self.architecture.blocks}.values():
+            for point in {point.module: point for point in self.architecture.blocks}.values():
                 stack.enter_context(on(point, lambda a, k, x: enter(x, False)))
             stack.enter_context(on(self.architecture.stream_out, lambda a, k, x: enter(x, True)))
             stack.enter_context(only_at(self.architecture.unembed, rows))

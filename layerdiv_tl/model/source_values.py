@@ -56,7 +56,7 @@ class SourceWatch:
     def __init__(self, architecture: Architecture, ids: Int[Tensor, "row token"]) -> None:
         self.architecture, (self.rows, self.tokens) = architecture, ids.shape
         self.sublayers = [s for s in architecture.sublayers if s.kind == "attn" and s.output_map is not None]
-        self.seen: dict[int, list[SourceValues | None]] = {id(s): [] for s in self.sublayers}
+        self.seen: dict[Sublayer, list[SourceValues | None]] = {s: [] for s in self.sublayers}
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -78,12 +78,12 @@ class SourceWatch:
         near = (1e-2 if read.dtype in HALF else 1e-5) * float(read.abs().max())
         factors = products.factors(read, shape, near)
         if factors is None:
-            self.seen[id(sublayer)].append(None)
+            self.seen[sublayer].append(None)
         else:
             weights, values, gate = factors
             device = self.architecture.device
             own = None if gate is None else upcast(gate).to(device)
-            self.seen[id(sublayer)].append(SourceValues(upcast(weights).to(device), upcast(values).to(device), own))
+            self.seen[sublayer].append(SourceValues(upcast(weights).to(device), upcast(values).to(device), own))
         products.clear()
 
 
@@ -154,8 +154,8 @@ def _by_head(x: Tensor, shape: tuple[int, int, int]) -> list[Tensor]:
     return ways
 
 
-def value_biases(architecture: Architecture) -> dict[int, Float[Tensor, "head width"] | None]:
-    """What the values of each attention (by its sublayer's id) are for an input of zeros: its value bias.
+def value_biases(architecture: Architecture) -> dict[Sublayer, Float[Tensor, "head width"] | None]:
+    """What the values of each attention are for an input of zeros: its value bias.
 
     None where that is nothing, or where it is not the same at every token, so that no constant can be told apart.
     """
@@ -168,7 +168,7 @@ def value_biases(architecture: Architecture) -> dict[int, Float[Tensor, "head wi
             stack.enter_context(on(HookPoint(attention, "in"), lambda a, k, x: None if x is None else x * 0.0))
         stack.enter_context(watch.watching())
         answers(architecture, ids, torch.ones_like(ids), torch.ones_like(ids[:, 0]))
-    found: dict[int, Tensor | None] = {}
+    found: dict[Sublayer, Tensor | None] = {}
     for key, runs in watch.seen.items():
         values = runs[0].values[0] if runs and runs[0] is not None else None
         is_bias = values is not None and bool(values.any()) and torch.equal(values[:, 0], values[:, 1])

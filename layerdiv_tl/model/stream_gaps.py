@@ -34,15 +34,15 @@ class StreamGap:
 
 def stream_gaps(architecture: Architecture, raw: RawCapture) -> Iterator[StreamGap]:
     """The gap at every input of a block and of the final norm, in the order of the pass."""
-    blocks = {id(point): number for number, point in enumerate(architecture.blocks)}
+    blocks = {point: number for number, point in enumerate(architecture.blocks)}
     # Two additions a block round twice by half an eps; single precision also sums in other orders.
     eps = torch.finfo(raw.dtype).eps * (2 if raw.dtype in HALF else 64)
-    streams, since = raw.seen[id(architecture.stream_in)][0][:, None], "its embedding"  # [row, stream, d]
+    streams, since = raw.seen[architecture.stream_in][0][:, None], "its embedding"  # [row, stream, d]
     size, enters = streams.abs(), None
-    start = 0 if architecture.program else raw.order.index(id(architecture.stream_in))
+    start = 0 if architecture.program else raw.order.index(architecture.stream_in)
     for place, item, number in trace(architecture, raw):
         if isinstance(item, Sublayer):
-            added = item.added(raw.seen[id(item.hook_point)][number])
+            added = item.added(raw.seen[item.hook_point][number])
             if added.shape[1] > streams.shape[2]:  # a vector for every stream
                 added = added.unflatten(1, streams.shape[1:])
             else:
@@ -52,9 +52,9 @@ def stream_gaps(architecture: Architecture, raw: RawCapture) -> Iterator[StreamG
             streams, enters = item(streams), item.enters
             size = item.absolute()(size) + 4 * streams.abs()  # products round, too
         else:
-            value = raw.seen[id(item)][number]
+            value = raw.seen[item][number]
             floor = torch.finfo(raw.dtype).tiny + 1e-6 * float(value.abs().max())
-            end = f"the input of block {blocks[id(item)]}" if id(item) in blocks else "the final norm"
+            end = f"the input of block {blocks[item]}" if item in blocks else "the final norm"
             if value.shape[1] == streams[0].numel():
                 there, bound = streams.flatten(1), size.flatten(1)
                 streams = value.unflatten(1, streams.shape[1:])
@@ -64,9 +64,7 @@ def stream_gaps(architecture: Architecture, raw: RawCapture) -> Iterator[StreamG
                 there, bound = ((x * enters.to(x)[..., None]).sum(1) for x in (streams, size))
             yield StreamGap(start, place, value - there, eps * bound + floor, f"between {since} and {end}")
             start = place
-            since = (
-                f"the input of block {blocks[id(item)]}" if id(item) in blocks else "the final norm between its loops"
-            )
+            since = f"the input of block {blocks[item]}" if item in blocks else "the final norm between its loops"
 
 
 def find_mismatch(architecture: Architecture, raw: RawCapture) -> str | None:

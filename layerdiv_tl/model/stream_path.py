@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -72,20 +73,20 @@ def trace(architecture: Architecture, raw: RawCapture) -> Iterator[tuple[int, Su
     Without a program, sublayers stand in stream order, or where layers repeat, as they ran; and a step is the final
     norm, where the stream went on from it, as between the rounds of a looped model.
     """
-    count: Counter[int] = Counter()
+    count: Counter[Sublayer | Passage | HookPoint] = Counter()
     if architecture.program:
         for place, item in enumerate(architecture.program):
-            number = count[id(item)] if item is not architecture.stream_out else -1  # which may be read on the way
-            count[id(item)] += 1
+            number = count[item] if item is not architecture.stream_out else -1  # which may be read on the way
+            count[item] += 1
             if isinstance(item, Passage):
                 seen = [raw.at(point, "a gate, norm or mixing of the stream")[number] for point in item.points]
                 yield place, item.step(*seen), number
             else:
                 yield place, item, number
         return
-    sublayers = {id(sublayer.hook_point): sublayer for sublayer in architecture.sublayers}
-    checks = {id(point): point for point in (*architecture.blocks, architecture.stream_out)}
-    final, start = id(architecture.stream_out), id(architecture.stream_in)
+    sublayers = {sublayer.hook_point: sublayer for sublayer in architecture.sublayers}
+    checks = {*architecture.blocks, architecture.stream_out}
+    final, start = architecture.stream_out, architecture.stream_in
     repeated = any(len(raw.seen[point]) > 1 for point in (*sublayers, final))
     listed = iter(architecture.sublayers)
     first = raw.order.index(start) if start in raw.order else 0
@@ -97,7 +98,7 @@ def trace(architecture: Architecture, raw: RawCapture) -> Iterator[tuple[int, Su
         if point in sublayers:
             yield place, sublayers[point] if repeated else next(listed), number
         elif point in checks:
-            yield place, checks[point], number
+            yield place, point, number
             if point == final and number + 1 < len(raw.seen[final]) and _goes_on(architecture, raw, place, count):
                 norm, here = architecture.norm, raw.seen[final][number]
                 if norm.bias is not None:
@@ -105,11 +106,11 @@ def trace(architecture: Architecture, raw: RawCapture) -> Iterator[tuple[int, Su
                 yield place, Step((norm,), divisor=norm.statistic(here)), number
 
 
-def _goes_on(architecture: Architecture, raw: RawCapture, place: int, count: Counter[int]) -> bool:
+def _goes_on(architecture: Architecture, raw: RawCapture, place: int, count: Counter[Any]) -> bool:
     """Whether the stream goes on from the final norm at a place: where it is next seen, less what was added since."""
     here, ahead = raw.seen[raw.order[place]][count[raw.order[place]] - 1], Counter(count)
-    scales = {id(sublayer.hook_point): sublayer.scale for sublayer in architecture.sublayers}
-    known = {id(point) for point in (architecture.stream_in, *architecture.blocks, architecture.stream_out)}
+    scales = {sublayer.hook_point: sublayer.scale for sublayer in architecture.sublayers}
+    known = {architecture.stream_in, *architecture.blocks, architecture.stream_out}
     added = torch.zeros_like(here)
     for point in raw.order[place + 1 :]:
         value = raw.seen[point][ahead[point]]
@@ -192,11 +193,10 @@ def _joined(architecture: Architecture, before: Linear, chain: Chain) -> Chain:
     """A chain with one more map in front; gains that meet are one gain, made once."""
     if not (chain and isinstance(before, Norm) and isinstance(chain[0], Norm) and not chain[0].centered):
         return (before, *chain)
-    key = (id(before), id(chain[0]))
+    key = (before, chain[0])
     if key not in architecture.joined:
-        joined = Norm(before.gain * chain[0].gain, None, before.centered, None)
-        architecture.joined[key] = (joined, before, chain[0])  # which keeps the ids from being used again
-    return (architecture.joined[key][0], *chain[1:])
+        architecture.joined[key] = Norm(before.gain * chain[0].gain, None, before.centered, None)
+    return (architecture.joined[key], *chain[1:])
 
 
 def _carried(architecture: Architecture, output: SublayerOutput, carry: Carry) -> SublayerOutput:
@@ -216,9 +216,8 @@ def _carried(architecture: Architecture, output: SublayerOutput, carry: Carry) -
             f"{sublayer} goes on through gates that differ from token to token, number by number, so its parts have no "
             "output map: use unit='sublayer'."
         )
-    key = (id(cut.output_map), *map(id, chain))
+    key = (cut.output_map, *chain)
     if key not in architecture.carried:
-        output_map = replace(cut.output_map, path=(*cut.output_map.path, *chain))
-        architecture.carried[key] = output_map, cut.output_map, chain  # which keeps the ids from being used again
-    cut = replace(cut, output_map=architecture.carried[key][0])
+        architecture.carried[key] = replace(cut.output_map, path=(*cut.output_map.path, *chain))
+    cut = replace(cut, output_map=architecture.carried[key])
     return replace(output, cut=cut, passed=1 / carry.factors[:, 0])
