@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, overload
 
 import numpy as np
@@ -25,10 +25,11 @@ from .compare_texts import compare_texts
 from .comparison import Comparison
 from .contribution_results import Contributions
 from .contributions import collect, prompts_and_options, reads_end
-from .read_out import ReadOut
+from .directions import token_directions
+from .passes import ContributionPasses
 from .text_comparison import TextComparison
 from .two_models import common_rows, difference, in_rows, one_shape
-from .vocab_gram import folded_rows, vocabulary_mean
+from .vocabulary import Vocabulary
 
 Values = Float[np.ndarray, "example component option"]
 
@@ -146,7 +147,7 @@ def compare(
             "different questions: compare models of one tokenizer, or give token ids."
         )
     same_weights = fingerprint(models[0]) == fingerprint(models[1])
-    readings = _add_readers(*runs)
+    readings = _read_by_both(*runs)
     wide = _collected(runs, texts)
     k = wide[0].model_logits.shape[1]
     scores = [replace(c, values=np.ascontiguousarray(c.values[:, :, :k])).comparable for c in wide]
@@ -163,58 +164,69 @@ def compare(
 
 def _prepared(
     model: Model, prompts: Any, options: Any, unit: UnitLike, position: Any, batch_tokens: int | None
-) -> tuple[ReadOut, tuple]:
+) -> tuple[ContributionPasses, tuple]:
     """The passes of a model, not yet run, and the options' texts."""
     if is_task(prompts):
         prompts, options = prompts_and_options(model, prompts, options, True)
     ids = encode(model, prompts)
     at = tokenization.positions(position, [len(row) for row in ids])
     option_ids, texts = read_options(model, options, ids, reads_end(ids, at))
-    return ReadOut(model, ids, at, option_ids, unit, model.checked_batch_tokens(batch_tokens), None, None), texts
+    return ContributionPasses(model, ids, at, option_ids, unit, model.checked_batch_tokens(batch_tokens)), texts
 
 
-def _add_readers(a: ReadOut, b: ReadOut) -> tuple[int, int, int] | None:
-    """Let both passes be read by model a, by a's unembedding after b's norm, and by b, where b's own columns are not.
+@dataclass(frozen=True, eq=False)
+class _Readings:
+    """Directions that both models' passes are read along: by a, by a's unembedding after b's norm, and by b.
 
-    Which columns hold the three readings, 0 for the model's own; None where a cannot read what b writes. Both passes
-    get the same columns: products of one shape are the same to the last bit where models are the same. Single tokens
-    are read as they are, 0 is b's own reading. Those of longer options are read less the mean over the vocabulary, and
-    once more by a with a's statistic, last.
+    Attributes:
+        by_a, by_both, by_b: Which group of columns holds each; 0 is the model's own.
+        added: `[token]`, what a's unembedding after b's norm adds by itself.
+    """
+
+    by_a: int
+    by_both: int
+    by_b: int
+    added: Float[np.ndarray, " token"]
+
+
+def _read_by_both(a: ContributionPasses, b: ContributionPasses) -> _Readings | None:
+    """Let both passes be read along the directions of both; None where a cannot read what b writes.
+
+    Single tokens are read as they are, where b's own reading is its reading of itself. Those of longer options are read
+    minus the mean over the vocabulary, and once more by a with a's statistic, last. Both passes get the same columns:
+    products of one shape are the same to the last bit where models are the same.
     """
     mine, theirs = a.model.architecture, b.model.architecture
     if mine.norm.gain.numel() != theirs.norm.gain.numel():
         return None
-    tokens, long = b.readout.tokens, a.contexts is not None
-    known = [] if long else [(b.readout.directions, torch.zeros(len(tokens)).double())]
-    readings = []
-    for reader in (mine, replace(mine, norm=theirs.norm), theirs):
-        rows, constant = (x.cpu() for x in folded_rows(reader, tokens, torch.float64))
+    tokens, long = b.reader.tokens, a.contexts is not None
+    groups, numbers, added = [b.reader.vectors], list[int](), np.zeros(0)
+    for architecture in (mine, mixed := replace(mine, norm=theirs.norm), theirs):
+        vectors = token_directions(architecture, tokens).cpu()
+        if architecture is mixed:
+            added = vectors[:, -1].numpy()
         if long:
-            mean, constant_mean = vocabulary_mean(reader, torch.float32)
-            rows, constant = rows - mean.cpu(), constant - constant_mean
-        else:  # `_constants` works them out
-            constant = torch.zeros_like(constant)
-        same = [i for i, other in enumerate(known) if all(map(torch.equal, other, (rows, constant)))]
-        readings.append(same[0] if same else len(known))
-        known += [] if same else [(rows, constant)]
-    readers = known if long else known[1:]
-    for run in (a, b) if readers else ():
-        run.readout.add_readers(readers, again=readings[0] if long else None)
-    by_a, by_both, by_b = (number + long for number in readings)
-    return by_a, by_both, by_b
+            vectors = vectors - Vocabulary(architecture).mean.cpu()
+        same = [i for i, other in enumerate(groups) if i >= long and torch.equal(other, vectors)]
+        numbers.append(same[0] if same else len(groups))
+        groups += [] if same else [vectors]
+    if len(groups) > 1:
+        for run in (a, b):
+            run.reader.read_along(groups[1:], [*range(len(groups)), *numbers[:long]], constant=long)
+    return _Readings(numbers[0], numbers[1], numbers[2], added)
 
 
-def _collected(runs: list[ReadOut], texts: tuple) -> list[Contributions]:
+def _collected(runs: list[ContributionPasses], texts: tuple) -> list[Contributions]:
     """Both models' contributions; to options of several tokens, b is also read with what a's passes have shown."""
     first = collect(runs[0], texts)
     before, after = (run.contexts for run in runs)
     if before is not None and after is not None:
-        runs[1].readout.statistics, after.others = torch.as_tensor(before.statistics), before
+        runs[1].reader.statistics, after.others = torch.as_tensor(before.statistics), before
     return [first, collect(runs[1], texts)]
 
 
 def _parts(
-    runs: list[ReadOut], wide: list[Contributions], scores: list[Contributions], readings: tuple[int, int, int]
+    runs: list[ContributionPasses], wide: list[Contributions], scores: list[Contributions], readings: _Readings
 ) -> dict[str, Values]:
     """The four parts of every change, in the rows of both models; of options of several tokens five."""
     first, second = scores
@@ -225,8 +237,8 @@ def _parts(
     def reading(values: Values, number: int) -> Values:
         return values[:, :, k * number :][:, :, :k]
 
-    by_a, by_both, by_b = (reading(theirs, number) for number in readings)
-    before = reading(mine, readings[0])
+    by_a, by_both, by_b = (reading(theirs, n) for n in (readings.by_a, readings.by_both, readings.by_b))
+    before = reading(mine, readings.by_a)
     if long:
         after = theirs[:, :, -k:]
     else:
@@ -241,7 +253,10 @@ def _parts(
     }
     if (constant := Component("constant")) in names:
         at = names.index(constant)
-        own, added = (before[:, at], by_both[:, at]) if long else (mine[:, at, :k], _constants(runs))
+        own, added = before[:, at], by_both[:, at]
+        if not long:
+            place = np.searchsorted(runs[0].reader.tokens, runs[0].reader.option_ids)
+            own, added = mine[:, at, :k], readings.added[place]
         for part in ("own", "statistic"):
             parts[part][:, at] = 0.0
         parts["gain"][:, at] = difference(added, own)
@@ -250,11 +265,3 @@ def _parts(
         rest = [in_rows(names, c.components, c.values) - x for c, x in zip(scores, (before, by_b), strict=True)]
         parts["expectation"] = difference(rest[1], rest[0])
     return parts
-
-
-def _constants(runs: list[ReadOut]) -> Float[np.ndarray, "example option"]:
-    """What a's unembedding adds by itself to each option after b's norm."""
-    a, b = (run.readout for run in runs)
-    mixed = replace(a.walk.architecture, norm=b.walk.architecture.norm)
-    rows = a.index[:, : a.option_ids.shape[1]]
-    return folded_rows(mixed, a.tokens, torch.float64)[1].cpu()[rows].numpy()

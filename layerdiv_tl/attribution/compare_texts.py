@@ -4,27 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
-from torch import Tensor
+from jaxtyping import Float
 
 from ..components import Component
 from ..errors import InputError
-from ..model.architecture import Architecture
-from ..model.cuts import UnitLike, has_many
+from ..model.cuts import UnitLike
 from ..model.fingerprint import fingerprint
 from ..model.load import Model
-from .full_vocab import ComponentTable
-from .profile import measured
-from .profile_passes import ColumnStore, ProfileRun, Rows, profile_run
+from .directions import token_directions
+from .profile import profile_columns, profile_of
+from .profile_passes import ProfileRun, Texts, profile_run
 from .profile_results import SquaredProfile
 from .text_comparison import PerComponent, TextComparison
 from .two_models import common_rows, difference, in_rows, one_shape
-from .vocab_gram import folded_rows, probabilities, vocabulary_mean
+from .vocabulary import Vocabulary
 
 
 def compare_texts(
@@ -42,21 +39,23 @@ def compare_texts(
         )
     if all(len(row) < 2 for row in ids[0]):
         raise InputError("a text of one token has no next one to predict: give a longer text.")
-    readers = _readers(runs, ids[0])
-    more = [_Readings(run, sum(map(len, ids[0])), readers[1]) for run in runs]
-    profiles = []
-    for run, readings in zip(runs, more, strict=True):
-        found = measured(run, ids[0], more=readings, tables=1 + len(readers[1]))
-        assert isinstance(found, SquaredProfile)
-        profiles.append(found)
-    columns = [readings.store.arrays() for readings in more]
+    readings, readers = _readers(runs, ids[0])
+    runs = [replace(run, readers=readers) for run in runs]
+    profiles, columns = [], []
+    for run in runs:
+        found = profile_columns(run, ids[0])
+        names = [name for name in found if name in ("expectations", "entropies", "statistics") or "reading" in name]
+        columns.append({name: found.pop(name) for name in names})
+        profile = profile_of(run, ids[0], found)
+        assert isinstance(profile, SquaredProfile)
+        profiles.append(profile)
     alike = one_shape(profiles[0].components, profiles[1].components)
     return TextComparison(
         a=profiles[0],
         b=profiles[1],
         nets=_pair(c["expectations"] - p.centered_targets for c, p in zip(columns, profiles, strict=True)),
         entropies=_pair(c["entropies"] for c in columns),
-        parts=_parts(runs, profiles, columns, readers[0]) if alike and readers[0] is not None else None,
+        parts=_parts(runs, profiles, columns, readings) if alike and readings is not None else None,
         same_weights=fingerprint(models[0]) == fingerprint(models[1]),
         roundoff=max(torch.finfo(model.architecture.dtype).eps / 2 for model in models),
     )
@@ -67,21 +66,7 @@ def _pair(values: Any) -> tuple[Any, Any]:
     return a, b
 
 
-class _Reader:
-    """An unembedding's rows behind a norm, less their means over the vocabulary."""
-
-    def __init__(self, architecture: Architecture) -> None:
-        self.architecture = architecture
-        self.mean, self.constant_mean = vocabulary_mean(architecture, torch.float32)
-
-    def rows(self, ids: Int[Tensor, " position"]) -> tuple[Float[Tensor, "position d"], Float[Tensor, " position"]]:
-        """As `Vocabulary.rows`."""
-        distinct, index = ids.unique(return_inverse=True)
-        rows, constant = folded_rows(self.architecture, distinct, torch.float64)
-        return (rows - self.mean)[index], (constant - self.constant_mean)[index]
-
-
-def _readers(runs: Sequence[ProfileRun], ids: Rows) -> tuple[tuple[int, int] | None, list[_Reader]]:
+def _readers(runs: Sequence[ProfileRun], ids: Texts) -> tuple[tuple[int, int] | None, list[Vocabulary]]:
     """Which reading is a's, and which a's unembedding after b's norm (0 is b's own), and what reads but b's own.
 
     As in `compare`: None where a cannot read what b writes; what is b's own anyway is not read twice.
@@ -91,47 +76,16 @@ def _readers(runs: Sequence[ProfileRun], ids: Rows) -> tuple[tuple[int, int] | N
         return None, []
     tokens = torch.tensor(sorted({token for row in ids for token in row[1:]}))
     mixed = replace(mine, norm=theirs.norm)
-    by_a, by_both, own = (folded_rows(reader, tokens, torch.float64)[0].cpu() for reader in (mine, mixed, theirs))
-    readers: list[_Reader] = []
-    readings = [0, 0]
-    for number, (rows, architecture) in enumerate(((by_a, mine), (by_both, mixed))):
-        if torch.equal(rows, own):
-            continue
-        if number and torch.equal(by_both, by_a):
-            readings[1] = readings[0]
-            continue
-        readers.append(_Reader(architecture))
-        readings[number] = len(readers)
-    return (readings[0], readings[1]), readers
-
-
-class _Readings:
-    """What is read of a pass beyond its profile: the model's expectations, entropies, and its writes by other readers.
-
-    Both models' passes are read by all readers: products of one shape are the same to the last bit where models are.
-    """
-
-    def __init__(self, run: ProfileRun, count: int, readers: Sequence[_Reader]) -> None:
-        half = has_many(run.readout.unit)
-        self.store = ColumnStore(count, torch.float32 if half else torch.float64)
-        self.readers = readers
-
-    def __call__(self, table: ComponentTable, logits: Tensor, token: Tensor, positions: Tensor) -> None:
-        """Fill the columns of some positions."""
-        readout, members = table.readout, len(table.components)
-        column = partial(self.store.view, positions=positions, device=table.final.device)
-        p, entropies = probabilities(logits)
-        column("entropies", None).copy_(entropies)
-        column("statistics", None).copy_(table.sigma)
-        queries = [readout.vocabulary.weighted_rows(readout.dtype, p)]
-        queries += [reader.rows(token) for reader in self.readers]
-        names = ["expectations", *(f"reading {number + 1}" for number in range(len(self.readers)))]
-        out = [column(name, members) for name in names]
-        table.inner([direction.to(table.final.device) for direction, _ in queries], out)
-        if table.constant is not None:
-            for values, (_, constant) in zip(out, queries, strict=True):
-                values[:, table.constant] = constant.to(values)
-        self.store.settle()
+    known = [token_directions(theirs, tokens)[:, :-1].cpu()]
+    readers, numbers = list[Vocabulary](), list[int]()
+    for architecture in (mine, mixed):
+        vectors = token_directions(architecture, tokens)[:, :-1].cpu()
+        same = [i for i, other in enumerate(known) if torch.equal(other, vectors)]
+        numbers.append(same[0] if same else len(known))
+        if not same:
+            known.append(vectors)
+            readers.append(Vocabulary(architecture))
+    return (numbers[0], numbers[1]), readers
 
 
 def _parts(
@@ -163,7 +117,7 @@ def _parts(
     if (constant := Component("constant")) in names:
         at, mine = names.index(constant), reading(0, 0)
         a, b = (run.model.architecture for run in runs)
-        added = _constants(_Reader(replace(a, norm=b.norm)), profiles[0])
+        added = _constants(Vocabulary(replace(a, norm=b.norm)), profiles[0])
         for part in ("own", "statistic"):
             parts[part][:, at] = np.where(np.isnan(mine[:, at]), np.nan, 0.0)
         parts["gain"][:, at] = difference(added, mine[:, at], np.float32)
@@ -171,8 +125,8 @@ def _parts(
     return parts
 
 
-def _constants(reader: _Reader, profile: SquaredProfile) -> Float[np.ndarray, " position"]:
+def _constants(reader: Vocabulary, profile: SquaredProfile) -> Float[np.ndarray, " position"]:
     """What a reader adds to each next token by itself; NaN at the end of a text."""
     following = np.append(profile.token_ids[1:], 0)
-    added = reader.rows(torch.as_tensor(following))[1].cpu().numpy()
+    added = reader.rows(torch.as_tensor(following))[:, -1].cpu().numpy()
     return np.where(profile.has_target, added, np.nan)

@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
+from ..components import Component
 from ..errors import InputError
 from ..model.architecture import HALF, Architecture
 from ..model.batches import inference_mode_for, pad
@@ -24,12 +25,43 @@ from ..model.forward_pass import run
 from ..model.interventions import hooked_places
 from ..model.load import Model
 from ..model.options import NONE, Ids, OptionIds
-from .unembedding import BatchContributions
 
 # What is summed over positions, beside the components.
 SUMMED = ("logits", "log_likelihood", "normalizer", "likelihood_gap")
 # Packed and plain passes differ by their rounding: relative to the largest logit.
 ROUNDING, HALF_ROUNDING = 1e-5, 5e-2
+
+
+@dataclass(frozen=True, eq=False)
+class BatchContributions:
+    """Contributions of some rows of a pass, float64.
+
+    Attributes:
+        components, values, count: The components that were asked for, of `count` in all, and theirs `[row, component,
+            option]`; after the options, what they add along other directions.
+        logits: The model's own, `[row, option]`, after any soft-cap.
+        expectations, vocabulary_means: E_p of the components' logits, with p the model's next-token distribution, and
+            their means over the vocabulary, `[row, component]`.
+        log_likelihood, normalizer, likelihood_gap: `[row, option]`: log p of each, what of it no component holds, how
+            far that is from −H(p) and a soft-cap's effect. These five are None where they were not asked for.
+        statistic: The final norm's, of the whole stream.
+        stream_gap: What the stream holds beyond all that was written, `[row]`, relative to max Σ|u_i|.
+    """
+
+    rows: Int[np.ndarray, " row"]
+    count: int
+    components: tuple[Component, ...]
+    values: Float[np.ndarray, "row component option"]
+    logits: Float[np.ndarray, "row option"]
+    junction_scale: Float[np.ndarray, "row junction"]
+    statistic: Float[np.ndarray, " row"]
+    junctions: tuple[Component, ...]
+    stream_gap: Float[np.ndarray, " row"]
+    expectations: Float[np.ndarray, "row component *option"] | None = None
+    vocabulary_means: Float[np.ndarray, "row component"] | None = None
+    log_likelihood: Float[np.ndarray, "row option"] | None = None
+    normalizer: Float[np.ndarray, "row option"] | None = None
+    likelihood_gap: Float[np.ndarray, "row option"] | None = None
 
 
 @dataclass(frozen=True, eq=False)

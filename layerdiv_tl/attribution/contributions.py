@@ -25,10 +25,10 @@ from ..model.load import Model, as_model
 from ..model.options import contrast_pairs, is_task
 from ..model.options import options as read_options
 from ..model.prompts import Prompts, encode, with_mask
+from .contexts import BatchContributions
 from .contribution_results import Contributions
-from .read_out import ReadOut
+from .passes import ContributionBuffer, ContributionPasses
 from .remote_read_out import RemoteReadOut
-from .unembedding import BatchContributions, Gathered
 
 
 def contributions(
@@ -132,18 +132,20 @@ def contributions(
     if model.engine is not None:
         if cached is not None or probes is not None:
             raise InputError(f"{model.name} runs elsewhere, where only options are read: give no cache or directions.")
-        run: ReadOut | RemoteReadOut = RemoteReadOut(model, ids, at, option_ids, unit, batch_tokens)
+        run: ContributionPasses | RemoteReadOut = RemoteReadOut(model, ids, at, option_ids, unit, batch_tokens)
     else:
-        run = ReadOut(model, ids, at, option_ids, unit, batch_tokens, cached, probes)
+        run = ContributionPasses(model, ids, at, option_ids, unit, batch_tokens, cached, probes)
     keep = keep if top is None else _largest(top, run.batches(None))
     return collect(run, option_texts, keep)
 
 
-def collect(run: ReadOut | RemoteReadOut, options: tuple, keep: Set[Component] | None = None) -> Contributions:
+def collect(
+    run: ContributionPasses | RemoteReadOut, options: tuple, keep: Set[Component] | None = None
+) -> Contributions:
     """The contributions of a read-out's passes, checked; `options` are the texts, `keep` None keeps all components."""
-    model, ids, at, unit, probes = run.model, run.ids, run.at, run.unit, run.readout.probes
+    model, ids, at, unit, probes = run.model, run.ids, run.at, run.unit, run.reader.probes
     option_ids = run.option_ids
-    gathered = Gathered(len(ids))
+    gathered = ContributionBuffer(len(ids))
     for part in run.batches(keep):
         gathered.add(part)
     done = gathered.all()
@@ -160,7 +162,7 @@ def collect(run: ReadOut | RemoteReadOut, options: tuple, keep: Set[Component] |
         worst = int(done.stream_gap.argmax())
         return locate_mismatch(model.architecture, ids[worst][: at[worst] + 1])
 
-    error = run.readout.error
+    error = run.reader.error
     error.check(model.name, unit, locate)
     # The stream never stands at an embedding before its positions, or between sublayers that read the same stream; and
     # where hooks add something in a layer, it may be before that layer is done.
@@ -172,7 +174,7 @@ def collect(run: ReadOut | RemoteReadOut, options: tuple, keep: Set[Component] |
     partial = [a.kind != "intervention" and (a.layer, a.repeat) in steered for a in junctions]
     for i, (a, b) in enumerate(pairwise(junctions)):
         partial[i] |= a.layer == b.layer and (a.kind, b.kind) in halves
-    unexplained = run.readout.unexplained
+    unexplained = run.reader.unexplained
     has_prefixes = model.architecture.has_prefixes and not isinstance(unit, Groups)
     expectations, gap = done.expectations, done.likelihood_gap
     return Contributions(

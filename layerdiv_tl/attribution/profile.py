@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,9 +18,9 @@ from ..model import forward_pass, tokenization
 from ..model.batches import inference_mode_for, pad
 from ..model.cuts import UnitLike, has_many
 from ..model.prompts import Prompts, with_mask
-from .full_vocab import component_table
 from .profile_base import CorpusProfile, Profile
-from .profile_passes import ColumnStore, Loss, ProfileRun, Rows, profile_blocks, profile_run
+from .profile_passes import ColumnStore, Loss, ProfileRun, Texts, profile_blocks, profile_run
+from .vocabulary import extremes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -77,30 +77,36 @@ def profile(
     run = profile_run(model, unit, loss, tau, window, stride, precision, batch_tokens)
     ids = run.encode(with_mask(text_or_ids, attention_mask))
     dense = None if target is None else _dense_target(run, target, sum(map(len, ids)))
-    return measured(run, ids, dense)
+    return run_profile(run, ids, dense)
 
 
 def profile_of_pass(model: Model, ids: Sequence[int], unit: UnitLike, activations: Activations) -> Profile:
     """The squared `profile` of one text, at most as long as the model's context, from a pass that was run before."""
     run = profile_run(model, unit, "squared", None, None, None, "float32", None)
-    return measured(run, run.encode(Prompts([ids])), None, activations)
+    return run_profile(run, run.encode(Prompts([ids])), None, activations)
 
 
-def measured(
+def run_profile(
     run: ProfileRun,
-    ids: Rows,
+    ids: Texts,
     dense: Float[np.ndarray, "position vocabulary"] | None = None,
     activations: Activations | None = None,
-    more: Callable[..., None] | None = None,
-    tables: int = 0,
 ) -> Profile:
-    """The profile of texts, once all its arguments are known to be good.
+    """The profile of texts, once all its arguments are known to be good."""
+    return profile_of(run, ids, profile_columns(run, ids, dense, activations))
 
-    `more`, as in `profile_blocks`, keeps so many further `tables`.
-    """
+
+def profile_columns(
+    run: ProfileRun,
+    ids: Texts,
+    dense: Float[np.ndarray, "position vocabulary"] | None = None,
+    activations: Activations | None = None,
+) -> dict[str, np.ndarray]:
+    """The tables and columns of texts. Raises InputError where they do not fit into memory."""
     import psutil
 
     lengths = [len(row) for row in ids]
+    tables = 0 if run.readers is None else 1 + len(run.readers)
     half = has_many(run.readout.unit) and run.readout.dtype == torch.float32
     width = run.readout.width
     needed = sum(lengths) * width * (4 + tables) * (4 if half else 8)
@@ -110,8 +116,14 @@ def measured(
             "shorter text, another unit, or corpus_profile, which keeps sums only."
         )
     store = ColumnStore(sum(lengths), torch.float32 if half else torch.float64)
-    for _ in profile_blocks(run, ids, store, dense, activations, more):
+    for _ in profile_blocks(run, ids, store, dense, activations):
         pass
+    return store.arrays()
+
+
+def profile_of(run: ProfileRun, ids: Texts, columns: dict[str, np.ndarray]) -> Profile:
+    """The profile of texts, from its columns."""
+    lengths = [len(row) for row in ids]
     token_ids = np.concatenate([np.array(row, dtype=np.int64) for row in ids])
     return run.result(
         token_ids=token_ids,
@@ -119,7 +131,7 @@ def measured(
         documents=np.repeat(np.arange(len(ids)), lengths),
         contexts=np.concatenate([np.arange(w.first, w.stop) - w.start + 1 for w in run.windows(ids)]),
         token_lookup=partial(_top_tokens, run, ids),
-        **store.arrays(),
+        **columns,
     )
 
 
@@ -184,7 +196,7 @@ def corpus_profile(
     return CorpusProfile(losses=means.pop("loss"), terms=means, **counts, **run.source())
 
 
-def _groups(run: ProfileRun, texts: Iterable[Any]) -> Iterator[Rows]:
+def _groups(run: ProfileRun, texts: Iterable[Any]) -> Iterator[Texts]:
     """Texts as they come, encoded, in groups worth a few passes."""
     group: list[tuple[int, ...]] = []
     for number, text in enumerate(texts):
@@ -214,7 +226,7 @@ def _dense_target(run: ProfileRun, target: Any, count: int) -> Float[np.ndarray,
 
 
 def _top_tokens(
-    run: ProfileRun, ids: Rows, columns: Sequence[int], document: int, position: int, k: int
+    run: ProfileRun, ids: Texts, columns: Sequence[int], document: int, position: int, k: int
 ) -> pd.DataFrame:
     """The k largest and k smallest logits of some components at a position of a text, from another pass up to it."""
     import pandas as pd
@@ -228,10 +240,9 @@ def _top_tokens(
         activations = forward_pass.run(
             model.architecture, *pad([row[window.start : stop]]), readout.unit, interventions=True
         )
-        table = component_table(readout, activations.at_positions(slice(at, at + 1)))
-        means = (table.vectors(columns)[0].to(table.final.device) @ readout.vocabulary.mean).cpu()
-        means[[column == table.constant for column in columns]] = readout.vocabulary.constant_mean
-        token_ids, logits = (x[0].cpu() for x in table.extreme_ids(columns, k))
+        vectors = readout.rows_of(activations.at_positions(slice(at, at + 1))).vectors(columns)[0]
+        means = (vectors @ readout.vocabulary.mean).cpu()
+        token_ids, logits = (x.cpu() for x in extremes(readout, vectors, k))
     # [component, promotes or suppresses, rank] as rows, all promoted first.
     token_id, centered = (x.view(-1, 2, k).transpose(0, 1).flatten().numpy() for x in (token_ids, logits.double()))
     frame = pd.DataFrame(

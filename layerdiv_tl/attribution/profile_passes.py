@@ -28,15 +28,23 @@ from ..model.cuts import UnitLike, has_many, unit_name, unit_of
 from ..model.forward_pass import ReconstructionError, locate_mismatch
 from ..model.load import Model, as_model
 from ..model.prompts import encode
-from .full_vocab import PRECISIONS, ComponentTable, VocabularyReadout, component_table, model_logits, vocabulary_readout
+from .blocks import ALIKE, Rows, check_finite
+from .directions import Directions, reconstruct
 from .profile_base import Profile
 from .profile_results import CrossEntropyProfile, SquaredProfile
-from .stream_writes import ALIKE, check_finite
-from .unembedding import NOTICED
-from .vocab_gram import log_sum_exp, mean_and_power
+from .vocabulary import (
+    PRECISIONS,
+    Vocabulary,
+    VocabularyReadout,
+    log_sum_exp,
+    mean_and_power,
+    model_logits,
+    probabilities,
+    vocabulary_readout,
+)
 
 Loss = Literal["squared", "cross_entropy"]
-Rows = Sequence[tuple[int, ...]]
+Texts = Sequence[tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -60,6 +68,8 @@ class ProfileRun:
     stride: int
     batch_tokens: int
     readout: VocabularyReadout
+    # Other vocabularies that next tokens are read by, too, after which the model's expectations are kept.
+    readers: Sequence[Vocabulary] | None = None
     components: tuple[Component, ...] = ()
     error: ReconstructionError = field(default_factory=ReconstructionError)
 
@@ -89,7 +99,7 @@ class ProfileRun:
             raise InputError(f"{self.model.name} takes ids beyond the {outputs} that it has logits of, as next tokens.")
         return ids
 
-    def windows(self, ids: Rows) -> Iterator[Window]:
+    def windows(self, ids: Texts) -> Iterator[Window]:
         """Each token of each text in the first window that holds it."""
         for document, row in enumerate(ids):
             start, done = 0, 0
@@ -144,7 +154,7 @@ class ColumnStore:
         self._waiting.append((name, positions, apart))
         return apart
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Copy what was written apart to its positions."""
         for name, positions, apart in self._waiting:
             self._tables[name][positions] = apart.cpu()
@@ -157,17 +167,15 @@ class ColumnStore:
 
 def profile_blocks(
     run: ProfileRun,
-    ids: Rows,
+    ids: Texts,
     store: ColumnStore | None = None,
     dense: Float[np.ndarray, "position vocabulary"] | None = None,
     known: Activations | None = None,
-    more: Callable[..., None] | None = None,
 ) -> Iterator[tuple[Int[np.ndarray, " position"], ColumnStore]]:
     """The terms of all positions of some texts, some at a time: the texts they are of, and their columns.
 
-    Without a store every block has its own; `known` is the pass of a single window, where it was run before; `more` is
-    called with each block's components, logits before a soft-cap, next tokens and `positions`. Raises InputError where
-    the components do not sum to the logits.
+    Without a store every block has its own; `known` is the pass of a single window, where it was run before. Raises
+    InputError where the components do not sum to the logits.
     """
     architecture, readout = run.model.architecture, run.readout
     windows, starts = list(run.windows(ids)), np.cumsum([0] + [len(row) for row in ids])
@@ -196,9 +204,8 @@ def profile_blocks(
                 part = activations.at_positions(neighbors or torch.as_tensor(some))
                 column = partial(block_store.view, positions=at, device=part.final.device)
                 target = None if dense is None else dense[places]
-                further = None if more is None else partial(more, positions=at)
-                components = _fill_terms(run, part, np.array(following), target, column, further)
-                block_store.settle()
+                components = _fill_terms(run, part, np.array(following), target, column)
+                block_store.flush()
                 if run.components and components != run.components:
                     raise InputError(f"{run.model.name} ran its layers differently often for different texts: {ALIKE}.")
                 run.components = components
@@ -226,122 +233,91 @@ def _fill_terms(
     next_ids: Int[np.ndarray, " position"],
     dense: Float[np.ndarray, "position vocabulary"] | None,
     column: Callable[[str, int | None], Tensor],
-    more: Callable[..., None] | None,
 ) -> tuple[Component, ...]:
     """Fill the columns of some positions; NaN where there is no next token (an id below 0). The components' names.
 
     `dense` logits are compared with instead of the next token. `column` gives the table `[position, width]`, or with
     None the column `[position]`, of a name.
     """
-    readout, error = run.readout, run.error
-    vocabulary, device = readout.vocabulary, activations.final.device
-    multiplier = readout.architecture.logit_multiplier
+    readout, vocabulary = run.readout, run.readout.vocabulary
+    multiplier, device = readout.architecture.logit_multiplier, activations.final.device
     unembedded, logits = model_logits(readout.architecture, activations.final)
     partition = log_sum_exp(logits)
     if not (activations.final.isfinite().all() and partition.isfinite().all()):
         check_finite(readout.walk.writes(activations), activations.final, logits)
-    table = component_table(readout, activations)
-    members = len(table.components)
-
+    rows = readout.rows_of(activations)
+    members = len(rows.components)
     last = torch.as_tensor(next_ids < 0, device=device)
     # At the end of a text the sum is checked at the model's own prediction.
     token = torch.as_tensor(next_ids, device=device)
     token[last] = logits[last].argmax(1)
-    queries: list[tuple[Tensor, Tensor, Tensor]] = []
+    target = vocabulary.rows(token)
+    ensemble = _ensemble(run, rows, unembedded * multiplier)
 
-    def query(name: str, direction: Tensor, constant: Tensor) -> None:
-        """Fill a table with inner products: of stream vectors with a direction, of the constant as given."""
-        queries.append((direction, constant, column(name, members)))
-
-    def put(name: str, values: Tensor) -> None:
-        column(name, None).copy_(values)
-
-    direction, constant = vocabulary.rows(token)
-    query("centered_targets", direction, constant)
-    means = column("means", members)
-
-    # The mean of all components is ū = (W · final/σ + constant) / |L|. Its size and mean, from the Gram matrix, must be
-    # those of the model's own logits.
-    streams = table.final / table.sigma[:, None]
-    cross, product = streams @ vocabulary.constant_product, streams @ vocabulary.gram
-    power = (streams * product).sum(1) + 2 * cross + vocabulary.constant_power
-    mean = streams @ vocabulary.mean + vocabulary.constant_mean
-    own_mean, own_power = mean_and_power(unembedded)
-    spread = (power / vocabulary.size).sqrt() + mean.abs()
-    error.add("moments", (power - own_power * multiplier**2).abs() / power.clamp_min(1e-300))
-    error.add("moments", (mean - own_mean * multiplier).abs() / spread.clamp_min(1e-300))
+    # What all rows are read along, by the name of the table, and what is known of positions, by that of the column.
+    along, known = {"centered_targets": target}, {"losses": partition - logits.gather(1, token[:, None])[:, 0].double()}
+    known["losses"][last] = torch.nan
     if run.loss == "squared":
-        put("powers", power / members**2)
-        put("ensemble_means", mean / members)
-        ensemble = (product + vocabulary.constant_product) / members
-        query("crosses", ensemble, (cross + vocabulary.constant_power) / members)
+        along["crosses"] = ensemble.direction / members
+        known |= {"powers": ensemble.power / members**2, "ensemble_means": ensemble.mean / members}
         if dense is not None:
-            target = torch.as_tensor(dense, device=device)
-            centered = target - target.mean(1, keepdim=True)
-            query("agreements", *vocabulary.weighted_rows(readout.dtype, centered))
-            put("target_powers", centered.square().sum(1))
-            put("target_means", target.mean(1))
+            answer = torch.as_tensor(dense, device=device)
+            centered = answer - answer.mean(1, keepdim=True)
+            along["agreements"] = vocabulary.average(centered, readout.dtype)
+            known |= {"target_powers": centered.square().sum(1), "target_means": answer.mean(1)}
         else:  # a one-hot target
-            nan_at_ends = torch.zeros(len(token), dtype=torch.float64, device=device).masked_fill_(last, torch.nan)
-            put("target_powers", nan_at_ends + (1 - 1 / vocabulary.size))
-            put("target_means", nan_at_ends + 1 / vocabulary.size)
-        sizes = column("sizes", members)
-        table.moments(means, sizes)
-        if table.constant is not None:
-            sizes[:, table.constant] = vocabulary.constant_power
+            ones = torch.ones(len(token), dtype=torch.float64, device=device).masked_fill_(last, torch.nan)
+            known |= {"target_powers": ones * (1 - 1 / vocabulary.size), "target_means": ones / vocabulary.size}
     else:
-        table.moments(means)
         # p = softmax(τū) of what the components sum to, not of what the model rounded, so that the identity is exact.
-        wide = streams.to(readout.dtype)
-        chunks = [(wide @ rows.T + shift).double() for _, rows, shift in vocabulary.chunks(readout.dtype)]
-        log_p = (torch.cat(chunks, 1) * (run.tau_of(members) / members)).log_softmax(1)
-        query("expectations", *vocabulary.weighted_rows(readout.dtype, log_p.exp()))
-        put("entropies", -(log_p.exp() * log_p).sum(1))
-        table.log_partitions(run.tau_of(members), column("log_partitions", members))
-    table.inner([direction for direction, _, _ in queries], [out for _, _, out in queries])
-    if table.constant is not None:
-        means[:, table.constant] = vocabulary.constant_mean
-        for _, constant, out in queries:
-            out[:, table.constant] = constant.to(out.dtype)
-    targets = queries[0][2]
-    own_logit = unembedded.gather(1, token[:, None])[:, 0].double() * multiplier
-
-    def target_logits(columns: Any) -> Tensor:
-        return targets[:, columns] + means[:, columns]
-
-    _add_errors(error, table, target_logits, direction + vocabulary.mean, own_logit)
+        tau, wide = run.tau_of(members), ensemble.streams.to(readout.dtype)
+        chunks = [(wide @ directions.T).double() for _, directions in vocabulary.chunks(readout.dtype)]
+        log_p = (torch.cat(chunks, 1) * (tau / members)).log_softmax(1)
+        along["expectations"] = vocabulary.average(log_p.exp(), readout.dtype) - vocabulary.mean
+        known["entropies"] = -(log_p.exp() * log_p).sum(1)
+        readout.log_partitions(rows, tau, column("log_partitions", members))
+    if run.readers is not None:
+        p, known["entropies"] = probabilities(unembedded.double() * multiplier)
+        known["statistics"] = rows.sigma
+        along["expectations"] = vocabulary.average(p, readout.dtype) - vocabulary.mean
+        along |= {f"reading {number}": reader.rows(token) for number, reader in enumerate(run.readers, 1)}
+    tables = {name: column(name, members) for name in along}
+    stacked = torch.stack([x.to(device) for x in along.values()], 1).to(readout.dtype)
+    Directions(stacked, precision=readout.dtype).fill(rows, list(tables.values()))
+    targets, means = tables["centered_targets"], column("means", members)
+    readout.means(rows, means)
+    if run.loss == "squared":
+        readout.sizes(rows, column("sizes", members))
+    for name, values in known.items():
+        column(name, None).copy_(values)
+    own_logit = unembedded.gather(1, token[:, None]).double() * multiplier
+    of_token = Directions((target + vocabulary.mean)[:, None])
+    reconstruct(run.error, rows, of_token, lambda some: (targets[:, some] + means[:, some])[:, :, None], own_logit)
     targets[last] = torch.nan
-    if more is not None:
-        more(table, unembedded.double() * multiplier, token)
-    put("losses", torch.where(last, torch.nan, partition - logits.gather(1, token[:, None])[:, 0].double()))
-    return table.components
+    return tuple(rows.components)
 
 
-def _add_errors(
-    error: ReconstructionError, table: ComponentTable, u: Callable[..., Tensor], direction: Tensor, own_logit: Tensor
-) -> None:
-    """How far the sum of components is from the model's own logit of one id, and parts from their sublayer."""
-    total, size = torch.zeros_like(own_logit), torch.zeros_like(own_logit)
+@dataclass(frozen=True, eq=False)
+class _Ensemble:
+    """The sum of all components over the vocabulary: `streams` and `direction` `[position, d+1]`, `mean`, `power`."""
 
-    def add(columns: slice | list[int]) -> tuple[Tensor, Tensor]:
-        # Sublayer by sublayer: thousands of neurons lose digits in one sum of float32.
-        some = u(columns)
-        added, norm = some.sum(1).double(), torch.linalg.vector_norm(some, 1, dim=1).double()
-        total.add_(added)
-        size.add_(norm)
-        return added, norm
+    streams: Tensor
+    direction: Tensor
+    mean: Tensor
+    power: Tensor
 
-    splits: list[tuple[Tensor, Tensor]] = []
-    for block in table.cut:
-        added, norm = add(block.columns)
-        bias = 0.0 if block.bias is None else u(block.bias).double()
-        whole = (direction * block.vector).sum(1) / table.sigma
-        splits.append(((added + bias - whole).abs(), norm))
-    add(list(table.columns))
-    if table.constant is not None:
-        add([table.constant])
-    for off, norm in splits:
-        error.add("split", off / norm.clamp_min(max(NOTICED * float(size.max()), 1e-30)))
-    error.add("size", size)
-    error.add("absolute", (total - own_logit).abs())
-    error.add("stream", table.missing)
+
+def _ensemble(run: ProfileRun, rows: Rows, logits: Float[Tensor, "position v"]) -> _Ensemble:
+    """What the final stream gives the whole vocabulary, from the Gram matrix; the error of the model's own logits.
+
+    ū·|L| = W · (final/σ, 1), so its size is that of the Gram matrix, and so are products of other rows with it.
+    """
+    vocabulary = run.readout.vocabulary
+    streams = torch.cat([rows.final / rows.sigma[:, None], torch.ones_like(rows.final[:, :1])], 1)
+    direction, mean = streams @ vocabulary.gram(run.readout.dtype), streams @ vocabulary.mean
+    power = (streams * direction).sum(1)
+    own_mean, own_power = mean_and_power(logits)
+    spread = (power / vocabulary.size).sqrt() + mean.abs()
+    run.error.add("moments", (power - own_power).abs() / power.clamp_min(1e-300))
+    run.error.add("moments", (mean - own_mean).abs() / spread.clamp_min(1e-300))
+    return _Ensemble(streams, direction, mean, power)

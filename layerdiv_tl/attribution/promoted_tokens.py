@@ -1,18 +1,92 @@
-"""Tokens that components promote at every position of a text."""
+"""Tokens at every position of a text: what components promote, and what they add to a few chosen ones."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from torch import Tensor
 
+from ..components import Component
 from ..model.capture import Activations
-from .full_vocab import ComponentTable, VocabularyReadout, component_table, extremes
+from .directions import Directions
+from .vocabulary import VocabularyReadout, extremes, model_logits
 
 # Numbers of the stream vectors that are held at a time.
 NUMBERS = 32_000_000
+
+
+@dataclass(frozen=True, eq=False)
+class TokenLogits:
+    """Contributions to chosen tokens at every position, all minus the component's mean over the vocabulary.
+
+    Attributes:
+        logits: `[token, position, component]`: u_i of each token.
+        expectations: `[position, component]`: E_p[u_i] under the model's own distribution p, before a soft-cap as the
+            components are: what one adds to the cross-entropy of a token is its expectation minus its logit, in nats.
+    """
+
+    components: tuple[Component, ...]
+    logits: Float[np.ndarray, "token position component"]
+    expectations: Float[np.ndarray, "position component"]
+
+
+@dataclass(frozen=True, eq=False)
+class NextTokens:
+    """The model's own distribution over the next token at every position.
+
+    Attributes:
+        ids, probabilities: `[rank, position]`, the likeliest tokens, the first one first.
+        asked: `[token, position]`, the probabilities of the tokens that were asked for.
+        entropies: `[position]`, in nats.
+    """
+
+    ids: Int[np.ndarray, "rank position"]
+    probabilities: Float[np.ndarray, "rank position"]
+    asked: Float[np.ndarray, "token position"]
+    entropies: Float[np.ndarray, " position"]
+
+
+def next_tokens(
+    readout: VocabularyReadout, activations: Activations, k: int, asked: Int[np.ndarray, "token position"]
+) -> NextTokens:
+    """The k likeliest next tokens at every position of a pass, by the model's own logits; of an id below 0, NaN."""
+    parts = []
+    for start in range(0, len(activations.final), readout.step):
+        some = slice(start, start + readout.step)
+        _, logits = model_logits(readout.architecture, activations.final[some])
+        log_p = logits.double().log_softmax(1)
+        p, ids = log_p.exp(), torch.as_tensor(asked[:, some].T, device=log_p.device)
+        top = p.topk(k, 1)
+        own = p.gather(1, ids.clamp_min(0)).masked_fill(ids < 0, torch.nan)
+        # A probability of 0 adds nothing to the entropy.
+        parts.append((top.indices.T, top.values.T, own.T, -(p * log_p.clamp_min(-1e30)).sum(1)))
+    return NextTokens(*(torch.cat(part, -1).cpu().numpy() for part in zip(*parts, strict=True)))
+
+
+def token_logits(
+    readout: VocabularyReadout, activations: Activations, ids: Int[np.ndarray, "token position"]
+) -> TokenLogits:
+    """What every component adds to some tokens at every position of a pass; `ids` may differ from place to place."""
+    vocabulary, found, components = readout.vocabulary, list[Tensor](), list[Component]()
+    for start in range(0, ids.shape[1], readout.step):
+        some = slice(start, start + readout.step)
+        part = activations.at_positions(some)
+        rows = readout.rows_of(part)
+        unembedded, _ = model_logits(readout.architecture, part.final)
+        p = (unembedded.double() * readout.architecture.logit_multiplier).softmax(1)
+        along = [vocabulary.rows(torch.as_tensor(row[some], device=p.device)) for row in ids]
+        along.append(vocabulary.average(p, readout.dtype) - vocabulary.mean)
+        own = Directions(torch.stack(along, 1).to(readout.dtype), precision=readout.dtype)
+        tables = torch.zeros(len(along), len(p), len(rows.components), dtype=torch.float64, device=p.device)
+        own.fill(rows, tables.unbind(0))
+        found.append(tables)
+        components = rows.components
+    logits = torch.cat(found, 1).cpu().numpy()
+    return TokenLogits(tuple(components), logits[:-1], logits[-1])
 
 
 def promotions_of_pairs(
@@ -23,28 +97,19 @@ def promotions_of_pairs(
     Returns ids and logits beyond a component's mean over the vocabulary, both `[pair, 2k]`: k that it promotes, most
     first, then k that it suppresses, most first. All pairs go through the vocabulary together: that is what costs.
     """
-    rows, constant = [], []
     wanted: dict[int, list[int]] = {}
     for number, (position, _) in enumerate(pairs):
         wanted.setdefault(position, []).append(number)
-    at, order = sorted(wanted), []
-    for table in _tables(readout, activations, at):
-        vectors = table.vectors(range(len(table.components))).to(table.final.device, readout.dtype)
-        here, at = at[: len(vectors)], at[len(vectors) :]
-        for row, position in enumerate(here):
-            columns = [pairs[number][1] for number in wanted[position]]
-            rows.append(vectors[row, columns])
-            constant += [column == table.constant for column in columns]
-            order += wanted[position]
-    stacked = torch.cat(rows)
-    ids, logits = extremes(readout, stacked, torch.tensor(constant, device=stacked.device), k)
-    back = np.argsort(np.array(order))
-    return ids.cpu().numpy()[back], logits.cpu().numpy()[back]
-
-
-def _tables(readout: VocabularyReadout, activations: Activations, at: Sequence[int]) -> Iterator[ComponentTable]:
-    """The components at some positions of a pass, a few positions at a time."""
+    at, order, vectors = sorted(wanted), list[int](), list[Tensor]()
     step = max(1, NUMBERS // (readout.width * readout.architecture.norm.gain.numel()))
     for start in range(0, len(at), step):
-        positions = torch.as_tensor(at[start : start + step], device=activations.final.device)
-        yield component_table(readout, activations.at_positions(positions))
+        here = at[start : start + step]
+        places = torch.as_tensor(here, device=activations.final.device)
+        rows = readout.rows_of(activations.at_positions(places))
+        of_all = rows.vectors(range(len(rows.components))).to(readout.dtype)
+        for row, position in enumerate(here):
+            vectors.append(of_all[row, [pairs[number][1] for number in wanted[position]]])
+            order += wanted[position]
+    ids, logits = extremes(readout, torch.cat(vectors), k)
+    back = np.argsort(np.array(order))
+    return ids.cpu().numpy()[back], logits.cpu().numpy()[back]

@@ -17,15 +17,14 @@ from ..model.forward_pass import UNNAMED, ReconstructionError
 from ..model.load import Model
 from ..model.options import Ids, OptionIds
 from ..model.remote import check_unit, plan_of
-from .contexts import Contexts
-from .unembedding import BatchContributions
+from .contexts import BatchContributions, Contexts
 
 # How much more than its additions can round a half-precision stream may move.
 SLACK = 2.0
 
 
 class RemoteReadOut:
-    """`ReadOut` for a model with an engine: the same batches of contributions, projected where the model runs."""
+    """`ContributionPasses` of a model with an engine: the same batches, projected where the model runs."""
 
     cached = None
 
@@ -36,7 +35,7 @@ class RemoteReadOut:
         self.unit: Unit = check_unit(model.engine, model.architecture, unit, model.name)
         self.model, self.ids, self.at, self.option_ids = model, ids, at, option_ids
         self.batch_tokens, self.engine = batch_tokens, model.engine
-        self.readout = SimpleNamespace(probes=None, error=ReconstructionError(), unexplained={})
+        self.reader = SimpleNamespace(probes=None, error=ReconstructionError(), unexplained={})
         self.targets, self.contexts = option_ids[:, :, 0, 0], None
         if option_ids.shape[2:] != (1, 1):
             prompts = [row[: end + 1] for row, end in zip(ids, at, strict=True)]
@@ -67,7 +66,7 @@ class RemoteReadOut:
         self, rows: list[Ids], of: torch.Tensor, at: torch.Tensor, numbers: np.ndarray, keep: Set[Component] | None
     ) -> BatchContributions:
         """What one pass gives, checked as `read_out` checks it."""
-        architecture, error = self.model.architecture, self.readout.error
+        architecture, error = self.model.architecture, self.reader.error
         targets = torch.as_tensor(self.targets[numbers])
         with torch.no_grad():
             done = self.engine.run(architecture, plan_of(architecture), self.unit, rows, of, at, targets)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,10 +23,11 @@ from ..model.load import Model, as_model
 from ..model.options import contrast_pairs, is_task, single_tokens
 from ..model.prompts import encode, with_mask
 from ..model.source_values import SourceValues, SourceWatch, value_biases
+from .blocks import Block, StreamWalk
 from .contributions import prompts_and_options, reads_end
+from .directions import Directions
+from .passes import OptionReader
 from .source_results import SourceTokens
-from .stream_writes import Parts, StreamWalk, pull_back
-from .unembedding import OptionReadout, read_out
 
 # The arrays of a batch.
 _ARRAYS = ("values", "weights", "value_bias", "output_bias")
@@ -98,7 +99,7 @@ def source_tokens(
     tokenization.warn_of_missing_spaces(model, ids, options)
     _refuse_more_than_memory(len(wanted or model.components("head")), ids, option_ids.shape[1])
     parts: list[_Batch] = []
-    readout, longest = OptionReadout(architecture, option_ids, "head"), max(map(len, ids))
+    reader, longest = OptionReader(architecture, option_ids, "head"), max(map(len, ids))
     with inference_mode_for(architecture), progress(model.name, len(ids), "prompt") as advance:
         biases = value_biases(architecture)
         for rows in batches([len(row) for row in ids], batch_tokens, architecture.length_switch):
@@ -108,11 +109,11 @@ def source_tokens(
                 done = run(architecture, tokens, mask, "head", places, interventions=True)
             if not parts:
                 _refuse_other_answers(model, done, tokens, mask, places)
-            parts.append(_batch(model, readout, done, watch, biases, np.array(rows), places, wanted, longest))
+            parts.append(_batch(model, reader, done, watch, biases, np.array(rows), places, wanted, longest))
             del done, watch  # or they would be held during the next pass
             advance(len(rows))
     worst = ids[int(parts[0].rows[0])]
-    readout.error.check(model.name, "head", lambda: locate_mismatch(architecture, worst))
+    reader.error.check(model.name, "head", lambda: locate_mismatch(architecture, worst))
     gap = max(part.gap for part in parts) / max(max(part.size for part in parts), 1e-300)
     if not gap <= (TOLERANCE[architecture.dtype] if architecture.dtype in HALF else _EXACT):  # NaN too
         raise InputError(
@@ -136,54 +137,44 @@ def source_tokens(
         lengths=np.array([len(row) for row in ids], dtype=np.int64),
         positions=at,
         identity_gap=gap,
-        logit_gap=readout.error.identity_gap,
+        logit_gap=reader.error.identity_gap,
         model=model.name,
     )
 
 
 @dataclass(frozen=True, eq=False)
 class HeadSources:
-    """The heads of one run of one attention in a pass, by source token: names, factors, and the way to the stream."""
+    """The heads of one run of one attention in a pass, by source token, and their way to the logits.
+
+    `bias` `[head, width]` is the value that the attention has of an input of zeros; `divisor` `[position]` what their
+    contributions are divided by, σ included.
+    """
 
     heads: tuple[Component, ...]
-    parts: Parts
+    block: Block
     factors: SourceValues
-    bias: Float[Tensor, "head width"] | None
-
-    def before(self, directions: Float[Tensor, "n d"]) -> Float[Tensor, "n head width"]:
-        """Directions of the final stream as directions of the heads' values."""
-        return pull_back(self.parts.output_map, directions).double().unflatten(1, (len(self.heads), -1))
+    bias: Float[Tensor, "head width"]
+    divisor: Float[Tensor, " position"]
 
     def weights(self, at: Int[Tensor, " n"]) -> Float[Tensor, "n head source"]:
         """The pattern's rows at one position of each row, or at several positions of the only row."""
         w = self.factors.weights
         return (w[torch.arange(len(at)), :, at] if len(w) > 1 else w[0, :, at].transpose(0, 1)).double().cpu()
 
-    def head(self, number: int) -> HeadSources:
-        """One of the heads alone."""
-        some, factors = slice(number, number + 1), self.factors
-        gate = None if factors.gate is None else factors.gate[:, some]
-        factors = SourceValues(factors.weights[:, some], factors.values[:, some], gate)
-        return replace(
-            self, heads=self.heads[some], factors=factors, bias=None if self.bias is None else self.bias[some]
-        )
-
     def read(
-        self, before: Float[Tensor, "n option head width"], at: Int[Tensor, " n"]
-    ) -> tuple[Float[Tensor, "n head source option"], Float[Tensor, "n head option"]]:
-        """What the values of each source, and their bias, add along some directions; the division by σ is not done."""
-        values, gate = self.factors.values.double().cpu(), self.factors.gate
-        if gate is not None:
+        self, along: Directions, at: Int[Tensor, " n"], some: Sequence[int]
+    ) -> tuple[Float[Tensor, "n head source column"], Float[Tensor, "n head column"]]:
+        """What the values of each source, and their bias, add along each position's directions, for some heads."""
+        before = along.before(self.block)
+        before = (before if along.index is None else before[along.index])[:, :, some].double().cpu()
+        if (gate := self.factors.gate) is not None:
             rows = torch.arange(len(at)) if len(gate) > 1 else torch.zeros_like(at)
-            before = before * gate[rows, :, at].double().cpu()[:, None]
-        if self.parts.divisor is not None:
-            # That of the position read in each row, or of all positions of the only row.
-            divisor = self.parts.divisor.cpu()
-            before = before / (divisor if len(divisor) == len(at) else divisor[at])[:, None, None, None]
-        weights, bias = self.weights(at), torch.zeros(values.shape[1], values.shape[3]).double()
-        if self.bias is not None:
-            bias = self.bias.double().cpu()
-            values = values - bias[:, None]
+            before = before * gate[:, some][rows, :, at].double().cpu()[:, None]
+        # The divisor of the position read in each row, or of all positions of the only row.
+        divisor = self.divisor if len(self.divisor) == len(at) else self.divisor[at]
+        before = before / divisor[:, None, None, None]
+        weights, bias = self.weights(at)[:, some], self.bias[some]
+        values = self.factors.values[:, some].double().cpu() - bias[:, None]
         if len(values) > 1:
             u = torch.einsum("nhsw,nohw->nhso", values, before)
         else:
@@ -198,21 +189,23 @@ def heads_of_pass(
     """The heads of every run of every attention in a pass. Raises InputError where one cannot be split by source."""
     architecture = model.architecture
     attentions = {sublayer.layer: sublayer for sublayer in watch.sublayers}
-    found = []
+    sigma, found = architecture.norm.statistic(activations.final.double()).cpu(), []
     for write in StreamWalk(architecture, "head").writes(activations):
-        if write.parts is None or write.junction.kind != "attn" or write.junction.layer not in attentions:
+        block, junction = write.blocks[0], write.junction
+        if block.output_map is None or junction is None or junction.kind != "attn" or junction.layer not in attentions:
             continue
-        key = attentions[write.junction.layer]
-        factors = watch.seen[key][(write.junction.repeat or 1) - 1]
+        key = attentions[junction.layer]
+        factors = watch.seen[key][(junction.repeat or 1) - 1]
         if factors is None:
             raise InputError(
                 f"{model.name} ({model.provenance['architecture']}) cannot be split by source token: what the heads of "
-                f"{write.junction} write is not attention weight × value (as where two patterns are subtracted, values "
+                f"{junction} write is not attention weight × value (as where two patterns are subtracted, values "
                 "turn with the reader, or a hook changes it)."
             )
-        assert isinstance(write.parts, Parts)  # heads are
-        names = tuple(c for c in write.components if c.kind == "head")
-        found.append(HeadSources(names, write.parts, factors, biases[key]))
+        bias = biases[key]
+        bias = torch.zeros(factors.values.shape[1], factors.values.shape[3]) if bias is None else bias
+        divisor = sigma if block.divisor is None else sigma * block.divisor.cpu()
+        found.append(HeadSources(tuple(block.components), block, factors, bias.double().cpu(), divisor))
     return found
 
 
@@ -233,7 +226,7 @@ class _Batch:
 
 def _batch(
     model: Model,
-    readout: OptionReadout,
+    reader: OptionReader,
     done: Activations,
     watch: SourceWatch,
     biases: dict[Sublayer, Tensor | None],
@@ -243,16 +236,14 @@ def _batch(
     longest: int,
 ) -> _Batch:
     """The parts of one pass' heads, compared with the heads that `contributions` would give of it."""
-    whole, own = read_out(readout, done, rows, None), readout.for_rows(torch.as_tensor(rows))
-    sigma = torch.as_tensor(whole.statistic)[:, None, None]
+    whole, own = reader.read(done, rows), reader.directions.at(torch.as_tensor(rows))
     columns: dict[str, list[np.ndarray]] = {"values": [], "weights": [], "value_bias": []}
     names, gap, size = list[Component](), 0.0, 0.0
     for attention in heads_of_pass(model, done, watch, biases):
         kept = [i for i, head in enumerate(attention.heads) if wanted is None or head in wanted]
         if not kept:
             continue
-        values, bias = attention.read(attention.before(own.directions)[own.index], at)
-        values, bias = values[:, kept] / sigma[..., None], bias[:, kept] / sigma
+        values, bias = attention.read(own, at, kept)
         heads = [attention.heads[i] for i in kept]
         split = torch.as_tensor(whole.values[:, [whole.components.index(head) for head in heads]])
         gap = max(gap, float((values.sum(2) + bias - split).abs().max()))

@@ -18,8 +18,9 @@ from ..model.capture import Activations
 from ..model.forward_pass import TOLERANCE, run
 from ..model.load import Model
 from ..model.source_values import SourceWatch, value_biases
-from .full_vocab import vocabulary_readout
+from .directions import Directions
 from .source_tokens import HeadSources, heads_of_pass
+from .vocabulary import vocabulary_of
 
 # How far parts may be from their head in the other pass, in which attention is not computed step by step.
 _SAME = 1e-3
@@ -62,17 +63,13 @@ class TextSources:
 
         In logits beyond the mean over the vocabulary. Raises InputError for heads that are no weights × values.
         """
-        architecture, heads = self.model.architecture, self._heads
-        vocabulary = vocabulary_readout(self.model, "head", "float32").vocabulary
+        architecture, heads, vocabulary = self.model.architecture, self._heads, vocabulary_of(self.model)
         with inference_mode_for(architecture):
-            sigma = architecture.norm.statistic(self.activations.final.double()).cpu()
             for head, at in places.items():
                 attention, number = heads[head.label]
                 ids = torch.as_tensor(self.asked[:, at], device=architecture.device)
-                directions = vocabulary.rows(ids.flatten())[0].cpu().unflatten(0, ids.shape).transpose(0, 1)
-                before = attention.before((directions / sigma[at][:, None, None]).flatten(0, 1))
-                before = before.unflatten(0, (len(at), -1))[:, :, [number]]
-                values, bias = attention.head(number).read(before, torch.as_tensor(at))
+                along = Directions(vocabulary.rows(ids.flatten()).unflatten(0, ids.shape).transpose(0, 1))
+                values, bias = attention.read(along, torch.as_tensor(at), [number])
                 yield head, values[:, 0].numpy(), bias[:, 0].numpy()
 
     def gap(

@@ -16,9 +16,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..attribution.contexts import Contexts
-from ..attribution.next_token import NextToken
-from ..attribution.unembedding import BatchContributions, OptionReadout, read_out
+from ..attribution.contexts import BatchContributions, Contexts
+from ..attribution.passes import OptionReader
+from ..attribution.vocabulary import NextTokenDistribution, vocabulary_of
 from ..components import Component
 from ..errors import InputError
 from ..model.batches import pad, upcast
@@ -172,15 +172,15 @@ class AblatedBatch:
                 f"the stream of {model.name} passes its final norm between rounds, so what an ablated component "
                 "changes there has no component of its own: effects are for models whose stream is only added to."
             )
-        self.readout = OptionReadout(architecture, self.answers.target_ids, ablations.unit)
+        self.reader = OptionReader(architecture, self.answers.target_ids, ablations.unit)
         # Log-likelihoods are read at the clean pass's distribution, there and wherever something is ablated.
         self.expected = (
-            NextToken(architecture, self.activations.logits, self.activations.unembedded)
+            NextTokenDistribution(vocabulary_of(model), self.activations.logits, self.activations.unembedded)
             if self.answers.several
             else None
         )
         self.values = ablations.values(model, contexts, rows, self.answers)
-        self.clean = self.read(self.readout, self.activations)
+        self.clean = self.read(self.reader, self.activations)
         scores = self.scores(self.activations)
         self.answers.weigh(scores)
         own = self.answers.mixed(self.clean.values)
@@ -214,7 +214,7 @@ class AblatedBatch:
             own = self._linear_scores(self.activations) - self._linear_scores(ablated)
             gap = max(gap, float(np.abs(parts - own).max() / (np.abs(self.clean.values).sum(1).max() or 1.0)))
             tell(n)
-        self.readout.error.check(
+        self.reader.error.check(
             self.model.name, self.ablations.unit, lambda: locate_mismatch(self.model.architecture, self._texts[0])
         )
         return self.result(without, changes, gap)
@@ -307,7 +307,7 @@ class AblatedBatch:
         """(logits of every scenario, change of every component at the clean norm)."""
         norm, final = self.model.architecture.norm, self.activations.final.double().cpu()
         sigma = norm.statistic(ablated.final.double().cpu()).numpy()[:, None]
-        there = self.read(self.readout, ablated).values
+        there = self.read(self.reader, ablated).values
         total = there.sum(1)
         frozen = there * (sigma / self._sigma)[:, :, None]
         frozen[:, self._fixed] = there[:, self._fixed]
@@ -323,18 +323,17 @@ class AblatedBatch:
     def _vectors(self, activations: Activations, members: Sequence[Component]) -> Float[Tensor, "row d"]:
         """What some components write to the stream at the last tokens."""
         total = torch.zeros(activations.final.shape, dtype=torch.float64)
-        for write in self.readout.walk.writes(activations):
-            mine = [i for i, component in enumerate(write.components) if component in members]
-            if mine:
-                vector = write.vector.double() if write.parts is None else write.parts.vectors(mine).sum(1)
-                total += vector.cpu()
+        for write in self.reader.walk.writes(activations):
+            for block in write.blocks:
+                if mine := [i for i, component in enumerate(block.components) if component in members]:
+                    total += block.vectors(mine).sum(1).cpu()
         return total
 
     def read(
-        self, readout: OptionReadout, activations: Activations, keep: Set[Component] | None = None
+        self, reader: OptionReader, activations: Activations, keep: Set[Component] | None = None
     ) -> BatchContributions:
         """The components' contributions to what targets score, `[context, component, target]`."""
-        read = read_out(readout, activations, np.arange(len(self.at)), keep, self.expected)
+        read = reader.read(activations, np.arange(len(self.at)), keep, self.expected)
         if read.expectations is None:
             return read
         return replace(read, values=read.values - read.expectations.reshape(*read.values.shape[:2], 1))

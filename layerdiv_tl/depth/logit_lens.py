@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from .._checks import whole_number
-from ..attribution.vocab_gram import log_sum_exp
+from ..attribution.vocabulary import log_sum_exp
 from ..components import Component
 from ..ensemble.intervals import cluster_means, share_means
 from ..errors import InputError

@@ -17,7 +17,7 @@ import numpy as np
 from scipy.optimize import nnls
 
 from ..attribution.contributions import contributions
-from ..attribution.read_out import Shape
+from ..attribution.passes import PassShape
 from ..components import Unit
 from ..model.load import Model
 from ..model.measured import operations, peak_memory
@@ -30,7 +30,7 @@ _COUNTED = ((1, 2), (1, 4), (1, 6), (2, 2))
 _TIMED = (0.5, 0.95, 0.05, 0.75, 0.25, 1.0)
 # Fields of a shard that have a number for every option.
 _PER_OPTION = ("option_ids", "values", "model_logits", "log_likelihood", "normalizer", "option_sizes")
-Pass = tuple[Cell, np.ndarray, Shape]
+Pass = tuple[Cell, np.ndarray, PassShape]
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def measure_costs(model: Model, unit: Unit, cells: Sequence[Cell], batch_tokens:
     return costs
 
 
-def _count_operations(model: Model, unit: Unit) -> Callable[[Shape], float]:
+def _count_operations(model: Model, unit: Unit) -> Callable[[PassShape], float]:
     """Floating-point operations by a pass's shape."""
     counted, features = [], [[r * t, r * t * t, r, 1.0] for r, t in _COUNTED]
     for r, t in _COUNTED:
@@ -103,7 +103,7 @@ def _count_operations(model: Model, unit: Unit) -> Callable[[Shape], float]:
 class _Runs:
     """Timed passes of some cells; `shard` is the one of most rows, `tokens` the most in a pass."""
 
-    def __init__(self, model: Model, batch_tokens: int, operations: Callable[[Shape], float]) -> None:
+    def __init__(self, model: Model, batch_tokens: int, operations: Callable[[PassShape], float]) -> None:
         self.model, self.batch_tokens, self.operations = model, batch_tokens, operations
         self.work: list[list[float]] = []
         self.took: list[tuple[float, float]] = []
@@ -136,10 +136,10 @@ class _Runs:
         if self.shard is None or len(rows) > len(self.shard.rows):
             self.shard, self.cell = shard, cell
 
-    def _features(self, shapes: Sequence[Shape]) -> list[float]:
+    def _features(self, shapes: Sequence[PassShape]) -> list[float]:
         return [sum(map(self.operations, shapes)), float(sum(shape.positions for shape in shapes)), float(len(shapes))]
 
-    def predicted(self, shapes: Sequence[Shape]) -> tuple[float, float]:
+    def predicted(self, shapes: Sequence[PassShape]) -> tuple[float, float]:
         """The seconds of some passes, by the clock and of processors."""
         known, asked = np.array(self.work), np.array(self._features(shapes))
         scale = known.max(0)

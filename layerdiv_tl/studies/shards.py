@@ -20,7 +20,7 @@ from jaxtyping import Int
 
 from .._files import parse_json, read_bytes, write_text
 from ..attribution.contributions import Contributions, contributions
-from ..attribution.read_out import ReadOut, Shape
+from ..attribution.passes import ContributionPasses, PassShape
 from ..components import Unit
 from ..ensemble.decomposition import Decomposition, decompose
 from ..ensemble.hits import hits
@@ -161,13 +161,13 @@ class Cell:
 
     def passes(
         self, model: Model, rows: Int[np.ndarray, " example"], batch_tokens: int
-    ) -> list[tuple[Int[np.ndarray, " example"], Shape]]:
+    ) -> list[tuple[Int[np.ndarray, " example"], PassShape]]:
         """What computing some of the task's rows runs: the rows of each forward pass, and its shape."""
         prompts, options = self._asked(rows)
         ids = encode(model, prompts)
         option_ids, _ = read_options(model, self.task.option_ids or options, ids)
         at = np.array([len(row) - 1 for row in ids])
-        run = ReadOut(model, ids, at, option_ids, self.unit, batch_tokens, None, None)
+        run = ContributionPasses(model, ids, at, option_ids, self.unit, batch_tokens)
         return [(rows[examples], run.shape(examples)) for examples in run.cuts()]
 
     def _asked(self, rows: Int[np.ndarray, " example"]) -> tuple[list[str], Any]:

@@ -108,7 +108,7 @@ def center(x):
 )
 def test_equals_the_logits_form_on_smollm2(smol, unit):
     """49152 ids: bias, diversity and net to 1e-5, from the same pass, logits formed in float64."""
-    from layerdiv_tl.attribution.full_vocab import component_table
+    from layerdiv_tl.attribution.vocabulary import vocabulary_readout
     from layerdiv_tl.model.batches import inference_mode_for, pad
     from layerdiv_tl.model.forward_pass import run
 
@@ -117,10 +117,10 @@ def test_equals_the_logits_form_on_smollm2(smol, unit):
     root, at = smol.architecture.root, [3, len(ids) - 2]
     with inference_mode_for(smol.architecture):
         done = run(smol.architecture, *pad([ids]), unit)
-        table = component_table(smol.cache[unit, "float32"], done.at_positions(torch.tensor(at)))
+        rows = vocabulary_readout(smol, unit, "float32").rows_of(done.at_positions(torch.tensor(at)))
         count = len(p.components)
         chosen = list(range(0, count, 1 if unit != "neuron" else 97))
-        z = table.vectors(chosen)
+        z = rows.vectors(chosen)[:, :, :-1]
         matrix = (root.lm_head.weight * root.model.norm.weight).double()
         x = done.final[at].double()
         sigma = (x.square().mean(1, keepdim=True) + root.config.rms_norm_eps).sqrt()

@@ -18,8 +18,7 @@ from contributions import ratio
 from torch import nn
 
 import layerdiv_tl as ld
-from layerdiv_tl.attribution.full_vocab import component_table
-from layerdiv_tl.attribution.vocab_gram import vocabulary_of
+from layerdiv_tl.attribution.directions import Directions
 from layerdiv_tl.model.batches import inference_mode_for, pad
 from layerdiv_tl.model.forward_pass import run
 
@@ -32,12 +31,11 @@ def logits_form(model: ld.Model, ids: list[int]) -> None:
         tokens, mask = pad([ids])
         done = run(architecture, tokens, mask)
         for start in range(0, len(ids), 64):
-            table = component_table(reader, done.at_positions(slice(start, start + 64)))
-            z = table.whole / table.sigma[:, None, None].float()
+            z = reader.rows_of(done.at_positions(slice(start, start + 64))).streams
             size = torch.zeros(z.shape[:2])
             cross, mean = torch.zeros_like(size), torch.zeros_like(size)
-            for _, rows, _ in reader.vocabulary.chunks(torch.float32):
-                u = z @ rows.T
+            for _, rows in reader.vocabulary.chunks(torch.float32):
+                u = z @ rows[:, :-1].T
                 size += (u * u).sum(2)
                 mean += u.sum(2)
                 cross += (u * u.mean(1, keepdim=True)).sum(2)
@@ -69,8 +67,8 @@ def main() -> None:
 
     start = time.perf_counter()
     with inference_mode_for(model.architecture):
-        vocabulary = vocabulary_of(model.architecture, torch.float32)
-        vocabulary.root  # noqa: B018  # made when first needed
+        vocabulary = Vocabulary(model.architecture)
+        vocabulary.root(torch.float32)
     once = time.perf_counter() - start
     for unit in ("sublayer", "head", "neuron"):
         found, ours, theirs = ratio(lambda unit=unit: ld.profile(model, ids, unit), plain, arguments.repeats)
@@ -110,10 +108,12 @@ def sums_alone(model: ld.Model, ids: list[int]) -> float:
         done = run(architecture, tokens, mask)
         for _ in range(5):
             start = time.perf_counter()
-            table = component_table(reader, done)
-            out = [torch.empty(len(ids), len(table.components), dtype=torch.float64) for _ in range(4)]
-            table.moments(out[0], out[1])
-            table.inner([table.final, table.final], out[2:])
+            rows = reader.rows_of(done)
+            out = [torch.empty(len(ids), len(rows.components), dtype=torch.float64) for _ in range(4)]
+            reader.means(rows, out[0])
+            reader.sizes(rows, out[1])
+            along = torch.cat([rows.final, rows.final[:, :1]], 1).float()
+            Directions(torch.stack([along, along], 1), precision=torch.float32).fill(rows, out[2:])
             times.append(time.perf_counter() - start)
     return min(times)
 

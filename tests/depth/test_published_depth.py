@@ -14,8 +14,8 @@ import pytest
 import torch
 
 import layerdiv_tl as ld
-from layerdiv_tl.attribution import vocab_gram
-from layerdiv_tl.attribution.next_token import _means
+from layerdiv_tl.attribution import vocabulary
+from layerdiv_tl.attribution.vocabulary import NextTokenDistribution, Vocabulary
 from layerdiv_tl.depth import passes, quantities
 from layerdiv_tl.model.batches import inference_mode_for
 from layerdiv_tl.model.patched_forward import PatchedForward
@@ -239,10 +239,10 @@ def test_all_sums_over_a_vocabulary_are_in_float64():
     loss = total - wide[np.arange(5), targets]
     centered = wide - wide.mean(1, keepdims=True)
     sums = {
-        "log-sum-exp": (vocab_gram.log_sum_exp(logits), total),
-        "entropy": (vocab_gram.probabilities(logits)[1], -(p * np.log(p)).sum(1)),
-        "mean": (vocab_gram.mean_and_power(logits)[0], wide.mean(1)),
-        "power": (vocab_gram.mean_and_power(logits)[1], (centered**2).sum(1)),
+        "log-sum-exp": (vocabulary.log_sum_exp(logits), total),
+        "entropy": (vocabulary.probabilities(logits)[1], -(p * np.log(p)).sum(1)),
+        "mean": (vocabulary.mean_and_power(logits)[0], wide.mean(1)),
+        "power": (vocabulary.mean_and_power(logits)[1], (centered**2).sum(1)),
         "cross-entropy": (passes.cross_entropy(logits, targets), loss),
         "with softmax": (passes.softmax(logits, targets)[1], loss),
         "ablations": (quantities._score(logits, targets)[0], loss),
@@ -259,10 +259,10 @@ def test_means_over_the_next_token_are_in_float64(stories):
     with inference_mode_for(stories.architecture):
         forward = PatchedForward(stories, [[1, 5, 9, 30]])
         logits = forward.logits(forward.streams[-1][0])
-        _, mean, direction, _ = _means(stories.architecture, logits, logits)
+        found = NextTokenDistribution(Vocabulary(stories.architecture), logits, logits)
     wide = logits.double().numpy()
     p = np.exp(wide - wide.max(1, keepdims=True))
     p /= p.sum(1, keepdims=True)
     rows = stories.architecture.norm.fold(stories.architecture.unembed_rows(None)[0].double()).detach()
-    np.testing.assert_allclose(mean, (p * wide).sum(1), rtol=1e-12)
-    np.testing.assert_allclose(direction, p @ rows.numpy(), atol=1e-12)
+    np.testing.assert_allclose(found.mean_logit, (p * wide).sum(1), rtol=1e-12)
+    np.testing.assert_allclose(found.directions.vectors[:, 0, :-1], p @ rows.numpy(), atol=1e-12)

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ...attribution.full_vocab import vocabulary_readout
 from ...attribution.promoted_tokens import promotions_of_pairs
+from ...attribution.vocabulary import vocabulary_readout
 from ...components import Unit
 from ...model.batches import inference_mode_for
 from ...model.load import Model

@@ -10,10 +10,10 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from ..._checks import whole_number
-from ...attribution.full_vocab import vocabulary_readout
 from ...attribution.profile import profile_of_pass
 from ...attribution.profile_results import SquaredProfile
-from ...attribution.token_logits import TokenLogits, model_answers, token_logits
+from ...attribution.promoted_tokens import TokenLogits, next_tokens, token_logits
+from ...attribution.vocabulary import vocabulary_readout
 from ...components import Component, Unit
 from ...depth.logit_lens import lens_answers
 from ...errors import InputError
@@ -160,7 +160,7 @@ def measure_text(
         here = {unit: activations.at_positions(slice(0, len(ids))) for unit, activations in of_unit.items()}
         readouts = {unit: vocabulary_readout(model, unit, "float32") for unit in units}
         known = np.array([[*ids[1:], *targets[:1], -1][: len(ids)], *([i] * len(ids) for i in targets)])
-        likeliest = model_answers(
+        likeliest = next_tokens(
             readouts["sublayer"], here["sublayer"], min(LIKELIEST, model.architecture.outputs), known
         )
         candidates = np.concatenate([known[:1], likeliest.ids, known[1:]])

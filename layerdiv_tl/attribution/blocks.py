@@ -1,0 +1,338 @@
+"""A pass as blocks of rows, the components; a contribution is the inner product of a row and a direction (Eq. 2-3).
+
+A pass holds what each embedding and sublayer adds to the final residual stream, z = Σ z_i. Each z_i is a row, or is cut
+into heads or neurons with values x before the output map W: z_i = scale · (Σ_part x_part W_part + b). A norm between
+the map and the stream is linear at its own statistic: gain · center(·) / divisor. So is what follows where the stream
+passes more than additions: `model.stream_path`. A direction of the read-out has d + 1 numbers, of which the last is
+what the read-out adds by itself; so its `constant` is a row, too, and so is what half precision rounds away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ..components import Component
+from ..errors import InputError
+from ..model.architecture import HALF, Architecture, OutputMap, Sublayer
+from ..model.capture import Activations, SublayerOutput
+from ..model.cuts import UnitLike
+from ..model.groups import Groups, rest_of
+from ..model.stream_path import to_final_stream
+
+# What to do about passes with different components.
+ALIKE = "give texts that run alike, so that they have common components, or one at a time"
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Some rows of one write, and how directions of the read-out are pulled back to them.
+
+    Row r adds Σ_w x[r, w] · back(D)[r, w] / (divisor · σ) to what is read along a direction D.
+
+    Attributes:
+        components: The rows.
+        x: `[position, slot, width]`: stream vectors; or, with `output_map`, its input, the values of heads or neurons;
+            or, if `is_constant`, σ, which the last number of a direction meets.
+        divisor: `[position]`, what everything after the output map divides by; None where nothing does.
+        index: `[position, slot]`, which row each slot belongs to; None: the row of its own number.
+    """
+
+    components: Sequence[Component]
+    x: Float[Tensor, "position slot width"]
+    output_map: OutputMap | None = None
+    divisor: Float[Tensor, " position"] | None = None
+    index: Int[Tensor, "position slot"] | None = None
+    is_constant: bool = False
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether its slots are vectors of the stream."""
+        return self.output_map is None and not self.is_constant
+
+    @property
+    def cut_by(self) -> OutputMap:
+        """The output map of a block of values."""
+        assert self.output_map is not None
+        return self.output_map
+
+    def at(self, some: slice) -> Block:
+        """The same at some positions."""
+        divisor, index = (None if x is None else x[some] for x in (self.divisor, self.index))
+        return replace(self, x=self.x[some], divisor=divisor, index=index)
+
+    def scattered(self, of_slots: Float[Tensor, "position slot *more"]) -> Float[Tensor, "position row *more"]:
+        """What is known of slots as that of all rows; the others have zero, and slots of one row add up."""
+        if self.index is None:
+            return of_slots
+        index = self.index.to(of_slots.device).reshape(*self.index.shape, *[1] * (of_slots.dim() - 2))
+        out = of_slots.new_zeros(len(of_slots), len(self.components), *of_slots.shape[2:])
+        return out.scatter_add_(1, index.expand_as(of_slots), of_slots)
+
+    def vectors(self, which: list[int] | slice = slice(None)) -> Float[Tensor, "position row d"]:
+        """The stream vectors of some rows, in float64."""
+        if self.output_map is None:
+            return self.scattered(self.x.double())[:, which]
+        weight, _ = self.cut_by.projection()
+        values = self.x[:, which].double().transpose(0, 1)
+        maps = weight.to(values.device).unflatten(0, (self.cut_by.count, -1))[which].double()
+        return _to_stream(self.cut_by, torch.bmm(values, maps), self.divisor).transpose(0, 1)
+
+    def total(self) -> Float[Tensor, "position d"]:
+        """The sum of all rows' stream vectors, in float64."""
+        if self.output_map is None:
+            return self.x.double().sum(1)
+        weight, _ = self.cut_by.projection()
+        values = self.x.flatten(1).double()
+        return _to_stream(self.cut_by, values @ weight.to(values.device).double(), self.divisor)
+
+
+@dataclass(frozen=True, eq=False)
+class Write:
+    """What one embedding or sublayer adds to the final residual stream.
+
+    Attributes:
+        junction: The whole embedding or sublayer, after which a junction of the stream may stand; None of the constant
+            and of rounding, which no part of the model writes.
+        vector: `[position, d]`, what it adds as it was seen in the pass; its blocks sum to it.
+    """
+
+    junction: Component | None
+    vector: Float[Tensor, "position d"]
+    blocks: tuple[Block, ...]
+
+    @classmethod
+    def whole(cls, junction: Component, vector: Tensor, row: Component | None = None) -> Write:
+        """A write that is one row."""
+        return cls(junction, vector, (Block((row or junction,), vector[:, None]),))
+
+    @property
+    def components(self) -> list[Component]:
+        """Its rows."""
+        return [component for block in self.blocks for component in block.components]
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether a part of the model wrote it and it has several rows."""
+        return self.junction is not None and any(not b.is_stream or len(b.components) > 1 for b in self.blocks)
+
+
+class StreamWalk:
+    """Names the writes of an architecture's passes at one unit; the names, thousands in an MLP, are made once."""
+
+    def __init__(self, architecture: Architecture, unit: UnitLike) -> None:
+        self.architecture, self.unit = architecture, unit
+        self.has_constant = architecture.constant
+        self._names: dict[tuple[Sublayer, int | None], list[Component]] = {}
+
+    def writes(self, activations: Activations) -> list[Write]:
+        """All that sums to the logits: the embeddings, then the sublayers in the order they ran, each as it stands in
+        the final stream; then what no part of the model wrote.
+        """
+        activations = to_final_stream(activations, self.architecture)
+        writes = list(self._of_modules(activations))
+        if isinstance(self.unit, Groups):
+            writes = _grouped(writes, self.unit)
+        if activations.stream_bias is not None:
+            writes.append(Write.whole(Component("stream_bias"), activations.stream_bias))
+        return writes + self._of_read_out(writes, activations)
+
+    def _of_modules(self, activations: Activations) -> Iterator[Write]:
+        embeddings = ((Component("embed"), activations.embed), (Component("pos_embed"), activations.pos_embed))
+        yield from (Write.whole(name, vector) for name, vector in embeddings if vector is not None)
+        beyond: dict[Component, Tensor] = {}  # what hooks changed in cut outputs goes with the layer's intervention
+        for output, repeat in zip(activations.sublayer_outputs, activations.repeats, strict=True):
+            sublayer, key = output.sublayer, (output.sublayer, repeat)
+            if key not in self._names:
+                self._names[key] = sublayer.components(self.unit, repeat)
+            junction = Component(sublayer.kind, sublayer.layer, repeat=repeat)
+            intervention = replace(junction, kind="intervention")
+            if beyond and intervention not in beyond:  # the next layer
+                yield from (Write.whole(name, vector) for name, vector in beyond.items())
+                beyond = {}
+            names, vector = self._names[key], output.output
+            beside: list[Write] = []  # rows of their own
+            if output.adapter is not None:
+                *names, adapter = names
+                vector = vector - output.adapter
+                beside.append(Write.whole(adapter, output.adapter))
+            if output.cut is not None and output.cut.error:
+                *names, error = names
+            blocks = _cut(output, names)
+            if output.cut is not None and output.cut.error and blocks:
+                whole, vector = vector.double(), _total(blocks)
+                beside.insert(0, Write.whole(error, whole - vector))
+            if output.hooked and blocks and blocks[0].output_map is not None:
+                changed = _beyond(blocks, vector, activations.dtype)
+                vector = vector - changed
+                beyond[intervention] = beyond.get(intervention, 0.0) + changed
+            if junction in beyond:
+                vector = vector + beyond.pop(junction)
+            yield Write(junction, vector, blocks) if blocks else Write.whole(junction, vector, names[0])
+            yield from beside
+        yield from (Write.whole(name, vector) for name, vector in beyond.items())
+
+    def _of_read_out(self, writes: Sequence[Write], activations: Activations) -> list[Write]:
+        """What the read-out adds by itself, and what half precision lost at every addition, so that rows still sum."""
+        final, rest = activations.final.double(), []
+        if self.has_constant:
+            sigma = self.architecture.norm.statistic(final)[:, None, None]
+            rest.append(
+                Write(None, torch.zeros_like(final), (Block((Component("constant"),), sigma, is_constant=True),))
+            )
+        if activations.dtype in HALF:
+            lost = final - _total([block for write in writes for block in write.blocks])
+            rest.append(Write(None, lost, (Block((Component("rounding"),), lost[:, None]),)))
+        return rest
+
+
+def _grouped(writes: Sequence[Write], unit: Groups) -> list[Write]:
+    """What groups leave of every write, then the groups."""
+    unit.check({component for write in writes for component in write.components})
+    left: list[Write] = []
+    sums: dict[str, Tensor] = {}
+    for write in writes:
+        rest, groups = write.vector.double(), [unit.group_of(component) for component in write.components]
+        if groups == [None]:
+            left.append(write)
+            continue
+        for block in write.blocks:
+            own_groups = [unit.group_of(component) for component in block.components]
+            for name in dict.fromkeys(filter(None, own_groups)):
+                # A write that is one row goes as it was seen.
+                which = [i for i, group in enumerate(own_groups) if group == name]
+                own = write.vector.double() if len(groups) == 1 else block.vectors(which).sum(1)
+                sums[name] = sums.get(name, 0.0) + own
+                rest = rest - own
+        if None in groups:
+            row = rest_of(next(c for c, group in zip(write.components, groups, strict=True) if group is None))
+            assert write.junction is not None
+            left.append(Write.whole(write.junction, rest, row))
+    return left + [
+        Write.whole(name, sums[group]) for group in unit.members for name in [Component("group", name=group)]
+    ]
+
+
+def _cut(output: SublayerOutput, names: Sequence[Component]) -> tuple[Block, ...]:
+    """The blocks of an output that is cut, its bias last; none of one that stays whole."""
+    if output.vectors is not None:
+        return (Block(names, output.vectors.vectors, index=output.vectors.index),)
+    if output.values is None or output.cut is None:
+        return ()
+    output_map = output.cut.output_map
+    assert output_map is not None
+    post = output_map.post
+    divisor = None if post is None or output.post is None else post.divisor(output.post)
+    if output.passed is not None:
+        divisor = output.passed if divisor is None else divisor * output.passed
+    parts = Block(names[: output_map.count], output.values.unflatten(1, (output_map.count, -1)), output_map, divisor)
+    if not output_map.bias:
+        return (parts,)
+    return parts, Block(names[output_map.count :], _bias(parts, output.passed)[:, None])
+
+
+def _bias(parts: Block, passed: Float[Tensor, " position"] | None) -> Float[Tensor, "position d"]:
+    """The stream vector that no part wrote: the bias of the output map and that of the norm after it."""
+    output_map = parts.cut_by
+    (weight, bias), post, device = output_map.projection(), output_map.post, parts.x.device
+    total = torch.zeros(len(parts.x), weight.shape[1], dtype=torch.float64, device=device)
+    if bias is not None:
+        total = total + _to_stream(output_map, bias.to(device).double().expand_as(total), parts.divisor)
+    if post is not None and post.bias is not None:
+        total = total + _along(output_map, (post.bias.to(device) * output_map.scale).expand_as(total), passed)
+    return total
+
+
+def _to_stream(output_map: OutputMap, x: Tensor, divisor: Tensor | None) -> Float[Tensor, "... position d"]:
+    """An output of a map as it stands in the stream, without the bias of the norm after it."""
+    x = x * output_map.scale
+    return _along(output_map, x if output_map.post is None else output_map.post.linear(x), divisor)
+
+
+def _along(output_map: OutputMap, x: Tensor, divisor: Tensor | None) -> Float[Tensor, "... position d"]:
+    """What goes on from the norm after a map."""
+    for step in output_map.path:
+        x = step.linear(x)
+    return x if divisor is None else x / divisor[:, None]
+
+
+def _total(blocks: Sequence[Block]) -> Float[Tensor, "position d"]:
+    """What some blocks sum to in the stream, in float64."""
+    whole = [block.x.double() for block in blocks if block.is_stream]
+    totals = [block.total() for block in blocks if block.output_map is not None]
+    return torch.cat([*whole, *(total[:, None] for total in totals)], 1).sum(1)
+
+
+def _beyond(blocks: Sequence[Block], vector: Tensor, dtype: torch.dtype) -> Float[Tensor, "position d"]:
+    """What an output that hooks changed holds beyond the sum of its parts; zero where rounding explains it."""
+    whole = _total(blocks)
+    changed = vector.double() - whole
+    noticed = changed.norm(dim=1) > (1e-2 if dtype in HALF else 1e-5) * whole.norm(dim=1)
+    return torch.where(noticed[:, None], changed, 0.0).to(vector.dtype)
+
+
+class Rows:
+    """All rows of some positions side by side: what directions of the read-out are multiplied with.
+
+    Attributes:
+        writes, blocks: The writes as they stand in the stream; and their blocks, whose `x` is divided by what follows
+            their output map and, unless `divide` is False, by σ: products are then logits.
+        components, places: The names of all rows, and where each block's rows are among them.
+        streams: `[position, slot, d]`, the stream vectors of all blocks that have these.
+        final, sigma: The final stream and the final norm's statistic of it, in float64.
+    """
+
+    def __init__(
+        self,
+        walk: StreamWalk,
+        activations: Activations,
+        dtype: torch.dtype = torch.float64,
+        device: torch.device | None = None,
+        divide: bool = True,
+    ) -> None:
+        device = activations.final.device if device is None else device
+        self.writes = walk.writes(activations)
+        self.final = activations.final.to(device).double()
+        self.sigma: Float[Tensor, " position"] = walk.architecture.norm.statistic(self.final)
+        sigma = self.sigma if divide else torch.ones_like(self.sigma)
+        blocks = [block for write in self.writes for block in write.blocks]
+        vectors = [block.x.to(device, dtype) for block in blocks if block.is_stream]
+        self.streams = torch.cat(vectors, 1).div_(sigma.to(dtype)[:, None, None])
+        slots = iter(self.streams.split([x.shape[1] for x in vectors], 1))
+        self.blocks: list[Block] = []
+        self.components: list[Component] = []
+        self.places: list[slice] = []
+        for block in blocks:
+            if block.is_stream:
+                x = next(slots)
+            else:
+                divisor = sigma if block.divisor is None else sigma * block.divisor.to(sigma)
+                precision = block.x.dtype if block.is_constant else dtype
+                x = block.x.to(device, precision) / divisor.to(precision)[:, None, None]
+            self.blocks.append(replace(block, x=x, divisor=None))
+            self.places.append(slice(len(self.components), len(self.components) + len(block.components)))
+            self.components += block.components
+
+    def vectors(self, which: Sequence[int]) -> Float[Tensor, "position row d+1"]:
+        """Some rows as vectors: a direction's product with one is what the row adds to the logit; in float64."""
+        out = self.final.new_zeros(len(self.final), len(which), self.final.shape[1] + 1)
+        for block, place in zip(self.blocks, self.places, strict=True):
+            wanted = {n: row - place.start for n, row in enumerate(which) if place.start <= row < place.stop}
+            if wanted and block.is_constant:
+                out[:, list(wanted), -1] = block.x[:, :, 0]
+            elif wanted:  # all rows of a block together: one by one, hundreds of heads take seconds
+                out[:, list(wanted), :-1] = block.vectors(list(wanted.values())).to(out)
+        return out
+
+
+def check_finite(writes: Sequence[Write], *outputs: Tensor) -> None:
+    """Raise InputError for numbers that are not finite, with the component that wrote the first of them."""
+    broken = (write.junction.label for write in writes if write.junction and not write.vector.isfinite().all())
+    first = next(broken, None if all(x.isfinite().all() for x in outputs) else "the read-out")
+    if first is not None:
+        broken_by = "its weights or its precision are broken (NaN weights, an overflow in float16)"
+        raise InputError(f"the model gives numbers that are not finite, first in {first}: {broken_by}.")

@@ -1,0 +1,194 @@
+"""Directions of the read-out, and the one product of attribution: of every row of a pass with some of them.
+
+A direction is a row of the unembedding with the final norm's gain and centering and the logits' multiplier folded in,
+d numbers, and one more for what the read-out adds by itself. What a component adds to a token's logit is its inner
+product with the token's direction, over σ (`blocks.Rows`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import copy
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ..model.architecture import Architecture, OutputMap
+from ..model.forward_pass import ReconstructionError
+from .blocks import Block, Rows
+
+# Parts are compared with their own size, but with no less than this share of the largest.
+NOTICED = 0.01
+
+
+def fold(architecture: Architecture, rows: Float[Tensor, "n d"], bias: Tensor | None) -> Float[Tensor, "n d+1"]:
+    """Rows of an unembedding, and what it adds to their logits, as directions."""
+    norm = architecture.norm
+    rows = rows * architecture.logit_multiplier
+    constant = torch.zeros(len(rows), 1).to(rows) if norm.bias is None else rows @ norm.bias.to(rows)[:, None]
+    if bias is not None:
+        constant = constant + bias.to(rows)[:, None] * architecture.logit_multiplier
+    return torch.cat([norm.fold(rows), constant], 1)
+
+
+def token_directions(
+    architecture: Architecture, ids: Int[Tensor, " id"], dtype: torch.dtype = torch.float64
+) -> Float[Tensor, "id d+1"]:
+    """The directions of some tokens, on the model's device."""
+    rows, bias = architecture.unembed_rows(ids)
+    return fold(architecture, rows.to(architecture.device, dtype), bias)
+
+
+def probe_directions(architecture: Architecture, probes: Float[Tensor, "probe d"]) -> Float[Tensor, "probe d+1"]:
+    """The directions of vectors that are read after the final norm."""
+    norm = architecture.norm
+    constant = torch.zeros(len(probes)) if norm.bias is None else probes @ norm.bias.to(probes)
+    return torch.cat([norm.fold(probes), constant.to(probes)[:, None]], 1)
+
+
+class Directions:
+    """Directions, and which of them each position is read along.
+
+    Attributes:
+        vectors: `[direction, d+1]`, which all positions share, or `[position, direction, d+1]`, each position's own.
+        index: `[position, column]`: which of shared directions each position is read along; None is all.
+        precision: Of the products that take directions back through an output map; None is that of its weights, at
+            least float32.
+    """
+
+    def __init__(
+        self,
+        vectors: Float[Tensor, "*position direction d+1"],
+        index: Int[Tensor, "position column"] | None = None,
+        precision: torch.dtype | None = None,
+    ) -> None:
+        self.vectors, self.index, self.precision = vectors, index, precision
+        # Shared directions before each output map: its weights are read once, not for every few positions.
+        self._before: dict[OutputMap, Float[Tensor, "direction part width"]] = {}
+
+    @property
+    def columns(self) -> int:
+        """How many numbers each row has."""
+        return self.vectors.shape[-2] if self.index is None else self.index.shape[1]
+
+    def at(self, some: slice | Int[Tensor, " position"]) -> Directions:
+        """Of some positions, with the directions that these need."""
+        own = copy(self)
+        if self.vectors.dim() == 3:
+            own.vectors = self.vectors[some]
+        elif self.index is not None:
+            needed, own.index = self.index[some].unique(return_inverse=True)
+            if len(needed) < len(self.vectors):
+                own.vectors, own._before = self.vectors[needed], {}
+        return own
+
+    def inner(self, rows: Rows) -> Float[Tensor, "position row column"]:
+        """What every row adds along each position's directions."""
+        found = torch.empty(len(rows.sigma), len(rows.components), self.columns).to(self.vectors)
+        self.fill(rows, found.unbind(2))
+        return found
+
+    def fill(self, rows: Rows, out: Sequence[Float[Tensor, "position row"]]) -> None:
+        """Write the same into tables, one for each column."""
+        slots = iter(self.of_streams(rows.streams).split([b.x.shape[1] for b in rows.blocks if b.is_stream], 1))
+        for block, place in zip(rows.blocks, rows.places, strict=True):
+            if block.output_map is not None and block.x.shape[2] == 1 and self.index is None:
+                # For neurons, a copy costs as much as the arithmetic.
+                values, back = block.x[:, :, 0], self.before(block).to(block.x)[..., 0]
+                for table, own in zip(out, back.unbind(-2), strict=True):
+                    torch.mul(values, own, out=table[:, place])
+                continue
+            u = block.scattered(next(slots)) if block.is_stream else self.of_block(block)
+            for table, column in zip(out, u.unbind(2), strict=True):
+                table[:, place] = column.to(table.dtype)
+
+    def of_block(self, block: Block) -> Float[Tensor, "position row column"]:
+        """What one block's rows add along each position's directions."""
+        if block.is_constant:
+            return self._own(block.x * self.vectors[..., None, :, -1].double())
+        if block.is_stream:
+            return block.scattered(self.of_streams(block.x))
+        back = self.before(block)
+        if self.vectors.dim() == 3:
+            return back.mul_(block.x.to(back)[:, None]).sum(3).transpose(1, 2)
+        return self._own(torch.einsum("npw,mpw->npm", block.x.to(back), back))
+
+    def of_streams(self, vectors: Float[Tensor, "position slot d"]) -> Float[Tensor, "position slot column"]:
+        """Stream vectors along each position's directions, without what the read-out adds."""
+        return self._own(vectors.to(self.vectors) @ self.vectors[..., :-1].transpose(-1, -2))
+
+    def before(self, block: Block) -> Float[Tensor, "*position direction part width"]:
+        """The directions taken back to the values before a block's output map."""
+        output_map = block.cut_by
+        if output_map not in self._before:
+            flat = self.vectors[..., :-1].flatten(0, -2)
+            back = pull_back(output_map, flat, self.precision).to(flat)
+            back = back.view(*self.vectors.shape[:-1], output_map.count, -1)
+            if self.vectors.dim() == 3:
+                return back
+            self._before[output_map] = back
+        return self._before[output_map]
+
+    def _own(self, u: Float[Tensor, "position row direction"]) -> Float[Tensor, "position row column"]:
+        """Of the numbers along all directions those that a position is read along."""
+        if self.index is None:
+            return u
+        return u.gather(2, self.index[:, None].expand(-1, u.shape[1], -1))
+
+
+def pull_back(
+    output_map: OutputMap, directions: Float[Tensor, "n d"], dtype: torch.dtype | None = None
+) -> Float[Tensor, "n _"]:
+    """Stream directions as directions of the values before an output map, `[n, part·width]`, on their own device.
+
+    The map's scale, the gain of the norm after it and the maps on its path are folded in. `dtype` is that of the
+    product; None is the weights' own, at least float32.
+    """
+    weight, _ = output_map.projection()
+    dtype = dtype or torch.promote_types(weight.dtype, torch.float32)
+    folded = directions * output_map.scale
+    for step in reversed(output_map.path):
+        folded = step.fold(folded)
+    folded = folded if output_map.post is None else output_map.post.fold(folded)
+    return (folded.to(weight.device, dtype) @ weight.to(dtype).T).to(directions.device)
+
+
+def reconstruct(
+    error: ReconstructionError,
+    rows: Rows,
+    along: Directions,
+    u: Callable[[slice], Float[Tensor, "position row column"]],
+    logits: Float[Tensor, "position column"],
+) -> Float[Tensor, " position"]:
+    """Add to an error how far the rows `u` are from the model's logits, from the stream, and parts from their write.
+
+    Returns what the stream holds beyond all that was written, relative to max Σ|u_i|.
+    """
+    total, size, written = (torch.zeros_like(logits) for _ in range(3))
+    cut, sizes, start = list[tuple[Tensor, Tensor, Tensor]](), torch.zeros_like(logits), 0
+    for write in rows.writes:
+        stop = start + len(write.components)
+        # Write by write: thousands of neurons lose digits in one sum of float32.
+        own, start = u(slice(start, stop)), stop
+        added, norm = own.sum(1).double(), own.abs().sum(1).double()
+        total, size = total + added, size + norm
+        if write.junction is None:
+            continue
+        written, sizes = written + added, sizes + added.abs()
+        if write.is_cut:
+            cut.append((write.vector, added, norm))
+    sigma = rows.sigma[:, None, None]
+    # The rows sum to the stream: all but what the read-out adds, and what is defined as the rest.
+    lost = along.of_streams(rows.final[:, None] / sigma)[:, 0].double() - written
+    stream_gap = lost.abs().amax(1) / size.max().clamp_min(1e-300)
+    if cut:
+        # Of a write that adds nothing to some logit only rounding is left, which is not to be compared with itself.
+        least = max(NOTICED * float(sizes.max()), 1e-30)
+        whole = along.of_streams(torch.stack([vector for vector, _, _ in cut], 1).to(sigma) / sigma).double()
+        for (_, added, norm), own in zip(cut, whole.unbind(1), strict=True):
+            error.add("split", (added - own).abs() / norm.clamp_min(least))
+    error.add("stream", stream_gap)
+    error.add("absolute", (total - logits).abs())
+    error.add("size", size)
+    return stream_gap

@@ -1,0 +1,332 @@
+"""Directions of a whole vocabulary: means, sums of squares, log-sum-exps and extremes of every row's logits.
+
+The vocabulary's logits of a component are never formed where sums are enough. With G the Gram matrix of all directions
+around their mean, and R its triangular root, Σ_v (u(v) − ū)(u'(v) − ū') = z · G z' = Rz · Rz'. With p the model's
+distribution at a position, H its entropy and l its logits, l = Σ_i u_i:
+
+    log p(t) = l(t) − log Σ_v exp l(v) = Σ_i (u_i(t) − E_p[u_i]) − H(p)
+
+E_p[u_i] is the inner product of component i with one direction, the mean under p of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import copy
+from dataclasses import replace
+from functools import cached_property
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from .._progress import counted
+from ..model.architecture import Architecture, OutputMap
+from ..model.batches import inference_mode_for, upcast
+from ..model.capture import Activations
+from ..model.cuts import UnitLike, unit_of
+from ..model.load import Model
+from .blocks import Rows, StreamWalk
+from .directions import Directions, fold, pull_back, token_directions
+
+# Rows of the unembedding that are worked on together.
+CHUNK = 4096
+# Columns of R that are worked on together: the zeros left of the diagonal are not multiplied.
+BAND = 144
+# Numbers of one table (positions × rows × width, or positions × vocabulary) that are held at a time.
+NUMBERS = 16_000_000
+# Positions whose probabilities are held at a time.
+STEP = 128
+PRECISIONS = {"float32": torch.float32, "float64": torch.float64}
+
+
+class Vocabulary:
+    """The directions of all ids of a model, and their moments; on its device."""
+
+    def __init__(self, architecture: Architecture) -> None:
+        self.architecture, self.size = architecture, architecture.outputs
+        self._grams: dict[torch.dtype, Float[Tensor, "d+1 d+1"]] = {}
+        self._roots: dict[torch.dtype, Float[Tensor, "d d"]] = {}
+
+    @cached_property
+    def _mean_row(self) -> tuple[Float[Tensor, "1 d"], Float[Tensor, " 1"] | None]:
+        """The mean of the unembedding's own rows, and of its bias; float64."""
+        rows, bias = self.architecture.unembed_rows(None)
+        device, total = self.architecture.device, torch.zeros(1, rows.shape[1], dtype=torch.float64)
+        for some in rows.split(CHUNK):
+            total += some.double().sum(0).cpu()
+        return total.to(device) / len(rows), None if bias is None else bias.to(device).double().mean(0, keepdim=True)
+
+    @cached_property
+    def mean(self) -> Float[Tensor, " d+1"]:
+        """The mean direction, along which a row has its mean logit; float64."""
+        return fold(self.architecture, *self._mean_row)[0]
+
+    def rows(self, ids: Int[Tensor, " position"]) -> Float[Tensor, "position d+1"]:
+        """Each id's direction minus the mean, float64."""
+        distinct, index = ids.unique(return_inverse=True)
+        return (token_directions(self.architecture, distinct) - self.mean)[index]
+
+    def chunks(self, dtype: torch.dtype) -> Iterator[tuple[slice, Float[Tensor, "id d+1"]]]:
+        """(which ids, their directions minus the mean), CHUNK ids at a time."""
+        mean = self.mean.to(dtype)  # most of a row, which would take the digits of what distinguishes ids
+        for start in range(0, self.size, CHUNK):
+            ids = torch.arange(start, min(start + CHUNK, self.size))
+            yield slice(start, start + len(ids)), token_directions(self.architecture, ids, dtype).sub_(mean)
+
+    def average(
+        self, weights: Float[Tensor, "position v"], dtype: torch.dtype = torch.float64
+    ) -> Float[Tensor, "position d+1"]:
+        """Σ_v weight · direction at each position, in float64; `dtype` is that of the products."""
+        (rows, bias), (mean, _) = self.architecture.unembed_rows(None), self._mean_row
+        total = torch.zeros(len(weights), rows.shape[1], dtype=torch.float64, device=weights.device)
+        for start in range(0, len(rows), CHUNK):
+            some = rows[start : start + CHUNK].to(weights.device, dtype)
+            if dtype != torch.float64:  # the mean would take the digits of what distinguishes ids
+                some = some - mean.to(some)
+            total += weights[:, start : start + CHUNK].to(dtype) @ some
+        if dtype != torch.float64:
+            total += weights.double().sum(1, keepdim=True) * mean.to(total)
+        return fold(self.architecture, total, None if bias is None else weights.to(total) @ bias.to(total))
+
+    def gram(self, dtype: torch.dtype) -> Float[Tensor, "d+1 d+1"]:
+        """G, the Gram matrix of all directions around their mean, float64; `dtype` is that of the products."""
+        if dtype not in self._grams:
+            width = len(self.mean)
+            gram = torch.zeros(width, width, dtype=torch.float64, device=self.mean.device)
+            for _, rows in self.chunks(dtype):
+                gram += (rows.T @ rows).double()
+            self._grams[dtype] = gram
+        return self._grams[dtype]
+
+    def root(self, dtype: torch.dtype) -> Float[Tensor, "d d"]:
+        """R, upper triangular with RᵀR = G, of stream vectors; float64.
+
+        By Cholesky unless G is singular (a centering norm leaves one out).
+        """
+        if dtype not in self._roots:
+            gram = self.gram(dtype)[:-1, :-1]
+            factor, failed = torch.linalg.cholesky_ex(gram, upper=True)
+            if failed:
+                values, vectors = torch.linalg.eigh(gram)
+                factor = torch.linalg.qr(values.clamp_min(0).sqrt()[:, None] * vectors.T).R
+            self._roots[dtype] = factor
+        return self._roots[dtype]
+
+
+class VocabularyReadout:
+    """A model's read-out to the whole vocabulary at one unit; `dtype` is the precision of products."""
+
+    def __init__(self, vocabulary: Vocabulary, unit: UnitLike, dtype: torch.dtype) -> None:
+        self.vocabulary, self.unit, self.dtype = vocabulary, unit, dtype
+        self.architecture = vocabulary.architecture
+        self.walk = StreamWalk(vocabulary.architecture, unit)
+        self._mean = Directions(vocabulary.mean[None])
+        self._roots: dict[OutputMap, Float[Tensor, "part width width"]] = {}
+
+    @cached_property
+    def width(self) -> int:
+        """The number of components if every listed block runs once; only a pass shows more."""
+        blocks = [tap.module for tap in self.architecture.blocks]
+        return len(self.architecture.components(self.unit)) * len(blocks) // len(set(blocks))
+
+    @cached_property
+    def step(self) -> int:
+        """How many positions are read out together."""
+        cuts = [sublayer.cut(self.unit) for sublayer in self.architecture.sublayers]
+        # Parts that are stream vectors are held as such; heads, neurons and latents are not.
+        vectors = sum(cut is not None and cut.output_map is None for cut in cuts) and self.width
+        streams = (len(cuts) + 2 + vectors) * self.architecture.norm.gain.numel()
+        return max(1, NUMBERS // max(streams, self.architecture.outputs, self.width))
+
+    def rows_of(self, activations: Activations) -> Rows:
+        """The rows of a pass, or of some of its positions."""
+        return Rows(self.walk, activations, self.dtype)
+
+    def means(self, rows: Rows, out: Float[Tensor, "position row"]) -> None:
+        """Write each row's logit averaged over the vocabulary."""
+        # In float64: what all ids have in common is large along some directions, and these cancel.
+        self._mean.fill(rows, [out])
+
+    def sizes(self, rows: Rows, out: Float[Tensor, "position row"]) -> None:
+        """Write Σ_v of the squared distance of each row's logits from their mean."""
+        root, gram = self.vocabulary.root(self.dtype), self.vocabulary.gram(self.dtype)
+        of_slots = squared_norms(root, rows.streams.flatten(0, 1)).view(rows.streams.shape[:2])
+        slots = iter(of_slots.split([b.x.shape[1] for b in rows.blocks if b.is_stream], 1))
+        for block, place in zip(rows.blocks, rows.places, strict=True):
+            if block.is_constant:
+                out[:, place] = gram[-1, -1]
+            elif block.output_map is None and block.index is None:
+                out[:, place] = next(slots).to(out.dtype)
+            elif block.output_map is None:  # slots of one row add up before they are squared
+                next(slots)
+                vectors = block.scattered(block.x)
+                out[:, place] = squared_norms(root, vectors.flatten(0, 1)).view(vectors.shape[:2]).to(out.dtype)
+            elif block.x.shape[2] > 1:
+                rooted = torch.bmm(block.x.transpose(0, 1), self._part_roots(block.output_map).transpose(1, 2))
+                out[:, place] = rooted.square_().sum(2).T.to(out.dtype)
+            else:
+                torch.square(block.x[:, :, 0] * self._part_roots(block.output_map)[:, 0, 0], out=out[:, place])
+
+    def _part_roots(self, output_map: OutputMap) -> Float[Tensor, "part width width"]:
+        """Matrices whose products with the values of a head or neuron have the norm of its logits around their mean.
+
+        Not Gram matrices: a head whose values nearly cancel would lose twice as many digits.
+        """
+        if output_map not in self._roots:
+            single = len(output_map.projection()[0]) == output_map.count
+            root = self.vocabulary.root(self.dtype)
+            root = root.to(self.dtype) if single else root
+            back = pull_back(output_map, root, root.dtype).double().unflatten(1, (output_map.count, -1))
+            if single:
+                roots = back.square().sum(0).sqrt()[:, :, None]
+            else:
+                roots = torch.linalg.qr(back.transpose(0, 1), mode="r").R
+            self._roots[output_map] = roots.to(self.dtype)
+        return self._roots[output_map]
+
+    def log_partitions(self, rows: Rows, tau: float, out: Float[Tensor, "position row"]) -> None:
+        """Write log Σ_v exp(τ (u(v) − ū)) of every row, from its logits to a few thousand ids at a time."""
+        out.fill_(-torch.inf)
+        # At fewer positions than values a part's stream vectors are cheaper than all ids before its output map.
+        blocks = [
+            replace(b, x=b.vectors().to(self.dtype), output_map=None)
+            if b.output_map is not None and len(b.x) < b.x.shape[2]
+            else b
+            for b in rows.blocks
+        ]
+        for _, directions in self.vocabulary.chunks(self.dtype):
+            along = Directions(directions, precision=self.dtype)
+            for block, place in zip(blocks, rows.places, strict=True):
+                step = max(1, NUMBERS // (len(block.components) * len(directions)))
+                for start in range(0, len(out), step):
+                    some = slice(start, start + step)
+                    logits = tau * along.of_block(block.at(some)).double()
+                    out[some, place] = torch.logaddexp(out[some, place], logits.logsumexp(2))
+
+
+def vocabulary_of(model: Model) -> Vocabulary:
+    """A model's vocabulary, which it keeps for as long as its weights are the same."""
+    parameters = [parameter for root in model.architecture.roots for parameter in root.parameters()]
+    weights = [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in parameters]
+    if model.cache.get("weights") != weights:
+        model.cache.clear()
+        model.cache["weights"] = weights
+        model.cache["vocabulary"] = Vocabulary(model.architecture)
+    vocabulary: Vocabulary = model.cache["vocabulary"]
+    return vocabulary
+
+
+def vocabulary_readout(model: Model, unit: UnitLike, precision: str) -> VocabularyReadout:
+    """A model's read-out at a unit, which it keeps with its vocabulary where the unit has a name."""
+    model.architecture.components(unit_of(unit))  # refuses a unit that this model does not have
+    vocabulary = vocabulary_of(model)
+    if (unit, precision) in model.cache:
+        kept: VocabularyReadout = model.cache[unit, precision]
+        return kept
+    with inference_mode_for(model.architecture):
+        made = VocabularyReadout(vocabulary, unit, PRECISIONS[precision])
+    if isinstance(unit, str):  # a user may make any number of others
+        model.cache[unit, precision] = made
+    return made
+
+
+class NextTokenDistribution:
+    """The distribution p of the next token at each position of a pass; on the CPU, in float64.
+
+    Attributes:
+        log_partition, mean_logit: `[position]`: log Σ_v exp of the logits, and the mean under p of the logits before
+            any soft-cap.
+        directions: One of every position: the mean under p of all tokens'.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, logits: Tensor, unembedded: Tensor) -> None:
+        steps = []
+        for own, before in zip(logits.split(STEP), unembedded.split(STEP), strict=True):
+            log_partition = log_sum_exp(own)
+            p = (own.double() - log_partition[:, None]).exp_()
+            mean_logit = (p * before).sum(1) * vocabulary.architecture.logit_multiplier
+            steps.append((log_partition, mean_logit, vocabulary.average(p)[:, None]))
+        self.log_partition, self.mean_logit, vectors = (torch.cat(x).cpu() for x in zip(*steps, strict=True))
+        self.directions = Directions(vectors)
+
+    def at(self, some: slice) -> NextTokenDistribution:
+        """The same for some positions."""
+        own = copy(self)
+        own.log_partition, own.mean_logit = self.log_partition[some], self.mean_logit[some]
+        own.directions = self.directions.at(some)
+        return own
+
+
+def extremes(
+    readout: VocabularyReadout, vectors: Float[Tensor, "row d+1"], k: int
+) -> tuple[Int[Tensor, "row rank"], Float[Tensor, "row rank"]]:
+    """Ids and centered logits of the k largest, then the k smallest of some rows' vectors (`Rows.vectors`).
+
+    Only rows whose largest or smallest number in a chunk of the vocabulary is among these are sorted there.
+    """
+    vocabulary, vectors = readout.vocabulary, vectors.to(readout.dtype)
+    # The largest of the logits, and of the logits with their signs turned.
+    values = torch.full((2, len(vectors), k), -torch.inf, dtype=vectors.dtype, device=vectors.device)
+    ids = torch.zeros(2, len(vectors), k, dtype=torch.int64, device=vectors.device)
+    chunks, count = vocabulary.chunks(readout.dtype), -(-vocabulary.size // CHUNK)
+    for chunk, directions in counted(chunks, "promoted tokens", count, "part"):
+        step = max(1, NUMBERS // len(directions))
+        for start in range(0, len(vectors), step):
+            some = slice(start, start + step)
+            logits = vectors[some] @ directions.T
+            smallest, largest = logits.aminmax(dim=1)
+            for sign, extreme in enumerate((largest, -smallest)):
+                better = (extreme > values[sign, some, -1]).nonzero()[:, 0]
+                new = (logits[better] if sign == 0 else -logits[better]).topk(min(k, logits.shape[1]), dim=1)
+                better += start
+                known = torch.cat([values[sign, better], new.values], 1)
+                names = torch.cat([ids[sign, better], new.indices + chunk.start], 1)
+                best = known.topk(k, dim=1)
+                values[sign, better], ids[sign, better] = best.values, names.gather(1, best.indices)
+    return torch.cat([*ids], 1), torch.cat([values[0], -values[1]], 1)
+
+
+def squared_norms(root: Float[Tensor, "d d"], z: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
+    """|Rz|² of each row, products in the precision of z, sums of at most BAND of them; float64."""
+    root = root.to(z.dtype)
+    total = torch.zeros(len(z), dtype=torch.float64, device=z.device)
+    for start in range(0, len(root), BAND):
+        band = z[:, start:] @ root[start : start + BAND, start:].T
+        total += band.square_().sum(1).double()
+    return total
+
+
+def log_sum_exp(logits: Float[Tensor, "position v"]) -> Float[Tensor, " position"]:
+    """In float64; NaN or infinite where a logit is."""
+    return torch.cat([rows.double().logsumexp(1) for rows in logits.split(16)])  # which stay in the processor's cache
+
+
+def probabilities(
+    logits: Float[Tensor, "position v"],
+) -> tuple[Float[Tensor, "position v"], Float[Tensor, " position"]]:
+    """The softmax, kept in the precision of the logits, and its entropy in nats, float64."""
+    p, entropies = torch.empty_like(logits), []
+    for rows, out in zip(logits.split(16), p.split(16), strict=True):
+        log_p = rows.double().log_softmax(1)
+        out.copy_(log_p.exp())
+        entropies.append(-(log_p.exp() * log_p.clamp_min(-1e30)).sum(1))
+    return p, torch.cat(entropies)
+
+
+def mean_and_power(logits: Float[Tensor, "position v"]) -> tuple[Tensor, Tensor]:
+    """The mean of every row and Σ_v of its squared distance from that, float64."""
+    moments = []
+    for rows in logits.split(16):
+        wide = rows.double()
+        mean = wide.mean(1)
+        moments.append(torch.stack([mean, (wide - mean[:, None]).square_().sum(1)]))
+    mean, power = torch.cat(moments, 1)
+    return mean, power
+
+
+def model_logits(architecture: Architecture, final: Float[Tensor, "position d"]) -> tuple[Tensor, Tensor]:
+    """(the unembedding's output, the logits) for some final streams, by the model's modules, past the user's hooks."""
+    normed = architecture.norm_module.forward(final.to(architecture.dtype)[:, None])
+    unembedded = architecture.unembed.forward(architecture.to_unembed(normed))
+    return upcast(unembedded[:, 0]).to(final.device), upcast(architecture.transform(unembedded)[:, 0]).to(final.device)
