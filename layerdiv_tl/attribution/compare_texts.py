@@ -15,7 +15,6 @@ from ..errors import InputError
 from ..model.cuts import UnitLike
 from ..model.fingerprint import fingerprint
 from ..model.load import Model
-from .directions import token_directions
 from .profile import profile_columns, profile_of
 from .profile_passes import ProfileRun, Texts, profile_run
 from .profile_results import SquaredProfile
@@ -75,16 +74,17 @@ def _readers(runs: Sequence[ProfileRun], ids: Texts) -> tuple[tuple[int, int] | 
     if mine.norm.gain.numel() != theirs.norm.gain.numel():
         return None, []
     tokens = torch.tensor(sorted({token for row in ids for token in row[1:]}))
-    mixed = replace(mine, norm=theirs.norm)
-    known = [token_directions(theirs, tokens)[:, :-1].cpu()]
+    by_a, by_b = (run.readout.vocabulary for run in runs)
+    # Minus their means: two unembeddings may differ in ids only that no text holds.
+    known = [by_b.rows(tokens)[:, :-1].cpu()]
     readers, numbers = list[Vocabulary](), list[int]()
-    for architecture in (mine, mixed):
-        vectors = token_directions(architecture, tokens)[:, :-1].cpu()
+    for vocabulary in (by_a, Vocabulary(replace(mine, norm=theirs.norm))):
+        vectors = vocabulary.rows(tokens)[:, :-1].cpu()
         same = [i for i, other in enumerate(known) if torch.equal(other, vectors)]
         numbers.append(same[0] if same else len(known))
         if not same:
             known.append(vectors)
-            readers.append(Vocabulary(architecture))
+            readers.append(vocabulary)
     return (numbers[0], numbers[1]), readers
 
 

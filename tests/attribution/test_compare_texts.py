@@ -90,6 +90,19 @@ def test_a_planted_change_is_the_first(seed):
     assert c.by_component().attrs["first_changed"] == first.label
 
 
+def test_an_unembedding_that_differs_elsewhere_is_nobodys_own_change():
+    """Only the row of an id that the texts lack: logits change by its share of the mean over the vocabulary."""
+    a, b = llama(), llama()
+    with torch.no_grad():
+        b.lm_head.weight[40] += 1.0
+    assert all(40 not in text for text in TEXTS)
+    c = ld.compare(a, b, TEXTS)
+    known = np.isfinite(c.own_change).all(0)
+    assert not c.own_change[:, known].any()
+    np.testing.assert_allclose(c.parts["unembedding"].T[:, known], c.centered_change[:, known], atol=1e-12)
+    assert np.abs(c.centered_change[:, known]).max() > 1e-4
+
+
 @pytest.mark.full
 def test_tables_are_means_of_the_arrays_and_are_kept(tmp_path):
     """Tokens, components and totals; intervals over eight texts; a file; the figures are of these numbers."""

@@ -168,14 +168,13 @@ def test_cross_entropy_equals_the_logits_form(make, unit, tau):
 @pytest.mark.full
 def test_streaming_is_the_same_in_any_pieces(monkeypatch):
     """Vocabulary chunks, position blocks and batches change nothing but speed."""
-    from layerdiv_tl.attribution import full_vocab as whole
-    from layerdiv_tl.attribution import vocab_gram as vocabulary
+    from layerdiv_tl.attribution import vocabulary
 
     texts = [IDS, IDS[3:], [7], IDS[:4]]
     before = [ld.profile(gpt2(), texts, loss=loss) for loss in ("squared", "cross_entropy")]
     monkeypatch.setattr(vocabulary, "CHUNK", 7)
     monkeypatch.setattr(vocabulary, "BAND", 5)
-    monkeypatch.setattr(whole, "NUMBERS", 500)
+    monkeypatch.setattr(vocabulary, "NUMBERS", 500)
     after = [ld.profile(gpt2(), texts, loss=loss, batch_tokens=12) for loss in ("squared", "cross_entropy")]
     for one, other in zip(before, after, strict=True):
         for name in ("bias", "diversity", "net", "target_logit", "loss"):

@@ -19,6 +19,7 @@ from torch import nn
 
 import layerdiv_tl as ld
 from layerdiv_tl.attribution.directions import Directions
+from layerdiv_tl.attribution.vocabulary import Vocabulary
 from layerdiv_tl.model.batches import inference_mode_for, pad
 from layerdiv_tl.model.forward_pass import run
 

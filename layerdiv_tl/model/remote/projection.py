@@ -1,7 +1,7 @@
 """What is computed where a remote model runs: PyTorch alone, because nothing else of this package is there.
 
 Writes of [row, d] become their inner products with the options' directions and with the model's mean direction, as in
-`attribution.unembedding` and `attribution.next_token`: a few numbers for every component instead of d.
+`attribution.directions` and `attribution.vocabulary`: a few numbers for every component instead of d.
 """
 
 # No `from __future__`, no types beyond the built-in ones: this file's functions travel by value.
