@@ -317,7 +317,9 @@ def _ensemble(run: ProfileRun, rows: Rows, logits: Float[Tensor, "position v"]) 
     direction, mean = streams @ vocabulary.gram(run.readout.dtype), streams @ vocabulary.mean
     power = (streams * direction).sum(1)
     own_mean, own_power = mean_and_power(logits)
-    spread = (power / vocabulary.size).sqrt() + mean.abs()
-    run.error.add("moments", (power - own_power).abs() / power.clamp_min(1e-300))
-    run.error.add("moments", (mean - own_mean).abs() / spread.clamp_min(1e-300))
+    # Where all logits are 0, as in planted models, only rounding is left, which is not to be compared with itself.
+    least = 1e-20 * streams.square().sum(1) * vocabulary.gram(run.readout.dtype).trace() + 1e-300
+    spread = (torch.maximum(power, least) / vocabulary.size).sqrt() + mean.abs()
+    run.error.add("moments", (power - own_power).abs() / torch.maximum(power, least))
+    run.error.add("moments", (mean - own_mean).abs() / spread)
     return _Ensemble(streams, direction, mean, power)
