@@ -38,6 +38,8 @@ LINK = re.compile(r"\[[^\]]*\]\([^)]*\)|https?://\S+|<[^>]+>")
 
 
 NAMES = book.NAMES
+# Each of these runs for more than a minute and a half: together as long as the rest of the whole suite.
+LONG = ("05", "06", "07", "08")
 
 
 def said(cell: Any) -> str:
@@ -200,8 +202,9 @@ def test_a_page_holds_its_diagrams() -> None:
     assert "![no](images/none.svg)" in html
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.nightly if n.startswith(LONG) else pytest.mark.full) for n in NAMES]
+)
 def test_it_runs_unanswered_and_says_what_its_prose_says(name: str) -> None:
     """From a fresh kernel: empty exercises stop nothing, solutions pass, prose names numbers that were printed."""
     notebook = book.read(name)

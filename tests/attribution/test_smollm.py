@@ -39,6 +39,7 @@ def test_heads_sum_to_their_attention(smol):
         np.testing.assert_allclose(heads.logits, whole.select(label=f"L{layer}.attn").logits, atol=1e-5)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("batch_tokens", [1, 64, 4096])
 def test_batches_change_nothing(smol, batch_tokens):
     """Batch and single prompt agree to 1e-5 of Σ|u|, at any batch size."""

@@ -275,7 +275,7 @@ def scale(norm, stream):
     return (x.square().mean(-1, keepdim=True) + eps).sqrt()
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize("span", ["position", "prefix"])
 def test_erasure_puts_the_mean_stream_in_a_tokens_place(case, span):
     """Erasing equals a pass whose stream is overwritten where it enters the layer."""

@@ -81,7 +81,7 @@ def test_some_weights_in_memory_and_some_on_disk(unit: Any, tmp_path: Path) -> N
     assert [name for name, parameter in offloaded.named_parameters() if parameter.is_meta] == away
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize("offload", [on_disk, mixed])
 @pytest.mark.parametrize("family", SPREAD)
 def test_families_offloaded(family: str, offload: Any, tmp_path: Path) -> None:

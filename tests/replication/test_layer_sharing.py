@@ -213,6 +213,7 @@ def real():
     return ld.run_study(["zoo/d2", "zoo/d4", "zoo/d4-shared"], tasks, limit=24)
 
 
+@pytest.mark.nightly
 def test_models_of_the_zoo(real):
     """The ratio of diversities from contributions themselves: Σ (u − ū)² over members, options and rows."""
 

@@ -99,6 +99,7 @@ def test_seeds_that_are_copies_leave_no_doubt():
     )
 
 
+@pytest.mark.nightly
 def test_the_order_of_models_changes_nothing():
     """Not a bit of it, whatever order the study, its tasks, its cells and the seeds have."""
     studies = {seed: alone(seed) for seed in range(3)}
@@ -132,6 +133,7 @@ def test_what_a_seed_lacks_is_left_out_and_named():
     assert found["estimate"][6, "Eq. 14"] == pytest.approx(np.mean(each), rel=1e-12)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("slope", "verdict"), [(1, "confirmed"), (-1, "not tested"), (None, "not tested")])
 def test_returns_must_rise_to_diminish(slope, verdict):
     """The curvature of numpy's polyfit, seed by seed; it counts only where slopes over seeds lie above 0."""
@@ -218,6 +220,7 @@ def zoo():
     return ld.run_study([*names, "zoo/d4-shared"], "synthetic/recall", limit=24)
 
 
+@pytest.mark.nightly
 def test_models_of_the_zoo(zoo):
     """Claim 6 by hand from the table: the mean over seeds of the mean over depths of bias over uniform."""
     found = over_seeds(zoo, ld.zoo.seeds(zoo.models()["model"]))

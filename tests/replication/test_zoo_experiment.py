@@ -78,6 +78,7 @@ def test_information_of_a_cell_is_that_of_its_contributions(study):
     assert not np.array_equal(other["bits"], frame[frame["estimator"] == "gaussian"]["bits"])
 
 
+@pytest.mark.nightly
 def test_information_is_kept_beside_the_metrics(study, folder, tmp_path, monkeypatch):
     """What was computed once is read again, by another process's study and by a copy; nothing is computed for it."""
     first = study.information(tasks=TASKS[:1], **QUICK)

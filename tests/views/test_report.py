@@ -79,6 +79,7 @@ def sentences(study):
     return [finding.text for finding in study_findings(study)]
 
 
+@pytest.mark.nightly
 def test_sentences_hold_the_frames_numbers(study):
     """Each figure in a sentence, computed a second time."""
     said = sentences(study)

@@ -115,7 +115,7 @@ def test_closed_forms_are_those_of_all_cases(name):
     assert p.expected["information_diversity"] == pytest.approx(p.expected["joint"] - p.expected["relevancy"])
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize(("name", "shape"), [(name, "llama") for name in NAMES] + [("votes", "gpt2")])
 def test_information_of_drawn_rows_covers_the_law(name, shape):
     """Of 4000 rows drawn from the law, every term's interval holds what it is of the law."""
