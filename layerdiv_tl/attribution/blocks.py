@@ -282,7 +282,8 @@ class Rows:
         writes, blocks: The writes as they stand in the stream; and their blocks, whose `x` is divided by what follows
             their output map and, unless `divide` is False, by σ: products are then logits.
         components, places: The names of all rows, and where each block's rows are among them.
-        streams: `[position, slot, d]`, the stream vectors of all blocks that have these.
+        streams: `[position, slot, d]`, the stream vectors of all blocks that have these, in float64: along what all ids
+            have in common they are large and cancel.
         final, sigma: The final stream and the final norm's statistic of it, in float64.
     """
 
@@ -300,8 +301,8 @@ class Rows:
         self.sigma: Float[Tensor, " position"] = walk.architecture.norm.statistic(self.final)
         sigma = self.sigma if divide else torch.ones_like(self.sigma)
         blocks = [block for write in self.writes for block in write.blocks]
-        vectors = [block.x.to(device, dtype) for block in blocks if block.is_stream]
-        self.streams = torch.cat(vectors, 1).div_(sigma.to(dtype)[:, None, None])
+        vectors = [block.x.to(device).double() for block in blocks if block.is_stream]
+        self.streams = torch.cat(vectors, 1).div_(sigma[:, None, None])
         slots = iter(self.streams.split([x.shape[1] for x in vectors], 1))
         self.blocks: list[Block] = []
         self.components: list[Component] = []
@@ -311,7 +312,8 @@ class Rows:
                 x = next(slots)
             else:
                 divisor = sigma if block.divisor is None else sigma * block.divisor.to(sigma)
-                precision = block.x.dtype if block.is_constant else dtype
+                is_single = block.output_map is not None and block.x.shape[2] == 1  # neurons, which are many
+                precision = dtype if is_single else torch.float64
                 x = block.x.to(device, precision) / divisor.to(precision)[:, None, None]
             self.blocks.append(replace(block, x=x, divisor=None))
             self.places.append(slice(len(self.components), len(self.components) + len(block.components)))

@@ -121,7 +121,7 @@ class VocabularyReadout:
         self.vocabulary, self.unit, self.dtype = vocabulary, unit, dtype
         self.architecture = vocabulary.architecture
         self.walk = StreamWalk(vocabulary.architecture, unit)
-        self._mean = Directions(vocabulary.mean[None])
+        self._mean = Directions(vocabulary.mean[None], precision=torch.float64)
         self._roots: dict[OutputMap, Float[Tensor, "part width width"]] = {}
 
     @cached_property
@@ -151,7 +151,7 @@ class VocabularyReadout:
     def sizes(self, rows: Rows, out: Float[Tensor, "position row"]) -> None:
         """Write Σ_v of the squared distance of each row's logits from their mean."""
         root, gram = self.vocabulary.root(self.dtype), self.vocabulary.gram(self.dtype)
-        of_slots = squared_norms(root, rows.streams.flatten(0, 1)).view(rows.streams.shape[:2])
+        of_slots = squared_norms(root, rows.streams.flatten(0, 1).to(self.dtype)).view(rows.streams.shape[:2])
         slots = iter(of_slots.split([b.x.shape[1] for b in rows.blocks if b.is_stream], 1))
         for block, place in zip(rows.blocks, rows.places, strict=True):
             if block.is_constant:
@@ -160,10 +160,11 @@ class VocabularyReadout:
                 out[:, place] = next(slots).to(out.dtype)
             elif block.output_map is None:  # slots of one row add up before they are squared
                 next(slots)
-                vectors = block.scattered(block.x)
+                vectors = block.scattered(block.x).to(self.dtype)
                 out[:, place] = squared_norms(root, vectors.flatten(0, 1)).view(vectors.shape[:2]).to(out.dtype)
             elif block.x.shape[2] > 1:
-                rooted = torch.bmm(block.x.transpose(0, 1), self._part_roots(block.output_map).transpose(1, 2))
+                values = block.x.to(self.dtype).transpose(0, 1)
+                rooted = torch.bmm(values, self._part_roots(block.output_map).transpose(1, 2))
                 out[:, place] = rooted.square_().sum(2).T.to(out.dtype)
             else:
                 torch.square(block.x[:, :, 0] * self._part_roots(block.output_map)[:, 0, 0], out=out[:, place])

@@ -121,7 +121,7 @@ def test_equals_the_logits_form_on_smollm2(smol, unit):
         count = len(p.components)
         chosen = list(range(0, count, 1 if unit != "neuron" else 97))
         z = rows.vectors(chosen)[:, :, :-1]
-        matrix = (root.lm_head.weight * root.model.norm.weight).double()
+        matrix = root.lm_head.weight.double() * root.model.norm.weight.double()
         x = done.final[at].double()
         sigma = (x.square().mean(1, keepdim=True) + root.config.rms_norm_eps).sqrt()
         mean = ((x / sigma) @ matrix.T / count).numpy()

@@ -96,12 +96,13 @@ def test_what_is_tied_or_made_by_the_modules_may_be_missing_or_stored(tmp_path, 
 @pytest.mark.parametrize("size", ["5GB", "20KB"])
 @pytest.mark.parametrize("name", each(FAMILIES | BY_STRUCTURE))
 def test_every_family_loads_as_it_was_saved(tmp_path, name, size):
-    """What Transformers saves, in one file or in several, is never refused."""
+    """What Transformers saves, in one file or in several, is never refused, and is what Transformers loads."""
     model = (FAMILIES | BY_STRUCTURE)[name]()
     model.save_pretrained(tmp_path, max_shard_size=size)
     loaded = ld.load_model(tmp_path, device="cpu").hf_model
-    theirs = dict(model.named_parameters())
-    assert all(torch.equal(x, theirs[name]) for name, x in loaded.named_parameters())
+    theirs, ids = type(model).from_pretrained(tmp_path).eval(), torch.tensor([[5, 1, 4]])
+    with torch.no_grad():  # RWKV divides weights of later layers when it runs
+        torch.testing.assert_close(loaded.eval()(ids).logits, theirs(ids).logits, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("name", [pytest.param(x, marks=() if x == "llava" else pytest.mark.full) for x in WRAPPERS])
