@@ -131,7 +131,7 @@ def compare(
         is_last = isinstance(position, str) and position == "last"
         for name, left_out in (("labels", labels is None), ("position", is_last)):
             if not left_out:
-                raise InputError(f"{name} belongs to options: give options, or a text alone to compare at every token.")
+                raise InputError(f"{name}= needs options: give options too, or a text alone to compare at every token.")
         return compare_texts(models, prompts, unit, batch_tokens)
     if contrast is not None:
         if options is not None:
