@@ -227,15 +227,15 @@ def _cut(output: SublayerOutput, names: Sequence[Component]) -> tuple[Block, ...
     assert output_map is not None
     post = output_map.post
     divisor = None if post is None or output.post is None else post.divisor(output.post)
-    if output.passed is not None:
-        divisor = output.passed if divisor is None else divisor * output.passed
+    if output.path_divisor is not None:
+        divisor = output.path_divisor if divisor is None else divisor * output.path_divisor
     parts = Block(names[: output_map.count], output.values.unflatten(1, (output_map.count, -1)), output_map, divisor)
     if not output_map.bias:
         return (parts,)
-    return parts, Block(names[output_map.count :], _bias(parts, output.passed)[:, None])
+    return parts, Block(names[output_map.count :], _bias(parts, output.path_divisor)[:, None])
 
 
-def _bias(parts: Block, passed: Float[Tensor, " position"] | None) -> Float[Tensor, "position d"]:
+def _bias(parts: Block, path_divisor: Float[Tensor, " position"] | None) -> Float[Tensor, "position d"]:
     """The stream vector that no part wrote: the bias of the output map and that of the norm after it."""
     output_map = parts.cut_by
     (weight, bias), post, device = output_map.projection(), output_map.post, parts.x.device
@@ -243,7 +243,7 @@ def _bias(parts: Block, passed: Float[Tensor, " position"] | None) -> Float[Tens
     if bias is not None:
         total = total + _to_stream(output_map, bias.to(device).double().expand_as(total), parts.divisor)
     if post is not None and post.bias is not None:
-        total = total + _along(output_map, (post.bias.to(device) * output_map.scale).expand_as(total), passed)
+        total = total + _along(output_map, (post.bias.to(device) * output_map.scale).expand_as(total), path_divisor)
     return total
 
 

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from ..components import Component, Kind, Unit
 from ..errors import InputError
+from .affine_step import AffineStep, Linear
 from .cuts import CustomUnit, SublayerCut, UnitLike, linear_cut
 from .norm import Norm
-from .steps import Linear, Step
 
 if TYPE_CHECKING:
     from .experts import Mixture
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _AFTER_THE_NORM = ("mlm_head", "prediction_head", "project_out", "hc_head", "sigma_map", "classifier_ln")
 
 # Why a sublayer has no heads or neurons.
-UNCUT = {
+WHY_WHOLE = {
     "mixture": "it is a mixture of experts, in which every token goes to other neurons",
     "wrapped": "its output projection is wrapped or quantized, so its weights cannot be read",
     "gated": "its output projection is followed by a gate of every token's own",
@@ -148,10 +148,10 @@ class Sublayer:
 
 
 @dataclass(frozen=True, eq=False)
-class Passage:
+class StreamOp:
     """A place on the stream's path; `step` makes the step from what `points` show there; `adds`: it has a bias."""
 
-    step: Callable[..., Step]
+    step: Callable[..., AffineStep]
     points: tuple[HookPoint, ...] = ()
     adds: bool = False
 
@@ -174,8 +174,8 @@ class Architecture:
         window: How many tokens back some attention looks; None for all of them.
         parallel, constant, stream_bias: Whether attention and MLP of a block read the same stream; whether the
             read-out, and whether steps of the stream's path, add what no component wrote.
-        program: Where the stream passes more than additions, all that it meets, in order (and the inputs of blocks and
-            of the final norm, where it is checked).
+        stream_ops: Where the stream passes more than additions, all that it meets, in order (and the inputs of blocks
+            and of the final norm, where it is checked).
         remote: What runs the model, where that is not this process: then its modules here have no matrices.
         has_prefixes: Whether a junction's stream, read out by the final norm, is what the model would say there.
     """
@@ -202,7 +202,7 @@ class Architecture:
     constant: bool
     window: int | None = None
     to_unembed: Callable[[Tensor], Tensor] = field(default_factory=nn.Identity)
-    program: tuple[Sublayer | Passage | HookPoint, ...] = ()
+    stream_ops: tuple[Sublayer | StreamOp | HookPoint, ...] = ()
     has_prefixes: bool = True
     stream_bias: bool = False
     remote: str = ""
@@ -253,7 +253,9 @@ class Architecture:
         self._check(unit)
         points: list[HookPoint | None] = [self.stream_in, self.stream_out, *(s.hook_point for s in self.sublayers)]
         points.append(self.pos_embed)
-        points += [point for item in dict.fromkeys(self.program) if isinstance(item, Passage) for point in item.points]
+        points += [
+            point for item in dict.fromkeys(self.stream_ops) if isinstance(item, StreamOp) for point in item.points
+        ]
         for sublayer in self.sublayers:
             cut = sublayer.cut(unit)
             points += () if cut is None else cut.points

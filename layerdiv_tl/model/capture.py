@@ -18,10 +18,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ..errors import InputError
+from .affine_step import AffineStep
 from .architecture import Architecture, HookPoint, Sublayer
 from .batches import upcast
 from .cuts import SublayerCut, Vectors
-from .steps import Step
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,8 +32,8 @@ class SublayerOutput:
     the norm after it (`post`); or `vectors` of the stream.
 
     `hooked`: the user's hooks changed something on the way from these values to the output. `adapter`: what of the
-    output its adapters wrote, where that is a row of its own. `passed` `[row]`: what an output carried to the final
-    stream was divided by on its way, after the norms and gains of its map's path.
+    output its adapters wrote, where that is a row of its own. `path_divisor` `[row]`: the part of the divisor that
+    comes after the post-norm, for an output carried to the final stream.
     """
 
     sublayer: Sublayer
@@ -42,13 +42,13 @@ class SublayerOutput:
     post: Float[Tensor, "row _"] | None = None
     hooked: bool = False
     adapter: Float[Tensor, "row d"] | None = None
-    passed: Float[Tensor, " row"] | None = None
+    path_divisor: Float[Tensor, " row"] | None = None
     cut: SublayerCut | None = None
     vectors: Vectors | None = None
 
     def rows(self, some: slice | Tensor) -> SublayerOutput:
         """The same for some rows."""
-        names = ("values", "post", "adapter", "passed", "vectors")
+        names = ("values", "post", "adapter", "path_divisor", "vectors")
         rest: Any = {name: None if (x := getattr(self, name)) is None else x[some] for name in names}
         return replace(self, output=self.output[some], **rest)
 
@@ -76,7 +76,7 @@ class Activations:
     logits: Float[Tensor, "row v"]
     dtype: torch.dtype
     answer_dtype: torch.dtype
-    path: tuple[Step, ...] = ()
+    path: tuple[AffineStep, ...] = ()
     stream_bias: Float[Tensor, "row d"] | None = None
 
     def at_positions(self, some: slice | Tensor) -> Activations:

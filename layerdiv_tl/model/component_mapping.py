@@ -15,12 +15,12 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..errors import InputError
-from .architecture import KINDS, UNCUT, HookPoint, OutputMap, Sublayer, SublayerKind, refuse_unreadable
+from .architecture import KINDS, WHY_WHOLE, HookPoint, OutputMap, Sublayer, SublayerKind, refuse_unreadable
 from .experts import mixture_in
-from .weights import Parts, inputs_of, is_present, linear_map, linear_rows
+from .weights import ModuleFinder, inputs_of, is_present, linear_map, linear_rows
 
 
-class ComponentMapping(Parts):
+class ComponentMapping(ModuleFinder):
     """The parts of a model by TransformerLens' names of them."""
 
     stream_divisor = 1.0
@@ -78,7 +78,7 @@ class ComponentMapping(Parts):
         if (count := inputs_of(projection, self.width)) is None:
             mixture, why = mixture_in(kind, whole, self.blocks[position], post, self.norm)
             real = mixture or why or hasattr(whole, "experts")
-            reason = UNCUT["wrapped" if projection is not None else "mixture" if real else "hidden"]
+            reason = WHY_WHOLE["wrapped" if projection is not None else "mixture" if real else "hidden"]
             whole_only = Sublayer(kind, layer, output, self.scale, uncut_reason=reason, inputs=inputs)
             return replace(whole_only, mixture=mixture, experts_reason=why)
         norm = None if post is None else self.norm(post)

@@ -16,13 +16,13 @@ from jaxtyping import Int
 from torch import Tensor
 
 from ..errors import InputError
+from .affine_step import AffineStep
 from .architecture import HALF, Architecture, HookPoint, Sublayer
 from .batches import inference_mode_for, pad, upcast
 from .capture import Activations, RawCapture, SublayerOutput, capture, on
 from .cuts import UnitLike, Vectors
 from .foreign_code import users_hooks
 from .interventions import hooked_places, with_interventions
-from .steps import Step
 from .stream_gaps import find_mismatch
 from .stream_path import number_repeats, trace
 
@@ -122,7 +122,7 @@ def run(
     answer_at = mask.sum(1) - 1 if at is None else None
     rows, at = mask.nonzero(as_tuple=True) if at is None else (torch.arange(len(ids)) if of is None else of, at)
     raw = capture(architecture, points, ids, mask, rows, at, answer_at, hooked, **extra)
-    if raw.changes and not architecture.program:
+    if raw.changes and not architecture.stream_ops:
         architecture, raw = with_interventions(architecture, raw, hooked, ids, mask, rows, at)
     if half and (place := find_mismatch(architecture, raw)) is not None:
         raise InputError(f"this model cannot be decomposed: {UNNAMED} {place}.")
@@ -143,11 +143,11 @@ def assemble(architecture: Architecture, raw: RawCapture, unit: UnitLike) -> Act
     for sublayer in architecture.sublayers:
         raw.at(sublayer.hook_point, str(sublayer))
     outputs: list[SublayerOutput] = []
-    path: list[Step] = []
+    path: list[AffineStep] = []
     for _, item, number in trace(architecture, raw):
         if isinstance(item, Sublayer):
             outputs.append(_sublayer_output(raw, item, number, unit))
-        elif isinstance(item, Step):
+        elif isinstance(item, AffineStep):
             path.append(replace(item, after=len(outputs)))
     repeats = number_repeats([(output.sublayer.kind, output.sublayer.layer) for output in outputs])
     return Activations(
@@ -290,7 +290,7 @@ def locate_mismatch(architecture: Architecture, ids: Sequence[int]) -> str:
     row, at, (tokens, mask) = torch.tensor([0]), torch.tensor([len(ids) - 1]), pad([ids])
     with inference_mode_for(architecture):
         raw = capture(architecture, points, tokens, mask, row, at, hooked=hooked)
-        if not architecture.program:
+        if not architecture.stream_ops:
             architecture, raw = with_interventions(architecture, raw, hooked, tokens, mask, row, at)
         place = find_mismatch(architecture, raw)
     if place is not None:

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from ..errors import InputError
-from .architecture import Architecture, HookPoint, Passage, Sublayer
+from .architecture import Architecture, HookPoint, StreamOp, Sublayer
 from .component_mapping import ComponentMapping, adapter_of
 from .structure import Structure, is_hybrid
 from .topologies import topology_of
@@ -43,7 +43,7 @@ def of_huggingface(model: Any) -> Architecture:
         bias = None if norm.bias is None else norm.bias / parts.stream_divisor
         norm = replace(norm, gain=norm.gain / parts.stream_divisor, bias=bias)
     sublayers = [s for layer, block in enumerate(layers) for s in parts.sublayers(places[block], layer)]
-    written = list(dict.fromkeys(item for item in parts.program if isinstance(item, Sublayer)))
+    written = list(dict.fromkeys(item for item in parts.stream_ops if isinstance(item, Sublayer)))
     stream_in = HookPoint(parts.blocks[0], "in", "blocks.0.hook_resid_pre")
     stream_out = parts.end or HookPoint(parts.final_norm, "in", f"blocks.{len(parts.blocks) - 1}.hook_resid_post")
     if topology is not None and topology.start:
@@ -74,9 +74,9 @@ def of_huggingface(model: Any) -> Architecture:
         constant=norm.bias is not None or is_present(getattr(parts.unembed, "bias", None)),
         window=min((w for name in _WINDOWS if isinstance(w := getattr(text, name, None), int)), default=None),
         to_unembed=parts.to_unembed,
-        program=(*parts.program, stream_out) if parts.program else (),
+        stream_ops=(*parts.stream_ops, stream_out) if parts.stream_ops else (),
         has_prefixes=topology is None or topology.has_prefixes,
-        stream_bias=any(isinstance(item, Passage) and item.adds for item in parts.program),
+        stream_bias=any(isinstance(item, StreamOp) and item.adds for item in parts.stream_ops),
     )
 
 

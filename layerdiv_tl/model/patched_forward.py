@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from ..components import Component, Kind
 from ..errors import InputError
-from .architecture import HALF, Architecture, HookPoint, Passage, Sublayer
+from .architecture import HALF, Architecture, HookPoint, StreamOp, Sublayer
 from .batches import pad, upcast
 from .capture import answers, first, on, only_at, unreached
 from .forward_pass import UNNAMED, ReconstructionError, locate_mismatch
@@ -68,7 +68,7 @@ class PatchedForward:
 
     def __init__(self, model: Model, rows: Sequence[Sequence[int]], keep_outputs: bool = False) -> None:
         self.model, self.architecture = model, model.architecture
-        if any(isinstance(item, Passage) for item in self.architecture.program):
+        if any(isinstance(item, StreamOp) for item in self.architecture.stream_ops):
             raise InputError(
                 f"the stream of {model.name} passes norms, gates or a mixing of streams between its sublayers, and "
                 "passes that are resumed from a layer know streams that are only added to: this analysis is not for it."

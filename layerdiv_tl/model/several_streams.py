@@ -13,23 +13,23 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .architecture import UNCUT, HookPoint, OutputMap, Passage, Sublayer
-from .steps import Dense, Linear, Step, TokenGain, gain
+from .affine_step import AffineStep, Dense, Linear, TokenGain, gain
+from .architecture import WHY_WHOLE, HookPoint, OutputMap, StreamOp, Sublayer
 
 if TYPE_CHECKING:
     from .structure import Structure
 
-Item = Sublayer | Passage | HookPoint
+Item = Sublayer | StreamOp | HookPoint
 
 
-def mixing(rows: list[list[float]], enters: list[float] | None = None, bias: Tensor | None = None) -> Passage:
+def mixing(rows: list[list[float]], write_weights: list[float] | None = None, bias: Tensor | None = None) -> StreamOp:
     """A mixing that is the same at every token."""
-    step = Step(
+    step = AffineStep(
         mix=torch.tensor(rows, dtype=torch.float64),
-        enters=None if enters is None else torch.tensor(enters, dtype=torch.float64),
+        write_weights=None if write_weights is None else torch.tensor(write_weights, dtype=torch.float64),
         bias=None if bias is None else bias.detach().double(),
     )
-    return Passage(lambda: step, adds=bias is not None)
+    return StreamOp(lambda: step, adds=bias is not None)
 
 
 def copies(parts: Structure) -> Iterator[Item]:
@@ -42,13 +42,17 @@ def hyper_connections(parts: Structure, number: int, block: Any, sublayers: list
     dtype = parts.model.dtype
     for sublayer, module in zip(sublayers, (block.attn_hc, block.ffn_hc), strict=True):
 
-        def step(post: Tensor, *comb: Tensor) -> Step:
+        def step(post: Tensor, *comb: Tensor) -> AffineStep:
             mix = [c.to(dtype).double().unflatten(1, (post.shape[1], -1)).transpose(1, 2) for c in comb]
-            return Step(mix=mix[0], enters=post.to(dtype).double()) if mix else Step(enters=post.double())
+            return (
+                AffineStep(mix=mix[0], write_weights=post.to(dtype).double())
+                if mix
+                else AffineStep(write_weights=post.double())
+            )
 
         # The last thing that it returns is what the sublayer reads.
         has_comb = hasattr(module, "hc_sinkhorn_iters")
-        yield Passage(step, tuple(HookPoint(module, item=item) for item in range(1 + has_comb)))
+        yield StreamOp(step, tuple(HookPoint(module, item=item) for item in range(1 + has_comb)))
         yield (
             _grouped(sublayer, parts) if hasattr(block.self_attn, "o_a_proj") and sublayer.kind == "attn" else sublayer
         )
@@ -58,14 +62,14 @@ def hyper_head(parts: Structure) -> Iterator[Item]:
     """The read-out of hyper-connections: Σ_s pre_s X_s, with the weights that the module makes."""
     head = parts.model.base_model.hc_head
 
-    def step(x: Tensor) -> Step:
+    def step(x: Tensor) -> AffineStep:
         x = x.double()
         scale = (x.square().mean(-1, keepdim=True) + head.input_norm.eps).rsqrt()
         made = x @ head.hc_fn.double().to(x.device).T * scale
         pre = (made * head.hc_scale.double().to(x.device) + head.hc_base.double().to(x.device)).sigmoid() + head.eps
-        return Step(mix=pre[:, None])
+        return AffineStep(mix=pre[:, None])
 
-    yield Passage(step, (HookPoint(head, "in"),))
+    yield StreamOp(step, (HookPoint(head, "in"),))
 
 
 def _grouped(sublayer: Sublayer, parts: Structure) -> Sublayer:
@@ -92,16 +96,16 @@ def hrm_text(parts: Structure) -> Iterator[Item]:
         (parts.block_points[n], *parts.sublayers(n, n)) for n in range(len(parts.blocks))
     ]
 
-    def normed(stack: Any, stream: int) -> Passage:
+    def normed(stack: Any, stream: int) -> StreamOp:
         norm = parts.norm(stack.final_norm)
 
-        def step(x: Tensor) -> Step:
+        def step(x: Tensor) -> AffineStep:
             sigma = norm.statistic(x.double())
             divisors = torch.ones(len(x), 2, dtype=torch.float64, device=x.device)
             divisors[:, stream] = sigma
-            return Step(mix=torch.diag_embed(1 / divisors))
+            return AffineStep(mix=torch.diag_embed(1 / divisors))
 
-        return Passage(step, (HookPoint(stack.final_norm, "in"),))
+        return StreamOp(step, (HookPoint(stack.final_norm, "in"),))
 
     low, high = normed(model.L_module, 0), normed(model.H_module, 1)
     for cycle in range(config.H_cycles):
@@ -129,14 +133,14 @@ def inkling2(parts: Structure) -> Iterator[Item]:
         yield from parts.sublayers(number, number)
     read_out = parts.model.base_model.final_input
 
-    def step(closed: Tensor, opened: Tensor) -> Step:
+    def step(closed: Tensor, opened: Tensor) -> AffineStep:
         streams = torch.cat([closed, opened], 1).double().unflatten(1, (-1, opened.shape[1]))
         sigma = (streams.square().mean(-1) + read_out.norm.eps).sqrt()
         query = read_out.query.detach().double().to(streams.device)
         weights = (streams @ query / sigma * opened.shape[1] ** -0.5).softmax(1)
-        return Step(mix=(weights / sigma)[:, None])
+        return AffineStep(mix=(weights / sigma)[:, None])
 
-    yield Passage(step, (HookPoint(read_out, "in"), HookPoint(parts.blocks[-1])))
+    yield StreamOp(step, (HookPoint(read_out, "in"), HookPoint(parts.blocks[-1])))
 
 
 def gated_streams(parts: Structure, number: int, block: Any, sublayers: list[Sublayer]) -> Iterator[Item]:
@@ -144,23 +148,25 @@ def gated_streams(parts: Structure, number: int, block: Any, sublayers: list[Sub
     if block.ple is not None:
         yield parts.uncut("ple", number, block.ple)
     for sublayer, module in zip(sublayers, (block.attn_hyper_connection, block.mlp_hyper_connection), strict=True):
-        yield Passage(lambda enters: Step(enters=enters.double()), (HookPoint(module, item=2),))
-        yield replace(sublayer, output_map=None, uncut_reason=UNCUT["streams"])
+        yield StreamOp(
+            lambda write_weights: AffineStep(write_weights=write_weights.double()), (HookPoint(module, item=2),)
+        )
+        yield replace(sublayer, output_map=None, uncut_reason=WHY_WHOLE["streams"])
 
 
 def gated_end(parts: Structure) -> Iterator[Item]:
     """The mean of the streams, each normed and gated number by number."""
     mixer, count = parts.model.base_model.hyper_connection_mixer, parts.config.hc_count
 
-    def step(x: Tensor) -> Step:
+    def step(x: Tensor) -> AffineStep:
         normed = mixer.hc_norm(x.to(parts.model.dtype))
         gates = mixer.input_mix_weight_up(torch.nn.functional.silu(mixer.input_mix_weight_down(normed) / count))
         gains = gates.double().sigmoid() * (1 + mixer.hc_norm.weight.detach().double().to(x.device))
         sigma = (x.double().unflatten(1, (count, -1)).square().mean(-1) + mixer.hc_norm.eps).sqrt()
         maps = tuple(TokenGain(own) for own in gains.unflatten(1, (count, -1)).unbind(1))
-        return Step(maps, mix=(1 / (count * sigma))[:, None])
+        return AffineStep(maps, mix=(1 / (count * sigma))[:, None])
 
-    yield Passage(step, (HookPoint(mixer, "in"),))
+    yield StreamOp(step, (HookPoint(mixer, "in"),))
 
 
 def _magnitudes(*streams: Tensor) -> Tensor:
@@ -175,35 +181,35 @@ def altup_start(parts: Structure) -> Iterator[Item]:
     yield mixing([[1.0]] * parts.config.altup_num_inputs)
     yield _projected(model.altup_projections)
     points = (HookPoint(model.embed_tokens), *map(HookPoint, model.altup_projections))
-    yield Passage(lambda *streams: Step(mix=torch.diag_embed(_magnitudes(*streams))), points)
+    yield StreamOp(lambda *streams: AffineStep(mix=torch.diag_embed(_magnitudes(*streams))), points)
 
 
-def _projected(modules: Sequence[Any]) -> Passage:
+def _projected(modules: Sequence[Any]) -> StreamOp:
     maps: list[Linear] = [gain(torch.ones(1)), *(Dense(module.weight.detach().double()) for module in modules)]
-    return Passage(lambda: Step(tuple(maps)))
+    return StreamOp(lambda: AffineStep(tuple(maps)))
 
 
 def altup(parts: Structure, number: int, block: Any, sublayers: list[Sublayer]) -> Iterator[Item]:
     """X ← (1 + P) X, then X ← X + c ⊗ ((active + attention + laurel) / √2 + MLP − active); the rest += `ple`."""
     active, count = parts.config.altup_active_idx, parts.config.altup_num_inputs
-    attention, mlp = (replace(s, output_map=None, uncut_reason=UNCUT["streams"]) for s in sublayers)
+    attention, mlp = (replace(s, output_map=None, uncut_reason=WHY_WHOLE["streams"]) for s in sublayers)
     points = (HookPoint(block.altup.prediction_coefs), HookPoint(block.altup.correction_coefs))
 
-    def predicted(coefficients: Tensor, corrections: Tensor) -> Step:
+    def predicted(coefficients: Tensor, corrections: Tensor) -> AffineStep:
         eye = torch.eye(count, dtype=torch.float64, device=coefficients.device)
         c = 1 + corrections.double()
         replaced = eye + (0.5**0.5 - 1) * c[:, :, None] * eye[active]
         mix = replaced @ (eye + coefficients.double().unflatten(1, (count, count)))
-        return Step(mix=mix, enters=c * 0.5**0.5)
+        return AffineStep(mix=mix, write_weights=c * 0.5**0.5)
 
-    yield Passage(predicted, points)
+    yield StreamOp(predicted, points)
     yield attention
     yield parts.uncut("laurel", number, block.laurel)
-    yield Passage(lambda corrections: Step(enters=1 + corrections.double()), points[1:])
+    yield StreamOp(lambda corrections: AffineStep(write_weights=1 + corrections.double()), points[1:])
     yield mlp
     first = torch.ones(count, dtype=torch.float64)
     first[0] = 0.0
-    yield Passage(lambda: Step(enters=first))
+    yield StreamOp(lambda: AffineStep(write_weights=first))
     yield parts.uncut("ple", number, block.post_per_layer_input_norm)
 
 
@@ -214,7 +220,7 @@ def altup_end(parts: Structure) -> Iterator[Item]:
     points = (HookPoint(parts.blocks[-1], streams_first=True), *map(HookPoint, model.altup_unembed_projections))
     width = parts.width
 
-    def step(streams: Tensor, *projected: Tensor) -> Step:
-        return Step(mix=_magnitudes(streams[:, :width], *projected)[:, None] / count)
+    def step(streams: Tensor, *projected: Tensor) -> AffineStep:
+        return AffineStep(mix=_magnitudes(streams[:, :width], *projected)[:, None] / count)
 
-    yield Passage(step, points)
+    yield StreamOp(step, points)

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from .affine_step import AffineStep
 from .architecture import HALF, Architecture, Sublayer
 from .capture import RawCapture
-from .steps import Step
 from .stream_path import trace
 
 
@@ -38,18 +38,18 @@ def stream_gaps(architecture: Architecture, raw: RawCapture) -> Iterator[StreamG
     # Two additions a block round twice by half an eps; single precision also sums in other orders.
     eps = torch.finfo(raw.dtype).eps * (2 if raw.dtype in HALF else 64)
     streams, since = raw.seen[architecture.stream_in][0][:, None], "its embedding"  # [row, stream, d]
-    size, enters = streams.abs(), None
-    start = 0 if architecture.program else raw.order.index(architecture.stream_in)
+    size, write_weights = streams.abs(), None
+    start = 0 if architecture.stream_ops else raw.order.index(architecture.stream_in)
     for place, item, number in trace(architecture, raw):
         if isinstance(item, Sublayer):
             added = item.added(raw.seen[item.hook_point][number])
             if added.shape[1] > streams.shape[2]:  # a vector for every stream
                 added = added.unflatten(1, streams.shape[1:])
             else:
-                added = added[:, None] if enters is None else added[:, None] * enters.to(added)[..., None]
+                added = added[:, None] if write_weights is None else added[:, None] * write_weights.to(added)[..., None]
             streams, size = streams + added, size + added.abs()
-        elif isinstance(item, Step):
-            streams, enters = item(streams), item.enters
+        elif isinstance(item, AffineStep):
+            streams, write_weights = item(streams), item.write_weights
             size = item.absolute()(size) + 4 * streams.abs()  # products round, too
         else:
             value = raw.seen[item][number]
@@ -60,8 +60,8 @@ def stream_gaps(architecture: Architecture, raw: RawCapture) -> Iterator[StreamG
                 streams = value.unflatten(1, streams.shape[1:])
                 size = streams.abs()
             else:  # a block reads the one stream that it writes to
-                assert enters is not None
-                there, bound = ((x * enters.to(x)[..., None]).sum(1) for x in (streams, size))
+                assert write_weights is not None
+                there, bound = ((x * write_weights.to(x)[..., None]).sum(1) for x in (streams, size))
             yield StreamGap(start, place, value - there, eps * bound + floor, f"between {since} and {end}")
             start = place
             since = f"the input of block {blocks[item]}" if item in blocks else "the final norm between its loops"

@@ -23,17 +23,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..errors import InputError
-from .architecture import Architecture, HookPoint, Passage, Sublayer
+from .affine_step import AffineStep, Linear
+from .architecture import Architecture, HookPoint, StreamOp, Sublayer
 from .capture import Activations, RawCapture, SublayerOutput
 from .cuts import Vectors
 from .norm import Norm
-from .steps import Linear, Step
 
 Chain = tuple[Linear, ...]
 
 
 @dataclass(frozen=True, eq=False)
-class Carry:
+class PathToFinal:
     """x ↦ Σ_j factors_j · chain_j(x), the way from a write to the final stream."""
 
     chains: tuple[Chain, ...]
@@ -66,19 +66,19 @@ def passes_norm(norm: Norm, before: Tensor, after: Tensor) -> bool:
     return bool((norm(before) - after).norm() < (before - after).norm())
 
 
-def trace(architecture: Architecture, raw: RawCapture) -> Iterator[tuple[int, Sublayer | HookPoint | Step, int]]:
+def trace(architecture: Architecture, raw: RawCapture) -> Iterator[tuple[int, Sublayer | HookPoint | AffineStep, int]]:
     """What the stream meets in a pass, in order: (place, sublayer or the input of a block or of the final norm or a
     step, which repeat of it). The place is that in the order of hook points, or in the architecture's program.
 
     Without a program, sublayers stand in stream order, or where layers repeat, as they ran; and a step is the final
     norm, where the stream went on from it, as between the rounds of a looped model.
     """
-    count: Counter[Sublayer | Passage | HookPoint] = Counter()
-    if architecture.program:
-        for place, item in enumerate(architecture.program):
+    count: Counter[Sublayer | StreamOp | HookPoint] = Counter()
+    if architecture.stream_ops:
+        for place, item in enumerate(architecture.stream_ops):
             number = count[item] if item is not architecture.stream_out else -1  # which may be read on the way
             count[item] += 1
-            if isinstance(item, Passage):
+            if isinstance(item, StreamOp):
                 seen = [raw.at(point, "a gate, norm or mixing of the stream")[number] for point in item.points]
                 yield place, item.step(*seen), number
             else:
@@ -103,7 +103,7 @@ def trace(architecture: Architecture, raw: RawCapture) -> Iterator[tuple[int, Su
                 norm, here = architecture.norm, raw.seen[final][number]
                 if norm.bias is not None:
                     raise InputError("this model's stream passes a LayerNorm between rounds, whose bias no row is for.")
-                yield place, Step((norm,), divisor=norm.statistic(here)), number
+                yield place, AffineStep((norm,), divisor=norm.statistic(here)), number
 
 
 def _goes_on(architecture: Architecture, raw: RawCapture, place: int, count: Counter[Any]) -> bool:
@@ -141,21 +141,23 @@ def to_final_stream(done: Activations, architecture: Architecture) -> Activation
     biases = torch.zeros(done.final.shape, dtype=torch.float64, device=done.final.device)
     for number in range(writes, -1, -1):
         if number < writes:
-            enters = next((step.enters for step in reversed(steps) if step.after <= number), None)
+            write_weights = next((step.write_weights for step in reversed(steps) if step.after <= number), None)
             if outputs[number].output.shape[1] == factors.shape[1] * done.embed.shape[1] > done.embed.shape[1]:
                 own = outputs[number].output.unflatten(1, (factors.shape[1], -1))  # a vector for every stream
-                parts = [Carry(chains, factors[:, i])(x) for i, x in enumerate(own.unbind(1))]
+                parts = [PathToFinal(chains, factors[:, i])(x) for i, x in enumerate(own.unbind(1))]
                 outputs[number] = replace(outputs[number], output=torch.stack(parts).sum(0))
-            elif passed or enters is not None:
-                outputs[number] = _carried(architecture, outputs[number], Carry(chains, _entering(enters, factors)))
+            elif passed or write_weights is not None:
+                outputs[number] = _carried(
+                    architecture, outputs[number], PathToFinal(chains, _entering(write_weights, factors))
+                )
         while steps and steps[-1].after == number:
             step = steps.pop()
             passed = True
             if step.bias is not None:
                 for stream, bias in enumerate(step.bias.reshape(factors.shape[1], -1).to(biases)):
-                    biases = biases + Carry(chains, factors[:, stream])(bias.expand_as(biases))
+                    biases = biases + PathToFinal(chains, factors[:, stream])(bias.expand_as(biases))
             chains, factors = _before(architecture, step, chains, factors)
-    carry = Carry(chains, _entering(None, factors))
+    carry = PathToFinal(chains, _entering(None, factors))
     return replace(
         done,
         embed=carry(done.embed),
@@ -166,15 +168,15 @@ def to_final_stream(done: Activations, architecture: Architecture) -> Activation
     )
 
 
-def _entering(enters: Tensor | None, factors: Float[Tensor, "row stream chain"]) -> Float[Tensor, "row chain"]:
+def _entering(write_weights: Tensor | None, factors: Float[Tensor, "row stream chain"]) -> Float[Tensor, "row chain"]:
     """The factors of a write, by how much of it enters each stream."""
-    if enters is None:
+    if write_weights is None:
         return factors[:, 0] if factors.shape[1] == 1 else factors.sum(1)
-    return (factors * enters.to(factors)[..., None]).sum(1)
+    return (factors * write_weights.to(factors)[..., None]).sum(1)
 
 
 def _before(
-    architecture: Architecture, step: Step, chains: tuple[Chain, ...], factors: Float[Tensor, "row stream chain"]
+    architecture: Architecture, step: AffineStep, chains: tuple[Chain, ...], factors: Float[Tensor, "row stream chain"]
 ) -> tuple[tuple[Chain, ...], Float[Tensor, "row stream chain"]]:
     """Chains and factors of what stood in the streams before a step."""
     if step.divisor is not None:
@@ -199,7 +201,7 @@ def _joined(architecture: Architecture, before: Linear, chain: Chain) -> Chain:
     return (architecture.joined[key], *chain[1:])
 
 
-def _carried(architecture: Architecture, output: SublayerOutput, carry: Carry) -> SublayerOutput:
+def _carried(architecture: Architecture, output: SublayerOutput, carry: PathToFinal) -> SublayerOutput:
     """A sublayer's output as it stands in the final stream; if it is cut, with a map that leads there."""
     sublayer, cut = output.sublayer, output.cut
     output = replace(
@@ -220,4 +222,4 @@ def _carried(architecture: Architecture, output: SublayerOutput, carry: Carry) -
     if key not in architecture.carried:
         architecture.carried[key] = replace(cut.output_map, path=(*cut.output_map.path, *chain))
     cut = replace(cut, output_map=architecture.carried[key])
-    return replace(output, cut=cut, passed=1 / carry.factors[:, 0])
+    return replace(output, cut=cut, path_divisor=1 / carry.factors[:, 0])

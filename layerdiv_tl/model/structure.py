@@ -18,12 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import InputError
-from .architecture import HALF, UNCUT, HookPoint, OutputMap, Sublayer, SublayerKind
+from .architecture import HALF, WHY_WHOLE, HookPoint, OutputMap, Sublayer, SublayerKind
 from .capture import first, on
 from .experts import mixture_in
 from .norm import Norm
 from .topologies import Topology
-from .weights import Parts, inputs_of, is_present, linear_map, linear_rows
+from .weights import ModuleFinder, inputs_of, is_present, linear_map, linear_rows
 
 # Children of a block that write to its stream, first the ones that mix tokens.
 _MIXERS = ("mamba_decoder.mamba", "linear_attn", "mamba", "conv", "mlstm_layer", "mixer", "temporal_block")
@@ -62,7 +62,7 @@ def is_hybrid(blocks: Any) -> bool:
     return not submodules or any(not re.match("attn$|mlp$|ln", name) for name in submodules)
 
 
-class Structure(Parts):
+class Structure(ModuleFinder):
     """The parts of a model by their places in its modules.
 
     Raises InputError for a model in which no blocks, final norm or unembedding can be found.
@@ -93,7 +93,7 @@ class Structure(Parts):
         self.parallel = len(norms) == 1 and len(list(self._writes(self.blocks[0]))) > 1
         self.stream_divisor, factor, cap = self._probe()
         self.transform = partial(_transformed, factor=factor, cap=cap)
-        self.program = () if topology is None else tuple(topology.program(self))
+        self.stream_ops = () if topology is None else tuple(topology.program(self))
 
     @cached_property
     def width(self) -> int:
@@ -147,14 +147,14 @@ class Structure(Parts):
                     else None
                 )
             mixture, why = mixture_in(kind, module, block, post, self.norm)
-            reason = UNCUT["mixture" if mixture or why or hasattr(module, "experts") else "hidden"]
+            reason = WHY_WHOLE["mixture" if mixture or why or hasattr(module, "experts") else "hidden"]
             made = None if mixture or why else made
             sublayer = Sublayer(kind, layer, output, own, made, "" if made else reason, inputs=HookPoint(module, "in"))
             yield replace(sublayer, mixture=mixture, experts_reason=why)
 
     def uncut(self, kind: SublayerKind, layer: int, module: nn.Module) -> Sublayer:
         """A sublayer that has no rows of its own for heads or neurons."""
-        return Sublayer(kind, layer, HookPoint(module), uncut_reason=UNCUT["hidden"])
+        return Sublayer(kind, layer, HookPoint(module), uncut_reason=WHY_WHOLE["hidden"])
 
     def _output_map(self, kind: SublayerKind, module: nn.Module, scale: float, place: str) -> OutputMap | None:
         projection = module if isinstance(module, nn.Linear) else _first(module, _PROJECTIONS)

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from . import several_streams as several
-from .architecture import UNCUT, HookPoint, Passage, Sublayer
+from .affine_step import AffineStep, Linear, gain
+from .architecture import WHY_WHOLE, HookPoint, StreamOp, Sublayer
 from .norm import Norm
 from .several_streams import Item
-from .steps import Linear, Step, gain
 
 if TYPE_CHECKING:
     from .structure import Structure
@@ -83,22 +83,22 @@ def topology_of(model: Any) -> Topology | None:
     return next((found for found in TOPOLOGIES.get(config.model_type, ()) if found.applies(config)), None)
 
 
-def static(*maps: Linear, bias: Tensor | None = None) -> Passage:
+def static(*maps: Linear, bias: Tensor | None = None) -> StreamOp:
     """Gains and a bias that are the same in every pass."""
-    step = Step(maps, bias=None if bias is None else bias.detach().double())
-    return Passage(lambda: step, adds=bias is not None)
+    step = AffineStep(maps, bias=None if bias is None else bias.detach().double())
+    return StreamOp(lambda: step, adds=bias is not None)
 
 
-def passed(parts: Structure, module: nn.Module, factor: float = 1.0) -> Passage:
+def passed(parts: Structure, module: nn.Module, factor: float = 1.0) -> StreamOp:
     """A norm that the stream itself passes, and a factor after it."""
     norm = parts.norm(module)
     own = Norm(norm.gain * factor, None, norm.centered, None)
     bias = None if norm.bias is None else norm.bias * factor
 
-    def step(x: Tensor) -> Step:
-        return Step((own,), divisor=norm.statistic(x.double()), bias=bias)
+    def step(x: Tensor) -> AffineStep:
+        return AffineStep((own,), divisor=norm.statistic(x.double()), bias=bias)
 
-    return Passage(step, (HookPoint(module, "in"),), bias is not None)
+    return StreamOp(step, (HookPoint(module, "in"),), bias is not None)
 
 
 def _gemma4(parts: Structure, number: int, block: Any, sublayers: list[Sublayer]) -> Iterator[Item]:
@@ -135,7 +135,7 @@ def _beam(parts: Structure, number: int, block: Any, sublayers: list[Sublayer]) 
 def _rwkv(parts: Structure, number: int, block: Any, sublayers: list[Sublayer]) -> Iterator[Item]:
     """Halved after every so many blocks."""
     attention, mlp = sublayers
-    yield from (attention, replace(mlp, uncut_reason=UNCUT["gated"]))
+    yield from (attention, replace(mlp, uncut_reason=WHY_WHOLE["gated"]))
     every = parts.config.rescale_every
     if every > 0 and (number + 1) % every == 0:
         yield static(gain(torch.tensor(0.5)))

@@ -16,7 +16,16 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import InputError
-from .architecture import KINDS, UNCUT, Architecture, HookPoint, OutputMap, Sublayer, SublayerKind, refuse_unreadable
+from .architecture import (
+    KINDS,
+    WHY_WHOLE,
+    Architecture,
+    HookPoint,
+    OutputMap,
+    Sublayer,
+    SublayerKind,
+    refuse_unreadable,
+)
 from .huggingface import forget_lengths, has_dynamic_rope, length_switch_of
 from .norm import Norm, probe
 from .structure import is_hybrid
@@ -143,7 +152,7 @@ def _sublayer(
     projection = _projection(module, kind)
     if projection is None or values not in hooks:
         real = kind != "attn" and (hasattr(module, "experts") or getattr(model.cfg, "num_experts", None))
-        reason = UNCUT["mixture" if real else "hidden"]
+        reason = WHY_WHOLE["mixture" if real else "hidden"]
         whole = Sublayer(kind, layer, _point(hooks, output), scale, uncut_reason=reason, inputs=HookPoint(module, "in"))
         return replace(whole, experts_reason=_NO_EXPERTS) if real else whole
     post_name = _post_norm(model, block, kind)

@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from .topologies import Item
 
 
-class Parts:
+class ModuleFinder:
     """A model whose parts are looked up.
 
     Attributes:
         unembed, blocks: The unembedding, and every block.
-        program: What the stream meets, where that is more than additions.
+        stream_ops: What the stream meets, where that is more than additions.
         streams_first: Whether blocks are given several streams before the rows.
         end: What the unembedding reads, where no norm stands before it.
     """
 
     unembed: Any
     blocks: list[nn.Module]
-    program: tuple[Item, ...] = ()
+    stream_ops: tuple[Item, ...] = ()
     streams_first = False
     end: HookPoint | None = None
 

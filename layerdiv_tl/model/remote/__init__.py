@@ -52,7 +52,7 @@ def engine_of(x: Any, remote: Any) -> Engine:
 def architecture_of(engine: Engine) -> Architecture:
     """Where a remote model's parts are. Raises InputError for what cannot be projected remotely."""
     architecture = of_huggingface(engine.skeleton)
-    if architecture.program:
+    if architecture.stream_ops:
         raise InputError("this model's stream passes more than additions, which is not read remotely: load it here.")
     return replace(architecture, device=torch.device("cpu"), remote=engine.name)
 

@@ -64,7 +64,7 @@ class TokenGain:
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
+class AffineStep:
     """One step of the residual stream's path: X_i ← Σ_k mix_ik · map_k(X_k) / divisor + bias_i.
 
     Attributes:
@@ -72,7 +72,7 @@ class Step:
         mix: `[out, in]`, or `[row, out, in]` where tokens differ; None does not mix.
         divisor: `[row]`, such as the statistic of a norm.
         bias: `[d]`, or `[out, d]` with one for each stream.
-        enters: How much of what is written from here on enters each stream, `[out]` or `[row, out]`; None is all of it.
+        write_weights: The share of every later write that enters each stream, `[out]` or `[row, out]`; None is all.
         after: After how many sublayer outputs the stream passes it.
     """
 
@@ -80,7 +80,7 @@ class Step:
     mix: Float[Tensor, "... out stream"] | None = None
     divisor: Float[Tensor, " row"] | None = None
     bias: Float[Tensor, "... d"] | None = None
-    enters: Float[Tensor, "... out"] | None = None
+    write_weights: Float[Tensor, "... out"] | None = None
     after: int = 0
 
     def __call__(self, streams: Float[Tensor, "row stream d"]) -> Float[Tensor, "row out d"]:
@@ -94,7 +94,7 @@ class Step:
         x = x if self.divisor is None else x / self.divisor.to(x)[:, None, None]
         return x if self.bias is None else x + self.bias.to(x)
 
-    def absolute(self) -> Step:
+    def absolute(self) -> AffineStep:
         """The step that bounds what it does to errors: every coefficient positive, no bias."""
         bounds: list[Linear] = []
         for own in self.maps:
@@ -105,14 +105,16 @@ class Step:
             elif isinstance(own, Norm):
                 bounds.append(gain(own.gain.abs() * (1 + own.centered)))
         mix = None if self.mix is None else self.mix.abs()
-        return Step(tuple(bounds), mix, None if self.divisor is None else self.divisor.abs())
+        return AffineStep(tuple(bounds), mix, None if self.divisor is None else self.divisor.abs())
 
-    def rows(self, some: slice | Tensor) -> Step:
+    def rows(self, some: slice | Tensor) -> AffineStep:
         """The same at some tokens."""
         return replace(
             self,
             maps=tuple(TokenGain(m.gain[some]) if isinstance(m, TokenGain) else m for m in self.maps),
             mix=self.mix[some] if self.mix is not None and self.mix.dim() == 3 else self.mix,
             divisor=None if self.divisor is None else self.divisor[some],
-            enters=self.enters[some] if self.enters is not None and self.enters.dim() == 2 else self.enters,
+            write_weights=self.write_weights[some]
+            if self.write_weights is not None and self.write_weights.dim() == 2
+            else self.write_weights,
         )
