@@ -4,9 +4,10 @@ from . import depth as depth
 from . import zoo as zoo
 from .attribution.compare import compare as compare
 from .attribution.comparison import Comparison as Comparison
-from .attribution.contrasts import logit_difference as logit_difference
+from .attribution.comparison import TextComparison as TextComparison
 from .attribution.contribution_results import Contributions as Contributions
 from .attribution.contributions import contributions as contributions
+from .attribution.contributions import logit_difference as logit_difference
 from .attribution.head_scores import head_classes as head_classes
 from .attribution.head_scores import head_scores as head_scores
 from .attribution.logit_difference import LogitDifference as LogitDifference
@@ -16,7 +17,6 @@ from .attribution.profile_base import CorpusProfile as CorpusProfile
 from .attribution.profile_base import Profile as Profile
 from .attribution.source_results import SourceTokens as SourceTokens
 from .attribution.source_tokens import source_tokens as source_tokens
-from .attribution.text_comparison import TextComparison as TextComparison
 from .components import Component as Component
 from .depth.effect_results import Effects as Effects
 from .depth.effects import effects as effects

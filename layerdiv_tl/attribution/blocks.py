@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import torch
 from jaxtyping import Float, Int
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from ..components import Component
 from ..errors import InputError
-from ..model.architecture import HALF, Architecture, OutputMap, Sublayer
+from ..model.architecture import ADAPTER_ROWS, HALF, Architecture, OutputMap, Sublayer
 from ..model.capture import Activations, SublayerOutput
 from ..model.cuts import UnitLike
 from ..model.groups import Groups, rest_of
@@ -119,6 +120,21 @@ class Write:
     def is_cut(self) -> bool:
         """Whether a part of the model wrote it and it has several rows."""
         return self.junction is not None and any(not b.is_stream or len(b.components) > 1 for b in self.blocks)
+
+
+def are_partial(junctions: Sequence[Component], parallel: bool) -> list[bool]:
+    """Whether the stream never stands at each junction: at an embedding before its positions, or between sublayers
+    that read the same stream (`parallel`). Where hooks add something in a layer, it may be before that layer is done.
+    """
+    # What is not yet all of its write or layer, and what then follows.
+    unfinished = [("embed", "pos_embed"), ("mixer", "attn"), ("mlp", "moe"), *ADAPTER_ROWS.items()]
+    unfinished += [(kind, f"{kind}.error") for kind in ("attn", "mixer", "mlp", "moe", "ple", "laurel")]
+    unfinished += [(kind, "mlp") for kind in ("attn", "mixer", "attn.lora", "mixer.lora")] * parallel
+    steered = [(a.layer, a.repeat) for a in junctions if a.kind == "intervention"]
+    partial = [a.kind != "intervention" and (a.layer, a.repeat) in steered for a in junctions]
+    for i, (a, b) in enumerate(pairwise(junctions)):
+        partial[i] |= a.layer == b.layer and (a.kind, b.kind) in unfinished
+    return partial
 
 
 class StreamWalk:

@@ -1,4 +1,4 @@
-"""Two models on the same prompts: what every component writes differently, exactly."""
+"""Two models on the same prompts or texts: what every component writes differently, exactly."""
 
 from __future__ import annotations
 
@@ -8,30 +8,28 @@ from typing import Any, overload
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from ..components import Component
 from ..ensemble.validation import gold_options
 from ..errors import InputError
-from ..model import tokenization
 from ..model.batches import require_local
 from ..model.cuts import UnitLike, unit_of
 from ..model.fingerprint import fingerprint
 from ..model.load import Model, as_model
-from ..model.options import contrast_pairs, is_task
-from ..model.options import options as read_options
-from ..model.prompts import encode, with_mask
-from .compare_texts import compare_texts
-from .comparison import Comparison
+from ..model.options import is_task
+from ..model.prompts import with_mask
+from .comparison import Comparison, TextComparison, Values
 from .contribution_results import Contributions
-from .contributions import collect, prompts_and_options, reads_end
+from .contributions import collect
 from .directions import token_directions
 from .passes import ContributionPasses
-from .text_comparison import TextComparison
-from .two_models import common_rows, difference, in_rows, one_shape
-from .vocabulary import Vocabulary
-
-Values = Float[np.ndarray, "example component option"]
+from .profile import profile_columns, profile_of
+from .profile_passes import profile_run
+from .profile_results import SquaredProfile
+from .question import read_question
+from .two_models import PerComponent, in_rows
+from .vocabulary import Vocabulary, vocabulary_of
 
 
 @overload
@@ -115,8 +113,7 @@ def compare(
     >>> ld.compare("zoo/d4", "zoo/d4", ["A: red\\nB: blue\\nA:"], [" red", " blue"]).same_weights
     True
     """
-    unit, prompts = unit_of(unit), with_mask(prompts, attention_mask)
-    models = [as_model(a), as_model(b)]
+    unit, models = unit_of(unit), [as_model(a), as_model(b)]
     for model in models:
         require_local(model.architecture)
     tokenizer = models[0].tokenizer or models[1].tokenizer
@@ -132,136 +129,222 @@ def compare(
         for name, left_out in (("labels", labels is None), ("position", is_last)):
             if not left_out:
                 raise InputError(f"{name}= needs options: give options too, or a text alone to compare at every token.")
-        return compare_texts(models, prompts, unit, batch_tokens)
-    if contrast is not None:
-        if options is not None:
-            raise InputError("contrast names two options itself: give either options or contrast.")
-        options = contrast_pairs(contrast)
-    if is_task(prompts) and options is None and labels is None:
+        return _compare_texts(models, with_mask(prompts, attention_mask), unit, batch_tokens)
+    if is_task(prompts) and options is None and contrast is None and labels is None:
         labels = prompts.labels  # they are numbers of its own options
-    prepared = [_prepared(model, prompts, options, unit, position, batch_tokens) for model in models]
-    runs, texts = [run for run, _ in prepared], prepared[0][1]
-    if runs[0].ids != runs[1].ids or not np.array_equal(runs[0].option_ids, runs[1].option_ids):
+    how = {"contrast": contrast, "attention_mask": attention_mask}
+    questions = [read_question(model, prompts, options, position, **how) for model in models]
+    first, second = questions
+    if first.ids != second.ids or not np.array_equal(first.option_ids, second.option_ids):
         raise InputError(
             f"{names[0]} and {names[1]} read these prompts or options as different tokens, so their logits answer "
             "different questions: compare models of one tokenizer, or give token ids."
         )
-    same_weights = fingerprint(models[0]) == fingerprint(models[1])
+    runs = [
+        ContributionPasses(model, question, unit, model.checked_batch_tokens(batch_tokens))
+        for model, question in zip(models, questions, strict=True)
+    ]
     readings = _read_by_both(*runs)
-    wide = _collected(runs, texts)
+    wide = _collect_both(*runs)
     k = wide[0].model_logits.shape[1]
-    scores = [replace(c, values=np.ascontiguousarray(c.values[:, :, :k])).comparable for c in wide]
-    alike = one_shape(*(c.components for c in scores))
-    return Comparison(
-        a=scores[0],
-        b=scores[1],
-        parts=_parts(runs, wide, scores, readings) if readings is not None and alike else None,
-        labels=None if labels is None else gold_options(labels, scores[0].values.shape, texts),
-        same_weights=same_weights,
-        roundoff=max(torch.finfo(run.model.architecture.dtype).eps / 2 for run in runs),
-    )
+    a, b = (replace(c, values=np.ascontiguousarray(c.values[:, :, :k])).comparable for c in wide)
+    found = Comparison(a=a, b=b, parts=None, **_same_weights(models))
+    if labels is not None:
+        found = replace(found, labels=gold_options(labels, a.values.shape, first.options))
+    return replace(found, parts=_parts(found, wide, readings)) if readings is not None and found.one_shape else found
 
 
-def _prepared(
-    model: Model, prompts: Any, options: Any, unit: UnitLike, position: Any, batch_tokens: int | None
-) -> tuple[ContributionPasses, tuple]:
-    """The passes of a model, not yet run, and the options' texts."""
-    if is_task(prompts):
-        prompts, options = prompts_and_options(model, prompts, options, True)
-    ids = encode(model, prompts)
-    at = tokenization.positions(position, [len(row) for row in ids])
-    option_ids, texts = read_options(model, options, ids, reads_end(ids, at))
-    return ContributionPasses(model, ids, at, option_ids, unit, model.checked_batch_tokens(batch_tokens)), texts
+def _same_weights(models: Sequence[Model]) -> dict[str, Any]:
+    """What two models' weights have in common: the fields `same_weights` and `roundoff`."""
+    coarsest = max(torch.finfo(model.architecture.dtype).eps / 2 for model in models)
+    return {"same_weights": fingerprint(models[0]) == fingerprint(models[1]), "roundoff": coarsest}
 
 
 @dataclass(frozen=True, eq=False)
 class _Readings:
-    """Directions that both models' passes are read along: by a, by a's unembedding after b's norm, and by b.
+    """Read-outs of some tokens that both models' streams are read by.
 
     Attributes:
-        by_a, by_both, by_b: Which group of columns holds each; 0 is the model's own.
-        added: `[token]`, what a's unembedding after b's norm adds by itself.
+        read_outs: Those that differ on these tokens, of these three: b's, a's, and a's unembedding behind b's norm.
+        vectors: Their directions `[token, d+1]`.
+        added: `[token]`, what a's unembedding behind b's norm adds by itself.
+        by_b, by_a, by_both: Which of them each of the three is.
     """
 
+    read_outs: list[Vocabulary]
+    vectors: list[Float[torch.Tensor, "token d+1"]]
+    added: Float[np.ndarray, " token"]
+    by_b: int
     by_a: int
     by_both: int
-    by_b: int
-    added: Float[np.ndarray, " token"]
+
+
+def _readings(models: Sequence[Model], tokens: Int[torch.Tensor, " token"], centered: bool, full: bool) -> _Readings:
+    """Read-outs of two models; `centered` are minus their means over the vocabulary, and `full` with their constants.
+
+    Without their means, two unembeddings may differ in ids only that no text holds.
+    """
+    a, b = models
+    every = [vocabulary_of(b), vocabulary_of(a), Vocabulary(replace(a.architecture, norm=b.architecture.norm))]
+    vectors = [token_directions(v.architecture, tokens) - (v.mean if centered else 0.0) for v in every]
+    added = vectors[2][:, -1].cpu().numpy()
+    vectors = [x.cpu() if full else x[:, :-1].cpu() for x in vectors]
+    alike = [next(i for i, other in enumerate(vectors) if torch.equal(own, other)) for own in vectors]
+    distinct = sorted(set(alike))
+    numbers = [distinct.index(i) for i in alike]
+    return _Readings([every[i] for i in distinct], [vectors[i] for i in distinct], added, *numbers)
 
 
 def _read_by_both(a: ContributionPasses, b: ContributionPasses) -> _Readings | None:
     """Let both passes be read along the directions of both; None where a cannot read what b writes.
 
     Single tokens are read as they are, where b's own reading is its reading of itself. Those of longer options are read
-    minus the mean over the vocabulary, and once more by a with a's statistic, last. Both passes get the same columns:
-    products of one shape are the same to the last bit where models are the same.
+    minus the mean over the vocabulary, after b's own, and once more by a with a's statistic, last. Both passes get the
+    same columns: products of one shape are the same to the last bit where models are the same.
     """
-    mine, theirs = a.model.architecture, b.model.architecture
-    if mine.norm.gain.numel() != theirs.norm.gain.numel():
+    if a.model.architecture.norm.gain.numel() != b.model.architecture.norm.gain.numel():
         return None
-    tokens, long = b.reader.tokens, a.contexts is not None
-    groups, numbers, added = [b.reader.vectors], list[int](), np.zeros(0)
-    for architecture in (mine, mixed := replace(mine, norm=theirs.norm), theirs):
-        vectors = token_directions(architecture, tokens).cpu()
-        if architecture is mixed:
-            added = vectors[:, -1].numpy()
-        if long:
-            vectors = vectors - Vocabulary(architecture).mean.cpu()
-        same = [i for i, other in enumerate(groups) if i >= long and torch.equal(other, vectors)]
-        numbers.append(same[0] if same else len(groups))
-        groups += [] if same else [vectors]
+    long = not a.question.is_single
+    found = _readings([a.model, b.model], b.reader.tokens, centered=long, full=True)
+    own = [b.reader.vectors] if long else []
+    found = replace(found, **{name: getattr(found, name) + long for name in ("by_b", "by_a", "by_both")})
+    groups = [*own, *found.vectors]
     if len(groups) > 1:
         for run in (a, b):
-            run.reader.read_along(groups[1:], [*range(len(groups)), *numbers[:long]], constant=long)
-    return _Readings(numbers[0], numbers[1], numbers[2], added)
+            run.reader.read_along(groups[1:], [*range(len(groups)), *[found.by_a] * long], constant=long)
+    return found
 
 
-def _collected(runs: list[ContributionPasses], texts: tuple) -> list[Contributions]:
+def _collect_both(a: ContributionPasses, b: ContributionPasses) -> list[Contributions]:
     """Both models' contributions; to options of several tokens, b is also read with what a's passes have shown."""
-    first = collect(runs[0], texts)
-    before, after = (run.contexts for run in runs)
-    if before is not None and after is not None:
-        runs[1].reader.statistics, after.others = torch.as_tensor(before.statistics), before
-    return [first, collect(runs[1], texts)]
+    first = collect(a)
+    if a.contexts is not None and b.contexts is not None:
+        b.reader.statistics, b.contexts.others = torch.as_tensor(a.contexts.statistics), a.contexts
+    return [first, collect(b)]
 
 
-def _parts(
-    runs: list[ContributionPasses], wide: list[Contributions], scores: list[Contributions], readings: _Readings
-) -> dict[str, Values]:
+def _parts(found: Comparison, wide: Sequence[Contributions], readings: _Readings) -> dict[str, Values]:
     """The four parts of every change, in the rows of both models; of options of several tokens five."""
-    first, second = scores
-    k, long = first.model_logits.shape[1], runs[0].contexts is not None
-    names = common_rows(first.components, second.components, (first.model, second.model))
-    mine, theirs = (in_rows(names, c.components, c.values) for c in wide)
-
-    def reading(values: Values, number: int) -> Values:
-        return values[:, :, k * number :][:, :, :k]
-
-    by_a, by_both, by_b = (reading(theirs, n) for n in (readings.by_a, readings.by_both, readings.by_b))
-    before = reading(mine, readings.by_a)
+    names, k, long = found.components, found.a.model_logits.shape[1], wide[0].option_ids.ndim > 2
+    # [example, component, option] by which read-out, then by a with its own statistic
+    mine, theirs = (
+        np.split(in_rows(names, c.components, c.values), range(k, c.values.shape[2], k), axis=2) for c in wide
+    )
+    before, by_a, by_both, by_b = (
+        mine[readings.by_a],
+        *(theirs[i] for i in (readings.by_a, readings.by_both, readings.by_b)),
+    )
     if long:
-        after = theirs[:, :, -k:]
+        after, constants = theirs[-1], None
     else:
-        assert first.statistic is not None
-        assert second.statistic is not None
-        after = by_a * (second.statistic / first.statistic)[:, None, None]
+        assert found.a.statistic is not None
+        assert found.b.statistic is not None
+        after = by_a * (found.b.statistic / found.a.statistic)[:, None, None]
+        place = np.unique(found.a.option_ids, return_inverse=True)[1].reshape(found.a.option_ids.shape)
+        constants = readings.added[place]
+    parts = _steps(names, (before, after, by_a, by_both, by_b), mine[0], constants)
+    if long:
+        a, b = (in_rows(names, side.components, side.values) for side in (found.a, found.b))
+        parts["expectation"] = _difference(b - by_b, a - before)
+    return parts
+
+
+def _steps(
+    names: Sequence[Component],
+    readings: Sequence[np.ndarray],
+    own: np.ndarray,
+    added: np.ndarray | None,
+    dtype: type = np.float64,
+) -> dict[str, np.ndarray]:
+    """The parts of a change, `[example, component, …]`, from what is read step by step on the way from a to b.
+
+    `readings`: a's stream by a; b's by a with a's statistic, with b's, by a's unembedding behind b's norm, and by b.
+    What the read-outs add by themselves is no component's own change: `own` is a's reading of itself and `added` what
+    a's unembedding adds behind b's norm; None where the readings hold both.
+    """
     parts = {
-        "own": difference(after, before),
-        "statistic": difference(by_a, after),
-        "gain": difference(by_both, by_a),
-        "unembedding": difference(by_b, by_both),
+        name: _difference(x, y, dtype)
+        for name, y, x in zip(("own", "statistic", "gain", "unembedding"), readings, readings[1:], strict=False)
     }
     if (constant := Component("constant")) in names:
         at = names.index(constant)
-        own, added = before[:, at], by_both[:, at]
-        if not long:
-            place = np.searchsorted(runs[0].reader.tokens, runs[0].reader.option_ids)
-            own, added = mine[:, at, :k], readings.added[place]
+        before = readings[0][:, at] if added is None else own[:, at]
+        between = readings[3][:, at] if added is None else added
         for part in ("own", "statistic"):
-            parts[part][:, at] = 0.0
-        parts["gain"][:, at] = difference(added, own)
-        parts["unembedding"][:, at] = difference(by_b[:, at], added)
-    if long:
-        rest = [in_rows(names, c.components, c.values) - x for c, x in zip(scores, (before, by_b), strict=True)]
-        parts["expectation"] = difference(rest[1], rest[0])
+            parts[part][:, at] = np.where(np.isnan(before), np.nan, 0.0)
+        parts["gain"][:, at] = _difference(between, before, dtype)
+        parts["unembedding"][:, at] = _difference(readings[4][:, at], between, dtype)
     return parts
+
+
+def _difference(x: np.ndarray, y: np.ndarray, dtype: type = np.float64) -> np.ndarray:
+    """x − y; 0 where it is the rounding of the few products, of precision `dtype`, that made them."""
+    found, least = x - y, 8 * np.finfo(dtype).eps
+    for row, of in zip(np.atleast_2d(found), np.atleast_2d(x), strict=True):  # one at a time stays in the cache
+        row[np.abs(row) <= least * np.abs(of)] = 0.0
+    return found
+
+
+def _compare_texts(models: list[Model], texts: Any, unit: UnitLike, batch_tokens: int | None) -> TextComparison:
+    """What `compare` gives for texts: every token is read, with the token that comes next."""
+    runs = [profile_run(model, unit, "squared", None, None, None, "float32", batch_tokens) for model in models]
+    window = min(run.window for run in runs)  # both see as much of each token's past
+    runs = [replace(run, window=window, stride=max(1, window // 2)) for run in runs]
+    ids = [run.encode(texts) for run in runs]
+    if ids[0] != ids[1]:
+        raise InputError(
+            f"{models[0].name} and {models[1].name} read this text as different tokens, so they predict different "
+            "things: compare models of one tokenizer, or give token ids."
+        )
+    if all(len(row) < 2 for row in ids[0]):
+        raise InputError("a text of one token has no next one to predict: give a longer text.")
+    readings = None
+    if models[0].architecture.norm.gain.numel() == models[1].architecture.norm.gain.numel():
+        tokens = torch.tensor(sorted({token for row in ids[0] for token in row[1:]}))
+        readings = _readings(models, tokens, centered=True, full=False)
+    profiles, columns = [], []
+    for run in runs:
+        run = replace(run, readers=[] if readings is None else readings.read_outs[1:])
+        found = profile_columns(run, ids[0])
+        names = [name for name in found if name in ("expectations", "entropies", "statistics") or "reading" in name]
+        columns.append({name: found.pop(name) for name in names})
+        profile = profile_of(run, ids[0], found)
+        assert isinstance(profile, SquaredProfile)
+        profiles.append(profile)
+    nets = [c["expectations"] - p.centered_targets for c, p in zip(columns, profiles, strict=True)]
+    entropies = (columns[0]["entropies"], columns[1]["entropies"])
+    made = TextComparison(
+        a=profiles[0],
+        b=profiles[1],
+        parts=None,
+        nets=(nets[0], nets[1]),
+        entropies=entropies,
+        **_same_weights(models),
+    )
+    return (
+        replace(made, parts=_text_parts(made, columns, readings)) if readings is not None and made.one_shape else made
+    )
+
+
+def _text_parts(
+    found: TextComparison, columns: Sequence[dict[str, np.ndarray]], readings: _Readings
+) -> dict[str, PerComponent]:
+    """The four parts of every change of the centered logit, in the rows of both models."""
+    names, profiles = found.components, (found.a, found.b)
+
+    def reading(side: int, number: int) -> PerComponent:
+        own = profiles[side].centered_targets
+        values = columns[side][f"reading {number}"] if number else own
+        # Where a text ends there is nothing to predict.
+        return in_rows(names, profiles[side].components, np.where(np.isnan(own), np.nan, values).astype(np.float64))
+
+    before, by_a, by_both, by_b = (
+        reading(0, readings.by_a),
+        *(reading(1, n) for n in (readings.by_a, readings.by_both, readings.by_b)),
+    )
+    after = by_a * (columns[1]["statistics"] / columns[0]["statistics"])[:, None]
+    # What the read-out adds to the next token by itself; NaN at the end of a text.
+    following = np.append(found.a.token_ids[1:], 0)
+    added, has_next = np.full(len(following), np.nan), found.a.has_target
+    added[has_next] = readings.added[np.unique(following[has_next], return_inverse=True)[1]]
+    return _steps(names, (before, after, by_a, by_both, by_b), reading(0, 0), added, np.float32)

@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Set
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
-from torch import Tensor
 
 from .._checks import whole_number
-from ..components import Component, labels_of
+from ..components import Component, Unit, labels_of
 from ..errors import InputError
-from ..model import tokenization
-from ..model.architecture import ADAPTER_ROWS
-from ..model.capture import Activations
 from ..model.cuts import UnitLike, unit_name, unit_of
 from ..model.forward_pass import locate_mismatch, read_cache, tokens_and_mask
 from ..model.groups import Groups
-from ..model.load import Model, as_model
-from ..model.options import contrast_pairs, is_task
-from ..model.options import options as read_options
-from ..model.prompts import Prompts, encode, with_mask
+from ..model.load import as_model
+from ..model.prompts import encode, with_mask
+from ..model.tokenization import plain
+from .blocks import are_partial
 from .contexts import BatchContributions
 from .contribution_results import Contributions
+from .logit_difference import LogitDifference
 from .passes import ContributionBuffer, ContributionPasses
+from .question import read_question
 from .remote_read_out import RemoteReadOut
 
 
@@ -115,36 +111,31 @@ def contributions(
     top = None if top is None else whole_number("top", top, 1)
     if top is not None and components is not None:
         raise InputError("top and components cannot be combined: both say which rows to keep.")
-    if contrast is not None:
-        if options is not None:
-            raise InputError("contrast names two options itself: give either options or contrast.")
-        options = contrast_pairs(contrast)
-    if is_task(prompts):
-        prompts, options = prompts_and_options(model, prompts, options, directions is None)
-    ids, at, cached = _inputs(model, prompts, position, unit, cache, tokens, attention_mask)
-    keep, probes = _parse_components(components, model.architecture.components(unit)), None
-    if directions is None:
-        option_ids, option_texts = read_options(model, options, ids, reads_end(ids, at))
-        tokenization.warn_of_missing_spaces(model, ids, options)
-    else:
-        probes, option_texts = _probes(directions, options, model)
-        option_ids = np.tile(np.arange(len(probes))[:, None, None], (len(ids), 1, 1, 1))
+    if cache is not None:
+        if prompts is not None:
+            raise InputError("give either prompts or a cache with its tokens, not both.")
+        prompts, attention_mask = tokens, attention_mask = tokens_and_mask(tokens, attention_mask)
+    elif tokens is not None:
+        raise InputError("tokens belong to a cache: give prompts alone, or cache= with tokens=.")
+    how = {"contrast": contrast, "directions": directions, "attention_mask": attention_mask}
+    question = read_question(model, prompts, options, position, **how)
+    keep = _parse_components(components, model.architecture.components(unit))
+    if model.engine is not None and (cache is not None or directions is not None):
+        raise InputError(f"{model.name} runs elsewhere, where only options are read: give no cache or directions.")
+    cached = None
+    if cache is not None:
+        column = attention_mask.argmax(1).cpu() + torch.as_tensor(question.at)
+        cached = read_cache(model, cache, tokens, attention_mask, column, unit)
     if model.engine is not None:
-        if cached is not None or probes is not None:
-            raise InputError(f"{model.name} runs elsewhere, where only options are read: give no cache or directions.")
-        run: ContributionPasses | RemoteReadOut = RemoteReadOut(model, ids, at, option_ids, unit, batch_tokens)
+        run: ContributionPasses | RemoteReadOut = RemoteReadOut(model, question, unit, batch_tokens)
     else:
-        run = ContributionPasses(model, ids, at, option_ids, unit, batch_tokens, cached, probes)
-    keep = keep if top is None else _largest(top, run.batches(None))
-    return collect(run, option_texts, keep)
+        run = ContributionPasses(model, question, unit, batch_tokens, cached)
+    return collect(run, keep if top is None else _largest(top, run.batches(None)))
 
 
-def collect(
-    run: ContributionPasses | RemoteReadOut, options: tuple, keep: Set[Component] | None = None
-) -> Contributions:
-    """The contributions of a read-out's passes, checked; `options` are the texts, `keep` None keeps all components."""
-    model, ids, at, unit, probes = run.model, run.ids, run.at, run.unit, run.reader.probes
-    option_ids = run.option_ids
+def collect(run: ContributionPasses | RemoteReadOut, keep: Set[Component] | None = None) -> Contributions:
+    """The contributions of some passes, checked; `keep` None keeps all components."""
+    model, unit, ids, at, option_ids = run.model, run.unit, run.question.ids, run.question.at, run.question.option_ids
     gathered = ContributionBuffer(len(ids))
     for part in run.batches(keep):
         gathered.add(part)
@@ -164,16 +155,6 @@ def collect(
 
     error = run.reader.error
     error.check(model.name, unit, locate)
-    # The stream never stands at an embedding before its positions, or between sublayers that read the same stream; and
-    # where hooks add something in a layer, it may be before that layer is done.
-    halves = [("embed", "pos_embed"), ("mixer", "attn"), ("mlp", "moe"), *ADAPTER_ROWS.items()]
-    before_mlp = ("attn", "mixer", "attn.lora", "mixer.lora")
-    halves += [(kind, f"{kind}.error") for kind in ("attn", "mixer", "mlp", "moe", "ple", "laurel")]
-    halves += [(kind, "mlp") for kind in before_mlp] * model.architecture.parallel
-    steered = [(a.layer, a.repeat) for a in junctions if a.kind == "intervention"]
-    partial = [a.kind != "intervention" and (a.layer, a.repeat) in steered for a in junctions]
-    for i, (a, b) in enumerate(pairwise(junctions)):
-        partial[i] |= a.layer == b.layer and (a.kind, b.kind) in halves
     unexplained = run.reader.unexplained
     has_prefixes = model.architecture.has_prefixes and not isinstance(unit, Groups)
     expectations, gap = done.expectations, done.likelihood_gap
@@ -186,80 +167,63 @@ def collect(
         expectations=expectations[:, :, None] if expectations is not None and expectations.ndim == 2 else expectations,
         vocabulary_means=done.vocabulary_means,
         option_ids=option_ids[:, :, 0, 0] if option_ids.shape[2:] == (1, 1) else option_ids,
-        options=options,
+        options=run.question.options,
         token_ids=np.concatenate([np.array(row, dtype=np.int64) for row in ids]),
         lengths=np.array([len(row) for row in ids], dtype=np.int64),
         positions=at,
         junction_scale=done.junction_scale if has_prefixes else None,
         junctions=junctions,
-        partial_junctions=np.array(partial),
+        partial_junctions=np.array(are_partial(junctions, model.architecture.parallel)),
         statistic=done.statistic,
         identity_gap=error.identity_gap,
         absolute_gap=error.absolute,
         likelihood_gap=None if gap is None else float(np.abs(gap).max()),
         complete=gathered.complete,
-        soft_cap=model.architecture.soft_cap if probes is None else None,
+        soft_cap=model.architecture.soft_cap if run.question.directions is None else None,
         model=model.name,
         unit=unit_name(unit),
         error_shares={name.label: error / max(whole, 1e-300) for name, (error, whole) in unexplained.items()},
     )
 
 
-def prompts_and_options(model: Model, task: Any, options: Any, needed: bool) -> tuple[Any, Any]:
-    """A task's prompts, and its options for this model's tokenizer unless others are given, or none are needed."""
-    if options is not None or not needed:
-        return task.prompts, options
-    resolved = task.resolve(model, multi_token=bool(task.option_ids))
-    if task.option_ids and task.option_ids != resolved.option_ids:
-        raise InputError(f"this task was resolved for another tokenizer than {model.name}'s: resolve it for this one.")
-    return resolved.prompts, resolved.option_ids or resolved.options
+def logit_difference(
+    model: Any, prompts: Any, correct: Any, wrong: Any, unit: Unit = "head", *, attention_mask: Any = None
+) -> LogitDifference:
+    """How much every component contributes to the logit of the right answer minus that of a wrong one.
 
+    Args:
+        model, prompts, unit, attention_mask: As in `contributions`.
+        correct, wrong: One answer for all prompts, or a list with one per prompt: texts of any length, token ids, or
+            sets of these.
 
-def _probes(directions: Any, options: Any, model: Model) -> tuple[Float[Tensor, "option d"], tuple[str, ...]]:
-    """Directions as `[K, d]` and their names. Raises InputError for what does not fit the model's stream."""
-    if options is not None:
-        raise InputError("directions take the place of options: give one of them.")
-    width = model.architecture.norm.gain.numel()
-    named = directions if isinstance(directions, Mapping) else None
-    what = f"a vector of {width} finite numbers, a list of such vectors, or a dict of them by name"
-    try:
-        vectors = [
-            torch.as_tensor(x).detach().double().cpu() for x in (directions if named is None else named.values())
-        ]
-        rows = torch.atleast_2d(torch.stack(vectors))
-    except (TypeError, ValueError, RuntimeError):
-        rows = torch.empty(0, 0)
-    if rows.dim() != 2 or rows.shape[1] != width or not bool(rows.isfinite().all() and rows.any(1).all()):
-        raise InputError(f"directions must be {what}, none of them zero.")
-    names = tuple(named) if named is not None else tuple(f"direction {i}" for i in range(len(rows)))
-    if not all(isinstance(name, str) for name in names):
-        raise InputError("directions={...} must have texts as names.")
-    return rows, names
+    Raises InputError for lists of other lengths than the prompts', for answers that are the same tokens, and as
+    `contributions`.
 
-
-def reads_end(ids: Sequence[tuple[int, ...]], at: Int[np.ndarray, " example"]) -> bool:
-    """Whether every prompt is read at its last token."""
-    return all(position == len(row) - 1 for row, position in zip(ids, at, strict=True))
-
-
-def _inputs(
-    model: Model, prompts: Any, position: Any, unit: UnitLike, cache: Any, tokens: Any, mask: Any
-) -> tuple[Prompts, Int[np.ndarray, " example"], Activations | None]:
-    """Token ids, the position read in each row, and the cached pass, if one is given. InputError for none, or two."""
-    if cache is not None:
-        if prompts is not None:
-            raise InputError("give either prompts or a cache with its tokens, not both.")
-        tokens, mask = tokens_and_mask(tokens, mask)
-        ids = encode(model, with_mask(tokens, mask))
-    elif tokens is not None:
-        raise InputError("tokens belong to a cache: give prompts alone, or cache= with tokens=.")
-    elif prompts is None:
-        raise InputError("there are no prompts: give at least one text or list of token ids.")
-    else:
-        ids = encode(model, with_mask(prompts, mask))
-    at = tokenization.positions(position, [len(row) for row in ids])
-    column = None if cache is None else mask.argmax(1).cpu() + torch.as_tensor(at)
-    return ids, at, None if column is None else read_cache(model, cache, tokens, mask, column, unit)
+    >>> import layerdiv_tl as ld
+    >>> from transformers import LlamaConfig, LlamaForCausalLM
+    >>> tiny = LlamaForCausalLM(LlamaConfig(vocab_size=32, hidden_size=16, intermediate_size=32,
+    ...     num_hidden_layers=2, num_attention_heads=2))
+    >>> d = ld.logit_difference(tiny, [[1, 2, 3], [4, 5]], correct=[7, 9], wrong=11)
+    >>> d.values.shape, bool(abs(d.total - d.model_difference).max() < 1e-5)
+    ((2, 7), True)
+    """
+    model = as_model(model)
+    prompts = encode(model, with_mask(prompts, attention_mask))
+    answers = [plain(answer) for answer in (correct, wrong)]
+    counts = {len(answer) for answer in answers if isinstance(answer, list | tuple)}
+    if not counts:
+        return contributions(model, prompts, contrast=answers, unit=unit).difference()
+    if len(counts) > 1:
+        raise InputError(
+            f"correct and wrong hold {len(correct)} and {len(wrong)} answers: give one per prompt, or one."
+        )
+    if (count := counts.pop()) != len(prompts):
+        raise InputError(
+            f"correct or wrong holds {count} answers for {len(prompts)} prompts: give one per prompt, or one."
+        )
+    columns = [answer if isinstance(answer, list | tuple) else [answer] * count for answer in answers]
+    # A single answer is a text, an id or a set; the rows of these lists are pairs.
+    return contributions(model, prompts, [list(pair) for pair in zip(*columns, strict=True)], unit).difference()
 
 
 def _largest(top: int, batches: Iterable[BatchContributions]) -> set[Component]:

@@ -21,10 +21,10 @@ from ..model.capture import Activations
 from ..model.cuts import UnitLike
 from ..model.forward_pass import ReconstructionError, run
 from ..model.load import Model
-from ..model.options import Ids, OptionIds
 from .blocks import ALIKE, Rows, StreamWalk, check_finite
 from .contexts import BatchContributions, Contexts, can_pack
 from .directions import Directions, probe_directions, reconstruct, token_directions
+from .question import LogitQuestion
 from .vocabulary import NextTokenDistribution, vocabulary_of
 
 # After a pass, rows are read out together until they make this many numbers (4 MiB in float64): it bounds the memory
@@ -171,31 +171,27 @@ class ContributionPasses:
     def __init__(
         self,
         model: Model,
-        ids: Sequence[Ids],
-        at: Int[np.ndarray, " example"],
-        option_ids: OptionIds,
+        question: LogitQuestion,
         unit: UnitLike,
         batch_tokens: int,
         cached: Activations | None = None,
-        probes: Float[Tensor, "option d"] | None = None,
     ) -> None:
-        self.model, self.ids, self.at, self.unit = model, ids, at, unit
-        self.batch_tokens, self.cached, self.option_ids = batch_tokens, cached, option_ids
+        self.model, self.question, self.unit = model, question, unit
+        self.batch_tokens, self.cached = batch_tokens, cached
         self.contexts: Contexts | None = None
-        targets = option_ids[:, :, 0, 0]
-        if option_ids.shape[2:] != (1, 1):
-            prompts = [row[: end + 1] for row, end in zip(ids, at, strict=True)]
-            self.contexts = Contexts(prompts, option_ids, model.architecture.length_switch)
+        targets = question.option_ids[:, :, 0, 0]
+        if not question.is_single:
+            self.contexts = Contexts(question.beginnings, question.option_ids, model.architecture.length_switch)
             targets = self.contexts.target_ids
             if cached is not None:
                 raise InputError("a cache does not hold what follows options of several tokens: give the prompts.")
             self.contexts.check(model, sides=True)
-        self.reader = OptionReader(model.architecture, targets, unit, probes)
+        self.reader = OptionReader(model.architecture, targets, unit, question.directions)
         self._members = len(model.architecture.components(unit))
 
     def batches(self, keep: Set[Component] | None) -> Iterator[BatchContributions]:
         """The contributions of some examples at a time; `keep` None keeps all components."""
-        bar = progress(self.model.name, len(self.ids), "prompt")
+        bar = progress(self.model.name, len(self.question.ids), "prompt")
         with inference_mode_for(self.model.architecture), bar as advance:
             for examples, passes in self._passes():
                 steps = chain.from_iterable(self._steps(numbers, done, keep) for numbers, done in passes)
@@ -207,16 +203,16 @@ class ContributionPasses:
         """The examples of each pass."""
         switch = self.model.architecture.length_switch
         if self.contexts is None:
-            return batches([len(row) for row in self.ids], self.batch_tokens, switch)
+            return batches([len(row) for row in self.question.ids], self.batch_tokens, switch)
         packed = can_pack(self.model, self.contexts)
-        lengths = [self.contexts.length(example, packed) for example in range(len(self.ids))]
+        lengths = [self.contexts.length(example, packed) for example in range(len(self.question.ids))]
         # Where positions change with the length of a pass, no other row may share it.
         return batches(lengths, self.batch_tokens if switch is None else 1)
 
     def shape(self, examples: Sequence[int]) -> PassShape:
         """The shape of a pass of some examples."""
         if self.contexts is None:
-            return PassShape(len(examples), max(len(self.ids[example]) for example in examples), len(examples))
+            return PassShape(len(examples), max(len(self.question.ids[example]) for example in examples), len(examples))
         packed, positions = can_pack(self.model, self.contexts), len(self.contexts.numbers(examples))
         if packed:
             return PassShape(len(examples), max(self.contexts.length(e, True) for e in examples), positions)
@@ -227,10 +223,13 @@ class ContributionPasses:
         """Examples, and their passes with the numbers of the rows that these show, batch after batch."""
         architecture, contexts = self.model.architecture, self.contexts
         if self.cached is not None:
-            yield list(range(len(self.ids))), [(np.arange(len(self.ids)), self.cached)]
+            yield list(range(len(self.question.ids))), [(np.arange(len(self.question.ids)), self.cached)]
         elif contexts is None:
             for rows in self.cuts():
-                (tokens, mask), at = pad([self.ids[row] for row in rows]), torch.as_tensor(self.at[rows])
+                (tokens, mask), at = (
+                    pad([self.question.ids[row] for row in rows]),
+                    torch.as_tensor(self.question.at[rows]),
+                )
                 yield rows, [(np.array(rows), run(architecture, tokens, mask, self.unit, at, interventions=True))]
         else:
             packed = can_pack(self.model, contexts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Set
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,9 +15,10 @@ from ..errors import InputError
 from ..model.batches import batches
 from ..model.forward_pass import UNNAMED, ReconstructionError
 from ..model.load import Model
-from ..model.options import Ids, OptionIds
+from ..model.options import Ids
 from ..model.remote import check_unit, plan_of
 from .contexts import BatchContributions, Contexts
+from .question import LogitQuestion
 
 # How much more than its additions can round a half-precision stream may move.
 SLACK = 2.0
@@ -28,33 +29,30 @@ class RemoteReadOut:
 
     cached = None
 
-    def __init__(
-        self, model: Model, ids: Sequence[Ids], at: np.ndarray, option_ids: OptionIds, unit: Any, batch_tokens: int
-    ) -> None:
+    def __init__(self, model: Model, question: LogitQuestion, unit: Any, batch_tokens: int) -> None:
         assert model.engine is not None
         self.unit: Unit = check_unit(model.engine, model.architecture, unit, model.name)
-        self.model, self.ids, self.at, self.option_ids = model, ids, at, option_ids
+        self.model, self.question = model, question
         self.batch_tokens, self.engine = batch_tokens, model.engine
-        self.reader = SimpleNamespace(probes=None, error=ReconstructionError(), unexplained={})
-        self.targets, self.contexts = option_ids[:, :, 0, 0], None
-        if option_ids.shape[2:] != (1, 1):
-            prompts = [row[: end + 1] for row, end in zip(ids, at, strict=True)]
-            self.contexts = Contexts(prompts, option_ids, model.architecture.length_switch)
+        self.reader = SimpleNamespace(error=ReconstructionError(), unexplained={})
+        self.targets, self.contexts = question.option_ids[:, :, 0, 0], None
+        if not question.is_single:
+            self.contexts = Contexts(question.beginnings, question.option_ids, model.architecture.length_switch)
             self.targets = self.contexts.target_ids
             self.contexts.check(model)
 
     def batches(self, keep: Set[Component] | None) -> Iterator[BatchContributions]:
         """The contributions of some examples at a time; `keep` None keeps all components."""
         switch, contexts = self.model.architecture.length_switch, self.contexts
-        lengths = [len(row) for row in self.ids]
+        lengths = [len(row) for row in self.question.ids]
         if contexts is not None:
-            lengths = [contexts.length(example, False) for example in range(len(self.ids))]
-        with progress(self.model.name, len(self.ids), "prompt") as advance:
+            lengths = [contexts.length(example, False) for example in range(len(self.question.ids))]
+        with progress(self.model.name, len(self.question.ids), "prompt") as advance:
             limit = self.batch_tokens if contexts is None or switch is None else 1
             for examples in batches(lengths, limit, switch if contexts is None else None):
                 if contexts is None:
-                    of, at = torch.arange(len(examples)), torch.as_tensor(self.at[examples])
-                    rows, numbers = [self.ids[example] for example in examples], np.array(examples)
+                    of, at = torch.arange(len(examples)), torch.as_tensor(self.question.at[examples])
+                    rows, numbers = [self.question.ids[example] for example in examples], np.array(examples)
                 else:
                     rows, of, at = contexts.plain_rows(examples)
                     numbers = contexts.numbers(examples)

@@ -20,13 +20,11 @@ from ..model.batches import batches, inference_mode_for, pad, require_local
 from ..model.capture import Activations, answers
 from ..model.forward_pass import TOLERANCE, locate_mismatch, run
 from ..model.load import Model, as_model
-from ..model.options import contrast_pairs, is_task, single_tokens
-from ..model.prompts import encode, with_mask
 from ..model.source_values import SourceValues, SourceWatch, value_biases
 from .blocks import Block, StreamWalk
-from .contributions import prompts_and_options, reads_end
 from .directions import Directions
 from .passes import OptionReader
+from .question import read_question
 from .source_results import SourceTokens
 
 # The arrays of a batch.
@@ -84,19 +82,11 @@ def source_tokens(
     model = as_model(model)
     architecture, batch_tokens = model.architecture, model.checked_batch_tokens(batch_tokens)
     require_local(architecture)
-    if contrast is not None:
-        if options is not None:
-            raise InputError("contrast names two options itself: give either options or contrast.")
-        options = contrast_pairs(contrast)
-    if is_task(prompts):
-        prompts, options = prompts_and_options(model, prompts, options, True)
-    elif prompts is None:
-        raise InputError("there are no prompts: give at least one text or list of token ids.")
+    question = read_question(
+        model, prompts, options, position, contrast=contrast, attention_mask=attention_mask, single=True
+    )
+    ids, at, option_ids = question.ids, question.at, question.option_ids[:, :, 0, 0]
     wanted = _parse_heads(model, heads)
-    ids = encode(model, with_mask(prompts, attention_mask))
-    at = tokenization.positions(position, [len(row) for row in ids])
-    option_ids, texts = single_tokens(model, options, ids, reads_end(ids, at))
-    tokenization.warn_of_missing_spaces(model, ids, options)
     _refuse_more_than_memory(len(wanted or model.components("head")), ids, option_ids.shape[1])
     parts: list[_Batch] = []
     reader, longest = OptionReader(architecture, option_ids, "head"), max(map(len, ids))
@@ -131,7 +121,7 @@ def source_tokens(
         heads=parts[0].heads,
         biases=parts[0].biases,
         option_ids=option_ids,
-        options=texts,
+        options=question.options,
         tokens=tuple(tokenization.token_texts(model, row) for row in ids),
         token_ids=np.concatenate([np.array(row, dtype=np.int64) for row in ids]),
         lengths=np.array([len(row) for row in ids], dtype=np.int64),

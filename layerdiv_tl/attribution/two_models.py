@@ -1,41 +1,45 @@
-"""The components of two models beside one another: by name where the models have one shape, in groups elsewhere."""
+"""Two models' numbers side by side: components by name where the models have one shape, in groups elsewhere."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from ..components import Component
-from ..ensemble.intervals import clear_of_zero, mean_interval
+from .._checks import whole_number
+from ..components import Component, component_columns
+from ..ensemble.intervals import RunningMean, clear_of_zero, interval_note, mean_interval
 from ..ensemble.losses import group_numbers, sum_by_group
 from ..ensemble.tables import with_ends
 from ..errors import InputError
 from ..model.architecture import ADAPTER_ROWS
+from ..results import Result
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Names = tuple[Component, ...]
 PerComponent = Float[np.ndarray, "example component"]
+PerExample = Float[np.ndarray, " example"]
 # Unit roundoffs that are taken for rounding, twice what was measured.
 ROUNDOFFS = 8
 # Rows that one of two models of the same shape may lack: it adds nothing there.
 _LACKING = ("constant", "rounding", "intervention", *ADAPTER_ROWS.values())
-
-
-def one_shape(a: Names, b: Names) -> bool:
-    """Whether two models are of one shape: what one lacks is only what a model may add without being another."""
-    return a == b or not any(c.kind not in _LACKING for c in set(a) ^ set(b))
+# Columns of frames that have no unit.
+_LABELS = ["layer", "index", "repeat", "members_a", "members_b", "position", "document", "example", "label"]
+_LABELS += ["answer_a", "answer_b"]
 
 
 def common_rows(a: Names, b: Names, models: tuple[str, str]) -> Names:
     """The components of two models of one shape, in stream order. Raises InputError for models of different shape."""
     if a == b:
         return a
-    if not one_shape(a, b):
+    if any(c.kind not in _LACKING for c in set(a) ^ set(b)):
         raise InputError(
             f"{models[0]} and {models[1]} differ in shape ({len(a)} and {len(b)} components), so no component is in "
             "both: compare them by_module(), or by relative depth, by_depth()."
@@ -57,57 +61,188 @@ def in_rows(rows: Names, components: Names, values: Float[np.ndarray, "example c
     return out
 
 
-def difference(
-    x: Float[np.ndarray, "*shape"], y: Float[np.ndarray, "*shape"], dtype: type = np.float64
-) -> Float[np.ndarray, "*shape"]:
-    """x − y; 0 where it is the rounding of the few products, of precision `dtype`, that made them."""
-    found, least = x - y, 8 * np.finfo(dtype).eps
-    for row, of in zip(np.atleast_2d(found), np.atleast_2d(x), strict=True):  # one at a time stays in the cache
-        row[np.abs(row) <= least * np.abs(of)] = 0.0
-    return found
+@dataclass(frozen=True, eq=False)
+class TwoModels(Result):
+    """The numbers of two models side by side: what `Comparison` and `TextComparison` have in common.
 
-
-def grouped(
-    by: str,
-    groups: Sequence[Sequence[object]],
-    scores: tuple[PerComponent, PerComponent],
-    documents: Int[np.ndarray, " example"] | None = None,
-) -> pd.DataFrame:
-    """One row per group of components of either model: the sums of their scores, what share of all theirs is, and the
-    change of the sums, with intervals where examples are independent; else `documents` are.
-
-    Shares are NaN where all of a model's scores together are not clear of zero.
+    Attributes:
+        a, b: The results of the two models.
+        parts: `{"own", "statistic", "gain", "unembedding"}`, `[example, component, …]`: the parts of every change.
+        same_weights: Whether the two have the same configuration, weights and buffers, bit for bit.
+        roundoff: The unit roundoff of the coarser of the two streams, 2⁻⁸ for bfloat16, 2⁻²⁴ for float32.
     """
-    import pandas as pd
 
-    names, number = group_numbers([*groups[0], *groups[1]])
-    halves = np.split(number, [len(groups[0])])
-    score, counts = [], []
-    for side, group in zip(scores, halves, strict=True):
-        # A group of zeros at the end, so that both sides have all groups.
-        values = np.pad(side, ((0, 0), (0, len(names))))
-        score.append(sum_by_group(values, np.append(group, np.arange(len(names)))))
-        counts.append(np.bincount(group, minlength=len(names)))
-    change = score[1] - score[0]
-    columns = {by: names, "members_a": counts[0], "members_b": counts[1]}
-    sums = {side: x.mean(0) for side, x in zip("ab", score, strict=True)}
-    columns |= sums
-    for (name, x), every in zip(sums.items(), scores, strict=True):
-        totals = every.sum(1)
-        if documents is not None:
-            totals = np.bincount(np.unique(documents, return_inverse=True)[1], totals)
-        columns[f"share_{name}"] = x / (x.sum() if clear_of_zero(totals) else np.nan)
-    ends = {"change": change.mean(0)}
-    if documents is None:
-        ends = with_ends("change", change.mean(0), *mean_interval(change))
-    frame = pd.DataFrame(columns | ends)
-    if by == "depth":
-        place = {"embedding": 0.0, "after": 2.0}
-        frame = frame.iloc[np.argsort([place.get(x, x) for x in names])].reset_index(drop=True)
-    return frame
+    a: Any
+    b: Any
+    parts: dict[str, np.ndarray] | None
+    same_weights: bool
+    roundoff: float
+
+    @property
+    def one_shape(self) -> bool:
+        """Whether the models have their components in common; others are compared by module and relative depth."""
+        return not any(c.kind not in _LACKING for c in set(self.a.components) ^ set(self.b.components))
+
+    @cached_property
+    def components(self) -> Names:
+        """Those of both, in stream order. Raises InputError for models of different shape."""
+        return common_rows(self.a.components, self.b.components, (self.a.model, self.b.model))
+
+    def _in_common(self, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """A table of either model in the rows of both."""
+        rows = self.components
+        return in_rows(rows, self.a.components, a), in_rows(rows, self.b.components, b)
+
+    def _own(self) -> np.ndarray:
+        if self.parts is None:
+            raise InputError(
+                "these changes have no parts: models of different shape have no component in common, and a model reads "
+                "no stream of another width; use by_module() or by_depth()."
+            )
+        return self.parts["own"]
+
+    @property
+    def identity_gap(self) -> float:
+        """The larger of the two models': how far Σ u_i is from the logits, relative to max Σ|u_i|."""
+        return max(self.a.identity_gap, self.b.identity_gap)
+
+    @property
+    def absolute_gap(self) -> float:
+        """max |Σ changes − change of the logits|, in logits, before any soft-cap: at most the two models' gaps."""
+        return self.a.absolute_gap + self.b.absolute_gap
+
+    @property
+    def rounding(self) -> PerExample:
+        """What rounding alone may change in a component: 8 unit roundoffs × Σ_i|u_i|, the largest over options.
+
+        A copy in half precision has rounded weights, and each of its sublayers reads a rounded stream, so it changes
+        all components a little, not its row `rounding` alone. A yardstick, not a bound: bfloat16 copies of trained and
+        of random models changed at most 4 unit roundoffs × Σ_i|u_i| in any component, row and option.
+        """
+        return ROUNDOFFS * self.roundoff * np.maximum(*self._sizes())
+
+    @property
+    def first_changed(self) -> Component | None:
+        """The first component, in stream order, whose own change is more than rounding in any example; None without.
+
+        What stands before it reads the same text in the same way; a component after it may have changed only because
+        its input did.
+        """
+        own = np.abs(self._own())
+        largest = own.reshape(*own.shape[:2], -1).max(2)
+        changed = (largest > self.rounding[:, None]).any(0)  # NaN, where a text ends, is not
+        return next((c for c, is_changed in zip(self.components, changed, strict=True) if is_changed), None)
+
+    def by_module(self) -> pd.DataFrame:
+        """One row per module: the sums of its components' scores, for models of any shape; they add up to `totals`.
+
+        On texts the score is what a component adds to the loss, in nats, averaged over tokens. `share_a` and `share_b`
+        are parts of a model's own total, NaN where the interval of that holds 0; of terms of both signs they may lie
+        outside 0 to 1.
+        """
+        return self._by_group("module", [[c.module for c in side.components] for side in (self.a, self.b)])
+
+    def by_depth(self, n_bins: int = 4) -> pd.DataFrame:
+        """The same along relative depth, for models of any shape: blocks cut into `n_bins` equal parts.
+
+        Block l of n (counted as they run, each repeat once) stands at (l + ½) / n; `depth` is the end of a part.
+        Embeddings stand at 0, what the read-out and rounding add at the end, as `after`.
+        """
+        n_bins = whole_number("n_bins", n_bins, 1, 1000)
+        return self._by_group("depth", [_relative_depths(side.components, n_bins) for side in (self.a, self.b)])
+
+    def _by_group(self, by: str, groups: Sequence[Sequence[object]]) -> pd.DataFrame:
+        """One row per group of components of either model: the sums of their scores, what share of all theirs is, and
+        the change of the sums, with intervals where examples are independent.
+        """
+        import pandas as pd
+
+        names, number = group_numbers([*groups[0], *groups[1]])
+        columns: dict[str, Any] = {by: names}
+        scores, shares, sums = self._group_scores(), dict[str, Any](), []
+        for side, score, group in zip("ab", scores, np.split(number, [len(groups[0])]), strict=True):
+            # A group of zeros at the end, so that both sides have all groups.
+            padded = np.pad(score, ((0, 0), (0, len(names))))
+            sums.append(sum_by_group(padded, np.append(group, np.arange(len(names)))))
+            columns |= {f"members_{side}": np.bincount(group, minlength=len(names))}
+            totals = np.bincount(self._clusters, score.sum(1))
+            whole = sums[-1].mean(0)
+            shares |= {side: whole, f"share_{side}": whole / (whole.sum() if clear_of_zero(totals) else np.nan)}
+        columns |= {name: shares[name] for name in ("a", "b", "share_a", "share_b")}
+        change = sums[1] - sums[0]
+        columns["change"] = change.mean(0)
+        if self._is_independent:
+            columns |= with_ends("change", change.mean(0), *mean_interval(change))
+        frame = pd.DataFrame(columns)
+        if by == "depth":
+            place = {"embedding": 0.0, "after": 2.0}
+            frame = frame.iloc[np.argsort([place.get(x, x) for x in names])].reset_index(drop=True)
+        return self._finish(frame, self._unit_of("score"))
+
+    def _by_component(
+        self, plain: Mapping[str, PerComponent], changes: Mapping[str, PerComponent], sizes: Mapping[str, np.ndarray]
+    ) -> pd.DataFrame:
+        """Means over examples of some tables, those of changes with 95 % intervals, and the sizes of changes."""
+        import pandas as pd
+
+        columns: dict[str, Any] = component_columns(self.components) | {n: x.mean(0) for n, x in plain.items()}
+        for name, values in changes.items():
+            mean = RunningMean()
+            if self._is_independent:
+                mean.add_examples(values)
+            for cluster in [] if self._is_independent else np.unique(self._clusters):
+                inside = values[self._clusters == cluster]
+                mean.add(inside.sum(0), len(inside))
+            columns |= with_ends(name, mean.mean, *mean.interval())
+        # What changes in both directions is not lost in the root mean square.
+        columns |= {name: np.sqrt((x**2).mean(0)) for name, x in sizes.items()}
+        frame = self._finish(pd.DataFrame(columns))
+        if self.parts is not None:
+            first = self.first_changed
+            frame.attrs["first_changed"] = None if first is None else first.label
+        return frame
+
+    @cached_property
+    @abstractmethod
+    def _clusters(self) -> Int[np.ndarray, " example"]:
+        """Which examples belong together, as the tokens of one text do: clusters are what is independent."""
+
+    @cached_property
+    def _is_independent(self) -> bool:
+        return len(np.unique(self._clusters)) == len(self._clusters)
+
+    @abstractmethod
+    def _group_scores(self) -> tuple[PerComponent, PerComponent]:
+        """What each component of either model adds to what groups are compared by."""
+
+    @abstractmethod
+    def _sizes(self) -> tuple[PerExample, PerExample]:
+        """Σ_i|u_i| of either model."""
+
+    @abstractmethod
+    def _unit_of(self, name: str) -> str:
+        """The unit of a column."""
+
+    def _finish(self, frame: pd.DataFrame, unit: str | None = None) -> pd.DataFrame:
+        """The frame with units and what its numbers are of; `unit` is that of all numbers but shares."""
+        numbers = frame.drop(columns=_LABELS, errors="ignore").select_dtypes("number")
+        names = [] if "quantity" in frame else [str(name) for name in numbers]
+        units = {name: "share" if name.startswith("share") else unit or self._unit_of(name) for name in names}
+        frame.attrs |= {"units": units, "a": self.a.model, "b": self.b.model, "same_weights": self.same_weights}
+        frame.attrs |= {"identity_gap": self.identity_gap, "soft_cap": self.b.soft_cap, "roundoff": self.roundoff}
+        count = len(np.unique(self._clusters))
+        frame.attrs["intervals"] = interval_note(count, "rows" if count == len(self._clusters) else "texts")
+        return frame
+
+    def _summary(self, *findings: str) -> str:
+        parts = [*findings, *["the same weights"] * self.same_weights]
+        if self.parts is not None:
+            parts.append(f"first changed {self.first_changed or 'nothing'}")
+        names = f"{self.a.model} → {self.b.model}"
+        return f"{type(self).__name__}({names}: {'; '.join(parts)}; identity gap {self.identity_gap:.1e})"
 
 
-def relative_depths(components: Sequence[Component], n_bins: int) -> list[object]:
+def _relative_depths(components: Sequence[Component], n_bins: int) -> list[object]:
     """The end of each component's part of the depth; embeddings and what comes after all blocks have names."""
     blocks = list(dict.fromkeys((c.layer, c.repeat) for c in components if c.layer is not None))
     place = {block: (number + 0.5) / len(blocks) for number, block in enumerate(blocks)}

@@ -247,7 +247,7 @@ def run_compare(options: argparse.Namespace) -> int:
     out = output_file(options.out)
 
     from ..attribution.compare import compare
-    from ..attribution.text_comparison import TextComparison
+    from ..attribution.comparison import TextComparison
     from ..model.load import load_model
     from ..tasks.task import task
     from ..views.tables import write_comparison

@@ -21,6 +21,7 @@ from jaxtyping import Int
 from .._files import parse_json, read_bytes, write_text
 from ..attribution.contributions import Contributions, contributions
 from ..attribution.passes import ContributionPasses, PassShape
+from ..attribution.question import read_question
 from ..components import Unit
 from ..ensemble.decomposition import Decomposition, decompose
 from ..ensemble.hits import hits
@@ -31,8 +32,6 @@ from ..errors import InputError
 from ..model.fingerprint import Identity
 from ..model.load import Model
 from ..model.options import NONE
-from ..model.options import options as read_options
-from ..model.prompts import encode
 from ..results import MOST_HEADER, load_result, save_result
 from ..tasks.task import Task
 
@@ -164,10 +163,8 @@ class Cell:
     ) -> list[tuple[Int[np.ndarray, " example"], PassShape]]:
         """What computing some of the task's rows runs: the rows of each forward pass, and its shape."""
         prompts, options = self._asked(rows)
-        ids = encode(model, prompts)
-        option_ids, _ = read_options(model, self.task.option_ids or options, ids)
-        at = np.array([len(row) - 1 for row in ids])
-        run = ContributionPasses(model, ids, at, option_ids, self.unit, batch_tokens)
+        question = read_question(model, prompts, self.task.option_ids or options)
+        run = ContributionPasses(model, question, self.unit, batch_tokens)
         return [(rows[examples], run.shape(examples)) for examples in run.cuts()]
 
     def _asked(self, rows: Int[np.ndarray, " example"]) -> tuple[list[str], Any]:

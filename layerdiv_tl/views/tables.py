@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ..attribution.comparison import Comparison
-from ..attribution.text_comparison import TextComparison
+from ..attribution.comparison import Comparison, TextComparison
 from ..components import Unit
 from ..depth.agreement import Agreement
 from ..depth.effect_results import Effects

@@ -18,8 +18,7 @@ from ..html import quoted
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ...attribution.comparison import Comparison
-    from ...attribution.text_comparison import TextComparison
+    from ...attribution.comparison import Comparison, TextComparison
     from ...components import Component
 
 Changed = Literal["loss", "logit", "own"]

@@ -1,0 +1,117 @@
+"""What is asked of a model: prompts, the position that is read in each, and options or directions to read there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+
+from ..errors import InputError
+from ..model import tokenization
+from ..model.load import Model
+from ..model.options import Ids, OptionIds, contrast_pairs, is_task, single_tokens
+from ..model.options import options as read_options
+from ..model.prompts import Prompts, encode, with_mask
+
+
+@dataclass(frozen=True, eq=False)
+class LogitQuestion:
+    """Which logits of which prompts are asked for.
+
+    Attributes:
+        ids, at: The prompts, and the position whose logits are read in each.
+        option_ids, options: The options' tokens, and their texts: K, or K for every prompt. Of `directions` their
+            numbers and names.
+        directions: Vectors `[K, d]` that are read after the final norm, instead of options; float64, on the CPU.
+    """
+
+    ids: Prompts
+    at: Int[np.ndarray, " example"]
+    option_ids: OptionIds
+    options: tuple
+    directions: Float[torch.Tensor, "option d"] | None = None
+
+    @property
+    def beginnings(self) -> list[Ids]:
+        """Each prompt up to the position that is read."""
+        return [row[: end + 1] for row, end in zip(self.ids, self.at, strict=True)]
+
+    @property
+    def is_single(self) -> bool:
+        """Whether all options are single tokens, or directions."""
+        return self.option_ids.shape[2:] == (1, 1)
+
+
+def read_question(
+    model: Model,
+    prompts: Any,
+    options: Any = None,
+    position: Any = "last",
+    *,
+    contrast: Any = None,
+    directions: Any = None,
+    attention_mask: Any = None,
+    single: bool = False,
+) -> LogitQuestion:
+    """Read what a user asks for, as `contributions` describes it; `single` options are one token each.
+
+    Raises InputError for what cannot be asked.
+    """
+    given = {"options": options, "contrast": contrast, "directions": directions}
+    if len(names := [name for name, x in given.items() if x is not None]) > 1:
+        raise InputError(f"{' and '.join(names)} each say what is read: give one of them.")
+    if prompts is None:
+        raise InputError("there are no prompts: give at least one text or list of token ids.")
+    if contrast is not None:
+        options = contrast_pairs(contrast)
+    if is_task(prompts):
+        prompts, own = _prompts_and_options(model, prompts, needed=not names)
+        options = options if names else own
+    ids = encode(model, with_mask(prompts, attention_mask))
+    at = tokenization.positions(position, [len(row) for row in ids])
+    if directions is not None:
+        vectors, texts = _read_directions(directions, model)
+        numbers = np.tile(np.arange(len(vectors))[:, None, None], (len(ids), 1, 1, 1))
+        return LogitQuestion(ids, at, numbers, texts, vectors)
+    at_end = all(place == len(row) - 1 for row, place in zip(ids, at, strict=True))
+    if single:
+        tokens, texts = single_tokens(model, options, ids, at_end)
+        option_ids = tokens[:, :, None, None]
+    else:
+        option_ids, texts = read_options(model, options, ids, at_end)
+    tokenization.warn_of_missing_spaces(model, ids, options)
+    return LogitQuestion(ids, at, option_ids, texts)
+
+
+def _prompts_and_options(model: Model, task: Any, needed: bool) -> tuple[Any, Any]:
+    """A task's prompts, and where they are needed its options, as this model's tokenizer has them."""
+    if not needed:
+        return task.prompts, None
+    resolved = task.resolve(model, multi_token=bool(task.option_ids))
+    if task.option_ids and task.option_ids != resolved.option_ids:
+        raise InputError(f"this task was resolved for another tokenizer than {model.name}'s: resolve it for this one.")
+    return resolved.prompts, resolved.option_ids or resolved.options
+
+
+def _read_directions(directions: Any, model: Model) -> tuple[Float[torch.Tensor, "option d"], tuple[str, ...]]:
+    """Directions as `[K, d]` and their names. Raises InputError for what does not fit the model's stream."""
+    width = model.architecture.norm.gain.numel()
+    named = directions if isinstance(directions, Mapping) else None
+    what = f"a vector of {width} finite numbers, a list of such vectors, or a dict of them by name"
+    try:
+        vectors = [
+            torch.as_tensor(x).detach().double().cpu() for x in (directions if named is None else named.values())
+        ]
+        rows = torch.atleast_2d(torch.stack(vectors))
+    except (TypeError, ValueError, RuntimeError):
+        rows = torch.empty(0, 0)
+    if rows.dim() != 2 or rows.shape[1] != width or not bool(rows.isfinite().all() and rows.any(1).all()):
+        raise InputError(f"directions must be {what}, none of them zero.")
+    names = tuple(named) if named is not None else tuple(f"direction {i}" for i in range(len(rows)))
+    if not all(isinstance(name, str) for name in names):
+        raise InputError("directions={...} must have texts as names.")
+    return rows, names
