@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ..components import Component
 from ..errors import InputError
+from ..model.affine_step import Linear
 from ..model.architecture import ADAPTER_ROWS, HALF, Architecture, OutputMap, Sublayer
 from ..model.capture import Activations, SublayerOutput
 from ..model.cuts import UnitLike
@@ -81,7 +82,7 @@ class Block:
         weight, _ = self.cut_by.projection()
         values = self.x[:, which].double().transpose(0, 1)
         maps = weight.to(values.device).unflatten(0, (self.cut_by.count, -1))[which].double()
-        return _to_stream(self.cut_by, torch.bmm(values, maps), self.divisor).transpose(0, 1)
+        return _to_stream(self.cut_by.maps, torch.bmm(values, maps), self.divisor).transpose(0, 1)
 
     def total(self) -> Float[Tensor, "position d"]:
         """The sum of all rows' stream vectors, in float64."""
@@ -89,7 +90,7 @@ class Block:
             return self.x.double().sum(1)
         weight, _ = self.cut_by.projection()
         values = self.x.flatten(1).double()
-        return _to_stream(self.cut_by, values @ weight.to(values.device).double(), self.divisor)
+        return _to_stream(self.cut_by.maps, values @ weight.to(values.device).double(), self.divisor)
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,7 +150,7 @@ class StreamWalk:
         """All that sums to the logits: the embeddings, then the sublayers in the order they ran, each as it stands in
         the final stream; then what no part of the model wrote.
         """
-        activations = to_final_stream(activations, self.architecture)
+        activations = to_final_stream(activations)
         writes = list(self._of_modules(activations))
         if isinstance(self.unit, Groups):
             writes = _grouped(writes, self.unit)
@@ -257,22 +258,16 @@ def _bias(parts: Block, path_divisor: Float[Tensor, " position"] | None) -> Floa
     (weight, bias), post, device = output_map.projection(), output_map.post, parts.x.device
     total = torch.zeros(len(parts.x), weight.shape[1], dtype=torch.float64, device=device)
     if bias is not None:
-        total = total + _to_stream(output_map, bias.to(device).double().expand_as(total), parts.divisor)
+        total = total + _to_stream(output_map.maps, bias.to(device).double().expand_as(total), parts.divisor)
     if post is not None and post.bias is not None:
-        total = total + _along(output_map, (post.bias.to(device) * output_map.scale).expand_as(total), path_divisor)
+        total = total + _to_stream(output_map.maps[1:], post.bias.to(device).expand_as(total), path_divisor)
     return total
 
 
-def _to_stream(output_map: OutputMap, x: Tensor, divisor: Tensor | None) -> Float[Tensor, "... position d"]:
-    """An output of a map as it stands in the stream, without the bias of the norm after it."""
-    x = x * output_map.scale
-    return _along(output_map, x if output_map.post is None else output_map.post.linear(x), divisor)
-
-
-def _along(output_map: OutputMap, x: Tensor, divisor: Tensor | None) -> Float[Tensor, "... position d"]:
-    """What goes on from the norm after a map."""
-    for step in output_map.path:
-        x = step.linear(x)
+def _to_stream(maps: Sequence[Linear], x: Tensor, divisor: Tensor | None) -> Float[Tensor, "... position d"]:
+    """What stands before some maps as it stands in the stream."""
+    for linear in maps:
+        x = linear.linear(x)
     return x if divisor is None else x / divisor[:, None]
 
 

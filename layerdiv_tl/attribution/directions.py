@@ -142,15 +142,14 @@ def pull_back(
 ) -> Float[Tensor, "n _"]:
     """Stream directions as directions of the values before an output map, `[n, part·width]`, on their own device.
 
-    The map's scale, the gain of the norm after it and the maps on its path are folded in. `dtype` is that of the
+    The maps behind the projection are folded in. `dtype` is that of the
     product; None is the weights' own, at least float32.
     """
     weight, _ = output_map.projection()
     dtype = dtype or torch.promote_types(weight.dtype, torch.float32)
-    folded = directions * output_map.scale
-    for step in reversed(output_map.path):
-        folded = step.fold(folded)
-    folded = folded if output_map.post is None else output_map.post.fold(folded)
+    folded = directions
+    for linear in reversed(output_map.maps):
+        folded = linear.fold(folded)
     return (folded.to(weight.device, dtype) @ weight.to(dtype).T).to(directions.device)
 
 

@@ -102,7 +102,7 @@ def logit_lens(
     k = whole_number("k", k, 1, architecture.outputs)
 
     def measure(activations: Activations) -> tuple[tuple[Component, ...], np.ndarray]:
-        activations = to_final_stream(activations, architecture) if norm == "frozen" else activations
+        activations = to_final_stream(activations) if norm == "frozen" else activations
         components = tuple(component for component, _ in _junctions(architecture, activations))
         return components, _compare(architecture, activations, norm, k, len(components))
 

@@ -1,9 +1,8 @@
-"""Steps of the residual stream's path at the coefficients that the model used: maps, mixing of streams, biases."""
+"""One step of the residual stream's path, which is affine at the coefficients that the model used in a pass."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol
 
 import torch
 from jaxtyping import Float
@@ -12,23 +11,14 @@ from torch import Tensor
 from .norm import Norm
 
 
-class Linear(Protocol):
-    """A linear map of stream vectors. `static`: the same at every token."""
-
-    @property
-    def static(self) -> bool:
-        """Whether no token changes it."""
-
-    def linear(self, x: Float[Tensor, "... d"]) -> Float[Tensor, "... e"]:
-        """The vectors after it."""
-
-    def fold(self, directions: Float[Tensor, "n e"]) -> Float[Tensor, "n d"]:
-        """Directions after it as directions before it."""
+def gain(factor: Tensor | float) -> Norm:
+    """Multiplication by a number or by a vector `[d]`."""
+    return token_gain(torch.as_tensor(factor).detach().double().flatten())
 
 
-def gain(vector: Tensor) -> Norm:
-    """Multiplication by a vector, or by one number."""
-    return Norm(vector.detach().double().flatten(), None, False, None)
+def token_gain(factors: Float[Tensor, "*row d"]) -> Norm:
+    """Multiplication by a vector, which may be each token's own."""
+    return Norm(factors, None, False, None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +26,6 @@ class Dense:
     """Multiplication by a matrix."""
 
     matrix: Float[Tensor, "e d"]
-    static: ClassVar[bool] = True
 
     def linear(self, x: Float[Tensor, "... d"]) -> Float[Tensor, "... e"]:
         """The vectors after it."""
@@ -47,20 +36,7 @@ class Dense:
         return directions @ self.matrix.to(directions)
 
 
-@dataclass(frozen=True, eq=False)
-class TokenGain:
-    """Multiplication by a vector of each token's own."""
-
-    gain: Float[Tensor, "row d"]
-    static: ClassVar[bool] = False
-
-    def linear(self, x: Float[Tensor, "row d"]) -> Float[Tensor, "row d"]:
-        """The vectors after it."""
-        return x * self.gain.to(x)
-
-    def fold(self, directions: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-        """Tokens have no direction in common here."""
-        raise NotImplementedError
+Linear = Norm | Dense
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +49,7 @@ class AffineStep:
         divisor: `[row]`, such as the statistic of a norm.
         bias: `[d]`, or `[out, d]` with one for each stream.
         write_weights: The share of every later write that enters each stream, `[out]` or `[row, out]`; None is all.
-        after: After how many sublayer outputs the stream passes it.
+        after: The number of sublayer outputs before this step.
     """
 
     maps: tuple[Linear, ...] = ()
@@ -94,27 +70,31 @@ class AffineStep:
         x = x if self.divisor is None else x / self.divisor.to(x)[:, None, None]
         return x if self.bias is None else x + self.bias.to(x)
 
+    @property
+    def is_scalar(self) -> bool:
+        """Whether the step only multiplies the stream by one number, the same at every token."""
+        is_plain = all(x is None for x in (self.mix, self.divisor, self.bias, self.write_weights))
+        return is_plain and all(isinstance(own, Norm) and own.gain.numel() == 1 for own in self.maps)
+
     def absolute(self) -> AffineStep:
-        """The step that bounds what it does to errors: every coefficient positive, no bias."""
-        bounds: list[Linear] = []
-        for own in self.maps:
-            if isinstance(own, Dense):
-                bounds.append(Dense(own.matrix.abs()))
-            elif isinstance(own, TokenGain):
-                bounds.append(TokenGain(own.gain.abs()))
-            elif isinstance(own, Norm):
-                bounds.append(gain(own.gain.abs() * (1 + own.centered)))
-        mix = None if self.mix is None else self.mix.abs()
-        return AffineStep(tuple(bounds), mix, None if self.divisor is None else self.divisor.abs())
+        """The step that bounds what this one does to errors: every coefficient is positive, and there is no bias."""
+        maps = [
+            Dense(own.matrix.abs()) if isinstance(own, Dense) else token_gain(own.gain.abs() * (1 + own.centered))
+            for own in self.maps
+        ]
+        mix, divisor = (None if x is None else x.abs() for x in (self.mix, self.divisor))
+        return AffineStep(tuple(maps), mix, divisor)
 
     def rows(self, some: slice | Tensor) -> AffineStep:
-        """The same at some tokens."""
+        """The same step at some tokens: only coefficients that differ between tokens have their rows taken."""
+        maps = [
+            token_gain(own.gain[some]) if isinstance(own, Norm) and own.gain.dim() == 2 else own for own in self.maps
+        ]
+        mix, weights = self.mix, self.write_weights
         return replace(
             self,
-            maps=tuple(TokenGain(m.gain[some]) if isinstance(m, TokenGain) else m for m in self.maps),
-            mix=self.mix[some] if self.mix is not None and self.mix.dim() == 3 else self.mix,
+            maps=tuple(maps),
+            mix=mix[some] if mix is not None and mix.dim() == 3 else mix,
             divisor=None if self.divisor is None else self.divisor[some],
-            write_weights=self.write_weights[some]
-            if self.write_weights is not None and self.write_weights.dim() == 2
-            else self.write_weights,
+            write_weights=weights[some] if weights is not None and weights.dim() == 2 else weights,
         )

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ..components import Component, Kind, Unit
 from ..errors import InputError
-from .affine_step import AffineStep, Linear
+from .affine_step import AffineStep, Linear, gain
 from .cuts import CustomUnit, SublayerCut, UnitLike, linear_cut
 from .norm import Norm
 
@@ -68,50 +68,62 @@ class OutputMap:
 
     Attributes:
         count, hook_point: How many there are, and where their values stand side by side before the output projection.
-        projection, scale: Gives its weight W `[count·width, d]` and its bias or None; the factor on the way to the
-            stream (Granite's).
+        projection: Gives its weight W `[count·width, d]` and its bias or None.
         bias: Whether something is left that no head or neuron wrote: that bias where it is not zero, or a post-norm's.
+        scale: The factor on the way to the stream (Granite's), a number or `[d]`.
         post, post_hook_point: The norm between the projection and the stream, and where its input, or its statistic
             itself, can be read.
-        path: What follows on the way to the stream, or to the final stream: gains and norms without their statistics.
+        path: What follows on the way to the final stream: gains and norms without their statistics.
     """
 
     count: int
     hook_point: HookPoint
     projection: Callable[[], tuple[Tensor, Tensor | None]]
     bias: bool
-    scale: float = 1.0
+    scale: float | Tensor = 1.0
     post: Norm | None = None
     post_hook_point: HookPoint | None = None
     path: tuple[Linear, ...] = ()
+    _extended: dict[tuple[Linear, ...], OutputMap] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def maps(self) -> tuple[Linear, ...]:
+        """All linear maps behind the projection, in order, the post-norm's first."""
+        return (*filter(None, [self.post]), gain(self.scale), *self.path)
+
+    def followed_by(self, path: tuple[Linear, ...]) -> OutputMap:
+        """The same with a longer path, one object for each path: what is computed for an output map is kept for it."""
+        if path not in self._extended:
+            self._extended[path] = replace(self, path=(*self.path, *path), _extended={})
+        return self._extended[path]
 
 
 @dataclass(frozen=True, eq=False)
 class Sublayer:
-    """An attention, mixer or MLP: where its output is read, which goes to the stream times `scale`; how it is cut.
+    """An attention, mixer or MLP: where its output is read, and how it is cut.
 
-    `gate`: what else it passes on its way, which its output map's `path` holds, too. `adapter`: an adapted output
-    projection and the one inside it, where the difference of their outputs is a row of its own. Or an intervention:
-    what the user's hooks add after a layer, or with `layer` None to the embedding. `inputs`: what its module is given.
-    `mixture`: how it is the sum of what experts write, or in `experts_reason` why that cannot be read.
+    `scale`: the number or vector `[d]` that the output is multiplied by on its way to the stream. `adapter`: an adapted
+    output projection and the one inside it, where the difference of their outputs is a row of its own. Or an
+    intervention: what the user's hooks add after a layer, or with `layer` None to the embedding. `inputs`: what its
+    module is given. `mixture`: how it is the sum of what experts write, or in `experts_reason` why that cannot be read.
     """
 
     kind: SublayerKind
     layer: int
     hook_point: HookPoint
-    scale: float = 1.0
+    scale: float | Tensor = 1.0
     output_map: OutputMap | None = None
     uncut_reason: str = ""
     adapter: tuple[HookPoint, HookPoint] | None = None
-    gate: Linear | None = None
     inputs: HookPoint | None = None
     mixture: Mixture | None = None
     experts_reason: str = ""
 
     def added(self, output: Tensor) -> Tensor:
         """What an output adds to the stream."""
-        output = output if self.scale == 1.0 else output * self.scale
-        return output if self.gate is None else self.gate.linear(output)
+        if isinstance(self.scale, Tensor):
+            return output * self.scale.to(output.device)
+        return output if self.scale == 1.0 else output * self.scale
 
     def cut(self, unit: UnitLike) -> SublayerCut | None:
         """How a unit takes it apart: attention into heads, MLPs into neurons or experts; None where it stays whole.
@@ -149,11 +161,23 @@ class Sublayer:
 
 @dataclass(frozen=True, eq=False)
 class StreamOp:
-    """A place on the stream's path; `step` makes the step from what `points` show there; `adds`: it has a bias."""
+    """An affine operation on the stream between two sublayers.
 
-    step: Callable[..., AffineStep]
+    Attributes:
+        points, measure: Where the coefficients of a pass are read; and from what is seen there, fields of the step.
+        step: The coefficients that are the same in every pass.
+    """
+
     points: tuple[HookPoint, ...] = ()
-    adds: bool = False
+    measure: Callable[..., dict[str, Any]] | None = None
+    step: AffineStep = field(default_factory=AffineStep)
+
+    def step_of(self, seen: Sequence[Tensor]) -> AffineStep:
+        """The step that a pass made, from what its points showed."""
+        return self.step if self.measure is None else replace(self.step, **self.measure(*seen))
+
+
+StreamItem = Sublayer | StreamOp | HookPoint
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,12 +196,11 @@ class Architecture:
             prompts must not share a batch.
         to_unembed: What the unembedding reads of the normed stream; `norm` or `unembed_rows` hold it already.
         window: How many tokens back some attention looks; None for all of them.
-        parallel, constant, stream_bias: Whether attention and MLP of a block read the same stream; whether the
-            read-out, and whether steps of the stream's path, add what no component wrote.
+        parallel, constant: Whether attention and MLP of a block read the same stream; whether the read-out adds what
+            no component wrote.
         stream_ops: Where the stream passes more than additions, all that it meets, in order (and the inputs of blocks
             and of the final norm, where it is checked).
         remote: What runs the model, where that is not this process: then its modules here have no matrices.
-        has_prefixes: Whether a junction's stream, read out by the final norm, is what the model would say there.
     """
 
     root: nn.Module
@@ -202,13 +225,8 @@ class Architecture:
     constant: bool
     window: int | None = None
     to_unembed: Callable[[Tensor], Tensor] = field(default_factory=nn.Identity)
-    stream_ops: tuple[Sublayer | StreamOp | HookPoint, ...] = ()
-    has_prefixes: bool = True
-    stream_bias: bool = False
+    stream_ops: tuple[StreamItem, ...] = ()
     remote: str = ""
-    # Gains that meet on the path, and output maps with the path of their output, by what they are made of.
-    joined: dict[tuple[Norm, Norm], Norm] = field(default_factory=dict, repr=False)
-    carried: dict[tuple[Any, ...], OutputMap] = field(default_factory=dict, repr=False)
     # Of hooked models, by layer; None is the embedding.
     interventions: dict[int | None, Sublayer] = field(default_factory=dict, repr=False)
 
@@ -222,6 +240,17 @@ class Architecture:
         """Where the logits are capped; None where they are not."""
         large = float(self.transform(torch.tensor([1e6], dtype=torch.float64)))
         return None if abs(large / 1e6 / self.logit_multiplier - 1) < 1e-6 else large
+
+    @property
+    def stream_bias(self) -> bool:
+        """Whether operations on the stream add what no component wrote."""
+        return any(isinstance(item, StreamOp) and item.step.bias is not None for item in self.stream_ops)
+
+    @property
+    def has_prefixes(self) -> bool:
+        """Whether a logit lens at a junction is meaningful: nothing but scalars stands between it and the read-out."""
+        ops = [item for item in self.stream_ops if isinstance(item, StreamOp)]
+        return all(not op.points and op.step.is_scalar for op in ops)
 
     @property
     def roots(self) -> list[Any]:

@@ -12,18 +12,17 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from ..errors import InputError
 from .architecture import KINDS, WHY_WHOLE, HookPoint, OutputMap, Sublayer, SublayerKind, refuse_unreadable
 from .experts import mixture_in
-from .weights import ModuleFinder, inputs_of, is_present, linear_map, linear_rows
+from .structure import ModuleFinder
+from .weights import inputs_of, is_present, linear_map
 
 
 class ComponentMapping(ModuleFinder):
     """The parts of a model by TransformerLens' names of them."""
-
-    stream_divisor = 1.0
 
     def __init__(self, model: Any, adapter: Any) -> None:
         super().__init__(model)
@@ -38,14 +37,6 @@ class ComponentMapping(ModuleFinder):
         self.aliases: dict[str, str | list[str]] = getattr(blocks, "hook_aliases", None) or {}
         # A nameless MLP is spread over its block: looked up, it would be the block itself.
         self.has_mlp = getattr(getattr(blocks, "submodules", {}).get("mlp"), "name", None) is not None
-
-    def rows(self, ids: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Rows `[id, d]` of the unembedding and their biases; all of them for None."""
-        return linear_rows(self.unembed, ids)
-
-    def to_unembed(self, normed: Tensor) -> Tensor:
-        """What the unembedding reads of the normed stream."""
-        return normed
 
     def find(self, path: str) -> Any:
         """The module of TransformerLens' name, None where there is none."""

@@ -16,7 +16,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from ..errors import InputError
-from .affine_step import AffineStep
+from .affine_step import AffineStep, gain
 from .architecture import HALF, Architecture, HookPoint, Sublayer
 from .batches import inference_mode_for, pad, upcast
 from .capture import Activations, RawCapture, SublayerOutput, capture, on
@@ -189,12 +189,12 @@ def _adapter_write(sublayer: Sublayer, raw: RawCapture, repeat: int) -> Tensor:
     if users_hooks(sublayer.adapter[0].module, "out"):
         raise InputError(f"a hook changes what the adapter of {sublayer} wrote: remove it, or use adapters='merged'.")
     adapted, base = (raw.at(point, f"an adapter of {sublayer}")[repeat] for point in sublayer.adapter)
-    written, post = (adapted - base) * sublayer.output_map.scale, sublayer.output_map.post
+    written, post = adapted - base, sublayer.output_map.post
     if post is not None:
         assert sublayer.output_map.post_hook_point is not None
         seen = raw.seen[sublayer.output_map.post_hook_point][repeat]
         written = post.term(written.double(), post.divisor(seen)).to(written.dtype)
-    return written if sublayer.gate is None else sublayer.gate.linear(written)
+    return gain(sublayer.output_map.scale).linear(written)
 
 
 def tokens_and_mask(tokens: Any, attention_mask: Any) -> tuple[Int[Tensor, "row token"], Int[Tensor, "row token"]]:

@@ -10,10 +10,10 @@ from typing import Any
 from torch import Tensor
 
 from ..errors import InputError
-from .architecture import Architecture, HookPoint, StreamOp, Sublayer
+from .architecture import Architecture, HookPoint, StreamItem, Sublayer
 from .component_mapping import ComponentMapping, adapter_of
+from .streams import family_of
 from .structure import Structure, is_hybrid
-from .topologies import topology_of
 from .weights import is_present
 
 # Settings of a text config that say how far back its attention looks, where that is not to the beginning.
@@ -26,28 +26,34 @@ def of_huggingface(model: Any) -> Architecture:
     TransformerLens names the parts; where it does not list the architecture, or has no names for recurrent or
     linear-attention sublayers, they are found from the modules' own names.
     """
-    adapter, topology = adapter_of(model), topology_of(model)
+    adapter, family = adapter_of(model), family_of(model)
     blocks = None if adapter is None else adapter.component_mapping.get("blocks")
     hybrid = blocks is not None and is_hybrid(blocks)
     parts: Structure | ComponentMapping
-    if adapter is None or hybrid or topology is not None:
-        parts = Structure(model, topology)
+    if family is not None:
+        parts = family.structure(model)
+    elif adapter is None or hybrid:
+        parts = Structure(model)
     else:
         parts = ComponentMapping(model, adapter)
     if len(parts.blocks) == 0:
         raise InputError(f"{type(model).__name__} has no layers, so there is nothing to decompose.")
-    layers = dict.fromkeys(parts.blocks)  # a tied block that is listed again runs again
-    places = {block: place for place, block in reversed(list(enumerate(parts.blocks)))}  # where each stands first
     norm, text = parts.norm(parts.final_norm), model.config.get_text_config()
     if parts.stream_divisor != 1.0:
         bias = None if norm.bias is None else norm.bias / parts.stream_divisor
         norm = replace(norm, gain=norm.gain / parts.stream_divisor, bias=bias)
-    sublayers = [s for layer, block in enumerate(layers) for s in parts.sublayers(places[block], layer)]
-    written = list(dict.fromkeys(item for item in parts.stream_ops if isinstance(item, Sublayer)))
     stream_in = HookPoint(parts.blocks[0], "in", "blocks.0.hook_resid_pre")
     stream_out = parts.end or HookPoint(parts.final_norm, "in", f"blocks.{len(parts.blocks) - 1}.hook_resid_post")
-    if topology is not None and topology.start:
-        stream_in = HookPoint(model.get_submodule(topology.start), topology.start_side)
+    stream_ops: tuple[StreamItem, ...] = ()
+    if family is None or not isinstance(parts, Structure):
+        layers = dict.fromkeys(parts.blocks)  # a tied block that is listed again runs again
+        places = {block: place for place, block in reversed(list(enumerate(parts.blocks)))}  # where each stands first
+        sublayers = [s for layer, block in enumerate(layers) for s in parts.sublayers(places[block], layer)]
+    else:
+        stream_ops = (*family.walk(parts), stream_out)
+        sublayers = list(dict.fromkeys(item for item in stream_ops if isinstance(item, Sublayer)))
+        if family.start:
+            stream_in = HookPoint(model.get_submodule(family.start), family.start_side)
     lengths = ("max_position_embeddings", "n_positions", "max_seq_len")
     context = next((value for name in lengths if (value := getattr(text, name, None))), None)  # None: without an end
     dynamic = has_dynamic_rope(model.config)  # which is for texts beyond that length
@@ -55,7 +61,7 @@ def of_huggingface(model: Any) -> Architecture:
         root=model,
         stream_in=stream_in,
         pos_embed=None if parts.pos_embed is None else HookPoint(parts.pos_embed, name="hook_pos_embed"),
-        sublayers=tuple(written or sublayers),
+        sublayers=tuple(sublayers),
         stream_out=stream_out,
         blocks=parts.block_points,
         norm=norm,
@@ -74,9 +80,7 @@ def of_huggingface(model: Any) -> Architecture:
         constant=norm.bias is not None or is_present(getattr(parts.unembed, "bias", None)),
         window=min((w for name in _WINDOWS if isinstance(w := getattr(text, name, None), int)), default=None),
         to_unembed=parts.to_unembed,
-        stream_ops=(*parts.stream_ops, stream_out) if parts.stream_ops else (),
-        has_prefixes=topology is None or topology.has_prefixes,
-        stream_bias=any(isinstance(item, StreamOp) and item.adds for item in parts.stream_ops),
+        stream_ops=stream_ops,
     )
 
 

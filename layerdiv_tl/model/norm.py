@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -17,14 +16,14 @@ from ..errors import InputError
 class Norm:
     """A LayerNorm or RMSNorm as `gain * (x - centered * mean(x)) / statistic(x) + bias`, in float64.
 
-    `eps` None is a map that divides by nothing, as where a model has no final norm: its statistic is 1.
+    `eps` None is a linear map that divides by nothing: its statistic is 1. Only such a map may have a gain for each
+    token, `[row, d]`.
     """
 
-    gain: Float[Tensor, " d"]
+    gain: Float[Tensor, "*row d"]
     bias: Float[Tensor, " d"] | None
     centered: bool
     eps: float | None
-    static: ClassVar[bool] = True
 
     def statistic(self, x: Float[Tensor, "... d"]) -> Float[Tensor, ...]:
         """The number the norm divides by: root mean square, or standard deviation where it centers."""

@@ -76,7 +76,7 @@ class PatchedForward:
         self.ids, self.mask = (x.to(self.architecture.device) for x in pad(rows))
         self.streams: list[Tensor] = []
         self.sublayer_outputs: dict[tuple[int, str], Tensor] = {}
-        self.scales: dict[tuple[int, str], float] = {}
+        self.scales: dict[tuple[int, str], float | Tensor] = {}
         # Blocks, and their arguments besides the stream; None for the positional ones where it came by name, too.
         self._calls: list[tuple[nn.Module, tuple[Any, ...] | None, dict[str, Any]]] = []
         self._run_clean(keep_outputs)

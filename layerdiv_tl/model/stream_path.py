@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -29,22 +28,43 @@ from .capture import Activations, RawCapture, SublayerOutput
 from .cuts import Vectors
 from .norm import Norm
 
-Chain = tuple[Linear, ...]
-
 
 @dataclass(frozen=True, eq=False)
 class PathToFinal:
-    """x ↦ Σ_j factors_j · chain_j(x), the way from a write to the final stream."""
+    """The way from each stream to the final one: x in stream i ends up as Σ_j factors_ij · chain_j(x)."""
 
-    chains: tuple[Chain, ...]
-    factors: Float[Tensor, "row chain"]
+    chains: tuple[tuple[Linear, ...], ...]
+    factors: Float[Tensor, "row stream chain"]
 
-    def __call__(self, x: Float[Tensor, "row d"]) -> Float[Tensor, "row d"]:
-        """A write as it stands in the final stream."""
+    def __call__(self, x: Float[Tensor, "row d"], stream: int = 0) -> Float[Tensor, "row d"]:
+        """A vector of one stream as it stands in the final stream, in float64."""
         total = torch.zeros((), dtype=torch.float64, device=x.device)
-        for chain, factor in zip(self.chains, self.factors.to(x.device).unbind(1), strict=True):
-            total = total + reduce(lambda y, step: step.linear(y), chain, x.double()) * factor[:, None]
+        for chain, factor in zip(self.chains, self.factors[:, stream].to(x.device).unbind(1), strict=True):
+            total = total + reduce(lambda y, linear: linear.linear(y), chain, x.double()) * factor[:, None]
         return total
+
+    def of_streams(self, vectors: Float[Tensor, "row _"]) -> Float[Tensor, "row d"]:
+        """Vectors of all streams, side by side, as they stand together in the final stream."""
+        own = vectors.unflatten(1, (self.factors.shape[1], -1)).unbind(1)
+        return torch.stack([self(x, stream) for stream, x in enumerate(own)]).sum(0)
+
+    def of_write(self, weights: Float[Tensor, "... stream"] | None) -> PathToFinal:
+        """The way of a write, of which these shares enter the streams; None is all of it."""
+        factors = self.factors if weights is None else self.factors * weights.to(self.factors)[..., None]
+        return PathToFinal(self.chains, factors.sum(1, keepdim=True))
+
+    def before(self, step: AffineStep) -> PathToFinal:
+        """The way of what stood in the streams before a step, without its bias."""
+        chains, factors = self.chains, self.factors
+        if step.divisor is not None:
+            factors = factors / step.divisor.to(factors)[:, None, None]
+        if step.mix is not None:
+            factors = step.mix.to(factors).transpose(-1, -2) @ factors
+        if step.maps:
+            chains = tuple((own, *chain) for own in step.maps for chain in chains)
+        if len(step.maps) > 1:  # each stream has its own: as many chains for each
+            factors = torch.diag_embed(factors.transpose(1, 2)).permute(0, 2, 3, 1).flatten(2)
+        return PathToFinal(chains, factors)
 
 
 def number_repeats(places: Sequence[Hashable]) -> tuple[int | None, ...]:
@@ -67,28 +87,19 @@ def passes_norm(norm: Norm, before: Tensor, after: Tensor) -> bool:
 
 
 def trace(architecture: Architecture, raw: RawCapture) -> Iterator[tuple[int, Sublayer | HookPoint | AffineStep, int]]:
-    """What the stream meets in a pass, in order: (place, sublayer or the input of a block or of the final norm or a
-    step, which repeat of it). The place is that in the order of hook points, or in the architecture's program.
+    """Yield what the stream meets in a pass, in order: (place, item, repeat of it).
 
-    Without a program, sublayers stand in stream order, or where layers repeat, as they ran; and a step is the final
-    norm, where the stream went on from it, as between the rounds of a looped model.
+    An item is a sublayer, the input of a block or of the final norm, or a step. The place is that in the order of hook
+    points, or among the architecture's `stream_ops`. Without these, sublayers stand in stream order, or as they ran if
+    layers repeat; and a step is the final norm, if the stream went on from it, as between the rounds of a looped model.
     """
-    count: Counter[Sublayer | StreamOp | HookPoint] = Counter()
     if architecture.stream_ops:
-        for place, item in enumerate(architecture.stream_ops):
-            number = count[item] if item is not architecture.stream_out else -1  # which may be read on the way
-            count[item] += 1
-            if isinstance(item, StreamOp):
-                seen = [raw.at(point, "a gate, norm or mixing of the stream")[number] for point in item.points]
-                yield place, item.step(*seen), number
-            else:
-                yield place, item, number
+        yield from _trace_ops(architecture, raw)
         return
     sublayers = {sublayer.hook_point: sublayer for sublayer in architecture.sublayers}
-    checks = {*architecture.blocks, architecture.stream_out}
-    final, start = architecture.stream_out, architecture.stream_in
+    final, start, norm = architecture.stream_out, architecture.stream_in, architecture.norm
     repeated = any(len(raw.seen[point]) > 1 for point in (*sublayers, final))
-    listed = iter(architecture.sublayers)
+    listed, count = iter(architecture.sublayers), Counter[HookPoint]()
     first = raw.order.index(start) if start in raw.order else 0
     for place, point in enumerate(raw.order):
         number = count[point]
@@ -97,16 +108,30 @@ def trace(architecture: Architecture, raw: RawCapture) -> Iterator[tuple[int, Su
             continue
         if point in sublayers:
             yield place, sublayers[point] if repeated else next(listed), number
-        elif point in checks:
+        elif point in architecture.blocks or point is final:
             yield place, point, number
-            if point == final and number + 1 < len(raw.seen[final]) and _goes_on(architecture, raw, place, count):
-                norm, here = architecture.norm, raw.seen[final][number]
+            if point is final and number + 1 < len(raw.seen[final]) and _goes_on(architecture, raw, place, count):
                 if norm.bias is not None:
                     raise InputError("this model's stream passes a LayerNorm between rounds, whose bias no row is for.")
-                yield place, AffineStep((norm,), divisor=norm.statistic(here)), number
+                yield place, AffineStep((norm,), divisor=norm.statistic(raw.seen[final][number])), number
 
 
-def _goes_on(architecture: Architecture, raw: RawCapture, place: int, count: Counter[Any]) -> bool:
+def _trace_ops(
+    architecture: Architecture, raw: RawCapture
+) -> Iterator[tuple[int, Sublayer | HookPoint | AffineStep, int]]:
+    """The same where the architecture lists all that the stream meets."""
+    count = Counter[Sublayer | StreamOp | HookPoint]()
+    for place, item in enumerate(architecture.stream_ops):
+        number = count[item] if item is not architecture.stream_out else -1  # which may be read on the way
+        count[item] += 1
+        if isinstance(item, StreamOp):
+            points = [raw.at(point, "a gate, norm or mixing of the stream") for point in item.points]
+            yield place, item.step_of([seen[number] for seen in points]), number
+        else:
+            yield place, item, number
+
+
+def _goes_on(architecture: Architecture, raw: RawCapture, place: int, count: Counter[HookPoint]) -> bool:
     """Whether the stream goes on from the final norm at a place: where it is next seen, less what was added since."""
     here, ahead = raw.seen[raw.order[place]][count[raw.order[place]] - 1], Counter(count)
     scales = {sublayer.hook_point: sublayer.scale for sublayer in architecture.sublayers}
@@ -130,96 +155,57 @@ def stream_after(done: Activations, stream: Float[Tensor, "row d"], count: int) 
     return stream
 
 
-def to_final_stream(done: Activations, architecture: Architecture) -> Activations:
+def to_final_stream(done: Activations) -> Activations:
     """The same pass with every output, and the sum of the path's biases, as they stand in the final stream."""
     if not done.path:
         return done
-    rows, writes = len(done.final), len(done.sublayer_outputs)
-    outputs, steps, passed = list(done.sublayer_outputs), list(done.path), False
-    chains: tuple[Chain, ...] = ((),)
-    factors = torch.ones(rows, 1, 1, dtype=torch.float64, device=done.final.device)  # [row, stream, chain]
-    biases = torch.zeros(done.final.shape, dtype=torch.float64, device=done.final.device)
-    for number in range(writes, -1, -1):
-        if number < writes:
-            write_weights = next((step.write_weights for step in reversed(steps) if step.after <= number), None)
-            if outputs[number].output.shape[1] == factors.shape[1] * done.embed.shape[1] > done.embed.shape[1]:
-                own = outputs[number].output.unflatten(1, (factors.shape[1], -1))  # a vector for every stream
-                parts = [PathToFinal(chains, factors[:, i])(x) for i, x in enumerate(own.unbind(1))]
-                outputs[number] = replace(outputs[number], output=torch.stack(parts).sum(0))
-            elif passed or write_weights is not None:
-                outputs[number] = _carried(
-                    architecture, outputs[number], PathToFinal(chains, _entering(write_weights, factors))
-                )
+    # One walk from the end to the start: what is behind the last step is in the final stream.
+    outputs, steps = list(done.sublayer_outputs), list(done.path)
+    path = PathToFinal(((),), torch.ones(len(done.final), 1, 1, dtype=torch.float64, device=done.final.device))
+    bias = torch.zeros(done.final.shape, dtype=torch.float64, device=done.final.device)
+    for number in range(len(outputs), -1, -1):
+        if number < len(outputs):
+            weights = steps[-1].write_weights if steps else None
+            if len(steps) < len(done.path) or weights is not None:
+                outputs[number] = _carry(outputs[number], path, weights, done.embed.shape[1])
         while steps and steps[-1].after == number:
             step = steps.pop()
-            passed = True
             if step.bias is not None:
-                for stream, bias in enumerate(step.bias.reshape(factors.shape[1], -1).to(biases)):
-                    biases = biases + PathToFinal(chains, factors[:, stream])(bias.expand_as(biases))
-            chains, factors = _before(architecture, step, chains, factors)
-    carry = PathToFinal(chains, _entering(None, factors))
+                streams = step.bias.to(bias).expand(path.factors.shape[1], -1).flatten()
+                bias = bias + path.of_streams(streams.expand(len(bias), -1))
+            path = path.before(step)
+    start = path.of_write(None)
     return replace(
         done,
-        embed=carry(done.embed),
-        pos_embed=None if done.pos_embed is None else carry(done.pos_embed),
+        embed=start(done.embed),
+        pos_embed=None if done.pos_embed is None else start(done.pos_embed),
         sublayer_outputs=tuple(outputs),
         path=(),
-        stream_bias=biases if any(step.bias is not None for step in done.path) else None,
+        stream_bias=bias if any(step.bias is not None for step in done.path) else None,
     )
 
 
-def _entering(write_weights: Tensor | None, factors: Float[Tensor, "row stream chain"]) -> Float[Tensor, "row chain"]:
-    """The factors of a write, by how much of it enters each stream."""
-    if write_weights is None:
-        return factors[:, 0] if factors.shape[1] == 1 else factors.sum(1)
-    return (factors * write_weights.to(factors)[..., None]).sum(1)
+def _carry(output: SublayerOutput, path: PathToFinal, weights: Tensor | None, width: int) -> SublayerOutput:
+    """A sublayer's output as it stands in the final stream; if it is cut, with a map that leads there.
 
-
-def _before(
-    architecture: Architecture, step: AffineStep, chains: tuple[Chain, ...], factors: Float[Tensor, "row stream chain"]
-) -> tuple[tuple[Chain, ...], Float[Tensor, "row stream chain"]]:
-    """Chains and factors of what stood in the streams before a step."""
-    if step.divisor is not None:
-        factors = factors / step.divisor.to(factors)[:, None, None]
-    if step.mix is not None:
-        factors = step.mix.to(factors).transpose(-1, -2) @ factors
-    if len(step.maps) == 1:
-        chains = tuple(_joined(architecture, step.maps[0], chain) for chain in chains)
-    elif step.maps:  # each stream has its own: as many directions for each
-        chains = tuple(_joined(architecture, own, chain) for own in step.maps for chain in chains)
-        factors = torch.diag_embed(factors.transpose(1, 2)).permute(0, 2, 3, 1).flatten(2)
-    return chains, factors
-
-
-def _joined(architecture: Architecture, before: Linear, chain: Chain) -> Chain:
-    """A chain with one more map in front; gains that meet are one gain, made once."""
-    if not (chain and isinstance(before, Norm) and isinstance(chain[0], Norm) and not chain[0].centered):
-        return (before, *chain)
-    key = (before, chain[0])
-    if key not in architecture.joined:
-        architecture.joined[key] = Norm(before.gain * chain[0].gain, None, before.centered, None)
-    return (architecture.joined[key], *chain[1:])
-
-
-def _carried(architecture: Architecture, output: SublayerOutput, carry: PathToFinal) -> SublayerOutput:
-    """A sublayer's output as it stands in the final stream; if it is cut, with a map that leads there."""
-    sublayer, cut = output.sublayer, output.cut
-    output = replace(
-        output, output=carry(output.output), adapter=None if output.adapter is None else carry(output.adapter)
-    )
-    if output.vectors is not None:
-        slots = [carry(slot) for slot in output.vectors.vectors.unbind(1)]
-        return replace(output, vectors=Vectors(torch.stack(slots, 1), output.vectors.index))
+    Raises InputError where its parts have no such map.
+    """
+    sublayer, cut, vectors = output.sublayer, output.cut, output.vectors
+    if output.output.shape[1] > width:  # a vector for every stream
+        return replace(output, output=path.of_streams(output.output))
+    path = path.of_write(weights)
+    adapter = None if output.adapter is None else path(output.adapter)
+    output = replace(output, output=path(output.output), adapter=adapter)
+    if vectors is not None:
+        slots = [path(slot) for slot in vectors.vectors.unbind(1)]
+        return replace(output, vectors=Vectors(torch.stack(slots, 1), vectors.index))
     if cut is None or cut.output_map is None:
         return output
-    chain = carry.chains[0]
-    if len(carry.chains) > 1 or any(not step.static for step in chain):
+    chain = path.chains[0]
+    if len(path.chains) > 1 or any(isinstance(own, Norm) and own.gain.dim() > 1 for own in chain):
         raise InputError(
             f"{sublayer} goes on through gates that differ from token to token, number by number, so its parts have no "
             "output map: use unit='sublayer'."
         )
-    key = (cut.output_map, *chain)
-    if key not in architecture.carried:
-        architecture.carried[key] = replace(cut.output_map, path=(*cut.output_map.path, *chain))
-    cut = replace(cut, output_map=architecture.carried[key])
-    return replace(output, cut=cut, path_divisor=1 / carry.factors[:, 0])
+    cut = replace(cut, output_map=cut.output_map.followed_by(chain))
+    return replace(output, cut=cut, path_divisor=1 / path.factors[:, 0, 0])

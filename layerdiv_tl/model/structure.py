@@ -21,9 +21,8 @@ from ..errors import InputError
 from .architecture import HALF, WHY_WHOLE, HookPoint, OutputMap, Sublayer, SublayerKind
 from .capture import first, on
 from .experts import mixture_in
-from .norm import Norm
-from .topologies import Topology
-from .weights import ModuleFinder, inputs_of, is_present, linear_map, linear_rows
+from .norm import Norm, probe
+from .weights import device_of, inputs_of, is_present, linear_map, linear_rows, matrix_shape
 
 # Children of a block that write to its stream, first the ones that mix tokens.
 _MIXERS = ("mamba_decoder.mamba", "linear_attn", "mamba", "conv", "mlstm_layer", "mixer", "temporal_block")
@@ -62,26 +61,85 @@ def is_hybrid(blocks: Any) -> bool:
     return not submodules or any(not re.match("attn$|mlp$|ln", name) for name in submodules)
 
 
+class ModuleFinder:
+    """A model whose parts are looked up.
+
+    Attributes:
+        unembed, projection: The unembedding, and the matrix between it and the final norm; None where there is none.
+        stream_divisor: What the normed stream is divided by there.
+        end: What the unembedding reads, if no norm stands before it.
+        streams_first: Whether blocks take several streams, before the rows.
+    """
+
+    blocks: list[Any]
+    unembed: Any
+    projection: Any = None
+    stream_divisor = 1.0
+    end: HookPoint | None = None
+    streams_first = False
+
+    def __init__(self, model: Any) -> None:
+        self.model, self.embedding = model, model.get_input_embeddings()
+        self.device = device_of(self.embedding, torch.device("cpu"))
+
+    @cached_property
+    def block_points(self) -> tuple[HookPoint, ...]:
+        """The inputs of all blocks."""
+        return tuple(HookPoint(block, "in", streams_first=self.streams_first) for block in self.blocks)
+
+    @cached_property
+    def width(self) -> int:
+        """The stream's width."""
+        last = self.unembed if self.projection is None else self.projection
+        if (shape := matrix_shape(last)) is None:
+            raise InputError(
+                f"this model's unembedding is a {type(last).__name__} without a plain weight matrix (wrapped "
+                "or quantized), so it cannot be read: load the model with a plain one."
+            )
+        return shape[0]
+
+    def norm(self, module: nn.Module) -> Norm:
+        """A norm as numbers."""
+        return probe(module, self.width, self.model.dtype, device_of(module, self.device))
+
+    def rows(self, ids: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Rows `[id, d]` of the unembedding, with what stands before it folded in, and their biases; None for all."""
+        rows, bias = linear_rows(self.unembed, ids)
+        return (rows if self.projection is None else rows @ self.projection.weight.detach().to(rows)), bias
+
+    def to_unembed(self, normed: Tensor) -> Tensor:
+        """The input of the unembedding, from the normed stream."""
+        read: Tensor = normed if self.projection is None else self.projection(normed)
+        return read if self.stream_divisor == 1.0 else read / self.stream_divisor
+
+
 class Structure(ModuleFinder):
     """The parts of a model by their places in its modules.
 
-    Raises InputError for a model in which no blocks, final norm or unembedding can be found.
+    What their names do not tell is given: the list of blocks, and as paths the final norm (from the model, or behind a
+    "." from the last block) or the `end` that stands in its place. Raises InputError for a model in which no blocks,
+    final norm or unembedding can be found.
     """
 
-    def __init__(self, model: Any, topology: Topology | None = None) -> None:
+    def __init__(
+        self,
+        model: Any,
+        blocks: list[nn.Module] | None = None,
+        final_norm: str = "",
+        end: str = "",
+        streams_first: bool = False,
+    ) -> None:
         super().__init__(model)
-        self.config = model.config.get_text_config()
-        parent, self.blocks = self._blocks()
+        self.config, self.streams_first = model.config.get_text_config(), streams_first
+        parent, found = self._blocks()
+        self.blocks = blocks or found
         self.final_norm = _first(parent, _FINAL_NORMS)
-        if topology is not None and topology.blocks is not None:
-            self.blocks = topology.blocks(model)
-        if topology is not None and topology.final_norm is not None:
-            self.final_norm = topology.final_norm(self)
-        self.streams_first = topology is not None and topology.streams_first
-        if topology is not None and topology.end:
-            self.final_norm, self.end = nn.Identity(), HookPoint(model.get_submodule(topology.end))
+        if final_norm:
+            self.final_norm = (self.blocks[-1] if final_norm[0] == "." else model).get_submodule(final_norm.strip("."))
+        if end:
+            self.final_norm, self.end = nn.Identity(), HookPoint(model.get_submodule(end))
         self.unembed = model.get_output_embeddings()
-        self.projection: Any = _first(parent, ("project_out",))  # between final norm and unembedding
+        self.projection = _first(parent, ("project_out",))
         self.pos_embed = _first(parent, _POSITIONS)
         missing = [n for n, part in _NEEDED.items() if (x := getattr(self, part)) is None or x == []]
         if missing:
@@ -93,22 +151,6 @@ class Structure(ModuleFinder):
         self.parallel = len(norms) == 1 and len(list(self._writes(self.blocks[0]))) > 1
         self.stream_divisor, factor, cap = self._probe()
         self.transform = partial(_transformed, factor=factor, cap=cap)
-        self.stream_ops = () if topology is None else tuple(topology.program(self))
-
-    @cached_property
-    def width(self) -> int:
-        """The stream's width."""
-        return super().width if self.projection is None else int(self.projection.weight.shape[1])
-
-    def rows(self, ids: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Rows `[id, d]` of the unembedding, with what stands before it folded in, and their biases; None for all."""
-        rows, bias = linear_rows(self.unembed, ids)
-        return (rows if self.projection is None else rows @ self.projection.weight.detach().to(rows)), bias
-
-    def to_unembed(self, normed: Tensor) -> Tensor:
-        """What the unembedding reads of the normed stream."""
-        read: Tensor = normed if self.projection is None else self.projection(normed)
-        return read if self.stream_divisor == 1.0 else read / self.stream_divisor
 
     def _blocks(self) -> tuple[nn.Module, list[nn.Module]]:
         """The list of blocks and the module that holds it."""
@@ -152,11 +194,9 @@ class Structure(ModuleFinder):
             sublayer = Sublayer(kind, layer, output, own, made, "" if made else reason, inputs=HookPoint(module, "in"))
             yield replace(sublayer, mixture=mixture, experts_reason=why)
 
-    def uncut(self, kind: SublayerKind, layer: int, module: nn.Module) -> Sublayer:
-        """A sublayer that has no rows of its own for heads or neurons."""
-        return Sublayer(kind, layer, HookPoint(module), uncut_reason=WHY_WHOLE["hidden"])
-
     def _output_map(self, kind: SublayerKind, module: nn.Module, scale: float, place: str) -> OutputMap | None:
+        if hasattr(module, "o_a_proj"):
+            return self._grouped(module, scale)
         projection = module if isinstance(module, nn.Linear) else _first(module, _PROJECTIONS)
         if isinstance(module, nn.Sequential):
             projection = list(module.children())[-1]
@@ -168,6 +208,16 @@ class Structure(ModuleFinder):
         values = HookPoint(projection, "in", f"{place}.hook_values")
         biased = is_present(getattr(projection, "bias", None))
         return OutputMap(count, values, partial(linear_map, projection), biased, scale * self._inner_scale(module))
+
+    def _grouped(self, module: Any, scale: float) -> OutputMap:
+        """DeepSeek-V4's attention, whose heads pass a projection of groups before the one that all share."""
+
+        def projection() -> tuple[Tensor, None]:
+            groups = module.o_a_proj.weight.detach().view(module.o_a_proj.n_groups, -1, module.o_a_proj.weight.shape[1])
+            shared = module.o_b_proj.weight.detach().unflatten(1, (len(groups), -1))
+            return torch.einsum("dgr,gri->gid", shared, groups).flatten(0, 1), None
+
+        return OutputMap(self.config.num_attention_heads, HookPoint(module.o_a_proj, "in"), projection, False, scale)
 
     def _inner_scale(self, module: nn.Module) -> float:
         """What a module multiplies its output projection's answer by (Falcon-H1's MLP)."""

@@ -28,8 +28,8 @@ from .architecture import (
 )
 from .huggingface import forget_lengths, has_dynamic_rope, length_switch_of
 from .norm import Norm, probe
+from .streams import family_of
 from .structure import is_hybrid
-from .topologies import topology_of
 from .weights import linear_map
 
 # HookedTransformer gives the post-norms of these the names of pre-norms.
@@ -56,7 +56,7 @@ def of_transformer_lens(model: Any) -> Architecture:
     normless = getattr(cfg, "normalization_type", "") is None
     ln_final: Any = nn.Identity() if normless else getattr(model, "ln_final", None)
     original = getattr(model, "original_model", None)
-    if hasattr(original, "config") and topology_of(original) is not None:
+    if hasattr(original, "config") and family_of(original) is not None:
         raise InputError(
             f"{name} cannot be decomposed through a bridge, which has no hook on the norms, gates or mixings that its "
             "stream passes: give the Hugging Face model itself, before a bridge is booted on it."

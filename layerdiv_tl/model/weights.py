@@ -1,60 +1,14 @@
-"""Weights of Hugging Face modules, read where they are, and what every way of finding the parts of a model shares."""
+"""Weights of Hugging Face modules, read where they are, also where these are adapted, offloaded or quantized."""
 
 from __future__ import annotations
 
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import InputError
-from .architecture import HookPoint
-from .norm import Norm, bare_copy, probe
-
-if TYPE_CHECKING:
-    from .topologies import Item
-
-
-class ModuleFinder:
-    """A model whose parts are looked up.
-
-    Attributes:
-        unembed, blocks: The unembedding, and every block.
-        stream_ops: What the stream meets, where that is more than additions.
-        streams_first: Whether blocks are given several streams before the rows.
-        end: What the unembedding reads, where no norm stands before it.
-    """
-
-    unembed: Any
-    blocks: list[nn.Module]
-    stream_ops: tuple[Item, ...] = ()
-    streams_first = False
-    end: HookPoint | None = None
-
-    def __init__(self, model: Any) -> None:
-        self.model = model
-        self.embedding = model.get_input_embeddings()
-        self.device = device_of(self.embedding, torch.device("cpu"))
-
-    @cached_property
-    def block_points(self) -> tuple[HookPoint, ...]:
-        """What enters every block."""
-        return tuple(HookPoint(block, "in", streams_first=self.streams_first) for block in self.blocks)
-
-    @cached_property
-    def width(self) -> int:
-        """The stream's width."""
-        if (shape := matrix_shape(self.unembed)) is None:
-            raise InputError(
-                f"this model's unembedding is a {type(self.unembed).__name__} without a plain weight matrix (wrapped "
-                "or quantized), so it cannot be read: load the model with a plain one."
-            )
-        return shape[0]
-
-    def norm(self, module: nn.Module) -> Norm:
-        """A norm as numbers."""
-        return probe(module, self.width, self.model.dtype, device_of(module, self.device))
+from .norm import bare_copy
 
 
 def is_present(bias: Tensor | None) -> bool:

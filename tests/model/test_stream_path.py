@@ -9,8 +9,9 @@ import pytest
 import torch
 
 import layerdiv_tl as ld
+from layerdiv_tl.model import streams
 from layerdiv_tl.model.capture import first
-from tests.oracles.families import BY_STRUCTURE, OFFSET_NORMS
+from tests.oracles.families import BY_STRUCTURE, FAMILIES, OFFSET_NORMS
 
 PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6], [5, 3, 5], [17, 11, 60, 4, 7]]
 OPTIONS = [7, 8, 9]
@@ -128,6 +129,34 @@ def test_heads_and_the_whole_vocabulary(name):
     profile = ld.profile(model, text, precision="float64")
     assert profile.components == whole.components
     np.testing.assert_allclose(profile.target_logit[:, -2], whole.values[0, :, 0], atol=1e-6)
+
+
+@pytest.mark.parametrize("unit", ["sublayer", "head", "neuron"])
+def test_a_new_family_is_one_entry(unit, monkeypatch):
+    """A block that gates the stream and its writes, X ← r ⊙ X + g ⊙ write, is said in the form `streams` shows."""
+    model = FAMILIES["llama"]()
+    gates = torch.rand(len(model.model.layers), 4, 32, generator=torch.Generator().manual_seed(0)) + 0.5
+
+    def gated(block, r1, g1, r2, g2):
+        def forward(hidden_states, **kwargs):
+            x = hidden_states * r1 + g1 * block.self_attn(block.input_layernorm(hidden_states), **kwargs)[0]
+            return x * r2 + g2 * block.mlp(block.post_attention_layernorm(x))
+
+        return forward
+
+    for block, own in zip(model.model.layers, gates, strict=True):
+        block.forward = gated(block, *own)
+
+    def entry(parts, number, block, sublayers):
+        for sublayer, (r, g) in zip(sublayers, gates[number].unflatten(0, (2, 2)), strict=True):
+            yield streams.fixed(r)
+            yield streams.scaled(sublayer, g)
+
+    with pytest.raises(ld.InputError, match="block 0|block 1"):
+        ld.contributions(model, PROMPTS, OPTIONS)
+    monkeypatch.setitem(streams.FAMILIES, "llama", streams.Family(streams.by_block(entry)))
+    c = ld.contributions(model, PROMPTS, OPTIONS, unit=unit)
+    assert c.identity_gap <= 1e-6
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
