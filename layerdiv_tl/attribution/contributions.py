@@ -16,8 +16,7 @@ from ..model.cuts import UnitLike, unit_name, unit_of
 from ..model.forward_pass import locate_mismatch, read_cache, tokens_and_mask
 from ..model.groups import Groups
 from ..model.load import as_model
-from ..model.prompts import encode, with_mask
-from ..model.tokenization import plain
+from ..model.prompts import encode, to_python, with_mask
 from .blocks import are_partial
 from .contexts import BatchContributions
 from .contribution_results import Contributions
@@ -209,7 +208,7 @@ def logit_difference(
     """
     model = as_model(model)
     prompts = encode(model, with_mask(prompts, attention_mask))
-    answers = [plain(answer) for answer in (correct, wrong)]
+    answers = [to_python(answer) for answer in (correct, wrong)]
     counts = {len(answer) for answer in answers if isinstance(answer, list | tuple)}
     if not counts:
         return contributions(model, prompts, contrast=answers, unit=unit).difference()

@@ -14,10 +14,10 @@ from .._checks import ordered
 from ..ensemble.intervals import RunningMean
 from ..ensemble.validation import LARGEST, numbers
 from ..errors import InputError
-from ..model import forward_pass, tokenization
+from ..model import forward_pass
 from ..model.batches import inference_mode_for, pad
 from ..model.cuts import UnitLike, has_many
-from ..model.prompts import Prompts, with_mask
+from ..model.prompts import Prompts, refuse_tables, token_texts, with_mask
 from .profile_base import CorpusProfile, Profile
 from .profile_passes import ColumnStore, Loss, ProfileRun, Texts, profile_blocks, profile_run
 from .vocabulary import extremes
@@ -127,7 +127,7 @@ def profile_of(run: ProfileRun, ids: Texts, columns: dict[str, np.ndarray]) -> P
     token_ids = np.concatenate([np.array(row, dtype=np.int64) for row in ids])
     return run.result(
         token_ids=token_ids,
-        tokens=tokenization.token_texts(run.model, token_ids),
+        tokens=token_texts(run.model, token_ids),
         documents=np.repeat(np.arange(len(ids)), lengths),
         contexts=np.concatenate([np.arange(w.first, w.stop) - w.start + 1 for w in run.windows(ids)]),
         token_lookup=partial(_top_tokens, run, ids),
@@ -163,7 +163,7 @@ def corpus_profile(
     >>> c.texts, c.positions, c.frame().component.tolist()
     (10, 20, ['embed', 'L0.attn', 'L0.mlp', 'L1.attn', 'L1.mlp'])
     """
-    tokenization.refuse_tables(texts, "texts")
+    refuse_tables("texts", texts)
     ordered("texts", texts, "an iterable of texts or of lists of token ids; for one text use profile")
     run = profile_run(model, unit, loss, tau, window, stride, precision, batch_tokens)
     running: dict[str, RunningMean] = {}
@@ -250,7 +250,7 @@ def _top_tokens(
             "component": np.tile(np.repeat([run.components[column].label for column in columns], k), 2),
             "effect": np.repeat(["promotes", "suppresses"], len(columns) * k),
             "rank": np.tile(np.arange(1, k + 1), 2 * len(columns)),
-            "token": tokenization.token_texts(model, token_id),
+            "token": token_texts(model, token_id),
             "token_id": token_id,
             "contribution": centered + np.tile(np.repeat(means.numpy(), k), 2),
             "contribution_centered": centered,

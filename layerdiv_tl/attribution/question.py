@@ -11,11 +11,17 @@ import torch
 from jaxtyping import Float, Int
 
 from ..errors import InputError
-from ..model import tokenization
 from ..model.load import Model
-from ..model.options import Ids, OptionIds, contrast_pairs, is_task, single_tokens
-from ..model.options import options as read_options
-from ..model.prompts import Prompts, encode, with_mask
+from ..model.options import (
+    OptionIds,
+    contrast_pairs,
+    is_task,
+    read_options,
+    read_positions,
+    single_tokens,
+    warn_of_missing_spaces,
+)
+from ..model.prompts import Ids, Prompts, encode, with_mask
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +78,7 @@ def read_question(
         prompts, own = _prompts_and_options(model, prompts, needed=not names)
         options = options if names else own
     ids = encode(model, with_mask(prompts, attention_mask))
-    at = tokenization.positions(position, [len(row) for row in ids])
+    at = read_positions(position, [len(row) for row in ids])
     if directions is not None:
         vectors, texts = _read_directions(directions, model)
         numbers = np.tile(np.arange(len(vectors))[:, None, None], (len(ids), 1, 1, 1))
@@ -83,7 +89,7 @@ def read_question(
         option_ids = tokens[:, :, None, None]
     else:
         option_ids, texts = read_options(model, options, ids, at_end)
-    tokenization.warn_of_missing_spaces(model, ids, options)
+    warn_of_missing_spaces(model, ids, options)
     return LogitQuestion(ids, at, option_ids, texts)
 
 

@@ -14,12 +14,12 @@ from torch import Tensor
 from .._progress import progress
 from ..components import Component, labels_of, positions
 from ..errors import InputError
-from ..model import tokenization
 from ..model.architecture import HALF, Sublayer
 from ..model.batches import batches, inference_mode_for, pad, require_local
 from ..model.capture import Activations, answers
 from ..model.forward_pass import TOLERANCE, locate_mismatch, run
 from ..model.load import Model, as_model
+from ..model.prompts import token_texts
 from ..model.source_values import SourceValues, SourceWatch, value_biases
 from .blocks import Block, StreamWalk
 from .directions import Directions
@@ -122,7 +122,7 @@ def source_tokens(
         biases=parts[0].biases,
         option_ids=option_ids,
         options=question.options,
-        tokens=tuple(tokenization.token_texts(model, row) for row in ids),
+        tokens=tuple(token_texts(model, row) for row in ids),
         token_ids=np.concatenate([np.array(row, dtype=np.int64) for row in ids]),
         lengths=np.array([len(row) for row in ids], dtype=np.int64),
         positions=at,

@@ -22,8 +22,9 @@ from ..errors import InputError
 from ..model.load import Model, as_model
 from ..model.options import is_task
 from ..model.patched_forward import PatchedForward
+from ..model.prompts import Ids
 from ..results import Result
-from .inputs import FirstToken, Ids, Part, check_choices, read_answers
+from .inputs import FirstToken, Part, check_choices, read_answers
 from .passes import (
     ablatable_blocks,
     cross_entropy,

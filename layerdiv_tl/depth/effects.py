@@ -14,10 +14,8 @@ from ..attribution.contexts import Contexts
 from ..components import Component, labels_of
 from ..ensemble.validation import gold_options
 from ..errors import InputError
-from ..model import tokenization
 from ..model.load import Model, as_model
-from ..model.options import contrast_pairs, is_task
-from ..model.options import options as read_options
+from ..model.options import contrast_pairs, is_task, read_options, warn_of_missing_spaces
 from ..model.prompts import encode, with_mask
 from .effect_passes import (
     SCENARIOS,
@@ -198,7 +196,7 @@ def _question(model: Model, prompts: Any, options: Any, labels: Any, contrast: A
     if options is None or labels is None:
         raise InputError("effects are on an answer: give options= and labels=, a contrast=(right, wrong), or a task.")
     option_ids, names = read_options(model, options, ids)
-    tokenization.warn_of_missing_spaces(model, ids, options)
+    warn_of_missing_spaces(model, ids, options)
     texts = names if texts is None else texts
     if option_ids.shape[1] < 2:
         raise InputError("there is one option only, so nothing to compare it with: give at least two options.")

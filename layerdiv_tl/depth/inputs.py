@@ -8,10 +8,9 @@ from typing import Any, Literal, get_args
 
 from .._checks import MOST_ITEMS, choice, listed, shown, whole_number
 from ..errors import InputError
-from ..model import tokenization
 from ..model.load import Model
-from ..model.options import is_task
-from ..model.prompts import Ids, Prompts, continuations, encode
+from ..model.options import continuations, is_task
+from ..model.prompts import Prompts, encode, refuse_tables, refuse_unordered, to_python
 
 Part = Literal["attn", "mlp", "layer"]
 FirstToken = Literal["kept", "changed"]
@@ -38,8 +37,7 @@ def read_texts(model: Model, texts: Any, least: int = 1, why: str = "") -> Promp
 
 def unwrap_texts(texts: Any) -> Any:
     """A task's prompts, or the texts themselves. Raises InputError for tables and sets."""
-    tokenization.refuse_tables(texts, "texts")
-    tokenization.refuse_unordered(texts, "texts", "their order is that of the rows of the result")
+    refuse_unordered("texts", texts)
     return getattr(texts, "prompts", texts)
 
 
@@ -74,17 +72,13 @@ def read_answers(model: Model, texts: Any, answers: Any) -> tuple[Prompts, list[
             if answers >= len(row):
                 raise InputError(f"text {number} needs more tokens than its answer, {answers}, but has {len(row)}.")
         return ids, [answers] * len(ids)
-    tokenization.refuse_tables(answers, "answers")
-    items = [answers] if isinstance(answers, str) else tokenization.plain(answers)
+    refuse_tables("answers", answers)
+    items = [answers] if isinstance(answers, str) else to_python(answers)
     if not isinstance(items, Sequence) or len(items) != len(ids):
         raise InputError(f"answers={shown(answers)} does not fit {len(ids)} texts: give one per text, or their length.")
-    appended = [_answer_ids(model, answer, number) for number, answer in enumerate(items)]
-    asked = [
-        [answer] if isinstance(answer, str) and text is not None else []
-        for answer, text in zip(items, ids.texts, strict=True)
-    ]
-    for number, found in enumerate(continuations(model.tokenizer, ids, asked, "answer")):
-        appended[number] = found[0] if found else appended[number]
+    asked = [[answer] if isinstance(answer, str) else [] for answer in items]
+    found = continuations(model, ids.texts, asked, "answer {number} ({text})")
+    appended = [tokens[0] if tokens else encode(model, [x])[0] for tokens, x in zip(found, items, strict=True)]
     whole = Prompts(row + answer for row, answer in zip(ids, appended, strict=True))
     return encode(model, whole), [len(answer) for answer in appended]
 
@@ -99,20 +93,3 @@ def read_layers(layers: Any, count: int, name: str = "layers") -> list[int]:
     if not wanted:
         raise InputError(f"{name} is empty: give at least one layer, or None for all.")
     return list(dict.fromkeys(whole_number(name, layer, 0, count - 1) for layer in wanted))
-
-
-def _answer_ids(model: Model, answer: Any, number: int) -> Ids:
-    if isinstance(answer, str):
-        if model.tokenizer is None:
-            raise InputError(f"answer {number} is text, but {model.name} was loaded without a tokenizer: give ids.")
-        try:
-            ids = tuple(tokenization.ids_after_text(model.tokenizer, answer))
-        except TypeError as error:
-            raise InputError(f"answer {number} is not a text that can be encoded ({shown(answer)}).") from error
-        tokenization.check_vocabulary(model.tokenizer, ids, model.vocabulary, f"answer {number}", model.name)
-        tokenization.check_known(model.tokenizer, ids, answer, f"answer {number},")
-    else:
-        ids = encode(model, [answer])[0]
-    if not ids:
-        raise InputError(f"answer {number} is empty: give it at least one token.")
-    return ids

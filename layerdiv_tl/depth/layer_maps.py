@@ -19,9 +19,9 @@ from ..errors import InputError
 from ..model.batches import batches, inference_mode_for, upcast
 from ..model.load import Model, as_model
 from ..model.patched_forward import PatchedForward
-from ..model.prompts import encode
+from ..model.prompts import Ids, encode
 from ..results import Result
-from .inputs import Ids, read_texts, unwrap_texts
+from .inputs import read_texts, unwrap_texts
 from .passes import layer_components
 from .token_stats import labeled_frame, mean_columns, quantile_columns, resampled_ratio, with_ends
 

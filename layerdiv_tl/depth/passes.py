@@ -23,7 +23,8 @@ from ..model.capture import Activations
 from ..model.forward_pass import run
 from ..model.load import Model
 from ..model.patched_forward import PatchedForward
-from .inputs import Ids, read_layers
+from ..model.prompts import Ids
+from .inputs import read_layers
 
 # Entries of one block of logits: 2 MiB in float64.
 _BLOCK = 1 << 18

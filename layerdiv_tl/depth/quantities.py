@@ -29,7 +29,8 @@ from ..model.batches import inference_mode_for, upcast
 from ..model.load import Model
 from ..model.options import is_task, single_tokens
 from ..model.patched_forward import PatchedForward
-from .inputs import Ids, Part, read_texts, resolved
+from ..model.prompts import Ids
+from .inputs import Part, read_texts, resolved
 from .passes import cross_entropy, map_batches, softmax
 from .residual_norms import residual_norms
 

@@ -19,13 +19,13 @@ from .._checks import MOST_ITEMS, whole_number
 from ..components import Component, component_columns
 from ..ensemble.intervals import LEVEL, cluster_means, interval_note, jackknife, leave_one_out, share_means
 from ..errors import InputError
-from ..model import tokenization
 from ..model.batches import pad
 from ..model.load import Model, as_model
+from ..model.prompts import Ids, token_texts
 from ..model.routing import read_routes
 from ..model.stream_path import number_repeats
 from ..results import Result
-from .inputs import Ids, read_texts
+from .inputs import read_texts
 from .passes import map_batches
 from .token_stats import labeled_frame, mean_columns, with_ends
 
@@ -213,7 +213,7 @@ class _Counts:
         top = _most_taken(hits, counts, joined["routed"].sum(0) / lengths.sum(), n_tokens)
         token_ids = np.where(top >= 0, self.distinct[top], -1)
         routed = np.where(top >= 0, np.take_along_axis(hits, np.maximum(top, 0), 1), 0)
-        texts = [tuple(tokenization.token_texts(self.model, [int(i) for i in row if i >= 0])) for row in token_ids]
+        texts = [tuple(token_texts(self.model, [int(i) for i in row if i >= 0])) for row in token_ids]
         return RouterStatistics(
             tuple(components),
             tuple(layers),

@@ -11,10 +11,9 @@ from jaxtyping import Float, Int
 
 from ..components import Component, component_columns
 from ..ensemble.intervals import LEAST, cluster_means, interval_note, resamples
-from ..model import tokenization
 from ..model.load import Model
+from ..model.prompts import Ids, token_texts
 from ..results import Result
-from .inputs import Ids
 
 QUANTILES = {"q10": 0.1, "median": 0.5, "q90": 0.9}
 SOFTMAX_CHANGE = "‖Δ softmax‖₂"
@@ -46,7 +45,7 @@ def read_tokens(model: Model, rows: Sequence[Ids]) -> tuple[np.ndarray, np.ndarr
     """`text`, `position` and `tokens` of a result with one entry per token."""
     text = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
     position = np.concatenate([np.arange(len(row)) for row in rows])
-    return text, position, tokenization.token_texts(model, [token for row in rows for token in row])
+    return text, position, token_texts(model, [token for row in rows for token in row])
 
 
 def labeled_frame(columns: Any, units: dict[str, str], intervals: str = "") -> pd.DataFrame:

@@ -16,12 +16,11 @@ from torch import Tensor
 from ..components import Component, labels_of, positions
 from ..errors import InputError
 from ..results import Result
-from . import tokenization as reading
 from .architecture import HALF, HookPoint
 from .batches import inference_mode_for, pad, upcast
 from .capture import answers, on, only_at
 from .load import Model, as_model
-from .prompts import encode_one
+from .prompts import encode_one, token_texts
 from .transformer_lens import is_transformer_lens
 
 if TYPE_CHECKING:
@@ -122,7 +121,7 @@ def attention_patterns(
     return AttentionPatterns(
         components=tuple(chosen),
         token_ids=np.array(row),
-        tokens=reading.token_texts(model, row),
+        tokens=token_texts(model, row),
         patterns=shown.double().cpu().numpy(),
         model=model.name,
     )

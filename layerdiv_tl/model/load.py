@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy as copying
 import os
+from collections.abc import Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import version
@@ -13,7 +14,7 @@ from typing import Any, get_args
 import torch
 
 from .. import _registry
-from .._checks import choice, shown, whole_number
+from .._checks import choice, one_of, shown, whole_number
 from ..components import Component
 from ..errors import InputError
 from .adapters import Adapters, adapter_names, split_adapters, without_peft
@@ -22,8 +23,7 @@ from .batches import inference_mode_for, pad
 from .cuts import UnitLike
 from .forward_pass import run
 from .huggingface import of_huggingface
-from .multimodal import text_side
-from .pretrained import from_source, named_tokenizer
+from .pretrained import from_source, read_tokenizer, text_side
 from .remote import Engine, architecture_of, engine_of, is_remote
 from .transformer_lens import is_transformer_lens, of_transformer_lens
 
@@ -159,55 +159,30 @@ def load_model(
     """
     _check_arguments(tokenizer, device, device_map, copy, trust_remote_code)
     choice("adapters", adapters, get_args(Adapters))
-    precision = _dtype(dtype)
-    placed = device is not None or dtype is not None or device_map is not None
-    if remote is not False and (isinstance(x, Model) or not is_remote(x)):
-        raise InputError("remote= says where an nnsight model's traces run: give an nnsight model, or leave it out.")
+    precision, is_zoo = _dtype(dtype), isinstance(x, str) and x.startswith(ZOO)
+    placed = {"device": device is not None, "dtype": dtype is not None, "device_map": device_map is not None}
+    given = {"tokenizer": tokenizer is not None, "copy": copy, "adapters": adapters != "merged", **placed}
+    _check_taken(x, remote, {name for name, is_given in given.items() if is_given})
     if isinstance(x, Model):
-        if tokenizer is not None or placed or copy or adapters != "merged":
-            raise InputError("this model is loaded already: load it again from its source to change anything about it.")
         return x
-    if device is not None and device_map is not None:
-        raise InputError("device and device_map both place the model: give one of them.")
-    origin = "in memory"
-    if isinstance(x, str) and x.startswith(ZOO):
-        origin, x = x, _registry.lookup("zoo_source")(x)
-        if device_map is not None:
-            raise InputError(
-                f"{origin} comes whole from this package, too small to spread: give device, not device_map."
-            )
-        copy = device is not None or dtype is not None
-    if isinstance(x, Loadable):
-        x, tokenizer = x.model, x.tokenizer if tokenizer is None else tokenizer
-    if x is None or isinstance(x, str | os.PathLike):
+    if is_remote(x):
+        return _of_remote(x, read_tokenizer(tokenizer, trust_remote_code, x), remote)
+    if not is_zoo and (x is None or isinstance(x, str | os.PathLike)):
         kwargs = {"dtype": precision or "auto", "trust_remote_code": trust_remote_code}
         kwargs |= {} if device_map is None else {"device_map": device_map}
-        known = _registry.lookup("zoo_names") if x else ()
-        loaded = from_source(None if x == "default" else x, kwargs, tokenizer, known)
+        loaded = from_source(None if x == "default" else x, kwargs, tokenizer)
         if device_map is None:
             _move(loaded[0], device if device is not None else "cuda" if torch.cuda.is_available() else "cpu")
         return _wrap(*loaded, adapters)
-    if is_remote(x):
-        if placed or copy or adapters != "merged":
-            raise InputError("this model runs elsewhere, and is loaded there: give only its tokenizer and remote.")
-        return _of_remote(x, tokenizer, remote, trust_remote_code)
-    if device_map is not None or (placed and not copy):
-        raise InputError(
-            "device, dtype and device_map are for models that load_model loads itself: move your own model with "
-            "model.to(...), or pass copy=True to work on a copy, which takes a device and a dtype."
-        )
-    _check_model(x := without_peft(x))
-    if copy:
-        x = copying.deepcopy(x)
-        x = x if precision is None else x.to(precision)
-        x = x if device is None else _move(x, device)
-    if tokenizer is None:
-        tokenizer = getattr(x, "tokenizer", None)
-    elif isinstance(tokenizer, str | os.PathLike):
-        tokenizer = named_tokenizer(tokenizer, trust_remote_code)
-    path = "" if is_transformer_lens(x) else str(getattr(getattr(x, "config", None), "_name_or_path", "") or "")
-    name = str(x.cfg.model_name) if is_transformer_lens(x) else Path(path).name or type(x).__name__
-    return _wrap(x, tokenizer, origin, name, adapters)
+    source, x = (x, _registry.lookup("zoo_source")(x)) if is_zoo else ("in memory", x)
+    tokenizer = read_tokenizer(tokenizer, trust_remote_code, x)
+    model = without_peft(x.model if isinstance(x, Loadable) else x)
+    _check_model(model)
+    if copy or device is not None or dtype is not None:
+        model = copying.deepcopy(model)
+        model = model if precision is None else model.to(precision)
+        model = model if device is None else _move(model, device)
+    return _wrap(model, tokenizer, source, _name_of(model), adapters)
 
 
 def as_model(x: Any) -> Model:
@@ -217,25 +192,73 @@ def as_model(x: Any) -> Model:
     return load_model(x)
 
 
-def _of_remote(x: Any, tokenizer: Any, remote: bool | str, trust_remote_code: bool) -> Model:
+def _of_remote(x: Any, tokenizer: Any, remote: bool | str) -> Model:
     engine = engine_of(x, remote)
-    if isinstance(tokenizer, str | os.PathLike):
-        tokenizer = named_tokenizer(tokenizer, trust_remote_code)
-    tokenizer = getattr(x, "tokenizer", None) if tokenizer is None else tokenizer
     skeleton, architecture = engine.skeleton, architecture_of(engine)
     path = getattr(x, "repo_id", None) or getattr(getattr(x, "cfg", None), "model_name", None)
     path = path if isinstance(path, str) else getattr(skeleton.config, "_name_or_path", "")
-    provenance = {
-        "source": "in memory",
-        "through": engine.name,
-        "revision": getattr(x, "revision", None),
-        "architecture": type(skeleton).__name__,
-        "parameters": sum(p.numel() for p in skeleton.parameters()),
+    provenance = _provenance("in memory", engine.name, skeleton, architecture, getattr(x, "revision", None))
+    provenance["device"] = "remote"
+    return Model(Path(path).name or type(skeleton).__name__, tokenizer, provenance, architecture, engine)
+
+
+def _wrap(model: Any, tokenizer: Any, source: str, name: str, adapters: Adapters) -> Model:
+    _check_model(model)
+    name = name.encode(errors="replace").decode()  # a folder's name may be no Unicode
+    wrapped, whole = is_transformer_lens(model), getattr(model, "original_model", model)
+    model = model if wrapped else text_side(model)
+    architecture = of_transformer_lens(model) if wrapped else of_huggingface(model)
+    adapted = adapter_names(model)
+    if adapters == "component":
+        if not adapted or wrapped:
+            raise InputError(f"adapters='component' takes adapters apart, but {name} has none that are switched on.")
+        architecture = split_adapters(architecture)
+    through = type(model).__name__ if wrapped else "Hugging Face"
+    revision = getattr(getattr(whole, "config", None), "_commit_hash", None)
+    provenance = _provenance(source, through, whole, architecture, revision)
+    if adapted:
+        provenance["adapters"], name = {"names": adapted, "as": adapters}, "+".join([name, *adapted])
+    return Model(name, tokenizer, provenance, architecture)
+
+
+def _provenance(
+    source: str, through: str, module: torch.nn.Module, architecture: Architecture, revision: str | None
+) -> dict[str, Any]:
+    return {
+        "source": source,
+        "through": through,
+        "revision": revision,
+        "architecture": type(module).__name__,
+        "parameters": sum(p.numel() for p in module.parameters()),
         "dtype": str(architecture.dtype).removeprefix("torch."),
-        "device": "remote",
+        "device": str(architecture.device),
         **{package: version(package) for package in ("torch", "transformers", "transformer_lens")},
     }
-    return Model(Path(path).name or type(skeleton).__name__, tokenizer, provenance, architecture, engine)
+
+
+def _name_of(model: Any) -> str:
+    if is_transformer_lens(model):
+        return str(model.cfg.model_name)
+    path = str(getattr(getattr(model, "config", None), "_name_or_path", "") or "")
+    return Path(path).name or type(model).__name__
+
+
+def _check_taken(x: Any, remote: Any, given: Set[str]) -> None:
+    """Refuse arguments that do not apply to what is to be loaded."""
+    if remote is not False and (isinstance(x, Model) or not is_remote(x)):
+        raise InputError("remote= says where an nnsight model's traces run: give an nnsight model, or leave it out.")
+    taken, why = {"tokenizer", "adapters", "copy", "device", "dtype"}, "it comes whole from this package"
+    if isinstance(x, Model):
+        taken, why = set(), "it is loaded already. Load it again from its source to change anything about it"
+    elif is_remote(x):
+        taken, why = {"tokenizer"}, "it runs elsewhere, and is loaded there"
+    elif x is None or (isinstance(x, str | os.PathLike) and not str(x).startswith(ZOO)):
+        taken = taken | {"device_map"}
+    elif not isinstance(x, str):
+        taken = taken if "copy" in given else {"tokenizer", "adapters"}
+        why = "it is in memory. Move it with model.to(...), or pass copy=True for a copy, which takes device and dtype"
+    if refused := sorted(given - taken):
+        raise InputError(f"this model takes no {one_of(refused)}, because {why}.")
 
 
 def _check_arguments(tokenizer: Any, device: Any, device_map: Any, copy: Any, trust_remote_code: Any) -> None:
@@ -270,33 +293,6 @@ def _offloads(hook: Any) -> bool:
     return bool(getattr(hook, "offload", False)) or any(map(_offloads, getattr(hook, "hooks", ())))
 
 
-def _wrap(model: Any, tokenizer: Any, source: str, name: str, adapters: Adapters) -> Model:
-    _check_model(model)
-    name = name.encode(errors="replace").decode()  # a folder's name may be no Unicode
-    wrapped, whole = is_transformer_lens(model), model
-    model = model if wrapped else text_side(model)
-    architecture = of_transformer_lens(model) if wrapped else of_huggingface(model)
-    adapted = adapter_names(model)
-    if adapters == "component":
-        if not adapted or wrapped:
-            raise InputError(f"adapters='component' takes adapters apart, but {name} has none that are switched on.")
-        architecture = split_adapters(architecture)
-    inner = getattr(model, "original_model", model) if wrapped else whole
-    provenance = {
-        "source": source,
-        "through": type(model).__name__ if wrapped else "Hugging Face",
-        "revision": getattr(getattr(inner, "config", None), "_commit_hash", None),
-        "architecture": type(inner).__name__,
-        "parameters": sum(p.numel() for p in inner.parameters()),
-        "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
-        "device": str(architecture.device),
-        **{package: version(package) for package in ("torch", "transformers", "transformer_lens")},
-    }
-    if adapted:
-        provenance["adapters"], name = {"names": adapted, "as": adapters}, "+".join([name, *adapted])
-    return Model(name, tokenizer, provenance, architecture)
-
-
 def _move(model: Any, device: str | torch.device) -> Any:
     try:
         return model.to(device)
@@ -314,6 +310,6 @@ def _dtype(dtype: Any) -> torch.dtype | None:
     raise InputError(f"dtype={shown(dtype)} is not a torch dtype of weights: use for example 'float32' or 'bfloat16'.")
 
 
-def take_cores(count: int) -> None:
-    """Let this process's models compute on so many cores."""
+def set_num_threads(count: int) -> None:
+    """Let this process's models compute with so many threads."""
     torch.set_num_threads(count)

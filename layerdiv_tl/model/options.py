@@ -1,7 +1,11 @@
-"""Answer options as the user writes them -> token ids: single tokens, sequences, sets of either."""
+"""What is asked of prompts: answer options as the user writes them -> token ids, contrasts, and positions.
+
+An option is a text, a token id, a list of ids, or a set of alternatives, each of these.
+"""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
@@ -10,23 +14,22 @@ from jaxtyping import Int
 
 from .._checks import listed, shown
 from ..errors import InputError
-from .prompts import Ids, Prompts, continuations
-from .tokenization import (
-    LABELS,
+from .prompts import (
+    Ids,
+    Prompts,
     check_ids,
-    check_known,
-    check_vocabulary,
-    ids_after_text,
+    is_id,
     items,
-    plain,
+    to_python,
     token_texts,
+    tokenize,
     tokenizer_for,
 )
 
 if TYPE_CHECKING:
     from .load import Model
 
-_EXAMPLE = "for example options=[' Yes', ' No']"
+_POSITION = "'last', an int, or one int per prompt"
 # What follows the last token of an option that is shorter than others, in arrays of ids.
 NONE = -1
 
@@ -34,7 +37,7 @@ Alternatives = tuple[Ids, ...]
 OptionIds = Int[np.ndarray, "example option alternative token"]
 
 
-def options(model: Model, given: Any, ids: Prompts, at_end: bool = True) -> tuple[OptionIds, tuple]:
+def read_options(model: Model, given: Any, prompts: Prompts, at_end: bool = True) -> tuple[OptionIds, tuple]:
     """Ids `[example, option, alternative, token]`, NONE where there is none, and the texts: K, or K for every example.
 
     A text's tokens are those that continue the text of its prompt; after ids, or where a prompt is not read `at_end`,
@@ -44,33 +47,55 @@ def options(model: Model, given: Any, ids: Prompts, at_end: bool = True) -> tupl
     tokens, alternatives of which one begins another, ids out of the vocabulary, and a text that does not begin at a
     token of its own.
     """
-    given = [] if given is None else given
-    rows = items("options", given, "a list of options, as in [' Yes', ' No']", LABELS)
+    rows = items("options", [] if given is None else given, "a list of options, as in [' Yes', ' No']")
     shared = not rows or any(isinstance(row, str | bytes | Set) or not isinstance(row, Iterable) for row in rows)
-    shared = shared or (len(rows) == 1 and len(ids) != 1 and _is_nested(rows[0]))
+    if len(rows) == 1 and _is_nested(rows[0]) and len(prompts) != 1:  # a list in a list
+        shared, rows = True, rows[0]
     if shared:
-        row = rows[0] if rows and _is_nested(rows[0]) and len(rows) == 1 else rows
-        lists, names = [row] * len(ids), ["options"] * len(ids)
+        lists, names = [rows] * len(prompts), ["options"] * len(prompts)
+    elif len(rows) == len(prompts):
+        names = [f"options of prompt {number}" for number in range(len(prompts))]
+        lists = [items(name, row, "a list of options") for name, row in zip(names, rows, strict=True)]
     else:
-        if len(rows) != len(ids):
-            raise InputError(
-                f"options holds {len(rows)} lists for {len(ids)} prompts: give one list of options, or one per prompt "
-                "(options of several ids that all prompts share: a list in a list, [[[5, 6], [7]]])."
-            )
-        names = [f"options of prompt {number}" for number in range(len(ids))]
-        lists = [items(name, row, "a list of options", LABELS) for name, row in zip(names, rows, strict=True)]
-        if len(sizes := {len(row) for row in lists}) != 1:
-            raise InputError(f"every prompt needs the same number of options, but there are {sorted(sizes)}.")
-    known: dict[tuple[str, ...], tuple[list[Alternatives], tuple[str, ...]]] = {}
-    keys = [tuple(map(repr, row)) for row in lists]
-    for name, row, key in zip(names, lists, keys, strict=True):
-        if key not in known:
-            known[key] = _read(model, row, name)
-    read = [known[key][0] for key in keys]
-    if at_end:
-        read = _after_prompts(model, ids, lists, read)
-    texts = known[keys[0]][1] if shared else tuple(known[key][1] for key in keys)
-    return _padded(read), texts
+        raise InputError(
+            f"options holds {len(rows)} lists for {len(prompts)} prompts: give one list of options, or one per prompt "
+            "(options of several ids that all prompts share: a list in a list, [[[5, 6], [7]]])."
+        )
+    if len(sizes := {len(row) for row in lists}) != 1:
+        raise InputError(f"every prompt needs the same number of options, but there are {sorted(sizes)}.")
+    asked = [_texts_of(row) for row in lists]
+    found = continuations(model, prompts.texts if at_end else [None] * len(prompts), asked)
+    limit = model.architecture.outputs
+    read = [_read(row, tokens, limit, name) for row, tokens, name in zip(lists, found, names, strict=True)]
+    texts = tuple(tuple(_name_of(model, option) for option in row) for row in (lists[:1] if shared else lists))
+    return _padded(read), texts[0] if shared else texts
+
+
+def single_tokens(
+    model: Model, given: Any, prompts: Prompts, at_end: bool = True, name: str = "option"
+) -> tuple[Int[np.ndarray, "example option"], tuple]:
+    """Ids `[example, option]` of options that are one token each. Raises InputError for others, with their pieces."""
+    ids, texts = read_options(model, given, prompts, at_end)
+    if ids.shape[2:] == (1, 1):
+        return ids[:, :, 0, 0], texts
+    row, option = np.argwhere((ids != NONE).sum((2, 3)) > 1)[0]
+    row_texts = texts if isinstance(texts[0], str) else texts[row]
+    text, alternatives = row_texts[option], int((ids[row, option, :, 0] != NONE).sum())
+    if alternatives > 1:
+        raise InputError(
+            f"{name} {shown(text)} is a set of {alternatives} alternatives but must be a single token: give one of "
+            "them, or each as an option of its own."
+        )
+    tokenizer, tokens = model.tokenizer, [int(i) for i in ids[row, option, 0] if i != NONE]
+    pieces = tokenizer.convert_ids_to_tokens(tokens) if tokenizer else tokens
+    message = f"{name} {shown(text)} is {len(tokens)} tokens {pieces} but must be a single one"
+    if alike := [i for i in np.flatnonzero(ids[row, :, 0, 0] == tokens[0]) if i != option]:
+        message += f", and {shown(row_texts[alike[0]])} starts with the same token {pieces[0]!r}"
+    spaced = f" {text.strip()}"
+    again = ids_after_text(tokenizer, spaced) if tokenizer and text != spaced else []
+    if len(again) == 1 and knows(tokenizer, again, spaced):
+        raise InputError(f"{message}: {spaced!r}, with its leading space, is one.")
+    raise InputError(f"{message}: choose a shorter one (often the leading space matters), or give token ids.")
 
 
 def is_task(given: Any) -> bool:
@@ -81,122 +106,151 @@ def is_task(given: Any) -> bool:
 def contrast_pairs(contrast: Any) -> list[Any]:
     """A contrast as options: a pair, or one per prompt. Raises InputError for anything else."""
     pair = "two options, as in (' Mary', ' John'), or one such pair per prompt"
-    given = listed("contrast", plain(contrast), pair)
-    rows = [given] if len(given) == 2 and not all(isinstance(x, list | tuple) for x in given) else given
-    if not rows or any(not isinstance(row, list | tuple) or len(row) != 2 for row in rows):
+    given = listed("contrast", to_python(contrast), pair)
+    if len(given) == 2 and not all(isinstance(x, list | tuple) for x in given):
+        return given
+    if not given or any(not isinstance(row, list | tuple) or len(row) != 2 for row in given):
         raise InputError(f"contrast={shown(contrast)} must be {pair}.")
-    return rows[0] if rows[0] is given else rows
+    return given
 
 
-def single_tokens(
-    model: Model, given: Any, prompts: Prompts, at_end: bool = True, name: str = "option"
-) -> tuple[Int[np.ndarray, "example option"], tuple]:
-    """Ids `[example, option]` of options that are one token each. Raises InputError for others, with their pieces."""
-    ids, texts = options(model, given, prompts, at_end)
-    if ids.shape[2:] != (1, 1):
-        longer = ids.reshape(*ids.shape[:2], -1)
-        row, option = np.argwhere((longer != NONE).sum(2) > 1)[0]
-        tokens = [int(i) for i in longer[row, option] if i != NONE]
-        text = texts[option] if isinstance(texts[0], str) else texts[row][option]
-        if (alternatives := int((ids[row, option, :, 0] != NONE).sum())) > 1:
-            raise InputError(
-                f"{name} {shown(text)} is a set of {alternatives} alternatives but must be a single token: give one of "
-                "them, or each as an option of its own."
-            )
-        pieces = model.tokenizer.convert_ids_to_tokens(tokens) if model.tokenizer else tokens
-        message = f"{name} {shown(text)} is {len(tokens)} tokens {pieces} but must be a single one"
-        alike = np.flatnonzero(ids[row, :, 0, 0] == tokens[0])
-        if others := [i for i in alike if i != option]:
-            other = texts[others[0]] if isinstance(texts[0], str) else texts[row][others[0]]
-            message += f", and {shown(other)} starts with the same token {pieces[0]!r}"
-        spaced = f" {text.strip()}"
-        again = ids_after_text(model.tokenizer, spaced) if model.tokenizer and text != spaced else []
-        if len(again) == 1 and again[0] != model.tokenizer.unk_token_id:
-            raise InputError(f"{message}: {spaced!r}, with its leading space, is one.")
-        raise InputError(f"{message}: choose a shorter one (often the leading space matters), or give token ids.")
-    return ids[:, :, 0, 0], texts
+def read_positions(position: Any, lengths: Sequence[int]) -> Int[np.ndarray, " example"]:
+    """The wanted position in each row, counted from its own first token. See `contributions`."""
+    position = -1 if isinstance(position, str) and position == "last" else to_python(position)
+    wanted = [position] * len(lengths) if is_id(position) else items("position", position, _POSITION)
+    if len(wanted) != len(lengths) or not all(is_id(p) for p in wanted):
+        raise InputError(f"position={shown(position)} does not fit {len(lengths)} prompts: use {_POSITION}.")
+    for row, (p, length) in enumerate(zip(wanted, lengths, strict=True)):
+        if not -length <= p < length:
+            raise InputError(f"position {shown(p)} does not exist in prompt {row}, which has {length} tokens.")
+    return np.array([p % length for p, length in zip(wanted, lengths, strict=True)], dtype=np.int64)
 
 
-def _read(model: Model, row: Sequence[Any], where: str) -> tuple[list[Alternatives], tuple[str, ...]]:
-    """Ids and texts of one list of options, as they are after any text."""
+def warn_of_missing_spaces(model: Model, prompts: Prompts, options: Any) -> None:
+    """Warn of options that are words glued to a prompt's last one, and no more tokens with a space in front of them.
+
+    "The capital of France is" and "Paris" make "isParis". Both spellings are tokens of many vocabularies, so it cannot
+    be refused: after a bracket, a quotation mark, a digit or a line break there is no warning.
+    """
+    prompt, row = prompts.texts[0], options
+    if isinstance(options, list | tuple) and options and isinstance(options[0], list | tuple):
+        row = options[0]
+    if prompt is None or not (prompt[-1:].isalpha() or prompt[-1:] in tuple(".,:;?!")):
+        return
+    if not isinstance(row, list | tuple) or not all(isinstance(o, str) and o[:1].isalpha() for o in row):
+        return
+    tokenizer, spaced = tokenizer_for(model, "a prompt"), [f" {option}" for option in row]
+    lengths = [[len(ids_after_text(tokenizer, text)) for text in texts] for texts in (spaced, row)]
+    if row and all(with_space <= without for with_space, without in zip(*lengths, strict=True)):
+        warnings.warn(
+            f"options {shown(list(row))} follow {shown(prompt[-20:])} without a space, as parts of its last word: "
+            f"write {shown(spaced)} where the answer is a word of its own.",
+            stacklevel=3,
+        )
+
+
+def continuations(
+    model: Model, before: Sequence[str | None], rows: Sequence[Sequence[str]], name: str = "option {text}"
+) -> list[list[Ids]]:
+    """The tokens by which each row's texts continue the text before them, or any text where that is None.
+
+    Messages call a text by its `name`, made of the {number} of its row and the {text} itself. Raises InputError for a
+    text without tokens, with unknown ones or ones that the model cannot predict, or that begins inside a token.
+    """
+    found: list[list[Ids]] = []
+    for number, (prompt, row) in enumerate(zip(before, rows, strict=True)):
+        found.append([])
+        for text in row:
+            called = name.format(number=number, text=shown(text))
+            tokenizer = tokenizer_for(model, called)
+            if prompt is None:
+                ids = ids_after_text(tokenizer, text, called)
+            else:
+                ids = _ids_after_prompt(tokenizer, prompt, text, called, number)
+            if not ids:
+                raise InputError(f"{called} is empty: it has no tokens, so nothing scores it. Give it at least one.")
+            check_known(tokenizer, ids, text, called)
+            check_ids(ids, model.architecture.outputs, called)
+            found[-1].append(tuple(ids))
+    return found
+
+
+def _ids_after_prompt(tokenizer: Any, prompt: str, text: str, name: str, number: int) -> list[int]:
+    """The tokens of prompt and text together behind the prompt's. Raises InputError where they begin inside one."""
+    alone, whole = (tokenize(tokenizer, x, name) for x in (prompt, prompt + text))
+    if whole[: len(alone)] == alone:
+        return whole[len(alone) :]
+    kept = next((n for n, (a, b) in enumerate(zip(alone, whole, strict=False)) if a != b), len(whole))
+    ends, reads = (tokenizer.convert_ids_to_tokens(x[kept:]) for x in (alone, whole))
+    raise InputError(
+        f"{name} begins inside a token of prompt {number}: the prompt ends in {ends}, but together the tokenizer reads "
+        f"{reads}. Move a blank from the prompt's end to where it begins, or give token ids."
+    )
+
+
+def ids_after_text(tokenizer: Any, text: str, name: str = "an option") -> list[int]:
+    """Ids of a string as it is tokenized after other text.
+
+    Alone, a SentencePiece-like tokenizer puts a space in front of it; after an anchor it does not.
+    """
+    for anchor in (":", "\n", "a"):
+        before, both = (tokenize(tokenizer, x, name) for x in (anchor, anchor + text))
+        if both[: len(before)] == before:
+            return both[len(before) :]
+    return tokenize(tokenizer, text, name)
+
+
+def knows(tokenizer: Any, ids: Sequence[int], text: str) -> bool:
+    """Whether a text was encoded without the unknown token, or that is what was written."""
+    unknown = getattr(tokenizer, "unk_token", None)
+    return not unknown or tokenizer.unk_token_id not in ids or unknown in text
+
+
+def check_known(tokenizer: Any, ids: Sequence[int], text: str, name: str) -> None:
+    """Refuse an option or an answer that a tokenizer reads as its unknown token."""
+    if not knows(tokenizer, ids, text):
+        raise InputError(
+            f"{name} holds what the tokenizer does not know, so that {tokenizer.unk_token} would be scored: choose "
+            "other words."
+        )
+
+
+def _read(row: Sequence[Any], found: Sequence[Ids], vocabulary: int, where: str) -> list[Alternatives]:
+    """The ids of one list of options; those of its texts are `found`."""
     if not row:
-        raise InputError(f"{where} is empty: give the answers, {_EXAMPLE}.")
-    read: list[Alternatives] = []
-    texts: list[str] = []
-    is_text = [isinstance(a, str) for option in row for a in _alternatives(option)]
+        raise InputError(f"{where} is empty: give the answers, for example options=[' Yes', ' No'].")
+    read, tokens = list[Alternatives](), iter(found)
     for option in row:
         alternatives = _alternatives(option)
         if not alternatives:
             raise InputError(f"{where} holds an empty set: an option needs at least one text or token.")
-        if all(is_text):
-            read.append(tuple(_tokens_of_text(model, text) for text in alternatives))
-            texts.append("|".join(alternatives))
-        else:
-            read.append(tuple(_tokens_of_ids(model, ids, where) for ids in alternatives))
-            between = " " if model.tokenizer is None else ""  # "token 5 token 6"
-            texts.append("|".join(between.join(token_texts(model, ids)) for ids in read[-1]))
-    _refuse_twins(read, row, where)
-    return read, tuple(texts)
+        read.append(tuple(next(tokens) if found else _token_ids(a, vocabulary, where) for a in alternatives))
+    _check_distinct(read, row, where)
+    return read
 
 
-def _alternatives(option: Any) -> list[Any]:
-    """A set's elements in an order that is always the same; one option by itself."""
-    return sorted(option, key=repr) if isinstance(option, Set) else [option]
-
-
-def _tokens_of_text(model: Model, text: str) -> Ids:
-    name = f"option {shown(text)}"
-    tokenizer = tokenizer_for(model, name)
-    ids = ids_after_text(tokenizer, text)
-    if not ids:
-        raise InputError(f"{name} is empty: it has no tokens, so nothing scores it. Give a text, {_EXAMPLE}.")
-    check_known(tokenizer, ids, text)
-    outputs = None if model.vocabulary is None else model.architecture.outputs  # a tokenizer alone has no model
-    check_vocabulary(tokenizer, ids, outputs, name, model.name)
-    return tuple(ids)
-
-
-def _tokens_of_ids(model: Model, given: Any, where: str) -> Ids:
-    given = plain(given)
+def _token_ids(given: Any, vocabulary: int, where: str) -> Ids:
     ids = list(given) if isinstance(given, list | tuple | range) else [given]
     if not ids:
         raise InputError(f"{where} holds an empty list: an option needs at least one token id.")
-    check_ids(ids, model.architecture.outputs, where)
+    check_ids(ids, vocabulary, where)
     return tuple(int(i) for i in ids)
 
 
-def _refuse_twins(read: Sequence[Alternatives], row: Sequence[Any], where: str) -> None:
+def _check_distinct(read: Sequence[Alternatives], row: Sequence[Any], where: str) -> None:
+    """Raise InputError for tokens that stand twice, and for an alternative that begins another of its option."""
     first: dict[Ids, int] = {}
-    for later, option in enumerate(read):
+    for number, option in enumerate(read):
         for tokens in option:
-            twin = first.setdefault(tokens, later)
-            if twin != later:
+            twin = first.setdefault(tokens, number)
+            if twin != number:
                 what = f"token ({tokens[0]})" if len(tokens) == 1 else f"tokens {list(tokens)}"
-                raise InputError(f"{where}: {shown(row[twin])} and {shown(row[later])} are the same {what}.")
-        for short in option:
-            for long in option:
-                if len(short) < len(long) and long[: len(short)] == short:
-                    raise InputError(
-                        f"{where}: in {shown(row[later])} one alternative begins another, whose probability would "
-                        "count twice: leave out the longer."
-                    )
-
-
-def _after_prompts(
-    model: Model, prompts: Prompts, lists: Sequence[Sequence[Any]], read: list[list[Alternatives]]
-) -> list[list[Alternatives]]:
-    """The options of every prompt by the tokens that continue it. InputError where one begins inside a token."""
-    texts = [
-        [a for option in row for a in _alternatives(option)] if prompt is not None else []
-        for prompt, row in zip(prompts.texts, lists, strict=True)
-    ]
-    asked = [row if all(isinstance(a, str) for a in row) else [] for row in texts]
-    after = list(read)
-    for number, found in enumerate(continuations(model.tokenizer, prompts, asked)):
-        if found:
-            tokens = iter(found)
-            after[number] = [tuple(next(tokens) for _ in option) for option in read[number]]
-    return after
+                raise InputError(f"{where}: {shown(row[twin])} and {shown(row[number])} are the same {what}.")
+            if any(tokens[:n] in option for n in range(1, len(tokens))):
+                raise InputError(
+                    f"{where}: in {shown(row[number])} one alternative begins another, whose probability would count "
+                    "twice: leave out the longer."
+                )
 
 
 def _padded(read: Sequence[Sequence[Alternatives]]) -> OptionIds:
@@ -208,6 +262,25 @@ def _padded(read: Sequence[Sequence[Alternatives]]) -> OptionIds:
             for a, tokens in enumerate(option):
                 ids[i, k, a, : len(tokens)] = tokens
     return ids
+
+
+def _alternatives(option: Any) -> list[Any]:
+    """A set's elements in an order that is always the same; one option by itself."""
+    return sorted(option, key=repr) if isinstance(option, Set) else [option]
+
+
+def _texts_of(row: Sequence[Any]) -> list[str]:
+    """All alternatives of a list of texts; nothing for one that holds anything else."""
+    every = [alternative for option in row for alternative in _alternatives(option)]
+    return every if all(isinstance(a, str) for a in every) else []
+
+
+def _name_of(model: Model, option: Any) -> str:
+    """An option's text in tables and figures, its alternatives with a | between them."""
+    between = " " if model.tokenizer is None else ""  # "token 5 token 6"
+    return "|".join(
+        a if isinstance(a, str) else between.join(token_texts(model, np.atleast_1d(a))) for a in _alternatives(option)
+    )
 
 
 def _is_nested(row: Any) -> bool:

@@ -8,10 +8,9 @@ import numpy as np
 import torch
 
 from .._checks import whole_number
-from . import tokenization
 from .batches import inference_mode_for, pad, upcast
 from .load import as_model
-from .prompts import encode_one
+from .prompts import encode_one, token_texts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,9 +46,9 @@ def top_tokens(model: Any, text_or_ids: Any, k: int = 5) -> pd.DataFrame:
     frame = pd.DataFrame(
         {
             "position": np.repeat(np.arange(len(ids)), k),
-            "token": np.repeat(np.array(tokenization.token_texts(model, ids), dtype=object), k),
+            "token": np.repeat(np.array(token_texts(model, ids), dtype=object), k),
             "rank": np.tile(np.arange(1, k + 1), len(ids)),
-            "prediction": tokenization.token_texts(model, best.ravel()),
+            "prediction": token_texts(model, best.ravel()),
             "prediction_id": best.ravel(),
             "probability": probability.ravel(),
         }

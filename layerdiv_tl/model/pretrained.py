@@ -1,26 +1,25 @@
-"""Weights on disk or on the Hugging Face hub -> a causal LM and its tokenizer; what a misspelled name may mean."""
+"""A name, or a place on disk or on the Hugging Face hub -> a causal LM and its tokenizer."""
 
 from __future__ import annotations
 
 import contextlib
-import difflib
 import os
 import shutil
-import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .._checks import file_path, shown
+import torch
+
+from .._checks import file_path
 from .._progress import shows_bars
 from ..errors import InputError
 from .checkpoint import load_gguf, load_whole, refuse_layers
 from .converted import DEFAULT_NAME, GGUF_SHA256, REQUIREMENT, converted_gguf, default_model_folder
+from .forward_pass import TOLERANCE
+from .hub import is_local_only, near
 
-# Seconds that the hub has to answer in, unless HF_HUB_ETAG_TIMEOUT says otherwise. Its own client tries for a minute.
-PATIENCE = 2.0
-_SIGNS = ("config.json", "tokenizer_config.json", "tokenizer.json")
 MOBILELLM = "mobilellm"
 # Settings of a MobileLLM that a Llama's config has too.
 _LLAMA = (
@@ -28,55 +27,63 @@ _LLAMA = (
     "hidden_act max_position_embeddings rms_norm_eps attention_bias mlp_bias bos_token_id eos_token_id "
     "initializer_range".split()
 )
+# What of the arguments to load a model its config and its tokenizer take, too.
+_SHARED = ("trust_remote_code", "local_files_only", "revision", "gguf_file")
 
 
-def from_source(x: Any, kwargs: dict[str, Any], tokenizer: Any, known: Iterable[str]) -> tuple[Any, Any, str, str]:
-    """(model, tokenizer, source, name) of something on disk or on the hub; `known` names may be meant, too."""
-    kwargs, extra, text, of_hub = dict(kwargs), dict[str, Any](), str(x), False
-    if x is None:
-        place = text = str(default_model_folder(convert_gguf))
-        source, name = f"{REQUIREMENT}, Q4_1 GGUF with sha256 {GGUF_SHA256}", DEFAULT_NAME
-    elif not text.strip():
-        raise InputError("load_model('') names nothing: give a folder, a .gguf file, a Hugging Face id, or None.")
-    else:
-        path = file_path("model", x)
-        place, source, name = str(path), text, path.name
-        if path.suffix.lower() == ".gguf":
-            if not os.path.isfile(path):
-                raise InputError(f"there is no file {text!r}: check the path of the GGUF file{near(text)}")
-            folder = converted_gguf(path, partial(convert_gguf, needs_tokenizer=False))
-            place, extra = (str(path.parent), {"gguf_file": path.name}) if folder is None else (str(folder), {})
-        elif os.path.exists(path):  # Path.exists raises for a name that is too long
-            _check_folder(path, text)
-        elif _is_path(text):
-            raise InputError(
-                f"there is no folder or file {text!r:.200}: check the path, or give a Hugging Face id{near(text)}"
-            )
-        else:
-            name, of_hub, (place, at, revision) = text, True, text.partition("@")
-            if at and not revision.strip():
-                raise InputError(f"{text!r:.100} names no revision after @: write for example 'gpt2@main'.")
-            kwargs |= {"revision": revision} if at else {}
-            if is_local_only(place, known, revision or None):  # Transformers looks for adapters of its own, too
-                kwargs |= {"local_files_only": True, "adapter_kwargs": {"local_files_only": True}}
-    with without_progress_bars(keep=bool(extra)):
-        model = _causal_lm(place, {**kwargs, **extra}, text, known)
-        if of_hub and getattr(model.config, "_commit_hash", None) is None:  # newer versions of Transformers drop it
+def from_source(x: Any, kwargs: dict[str, Any], tokenizer: Any) -> tuple[Any, Any, str, str]:
+    """(model, tokenizer, source, name) of the default model (None), of something on disk, or of an id of the hub."""
+    place, source, name, more = _find(x)
+    kwargs = {**kwargs, **more}
+    with without_progress_bars(keep="gguf_file" in kwargs):
+        model = _causal_lm(place, kwargs, source)
+        if not os.path.exists(place) and getattr(model.config, "_commit_hash", None) is None:  # newer versions drop it
             model.config._commit_hash = _commit(place, kwargs.get("revision"))
         if tokenizer is None:
-            way = {
-                key: value
-                for key, value in kwargs.items()
-                if key in ("trust_remote_code", "local_files_only", "revision")
-            }
-            tokenizer = _tokenizer(place, {**way, **extra}, required=False)
-        elif isinstance(tokenizer, str | os.PathLike):
-            tokenizer = named_tokenizer(tokenizer, kwargs["trust_remote_code"])
+            tokenizer = _tokenizer(place, _shared(kwargs), required=False)
+        else:
+            tokenizer = read_tokenizer(tokenizer, kwargs["trust_remote_code"])
     return model, tokenizer, source, name
 
 
-def named_tokenizer(x: str | os.PathLike[str], trust_remote_code: bool) -> Any:
-    """The tokenizer of a folder or a Hugging Face id. Raises InputError where there is none."""
+def _find(x: Any) -> tuple[str, str, str, dict[str, Any]]:
+    """(place for `from_pretrained`, what messages call it, name, arguments that the place needs)."""
+    if x is None:
+        source = f"{REQUIREMENT}, Q4_1 GGUF with sha256 {GGUF_SHA256}"
+        return str(default_model_folder(convert_gguf)), source, DEFAULT_NAME, {}
+    if not (text := str(x)).strip():
+        raise InputError("load_model('') names nothing: give a folder, a .gguf file, a Hugging Face id, or None.")
+    path = file_path("model", x)
+    if path.suffix.lower() == ".gguf":
+        if not os.path.isfile(path):
+            raise InputError(f"there is no file {text!r}: check the path of the GGUF file{near(text)}")
+        folder = converted_gguf(path, partial(convert_gguf, needs_tokenizer=False))
+        if folder is None:
+            return str(path.parent), text, path.name, {"gguf_file": path.name}
+        return str(folder), text, path.name, {}
+    if os.path.exists(path):  # Path.exists raises for a name that is too long
+        _check_folder(path, text)
+        return str(path), text, path.name, {}
+    if _is_path(text):
+        raise InputError(
+            f"there is no folder or file {text!r:.200}: check the path, or give a Hugging Face id{near(text)}"
+        )
+    place, at, revision = text.partition("@")
+    if at and not revision.strip():
+        raise InputError(f"{text!r:.100} names no revision after @: write for example 'gpt2@main'.")
+    more: dict[str, Any] = {"revision": revision} if at else {}
+    if is_local_only(place, revision or None):  # Transformers looks for adapters of its own, too
+        more |= {"local_files_only": True, "adapter_kwargs": {"local_files_only": True}}
+    return place, text, text, more
+
+
+def read_tokenizer(x: Any, trust_remote_code: bool, owner: Any = None) -> Any:
+    """The tokenizer that is given, or that of a folder or a Hugging Face id; for None the one that `owner` has, if any.
+
+    Raises InputError where there is none.
+    """
+    if not isinstance(x, str | os.PathLike):
+        return getattr(owner, "tokenizer", None) if x is None else x
     place, kwargs = str(file_path("tokenizer", x)), {"trust_remote_code": trust_remote_code}
     if not os.path.exists(place):
         place = str(x)
@@ -84,19 +91,6 @@ def named_tokenizer(x: str | os.PathLike[str], trust_remote_code: bool) -> Any:
             raise InputError(f"no tokenizer could be loaded from {place!r:.200}: there is no such folder.")
         kwargs |= {"local_files_only": True} if is_local_only(place) else {}
     return _tokenizer(place, kwargs, required=True)
-
-
-def _commit(name: str, revision: str | None) -> str | None:
-    """The commit that the machine's cache has of an id; None for adapters, which have no config of their own."""
-    from huggingface_hub import try_to_load_from_cache
-
-    file = try_to_load_from_cache(name, "config.json", revision=revision)
-    return Path(file).parent.name if isinstance(file, str) else None
-
-
-def _is_path(text: str) -> bool:
-    """Whether a text can only be meant as a path, and not as a Hugging Face id."""
-    return Path(text).is_absolute() or text.startswith((".", "~")) or text.count("/") > 1
 
 
 def convert_gguf(gguf: Path, folder: Path, needs_tokenizer: bool = True) -> None:
@@ -116,7 +110,7 @@ def convert_gguf(gguf: Path, folder: Path, needs_tokenizer: bool = True) -> None
         tokenizer.save_pretrained(folder)
 
 
-def _causal_lm(place: str, kwargs: dict[str, Any], shown: str, known: Iterable[str] = ()) -> Any:
+def _causal_lm(place: str, kwargs: dict[str, Any], shown: str) -> Any:
     try:
         if "gguf_file" in kwargs:
             return load_gguf(place, kwargs, shown)
@@ -135,8 +129,7 @@ def _causal_lm(place: str, kwargs: dict[str, Any], shown: str, known: Iterable[s
         if Path(place).exists():
             raise InputError(f"the model in {shown!r} cannot be loaded ({reason}).") from error
         raise InputError(
-            f"{shown!r} is not a local folder and could not be loaded as a Hugging Face id ({reason})"
-            f"{near(shown, known)}"
+            f"{shown!r} is not a local folder and could not be loaded as a Hugging Face id ({reason}){near(shown)}"
         ) from error
 
 
@@ -144,9 +137,8 @@ def _auto_class(place: str, kwargs: dict[str, Any]) -> Any:
     """The class that loads a checkpoint: of multimodal models, some are no causal language models by name."""
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
-    way = {name: kwargs[name] for name in ("trust_remote_code", "local_files_only", "revision") if name in kwargs}
     try:
-        kind = type(AutoConfig.from_pretrained(place, **way))
+        kind = type(AutoConfig.from_pretrained(place, **_shared(kwargs)))
     except Exception:  # loading the model has the better message
         return AutoModelForCausalLM
     of_text, of_pictures = AutoModelForCausalLM._model_mapping, AutoModelForImageTextToText._model_mapping
@@ -158,8 +150,7 @@ def _config(place: str, kwargs: dict[str, Any]) -> dict[str, Any]:
     from transformers import PretrainedConfig
 
     try:
-        way = {key: kwargs[key] for key in ("local_files_only", "revision") if key in kwargs}
-        return dict(PretrainedConfig.get_config_dict(place, **way)[0])
+        return dict(PretrainedConfig.get_config_dict(place, **_shared(kwargs))[0])
     except Exception:  # loading the model has the better message
         return {}
 
@@ -196,6 +187,53 @@ def _load_mobilellm(place: str, settings: dict[str, Any], kwargs: dict[str, Any]
     return model
 
 
+def text_side(model: Any) -> Any:
+    """What a model that also takes pictures or sound does with text alone; a model of text is returned as it is.
+
+    A shell of the causal language model that fits the text settings, whose parts are the model's own, not copies.
+    Raises InputError where it answers otherwise than the model, and where there is no decoder with an unembedding.
+    """
+    config: Any = getattr(model, "config", None)
+    if not hasattr(config, "get_text_config") or (text := config.get_text_config()) is config:
+        return model
+    base = model.get_decoder() if hasattr(model, "get_decoder") else model
+    # Some hold a whole causal language model (Llama 4).
+    whole = next((m for m in model.children() if getattr(m, "lm_head", None) is not None and m.config is text), None)
+    head = model.get_output_embeddings()
+    if whole is None and (head is None or base is model or getattr(config, "is_encoder_decoder", False)):
+        raise InputError(f"{type(model).__name__} cannot be decomposed: it has no decoder of text with an unembedding.")
+    reason = "it answers otherwise to text"
+    for shell in [whole] if whole is not None else _shells(text, base, head):
+        ids = torch.arange(4, 12, device=model.get_input_embeddings().weight.device)[None]
+        try:
+            with torch.no_grad():
+                one, two = (m.eval()(input_ids=ids, use_cache=False, return_dict=True).logits for m in (model, shell))
+        except Exception as error:  # a model of another shape fails in its own way
+            reason = " ".join(str(error).split())[:200]
+            continue
+        if (one - two).abs().max() <= TOLERANCE[model.dtype] * one.abs().max():
+            return shell
+    raise InputError(f"the text side of {type(model).__name__} cannot be taken by itself ({reason}).")
+
+
+def _shells(text: Any, base: Any, head: Any) -> Iterator[Any]:
+    """Causal language models of a text decoder and an unembedding: the settings' own, then one with nothing between."""
+    from transformers import AutoModelForCausalLM, LlamaForCausalLM
+
+    mapping = AutoModelForCausalLM._model_mapping
+    if type(text) in mapping:
+        with torch.device("meta"):
+            shell = mapping[type(text)](text)
+        setattr(shell, shell.base_model_prefix, base)
+        shell.lm_head = head
+        yield shell
+    name = type(base).__name__.removesuffix("Model") + "TextSide"  # a name that TransformerLens does not list
+    shell = LlamaForCausalLM.__new__(type(name, (LlamaForCausalLM,), {}))
+    torch.nn.Module.__init__(shell)
+    shell.config, shell.model, shell.lm_head = text, base, head
+    yield shell
+
+
 def _tokenizer(place: str, kwargs: dict[str, Any], required: bool) -> Any:
     from transformers import AutoTokenizer
 
@@ -208,6 +246,14 @@ def _tokenizer(place: str, kwargs: dict[str, Any], required: bool) -> Any:
         return None  # a folder without a tokenizer is fine: ids work, and text says what is missing
 
 
+def _commit(name: str, revision: str | None) -> str | None:
+    """The commit that the machine's cache has of an id; None for adapters, which have no config of their own."""
+    from huggingface_hub import try_to_load_from_cache
+
+    file = try_to_load_from_cache(name, "config.json", revision=revision)
+    return Path(file).parent.name if isinstance(file, str) else None
+
+
 def _check_folder(path: Path, shown: str) -> None:
     if path.is_file():
         raise InputError(f"{shown!r} is a file, but not a .gguf file: give the folder that holds config.json.")
@@ -215,6 +261,15 @@ def _check_folder(path: Path, shown: str) -> None:
         ggufs = sorted(path.glob("*.gguf"))
         hint = f"give the file itself, {str(ggufs[0])!r}" if ggufs else "give the folder that holds config.json"
         raise InputError(f"the folder {shown!r} is not a model (it has no config.json): {hint}.")
+
+
+def _shared(kwargs: dict[str, Any]) -> dict[str, Any]:
+    return {name: kwargs[name] for name in _SHARED if name in kwargs}
+
+
+def _is_path(text: str) -> bool:
+    """Whether a text can only be meant as a path, and not as a Hugging Face id."""
+    return Path(text).is_absolute() or text.startswith((".", "~")) or text.count("/") > 1
 
 
 @contextlib.contextmanager
@@ -230,89 +285,3 @@ def without_progress_bars(keep: bool = False) -> Iterator[None]:
         yield
     finally:
         logging.enable_progress_bar()
-
-
-def is_local_only(name: str, known: Iterable[str] = (), revision: str | None = None) -> bool:
-    """Whether what has this id must come from the local cache, since the hub does not answer, or is off."""
-    from huggingface_hub import constants, try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils import validate_repo_id
-
-    try:
-        validate_repo_id(name)
-    except HFValidationError as error:
-        ids = "a Hugging Face id, as 'gpt2' or 'Qwen/Qwen3-0.6B' are"
-        raise InputError(f"{name!r:.100} is not a local folder, nor {ids}{near(name, known)}") from error
-    cached = any(isinstance(try_to_load_from_cache(name, sign, revision=revision), str) for sign in _SIGNS)
-    if constants.is_offline_mode():
-        why = "HF_HUB_OFFLINE is set, so that it is not looked up"
-    elif (reason := unreachable()) is not None:
-        why = f"{constants.ENDPOINT} cannot be reached ({reason})"
-    else:
-        return False
-    if not cached:
-        refs = Path(constants.HF_HUB_CACHE, f"models--{name.replace('/', '--')}", "refs")
-        here = sorted(str(path.relative_to(refs)) for path in refs.rglob("*") if path.is_file())
-        if revision is not None and here:
-            raise InputError(
-                f"{name!r} is in this machine's cache, but not its revision {revision!r} (there are {shown(here)}), "
-                f"and {why}."
-            )
-        name = name if revision is None else f"{name}@{revision}"
-        raise InputError(
-            f"{name!r} could not be loaded as a Hugging Face id: it is not in this machine's cache of models, and "
-            f"{why}; give a local folder, or nothing for the default model{near(name, known)}"
-        )
-    return True
-
-
-def unreachable() -> str | None:
-    """Why the hub does not answer within PATIENCE; None where it does, whatever it answers."""
-    from huggingface_hub import constants
-    from huggingface_hub.utils import get_session
-
-    limit = PATIENCE
-    with contextlib.suppress(KeyError, ValueError):
-        limit = max(0.1, float(os.environ["HF_HUB_ETAG_TIMEOUT"]))
-    answers: list[str | None] = []
-
-    def request() -> None:
-        try:
-            get_session().head(constants.ENDPOINT, timeout=limit)
-            answers.append(None)
-        except Exception as error:  # httpx, its successors and proxies each raise their own
-            answers.append(" ".join(str(error).split())[:120] or type(error).__name__)
-
-    # Looking up a host's address has no time limit of its own.
-    thread = threading.Thread(target=request, daemon=True)
-    thread.start()
-    thread.join(limit + 0.5)
-    return answers[0] if answers else f"no answer within {limit:g} s; HF_HUB_ETAG_TIMEOUT=30 waits longer"
-
-
-def near(name: str, known: Iterable[str] = ()) -> str:
-    """The end of a sentence: names like this one that can be loaded, among `known`, cached ids and local folders."""
-    from huggingface_hub import constants
-
-    meant = {"default": "default", DEFAULT_NAME.casefold(): "default"}
-    cached = [
-        path.name.removeprefix("models--").replace("--", "/") for path in Path(constants.HF_HUB_CACHE).glob("models--*")
-    ]
-    candidates = [*known, *cached, *_folders_near(name)]
-    for candidate in candidates:
-        meant |= {candidate.casefold(): candidate, candidate.rpartition("/")[2].casefold(): candidate}
-    asked = sorted({name.casefold(), name.rpartition("/")[2].casefold()})
-    close = [key for word in asked for key in difflib.get_close_matches(word, meant, n=3, cutoff=0.7)]
-    likely = list(dict.fromkeys(meant[key] for key in close))[:3]
-    return f". Is {' or '.join(map(repr, likely))} meant?" if likely else "."
-
-
-def _folders_near(name: str) -> list[str]:
-    """Models that lie where the name points to, or here."""
-    try:
-        place = Path(name).expanduser().parent
-        names = sorted(os.listdir(place))[:1000]
-    except (OSError, ValueError, RuntimeError):
-        return []
-    is_model = (n for n in names if n.endswith(".gguf") or (place / n / "config.json").is_file())
-    return [str(place / n) for n in is_model]

@@ -1,4 +1,4 @@
-"""The one door for prompts: texts, token ids (padded or not), a tokenizer's output, and conversations -> token ids.
+"""What people hand in as text: texts, token ids (padded or not), a tokenizer's output, conversations -> token ids.
 
 A text is a prompt, not a finished document: the tokens that a tokenizer puts in front of a text are added unless the
 text already begins with them, and those that it appends are left out, since an answer is to follow.
@@ -7,12 +7,13 @@ text already begins with them, and those that it appends are left out, since an 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, MappingView, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
-from .._checks import shown
+import numpy as np
+
+from .._checks import listed, shown
 from ..errors import InputError
-from .tokenization import check_ids, check_vocabulary, is_id, items, plain, tokenizer_for
 
 if TYPE_CHECKING:
     from .load import Model
@@ -75,73 +76,29 @@ def encode_one(model: Model, text_or_ids: Any) -> Ids:
     return rows[0]
 
 
-def continuations(
-    tokenizer: Any, prompts: Prompts, rows: Sequence[Sequence[str]], what: str = "option"
-) -> list[list[Ids]]:
-    """The tokens by which each row's texts continue the text of its prompt; a row may be empty.
-
-    Raises InputError where one begins inside a token of its prompt.
-    """
-    asked = [f"{prompt}{text}" for prompt, texts in zip(prompts.texts, rows, strict=True) for text in texts]
-    alone = [prompt for prompt, texts in zip(prompts.texts, rows, strict=True) if texts]
-    if not asked:
-        return [[] for _ in rows]
-    wholes, before = (iter(tokenizer(x, add_special_tokens=False)["input_ids"]) for x in (asked, alone))
-    found: list[list[Ids]] = []
-    for number, texts in enumerate(rows):
-        base = next(before) if texts else []
-        found.append([])
-        for text in texts:
-            whole = next(wholes)
-            if whole[: len(base)] != base or len(whole) == len(base):
-                kept = next((n for n, (a, b) in enumerate(zip(base, whole, strict=False)) if a != b), len(whole))
-                ends, reads = (tokenizer.convert_ids_to_tokens(list(x[kept:])) for x in (base, whole))
-                raise InputError(
-                    f"{what} {shown(text)} begins inside a token of prompt {number}: the prompt ends in {ends}, but "
-                    f"together the tokenizer reads {reads}. Move a blank from the prompt's end to the {what}, or give "
-                    "token ids."
-                )
-            found[-1].append(tuple(whole[len(base) :]))
-    return found
-
-
 def _read(model: Model, given: Any) -> Prompts:
     mask = None
     if isinstance(given, str) and given.startswith(_TASKS):
         raise InputError(f"{shown(given)} names a task: give ld.task({given!r}), or a list for a text.")
     if isinstance(given, Mapping) and "input_ids" in given:  # a tokenizer's output
-        given, mask = given["input_ids"], given.get("attention_mask")
-    rows = items(
-        "prompts",
-        [given] if isinstance(given, str) or _is_message(given) else given,
-        _WHAT,
-        "their order is that of the rows of the result",
-    )
-    if rows and (all(map(is_id, rows)) or all(map(_is_message, rows))):
-        rows, mask = [rows], plain(mask)  # one prompt of ids, one conversation
-        mask = [mask] if mask and not isinstance(mask[0], list) else mask
+        given, mask = given["input_ids"], to_python(given.get("attention_mask"))
+    given = [given] if isinstance(given, str) or _is_message(given) else given
+    rows = items("prompts", given, _WHAT)
     if not rows:
         raise InputError("there are no prompts: give at least one text or list of token ids.")
-    texts: list[str | None] = [row if isinstance(row, str) else None for row in rows]
-    encoded: list[Sequence[int]] = []
-    affixes = _affixes(model.tokenizer) if any(text is not None for text in texts) and model.tokenizer else ([], [])
-    for number, row in enumerate(rows):
-        name = f"prompt {number}"
-        if isinstance(row, list) and row and all(map(_is_message, row)):
-            texts[number] = _rendered(model, row, name)
-            encoded.append(_tokens(model, texts[number], name, []))
-        elif isinstance(row, str):
-            encoded.append(_tokens(model, row, name, affixes[0]))
-        else:
-            ids = items(name, row, "a text or a list of token ids", "their order is the text")
-            check_ids(ids, model.vocabulary, name)
-            encoded.append(ids)
-    if affixes[1]:  # without a stacklevel: Python shows it once
+    if all(map(is_id, rows)) or all(map(_is_message, rows)):  # one prompt of ids, one conversation
+        rows = [rows]
+        mask = [mask] if isinstance(mask, list) and mask and not isinstance(mask[0], list) else mask
+    reads_text = model.tokenizer is not None and any(isinstance(row, str) for row in rows)
+    front, appended = _affixes(model.tokenizer) if reads_text else ([], [])
+    if appended:  # without a stacklevel: Python shows it once
         warnings.warn(
-            f"the tokenizer of {model.name} ends every text with {model.tokenizer.decode(affixes[1])!r}: prompts are "
+            f"the tokenizer of {model.name} ends every text with {model.tokenizer.decode(appended)!r}: prompts are "
             "read without it, so that the answer follows the text.",
             stacklevel=1,
         )
+    read = [_read_row(model, row, f"prompt {number}", front) for number, row in enumerate(rows)]
+    encoded, texts = [ids for ids, _ in read], [text for _, text in read]
     if mask is not None:
         encoded = _masked(encoded, texts, mask)
     elif all(text is None for text in texts):
@@ -151,18 +108,23 @@ def _read(model: Model, given: Any) -> Prompts:
     return Prompts(encoded, texts)
 
 
-def _tokens(model: Model, text: str | None, name: str, front: list[int]) -> list[int]:
-    """A text's ids behind as much of `front` as it does not begin with itself, after white space or at once."""
-    tokenizer = tokenizer_for(model, name)
+def _read_row(model: Model, row: Any, name: str, front: list[int]) -> tuple[Sequence[int], str | None]:
+    """The ids of one prompt and its text, None where ids were given.
+
+    A text's ids stand behind as much of `front` as it does not begin with itself, after white space or at once.
+    """
+    is_chat = isinstance(row, list) and row and all(map(_is_message, row))
+    if not is_chat and not isinstance(row, str):
+        ids = items(name, row, "a text or a list of token ids")
+        check_ids(ids, model.vocabulary, name)
+        return ids, None
+    text, front = (_rendered(model, row, name), []) if is_chat else (row, front)
+    ids, bare = (tokenize(tokenizer_for(model, name), x, name) for x in (text, text.lstrip()))
     if not text:
-        return []
-    try:
-        ids, bare = (tokenizer(x, add_special_tokens=False)["input_ids"] for x in (text, text.lstrip()))
-    except TypeError as error:
-        raise InputError(f"{name} is not a text that can be encoded ({shown(text)}).") from error
-    check_vocabulary(tokenizer, ids, model.vocabulary, name, model.name)
-    own = next(n for n in range(len(front), -1, -1) if list(bare[:n]) == front[len(front) - n :])
-    return [*front[: len(front) - own], *ids]
+        return [], text
+    check_ids(ids, model.vocabulary, name)
+    own = next(n for n in range(len(front), -1, -1) if bare[:n] == front[len(front) - n :])
+    return [*front[: len(front) - own], *ids], text
 
 
 def _affixes(tokenizer: Any) -> tuple[list[int], list[int]]:
@@ -191,19 +153,20 @@ def _rendered(model: Model, turns: list[Any], name: str) -> str:
 
 def _masked(rows: Sequence[Sequence[int]], texts: Sequence[str | None], mask: Any) -> list[Sequence[int]]:
     """The tokens of each row that a mask says are real: one run of them."""
-    masks = items("attention_mask", mask, "1 for every real token and 0 for padding, in rows", "rows have an order")
     if any(text is not None for text in texts):
         raise InputError("attention_mask belongs to token ids, but there is a text among the prompts: leave it out.")
-    if [len(m) if isinstance(m, list) else -1 for m in masks] != [len(row) for row in rows]:
-        raise InputError("attention_mask does not have the shape of the token ids: give one number for each.")
+    masks = items("attention_mask", mask, "1 for every real token and 0 for padding, in rows")
     kept: list[Sequence[int]] = []
-    for row, real in zip(rows, masks, strict=True):
-        if not all(isinstance(x, int | float) and x in (0, 1) for x in real):
-            raise InputError("attention_mask must hold 1 for every real token and 0 for padding.")
-        ones = [n for n, x in enumerate(real) if x]
-        if ones and len(ones) != ones[-1] - ones[0] + 1:
-            raise InputError("attention_mask has zeros between the tokens of a row: padding stands at its ends only.")
-        kept.append(row[ones[0] : ones[-1] + 1] if ones else [])
+    for row, real in zip(rows, masks, strict=False):
+        ones = [n for n, x in enumerate(real) if x == 1] if isinstance(real, list) else []
+        start, end = (ones[0], ones[-1] + 1) if ones else (0, 0)
+        if real == [0] * start + [1] * (end - start) + [0] * (len(row) - end):
+            kept.append(row[start:end])
+    if not len(kept) == len(rows) == len(masks):
+        raise InputError(
+            "attention_mask must hold 1 for every real token and 0 for padding, in the shape of the token ids and "
+            "without a 0 between the tokens of a row."
+        )
     return kept
 
 
@@ -217,11 +180,11 @@ def _without_padding(model: Model, rows: list[Sequence[int]]) -> list[Sequence[i
         return rows
     runs = [[next((n for n, i in enumerate(r) if i != pad), len(r)) for r in (row, row[::-1])] for row in rows]
     roles = {role for role in _ROLES if getattr(model.tokenizer, f"{role}_token_id", None) == pad}
-    front, end = (max(side) for side in zip(*runs, strict=True))
     if not roles:
-        return [row[a : len(row) - b] for row, (a, b) in zip(rows, runs, strict=True)]
+        return [row[front : len(row) - end] for row, (front, end) in zip(rows, runs, strict=True)]
+    front, end = (max(side) for side in zip(*runs, strict=True))
     # One at the front of every row is a beginning; one at the end of a single row may well be the end of its text.
-    at_front = front > 1 or (front == 1 and ("bos" not in roles or min(a for a, _ in runs) == 0))
+    at_front = front > 1 or (front == 1 and ("bos" not in roles or min(n for n, _ in runs) == 0))
     if at_front or end > (len(rows) == 1):
         raise InputError(
             f"rows of prompts {'begin' if at_front else 'end'} with {model.tokenizer.pad_token!r}, which is both the "
@@ -233,3 +196,77 @@ def _without_padding(model: Model, rows: list[Sequence[int]]) -> list[Sequence[i
 
 def _is_message(row: Any) -> bool:
     return isinstance(row, Mapping) and "role" in row and "content" in row
+
+
+# What every reader of texts and ids needs.
+
+
+def tokenizer_for(model: Model, text: str) -> Any:
+    """The model's tokenizer. Raises InputError, naming the text that needs it, where there is none."""
+    if model.tokenizer is None:
+        way = "pass load_model(..., tokenizer=...) or give token ids"
+        raise InputError(f"{text} is text, but {model.name} was loaded without a tokenizer: {way}.")
+    return model.tokenizer
+
+
+def tokenize(tokenizer: Any, text: str, name: str) -> list[int]:
+    """Ids of a text without special tokens. Raises InputError for one that cannot be encoded (a lone surrogate)."""
+    try:
+        return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+    except TypeError as error:
+        raise InputError(f"{name} is not a text that can be encoded ({shown(text)}).") from error
+
+
+def token_texts(model: Model, ids: Any) -> tuple[str, ...]:
+    """The text of every token by itself; its number where there is no tokenizer."""
+    if model.tokenizer is None:
+        return tuple(f"token {i}" for i in np.asarray(ids).tolist())
+    distinct, index = np.unique(np.asarray(ids, dtype=np.int64), return_inverse=True)
+    texts = [model.tokenizer.decode([i]) for i in distinct.tolist()]
+    return tuple(texts[i] for i in index)
+
+
+def check_ids(ids: Sequence[Any], vocabulary: int | None, where: str) -> None:
+    """Refuse what is not a token id of a vocabulary; `vocabulary` None has every id."""
+    for i in ids:
+        if not is_id(i):
+            raise InputError(f"{where} holds {i!r}: give either text or token ids (whole numbers), not a mixture.")
+        if vocabulary is not None and not 0 <= i < vocabulary:
+            raise InputError(
+                f"{where} holds the token id {i}, but the vocabulary has ids 0 to {vocabulary - 1}: give ids, or a "
+                "tokenizer, of this model (tokens may have been added to the tokenizer alone)."
+            )
+
+
+def items(name: str, given: Any, what: str) -> list[Any]:
+    """The items of a list, as plain Python. Raises InputError for tables and for what has no order."""
+    refuse_unordered(name, given)
+    return listed(name, to_python(given), what)
+
+
+def refuse_tables(name: str, given: Any) -> None:
+    """Refuse a data frame, a data set or a table of any library, whose elements are the names of its columns."""
+    columns = next((list(c) for a in ("columns", "column_names") if (c := getattr(given, a, None)) is not None), None)
+    if columns is not None:
+        texts = [column for column in columns if str(column) in ("text", "prompt", "sentence", "question")]
+        column, names = (texts or columns or ["text"])[0], ", ".join(map(str, columns))[:120] or "none"
+        raise InputError(f"{name} is a table with the columns {names}: give one as a list, list(table[{column!r}]).")
+
+
+def refuse_unordered(name: str, given: Any) -> None:
+    """Refuse tables, sets, mappings' views and iterators over them: the order of their elements is not the user's."""
+    refuse_tables(name, given)
+    if isinstance(given, Set | MappingView | type(iter(set())) | type(iter({}))):
+        raise InputError(f"{name} is a {type(given).__name__}, which has no order of its own: give a list.")
+
+
+def to_python(x: Any) -> Any:
+    """Tensors and arrays, also inside lists, as Python numbers and lists; everything else as it is."""
+    if hasattr(x, "tolist"):
+        return x.tolist()
+    return [to_python(item) for item in x] if isinstance(x, list | tuple) else x
+
+
+def is_id(value: Any) -> bool:
+    """Whether a value is a whole number, as token ids are."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)

@@ -18,8 +18,8 @@ from ..depth.quantities import UNITS, AblatedPart, ablatable_components
 from ..errors import InputError
 from ..model.fingerprint import Identity
 from ..model.load import Model
-from ..model.prompts import encode
-from ..model.tokenization import ids_after_text, knows, plain
+from ..model.options import ids_after_text, knows
+from ..model.prompts import encode, to_python
 from ..results import Result
 from ..tasks.multihop import SAMPLE_QUESTIONS, Questions
 from ..tasks.multihop import questions as read_questions
@@ -109,7 +109,7 @@ def run_depth(
     # Before models are loaded.
     sources = ((SAMPLE_QUESTIONS, SYNTHETIC_QUESTIONS) if ask is None else (ask,)) if questions else ()
     asked = [read_questions(x, limit=questions) for x in sources if "depth_score" in wanted]
-    inputs = _Inputs(wanted, plain(texts), ready, drop, part, score, asked, multi_token, seed, batch_tokens)
+    inputs = _Inputs(wanted, to_python(texts), ready, drop, part, score, asked, multi_token, seed, batch_tokens)
     folder = output_folder(out)
     failures: list[str] = []
     done: set[Path] = set()

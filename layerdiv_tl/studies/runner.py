@@ -21,7 +21,7 @@ from ..components import Unit
 from ..ensemble.intervals import wilson
 from ..errors import InputError
 from ..model.fingerprint import Identity
-from ..model.load import Model, take_cores
+from ..model.load import Model, set_num_threads
 from ..model.prompts import encode
 from ..tasks.baselines import bag_of_words
 from ..tasks.task import Task, task
@@ -294,7 +294,7 @@ def _begin(cores: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # at a terminal all processes get it; the parent ends its workers
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_follow_parent, daemon=True).start()
-    take_cores(cores)
+    set_num_threads(cores)
 
 
 def _follow_parent() -> None:

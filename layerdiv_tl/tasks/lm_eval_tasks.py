@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..errors import InputError
-from ..model.pretrained import unreachable
+from ..model.hub import unreachable
 from .readers import TaskData, cache_only, import_optional, one_line, open_rows
 
 PREFIX = "lm_eval/"

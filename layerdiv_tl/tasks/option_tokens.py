@@ -7,9 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from ..errors import InputError
-from ..model import tokenization
+from ..model.options import check_known, ids_after_text
 from ..model.prompts import encode
-from ..model.tokenization import ids_after_text
 
 AS_SEQUENCES = "options are scored as sequences of tokens: the sum of their log-probabilities"
 
@@ -61,7 +60,7 @@ def option_ids(tokenizer: Any, options: Sequence[str], multi_token: bool) -> tup
         raise InputError("options of several tokens are scored by one of them only with multi_token=True.")
     firsts = tuple(ids[0] for ids in rest if ids)
     for option, ids in zip(options, rest, strict=True):
-        tokenization.check_known(tokenizer, ids[:1], option)
+        check_known(tokenizer, ids[:1], option, f"option {option!r}")
     if len(set(firsts)) < len(options):
         alike = [option for option, ids in zip(options, rest, strict=True) if not ids or firsts.count(ids[0]) > 1]
         raise InputError(f"the options {', '.join(map(repr, alike))} begin with the same token: choose other words.")

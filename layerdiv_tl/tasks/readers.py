@@ -17,7 +17,7 @@ from typing import Any
 from .._checks import file_path, shown
 from .._files import parse_json, read_bytes
 from ..errors import InputError
-from ..model.pretrained import unreachable
+from ..model.hub import unreachable
 
 SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
 

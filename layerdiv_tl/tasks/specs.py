@@ -24,7 +24,7 @@ from typing import Any
 from .._checks import whole_number
 from .._files import parse_json, read_bytes
 from ..errors import InputError
-from ..model.tokenization import LABELS, refuse_tables, refuse_unordered
+from ..model.prompts import refuse_unordered
 from .readers import Row, TaskData, load_from_hub, open_rows, sample_rows
 from .templates import TaskSpec
 
@@ -107,8 +107,7 @@ def custom_spec(
     limit: int | None = None,
 ) -> TaskSpec:
     """A task of a user's own. Raises InputError for options that are too few, empty or alike."""
-    refuse_tables(options, "options")
-    refuse_unordered(options, "options", LABELS)
+    refuse_unordered("options", options)
     is_list = isinstance(options, Iterable) and not isinstance(options, str | bytes | Mapping)
     words = list(options) if is_list else []
     if len(words) < 2 or not all(isinstance(word, str) and word.strip() for word in words):

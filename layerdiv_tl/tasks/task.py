@@ -14,7 +14,7 @@ from jaxtyping import Int
 
 from .._checks import file_path, flag, shown, text, whole_number
 from ..errors import InputError
-from ..model import tokenization
+from ..model.prompts import check_ids, refuse_unordered
 from ..results import Result
 from . import option_tokens
 from .choices import choice_fields, has_choices
@@ -66,9 +66,8 @@ class Task(Result):
     scored: str = ""
 
     def __post_init__(self) -> None:
-        for name, why in (("prompts", "label i belongs to prompt i"), ("options", tokenization.LABELS)):
-            tokenization.refuse_tables(getattr(self, name), name)
-            tokenization.refuse_unordered(getattr(self, name), name, why)
+        refuse_unordered("prompts", self.prompts)
+        refuse_unordered("options", self.options)
         if self.shared_options is None and len(self.options) != len(self.prompts):
             raise InputError(
                 f"options has {len(self.options)} lists for {len(self.prompts)} prompts: give one for each."
@@ -168,7 +167,7 @@ class Task(Result):
             return replace(self, option_ids=(), scored=option_tokens.AS_SEQUENCES)
         start, ids, scored = option_tokens.option_ids(own, shared, multi_token)
         if (architecture := getattr(tokenizer, "architecture", None)) is not None:  # a model
-            tokenization.check_vocabulary(own, ids, architecture.outputs, "options", tokenizer.name)
+            check_ids(ids, architecture.outputs, "options")
         joined = option_tokens.note_on_blanks(own, self.prompts, shared)
         return replace(
             self,

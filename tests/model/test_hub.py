@@ -12,7 +12,7 @@ import time
 import pytest
 
 import layerdiv_tl as ld
-from layerdiv_tl.model import pretrained
+from layerdiv_tl.model import hub
 from tests.conftest import llama
 
 CLOSED = "http://127.0.0.1:9"  # a port that nothing listens at
@@ -151,9 +151,9 @@ def test_a_hub_that_never_answers_costs_two_seconds(monkeypatch):
         monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{server.getsockname()[1]}")
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
         monkeypatch.setattr(constants, "is_offline_mode", lambda: False)
-        for limit in (pretrained.PATIENCE, 0.5):
+        for limit in (hub.PATIENCE, 0.5):
             start = time.perf_counter()
-            assert pretrained.unreachable() is not None
+            assert hub.unreachable() is not None
             assert time.perf_counter() - start < limit + 3
             monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", "0.5")
 

@@ -44,7 +44,7 @@ GOOD = {"prompts": [[1, 2, 3]], "options": [7, 9]}
         ({"options": [{7, 9}, set()]}, "options .* empty set"),
         ({"options": [{7, 9}, 9]}, "same token"),
         ({"options": [{(7, 9), 7}, 8]}, "begins another"),
-        ({"options": [{7, 9}, 8], "contrast": [7, 8]}, "options or contrast"),
+        ({"options": [{7, 9}, 8], "contrast": [7, 8]}, "options and contrast"),
         ({"options": None, "contrast": [7, 7]}, "same token"),
         ({"options": None, "contrast": [7, 8, 9]}, "contrast="),
         ({"options": [[[7] * 70, [9]]]}, "prompt and its option .* 72 tokens"),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import layerdiv_tl as ld
-from layerdiv_tl.model.tokenization import ids_after_text
+from layerdiv_tl.model.options import ids_after_text
 
 ROWS = [
     {"prompt": "Once upon a", "options": [" time", " day"], "label": 0},

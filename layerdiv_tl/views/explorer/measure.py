@@ -17,14 +17,13 @@ from ...attribution.vocabulary import vocabulary_readout
 from ...components import Component, Unit
 from ...depth.logit_lens import lens_answers
 from ...errors import InputError
-from ...model import tokenization
 from ...model.attention import AttentionPatterns, attention_patterns
 from ...model.batches import inference_mode_for, pad
 from ...model.capture import Activations, answers
 from ...model.forward_pass import run
 from ...model.load import Model
 from ...model.options import single_tokens
-from ...model.prompts import encode
+from ...model.prompts import encode, to_python
 
 # What a page can hold and a reader survey; ld.profile itself has no such limit.
 LONGEST = 512
@@ -132,7 +131,7 @@ def measure_text(
             f"the text has {len(given)} tokens{more}, but an explorer shows at most {limit} of this model: give a "
             "shorter one, or take layerdiv_tl.profile and its figures."
         )
-    several = isinstance(target := tokenization.plain(target), list | tuple)
+    several = isinstance(target := to_python(target), list | tuple)
     wanted = list(target) if several else [] if target is None else [target]
     if len(wanted) > 2:
         raise InputError(f"target holds {len(wanted)} tokens: give one, or two whose difference is to be explained.")

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from functools import cache
 
 from ...model.load import Model
-from ...model.tokenization import token_texts
+from ...model.prompts import token_texts
 
 _SHOWN = {"\n": "⏎", "\r": "␍", "\t": "⇥", " ": " "}
 
