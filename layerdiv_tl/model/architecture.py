@@ -22,9 +22,6 @@ from .norm import Norm
 if TYPE_CHECKING:
     from .experts import Mixture
 
-# TransformerLens' names of modules between a final norm and an unembedding.
-_AFTER_THE_NORM = ("mlm_head", "prediction_head", "project_out", "hc_head", "sigma_map", "classifier_ln")
-
 # Why a sublayer has no heads or neurons.
 WHY_WHOLE = {
     "mixture": "it is a mixture of experts, in which every token goes to other neurons",
@@ -296,21 +293,3 @@ class Architecture:
         """Raise InputError for a unit at which this model has no rows of its own."""
         if unit == "expert" and not any(s.mixture or s.experts_reason for s in self.sublayers):
             raise InputError("this model has no mixture of experts, so unit='expert' has no rows: use unit='neuron'.")
-
-
-def refuse_unreadable(name: str, find: Callable[[str], object | None]) -> None:
-    """Refuse, with the reason, a model whose logits are not `unembed(final norm(stream))`."""
-    for part in _AFTER_THE_NORM:
-        if find(part) is not None:
-            raise InputError(f"{name} cannot be decomposed: it has {part} between its final norm and its unembedding.")
-    if find("core_block") is not None:  # Raven (Huginn)
-        raise InputError(
-            f"{name} cannot be decomposed: it starts its loop from random numbers, mixes its input into the stream "
-            "anew in every round, and norms the whole stream after each sublayer."
-        )
-    for part, meaning in (("ln_final", "final norm"), ("unembed", "unembedding"), ("blocks", "list of blocks")):
-        if find(part) is None:
-            raise InputError(
-                f"{name} cannot be decomposed: it has no {meaning} after its last block (as in post-norm models, "
-                "encoders and some hybrids), so its logits are not a sum over residual-stream components."
-            )

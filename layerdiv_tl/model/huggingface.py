@@ -1,21 +1,37 @@
-"""The architecture of a Hugging Face model: where its parts are, and how it is run."""
+"""The architecture of a Hugging Face model: where its parts are, and how it is run.
+
+TransformerLens' architecture adapters name the modules of every role without booting a bridge, so the user's model
+stays exactly as it is. What is added to the stream is the output of the post-norm, where there is one, else of the
+output projection, else of the sublayer itself: some attentions and MLPs return more or less than that.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..errors import InputError
-from .architecture import Architecture, HookPoint, StreamItem, Sublayer
-from .component_mapping import ComponentMapping, adapter_of
+from .architecture import (
+    KINDS,
+    WHY_WHOLE,
+    Architecture,
+    HookPoint,
+    StreamItem,
+    Sublayer,
+    SublayerKind,
+)
 from .streams import family_of
-from .structure import Structure, is_hybrid
+from .structure import ModuleFinder, Structure
 from .weights import is_present
 
+# TransformerLens' names of modules between a final norm and an unembedding.
+_AFTER_THE_NORM = ("mlm_head", "prediction_head", "project_out", "hc_head", "sigma_map", "classifier_ln")
 # Settings of a text config that say how far back its attention looks, where that is not to the beginning.
 _WINDOWS = ("sliding_window", "attention_chunk_size", "window_size")
 
@@ -29,9 +45,11 @@ def of_huggingface(model: Any) -> Architecture:
     adapter, family = adapter_of(model), family_of(model)
     blocks = None if adapter is None else adapter.component_mapping.get("blocks")
     hybrid = blocks is not None and is_hybrid(blocks)
-    parts: Structure | ComponentMapping
+    parts: ModuleFinder
+    stream_ops: tuple[StreamItem, ...] = ()
     if family is not None:
         parts = family.structure(model)
+        stream_ops = tuple(family.walk(parts))
     elif adapter is None or hybrid:
         parts = Structure(model)
     else:
@@ -44,16 +62,13 @@ def of_huggingface(model: Any) -> Architecture:
         norm = replace(norm, gain=norm.gain / parts.stream_divisor, bias=bias)
     stream_in = HookPoint(parts.blocks[0], "in", "blocks.0.hook_resid_pre")
     stream_out = parts.end or HookPoint(parts.final_norm, "in", f"blocks.{len(parts.blocks) - 1}.hook_resid_post")
-    stream_ops: tuple[StreamItem, ...] = ()
-    if family is None or not isinstance(parts, Structure):
+    if family is not None and family.start:
+        stream_in = HookPoint(model.get_submodule(family.start), family.start_side)
+    sublayers = [item for item in dict.fromkeys(stream_ops) if isinstance(item, Sublayer)]
+    if not stream_ops:
         layers = dict.fromkeys(parts.blocks)  # a tied block that is listed again runs again
         places = {block: place for place, block in reversed(list(enumerate(parts.blocks)))}  # where each stands first
         sublayers = [s for layer, block in enumerate(layers) for s in parts.sublayers(places[block], layer)]
-    else:
-        stream_ops = (*family.walk(parts), stream_out)
-        sublayers = list(dict.fromkeys(item for item in stream_ops if isinstance(item, Sublayer)))
-        if family.start:
-            stream_in = HookPoint(model.get_submodule(family.start), family.start_side)
     lengths = ("max_position_embeddings", "n_positions", "max_seq_len")
     context = next((value for name in lengths if (value := getattr(text, name, None))), None)  # None: without an end
     dynamic = has_dynamic_rope(model.config)  # which is for texts beyond that length
@@ -80,8 +95,110 @@ def of_huggingface(model: Any) -> Architecture:
         constant=norm.bias is not None or is_present(getattr(parts.unembed, "bias", None)),
         window=min((w for name in _WINDOWS if isinstance(w := getattr(text, name, None), int)), default=None),
         to_unembed=parts.to_unembed,
-        stream_ops=stream_ops,
+        stream_ops=(*stream_ops, stream_out) if stream_ops else (),
     )
+
+
+def is_hybrid(blocks: Any) -> bool:
+    """Whether TransformerLens' description of a block has writes other than one attention and one MLP, or none."""
+    submodules = getattr(blocks, "submodules", {})
+    return not submodules or any(not re.match("attn$|mlp$|ln", name) for name in submodules)
+
+
+class ComponentMapping(ModuleFinder):
+    """The parts of a model by TransformerLens' names of them."""
+
+    def __init__(self, model: Any, adapter: Any) -> None:
+        super().__init__(model)
+        self.adapter, self.transform = adapter, adapter.apply_output_logits_transform
+        refuse_unreadable(type(model).__name__, self.find)
+        self.final_norm, self.unembed, self.pos_embed, blocks = map(
+            self.find, ("ln_final", "unembed", "pos_embed", "blocks")
+        )
+        self.blocks, self.parallel = list(blocks), bool(getattr(adapter.cfg, "parallel_attn_mlp", False))
+        blocks = adapter.component_mapping.get("blocks")
+        self.scale = float(getattr(blocks, "residual_contribution_scale", 1.0))
+        self.aliases: dict[str, str | list[str]] = getattr(blocks, "hook_aliases", None) or {}
+        # A nameless MLP is spread over its block: looked up, it would be the block itself.
+        self.has_mlp = getattr(getattr(blocks, "submodules", {}).get("mlp"), "name", None) is not None
+
+    def find(self, path: str) -> Any:
+        """The module of TransformerLens' name, None where there is none."""
+        # "unmapped" is a ValueError, "mapped but absent in this model" an AttributeError or None.
+        try:
+            module = self.adapter.get_component(self.model, path)
+        except (ValueError, AttributeError):
+            return None
+        return module if isinstance(module, nn.Module) else None
+
+    def sublayers(self, position: int, layer: int) -> list[Sublayer]:
+        """The sublayers of the block at a position, which is the layer of a number."""
+        found = [self._sublayer(kind, position, layer) for kind in KINDS]
+        return [sublayer for sublayer in found if sublayer is not None]
+
+    def _sublayer(self, kind: SublayerKind, position: int, layer: int) -> Sublayer | None:
+        block, inner, hook = f"blocks.{position}", "o" if kind == "attn" else "out", f"hook_{kind}_out"
+        projection = self.find(f"{block}.{kind}.{inner}")
+        # TransformerLens names a sublayer's output after its post-norm; where blocks differ, there are several names.
+        alias = self.aliases.get(hook, "")
+        names = [name.split(".")[0] for name in ([alias] if isinstance(alias, str) else alias)]
+        post_name = next((name for name in names if name.startswith("ln")), f"ln{1 if kind == 'attn' else 2}_post")
+        post = self.find(f"{block}.{post_name}")
+        whole = self.find(f"{block}.{kind}") if kind == "attn" or self.has_mlp else None
+        module = next((m for m in (post, projection, whole) if m is not None), None)
+        if module is None:
+            return None
+        output = HookPoint(module, name=f"{block}.{hook}" if self.scale == 1.0 else f"{block}.{kind}.hook_out")
+        values, count = ("attn.hook_z", self.adapter.cfg.n_heads) if kind == "attn" else ("mlp.hook_post", None)
+        made = self.output_map(projection, count, self.scale, f"{block}.{values}")
+        sublayer, statistic = Sublayer(kind, layer, output, self.scale), f"{block}.{post_name}.hook_scale"
+        sublayer = self.with_parts(sublayer, self.blocks[position], whole, made, post, statistic)
+        is_wrapped = made is None and projection is not None
+        return replace(sublayer, uncut_reason=WHY_WHOLE["wrapped"]) if is_wrapped else sublayer
+
+
+def refuse_unreadable(name: str, find: Callable[[str], object | None]) -> None:
+    """Refuse, with the reason, a model whose logits are not `unembed(final norm(stream))`."""
+    for part in _AFTER_THE_NORM:
+        if find(part) is not None:
+            raise InputError(f"{name} cannot be decomposed: it has {part} between its final norm and its unembedding.")
+    if find("core_block") is not None:  # Raven (Huginn)
+        raise InputError(
+            f"{name} cannot be decomposed: it starts its loop from random numbers, mixes its input into the stream "
+            "anew in every round, and norms the whole stream after each sublayer."
+        )
+    for part, meaning in (("ln_final", "final norm"), ("unembed", "unembedding"), ("blocks", "list of blocks")):
+        if find(part) is None:
+            raise InputError(
+                f"{name} cannot be decomposed: it has no {meaning} after its last block (as in post-norm models, "
+                "encoders and some hybrids), so its logits are not a sum over residual-stream components."
+            )
+
+
+def adapter_of(model: Any) -> Any:
+    """TransformerLens' description of an architecture, None for one it does not list.
+
+    Its private names are kept in this function.
+    """
+    logger = logging.getLogger("transformers")
+    level = logger.level
+    from transformer_lens.factories.architecture_adapter_factory import SUPPORTED_ARCHITECTURES
+    from transformer_lens.model_bridge.sources._bridge_builder import build_bridge_config_from_hf
+
+    logger.setLevel(level)  # the first import silences it
+    # Transformers and TransformerLens do not agree on the capitals of all names (PhimoeForCausalLM).
+    known = {name.casefold(): name for name in SUPPORTED_ARCHITECTURES}
+    architecture = known.get(type(model).__name__.casefold())
+    if architecture is None:
+        return None
+    cfg = build_bridge_config_from_hf(model.config, architecture, architecture, model.dtype)
+    adapter = SUPPORTED_ARCHITECTURES[architecture]
+    # It may ask for libraries that prepare pictures, but names of modules are all that is read here.
+    without_libraries = type(adapter.__name__, (adapter,), {"required_libraries": []})
+    try:
+        return without_libraries(cfg)
+    except ImportError as error:
+        raise InputError(f"{type(model).__name__} needs a library that is not installed ({error}).") from error
 
 
 def _logits(model: Any, dynamic: bool, ids: Tensor, mask: Tensor, **extra: Tensor) -> Tensor:

@@ -55,12 +55,6 @@ _NOT_ATTENTION = re.compile("Delta|Rwkv|Mamba|Recurrent|Lightning|LSTM|Conv")
 _SCALES = ("residual_multiplier", "residual_scale")
 
 
-def is_hybrid(blocks: Any) -> bool:
-    """Whether TransformerLens' description of a block has writes other than one attention and one MLP, or none."""
-    submodules = getattr(blocks, "submodules", {})
-    return not submodules or any(not re.match("attn$|mlp$|ln", name) for name in submodules)
-
-
 class ModuleFinder:
     """A model whose parts are looked up.
 
@@ -111,6 +105,34 @@ class ModuleFinder:
         """The input of the unembedding, from the normed stream."""
         read: Tensor = normed if self.projection is None else self.projection(normed)
         return read if self.stream_divisor == 1.0 else read / self.stream_divisor
+
+    def output_map(self, projection: Any, count: int | None, scale: float, name: str) -> OutputMap | None:
+        """How a sublayer is the sum over `count` heads (or over all inputs of its projection); None if it is not."""
+        width = inputs_of(projection, self.width)
+        count = count if count is not None else width
+        if width is None or not count or width % count:
+            return None
+        biased = is_present(getattr(projection, "bias", None))
+        return OutputMap(count, HookPoint(projection, "in", name), partial(linear_map, projection), biased, scale)
+
+    def with_parts(
+        self, sublayer: Sublayer, block: Any, module: Any, output_map: OutputMap | None, post: Any, post_name: str
+    ) -> Sublayer:
+        """A sublayer of `module` with its parts: experts, or those of its output map; or the reason why it has none.
+
+        `post` stands between the module and the stream.
+        """
+        inputs = None if module is None else HookPoint(module, "in")
+        mixture, why = mixture_in(sublayer.kind, module, block, post, self.norm)
+        if mixture or why or output_map is None or (post is not None and "Norm" not in type(post).__name__):
+            reason = "mixture" if mixture or why or hasattr(module, "experts") else "hidden"
+            whole = replace(sublayer, inputs=inputs, uncut_reason=WHY_WHOLE[reason])
+            return replace(whole, mixture=mixture, experts_reason=why)
+        if post is not None:
+            norm = self.norm(post)
+            biased = output_map.bias or norm.bias is not None
+            output_map = replace(output_map, post=norm, post_hook_point=HookPoint(post, "in", post_name), bias=biased)
+        return replace(sublayer, inputs=inputs, output_map=output_map)
 
 
 class Structure(ModuleFinder):
@@ -180,34 +202,18 @@ class Structure(ModuleFinder):
             post = None if posts is None else _first(block, (posts[kind in ("mlp", "moe")],))
             place = f"blocks.{position}.{name}"
             output = HookPoint(module if post is None else post, name=f"{place}.hook_out")
-            made = self._output_map(kind, module, own, place)
-            if made is not None and post is not None:
-                is_norm = "Norm" in type(post).__name__
-                made = (
-                    self._after(made, self.norm(post), HookPoint(post, "in", f"{place}.hook_scale"))
-                    if is_norm
-                    else None
-                )
-            mixture, why = mixture_in(kind, module, block, post, self.norm)
-            reason = WHY_WHOLE["mixture" if mixture or why or hasattr(module, "experts") else "hidden"]
-            made = None if mixture or why else made
-            sublayer = Sublayer(kind, layer, output, own, made, "" if made else reason, inputs=HookPoint(module, "in"))
-            yield replace(sublayer, mixture=mixture, experts_reason=why)
+            made = self._output_map(kind, module, own, f"{place}.hook_values")
+            yield self.with_parts(Sublayer(kind, layer, output, own), block, module, made, post, f"{place}.hook_scale")
 
-    def _output_map(self, kind: SublayerKind, module: nn.Module, scale: float, place: str) -> OutputMap | None:
+    def _output_map(self, kind: SublayerKind, module: Any, scale: float, name: str) -> OutputMap | None:
         if hasattr(module, "o_a_proj"):
             return self._grouped(module, scale)
         projection = module if isinstance(module, nn.Linear) else _first(module, _PROJECTIONS)
         if isinstance(module, nn.Sequential):
             projection = list(module.children())[-1]
-        if (width := inputs_of(projection, self.width)) is None:
-            return None
-        count = width if kind in ("mlp", "moe") else self._heads(kind, module)
-        if not count or width % count:
-            return None
-        values = HookPoint(projection, "in", f"{place}.hook_values")
-        biased = is_present(getattr(projection, "bias", None))
-        return OutputMap(count, values, partial(linear_map, projection), biased, scale * self._inner_scale(module))
+        count = None if kind in ("mlp", "moe") else self._heads(kind, module)
+        # Falcon-H1's MLP multiplies its output projection's answer.
+        return self.output_map(projection, count, scale * float(getattr(module, "down_multiplier", 1.0)), name)
 
     def _grouped(self, module: Any, scale: float) -> OutputMap:
         """DeepSeek-V4's attention, whose heads pass a projection of groups before the one that all share."""
@@ -219,22 +225,12 @@ class Structure(ModuleFinder):
 
         return OutputMap(self.config.num_attention_heads, HookPoint(module.o_a_proj, "in"), projection, False, scale)
 
-    def _inner_scale(self, module: nn.Module) -> float:
-        """What a module multiplies its output projection's answer by (Falcon-H1's MLP)."""
-        return float(getattr(module, "down_multiplier", 1.0))
-
-    def _heads(self, kind: SublayerKind, module: nn.Module) -> int | None:
-        """The number of heads of a sublayer, from the module itself; a mixer may have none."""
-        own = next((int(n) for name in _HEADS if isinstance(n := getattr(module, name, None), int)), None)
-        count = own or (self.config.num_attention_heads if kind == "attn" else None)
+    def _heads(self, kind: SublayerKind, module: nn.Module) -> int:
+        """The number of heads of a sublayer, from the module itself; 0 for a mixer that has none."""
+        own = next((n for name in _HEADS if isinstance(n := getattr(module, name, None), int)), 0)
+        count = own or (int(self.config.num_attention_heads) if kind == "attn" else 0)
         # A differential head is two halves of twice the width.
-        return count // 2 if count and type(module).__name__.startswith("DiffLlama") else count
-
-    @staticmethod
-    def _after(output_map: OutputMap, norm: Norm, point: HookPoint) -> OutputMap:
-        """The same map with a norm between the projection and the stream."""
-        biased = output_map.bias or norm.bias is not None
-        return replace(output_map, post=norm, post_hook_point=point, bias=biased)
+        return count // 2 if type(module).__name__.startswith("DiffLlama") else count
 
     def _probe(self) -> tuple[float, float, float | None]:
         """What one pass does to the normed stream before the unembedding (a divisor) and to its answer (factor, cap).

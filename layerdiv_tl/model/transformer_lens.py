@@ -24,12 +24,10 @@ from .architecture import (
     OutputMap,
     Sublayer,
     SublayerKind,
-    refuse_unreadable,
 )
-from .huggingface import forget_lengths, has_dynamic_rope, length_switch_of
+from .huggingface import forget_lengths, has_dynamic_rope, is_hybrid, length_switch_of, refuse_unreadable
 from .norm import Norm, probe
 from .streams import family_of
-from .structure import is_hybrid
 from .weights import linear_map
 
 # HookedTransformer gives the post-norms of these the names of pre-norms.

@@ -68,7 +68,7 @@ def linear_map(module: Any) -> tuple[Tensor, Tensor | None]:
     module = merged(module)
     offloaded = any(parameter.is_meta for parameter in module.parameters())
     with align_module_device(module):
-        weight = dequantized(module)
+        weight = module.weight.dequantize() if is_quantized(module.weight) else module.weight.detach()
         bias = getattr(module, "bias", None)
         bias = None if bias is None else bias.detach()
         if offloaded:  # outside this block the weights are gone again
@@ -78,17 +78,10 @@ def linear_map(module: Any) -> tuple[Tensor, Tensor | None]:
 
 def linear_rows(module: Any, ids: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """Rows `[id, d]` of an unembedding and their biases; all of them, not copied, for None."""
-    from accelerate.utils import align_module_device
-
+    weight, bias = linear_map(module)
     if ids is None:
-        weight, bias = linear_map(module)
         return weight.T, bias
-    module = merged(module)
-    with align_module_device(module):
-        weight = dequantized(module)
-        rows = weight[ids.to(weight.device)].detach()
-        bias = getattr(module, "bias", None)
-        return rows, None if bias is None else bias[ids.to(bias.device)].detach()
+    return weight.T[ids.to(weight.device)], None if bias is None else bias[ids.to(bias.device)]
 
 
 def device_of(module: nn.Module, default: torch.device) -> torch.device:
@@ -103,12 +96,6 @@ def device_of(module: nn.Module, default: torch.device) -> torch.device:
 def is_quantized(weight: Any) -> bool:
     """Whether a weight is a tensor around others (torchao's) that can say which numbers it stands for."""
     return hasattr(weight, "__tensor_flatten__") and hasattr(weight, "dequantize")
-
-
-def dequantized(module: Any) -> Tensor:
-    """A module's weight as plain numbers; a quantized one as the numbers that it stands for."""
-    weight = module.weight
-    return weight.dequantize() if is_quantized(weight) else weight.detach()
 
 
 def matrix_shape(module: Any) -> tuple[int, int] | None:
