@@ -81,17 +81,21 @@ class OutputMap:
     post: Norm | None = None
     post_hook_point: HookPoint | None = None
     path: tuple[Linear, ...] = ()
-    _extended: dict[tuple[Linear, ...], OutputMap] = field(default_factory=dict, repr=False)
+    _extended: dict[tuple[Linear, ...], OutputMap] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
     def maps(self) -> tuple[Linear, ...]:
         """All linear maps behind the projection, in order, the post-norm's first."""
         return (*filter(None, [self.post]), gain(self.scale), *self.path)
 
+    def with_post(self, norm: Norm, point: HookPoint) -> OutputMap:
+        """The same with a norm between the projection and the stream, which is read at a point."""
+        return replace(self, post=norm, post_hook_point=point, bias=self.bias or norm.bias is not None)
+
     def followed_by(self, path: tuple[Linear, ...]) -> OutputMap:
         """The same with a longer path, one object for each path: what is computed for an output map is kept for it."""
         if path not in self._extended:
-            self._extended[path] = replace(self, path=(*self.path, *path), _extended={})
+            self._extended[path] = replace(self, path=(*self.path, *path))
         return self._extended[path]
 
 

@@ -43,14 +43,12 @@ def of_huggingface(model: Any) -> Architecture:
     linear-attention sublayers, they are found from the modules' own names.
     """
     adapter, family = adapter_of(model), family_of(model)
-    blocks = None if adapter is None else adapter.component_mapping.get("blocks")
-    hybrid = blocks is not None and is_hybrid(blocks)
     parts: ModuleFinder
     stream_ops: tuple[StreamItem, ...] = ()
     if family is not None:
         parts = family.structure(model)
         stream_ops = tuple(family.walk(parts))
-    elif adapter is None or hybrid:
+    elif adapter is None or is_hybrid(adapter):
         parts = Structure(model)
     else:
         parts = ComponentMapping(model, adapter)
@@ -71,7 +69,7 @@ def of_huggingface(model: Any) -> Architecture:
         sublayers = [s for layer, block in enumerate(layers) for s in parts.sublayers(places[block], layer)]
     lengths = ("max_position_embeddings", "n_positions", "max_seq_len")
     context = next((value for name in lengths if (value := getattr(text, name, None))), None)  # None: without an end
-    dynamic = has_dynamic_rope(model.config)  # which is for texts beyond that length
+    length_switch, dynamic = rope_lengths(model.config)  # which is for texts beyond that length
     return Architecture(
         root=model,
         stream_in=stream_in,
@@ -90,7 +88,7 @@ def of_huggingface(model: Any) -> Architecture:
         vocabulary=int(parts.embedding.weight.shape[0]),
         outputs=int(parts.unembed.weight.shape[0]),
         context=int(context) if context and not dynamic else None,
-        length_switch=length_switch_of(model.config),
+        length_switch=length_switch,
         parallel=parts.parallel,
         constant=norm.bias is not None or is_present(getattr(parts.unembed, "bias", None)),
         window=min((w for name in _WINDOWS if isinstance(w := getattr(text, name, None), int)), default=None),
@@ -99,10 +97,11 @@ def of_huggingface(model: Any) -> Architecture:
     )
 
 
-def is_hybrid(blocks: Any) -> bool:
-    """Whether TransformerLens' description of a block has writes other than one attention and one MLP, or none."""
-    submodules = getattr(blocks, "submodules", {})
-    return not submodules or any(not re.match("attn$|mlp$|ln", name) for name in submodules)
+def is_hybrid(adapter: Any) -> bool:
+    """Whether TransformerLens describes blocks with other writes than one attention and one MLP, or with none."""
+    blocks = None if adapter is None else adapter.component_mapping.get("blocks")
+    names = getattr(blocks, "submodules", {})
+    return blocks is not None and (not names or any(not re.match("attn$|mlp$|ln", name) for name in names))
 
 
 class ComponentMapping(ModuleFinder):
@@ -216,20 +215,20 @@ def _logits(model: Any, dynamic: bool, ids: Tensor, mask: Tensor, **extra: Tenso
         raise
 
 
-def length_switch_of(config: Any) -> int | None:
-    """The length beyond which rotary positions are scaled in another way for the whole batch, if there is one."""
-    lengths = []
-    for rope in _rotary(config):
-        if rope.get("rope_type") in ("longrope", "dynamic"):
-            text = config.get_text_config()
-            own = rope.get("original_max_position_embeddings") or getattr(text, "original_max_position_embeddings", 0)
-            lengths.append(int(own or text.max_position_embeddings))
-    return min(lengths, default=None)
+def rope_lengths(config: Any) -> tuple[int | None, bool]:
+    """The length at which a whole batch goes to other rotary positions, and whether these then grow with the text.
 
-
-def has_dynamic_rope(config: Any) -> bool:
-    """Whether rotary frequencies grow with the text beyond `max_position_embeddings`."""
-    return any(rope.get("rope_type") == "dynamic" for rope in _rotary(config))
+    The length is None, and the answer False, for positions that do not depend on the length or a config without them.
+    """
+    text: Any = config.get_text_config() if hasattr(config, "get_text_config") else None
+    rope = getattr(text, "rope_parameters", None) or {}
+    lengths, kinds = [], set()
+    for own in (rope, *(own for own in rope.values() if isinstance(own, Mapping))):  # of one kind of layer, or of all
+        kinds.add(own.get("rope_type"))
+        if own.get("rope_type") in ("longrope", "dynamic"):
+            original = "original_max_position_embeddings"
+            lengths.append(int(own.get(original) or getattr(text, original, 0) or text.max_position_embeddings))
+    return min(lengths, default=None), "dynamic" in kinds
 
 
 def forget_lengths(model: Any) -> None:
@@ -244,11 +243,3 @@ def forget_lengths(model: Any) -> None:
             buffer = getattr(module, f"{prefix}inv_freq")
             module.register_buffer(f"{prefix}inv_freq", getattr(module, name).to(buffer.device), persistent=False)
             setattr(module, f"{prefix}max_seq_len_cached", module.original_max_seq_len)
-
-
-def _rotary(config: Any) -> list[Any]:
-    """The settings of rotary positions, of every kind of layer that has its own."""
-    if not hasattr(config, "get_text_config"):
-        return []
-    rope = getattr(config.get_text_config(), "rope_parameters", None) or {}
-    return [rope, *(own for own in rope.values() if isinstance(own, Mapping))]

@@ -129,9 +129,7 @@ class ModuleFinder:
             whole = replace(sublayer, inputs=inputs, uncut_reason=WHY_WHOLE[reason])
             return replace(whole, mixture=mixture, experts_reason=why)
         if post is not None:
-            norm = self.norm(post)
-            biased = output_map.bias or norm.bias is not None
-            output_map = replace(output_map, post=norm, post_hook_point=HookPoint(post, "in", post_name), bias=biased)
+            output_map = output_map.with_post(self.norm(post), HookPoint(post, "in", post_name))
         return replace(sublayer, inputs=inputs, output_map=output_map)
 
 

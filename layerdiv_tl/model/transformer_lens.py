@@ -8,7 +8,6 @@ For `TransformerBridge` (3.9 and 4), also in compatibility mode, and `HookedTran
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,16 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import InputError
-from .architecture import (
-    KINDS,
-    WHY_WHOLE,
-    Architecture,
-    HookPoint,
-    OutputMap,
-    Sublayer,
-    SublayerKind,
-)
-from .huggingface import forget_lengths, has_dynamic_rope, is_hybrid, length_switch_of, refuse_unreadable
+from .architecture import KINDS, WHY_WHOLE, Architecture, HookPoint, OutputMap, Sublayer, SublayerKind
+from .huggingface import forget_lengths, is_hybrid, refuse_unreadable, rope_lengths
 from .norm import Norm, probe
 from .streams import family_of
 from .weights import linear_map
@@ -47,44 +38,20 @@ def is_transformer_lens(x: Any) -> bool:
 
 def of_transformer_lens(model: Any) -> Architecture:
     """The architecture of a bridge or a HookedTransformer. Raises InputError for what cannot be decomposed."""
-    cfg, hooks = model.cfg, model.hook_dict
-    adapter = getattr(model, "adapter", None)
-    name = getattr(cfg, "architecture", None) or getattr(cfg, "original_architecture", None) or "this model"
+    cfg, adapter, original = model.cfg, getattr(model, "adapter", None), getattr(model, "original_model", None)
     # Toy models may have no norm at all, which is a read-out like any other.
     normless = getattr(cfg, "normalization_type", "") is None
     ln_final: Any = nn.Identity() if normless else getattr(model, "ln_final", None)
-    original = getattr(model, "original_model", None)
-    if hasattr(original, "config") and family_of(original) is not None:
-        raise InputError(
-            f"{name} cannot be decomposed through a bridge, which has no hook on the norms, gates or mixings that its "
-            "stream passes: give the Hugging Face model itself, before a bridge is booted on it."
-        )
-    refuse_unreadable(name, lambda path: ln_final if path == "ln_final" else getattr(model, path, None))
-    blocks = None if adapter is None else adapter.component_mapping["blocks"]
-    if blocks is not None and is_hybrid(blocks):
-        raise InputError(
-            f"{name} cannot be decomposed through a bridge, which has no hook on what its recurrent or linear-attention"
-            " sublayers write: give the Hugging Face model itself, before a bridge is booted on it."
-        )
-    if getattr(cfg, "positional_embedding_type", None) == "shortformer":
-        raise InputError(f"{name} adds its positions inside attention, not to the stream: it cannot be decomposed.")
-    if (why := _lost_value_bias(model)) is not None:
-        raise InputError(
-            f"{name} in compatibility mode is not the model it was made from: its value biases were folded into the "
-            f"output bias, which {why}. Give the raw bridge, or enable_compatibility_mode(fold_value_biases=False)."
-        )
-    dtype, device = next(model.parameters()).dtype, torch.device(cfg.device or "cpu")
-    scale = float(getattr(blocks, "residual_contribution_scale", 1.0))
-    sublayers = [_sublayer(model, k, layer, scale, dtype, device) for layer in range(cfg.n_layers) for k in KINDS]
+    _refuse(model, adapter, original, ln_final)
+    parts = _BridgeParts(model, adapter)
+    sublayers = [parts.sublayer(kind, layer) for layer in range(cfg.n_layers) for kind in KINDS]
     # A HookedTransformer has the module and the hook even where its positions are rotary or ALiBi.
     standard = adapter is not None or cfg.positional_embedding_type == "standard"
-    has_positions = standard and "hook_pos_embed" in hooks and getattr(model, "pos_embed", None) is not None
-    transform = adapter.apply_output_logits_transform if adapter is not None else partial(_capped, cfg)
+    has_positions = standard and "hook_pos_embed" in model.hook_dict and getattr(model, "pos_embed", None) is not None
     identity = Norm(torch.ones(cfg.d_model, dtype=torch.float64), None, False, None)
-    norm = identity if normless else probe(ln_final, cfg.d_model, dtype, device)
+    norm = identity if normless else parts.norm(ln_final)
     options = {} if adapter is None else {"use_cache": False}
-    config = getattr(original, "config", None)
-    dynamic = has_dynamic_rope(config)
+    length_switch, dynamic = rope_lengths(getattr(original, "config", None))
 
     def logits(ids: Tensor, mask: Tensor) -> Tensor:
         if dynamic:
@@ -95,26 +62,51 @@ def of_transformer_lens(model: Any) -> Architecture:
     biased = unembed_bias is not None and bool(unembed_bias.detach().abs().max() > 0)
     return Architecture(
         root=model,
-        stream_in=_point(hooks, "blocks.0.hook_resid_pre"),
-        pos_embed=_point(hooks, "hook_pos_embed") if has_positions else None,
+        stream_in=parts.point("blocks.0.hook_resid_pre"),
+        pos_embed=parts.point("hook_pos_embed") if has_positions else None,
         sublayers=tuple(sublayer for sublayer in sublayers if sublayer is not None),
-        stream_out=_point(hooks, f"blocks.{cfg.n_layers - 1}.hook_resid_post"),
-        blocks=tuple(_point(hooks, f"blocks.{layer}.hook_resid_pre") for layer in range(cfg.n_layers)),
+        stream_out=parts.point(f"blocks.{cfg.n_layers - 1}.hook_resid_post"),
+        blocks=tuple(parts.point(f"blocks.{layer}.hook_resid_pre") for layer in range(cfg.n_layers)),
         norm=norm,
         norm_module=ln_final,
         unembed=model.unembed,
         unembed_rows=partial(_rows, model, biased),
-        transform=transform,
+        transform=partial(_capped, cfg) if adapter is None else adapter.apply_output_logits_transform,
         logits=logits,
-        device=device,
-        dtype=dtype,
+        device=parts.device,
+        dtype=parts.dtype,
         vocabulary=int(cfg.d_vocab),
         outputs=int(model.W_U.shape[1]),
         context=None if dynamic else cfg.n_ctx,
-        length_switch=length_switch_of(config),
+        length_switch=length_switch,
         parallel=bool(getattr(cfg, "parallel_attn_mlp", False)),
         constant=norm.bias is not None or biased,
     )
+
+
+def _refuse(model: Any, adapter: Any, original: Any, ln_final: Any) -> None:
+    """Raise InputError, with the reason, for a model that cannot be decomposed through its hook points."""
+    cfg = model.cfg
+    name = getattr(cfg, "architecture", None) or getattr(cfg, "original_architecture", None) or "this model"
+    instead = "give the Hugging Face model itself, before a bridge is booted on it."
+    if hasattr(original, "config") and family_of(original) is not None:
+        raise InputError(
+            f"{name} cannot be decomposed through a bridge, which has no hook on the norms, gates or mixings that its "
+            f"stream passes: {instead}"
+        )
+    refuse_unreadable(name, lambda path: ln_final if path == "ln_final" else getattr(model, path, None))
+    if is_hybrid(adapter):
+        raise InputError(
+            f"{name} cannot be decomposed through a bridge, which has no hook on what its recurrent or linear-attention"
+            f" sublayers write: {instead}"
+        )
+    if getattr(cfg, "positional_embedding_type", None) == "shortformer":
+        raise InputError(f"{name} adds its positions inside attention, not to the stream: it cannot be decomposed.")
+    if (why := _lost_value_bias(model)) is not None:
+        raise InputError(
+            f"{name} in compatibility mode is not the model it was made from: its value biases were folded into the "
+            f"output bias, which {why}. Give the raw bridge, or enable_compatibility_mode(fold_value_biases=False)."
+        )
 
 
 def _lost_value_bias(model: Any) -> str | None:
@@ -138,45 +130,53 @@ def _lost_value_bias(model: Any) -> str | None:
     return None
 
 
-def _sublayer(
-    model: Any, kind: SublayerKind, layer: int, scale: float, dtype: torch.dtype, device: torch.device
-) -> Sublayer | None:
-    hooks, block, name = model.hook_dict, model.blocks[layer], f"blocks.{layer}"
-    output = f"{name}.hook_{kind}_out" if scale == 1.0 else f"{name}.{kind}.hook_out"
-    module = getattr(block, kind, None)
-    if output not in hooks or module is None:
-        return None
-    values = f"{name}.attn.hook_z" if kind == "attn" else f"{name}.mlp.hook_post"
-    projection = _projection(module, kind)
-    if projection is None or values not in hooks:
-        real = kind != "attn" and (hasattr(module, "experts") or getattr(model.cfg, "num_experts", None))
-        reason = WHY_WHOLE["mixture" if real else "hidden"]
-        whole = Sublayer(kind, layer, _point(hooks, output), scale, uncut_reason=reason, inputs=HookPoint(module, "in"))
-        return replace(whole, experts_reason=_NO_EXPERTS) if real else whole
-    post_name = _post_norm(model, block, kind)
-    post = None if post_name is None else probe(getattr(block, post_name), model.cfg.d_model, dtype, device)
-    output_map = OutputMap(
-        count=model.cfg.n_heads if kind == "attn" else projection[0].shape[0],
-        hook_point=_point(hooks, values),
-        projection=lambda: projection,
-        bias=projection[1] is not None or (post is not None and post.bias is not None),
-        scale=scale,
-        post=post,
-        post_hook_point=None if post is None else _point(hooks, f"{name}.{post_name}.hook_scale"),
-    )
-    return Sublayer(kind, layer, _point(hooks, output), scale, output_map, inputs=HookPoint(module, "in"))
+class _BridgeParts:
+    """The parts of the blocks by their hook points."""
 
+    def __init__(self, model: Any, adapter: Any) -> None:
+        self.model, self.cfg, self.hooks = model, model.cfg, model.hook_dict
+        self.dtype, self.device = next(model.parameters()).dtype, torch.device(model.cfg.device or "cpu")
+        blocks = None if adapter is None else adapter.component_mapping["blocks"]
+        self.scale = float(getattr(blocks, "residual_contribution_scale", 1.0))
+        self.aliases = None if adapter is None else getattr(blocks, "hook_aliases", None) or {}
 
-def _post_norm(model: Any, block: Any, kind: str) -> str | None:
-    """The name of the norm after a sublayer, None where there is none."""
-    name = "ln1" if kind == "attn" else "ln2"
-    if getattr(model, "adapter", None) is not None:
-        aliases = getattr(model.adapter.component_mapping["blocks"], "hook_aliases", None) or {}
-        name = aliases.get(f"hook_{kind}_out", "").split(".")[0]
-        return name if name.startswith("ln") else None
-    if getattr(model.cfg, "original_architecture", None) in _POST_NORM_NAMED_PRE:
-        return name
-    return f"{name}_post" if getattr(block, f"{name}_post", None) is not None else None
+    def point(self, name: str) -> HookPoint:
+        """The hook point of a name."""
+        return HookPoint(self.hooks[name], name=name)
+
+    def norm(self, module: nn.Module) -> Norm:
+        """A norm as numbers."""
+        return probe(module, self.cfg.d_model, self.dtype, self.device)
+
+    def sublayer(self, kind: SublayerKind, layer: int) -> Sublayer | None:
+        """The attention or MLP of a layer; None where it has none."""
+        block, name = self.model.blocks[layer], f"blocks.{layer}"
+        output = f"{name}.hook_{kind}_out" if self.scale == 1.0 else f"{name}.{kind}.hook_out"
+        module = getattr(block, kind, None)
+        if output not in self.hooks or module is None:
+            return None
+        values = f"{name}.attn.hook_z" if kind == "attn" else f"{name}.mlp.hook_post"
+        projection, inputs = _projection(module, kind), HookPoint(module, "in")
+        if projection is None or values not in self.hooks:
+            real = kind != "attn" and (hasattr(module, "experts") or getattr(self.cfg, "num_experts", None))
+            reason, experts_reason = WHY_WHOLE["mixture" if real else "hidden"], _NO_EXPERTS if real else ""
+            point = self.point(output)
+            return Sublayer(kind, layer, point, self.scale, None, reason, None, inputs, experts_reason=experts_reason)
+        count, biased = self.cfg.n_heads if kind == "attn" else len(projection[0]), projection[1] is not None
+        output_map = OutputMap(count, self.point(values), lambda: projection, biased, self.scale)
+        if (post := self._post_norm(block, kind)) is not None:
+            output_map = output_map.with_post(self.norm(getattr(block, post)), self.point(f"{name}.{post}.hook_scale"))
+        return Sublayer(kind, layer, self.point(output), self.scale, output_map, inputs=inputs)
+
+    def _post_norm(self, block: Any, kind: str) -> str | None:
+        """The name of the norm after a sublayer, None where there is none."""
+        name = "ln1" if kind == "attn" else "ln2"
+        if self.aliases is not None:
+            name = self.aliases.get(f"hook_{kind}_out", "").split(".")[0]
+            return name if name.startswith("ln") else None
+        if getattr(self.cfg, "original_architecture", None) in _POST_NORM_NAMED_PRE:
+            return name
+        return f"{name}_post" if getattr(block, f"{name}_post", None) is not None else None
 
 
 def _projection(sublayer: Any, kind: str) -> tuple[Tensor, Tensor | None] | None:
@@ -193,10 +193,6 @@ def _projection(sublayer: Any, kind: str) -> tuple[Tensor, Tensor | None] | None
         weight, bias = own[0].detach().flatten(0, -2), None if own[1] is None else own[1].detach()
     # A HookedTransformer has every bias; a zero one is none.
     return weight, bias if bias is not None and bool(bias.abs().max() > 0) else None
-
-
-def _point(hooks: Any, name: str) -> HookPoint:
-    return HookPoint(hooks[name], name=name)
 
 
 def _rows(model: Any, biased: bool, ids: Tensor | None) -> tuple[Tensor, Tensor | None]:
