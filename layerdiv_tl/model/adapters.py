@@ -1,4 +1,4 @@
-"""Adapters that PEFT put into a model: the weights they make, and what those on output projections write.
+"""Adapters that PEFT put into a model, and a row of its own for those on each output projection.
 
 PEFT is not imported: its layers are known by their classes' names.
 """
@@ -19,9 +19,9 @@ Adapters = Literal["merged", "component"]
 
 
 def without_peft(model: Any) -> Any:
-    """The Hugging Face model that a `PeftModel` runs, with the adapters in it; any other model as it is.
+    """The Hugging Face model inside a `PeftModel`, with the adapters in it; any other model unchanged.
 
-    Raises InputError for one that does more than its layers do, as prompt tuning and activated LoRA.
+    Raises InputError for one that does more than its layers do, such as prompt tuning or activated LoRA.
     """
     if not {"PeftModel", "PeftMixedModel"} & {cls.__name__ for cls in type(model).__mro__}:
         return model
@@ -38,7 +38,7 @@ def without_peft(model: Any) -> Any:
 
 
 def adapter_names(model: nn.Module) -> list[str]:
-    """The active adapters of a model, in order; none where it has none, or they are switched off."""
+    """The names of a model's active adapters, in order."""
     names: dict[str, None] = {}
     for module in model.modules():
         if is_adapted(module):
@@ -47,9 +47,9 @@ def adapter_names(model: nn.Module) -> list[str]:
 
 
 def split_adapters(architecture: Architecture) -> Architecture:
-    """The same with a row of its own for what the LoRA adapters of every output projection write.
+    """Give the LoRA adapters of every output projection a row of their own.
 
-    Raises InputError for adapters of other kinds there, and for such as are merged into the weights.
+    Raises InputError for adapters of other kinds there, and for adapters that are merged into the weights.
     """
     return replace(architecture, sublayers=tuple(map(_split, architecture.sublayers)))
 

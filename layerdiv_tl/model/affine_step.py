@@ -72,12 +72,12 @@ class AffineStep:
 
     @property
     def is_scalar(self) -> bool:
-        """Whether the step only multiplies the stream by one number, the same at every token."""
+        """True if the step only multiplies the stream by one number, the same at every token."""
         is_plain = all(x is None for x in (self.mix, self.divisor, self.bias, self.write_weights))
         return is_plain and all(isinstance(own, Norm) and own.gain.numel() == 1 for own in self.maps)
 
     def absolute(self) -> AffineStep:
-        """The step that bounds what this one does to errors: every coefficient is positive, and there is no bias."""
+        """The step that bounds this one's effect on errors: every coefficient is positive, and there is no bias."""
         maps = [
             Dense(own.matrix.abs()) if isinstance(own, Dense) else token_gain(own.gain.abs() * (1 + own.centered))
             for own in self.maps
@@ -86,7 +86,7 @@ class AffineStep:
         return AffineStep(tuple(maps), mix, divisor)
 
     def rows(self, some: slice | Tensor) -> AffineStep:
-        """The same step at some tokens: only coefficients that differ between tokens have their rows taken."""
+        """The step at some tokens: coefficients that differ between tokens have these rows taken."""
         maps = [
             token_gain(own.gain[some]) if isinstance(own, Norm) and own.gain.dim() == 2 else own for own in self.maps
         ]

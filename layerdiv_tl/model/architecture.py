@@ -1,4 +1,4 @@
-"""Where the components of a model are read: the hook points of its residual stream and of its read-out.
+"""The places where the components of a model are read: hook points of its residual stream and of its read-out.
 
 `huggingface` and `transformer_lens` each find these places in one kind of model.
 """
@@ -47,9 +47,9 @@ ADAPTER_ROWS: dict[str, Kind] = {"attn": "attn.lora", "mixer": "mixer.lora", "ml
 
 @dataclass(frozen=True, eq=False)
 class HookPoint:
-    """A place in the running model: what `module` is given ("in") or returns ("out"); TransformerLens' name of it.
+    """A place in the running model: the input ("in") or output ("out") of a module, and TransformerLens' name of it.
 
-    `item`: which of several things it returns; `streams_first`: a value stands there as `[stream, row, token, d]`.
+    `item` counts the outputs of a module that returns several; `streams_first` marks values `[stream, row, token, d]`.
     """
 
     module: nn.Module
@@ -61,7 +61,7 @@ class HookPoint:
 
 @dataclass(frozen=True, eq=False)
 class OutputMap:
-    """How a sublayer's output is the sum over its heads or neurons.
+    """A sublayer's output as the sum over its heads or neurons.
 
     Attributes:
         count, hook_point: How many there are, and where their values stand side by side before the output projection.
@@ -89,11 +89,11 @@ class OutputMap:
         return (*filter(None, [self.post]), gain(self.scale), *self.path)
 
     def with_post(self, norm: Norm, point: HookPoint) -> OutputMap:
-        """The same with a norm between the projection and the stream, which is read at a point."""
+        """The map with a norm between the projection and the stream; the norm is read at a point."""
         return replace(self, post=norm, post_hook_point=point, bias=self.bias or norm.bias is not None)
 
     def followed_by(self, path: tuple[Linear, ...]) -> OutputMap:
-        """The same with a longer path, one object for each path: what is computed for an output map is kept for it."""
+        """The map with a longer path, one object for each path, because results are kept by output map."""
         if path not in self._extended:
             self._extended[path] = replace(self, path=(*self.path, *path))
         return self._extended[path]
@@ -101,7 +101,7 @@ class OutputMap:
 
 @dataclass(frozen=True, eq=False)
 class Sublayer:
-    """An attention, mixer or MLP: where its output is read, and how it is cut.
+    """An attention, mixer or MLP: the place where its output is read, and its parts.
 
     `scale`: the number or vector `[d]` that the output is multiplied by on its way to the stream. `adapter`: an adapted
     output projection and the one inside it, where the difference of their outputs is a row of its own. Or an
@@ -121,15 +121,16 @@ class Sublayer:
     experts_reason: str = ""
 
     def added(self, output: Tensor) -> Tensor:
-        """What an output adds to the stream."""
+        """The vector that an output adds to the stream."""
         if isinstance(self.scale, Tensor):
             return output * self.scale.to(output.device)
         return output if self.scale == 1.0 else output * self.scale
 
     def cut(self, unit: UnitLike) -> SublayerCut | None:
-        """How a unit takes it apart: attention into heads, MLPs into neurons or experts; None where it stays whole.
+        """Its parts at a unit: heads of attention, neurons or experts of MLPs; None if it stays whole, like a mixer
+        without heads.
 
-        A mixer may have no heads. Raises InputError where it cannot be cut.
+        Raises InputError if it cannot be cut.
         """
         if isinstance(unit, CustomUnit):
             return unit.of(self)
@@ -146,9 +147,9 @@ class Sublayer:
         return linear_cut(self.output_map, self.layer, *named[1:3])
 
     def components(self, unit: UnitLike, repeat: int | None = None) -> list[Component]:
-        """Its components at a unit, last what a cut leaves and that of its adapters.
+        """Its components at a unit, last the error of its cut and the row of its adapters.
 
-        Raises InputError where it cannot be cut.
+        Raises InputError if it cannot be cut.
         """
         cut, whole = self.cut(unit), Component(self.kind, self.layer, repeat=repeat)
         rows = [whole] if cut is None else cut.rows(repeat)
@@ -165,7 +166,8 @@ class StreamOp:
     """An affine operation on the stream between two sublayers.
 
     Attributes:
-        points, measure: Where the coefficients of a pass are read; and from what is seen there, fields of the step.
+        points, measure: The places that show the coefficients of a pass, and the function from the values seen there,
+            each `[row, _]`, to fields of the step.
         step: The coefficients that are the same in every pass.
     """
 
@@ -233,23 +235,23 @@ class Architecture:
 
     @cached_property
     def logit_multiplier(self) -> float:
-        """What the unembedding's output is multiplied by, found from the transform's answers."""
+        """The factor on the unembedding's output, found from the transform's answers."""
         return float(self.transform(torch.tensor([1e-4], dtype=torch.float64)) / 1e-4)
 
     @cached_property
     def soft_cap(self) -> float | None:
-        """Where the logits are capped; None where they are not."""
+        """The soft cap of the logits; None if they have none."""
         large = float(self.transform(torch.tensor([1e6], dtype=torch.float64)))
         return None if abs(large / 1e6 / self.logit_multiplier - 1) < 1e-6 else large
 
     @property
     def stream_bias(self) -> bool:
-        """Whether operations on the stream add what no component wrote."""
+        """True if operations on the stream add what no component wrote."""
         return any(isinstance(item, StreamOp) and item.step.bias is not None for item in self.stream_ops)
 
     @property
     def has_prefixes(self) -> bool:
-        """Whether a logit lens at a junction is meaningful: nothing but scalars stands between it and the read-out."""
+        """True if a logit lens at a junction is meaningful: only scalars stand between it and the read-out."""
         ops = [item for item in self.stream_ops if isinstance(item, StreamOp)]
         return all(not op.points and op.step.is_scalar for op in ops)
 
@@ -279,7 +281,7 @@ class Architecture:
         return tuple(rows)
 
     def hook_points(self, unit: UnitLike = "sublayer") -> list[HookPoint]:
-        """Every place that has to be read at a unit."""
+        """All places that have to be read at a unit. Raises InputError for a unit without rows here."""
         self._check(unit)
         points: list[HookPoint | None] = [self.stream_in, self.stream_out, *(s.hook_point for s in self.sublayers)]
         points.append(self.pos_embed)

@@ -98,7 +98,7 @@ def of_huggingface(model: Any) -> Architecture:
 
 
 def is_hybrid(adapter: Any) -> bool:
-    """Whether TransformerLens describes blocks with other writes than one attention and one MLP, or with none."""
+    """True if TransformerLens describes blocks with other writes than one attention and one MLP, or with none."""
     blocks = None if adapter is None else adapter.component_mapping.get("blocks")
     names = getattr(blocks, "submodules", {})
     return blocks is not None and (not names or any(not re.match("attn$|mlp$|ln", name) for name in names))
@@ -216,9 +216,9 @@ def _logits(model: Any, dynamic: bool, ids: Tensor, mask: Tensor, **extra: Tenso
 
 
 def rope_lengths(config: Any) -> tuple[int | None, bool]:
-    """The length at which a whole batch goes to other rotary positions, and whether these then grow with the text.
+    """The length beyond which a whole batch has other rotary positions, and True if these then grow with the text.
 
-    The length is None, and the answer False, for positions that do not depend on the length or a config without them.
+    The length is None for positions that do not depend on it, and for a config without rotary positions.
     """
     text: Any = config.get_text_config() if hasattr(config, "get_text_config") else None
     rope = getattr(text, "rope_parameters", None) or {}

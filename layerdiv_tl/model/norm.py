@@ -34,26 +34,26 @@ class Norm:
         return (x.square().mean(-1) + self.eps).sqrt()
 
     def divisor(self, seen: Float[Tensor, "n _"]) -> Float[Tensor, " n"]:
-        """The statistic from what was read at the norm: its inputs, or (one number each) already its statistics."""
+        """The statistic, from the norm's inputs, or from its statistics as they were read (one number each)."""
         seen = seen.double()
         return seen[:, 0] if seen.shape[1] == 1 else self.statistic(seen)
 
     def __call__(self, x: Float[Tensor, "... d"]) -> Float[Tensor, "... d"]:
-        """What the norm returns."""
+        """Apply the norm."""
         centered = x - x.mean(-1, keepdim=True) if self.centered else x
         normed = centered / self.statistic(x)[..., None] * self.gain.to(x)
         return normed if self.bias is None else normed + self.bias.to(x)
 
     def linear(self, x: Float[Tensor, "... d"]) -> Float[Tensor, "... d"]:
-        """Its gain and centering alone."""
+        """Apply the gain and the centering alone."""
         return (x - x.mean(-1, keepdim=True) if self.centered else x) * self.gain.to(x.device)
 
     def term(self, x: Float[Tensor, "row d"], divisor: Float[Tensor, " row"]) -> Float[Tensor, "row d"]:
-        """What the norm makes of one term of its input where it divides the sum by `divisor`, the bias left aside."""
+        """Apply the norm, without its bias, to one term of an input whose statistic is `divisor`."""
         return self.linear(x) / divisor[:, None]
 
     def fold(self, directions: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-        """Directions w' with `w' @ x / statistic(x) == w @ norm(x)`, the bias left aside."""
+        """Directions w' such that `w' @ x / statistic(x) == w @ norm(x)` without the bias."""
         folded = directions * self.gain.to(directions)
         return folded - folded.mean(-1, keepdim=True) if self.centered else folded
 

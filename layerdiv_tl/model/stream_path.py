@@ -1,4 +1,4 @@
-"""The path of the residual stream: what it passes between the writes, and how each write reaches the final stream.
+"""The path of the residual stream: its steps between the writes, and the way of each write to the final stream.
 
 A stream that is only added to passes nothing. Others pass norms (post-norm stacks, rounds of a loop), gates, or a
 mixing of several streams. With every coefficient held at the number the model used, each such step is affine,
@@ -31,7 +31,10 @@ from .norm import Norm
 
 @dataclass(frozen=True, eq=False)
 class PathToFinal:
-    """The way from each stream to the final one: x in stream i ends up as Σ_j factors_ij · chain_j(x)."""
+    """The way from each stream to the final one: x in stream i ends up as Σ_j factors_ij · chain_j(x).
+
+    `chains` are maps in the order in which a vector passes them; at every token they have other factors.
+    """
 
     chains: tuple[tuple[Linear, ...], ...]
     factors: Float[Tensor, "row stream chain"]
@@ -68,7 +71,7 @@ class PathToFinal:
 
 
 def number_repeats(places: Sequence[Hashable]) -> tuple[int | None, ...]:
-    """Which repeat of its place each run is, from 1; None for a place that runs once.
+    """Number the repeats of each place from 1; None for a place that runs once.
 
     >>> number_repeats(["a", "b", "a"])
     (1, None, 2)
@@ -82,7 +85,7 @@ def number_repeats(places: Sequence[Hashable]) -> tuple[int | None, ...]:
 
 
 def passes_norm(norm: Norm, before: Tensor, after: Tensor) -> bool:
-    """Whether a stream went on as the norm returned it: a model may also read its stream out on the way."""
+    """True if a stream went on as the norm returned it: a model may also read its stream out on the way."""
     return bool((norm(before) - after).norm() < (before - after).norm())
 
 
@@ -119,7 +122,7 @@ def trace(architecture: Architecture, raw: RawCapture) -> Iterator[tuple[int, Su
 def _trace_ops(
     architecture: Architecture, raw: RawCapture
 ) -> Iterator[tuple[int, Sublayer | HookPoint | AffineStep, int]]:
-    """The same where the architecture lists all that the stream meets."""
+    """Yield as `trace` does for an architecture that lists all that the stream meets."""
     count = Counter[Sublayer | StreamOp | HookPoint]()
     for place, item in enumerate(architecture.stream_ops):
         number = count[item] if item is not architecture.stream_out else -1  # which may be read on the way
@@ -132,7 +135,7 @@ def _trace_ops(
 
 
 def _goes_on(architecture: Architecture, raw: RawCapture, place: int, count: Counter[HookPoint]) -> bool:
-    """Whether the stream goes on from the final norm at a place: where it is next seen, less what was added since."""
+    """True if the stream goes on from the final norm at a place: it is next seen there plus what was added since."""
     here, ahead = raw.seen[raw.order[place]][count[raw.order[place]] - 1], Counter(count)
     scales = {sublayer.hook_point: sublayer.scale for sublayer in architecture.sublayers}
     known = {architecture.stream_in, *architecture.blocks, architecture.stream_out}
@@ -148,7 +151,7 @@ def _goes_on(architecture: Architecture, raw: RawCapture, place: int, count: Cou
 
 
 def stream_after(done: Activations, stream: Float[Tensor, "row d"], count: int) -> Float[Tensor, "row d"]:
-    """A stream after `count` sublayer outputs as it goes on: after the steps that it passes there."""
+    """A stream after `count` sublayer outputs and the steps that it passes there."""
     for step in done.path:
         if step.after == count:
             stream = step(stream[:, None])[:, 0].to(stream.dtype)
@@ -156,7 +159,10 @@ def stream_after(done: Activations, stream: Float[Tensor, "row d"], count: int) 
 
 
 def to_final_stream(done: Activations) -> Activations:
-    """The same pass with every output, and the sum of the path's biases, as they stand in the final stream."""
+    """Carry every output, and the sum of the path's biases, to the final stream.
+
+    Raises InputError where the parts of a cut output have no map in common that leads there.
+    """
     if not done.path:
         return done
     # One walk from the end to the start: what is behind the last step is in the final stream.
@@ -186,10 +192,7 @@ def to_final_stream(done: Activations) -> Activations:
 
 
 def _carry(output: SublayerOutput, path: PathToFinal, weights: Tensor | None, width: int) -> SublayerOutput:
-    """A sublayer's output as it stands in the final stream; if it is cut, with a map that leads there.
-
-    Raises InputError where its parts have no such map.
-    """
+    """Carry one output; if it is cut into values, extend its output map instead of the values."""
     sublayer, cut, vectors = output.sublayer, output.cut, output.vectors
     if output.output.shape[1] > width:  # a vector for every stream
         return replace(output, output=path.of_streams(output.output))

@@ -65,7 +65,7 @@ class Family:
 def by_block(
     block: Block, opening: Walk = lambda parts: (), ending: Walk = lambda parts: (), starts_inside: bool = False
 ) -> Walk:
-    """The same in every block, between what comes before the first and after the last.
+    """Walk through the blocks, all alike, between an opening and an ending.
 
     `starts_inside`: the stream starts behind the input of the first block.
     """

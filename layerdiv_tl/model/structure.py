@@ -1,7 +1,7 @@
 """The residual stream of a Hugging Face model, found from the names of its modules.
 
-For architectures that TransformerLens does not list, and for hybrids, whose recurrent and linear-attention sublayers
-(kind `mixer`) have no hook of its own. What is found is a guess until the components sum to the logits, which every
+This serves architectures that TransformerLens does not list, and hybrids, on whose recurrent and linear-attention
+sublayers (kind `mixer`) it has no hook. What is found is a guess until the components sum to the logits, which every
 forward pass checks.
 """
 
@@ -28,7 +28,7 @@ from .weights import device_of, inputs_of, is_present, linear_map, linear_rows, 
 _MIXERS = ("mamba_decoder.mamba", "linear_attn", "mamba", "conv", "mlstm_layer", "mixer", "temporal_block")
 _ATTENTIONS = ("self_attn", "attention", "attn", "self_attention", "multi_head_attention", "norm_attn_norm.attn")
 _MLPS = ("mlp", "feed_forward", "ffn", "mlp_block", "fc2", "shared_mlp", "block_sparse_moe")
-# What stands between these and the stream, where a block has both of a pair.
+# Modules between these and the stream, in blocks that have both of a pair.
 _POSTS = (
     ("post_attention_layernorm", "post_feedforward_layernorm"),
     ("post_self_attn_layernorm", "post_mlp_layernorm"),
@@ -49,9 +49,9 @@ _FINAL_NORMS = (
 )
 _NEEDED = {"list of blocks": "blocks", "final norm": "final_norm", "unembedding": "unembed"}
 _POSITIONS = ("embed_positions", "wpe", "position_embeddings", "positions_embed")
-# What tells a mixer from softmax attention, in the names of classes whose child's name is that of both.
+# Class names of mixers whose name in the block may also be that of softmax attention.
 _NOT_ATTENTION = re.compile("Delta|Rwkv|Mamba|Recurrent|Lightning|LSTM|Conv")
-# How blocks name what multiplies all their writes.
+# Names of the factor on all writes of a block.
 _SCALES = ("residual_multiplier", "residual_scale")
 
 
@@ -107,7 +107,7 @@ class ModuleFinder:
         return read if self.stream_divisor == 1.0 else read / self.stream_divisor
 
     def output_map(self, projection: Any, count: int | None, scale: float, name: str) -> OutputMap | None:
-        """How a sublayer is the sum over `count` heads (or over all inputs of its projection); None if it is not."""
+        """A sublayer as the sum over `count` heads, or over all inputs of its projection; None if it is no such sum."""
         width = inputs_of(projection, self.width)
         count = count if count is not None else width
         if width is None or not count or width % count:
@@ -118,7 +118,7 @@ class ModuleFinder:
     def with_parts(
         self, sublayer: Sublayer, block: Any, module: Any, output_map: OutputMap | None, post: Any, post_name: str
     ) -> Sublayer:
-        """A sublayer of `module` with its parts: experts, or those of its output map; or the reason why it has none.
+        """Give a sublayer its parts, experts or those of its output map, or else the reason why it has none.
 
         `post` stands between the module and the stream.
         """
@@ -231,7 +231,7 @@ class Structure(ModuleFinder):
         return count // 2 if type(module).__name__.startswith("DiffLlama") else count
 
     def _probe(self) -> tuple[float, float, float | None]:
-        """What one pass does to the normed stream before the unembedding (a divisor) and to its answer (factor, cap).
+        """Find, in one pass, the divisor of the normed stream before the unembedding, and the factor and cap behind it.
 
         Raises InputError where these numbers do not explain the model's logits.
         """
@@ -272,7 +272,7 @@ def _transformed(logits: Tensor, factor: float, cap: float | None) -> Tensor:
 
 
 def _token_kind(name: str, module: nn.Module) -> SublayerKind:
-    """Whether a sublayer that mixes tokens is softmax attention; a `mixer` may be an MLP (Nemotron-H)."""
+    """The kind of a sublayer that mixes tokens, as its class tells; a `mixer` may be an MLP (Nemotron-H)."""
     cls = type(module).__name__
     if name == "mixer" and re.search("MLP|MoE", cls):
         return "mlp"

@@ -1,6 +1,6 @@
 """The architecture of a model that TransformerLens already wraps, through its own hook points.
 
-For `TransformerBridge` (3.9 and 4), also in compatibility mode, and `HookedTransformer` (3.9), folded or not.
+It may be a `TransformerBridge` (3.9 and 4), also in compatibility mode, or a `HookedTransformer` (3.9), folded or not.
 `hook_attn_out` and `hook_mlp_out` are what is added to the stream, sandwich norms included; where a block multiplies it
 (Granite) they never fire, and the sublayers' own outputs are read.
 """
@@ -31,7 +31,7 @@ _NO_EXPERTS = (
 
 
 def is_transformer_lens(x: Any) -> bool:
-    """Whether this is a TransformerBridge or a HookedTransformer (which version 4 no longer has)."""
+    """True for a TransformerBridge or a HookedTransformer (which version 4 no longer has)."""
     names = {cls.__name__ for cls in type(x).__mro__}
     return bool(names & {"TransformerBridge", "HookedTransformer"}) and hasattr(x, "hook_dict")
 
@@ -110,7 +110,7 @@ def _refuse(model: Any, adapter: Any, original: Any, ln_final: Any) -> None:
 
 
 def _lost_value_bias(model: Any) -> str | None:
-    """Why a processed bridge's value biases could not be folded, where they were.
+    """The reason why the value biases of a processed bridge could not be folded but were; None if all is well.
 
     A value bias adds the same to every token's output only where attention rows sum to one and nothing stands between
     the bias and the weighted sum.

@@ -1,4 +1,4 @@
-"""Weights of Hugging Face modules, read where they are, also where these are adapted, offloaded or quantized."""
+"""Weights of Hugging Face modules, read in place: plain, adapted by PEFT, offloaded by Accelerate or quantized."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from .norm import bare_copy
 
 
 def is_present(bias: Tensor | None) -> bool:
-    """Whether a bias adds anything; an offloaded one is not fetched to find out."""
+    """True unless a bias is None or all zeros; an offloaded bias counts as present and is not fetched."""
     return bias is not None and (bias.is_meta or bool((bias != 0).any()))
 
 
 def is_conv1d(module: nn.Module) -> bool:
-    """Whether a module keeps its weight as `[in, out]`."""
+    """True for a Conv1D, which keeps its weight as `[in, out]`; adapters around it are looked through."""
     from transformers.pytorch_utils import Conv1D
 
     while is_adapted(module):
@@ -26,12 +26,12 @@ def is_conv1d(module: nn.Module) -> bool:
 
 
 def is_adapted(module: Any) -> bool:
-    """Whether PEFT put a layer of its own around a module."""
+    """True for a layer that PEFT put around a module."""
     return bool({"BaseTunerLayer", "AuxiliaryTrainingWrapper"} & {cls.__name__ for cls in type(module).__mro__})
 
 
 def inner_layer(module: Any) -> Any:
-    """What is inside a layer of PEFT: the adapted module, or the one that took its place."""
+    """The module inside a layer of PEFT: the adapted one, or the one that took its place."""
     if hasattr(module, "base_layer"):
         return module.base_layer
     if module.disable_adapters or not module.active_adapters:
@@ -41,7 +41,10 @@ def inner_layer(module: Any) -> Any:
 
 
 def merged(module: Any) -> Any:
-    """A module as its adapters make it, merged into a copy of its weights by PEFT itself."""
+    """The module whose weights have the adapters in them: PEFT itself merges them into a copy.
+
+    Raises InputError if it cannot.
+    """
     while is_adapted(module):
         if "BaseTunerLayer" in {cls.__name__ for cls in type(module).__mro__}:
             if any(parameter.is_meta for parameter in module.parameters()):
@@ -62,30 +65,37 @@ def merged(module: Any) -> Any:
 
 
 def linear_map(module: Any) -> tuple[Tensor, Tensor | None]:
-    """`[in, out]` weight and bias of a Linear or a Conv1D, also an adapted or offloaded one (PEFT, accelerate)."""
-    from accelerate.utils import align_module_device
+    """The `[in, out]` weight and the bias of a Linear or Conv1D, which may be adapted or offloaded (PEFT, Accelerate).
 
+    Raises InputError for adapters that cannot be merged into the weight.
+    """
     module = merged(module)
-    offloaded = any(parameter.is_meta for parameter in module.parameters())
-    with align_module_device(module):
-        weight = module.weight.dequantize() if is_quantized(module.weight) else module.weight.detach()
-        bias = getattr(module, "bias", None)
-        bias = None if bias is None else bias.detach()
-        if offloaded:  # outside this block the weights are gone again
-            weight, bias = weight.clone(), None if bias is None else bias.clone()
+    weight, bias = _own_weights(module, None)
     return weight if is_conv1d(module) else weight.T, bias
 
 
 def linear_rows(module: Any, ids: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """Rows `[id, d]` of an unembedding and their biases; all of them, not copied, for None."""
-    weight, bias = linear_map(module)
-    if ids is None:
-        return weight.T, bias
-    return weight.T[ids.to(weight.device)], None if bias is None else bias[ids.to(bias.device)]
+    return _own_weights(merged(module), ids)
+
+
+def _own_weights(module: Any, rows: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Some rows of a module's weight and bias as it keeps them; all for None, copied only if they are offloaded."""
+    from accelerate.utils import align_module_device
+
+    offloaded = any(parameter.is_meta for parameter in module.parameters())
+    with align_module_device(module):
+        weight = module.weight.dequantize() if is_quantized(module.weight) else module.weight.detach()
+        own = [weight, None if (bias := getattr(module, "bias", None)) is None else bias.detach()]
+        if rows is not None:
+            own = [None if x is None else x[rows.to(x.device)] for x in own]
+        elif offloaded:  # outside this block the weights are gone again
+            own = [None if x is None else x.clone() for x in own]
+    return own[0], own[1]
 
 
 def device_of(module: nn.Module, default: torch.device) -> torch.device:
-    """Where a module wants its input; an offloaded one says so in accelerate's hook."""
+    """The device of a module's input, which Accelerate's hook tells for an offloaded one."""
     hook = getattr(module, "_hf_hook", None)
     if getattr(hook, "execution_device", None) is not None:
         return torch.device(hook.execution_device)  # type: ignore[union-attr]
@@ -94,12 +104,12 @@ def device_of(module: nn.Module, default: torch.device) -> torch.device:
 
 
 def is_quantized(weight: Any) -> bool:
-    """Whether a weight is a tensor around others (torchao's) that can say which numbers it stands for."""
+    """True for a tensor around others (torchao's) that can be turned back into plain numbers."""
     return hasattr(weight, "__tensor_flatten__") and hasattr(weight, "dequantize")
 
 
 def matrix_shape(module: Any) -> tuple[int, int] | None:
-    """`(in, out)` of a module that is a matrix and a bias which can be read; None for any other."""
+    """`(in, out)` of a readable matrix with or without a bias; None for any other module."""
     while is_adapted(module):
         module = inner_layer(module)
     weight = getattr(module, "weight", None)
@@ -110,6 +120,6 @@ def matrix_shape(module: Any) -> tuple[int, int] | None:
 
 
 def inputs_of(projection: Any, width: int) -> int | None:
-    """How many numbers a projection to the stream is given; None for what is no matrix that can be read."""
+    """The input width of a projection to the stream; None unless it is a readable matrix of that output width."""
     shape = matrix_shape(projection)
     return shape[0] if shape is not None and shape[1] == width else None
