@@ -126,6 +126,17 @@ class Sublayer:
             return output * self.scale.to(output.device)
         return output if self.scale == 1.0 else output * self.scale
 
+    def scaled(self, factor: float | Tensor) -> Sublayer:
+        """The sublayer with its output multiplied by a number or a vector on its way to the stream."""
+        factor = factor.detach().double().flatten() if isinstance(factor, Tensor) else factor
+        output_map = self.output_map
+        output_map = None if output_map is None else replace(output_map, scale=output_map.scale * factor)
+        return replace(self, scale=self.scale * factor, output_map=output_map)
+
+    def whole(self, why: str) -> Sublayer:
+        """The sublayer without heads or neurons, for a reason among `WHY_WHOLE`."""
+        return replace(self, output_map=None, uncut_reason=WHY_WHOLE[why])
+
     def cut(self, unit: UnitLike) -> SublayerCut | None:
         """Its parts at a unit: heads of attention, neurons or experts of MLPs; None if it stays whole, like a mixer
         without heads.

@@ -6,7 +6,7 @@ written to it, X ← r ⊙ X + g ⊙ write, name its model type and say what a b
     def _mine(parts, number, block, sublayers):
         for sublayer, r, g in zip(sublayers, (block.attn_r, block.mlp_r), (block.attn_g, block.mlp_g), strict=True):
             yield fixed(r)
-            yield scaled(sublayer, g)
+            yield sublayer.scaled(g)
 
     FAMILIES = {"mine": Family(by_block(_mine)), ...}
 
@@ -30,9 +30,10 @@ from .architecture import WHY_WHOLE, HookPoint, StreamItem, StreamOp, Sublayer, 
 from .norm import Norm
 from .structure import Structure
 
-# What the stream meets in one block: (structure, number of the block, the block, its sublayers) → items in order.
-Block = Callable[[Structure, int, Any, list[Sublayer]], Iterable[StreamItem]]
+Items = Iterator[StreamItem]
+# All that the stream meets, in order; and in one block: (structure, number of the block, the block, its sublayers).
 Walk = Callable[[Structure], Iterable[StreamItem]]
+Block = Callable[[Structure, int, Any, list[Sublayer]], Iterable[StreamItem]]
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def by_block(
     `starts_inside`: the stream starts behind the input of the first block.
     """
 
-    def walk(parts: Structure) -> Iterator[StreamItem]:
+    def walk(parts: Structure) -> Items:
         yield from opening(parts)
         for number, module in enumerate(parts.blocks):
             if number or not starts_inside:
@@ -98,25 +99,12 @@ def normed(parts: Structure, module: nn.Module, factor: float = 1.0) -> StreamOp
     return StreamOp((HookPoint(module, "in"),), lambda x: {"divisor": norm.statistic(x.double())}, step)
 
 
-def scaled(sublayer: Sublayer, factor: float | Tensor) -> Sublayer:
-    """A sublayer whose output is multiplied by a number or a vector on its way to the stream."""
-    factor = factor.detach().double().flatten() if isinstance(factor, Tensor) else factor
-    output_map = sublayer.output_map
-    cut = None if output_map is None else replace(output_map, scale=output_map.scale * factor)
-    return replace(sublayer, scale=sublayer.scale * factor, output_map=cut)
-
-
-def whole(sublayer: Sublayer, why: str) -> Sublayer:
-    """A sublayer that is not taken apart, for a reason among `WHY_WHOLE`."""
-    return replace(sublayer, output_map=None, uncut_reason=WHY_WHOLE[why])
-
-
 def written_by(module: nn.Module, kind: SublayerKind, number: int) -> Sublayer:
     """A write that is neither attention nor MLP."""
     return Sublayer(kind, number, HookPoint(module), uncut_reason=WHY_WHOLE["hidden"])
 
 
-def _gemma4(parts: Structure, number: int, block: Any, sublayers: list[Sublayer]) -> Iterator[StreamItem]:
+def _gemma4(parts: Structure, number: int, block: Any, sublayers: list[Sublayer]) -> Items:
     """X ← s (X + attention + MLP + gated per-layer input)."""
     yield from sublayers
     if hasattr(block, "post_per_layer_input_norm"):
@@ -124,54 +112,52 @@ def _gemma4(parts: Structure, number: int, block: Any, sublayers: list[Sublayer]
     yield fixed(block.layer_scalar)
 
 
-def _doge(parts: Structure, number: int, block: Any, sublayers: list[Sublayer]) -> Iterator[StreamItem]:
+def _doge(parts: Structure, number: int, block: Any, sublayers: list[Sublayer]) -> Items:
     """X ← r ⊙ X + write."""
     for sublayer, residual in zip(sublayers, (block.input_residual, block.post_attention_residual), strict=True):
         yield fixed(residual)
         yield sublayer
 
 
-def _zaya(parts: Structure, number: int, block: Any, sublayers: list[Sublayer]) -> Iterator[StreamItem]:
+def _zaya(parts: Structure, number: int, block: Any, sublayers: list[Sublayer]) -> Items:
     """X ← (X + b) ⊙ s + (write + b') ⊙ s'."""
     scalings = (block.post_attention_residual_scale, block.post_mlp_residual_scale)
     for sublayer, own in zip(sublayers, scalings, strict=True):
         added = own.residual_bias * own.residual_scale + own.hidden_states_bias * own.hidden_states_scale
         yield fixed(own.residual_scale, bias=added)
-        yield scaled(sublayer, own.hidden_states_scale)
+        yield sublayer.scaled(own.hidden_states_scale)
 
 
-def _beam(parts: Structure, number: int, block: Any, sublayers: list[Sublayer]) -> Iterator[StreamItem]:
+def _beam(parts: Structure, number: int, block: Any, sublayers: list[Sublayer]) -> Items:
     """X ← √((i − 1) / i) X + √(1 / i) write, with i = 2, 3, …"""
     for i, sublayer in enumerate(sublayers, 2 * number + 2):
         yield fixed(((i - 1) / i) ** 0.5)
-        yield scaled(sublayer, i**-0.5)
+        yield sublayer.scaled(i**-0.5)
 
 
-def _rwkv(parts: Structure, number: int, block: Any, sublayers: list[Sublayer]) -> Iterator[StreamItem]:
+def _rwkv(parts: Structure, number: int, block: Any, sublayers: list[Sublayer]) -> Items:
     """X ← X + write, halved after every so many blocks."""
     attention, mlp = sublayers
-    yield from (attention, whole(mlp, "gated"))
+    yield from (attention, mlp.whole("gated"))
     every = parts.config.rescale_every
     if every > 0 and (number + 1) % every == 0:
         yield fixed(0.5)
 
 
-def _post_norm(
-    first: str, second: str, parts: Structure, number: int, block: Any, sublayers: list[Sublayer]
-) -> Iterator[StreamItem]:
+def _post_norm(names: tuple[str, str], parts: Structure, number: int, block: Any, sublayers: list[Sublayer]) -> Items:
     """X ← norm(X + write); the last norm is the read-out's."""
-    for sublayer, name in zip(sublayers, (first, second), strict=True):
+    for sublayer, name in zip(sublayers, names, strict=True):
         yield sublayer
         if getattr(block, name) is not parts.final_norm:
             yield normed(parts, getattr(block, name))
 
 
-def _minimax(parts: Structure, number: int, block: Any, sublayers: list[Sublayer]) -> Iterator[StreamItem]:
+def _minimax(parts: Structure, number: int, block: Any, sublayers: list[Sublayer]) -> Items:
     """X ← α norm(X) + β write."""
     norms = (block.input_layernorm, block.post_attention_layernorm)
     for sublayer, norm, name in zip(sublayers, norms, ("attn", "mlp"), strict=True):
         yield normed(parts, norm, float(getattr(block, f"{name}_alpha_factor", 1.0)))
-        yield scaled(sublayer, float(getattr(block, f"{name}_beta_factor", 1.0)))
+        yield sublayer.scaled(float(getattr(block, f"{name}_beta_factor", 1.0)))
 
 
 def _bloom(parts: Structure, number: int, block: Any, sublayers: list[Sublayer]) -> Iterable[StreamItem]:
@@ -181,12 +167,12 @@ def _bloom(parts: Structure, number: int, block: Any, sublayers: list[Sublayer])
     return _minimax(parts, number, block, written)
 
 
-def _copies(parts: Structure) -> Iterator[StreamItem]:
+def _copies(parts: Structure) -> Items:
     """Every stream starts as the embedding."""
     yield fixed(mix=[[1.0]] * (getattr(parts.config, "hc_mult", None) or parts.config.hc_count))
 
 
-def _hyper_connections(parts: Structure, number: int, block: Any, sublayers: list[Sublayer]) -> Iterator[StreamItem]:
+def _hyper_connections(parts: Structure, number: int, block: Any, sublayers: list[Sublayer]) -> Items:
     """X ← combᵀ X + post ⊗ write; in some families without comb."""
     dtype = parts.model.dtype
 
@@ -203,7 +189,7 @@ def _hyper_connections(parts: Structure, number: int, block: Any, sublayers: lis
         yield sublayer
 
 
-def _hyper_head(parts: Structure) -> Iterator[StreamItem]:
+def _hyper_head(parts: Structure) -> Items:
     """The read-out of hyper-connections: Σ_s pre_s X_s, with the weights that the module makes."""
     head = parts.model.base_model.hc_head
 
@@ -217,7 +203,7 @@ def _hyper_head(parts: Structure) -> Iterator[StreamItem]:
     yield StreamOp((HookPoint(head, "in"),), measure)
 
 
-def _hrm_text(parts: Structure) -> Iterator[StreamItem]:
+def _hrm_text(parts: Structure) -> Items:
     """low ← norm(low + high + low stack); high ← norm(high + low + high stack), in cycles. The first low is learned."""
     model, config = parts.model.base_model, parts.config
     learned = torch.stack([model.z_L_init, torch.zeros_like(model.z_L_init)])
@@ -247,7 +233,7 @@ def _hrm_text(parts: Structure) -> Iterator[StreamItem]:
     yield fixed(mix=[[0.0, 1.0]])
 
 
-def _inkling2(parts: Structure, number: int, block: Any, sublayers: list[Sublayer]) -> Iterator[StreamItem]:
+def _inkling2(parts: Structure, number: int, block: Any, sublayers: list[Sublayer]) -> Items:
     """Every few layers the attention's write opens a new stream."""
     if block.is_block_boundary:
         count = 1 + sum(before.is_block_boundary for before in parts.blocks[:number])
@@ -255,7 +241,7 @@ def _inkling2(parts: Structure, number: int, block: Any, sublayers: list[Sublaye
     yield from sublayers
 
 
-def _inkling2_end(parts: Structure) -> Iterator[StreamItem]:
+def _inkling2_end(parts: Structure) -> Items:
     """The read-out attends to all streams."""
     read_out = parts.model.base_model.final_input
 
@@ -269,16 +255,16 @@ def _inkling2_end(parts: Structure) -> Iterator[StreamItem]:
     yield StreamOp((HookPoint(read_out, "in"), HookPoint(parts.blocks[-1])), measure)
 
 
-def _gated_streams(parts: Structure, number: int, block: Any, sublayers: list[Sublayer]) -> Iterator[StreamItem]:
+def _gated_streams(parts: Structure, number: int, block: Any, sublayers: list[Sublayer]) -> Items:
     """X ← X + injection ⊗ write; a per-layer input embedding has a vector for every stream."""
     if block.ple is not None:
         yield written_by(block.ple, "ple", number)
     for sublayer, module in zip(sublayers, (block.attn_hyper_connection, block.mlp_hyper_connection), strict=True):
         yield StreamOp((HookPoint(module, item=2),), lambda weights: {"write_weights": weights.double()})
-        yield whole(sublayer, "streams")
+        yield sublayer.whole("streams")
 
 
-def _gated_end(parts: Structure) -> Iterator[StreamItem]:
+def _gated_end(parts: Structure) -> Items:
     """The mean of the streams, each normed and gated number by number."""
     mixer, count = parts.model.base_model.hyper_connection_mixer, parts.config.hc_count
 
@@ -293,7 +279,7 @@ def _gated_end(parts: Structure) -> Iterator[StreamItem]:
     yield StreamOp((HookPoint(mixer, "in"),), measure)
 
 
-def _altup_start(parts: Structure) -> Iterator[StreamItem]:
+def _altup_start(parts: Structure) -> Items:
     """The embedding, and projections of it that are as long."""
     model = parts.model.base_model
     yield fixed(mix=[[1.0]] * parts.config.altup_num_inputs)
@@ -302,10 +288,10 @@ def _altup_start(parts: Structure) -> Iterator[StreamItem]:
     yield StreamOp(points, lambda *streams: {"mix": torch.diag_embed(_magnitudes(*streams))})
 
 
-def _altup(parts: Structure, number: int, block: Any, sublayers: list[Sublayer]) -> Iterator[StreamItem]:
+def _altup(parts: Structure, number: int, block: Any, sublayers: list[Sublayer]) -> Items:
     """X ← (1 + P) X, then X ← X + c ⊗ ((active + attention + laurel) / √2 + MLP − active); the rest += `ple`."""
     active, count = parts.config.altup_active_idx, parts.config.altup_num_inputs
-    attention, mlp = (whole(sublayer, "streams") for sublayer in sublayers)
+    attention, mlp = (sublayer.whole("streams") for sublayer in sublayers)
     points = (HookPoint(block.altup.prediction_coefs), HookPoint(block.altup.correction_coefs))
 
     def predict(coefficients: Tensor, corrections: Tensor) -> dict[str, Any]:
@@ -324,7 +310,7 @@ def _altup(parts: Structure, number: int, block: Any, sublayers: list[Sublayer])
     yield written_by(block.post_per_layer_input_norm, "ple", number)
 
 
-def _altup_end(parts: Structure) -> Iterator[StreamItem]:
+def _altup_end(parts: Structure) -> Items:
     """The mean of the streams, projected and as long as the first."""
     model, count, width = parts.model.base_model, parts.config.altup_num_inputs, parts.width
     yield _projected(model.altup_unembed_projections)
@@ -347,7 +333,15 @@ def _magnitudes(*streams: Tensor) -> Tensor:
     return torch.cat([torch.ones_like(sizes[:, :1]), streams[0].double().square().mean(-1, True).sqrt() / sizes], 1)
 
 
-_POST_NORM = partial(_post_norm, "self_attn_layer_norm", "final_layer_norm")
+def _opt(config: Any) -> Family | None:
+    """OPT with post-norms, or read out through a projection; other OPTs are only added to."""
+    if not config.do_layer_norm_before:
+        return _OPT
+    return _PLAIN if config.word_embed_proj_dim != config.hidden_size else None
+
+
+_PLAIN = Family(by_block(lambda parts, number, block, sublayers: sublayers))
+_POST_NORM = partial(_post_norm, ("self_attn_layer_norm", "final_layer_norm"))
 _OPT = Family(by_block(_POST_NORM), final_norm=".final_layer_norm")
 _BART = Family(
     by_block(_POST_NORM, lambda parts: [normed(parts, parts.model.base_model.decoder.layernorm_embedding)]),
@@ -364,12 +358,8 @@ FAMILIES: dict[str, Family | Callable[[Any], Family | None]] = {
     "zaya": Family(by_block(_zaya)),
     "beam": Family(by_block(_beam)),
     "rwkv": Family(by_block(_rwkv, starts_inside=True), start="rwkv.blocks.0.pre_ln"),
-    "openai-gpt": Family(by_block(partial(_post_norm, "ln_1", "ln_2")), final_norm=".ln_2"),
-    "opt": lambda config: (
-        Family(by_block(lambda parts, number, block, sublayers: sublayers))  # read out through a projection
-        if config.word_embed_proj_dim != config.hidden_size and config.do_layer_norm_before
-        else (None if config.do_layer_norm_before else _OPT)
-    ),
+    "openai-gpt": Family(by_block(partial(_post_norm, ("ln_1", "ln_2"))), final_norm=".ln_2"),
+    "opt": _opt,
     "bloom": lambda config: Family(by_block(_bloom)) if config.apply_residual_connection_post_layernorm else None,
     "minimax": Family(by_block(_minimax)),
     "marian": _OPT,
@@ -383,9 +373,7 @@ FAMILIES: dict[str, Family | Callable[[Any], Family | None]] = {
     ),
     "inkling2_text": Family(by_block(_inkling2, ending=_inkling2_end, starts_inside=True)),
     "qwen4_exp_text": Family(
-        by_block(_gated_streams, _copies, _gated_end),
-        start="model.embed_tokens",
-        end="model.hyper_connection_mixer",
+        by_block(_gated_streams, _copies, _gated_end), start="model.embed_tokens", end="model.hyper_connection_mixer"
     ),
     "gemma3n_text": Family(by_block(_altup, _altup_start, _altup_end), start="model.embed_tokens", streams_first=True),
 }

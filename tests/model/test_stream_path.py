@@ -150,7 +150,7 @@ def test_a_new_family_is_one_entry(unit, monkeypatch):
     def entry(parts, number, block, sublayers):
         for sublayer, (r, g) in zip(sublayers, gates[number].unflatten(0, (2, 2)), strict=True):
             yield streams.fixed(r)
-            yield streams.scaled(sublayer, g)
+            yield sublayer.scaled(g)
 
     with pytest.raises(ld.InputError, match="block 0|block 1"):
         ld.contributions(model, PROMPTS, OPTIONS)
