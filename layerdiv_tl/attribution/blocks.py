@@ -20,9 +20,8 @@ from torch import Tensor
 from ..components import Component
 from ..errors import InputError
 from ..model.affine_step import Linear
-from ..model.architecture import ADAPTER_ROWS, HALF, Architecture, OutputMap, Sublayer
+from ..model.architecture import ADAPTER_ROWS, HALF, Architecture, OutputMap, Sublayer, UnitLike
 from ..model.capture import Activations, SublayerOutput
-from ..model.cuts import UnitLike
 from ..model.groups import Groups, rest_of
 from ..model.stream_path import to_final_stream
 

@@ -13,8 +13,9 @@ from jaxtyping import Float, Int
 from ..components import Component
 from ..ensemble.validation import gold_options
 from ..errors import InputError
+from ..model.architecture import UnitLike
 from ..model.batches import require_local
-from ..model.cuts import UnitLike, unit_of
+from ..model.cuts import unit_of
 from ..model.fingerprint import fingerprint
 from ..model.load import Model, as_model
 from ..model.options import is_task

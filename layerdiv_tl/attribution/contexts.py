@@ -17,10 +17,9 @@ from torch import Tensor
 
 from ..components import Component
 from ..errors import InputError
-from ..model.architecture import HALF, Architecture
+from ..model.architecture import HALF, Architecture, UnitLike
 from ..model.batches import inference_mode_for, pad
 from ..model.capture import Activations
-from ..model.cuts import UnitLike
 from ..model.forward_pass import run
 from ..model.interventions import hooked_places
 from ..model.load import Model

@@ -12,7 +12,8 @@ import torch
 from .._checks import whole_number
 from ..components import Component, Unit, labels_of
 from ..errors import InputError
-from ..model.cuts import UnitLike, unit_name, unit_of
+from ..model.architecture import UnitLike
+from ..model.cuts import unit_name, unit_of
 from ..model.forward_pass import locate_mismatch, read_cache, tokens_and_mask
 from ..model.groups import Groups
 from ..model.load import as_model

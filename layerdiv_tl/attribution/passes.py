@@ -15,10 +15,9 @@ from torch import Tensor
 from .._progress import progress
 from ..components import Component
 from ..errors import InputError
-from ..model.architecture import Architecture
+from ..model.architecture import Architecture, UnitLike
 from ..model.batches import batches, inference_mode_for, pad
 from ..model.capture import Activations
-from ..model.cuts import UnitLike
 from ..model.forward_pass import ReconstructionError, run
 from ..model.load import Model
 from .blocks import ALIKE, Rows, StreamWalk, check_finite

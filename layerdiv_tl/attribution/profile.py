@@ -15,8 +15,9 @@ from ..ensemble.intervals import RunningMean
 from ..ensemble.validation import LARGEST, numbers
 from ..errors import InputError
 from ..model import forward_pass
+from ..model.architecture import UnitLike
 from ..model.batches import inference_mode_for, pad
-from ..model.cuts import UnitLike, has_many
+from ..model.cuts import is_fine
 from ..model.prompts import Prompts, refuse_tables, token_texts, with_mask
 from .profile_base import CorpusProfile, Profile
 from .profile_passes import ColumnStore, Loss, ProfileRun, Texts, profile_blocks, profile_run
@@ -107,7 +108,7 @@ def profile_columns(
 
     lengths = [len(row) for row in ids]
     tables = 0 if run.readers is None else 1 + len(run.readers)
-    half = has_many(run.readout.unit) and run.readout.dtype == torch.float32
+    half = is_fine(run.readout.unit) and run.readout.dtype == torch.float32
     width = run.readout.width
     needed = sum(lengths) * width * (4 + tables) * (4 if half else 8)
     if needed > psutil.virtual_memory().available:  # before the model runs

@@ -22,9 +22,10 @@ from ..components import Component
 from ..ensemble.validation import factor
 from ..errors import InputError
 from ..model import forward_pass
+from ..model.architecture import UnitLike
 from ..model.batches import batches, inference_mode_for, pad
 from ..model.capture import Activations
-from ..model.cuts import UnitLike, has_many, unit_name, unit_of
+from ..model.cuts import is_fine, unit_name, unit_of
 from ..model.forward_pass import ReconstructionError, locate_mismatch
 from ..model.load import Model, as_model
 from ..model.prompts import encode
@@ -116,7 +117,7 @@ def profile_run(
     model = as_model(model)
     unit = unit_of(unit)
     choice("loss", loss, get_args(Loss))
-    if loss == "cross_entropy" and has_many(unit):
+    if loss == "cross_entropy" and is_fine(unit):
         raise InputError(
             "the cross-entropy of every neuron or latent would need all their logits, too many: use loss='squared'."
         )

@@ -21,10 +21,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from .._progress import counted
-from ..model.architecture import Architecture, OutputMap
+from ..model.architecture import Architecture, OutputMap, UnitLike
 from ..model.batches import inference_mode_for, upcast
 from ..model.capture import Activations
-from ..model.cuts import UnitLike, unit_of
+from ..model.cuts import unit_of
 from ..model.load import Model
 from .blocks import Rows, StreamWalk
 from .directions import Directions, fold, pull_back, token_directions

@@ -20,6 +20,7 @@ from ..components import Component, component_columns
 from ..ensemble.intervals import LEVEL, cluster_means, interval_note, jackknife, leave_one_out, share_means
 from ..errors import InputError
 from ..model.batches import pad
+from ..model.experts import Mixture
 from ..model.load import Model, as_model
 from ..model.prompts import Ids, token_texts
 from ..model.routing import read_routes
@@ -201,7 +202,7 @@ class _Counts:
         layers: list[Component] = []
         for (number, _), repeat in zip(self.order, repeats, strict=True):
             sublayer = self.sublayers[number]
-            assert sublayer.mixture is not None
+            assert isinstance(sublayer.mixture, Mixture)
             layers.append(Component(sublayer.kind, sublayer.layer, repeat=repeat))
             components += [Component("expert", sublayer.layer, i, repeat) for i in range(sublayer.mixture.count)]
         joined = {
@@ -233,7 +234,7 @@ class _Counts:
     def _add(self, rows: list[int]) -> None:
         """One pass."""
         ids, mask = (x.to(self.model.architecture.device) for x in pad([self.ids[i] for i in rows]))
-        mixtures = [s.mixture for s in self.sublayers if s.mixture is not None]
+        mixtures = [s.mixture for s in self.sublayers if isinstance(s.mixture, Mixture)]
         text = np.repeat(rows, [len(self.ids[i]) for i in rows])
         place = np.concatenate([self.places[self.starts[i] : self.starts[i + 1]] for i in rows])
         real, runs = mask.flatten().bool(), dict.fromkeys(range(len(mixtures)), 0)

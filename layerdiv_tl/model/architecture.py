@@ -5,22 +5,20 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal, cast
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ..components import Component, Kind, Unit
 from ..errors import InputError
 from .affine_step import AffineStep, Linear, gain
-from .cuts import CustomUnit, SublayerCut, UnitLike, linear_cut
 from .norm import Norm
-
-if TYPE_CHECKING:
-    from .experts import Mixture
 
 # Why a sublayer has no heads or neurons.
 WHY_WHOLE = {
@@ -100,6 +98,72 @@ class OutputMap:
 
 
 @dataclass(frozen=True, eq=False)
+class Vectors:
+    """Parts that are stream vectors: one in each slot, which belongs to part `index` (None: to the slot's own).
+
+    A part without a slot at some position writes nothing there.
+    """
+
+    vectors: Float[Tensor, "row slot d"]
+    index: Int[Tensor, "row slot"] | None = None
+
+    def __getitem__(self, some: slice | Tensor) -> Vectors:
+        """The same for some rows."""
+        return Vectors(self.vectors[some], None if self.index is None else self.index[some])
+
+
+Values = Tensor | Vectors
+
+
+@dataclass(frozen=True, eq=False)
+class SublayerCut:
+    """The parts of one sublayer at one unit.
+
+    Attributes:
+        rows: A repeat's parts, last the bias that `output_map` has.
+        points: What must be read beside the sublayer's output.
+        read: From what `points` show and the write, `[row, _]`: the values in front of `output_map`, `[row,
+            part·width]`; without one, `Vectors`.
+        error: Whether what the parts do not sum to is a row of its own.
+    """
+
+    rows: Callable[[int | None], list[Component]]
+    points: tuple[HookPoint, ...]
+    read: Callable[[Callable[[HookPoint], Tensor], Tensor], Values]
+    output_map: OutputMap | None = None
+    error: bool = False
+
+
+def linear_cut(output_map: OutputMap, layer: int, kind: Kind, bias: Kind, error: bool = False) -> SublayerCut:
+    """Heads or neurons: what stands before an output projection, side by side."""
+
+    def rows(repeat: int | None) -> list[Component]:
+        parts = [Component(kind, layer, index, repeat) for index in range(output_map.count)]
+        return parts + ([Component(bias, layer, repeat=repeat)] if output_map.bias else [])
+
+    points = (output_map.hook_point, *filter(None, [output_map.post_hook_point]))
+    return SublayerCut(rows, points, lambda seen, write: seen(output_map.hook_point), output_map, error)
+
+
+class CustomUnit(ABC):
+    """A unit that is more than a name: `name` is what results call it."""
+
+    name: str = "custom"
+    is_fine: bool = False  # whether a sublayer has thousands of rows
+
+    @abstractmethod
+    def of(self, sublayer: Sublayer) -> SublayerCut | None:
+        """How it takes a sublayer apart; None for one that stays whole."""
+
+    def rows_of(self, architecture: Architecture, rows: list[Component]) -> list[Component]:
+        """The rows of this unit, from those of embeddings and sublayers. Raises InputError where it does not fit."""
+        return rows
+
+
+UnitLike = Unit | CustomUnit
+
+
+@dataclass(frozen=True, eq=False)
 class Sublayer:
     """An attention, mixer or MLP: the place where its output is read, and its parts.
 
@@ -117,7 +181,7 @@ class Sublayer:
     uncut_reason: str = ""
     adapter: tuple[HookPoint, HookPoint] | None = None
     inputs: HookPoint | None = None
-    mixture: Mixture | None = None
+    mixture: CustomUnit | None = None
     experts_reason: str = ""
 
     def added(self, output: Tensor) -> Tensor:
@@ -148,7 +212,7 @@ class Sublayer:
         if unit == "expert":
             if self.experts_reason:
                 raise InputError(f"{self} has no rows at unit='expert': {self.experts_reason}; use unit='sublayer'.")
-            return None if self.mixture is None else self.mixture.cut(self)
+            return None if self.mixture is None else self.mixture.of(self)
         named = _CUT.get(self.kind)  # none of an intervention
         if named is None or unit != named[0] or (self.kind == "mixer" and self.output_map is None):
             return None

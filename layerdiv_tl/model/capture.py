@@ -19,9 +19,8 @@ from torch import Tensor, nn
 
 from ..errors import InputError
 from .affine_step import AffineStep
-from .architecture import Architecture, HookPoint, Sublayer
+from .architecture import Architecture, HookPoint, Sublayer, SublayerCut, Vectors
 from .batches import upcast
-from .cuts import SublayerCut, Vectors
 
 
 @dataclass(frozen=True, eq=False)

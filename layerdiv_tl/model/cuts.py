@@ -1,87 +1,18 @@
-"""How a unit takes one sublayer's write apart: what is read for it in a pass, and the parts that follow.
-
-Heads, neurons and a dictionary's latents are values in front of a linear map; other cuts give stream vectors.
-"""
+"""Units as users give them: a name, or a `Cut` of their own, which takes sublayers' writes apart into named parts."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast, get_args
+from dataclasses import replace
+from typing import Any, cast, get_args
 
-from jaxtyping import Float, Int
 from torch import Tensor
 
 from .._checks import listed, shown
-from ..components import Component, Kind, Unit
+from ..components import Component, Unit
 from ..errors import InputError
-
-if TYPE_CHECKING:
-    from .architecture import Architecture, HookPoint, OutputMap, Sublayer
-
-
-@dataclass(frozen=True, eq=False)
-class Vectors:
-    """Parts that are stream vectors: one in each slot, which belongs to part `index` (None: to the slot's own).
-
-    A part without a slot at some position writes nothing there.
-    """
-
-    vectors: Float[Tensor, "row slot d"]
-    index: Int[Tensor, "row slot"] | None = None
-
-    def __getitem__(self, some: slice | Tensor) -> Vectors:
-        """The same for some rows."""
-        return Vectors(self.vectors[some], None if self.index is None else self.index[some])
-
-
-Values = Tensor | Vectors
-
-
-@dataclass(frozen=True, eq=False)
-class SublayerCut:
-    """The parts of one sublayer at one unit.
-
-    Attributes:
-        rows: A repeat's parts, last the bias that `output_map` has.
-        points: What must be read beside the sublayer's output.
-        read: From what `points` show and the write, `[row, _]`: the values in front of `output_map`, `[row,
-            part·width]`; without one, `Vectors`.
-        error: Whether what the parts do not sum to is a row of its own.
-    """
-
-    rows: Callable[[int | None], list[Component]]
-    points: tuple[HookPoint, ...]
-    read: Callable[[Callable[[HookPoint], Tensor], Tensor], Values]
-    output_map: OutputMap | None = None
-    error: bool = False
-
-
-def linear_cut(output_map: OutputMap, layer: int, kind: Kind, bias: Kind, error: bool = False) -> SublayerCut:
-    """Heads or neurons: what stands before an output projection, side by side."""
-
-    def rows(repeat: int | None) -> list[Component]:
-        parts = [Component(kind, layer, index, repeat) for index in range(output_map.count)]
-        return parts + ([Component(bias, layer, repeat=repeat)] if output_map.bias else [])
-
-    points = (output_map.hook_point, *filter(None, [output_map.post_hook_point]))
-    return SublayerCut(rows, points, lambda seen, write: seen(output_map.hook_point), output_map, error)
-
-
-class CustomUnit(ABC):
-    """A unit that is more than a name: `name` is what results call it."""
-
-    name: str = "custom"
-    has_many: bool = False  # thousands of rows in a sublayer
-
-    @abstractmethod
-    def of(self, sublayer: Sublayer) -> SublayerCut | None:
-        """How it takes a sublayer apart; None for one that stays whole."""
-
-    def rows_of(self, architecture: Architecture, rows: list[Component]) -> list[Component]:
-        """The rows of this unit, from those of embeddings and sublayers. Raises InputError where it does not fit."""
-        return rows
+from .architecture import CustomUnit, HookPoint, Sublayer, SublayerCut, UnitLike, Values, Vectors
 
 
 class Cut(CustomUnit):
@@ -150,9 +81,6 @@ class Cut(CustomUnit):
         return SublayerCut(rows, () if point is None else (point,), read, error=True)
 
 
-UnitLike = Unit | CustomUnit
-
-
 def unit_of(unit: Any) -> UnitLike:
     """A unit as it was given. Raises InputError for what is neither a unit's name nor a `Cut`."""
     if not isinstance(unit, CustomUnit) and not (isinstance(unit, str) and unit in get_args(Unit)):
@@ -161,9 +89,9 @@ def unit_of(unit: Any) -> UnitLike:
     return cast(UnitLike, unit)
 
 
-def has_many(unit: UnitLike) -> bool:
+def is_fine(unit: UnitLike) -> bool:
     """Whether a unit has thousands of rows in a sublayer."""
-    return unit == "neuron" if isinstance(unit, str) else unit.has_many
+    return unit == "neuron" if isinstance(unit, str) else unit.is_fine
 
 
 def unit_name(unit: UnitLike) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Float
@@ -13,10 +13,7 @@ from torch import Tensor, nn
 from .._checks import choice, shown
 from ..components import Component, Kind
 from ..errors import InputError
-from .cuts import CustomUnit, SublayerCut, linear_cut
-
-if TYPE_CHECKING:
-    from .architecture import Architecture, Sublayer
+from .architecture import Architecture, CustomUnit, HookPoint, OutputMap, Sublayer, SublayerCut, linear_cut
 
 Reads = Literal["write", "input"]
 _LATENTS: dict[str, tuple[Kind, Kind]] = {
@@ -147,11 +144,9 @@ class _Plain:
 class Dictionary(CustomUnit):
     """The unit that `dictionary` makes."""
 
-    name, has_many = "dictionary", True
+    name, is_fine = "dictionary", True
 
     def __init__(self, latents: Mapping[Component, _Latents]) -> None:
-        from .architecture import HookPoint, OutputMap  # which imports the units
-
         self._latents, nowhere = dict(latents), HookPoint(nn.Identity())
         self._maps = {
             place: OutputMap(len(x.directions), nowhere, x.projection, x.bias is not None)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -20,14 +20,10 @@ from torch import Tensor, nn
 
 from ..components import Component
 from ..errors import InputError
-from .architecture import HookPoint
-from .cuts import SublayerCut, Vectors
+from .architecture import CustomUnit, HookPoint, Sublayer, SublayerCut, Vectors
 from .expert_points import ExpertPoint, Slots, point_of
 from .norm import Norm
 from .weights import linear_map
-
-if TYPE_CHECKING:
-    from .architecture import Sublayer
 
 # How families call the experts that every token goes to.
 _SHARED = ("shared_expert", "shared_experts", "shared_mlp")
@@ -65,8 +61,8 @@ class Shared:
 
 
 @dataclass(frozen=True, eq=False)
-class Mixture:
-    """How the output of a mixture of experts is the sum of its parts.
+class Mixture(CustomUnit):
+    """How the output of a mixture of experts is the sum of its parts: what unit="expert" takes it apart into.
 
     Attributes:
         count, slots: How many routed experts there are, and where the active ones are read.
@@ -103,7 +99,7 @@ class Mixture:
         own = self.bias is not None or (self.after is not None and self.after()[1] is not None)
         return own or (self.post is not None and self.post.bias is not None)
 
-    def cut(self, sublayer: Sublayer) -> SublayerCut:
+    def of(self, sublayer: Sublayer) -> SublayerCut:
         """How a sublayer that is this mixture is cut: its experts, its shared experts, its bias."""
         biased, layer = self.has_bias(), sublayer.layer
 

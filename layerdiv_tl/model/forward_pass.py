@@ -17,10 +17,9 @@ from torch import Tensor
 
 from ..errors import InputError
 from .affine_step import AffineStep, gain
-from .architecture import HALF, Architecture, HookPoint, Sublayer
+from .architecture import HALF, Architecture, HookPoint, Sublayer, UnitLike, Vectors
 from .batches import inference_mode_for, pad, upcast
 from .capture import Activations, RawCapture, SublayerOutput, capture, on
-from .cuts import UnitLike, Vectors
 from .foreign_code import users_hooks
 from .interventions import hooked_places, with_interventions
 from .stream_gaps import find_mismatch

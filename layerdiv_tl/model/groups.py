@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from .._checks import shown
 from ..components import Component, Kind, Unit, labels_of
 from ..errors import InputError
-from .cuts import CustomUnit, SublayerCut
+from .architecture import Architecture, CustomUnit, Sublayer, SublayerCut
 from .load import as_model
-
-if TYPE_CHECKING:
-    from .architecture import Architecture, Sublayer
 
 # The unit at which parts of a sublayer are rows.
 _UNITS: dict[str, Unit] = {

@@ -18,9 +18,8 @@ from .._checks import choice, one_of, shown, whole_number
 from ..components import Component
 from ..errors import InputError
 from .adapters import Adapters, adapter_names, split_adapters, without_peft
-from .architecture import Architecture, Sublayer
+from .architecture import Architecture, Sublayer, UnitLike
 from .batches import inference_mode_for, pad
-from .cuts import UnitLike
 from .forward_pass import run
 from .huggingface import of_huggingface
 from .pretrained import from_source, read_tokenizer, text_side

@@ -23,9 +23,8 @@ from torch import Tensor
 
 from ..errors import InputError
 from .affine_step import AffineStep, Linear
-from .architecture import Architecture, HookPoint, StreamOp, Sublayer
+from .architecture import Architecture, HookPoint, StreamOp, Sublayer, Vectors
 from .capture import Activations, RawCapture, SublayerOutput
-from .cuts import Vectors
 from .norm import Norm
 
 
