@@ -84,7 +84,8 @@ class OutputMap:
     @cached_property
     def maps(self) -> tuple[Linear, ...]:
         """All linear maps behind the projection, in order, the post-norm's first."""
-        return (*filter(None, [self.post]), gain(self.scale), *self.path)
+        scale = () if isinstance(self.scale, float) and self.scale == 1.0 else (gain(self.scale),)
+        return (*filter(None, [self.post]), *scale, *self.path)
 
     def with_post(self, norm: Norm, point: HookPoint) -> OutputMap:
         """The map with a norm between the projection and the stream; the norm is read at a point."""

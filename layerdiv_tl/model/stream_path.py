@@ -39,7 +39,7 @@ class PathToFinal:
     factors: Float[Tensor, "row stream chain"]
 
     def __call__(self, x: Float[Tensor, "row d"], stream: int = 0) -> Float[Tensor, "row d"]:
-        """A vector of one stream as it stands in the final stream, in float64."""
+        """A vector of one stream, which may be the same for all rows, as it stands in the final stream; in float64."""
         total = torch.zeros((), dtype=torch.float64, device=x.device)
         for chain, factor in zip(self.chains, self.factors[:, stream].to(x.device).unbind(1), strict=True):
             total = total + reduce(lambda y, linear: linear.linear(y), chain, x.double()) * factor[:, None]
@@ -48,7 +48,7 @@ class PathToFinal:
     def of_streams(self, vectors: Float[Tensor, "row _"]) -> Float[Tensor, "row d"]:
         """Vectors of all streams, side by side, as they stand together in the final stream."""
         own = vectors.unflatten(1, (self.factors.shape[1], -1)).unbind(1)
-        return torch.stack([self(x, stream) for stream, x in enumerate(own)]).sum(0)
+        return reduce(torch.add, [self(x, stream) for stream, x in enumerate(own)])
 
     def of_write(self, weights: Float[Tensor, "... stream"] | None) -> PathToFinal:
         """The way of a write, of which these shares enter the streams; None is all of it."""
@@ -177,7 +177,7 @@ def to_final_stream(done: Activations) -> Activations:
             step = steps.pop()
             if step.bias is not None:
                 streams = step.bias.to(bias).expand(path.factors.shape[1], -1).flatten()
-                bias = bias + path.of_streams(streams.expand(len(bias), -1))
+                bias = bias + path.of_streams(streams[None])
             path = path.before(step)
     start = path.of_write(None)
     return replace(
