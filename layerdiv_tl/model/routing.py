@@ -15,8 +15,7 @@ from torch import Tensor
 from .architecture import Architecture
 from .batches import upcast
 from .capture import answers
-from .expert_points import Slots
-from .experts import Mixture
+from .experts import Mixture, RoutedOutputs
 
 # How routers make scores of what they return: a softmax, a function of each logit by itself; or scores are returned.
 _SCORES: tuple[Callable[[Tensor], Tensor], ...] = (
@@ -50,14 +49,14 @@ def read_routes(
     architecture: Architecture, mixtures: list[Mixture], ids: Tensor, mask: Tensor
 ) -> Iterator[tuple[int, Routes]]:
     """(number of the mixture, where it sent the tokens) for every run of every mixture in a pass, as they ran."""
-    ran: list[tuple[int, Slots]] = []
+    ran: list[tuple[int, RoutedOutputs]] = []
     returned: list[list[Any]] = [[] for _ in mixtures]
     with ExitStack() as stack:
         for number, mixture in enumerate(mixtures):
 
             def keep(args: Any, kwargs: Any, packed: Tensor, number: int = number) -> None:
-                slots = Slots.unpacked(packed)
-                ran.append((number, Slots(slots.index, slots.gates.clone(), slots.vectors[:0])))
+                slots = RoutedOutputs.unpacked(packed)
+                ran.append((number, RoutedOutputs(slots.index, slots.gates.clone(), slots.vectors[:0])))
 
             def keep_returned(module: Any, args: Any, output: Any, number: int = number) -> None:
                 returned[number].append(output)
@@ -71,7 +70,7 @@ def read_routes(
         yield number, Routes(slots.index, slots.gates, _probabilities(mixtures[number], output, slots))
 
 
-def _probabilities(mixture: Mixture, output: Any, slots: Slots) -> Float[Tensor, "token expert"] | None:
+def _probabilities(mixture: Mixture, output: Any, slots: RoutedOutputs) -> Float[Tensor, "token expert"] | None:
     """The router's scores of all experts, found as those that its gates are in proportion to, as shares of 1."""
     outputs = [x for x in (output if isinstance(output, tuple | list) else (output,)) if isinstance(x, Tensor)]
     tables = [upcast(x).flatten(0, -2).double() for x in outputs if x.is_floating_point() and x.dim() > 1]
