@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -26,9 +28,8 @@ from .directions import Directions
 from .passes import OptionReader
 from .question import read_question
 from .source_results import SourceTokens
+from .vocabulary import vocabulary_of
 
-# The arrays of a batch.
-_ARRAYS = ("values", "weights", "value_bias", "output_bias")
 # How far parts may be from their head, relative to max Σ|parts|; half precisions round as they do everywhere.
 _EXACT = 1e-6
 # How far answers may be from those of a pass in which attention is computed in the model's own way.
@@ -87,9 +88,11 @@ def source_tokens(
     )
     ids, at, option_ids = question.ids, question.at, question.option_ids[:, :, 0, 0]
     wanted = _parse_heads(model, heads)
-    _refuse_more_than_memory(len(wanted or model.components("head")), ids, option_ids.shape[1])
-    parts: list[_Batch] = []
-    reader, longest = OptionReader(architecture, option_ids, "head"), max(map(len, ids))
+    shape = (len(ids), len(wanted or model.components("head")), max(map(len, ids)), option_ids.shape[1])
+    needed = f"{shape[0]} prompts × {shape[1]} heads × {shape[2]} tokens × {shape[3]} options"
+    _refuse_more_than_memory(8 * math.prod(shape[:3]) * (2 * shape[3] + 1), needed)
+    arrays: dict[str, np.ndarray] = {}
+    reader, longest, gap, size = OptionReader(architecture, option_ids, "head"), max(map(len, ids)), 0.0, 0.0
     with inference_mode_for(architecture), progress(model.name, len(ids), "prompt") as advance:
         biases = value_biases(architecture)
         for rows in batches([len(row) for row in ids], batch_tokens, architecture.length_switch):
@@ -97,29 +100,44 @@ def source_tokens(
             watch = SourceWatch(architecture, tokens)
             with watch.watching():
                 done = run(architecture, tokens, mask, "head", places, interventions=True)
-            if not parts:
+            if not arrays:
                 _refuse_other_answers(model, done, tokens, mask, places)
-            parts.append(_batch(model, reader, done, watch, biases, np.array(rows), places, wanted, longest))
-            del done, watch  # or they would be held during the next pass
+            whole = reader.read(done, np.array(rows))
+            attentions = heads_of_pass(model, done, watch, biases)
+            kept = [
+                (attention, some)
+                for attention in attentions
+                if (some := [i for i, head in enumerate(attention.heads) if wanted is None or head in wanted])
+            ]
+            names = [attention.heads[i] for attention, some in kept for i in some]
+            along = reader.directions.at(torch.as_tensor(rows))
+            parts = [attention.read(along, places, some) for attention, some in kept]
+            values, value_bias = (torch.cat(x, 1) for x in zip(*parts, strict=True))
+            # Compared with the heads that `contributions` would give of the pass.
+            split = torch.as_tensor(whole.values[:, [whole.components.index(head) for head in names]])
+            gap = max(gap, float((values.sum(2) + value_bias - split).abs().max()))
+            size = max(size, float((values.abs().sum(2) + value_bias.abs()).max()))
+            biased = [i for i, c in enumerate(whole.components) if c.kind == "attn_bias"]
+            found = {"values": values.numpy(), "value_bias": value_bias.numpy(), "output_bias": whole.values[:, biased]}
+            found["weights"] = torch.cat([a.weights(places)[:, some] for a, some in kept], 1).numpy()
+            for name, x in found.items():
+                if name not in arrays:  # sources come third, up to the longest prompt's
+                    third = longest if name in ("values", "weights") else x.shape[2]
+                    arrays[name] = np.zeros((len(ids), x.shape[1], third, *x.shape[3:]))
+                arrays[name][rows, :, : x.shape[2]] = x
+            del done, watch, attentions, kept, parts  # or they would be held during the next pass
             advance(len(rows))
-    worst = ids[int(parts[0].rows[0])]
-    reader.error.check(model.name, "head", lambda: locate_mismatch(architecture, worst))
-    gap = max(part.gap for part in parts) / max(max(part.size for part in parts), 1e-300)
-    if not gap <= (TOLERANCE[architecture.dtype] if architecture.dtype in HALF else _EXACT):  # NaN too
+    reader.error.check(model.name, "head", lambda: locate_mismatch(architecture, ids[0]))
+    gap /= max(size, 1e-300)
+    if not gap <= _tolerance(architecture.dtype, _EXACT):  # NaN too
         raise InputError(
             f"the heads of {model.name} are not the sum of weight × value over source tokens (off by {gap:.1e} of "
             "Σ|parts|): something between the two is hooked, or rounds what it is given."
         )
-    order = np.argsort(np.concatenate([part.rows for part in parts]))
-    columns = [np.concatenate([getattr(p, name) for p in parts])[order] for name in _ARRAYS]
-    values, weights, value_bias, output_bias = columns
     return SourceTokens(
-        values=values,
-        weights=weights,
-        value_bias=value_bias,
-        output_bias=output_bias,
-        heads=parts[0].heads,
-        biases=parts[0].biases,
+        **arrays,
+        heads=tuple(names),
+        biases=tuple(whole.components[i] for i in biased),
         option_ids=option_ids,
         options=question.options,
         tokens=tuple(token_texts(model, row) for row in ids),
@@ -199,60 +217,62 @@ def heads_of_pass(
     return found
 
 
-@dataclass(frozen=True, eq=False)
-class _Batch:
-    """Some examples of `source_tokens`; `gap` and `size`: the largest error of a head in logits, and Σ|parts|."""
+class TextSources:
+    """The heads of one text by source token, of a pass at unit head that was read at all its positions.
 
-    rows: Int[np.ndarray, " row"]
-    heads: tuple[Component, ...]
-    biases: tuple[Component, ...]
-    values: Float[np.ndarray, "row head source option"]
-    weights: Float[np.ndarray, "row head source"]
-    value_bias: Float[np.ndarray, "row head option"]
-    output_bias: Float[np.ndarray, "row bias option"]
-    gap: float
-    size: float
+    `asked` are ids `[token, position]`. Weights and values come of one more pass, when the first head is wanted.
+    """
 
+    def __init__(
+        self, model: Model, ids: Sequence[int], activations: Activations, asked: Int[np.ndarray, "token position"]
+    ) -> None:
+        self.model, self.ids, self.activations, self.asked = model, ids, activations, asked
 
-def _batch(
-    model: Model,
-    reader: OptionReader,
-    done: Activations,
-    watch: SourceWatch,
-    biases: dict[Sublayer, Tensor | None],
-    rows: Int[np.ndarray, " row"],
-    at: Int[Tensor, " row"],
-    wanted: set[Component] | None,
-    longest: int,
-) -> _Batch:
-    """The parts of one pass' heads, compared with the heads that `contributions` would give of it."""
-    whole, own = reader.read(done, rows), reader.directions.at(torch.as_tensor(rows))
-    columns: dict[str, list[np.ndarray]] = {"values": [], "weights": [], "value_bias": []}
-    names, gap, size = list[Component](), 0.0, 0.0
-    for attention in heads_of_pass(model, done, watch, biases):
-        kept = [i for i, head in enumerate(attention.heads) if wanted is None or head in wanted]
-        if not kept:
-            continue
-        values, bias = attention.read(own, at, kept)
-        heads = [attention.heads[i] for i in kept]
-        split = torch.as_tensor(whole.values[:, [whole.components.index(head) for head in heads]])
-        gap = max(gap, float((values.sum(2) + bias - split).abs().max()))
-        size = max(size, float((values.abs().sum(2) + bias.abs()).max()))
-        names += heads
-        padding = (0, longest - values.shape[2])
-        columns["values"].append(torch.nn.functional.pad(values, (0, 0, *padding)).numpy())
-        columns["weights"].append(torch.nn.functional.pad(attention.weights(at)[:, kept], padding).numpy())
-        columns["value_bias"].append(bias.numpy())
-    biased = [i for i, c in enumerate(whole.components) if c.kind == "attn_bias"]
-    return _Batch(
-        rows=rows,
-        heads=tuple(names),
-        biases=tuple(whole.components[i] for i in biased),
-        output_bias=whole.values[:, biased],
-        gap=gap,
-        size=size,
-        **{name: np.concatenate(arrays, 1) for name, arrays in columns.items()},
-    )
+    @cached_property
+    def _heads(self) -> dict[str, tuple[HeadSources, int]]:
+        """Every head's attention, and its number there."""
+        model, architecture = self.model, self.model.architecture
+        count = sum(c.kind == "head" for c in model.components("head"))
+        _refuse_more_than_memory(8 * count * len(self.ids) ** 2, f"{count} heads × {len(self.ids)}² tokens")
+        tokens, mask = pad([self.ids])
+        with inference_mode_for(architecture):
+            biases, watch = value_biases(architecture), SourceWatch(architecture, tokens)
+            with watch.watching():
+                done = run(architecture, tokens, mask, "head", interventions=True)
+            attentions = heads_of_pass(model, done, watch, biases)
+        return {head.label: (a, number) for a in attentions for number, head in enumerate(a.heads)}
+
+    def split(
+        self, places: Mapping[Component, Sequence[int]]
+    ) -> Iterator[tuple[Component, Float[np.ndarray, "place source token"], Float[np.ndarray, "place token"]]]:
+        """What the values of each source, and their bias, add through some heads to the tokens asked at some positions.
+
+        In logits beyond the mean over the vocabulary. Raises InputError for heads that are no weights × values.
+        """
+        architecture, heads, vocabulary = self.model.architecture, self._heads, vocabulary_of(self.model)
+        with inference_mode_for(architecture):
+            for head, at in places.items():
+                attention, number = heads[head.label]
+                ids = torch.as_tensor(self.asked[:, at], device=architecture.device)
+                along = Directions(vocabulary.rows(ids.flatten()).unflatten(0, ids.shape).transpose(0, 1))
+                values, bias = attention.read(along, torch.as_tensor(at), [number])
+                yield head, values[:, 0].numpy(), bias[:, 0].numpy()
+
+    def gap(
+        self, head: Component, values: np.ndarray, bias: np.ndarray, own: np.ndarray
+    ) -> Float[np.ndarray, " place"]:
+        """max |Σ sources + value bias − head| / max Σ|parts| over tokens. Raises InputError for more than rounding.
+
+        `own` `[place, token]` is what the head adds in a pass in which attention is computed in the model's own way.
+        """
+        size = (np.abs(values).sum(1) + np.abs(bias)).max(1)
+        gap = np.abs(values.sum(1) + bias - own).max(1) / np.maximum(size, 1e-30)
+        if not (gap <= _tolerance(self.model.architecture.dtype, _SAME)).all():  # NaN too
+            raise InputError(
+                f"{self.model.name} computes other heads when its attention is computed step by step ({head.label} is "
+                f"off by {gap.max():.1e} of Σ|parts|): give one loaded with attn_implementation='eager'."
+            )
+        return gap
 
 
 def _parse_heads(model: Model, heads: Any) -> set[Component] | None:
@@ -265,16 +285,20 @@ def _parse_heads(model: Model, heads: Any) -> set[Component] | None:
     return {every[positions(every, label=label)[0]] for label in labels_of("heads", heads)}
 
 
-def _refuse_more_than_memory(heads: int, ids: Sequence[Sequence[int]], options: int) -> None:
-    """Raise InputError for a result that does not fit into memory."""
+def _refuse_more_than_memory(needed: int, what: str) -> None:
+    """Raise InputError for so many bytes of results, or of attention, that do not fit into memory."""
     import psutil
 
-    needed = 8 * heads * len(ids) * max(map(len, ids)) * (2 * options + 1)
     if needed > psutil.virtual_memory().available:
         raise InputError(
-            f"{len(ids)} prompts × {heads} heads × {max(map(len, ids))} tokens × {options} options need "
-            f"{needed / 2**30:.1f} GiB, more than is free here: take fewer prompts, options or heads."
+            f"{what} need {needed / 2**30:.1f} GiB, more than is free here: take fewer prompts, options or heads, or "
+            "a shorter text."
         )
+
+
+def _tolerance(dtype: torch.dtype, exact: float) -> float:
+    """How far numbers may be apart: `exact`, but in half precisions, which round everywhere, as parts and logits."""
+    return TOLERANCE[dtype] if dtype in HALF else exact
 
 
 def _refuse_other_answers(model: Model, done: Activations, ids: Tensor, mask: Tensor, at: Tensor) -> None:
@@ -283,7 +307,7 @@ def _refuse_other_answers(model: Model, done: Activations, ids: Tensor, mask: Te
     _, plain = answers(model.architecture, ids.to(device), mask.to(device), at.to(device))
     # A model's logits may be zero at this token.
     gap = float((done.logits - plain).abs().max() / plain.abs().max().clamp_min(1e-6))
-    if not gap <= (TOLERANCE[done.dtype] if done.dtype in HALF else _SAME):
+    if not gap <= _tolerance(done.dtype, _SAME):
         raise InputError(
             f"{model.name} answers differently (by {gap:.1e} of its logits) when its attention is computed step by "
             "step: give one loaded with attn_implementation='eager'."

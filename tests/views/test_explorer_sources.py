@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import layerdiv_tl as ld
-from layerdiv_tl.attribution import text_sources as attribution
+from layerdiv_tl.attribution import source_tokens as attribution
 from layerdiv_tl.views.explorer import sources as room
 from layerdiv_tl.views.explorer.sources import HEADS, pack_sources, page_pairs, text_sources
 from tests.conftest import llama

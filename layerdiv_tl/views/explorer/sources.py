@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...attribution.text_sources import TextSources
+from ...attribution.source_tokens import TextSources
 from ...errors import InputError
 from ...model.load import Model
 from .data import pack
