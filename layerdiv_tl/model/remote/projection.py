@@ -1,7 +1,7 @@
 """What is computed where a remote model runs: PyTorch alone, because nothing else of this package is there.
 
-Writes of [row, d] become their inner products with the options' directions and with the model's mean direction, as in
-`attribution.directions` and `attribution.vocabulary`: a few numbers for every component instead of d.
+Writes of [row, d] become their inner products with the directions of the options and of the model's mean, the one
+product of `attribution.directions`: a few numbers for every component instead of d.
 """
 
 # No `from __future__`, no types beyond the built-in ones: this file's functions travel by value.
@@ -41,9 +41,7 @@ def project(
     with torch.no_grad():
         device = final.device
         weight, bias = unembedding
-        gain = plan["gain"].to(device)
-        norm_bias = None if plan["bias"] is None else plan["bias"].to(device)
-        targets = targets.to(device)
+        gain, norm_bias = plan["gain"].to(device), plan["bias"]
 
         def statistic(x: torch.Tensor) -> torch.Tensor:
             if plan["eps"] is None:
@@ -51,89 +49,70 @@ def project(
             x = x - x.mean(-1, keepdim=True) if plan["centered"] else x
             return (x.square().mean(-1) + plan["eps"]).sqrt()
 
-        def fold(x: torch.Tensor) -> torch.Tensor:
-            x = x * gain
-            return x - x.mean(-1, keepdim=True) if plan["centered"] else x
+        # The model's distribution p of the next token, and the mean row of the unembedding under it.
+        wide = logits.double()
+        log_partition = wide.logsumexp(1)
+        p = (wide - log_partition[:, None]).exp()
+        chunks = range(0, p.shape[1], CHUNK)
+        expected = sum(p[:, i : i + CHUNK] @ weight[i : i + CHUNK].to(device).double() for i in chunks)
 
-        # Once for every distinct token, then for each row its own.
-        tokens, index = targets.unique(return_inverse=True)
-        raw = weight[tokens.to(weight.device)].to(device).double() * plan["multiplier"]
-        constants = torch.zeros(len(tokens), dtype=torch.float64, device=device)
-        constants = constants if norm_bias is None else constants + raw @ norm_bias
+        # Directions [row, option and mean, d + 1]; the last number is what the read-out adds by itself.
+        targets = targets.to(device)
+        rows = torch.cat([weight[targets.to(weight.device)].to(device).double(), expected[:, None]], 1)
+        rows = rows * plan["multiplier"]
+        added = torch.zeros_like(rows[..., 0])
         if bias is not None:
-            constants = constants + bias[tokens.to(bias.device)].to(device).double() * plan["multiplier"]
-        directions = fold(raw)
-
-        def own(u: torch.Tensor) -> torch.Tensor:  # [row, part, token] -> [row, part, option]
-            return u.gather(2, index[:, None].expand(-1, u.shape[1], -1))
-
-        # The model's distribution of the next token, and the mean direction under it.
-        wide = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
-        log_partition = wide.double().logsumexp(1)
-        p = (wide - log_partition[:, None].to(wide.dtype)).exp()
-        expected = torch.zeros(len(p), weight.shape[1], dtype=torch.float64, device=device)
-        for start in range(0, p.shape[1], CHUNK):
-            some = weight[start : start + CHUNK].to(device, p.dtype)
-            expected += (p[:, start : start + CHUNK] @ some).double()
-        sums = p.sum(1, dtype=torch.float64)
-        expected *= (plan["multiplier"] / sums)[:, None]
-        expected_constant = torch.zeros_like(sums) if norm_bias is None else expected @ norm_bias
-        if bias is not None:
-            expected_constant = expected_constant + (p @ bias.to(device, p.dtype)).double() * plan["multiplier"] / sums
-        mean_logit = (p * unembedded.to(p.dtype)).sum(1, dtype=torch.float64) * plan["multiplier"] / sums
-        expected = fold(expected)
+            biases = bias.to(device).double()
+            added = torch.cat([biases[targets], (p @ biases)[:, None]], 1) * plan["multiplier"]
+        added = added if norm_bias is None else added + rows @ norm_bias.to(device)
+        rows = rows * gain
+        rows = rows - rows.mean(-1, keepdim=True) if plan["centered"] else rows
 
         final = final.double()
         sigma = statistic(final)[:, None, None]
+
+        def inner(x: torch.Tensor) -> torch.Tensor:  # stream vectors [row, part, d] -> [row, part, option and mean]
+            return x @ rows.transpose(1, 2) / sigma
+
         stream = torch.stack([w.to(device).double() * s for w, s in zip(writes, plan["scales"], strict=True)], 1)
-        whole = own(stream @ directions.T) / sigma
-        whole_means = (stream @ expected[:, :, None])[:, :, 0] / sigma[:, :, 0]
-        values, means = [], []
-        split = torch.zeros(1, dtype=torch.float64, device=device)
+        whole = inner(stream)
+        blocks, split = [], torch.zeros(1, dtype=torch.float64, device=device)
         for number in range(len(writes)):
-            u, mean = whole[:, number : number + 1], whole_means[:, number : number + 1]
+            u = whole[:, number : number + 1]
             if number in cuts:
                 x, map_weight, map_bias, count, has_bias = cuts[number]
+                scale, x = plan["scales"][number], x.to(device).double().unflatten(1, (count, -1))
                 map_weight = map_weight.to(device).to(torch.promote_types(map_weight.dtype, torch.float32))
-                x, scale = x.to(device).double().unflatten(1, (count, -1)), plan["scales"][number]
-                before = ((directions * scale).to(map_weight.dtype) @ map_weight.T).double().unflatten(1, (count, -1))
-                u = own(torch.einsum("rpe,tpe->rpt", x, before)) / sigma
-                before = ((expected * scale).to(map_weight.dtype) @ map_weight.T).double().unflatten(1, (count, -1))
-                mean = (x * before).sum(2) / sigma[:, :, 0]
+                before = ((rows * scale).to(map_weight.dtype) @ map_weight.T).double().unflatten(2, (count, -1))
+                u = torch.einsum("rpe,rnpe->rpn", x, before) / sigma
                 if has_bias:
-                    vector = (map_bias.to(device).double() * scale)[None, None]
-                    rest = own((vector @ directions.T).expand(len(x), -1, -1)) / sigma
-                    u = torch.cat([u, rest], 1)
-                    mean = torch.cat([mean, (vector[0] @ expected.T).T / sigma[:, :, 0]], 1)
-                least = max(0.01 * float(whole.abs().sum(1).max()), 1e-30)
-                gap = (u.sum(1) - whole[:, number]).abs() / u.abs().sum(1).clamp_min(least)
+                    u = torch.cat([u, inner((map_bias.to(device).double() * scale).expand(len(x), 1, -1))], 1)
+                # Parts are compared with their write, at the options.
+                least = max(0.01 * float(whole[..., :-1].abs().sum(1).max()), 1e-30)
+                gap = (u.sum(1) - whole[:, number])[:, :-1].abs() / u.abs().sum(1)[:, :-1].clamp_min(least)
                 split = torch.maximum(split, gap.max()[None])
-            values.append(u)
-            means.append(mean)
-        total, written = torch.cat(values, 1).sum(1), torch.cat(means, 1).sum(1)
-        lost = (own(final[:, None] @ directions.T) / sigma)[:, 0] - total
+            blocks.append(u)
+        lost = inner(final[:, None]) - torch.cat(blocks, 1).sum(1, keepdim=True)
         if plan["constant"]:
-            values.append(constants[index][:, None])
-            means.append(expected_constant[:, None])
+            blocks.append(added[:, None])
         running = stream.cumsum(1)
-        excess = torch.zeros_like(sums)
+        excess = torch.zeros_like(log_partition)
         if plan["roundoff"] is not None:
-            values.append(lost[:, None])
-            means.append((final[:, None] @ expected[:, :, None])[:, :, 0] / sigma[:, :, 0] - written[:, None])
+            blocks.append(lost)
             # Every addition rounds by no more than this share of what it gives.
             allowed = plan["roundoff"] * (running.abs().sum(1) + stream.abs().sum(1))
             excess = ((final - running[:, -1]).abs() / allowed.clamp_min(1e-30)).amax(1)
-        statistics = statistic(running)
+        u = torch.cat(blocks, 1)
         answers = {
-            "values": torch.cat(values, 1),
-            "means": torch.cat(means, 1),
-            "lost": lost,
+            "values": u[..., :-1],
+            "means": u[..., -1],
+            "lost": lost[:, 0, :-1],
             "unembedded": unembedded.gather(1, targets.to(unembedded.device)).double(),
             "logits": logits.gather(1, targets.to(logits.device)).double(),
             "log_partition": log_partition,
-            "mean_logit": mean_logit,
+            "mean_logit": (p * unembedded.to(device)).sum(1) * plan["multiplier"],
             "statistic": sigma[:, 0, 0],
-            "statistics": statistics,
+            "statistics": statistic(running),
             "excess": excess,
             "split": split,
         }
