@@ -11,10 +11,10 @@ from .attribution.contributions import logit_difference as logit_difference
 from .attribution.head_scores import head_classes as head_classes
 from .attribution.head_scores import head_scores as head_scores
 from .attribution.logit_difference import LogitDifference as LogitDifference
+from .attribution.profile import CorpusProfile as CorpusProfile
 from .attribution.profile import corpus_profile as corpus_profile
 from .attribution.profile import profile as profile
-from .attribution.profile_base import CorpusProfile as CorpusProfile
-from .attribution.profile_base import Profile as Profile
+from .attribution.profile_results import Profile as Profile
 from .attribution.source_results import SourceTokens as SourceTokens
 from .attribution.source_tokens import source_tokens as source_tokens
 from .components import Component as Component

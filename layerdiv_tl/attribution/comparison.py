@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from ..components import component_columns, positions
+from ..components import positions
 from ..ensemble.decomposition import Decomposition, decompose
 from ..ensemble.intervals import mean_interval, paired_interval
 from ..ensemble.tables import with_ends
-from ..errors import InputError
 from .contribution_results import Contributions
-from .profile_base import MOST_ROWS, ComponentByPosition, PerPosition
-from .profile_results import SquaredProfile
+from .profile_results import ComponentByPosition, PerPosition, SquaredProfile
 from .two_models import PerComponent, PerExample, TwoModels
 
 if TYPE_CHECKING:
@@ -255,12 +253,7 @@ class TextComparison(TwoModels):
 
         rows = self.components
         kept = positions(rows, **conditions) if conditions else list(range(len(rows)))
-        count = len(self.a.token_ids)
-        if count * len(kept) > MOST_ROWS:
-            choose = "choose components, as in frame(kind='mlp'), or take by_component()"
-            raise InputError(f"{count} tokens × {len(kept)} components are {count * len(kept):,} rows: {choose}.")
-        columns = {name: np.repeat(column, len(kept)) for name, column in self._tokens().items()}
-        columns |= component_columns([rows[i] for i in kept], np.tile(np.arange(len(kept)), count))
+        columns = self.a.row_columns([rows[i] for i in kept])
         a, b = self._in_common(self.a.centered_targets, self.b.centered_targets)
         tables = {"a": a, "b": b, "change": self.centered_change.T, "logit_change": self.change.T}
         tables |= {"loss_change": self.loss_change.T}
@@ -275,7 +268,7 @@ class TextComparison(TwoModels):
         """
         import pandas as pd
 
-        known, columns = self.a.has_target, self._tokens()
+        known, columns = self.a.has_target, self.a.token_columns()
         columns |= {"loss_a": self.a.losses, "loss_b": self.b.losses, "loss_change": self.b.losses - self.a.losses}
         columns["entropy_change"] = np.where(known, self.entropies[1] - self.entropies[0], np.nan)
         columns["net_change"] = self.nets[1].sum(1) - self.nets[0].sum(1)
@@ -283,10 +276,6 @@ class TextComparison(TwoModels):
             labels = np.array([c.label for c in self.components], dtype=object)
             columns["most"] = np.where(known, labels[np.abs(np.nan_to_num(self.loss_change)).argmax(0)], None)
         return self._finish(pd.DataFrame(columns))
-
-    def _tokens(self) -> dict[str, Any]:
-        columns: dict[str, Any] = {"position": np.arange(len(self.a.token_ids)), "document": self.a.documents}
-        return columns | {name: np.array(getattr(self.a, f"{name}s"), dtype=object) for name in ("token", "next_token")}
 
     def by_component(self) -> pd.DataFrame:
         """One row per component: means over tokens of the changes, with 95 % intervals over texts (8 or more).

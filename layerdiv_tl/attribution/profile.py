@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,8 +20,8 @@ from ..model.architecture import UnitLike
 from ..model.batches import inference_mode_for, pad
 from ..model.cuts import is_fine
 from ..model.prompts import Prompts, refuse_tables, token_texts, with_mask
-from .profile_base import CorpusProfile, Profile
 from .profile_passes import ColumnStore, Loss, ProfileRun, Texts, profile_blocks, profile_run
+from .profile_results import Profile, ProfileSource
 from .vocabulary import extremes
 
 if TYPE_CHECKING:
@@ -134,6 +135,45 @@ def profile_of(run: ProfileRun, ids: Texts, columns: dict[str, np.ndarray]) -> P
         token_lookup=partial(_top_tokens, run, ids),
         **columns,
     )
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class CorpusProfile(ProfileSource):
+    """Means over the tokens of many texts, from running sums: one row per component. Made by `corpus_profile`.
+
+    Attributes:
+        terms, losses: By the name of a column: mean, low, high `[3, component]`, and those of the model's own loss in
+            nats. Intervals are over texts; NaN for fewer than 8.
+        texts, positions, measured_in: How many texts and how many tokens with a next one; the unit of bias, diversity
+            and net.
+    """
+
+    terms: dict[str, Float[np.ndarray, "3 component"]]
+    losses: Float[np.ndarray, " 3"]
+    texts: int
+    positions: int
+    measured_in: str
+
+    @property
+    def loss(self) -> float:
+        """The model's own mean cross-entropy of the next token, in nats."""
+        return float(self.losses[0])
+
+    def frame(self) -> pd.DataFrame:
+        """One row per component: mean, `_low` and `_high` of every term."""
+        frame = self._mean_frame(self.terms, self.measured_in, self.texts)
+        frame.attrs |= {"texts": self.texts, "positions": self.positions, "loss": self.losses.tolist()}
+        return frame
+
+    by_component = frame
+
+    def __repr__(self) -> str:
+        mean, low, high = self.losses
+        ends = f" [{low:.4g}, {high:.4g}]" if np.isfinite(low) else ""
+        return (
+            f"CorpusProfile({self.model}: {self.positions} tokens of {self.texts} texts × {len(self.components)} "
+            f"components; loss {mean:.4g}{ends} nats; identity gap {self.identity_gap:.1e})"
+        )
 
 
 def corpus_profile(

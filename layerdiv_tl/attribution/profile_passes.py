@@ -31,8 +31,7 @@ from ..model.load import Model, as_model
 from ..model.prompts import encode
 from .blocks import ALIKE, Rows, check_finite
 from .directions import Directions, reconstruct
-from .profile_base import Profile
-from .profile_results import CrossEntropyProfile, SquaredProfile
+from .profile_results import CrossEntropyProfile, Profile, SquaredProfile
 from .vocabulary import (
     PRECISIONS,
     Vocabulary,

@@ -1,19 +1,238 @@
 """Profiles: bias and diversity of every component at every token, over the whole vocabulary.
 
 Of a component's logit vector u_i over V ids a profile holds a few sums: its mean, its size and its products with the
-mean of all components and with the target. Bias and diversity follow from these.
+mean of all components and with the target. Bias and diversity follow from these. Arrays are kept `[position,
+component]`, as they are made; the public ones are `[component, position]`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from jaxtyping import Float, Int
 
+from .._checks import whole_number
+from ..components import Component, component_columns, labels_of
+from ..components import positions as component_positions
+from ..ensemble.intervals import RunningMean, interval_note
 from ..ensemble.terms import Part
-from .profile_base import ComponentByPosition, PerComponent, PerPosition, Profile
+from ..errors import InputError
+from ..results import Result
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MOST_ROWS = 5_000_000
+# Numbers of one term that are averaged at a time: a text's neurons are many.
+AT_ONCE = 1_000_000
+
+PerComponent = Float[np.ndarray, "position component"]
+PerPosition = Float[np.ndarray, " position"]
+ComponentByPosition = Float[np.ndarray, "component position"]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ProfileSource(Result):
+    """What a profile was made of, and its components, the names of its rows.
+
+    Attributes:
+        identity_gap, absolute_gap: max |Σ u_i − logit| / max Σ|u_i| at the next token, over positions; and the same in
+            logits.
+        vocabulary, window, stride: The number of ids; how many tokens the model read at a time, and how far it then
+            moved on.
+        soft_cap: Where the model caps its logits (components sum to those before).
+    """
+
+    components: tuple[Component, ...]
+    identity_gap: float
+    absolute_gap: float
+    vocabulary: int
+    window: int
+    stride: int
+    model: str
+    unit: str
+    soft_cap: float | None
+
+    def _mean_frame(self, terms: dict[str, np.ndarray], measured_in: str, texts: int) -> pd.DataFrame:
+        """One row per component: mean, `_low` and `_high` of every term, from tables of these three rows."""
+        import pandas as pd
+
+        rows = component_columns(self.components)
+        for name, ends in terms.items():
+            rows |= dict(zip((name, f"{name}_low", f"{name}_high"), ends, strict=True))
+        frame = pd.DataFrame(rows)
+        frame.attrs["units"] = _units([name for name in frame.columns if name.startswith(tuple(terms))], measured_in)
+        frame.attrs |= {"intervals": interval_note(texts, "texts")}
+        frame.attrs |= {"identity_gap": self.identity_gap, "soft_cap": self.soft_cap}
+        return frame
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Profile(ProfileSource):
+    """`loss = bias − diversity` for every component and every token of a text. Made by `profile`.
+
+    Position t is the prediction of token t + 1. The last token of a text has none, so what needs a target is NaN there.
+
+    Attributes:
+        token_ids, tokens, documents, contexts: `[position]`: ids, their texts, the number of the text each belongs to,
+            and how many tokens of it the model saw, its own included (it reads long texts in windows).
+        losses: `[position]`, the model's own cross-entropy of the next token, in nats.
+        means, centered_targets: `[position, component]`: a component's logit averaged over the vocabulary, and its
+            contribution to the next token's logit beyond that.
+        token_lookup: Finds the tokens a component promotes; it needs the model, so it is not saved.
+    """
+
+    token_ids: Int[np.ndarray, " position"]
+    tokens: tuple[str, ...]
+    documents: Int[np.ndarray, " position"]
+    contexts: Int[np.ndarray, " position"]
+    losses: PerPosition
+    means: PerComponent
+    centered_targets: PerComponent
+    token_lookup: Callable[..., Any] | None = field(default=None, repr=False, metadata={"saved": False})
+
+    measured_in: ClassVar[str]
+    _term_names: ClassVar[Any]
+
+    @property
+    def loss(self) -> PerPosition:
+        """The model's own cross-entropy of each next token, `[position]`, in nats."""
+        return self.losses
+
+    @property
+    def target_logit(self) -> ComponentByPosition:
+        """Each component's contribution to the next token's logit."""
+        return self._target_logits().T
+
+    @property
+    def bias(self) -> ComponentByPosition:
+        """Each component's own loss against the next token, undivided by |L|."""
+        return self._term("bias").T
+
+    @property
+    def diversity(self) -> ComponentByPosition:
+        """Each component's distance from the ensemble, undivided by |L|."""
+        return self._term("diversity").T
+
+    @property
+    def net(self) -> ComponentByPosition:
+        """bias − diversity, from its own linear form, in which a component's size does not occur."""
+        return self._term("net").T
+
+    @property
+    def next_tokens(self) -> tuple[str | None, ...]:
+        """The text of each next token; None at the end of a text."""
+        ends = np.append(self.documents[1:] != self.documents[:-1], True)
+        return tuple(None if end else text for end, text in zip(ends, (*self.tokens[1:], ""), strict=True))
+
+    @property
+    def has_target(self) -> np.ndarray:
+        """`[position]`, whether there is a target."""
+        return np.isfinite(self.losses)
+
+    def top_tokens(
+        self, component: str | Component | Sequence[str | Component] | None = None, position: int = -1, k: int = 10
+    ) -> pd.DataFrame:
+        """What components promote and suppress at a position: their k largest and k smallest logits.
+
+        `component` is a label or component, several, or None for all; `position` a column of this profile, negative
+        from the end. `contribution` is in logits, `contribution_centered` less the vocabulary mean, which no softmax
+        sees. Raises InputError for components and positions that do not exist, and for a profile loaded from a file.
+        """
+        if self.token_lookup is None:
+            raise InputError("this profile was loaded from a file, which holds no model: make it anew with profile().")
+        k, count = whole_number("k", k, 1, self.vocabulary), len(self.token_ids)
+        position = whole_number("position", position, -count, count - 1) % count
+        columns = list(range(len(self.components)))
+        if component is not None:
+            labels = labels_of("component", component)
+            columns = [component_positions(self.components, label=label)[0] for label in labels]
+        document = int(self.documents[position])
+        within = position - int(np.argmax(self.documents == document))
+        return self.token_lookup(columns, document, within, k)
+
+    def by_component(self) -> pd.DataFrame:
+        """One row per component: means over the tokens that have a target, with 95 % intervals over texts.
+
+        Tokens of one text are not independent, texts are: fewer than 8 have no interval, `_low` and `_high` are then
+        NaN, and `attrs["intervals"]` says so. `corpus_profile` is for many texts.
+        """
+        running: dict[str, RunningMean] = {}
+        for document in np.unique(self.documents):
+            inside = np.flatnonzero((self.documents == document) & self.has_target)
+            for name, total in self._sums(inside).items():
+                running.setdefault(name, RunningMean()).add(total, len(inside))
+        del running["loss"]
+        terms = {name: np.stack([mean.mean, *mean.interval()]) for name, mean in running.items()}
+        return self._mean_frame(terms, self.measured_in, int(running["bias"].clusters))
+
+    def frame(self, **conditions: Any) -> pd.DataFrame:
+        """One row per token and component; `conditions` choose components, as `Contributions.select` does.
+
+        Raises InputError where it would have more than five million rows.
+        """
+        import pandas as pd
+
+        columns = component_positions(self.components, **conditions) if conditions else range(len(self.components))
+        rows = self.row_columns([self.components[i] for i in columns])
+        terms = self._terms(slice(None), list(columns))
+        rows |= {name: table.reshape(-1) for name, table in terms.items()}
+        frame = pd.DataFrame(rows | {"loss": np.repeat(self.losses, len(columns))})
+        frame.attrs["units"] = _units(terms, self.measured_in) | {"loss": "nats"}
+        frame.attrs |= {"identity_gap": self.identity_gap, "soft_cap": self.soft_cap}
+        return frame
+
+    def token_columns(self) -> dict[str, Any]:
+        """The columns that name each token in frames."""
+        columns: dict[str, Any] = {"position": np.arange(len(self.token_ids)), "document": self.documents}
+        return columns | {name: np.array(getattr(self, f"{name}s"), dtype=object) for name in ("token", "next_token")}
+
+    def row_columns(self, kept: Sequence[Component]) -> dict[str, Any]:
+        """The columns that name the rows of a frame, one per token and component. InputError for too many rows."""
+        count = len(self.token_ids)
+        if count * len(kept) > MOST_ROWS:
+            choose = "choose components, as in frame(kind='neuron', layer=3), or take by_component()"
+            raise InputError(f"{count} tokens × {len(kept)} components are {count * len(kept):,} rows: {choose}.")
+        rows = {name: np.repeat(column, len(kept)) for name, column in self.token_columns().items()}
+        return rows | component_columns(kept, np.tile(np.arange(len(kept)), count))
+
+    def _terms(self, rows: slice | np.ndarray, columns: Any = slice(None)) -> dict[str, PerComponent]:
+        """The tables of some positions and components."""
+        tables = {name: self._term(name, rows, columns) for name in self._term_names}
+        return tables | {"target_logit": self._target_logits(rows, columns)}
+
+    def _sums(self, positions: np.ndarray) -> dict[str, Any]:
+        """The sums over some positions of every term, and of the model's loss."""
+        sums: dict[str, Any] = {"loss": self.losses[positions].sum()}
+        step = max(1, AT_ONCE // len(self.components))
+        for start in range(0, max(1, len(positions)), step):
+            for name, table in self._terms(positions[start : start + step]).items():
+                sums[name] = sums.get(name, 0.0) + table.sum(0)
+        return sums
+
+    def _target_logits(self, rows: Any = slice(None), columns: Any = slice(None)) -> PerComponent:
+        return self.centered_targets[rows][:, columns].astype(np.float64) + self.means[rows][:, columns]
+
+    def _term(self, name: str, rows: Any = slice(None), columns: Any = slice(None)) -> PerComponent:
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        texts = len(np.unique(self.documents))
+        many = f" in {texts} texts" if texts > 1 else ""
+        cut = int(np.bincount(self.documents).max()) > self.window
+        read = f", read {self.window} at a time, moving on by {self.stride}" if cut else ""
+        cap = self.soft_cap
+        capped = "" if cap is None else f"; components sum to the logits before a soft-cap at {cap:g}"
+        shape = f"{len(self.token_ids)} tokens{many} × {len(self.components)} components, {self.vocabulary} ids"
+        loss = self.losses[self.has_target].mean() if self.has_target.any() else float("nan")
+        return (
+            f"{type(self).__name__}({self.model}: {shape}{read}; loss {loss:.4g} nats; "
+            f"identity gap {self.identity_gap:.1e}, {self.absolute_gap:.1e} logits{capped})"
+        )
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -151,3 +370,7 @@ class CrossEntropyProfile(Profile):
         if name == "net":
             return entropies + self.tau * (expectations - targets)
         return self.tau / len(self.components) * (expectations - targets)
+
+
+def _units(terms: Iterable[str], measured_in: str) -> dict[str, str]:
+    return {name: "logits" if name.startswith("target_logit") else measured_in for name in terms}

@@ -14,8 +14,7 @@ from jaxtyping import Float
 
 from .._checks import choice, instance, some_of
 from ..attribution.profile import profile
-from ..attribution.profile_base import Profile
-from ..attribution.profile_results import SquaredProfile
+from ..attribution.profile_results import Profile, SquaredProfile
 from ..components import Component, Unit, labels_of, positions
 from ..ensemble.decomposition import Part
 from ..errors import InputError

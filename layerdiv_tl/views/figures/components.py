@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from ..._checks import choice
 from ..._registry import figure_of
-from ...attribution.profile_base import Profile
+from ...attribution.profile_results import Profile
 from ...ensemble.decomposition import TERMS, Decomposition, Part
 from ...errors import InputError
 from .. import plotting as kit

@@ -11,8 +11,7 @@ import plotly.graph_objects as go
 
 from ..._checks import whole_number
 from ..._registry import figure_of
-from ...attribution.profile_base import Profile
-from ...attribution.profile_results import SquaredProfile
+from ...attribution.profile_results import Profile, SquaredProfile
 from ...components import Component
 from ...ensemble.decomposition import Part
 from .. import plotting as kit
