@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import torch
@@ -39,59 +39,49 @@ class _Latents:
     """One dictionary at one sublayer; reconstruction = latents · directions + bias."""
 
     def __init__(self, given: Any, place: Component, reads: Reads | None) -> None:
-        self.place, self.decode = place, getattr(given, "decode", None)
+        self.place, self.what, self.decode = place, f"the dictionary at {place}", getattr(given, "decode", None)
         if isinstance(given, tuple | list):
-            given = _Plain(place, *given)
-        parts = [getattr(given, name, None) for name in ("encode", "W_dec", "b_dec")]
-        encode, directions, bias = parts
+            given = _Plain(self.what, *given)
+        encode, directions, bias = (getattr(given, name, None) for name in ("encode", "W_dec", "b_dec"))
         if not callable(encode) or not isinstance(directions, Tensor) or not isinstance(bias, Tensor | None):
             raise InputError(
-                f"the dictionary at {place} must be a SAELens object, anything with encode, W_dec [latent, d] and "
-                f"b_dec [d], or (W_enc, b_enc, W_dec, b_dec[, activation]), not {shown(given)}."
+                f"{self.what} must be a SAELens object, anything with encode, W_dec [latent, d] and b_dec [d], or "
+                f"(W_enc, b_enc, W_dec, b_dec[, activation]), not {shown(given)}."
             )
-        if getattr(given, "W_skip", None) is not None:
-            raise InputError(
-                f"the transcoder at {place} has a skip connection, which is no latent: it cannot be a unit."
-            )
-        if directions.dim() != 2:
-            raise InputError(f"W_dec of the dictionary at {place} must be [latent, d], not {tuple(directions.shape)}.")
-        for name, weights in (("W_dec", directions), ("b_dec", bias)):
-            if weights is not None and not (weights.is_floating_point() and bool(weights.isfinite().all())):
-                raise InputError(f"{name} of the dictionary at {place} must hold finite floating-point numbers.")
+        _check_array(f"W_dec of {self.what}", directions, ("latent", "d"))
+        if bias is not None:
+            _check_array(f"b_dec of {self.what}", bias, (directions.shape[1],))
         cfg = getattr(given, "cfg", None)
-        if (fold := _FOLDS.get(getattr(cfg, "normalize_activations", "none"))) is not None:
-            raise InputError(
-                f"the dictionary at {place} expects inputs on a scale that its pass leaves to others: fold that into "
-                f"its weights first (SAELens: sae.{fold}(...))."
-            )
         is_transcoder = getattr(cfg, "d_out", None) is not None
         self.reads: Reads = reads or ("input" if is_transcoder else "write")
-        if bias is not None and tuple(bias.shape) != tuple(directions.shape[1:]):
-            shapes = f"[{directions.shape[1]}], not {list(bias.shape)}"
-            raise InputError(f"b_dec of the dictionary at {place} must be as long as its directions, {shapes}.")
-        self._check_hook(cfg)
+        hook = getattr(getattr(cfg, "metadata", None), "hook_name", None) or getattr(cfg, "hook_name", None)
+        fold = _FOLDS.get(getattr(cfg, "normalize_activations", "none"))
+        fault = self._misfit(hook) if isinstance(hook, str) else ""
+        if getattr(given, "W_skip", None) is not None:
+            fault = "it has a skip connection, which is no latent"
+        elif fold is not None:
+            fault = (
+                f"its inputs are scaled outside its pass: fold that into its weights first (SAELens: sae.{fold}(...))"
+            )
+        if fault:
+            raise InputError(f"{self.what} cannot be a unit: {fault}.")
         self.encode: Callable[[Tensor], Tensor] = encode
         self.dtype, self.device = directions.dtype, directions.device
         self.directions = directions.detach()
         self.bias = None if bias is None or not bool(bias.detach().any()) else bias.detach()
 
-    def _check_hook(self, cfg: Any) -> None:
-        """Raise InputError where a dictionary says that it was trained elsewhere."""
-        hook = getattr(getattr(cfg, "metadata", None), "hook_name", None) or getattr(cfg, "hook_name", None)
-        if not isinstance(hook, str):
-            return
-        layer = re.search(r"blocks\.(\d+)\.", hook)
-        if layer is not None and int(layer[1]) != self.place.layer:
-            raise InputError(f"this dictionary was trained at {hook}, which is not in the layer of {self.place}.")
-        wrote = _WRITES.search(hook)
-        if wrote is not None and wrote["kind"] != ("mlp" if self.place.kind == "moe" else self.place.kind):
-            raise InputError(f"this dictionary was trained at {hook}, which is not what {self.place} writes.")
-        within = _WITHIN if self.reads == "write" else _BEFORE
-        if within.search(hook):
-            raise InputError(
-                f"this dictionary was trained at {hook}: a unit takes what a sublayer writes apart, so it must read "
-                "that (hook_mlp_out, hook_attn_out), or what the sublayer is given after its norm (a transcoder)."
+    def _misfit(self, hook: str) -> str:
+        """Why a dictionary that was trained at a place of TransformerLens cannot stand here; empty where it can."""
+        kind = "mlp" if self.place.kind == "moe" else self.place.kind
+        layer, wrote = re.search(r"blocks\.(\d+)\.", hook), _WRITES.search(hook)
+        if (layer and int(layer[1]) != self.place.layer) or (wrote and wrote["kind"] != kind):
+            return f"it was trained at {hook}, which is elsewhere"
+        if (_WITHIN if self.reads == "write" else _BEFORE).search(hook):
+            return (
+                f"it was trained at {hook}, but it must read what a sublayer writes (hook_mlp_out, hook_attn_out), or "
+                "what that is given after its norm (a transcoder)"
             )
+        return ""
 
     def projection(self) -> tuple[Tensor, Tensor | None]:
         """Directions `[latent, d]` and bias."""
@@ -105,19 +95,16 @@ class _Latents:
                 latents = self.encode(given)
                 decoded = None if self.decode is None else self.decode(latents)
         except RuntimeError as error:
-            raise InputError(f"the dictionary at {self.place} cannot read vectors of {x.shape[1]} numbers.") from error
-        shape, wanted = tuple(getattr(latents, "shape", ())), (len(x), len(self.directions))
-        if shape != wanted:
-            raise InputError(f"the dictionary at {self.place} gives latents of the shape {shape}, not {wanted}.")
-        if x.isfinite().all() and not latents.isfinite().all():
-            raise InputError(f"the dictionary at {self.place} gives latents that are not finite: look at its weights.")
+            raise InputError(f"{self.what} cannot read vectors of {x.shape[1]} numbers.") from error
+        name, shape = f"what {self.what} makes of its inputs", (len(x), len(self.directions))
+        _check_array(name, latents, shape, finite=bool(x.isfinite().all()))
         if decoded is not None:
             linear = latents @ self.directions + (0.0 if self.bias is None else self.bias)
             off = float((decoded - linear).norm()) if decoded.shape == linear.shape else float("inf")
             if not off <= _ROUNDING.get(self.dtype, 5e-2) * float(linear.norm()):
                 raise InputError(
-                    f"what the dictionary at {self.place} decodes is not its latents times W_dec plus b_dec (its "
-                    "activations are normalized or reshaped): fold that into its weights first."
+                    f"what {self.what} decodes is not its latents times W_dec plus b_dec (its activations are "
+                    "normalized or reshaped): fold that into its weights first."
                 )
         return latents.to(x)
 
@@ -125,20 +112,29 @@ class _Latents:
 class _Plain:
     """Weights without an object: latents = activation(x · W_enc + b_enc)."""
 
-    def __init__(self, place: Component, *given: Any) -> None:
-        activation = given[4] if len(given) == 5 else torch.relu
+    def __init__(self, what: str, *given: Any) -> None:
+        self.activation = given[4] if len(given) == 5 else torch.relu
         tensors = [torch.as_tensor(x) if isinstance(x, Tensor) or hasattr(x, "__array__") else None for x in given[:4]]
-        if len(given) not in (4, 5) or any(x is None for x in tensors) or not callable(activation):
+        if len(given) not in (4, 5) or any(x is None for x in tensors) or not callable(self.activation):
             raise InputError(
-                f"the dictionary at {place} must be (W_enc [d, latent], b_enc [latent], W_dec [latent, d], b_dec [d]), "
-                "four tensors, and perhaps an activation function; ReLU is the default."
+                f"{what} must be (W_enc [d, latent], b_enc [latent], W_dec [latent, d], b_dec [d]), four tensors, and "
+                "perhaps an activation function; ReLU is the default."
             )
         self.W_enc, self.b_enc, self.W_dec, self.b_dec = (x.detach() for x in tensors if x is not None)
-        self.activation = activation
 
     def encode(self, x: Tensor) -> Tensor:
         latents: Tensor = self.activation(x @ self.W_enc + self.b_enc)
         return latents
+
+
+def _check_array(name: str, x: Any, shape: Sequence[int | str], finite: bool = True) -> None:
+    """Raise InputError for what is no tensor of finite numbers in a shape, whose named axes have any length."""
+    fits = isinstance(x, Tensor) and x.is_floating_point() and x.dim() == len(shape)
+    fits = fits and all(isinstance(n, str) or n == length for n, length in zip(shape, x.shape, strict=True))
+    if not fits or (finite and not bool(x.isfinite().all())):
+        got = f"a tensor of the shape {tuple(x.shape)} and type {x.dtype}" if isinstance(x, Tensor) else shown(x)
+        axes = ", ".join(map(str, shape))
+        raise InputError(f"{name} must hold finite floating-point numbers [{axes}], but is {got}.")
 
 
 class Dictionary(CustomUnit):
@@ -176,8 +172,8 @@ class Dictionary(CustomUnit):
             if place not in places:
                 raise InputError(f"there is a dictionary for {place}, but this model has no such sublayer.")
             if latents.directions.shape[1] != width:
-                has = f"writes {latents.directions.shape[1]} numbers, but the residual stream has {width}"
-                raise InputError(f"the dictionary at {place} {has}.")
+                wide = latents.directions.shape[1]
+                raise InputError(f"{latents.what} writes {wide} numbers, but the residual stream has {width}.")
         return rows
 
     def __repr__(self) -> str:
