@@ -17,12 +17,12 @@ from .._progress import progress
 from ..components import Component, labels_of, positions
 from ..errors import InputError
 from ..model.architecture import HALF, Sublayer
+from ..model.attention import SourceValues, SourceWatch, value_biases
 from ..model.batches import batches, inference_mode_for, pad, require_local
 from ..model.capture import Activations, answers
 from ..model.forward_pass import TOLERANCE, locate_mismatch, run
 from ..model.load import Model, as_model
 from ..model.prompts import token_texts
-from ..model.source_values import SourceValues, SourceWatch, value_biases
 from .blocks import Block, StreamWalk
 from .directions import Directions
 from .passes import OptionReader
