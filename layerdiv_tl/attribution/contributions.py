@@ -53,9 +53,10 @@ def contributions(
     is what their biases come to (`model.stream_path`).
 
     Your own hooks on the model run in the pass. Where one changes a sublayer's output, the changed output is the
-    component; what hooks add to the stream elsewhere is `L3.intervention` (between block 3 and the next, or the final
-    norm) or `intervention` (at the embedding), and so is, where that sublayer is cut, what its heads or neurons do not
-    sum to any more. Partial junctions are then those of the layer before its intervention.
+    component. What a hook on a block, or on the final norm's input, adds to the stream is `L3.intervention` (between
+    block 3 and the next, or the final norm), and at the embedding `intervention`; so is, where a changed sublayer is
+    cut, what its heads or neurons do not sum to any more. Partial junctions are then those of the layer before its
+    intervention. A hook that moves the stream anywhere else is refused by the name of its module.
 
     Args:
         model: A `Model`, or anything `load_model` takes.

@@ -293,7 +293,12 @@ def locate_mismatch(architecture: Architecture, ids: Sequence[int]) -> str:
             architecture, raw = with_interventions(architecture, raw, hooked, tokens, mask, row, at)
         place = find_mismatch(architecture, raw)
     if place is not None:
-        return f"{UNNAMED} {place}"
+        paths = {
+            module: path for root in architecture.roots if root is not None for path, module in root.named_modules()
+        }
+        names = ", ".join(dict.fromkeys(paths.get(point.module) or "the model" for point in hooked))
+        hint = "; a hook may stand on a block, a sublayer's output, the embedding or the final norm's input, and yours"
+        return f"{UNNAMED} {place}" + (f"{hint} stand on {names}" if hooked else "")
     if hooked:
         return "hooks on it add to its residual stream, which only contributions and profile take apart: remove them"
     return "its sublayers do not add up to its residual stream"

@@ -1,8 +1,9 @@
 """The user's own hooks: what they change in a pass, and where that is written to the residual stream.
 
-A hook that changes what a sublayer writes changes that component. What hooks add to the stream elsewhere is a component
-of its own, an intervention: after the layer where it happens, or at the embedding. It is found by measuring: the stream
-must differ from what was written by just what some hooks were seen to change, or the model stays refused.
+One rule: a hook on a sublayer's output changes that component; a hook on the stream (the input or output of a block,
+the final norm's input, the embedding) adds a component of its own, an intervention, after the layer where it stands. It
+is checked by measuring: the stream must differ from what was written by just what these hooks were seen to change.
+Anything else that a hook does to the stream is refused, with the names of the hooked modules.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from itertools import combinations
 from typing import cast
 
 import torch
@@ -20,12 +20,11 @@ from torch import Tensor, nn
 
 from ..errors import InputError
 from .architecture import Architecture, HookPoint, Sublayer
-from .capture import Change, RawCapture, at_positions, on
+from .capture import RawCapture, at_positions, on
 from .foreign_code import users_hooks
-from .stream_gaps import StreamGap, stream_gaps
+from .stream_gaps import stream_gaps
 
-# So many changes between two junctions are tried together: every subset of them.
-MOST_CHANGES = 8
+HookPlace = tuple[nn.Module, str]
 
 
 class _Started(Exception):
@@ -77,22 +76,28 @@ def with_interventions(
         if bool((changed != 0).any()):
             written.append((first + 1, None, changed))
     layers = {sublayer.hook_point: sublayer.layer for sublayer in architecture.sublayers}
-    owners = [_owner(architecture, change.point) for change in raw.changes]
-    changes = [(change, owner) for change, owner in zip(raw.changes, owners, strict=True) if change.by is not None]
+    on_stream = _stream_places(architecture)
     hooked_outputs = _between_values_and_output(architecture, raw)
     for gap in stream_gaps(architecture, raw):
         ran = [layers[point] for point in order[gap.start : gap.stop] if point in layers]
-        inside = [(change, owner) for change, owner in changes if gap.start < change.after <= gap.stop]
-        added: Tensor | None = None
-        for change, owner in _explanation(gap, inside) if ran else ():
-            assert change.by is not None
-            if owner is None:
-                added = change.by if added is None else added + change.by
+        inside = [change for change in raw.changes if gap.start < change.after <= gap.stop]
+        added, of_sublayers, left, size = None, list[tuple[Sublayer, int, Tensor]](), gap.missing, 2 * gap.rounding
+        for change in inside if ran else ():
+            owner, side = _owner(architecture, change.point), (change.point.module, change.point.side)
+            if change.by is None or change.by.shape != left.shape or not (owner or side in on_stream):
                 continue
-            point = owner.hook_point
-            repeat = order[: change.after].count(point) - 1
-            seen[point][repeat] = seen[point][repeat] + change.by
-            gap.missing.sub_(change.by * owner.scale)
+            by = change.by if owner is None else change.by * owner.scale
+            left, size = left - by, size + 1e-6 * by.abs()
+            if owner is None:
+                added = by if added is None else added + by
+            else:
+                of_sublayers.append((owner, change.after, change.by))
+        if bool((left.abs() > size).any()):  # something else moved the stream: the gap stays as it is
+            added, of_sublayers = None, []
+        for owner, after, by in of_sublayers:
+            point, repeat = owner.hook_point, order[:after].count(owner.hook_point) - 1
+            seen[point][repeat] = seen[point][repeat] + by
+            gap.missing.sub_(by * owner.scale)
             hooked_outputs.add((point, repeat))
         if added is not None:  # where nothing was added, only rounding is missing
             added = torch.where((added != 0).any(-1, keepdim=True), gap.missing, 0.0)
@@ -110,30 +115,20 @@ def with_interventions(
     return replace(architecture, sublayers=tuple(_sublayers_with(architecture, where))), raw
 
 
-def _explanation(
-    gap: StreamGap, inside: Sequence[tuple[Change, Sublayer | None]]
-) -> Sequence[tuple[Change, Sublayer | None]]:
-    """The changes that sum to what is missing at a junction; none where no subset does so up to rounding.
-
-    Of subsets that explain it equally well it is the largest: what one hook takes away another may restore.
+def _stream_places(architecture: Architecture) -> set[HookPlace]:
+    """Where a hook changes the stream itself: at blocks, at what these hold that has no weights, as the hook points of
+    a bridge are, and at the final norm's input.
     """
-    moved = {
-        i: change.by * (1.0 if owner is None else owner.scale)
-        for i, (change, owner) in enumerate(inside)
-        if change.by is not None and change.by.shape == gap.missing.shape
-    }
-    # What is nearest to the junction, or is known to belong to a sublayer, comes first.
-    likely = sorted(moved, key=lambda i: (inside[i][1] is None, -inside[i][0].after))[:MOST_CHANGES]
-    nothing = torch.zeros_like(gap.missing)
-    tried: list[tuple[float, tuple[int, ...], Tensor]] = []
-    for count in range(len(likely) + 1):
-        for subset in combinations(likely, count):
-            left = gap.missing - sum((moved[i] for i in subset), nothing)
-            tried.append((float(left.norm()), subset, left))
-    least = 2 * min(left for left, _, _ in tried) + 1e-3 * float(gap.rounding.norm())
-    _, subset, left = max((entry for entry in tried if entry[0] <= least), key=lambda entry: (len(entry[1]), -entry[0]))
-    rounding = gap.rounding * 2 + 1e-6 * sum((moved[i].abs() for i in subset), nothing)
-    return [inside[i] for i in subset] if bool((left.abs() <= rounding).all()) else []
+    blocks = {block.module for block in architecture.blocks}
+    # A bridge's blocks are known by the hook points at their inputs.
+    modules = [module for root in architecture.roots if root is not None for module in root.modules()]
+    blocks |= {m for m in modules if any(child in blocks and _is_idle(child) for child in m.children())}
+    idle = {child for block in blocks for child in block.children() if _is_idle(child)}
+    return {(module, side) for module in blocks | idle for side in ("in", "out")} | {(architecture.norm_module, "in")}
+
+
+def _is_idle(module: nn.Module) -> bool:
+    return next(module.parameters(), None) is None
 
 
 def _owner(architecture: Architecture, point: HookPoint) -> Sublayer | None:

@@ -55,7 +55,6 @@ def hooked(name):
         "block": lambda: layers[1].register_forward_hook(add),
         "block, first": lambda: layers[1].register_forward_hook(add, prepend=True),
         "next block": lambda: layers[2].register_forward_pre_hook(add_before),
-        "a norm's input, in place": lambda: layers[1].post_attention_layernorm.register_forward_pre_hook(add_in_place),
         "one token": lambda: layers[1].register_forward_hook(add_late),
         "embedding": lambda: base.embed_tokens.register_forward_hook(add),
         "first block": lambda: layers[0].register_forward_pre_hook(add_before),
@@ -99,7 +98,6 @@ def logits_and_writes(model):
         ("block", "L1 L1 L1"),
         ("block, first", "L1 L1 L1"),
         ("next block", "L1 L1 L1"),
-        ("a norm's input, in place", "L1 L1 L1"),
         ("one token", "L1 L1 L1"),
         ("embedding", "embed embed embed"),
         ("first block", "embed embed embed"),
@@ -170,16 +168,19 @@ def test_several_hooks_and_what_they_restore():
 
 
 def test_what_no_hook_explains_is_refused():
-    """A wrapped module beside hooks that change something else in its layer."""
+    """A wrapped module beside hooks that change something else in its layer; a hook within a block; both by name."""
     model = llama()
     layer = model.model.layers[1]
     forward = layer.forward
     layer.forward = lambda *args, **kwargs: forward(*args, **kwargs) + steering() ** 2
     for module in (layer.mlp, layer.self_attn.q_proj, model.model.layers[2]):
         module.register_forward_hook(add)
-    for unit in UNITS:
-        with pytest.raises(ld.InputError, match="block 1 .* block 2"):
-            ld.contributions(model, PROMPTS, OPTIONS, unit=unit)
+    inside = llama()  # changes the stream within a block, where no component stands
+    inside.model.layers[1].post_attention_layernorm.register_forward_pre_hook(add_in_place)
+    for refused in (model, inside):
+        for unit in UNITS:
+            with pytest.raises(ld.InputError, match="block 1 .* block 2.*model.layers.1"):
+                ld.contributions(refused, PROMPTS, OPTIONS, unit=unit)
 
 
 def test_a_hooked_model_is_not_stored():
