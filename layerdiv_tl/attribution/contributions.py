@@ -13,8 +13,9 @@ from .._checks import whole_number
 from ..components import Component, Unit, labels_of
 from ..errors import InputError
 from ..model.architecture import UnitLike
+from ..model.cached_pass import read_cache, tokens_and_mask
 from ..model.cuts import unit_name, unit_of
-from ..model.forward_pass import locate_mismatch, read_cache, tokens_and_mask
+from ..model.forward_pass import locate_mismatch
 from ..model.groups import Groups
 from ..model.load import as_model
 from ..model.prompts import encode, to_python, with_mask

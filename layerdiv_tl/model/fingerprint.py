@@ -71,7 +71,7 @@ def identify(model: Model) -> Identity:
         "matmul_precision": torch.get_float32_matmul_precision(),
     }
     with inference_mode_for(model.architecture):  # waits for another thread's pass, whose hooks are the package's own
-        refuse_foreign_code(model)
+        refuse_foreign_code(model.name, model.architecture)
         return Identity(fingerprint(model), tokenizer_fingerprint(model.tokenizer), settings)
 
 

@@ -8,14 +8,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from types import BuiltinFunctionType, FunctionType, MethodType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from torch import nn
 
 from ..errors import InputError
-
-if TYPE_CHECKING:
-    from .load import Model
+from .architecture import Architecture
 
 # Libraries whose hooks and functions are part of how a model is loaded, quantized or spread over devices.
 LIBRARIES = frozenset(
@@ -25,24 +23,24 @@ LIBRARIES = frozenset(
 OWN = frozenset({*LIBRARIES, __name__.split(".")[0]})
 
 
-def refuse_foreign_code(model: Model) -> None:
+def refuse_foreign_code(name: str, architecture: Architecture) -> None:
     """Raise InputError, with the place, for a model into which somebody put hooks or functions after it was loaded.
 
     Not seen: a function replaced in a library itself (`modeling_llama.apply_rotary_pos_emb = ...`).
     """
-    for place, what, code in _foreign_code(model):
-        name = getattr(_unwrap(code), "__qualname__", type(_unwrap(code)).__qualname__)
+    for place, what, code in _foreign_code(architecture):
+        whose = getattr(_unwrap(code), "__qualname__", type(_unwrap(code)).__qualname__)
         raise InputError(
-            f"{model.name} has {what} ({name}) on {place}, which its weights do not show: remove it, load the model "
+            f"{name} has {what} ({whose}) on {place}, which its weights do not show: remove it, load the model "
             "again, or write the change into the weights, so that no results are kept as another model's."
         )
 
 
-def _foreign_code(model: Model) -> Iterator[tuple[str, str, Any]]:
+def _foreign_code(architecture: Architecture) -> Iterator[tuple[str, str, Any]]:
     """(place, what, code) of everything in a model that is neither its own nor its library's."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-    roots, shared = model.architecture.roots, nn.modules.module
+    roots, shared = architecture.roots, nn.modules.module
     for hook in (*shared._global_forward_hooks.values(), *shared._global_forward_pre_hooks.values()):
         if not is_from(hook, LIBRARIES):
             yield "every module", "a global forward hook", hook
