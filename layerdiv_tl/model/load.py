@@ -188,7 +188,7 @@ def as_model(x: Any) -> Model:
     """The model that an analysis is given, loaded. Raises InputError for None, `load_model`'s own default."""
     if x is None:
         raise InputError("None is not a model: give layerdiv_tl.load_model() for the default one.")
-    return load_model(x)
+    return x if isinstance(x, Model) else load_model(x)
 
 
 def _of_remote(x: Any, tokenizer: Any, remote: bool | str) -> Model:
