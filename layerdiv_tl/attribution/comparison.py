@@ -15,7 +15,7 @@ from ..ensemble.decomposition import Decomposition, decompose
 from ..ensemble.intervals import mean_interval, paired_interval
 from ..ensemble.tables import with_ends
 from .contribution_results import Contributions
-from .profile_results import ComponentByPosition, PerPosition, SquaredProfile
+from .profile_results import ComponentByPosition, PerPosition, SquaredProfile, row_columns, token_columns
 from .two_models import PerComponent, PerExample, TwoModels
 
 if TYPE_CHECKING:
@@ -253,7 +253,7 @@ class TextComparison(TwoModels):
 
         rows = self.components
         kept = positions(rows, **conditions) if conditions else list(range(len(rows)))
-        columns = self.a.row_columns([rows[i] for i in kept])
+        columns = row_columns(self.a, [rows[i] for i in kept])
         a, b = self._in_common(self.a.centered_targets, self.b.centered_targets)
         tables = {"a": a, "b": b, "change": self.centered_change.T, "logit_change": self.change.T}
         tables |= {"loss_change": self.loss_change.T}
@@ -268,7 +268,7 @@ class TextComparison(TwoModels):
         """
         import pandas as pd
 
-        known, columns = self.a.has_target, self.a.token_columns()
+        known, columns = self.a.has_target, token_columns(self.a)
         columns |= {"loss_a": self.a.losses, "loss_b": self.b.losses, "loss_change": self.b.losses - self.a.losses}
         columns["entropy_change"] = np.where(known, self.entropies[1] - self.entropies[0], np.nan)
         columns["net_change"] = self.nets[1].sum(1) - self.nets[0].sum(1)

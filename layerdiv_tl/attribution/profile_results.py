@@ -178,27 +178,13 @@ class Profile(ProfileSource):
         import pandas as pd
 
         columns = component_positions(self.components, **conditions) if conditions else range(len(self.components))
-        rows = self.row_columns([self.components[i] for i in columns])
+        rows = row_columns(self, [self.components[i] for i in columns])
         terms = self._terms(slice(None), list(columns))
         rows |= {name: table.reshape(-1) for name, table in terms.items()}
         frame = pd.DataFrame(rows | {"loss": np.repeat(self.losses, len(columns))})
         frame.attrs["units"] = _units(terms, self.measured_in) | {"loss": "nats"}
         frame.attrs |= {"identity_gap": self.identity_gap, "soft_cap": self.soft_cap}
         return frame
-
-    def token_columns(self) -> dict[str, Any]:
-        """The columns that name each token in frames."""
-        columns: dict[str, Any] = {"position": np.arange(len(self.token_ids)), "document": self.documents}
-        return columns | {name: np.array(getattr(self, f"{name}s"), dtype=object) for name in ("token", "next_token")}
-
-    def row_columns(self, kept: Sequence[Component]) -> dict[str, Any]:
-        """The columns that name the rows of a frame, one per token and component. InputError for too many rows."""
-        count = len(self.token_ids)
-        if count * len(kept) > MOST_ROWS:
-            choose = "choose components, as in frame(kind='neuron', layer=3), or take by_component()"
-            raise InputError(f"{count} tokens × {len(kept)} components are {count * len(kept):,} rows: {choose}.")
-        rows = {name: np.repeat(column, len(kept)) for name, column in self.token_columns().items()}
-        return rows | component_columns(kept, np.tile(np.arange(len(kept)), count))
 
     def _terms(self, rows: slice | np.ndarray, columns: Any = slice(None)) -> dict[str, PerComponent]:
         """The tables of some positions and components."""
@@ -370,6 +356,22 @@ class CrossEntropyProfile(Profile):
         if name == "net":
             return entropies + self.tau * (expectations - targets)
         return self.tau / len(self.components) * (expectations - targets)
+
+
+def token_columns(profile: Profile) -> dict[str, Any]:
+    """The columns that name each token in frames."""
+    columns: dict[str, Any] = {"position": np.arange(len(profile.token_ids)), "document": profile.documents}
+    return columns | {name: np.array(getattr(profile, f"{name}s"), dtype=object) for name in ("token", "next_token")}
+
+
+def row_columns(profile: Profile, kept: Sequence[Component]) -> dict[str, Any]:
+    """The columns that name the rows of a frame, one per token and component. Raises InputError for too many rows."""
+    count = len(profile.token_ids)
+    if count * len(kept) > MOST_ROWS:
+        choose = "choose components, as in frame(kind='neuron', layer=3), or take by_component()"
+        raise InputError(f"{count} tokens × {len(kept)} components are {count * len(kept):,} rows: {choose}.")
+    rows = {name: np.repeat(column, len(kept)) for name, column in token_columns(profile).items()}
+    return rows | component_columns(kept, np.tile(np.arange(len(kept)), count))
 
 
 def _units(terms: Iterable[str], measured_in: str) -> dict[str, str]:

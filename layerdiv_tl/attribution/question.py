@@ -117,6 +117,14 @@ def _read_directions(directions: Any, model: Model) -> tuple[Float[torch.Tensor,
         rows = torch.empty(0, 0)
     if rows.dim() != 2 or rows.shape[1] != width or not bool(rows.isfinite().all() and rows.any(1).all()):
         raise InputError(f"directions must be {what}, none of them zero.")
+    # A direction that is the same number along the whole stream is what a centering norm removes.
+    norm = model.architecture.norm
+    nothing = norm.fold(rows).norm(dim=1) <= 1e-9 * (rows * norm.gain.to(rows)).norm(dim=1)
+    if bool(nothing.any()):
+        number = int(nothing.nonzero()[0])
+        raise InputError(
+            f"direction {number} is one that {model.name}'s final norm removes: no component writes to it."
+        )
     names = tuple(named) if named is not None else tuple(f"direction {i}" for i in range(len(rows)))
     if not all(isinstance(name, str) for name in names):
         raise InputError("directions={...} must have texts as names.")
