@@ -117,9 +117,9 @@ def _read_directions(directions: Any, model: Model) -> tuple[Float[torch.Tensor,
         rows = torch.empty(0, 0)
     if rows.dim() != 2 or rows.shape[1] != width or not bool(rows.isfinite().all() and rows.any(1).all()):
         raise InputError(f"directions must be {what}, none of them zero.")
-    # A direction that is the same number along the whole stream is what a centering norm removes.
+    # A centering norm removes the direction along which its gains are equal; gains are known up to rounding.
     norm = model.architecture.norm
-    nothing = norm.fold(rows).norm(dim=1) <= 1e-9 * (rows * norm.gain.to(rows)).norm(dim=1)
+    nothing = norm.fold(rows).norm(dim=1) <= 1e-5 * (rows * norm.gain.to(rows)).norm(dim=1)
     if bool(nothing.any()):
         number = int(nothing.nonzero()[0])
         raise InputError(
