@@ -117,13 +117,14 @@ def with_interventions(
 
 def _stream_places(architecture: Architecture) -> set[HookPlace]:
     """Where a hook changes the stream itself: at blocks, at what these hold that has no weights, as the hook points of
-    a bridge are, and at the final norm's input.
+    a bridge are, and at the final norm's input. A hook point of a sublayer's output is that component's.
     """
     blocks = {block.module for block in architecture.blocks}
     # A bridge's blocks are known by the hook points at their inputs.
     modules = [module for root in architecture.roots if root is not None for module in root.modules()]
     blocks |= {m for m in modules if any(child in blocks and _is_idle(child) for child in m.children())}
-    idle = {child for block in blocks for child in block.children() if _is_idle(child)}
+    outputs = {sublayer.hook_point.module for sublayer in architecture.sublayers}
+    idle = {child for block in blocks for child in block.children() if _is_idle(child)} - outputs
     return {(module, side) for module in blocks | idle for side in ("in", "out")} | {(architecture.norm_module, "in")}
 
 

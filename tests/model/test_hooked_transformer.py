@@ -141,3 +141,16 @@ def test_converted_from_hugging_face(name, tmp_path):
         ours, theirs = (x.select(label=label).values for x in (c, plain))
         np.testing.assert_allclose(ours, theirs, atol=2e-5)
     np.testing.assert_allclose(c.logits, plain.logits, atol=2e-5)
+
+
+@pytest.mark.parametrize("output", ["hook_attn_out", "hook_mlp_out"])
+def test_hooks_on_a_sublayer_and_on_its_block(output):
+    """The changed output is the component; what the other hook adds to the stream is the layer's intervention."""
+    model = hooked("LN")
+    hooks = [(f"blocks.1.{name}", lambda x, hook: x * 0.5) for name in (output, "hook_resid_post")]
+    with model.hooks(fwd_hooks=hooks):
+        c = ld.contributions(model, PROMPTS, OPTIONS)
+        logits = [model(torch.tensor([prompt]))[0, -1, OPTIONS].detach().numpy() for prompt in PROMPTS]
+    np.testing.assert_allclose(c.logits, logits, atol=1e-5)
+    assert c.identity_gap <= 1e-6
+    assert [x.label for x in c.components if x.kind == "intervention"] == ["L1.intervention"]
