@@ -86,6 +86,9 @@ def contributions(
             TransformerLens (names: `Model.hook_names(unit)`), and the token ids `[row, token]` they belong to.
         attention_mask: `[row, token]`, which token ids of `prompts` or `tokens` are real and which are padding.
 
+    In the source, the product is `Directions.of_block` and its rows are `blocks.Rows`; a family whose stream passes
+    more than additions is an entry of `model.streams`.
+
     Each position of an option is read in one pass with the prompt's, as far as the model takes masks; see
     `attribution.contexts`. The log-likelihoods' means over the vocabulary take, on a CPU, 1 % of the passes of prompts
     of 64 tokens; of 16 tokens 4 % with heads and 7 % with neurons.

@@ -20,10 +20,10 @@ class Cut(CustomUnit):
 
     A subclass says which parts a sublayer has (`parts`) and what each of them writes (`split`); what they leave of the
     write is a row of its own, `L3.mlp.error`, so that all rows sum to the logits whatever the parts are. `name` is what
-    results call the unit.
+    results call the unit. The example halves the d numbers of a write; groups of neurons or heads are `groups`.
 
     >>> class Halves(Cut):
-    ...     name = "half"
+    ...     name = "half of the stream"
     ...     def parts(self, sublayer):
     ...         return ["first", "second"] if sublayer.kind == "mlp" else None
     ...     def split(self, sublayer, inputs, write):

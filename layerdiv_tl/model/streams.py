@@ -10,8 +10,8 @@ written to it, X ← r ⊙ X + g ⊙ write, name its model type and say what a b
 
     FAMILIES = {"mine": Family(by_block(_mine)), ...}
 
-Nothing else in the package knows a family. Each is accepted because what was written then sums to the stream, which
-every pass checks.
+Nothing else in the package knows a family; `FAMILIES["mine"] = ...` in a script of yours does, too. Each is accepted
+because what was written then sums to the stream, which every pass checks.
 """
 
 from __future__ import annotations
