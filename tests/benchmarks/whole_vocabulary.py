@@ -32,7 +32,7 @@ def logits_form(model: ld.Model, ids: list[int]) -> None:
         tokens, mask = pad([ids])
         done = run(architecture, tokens, mask)
         for start in range(0, len(ids), 64):
-            z = reader.rows_of(done.at_positions(slice(start, start + 64))).streams
+            z = reader.rows_of(done.at_positions(slice(start, start + 64))).streams.float()
             size = torch.zeros(z.shape[:2])
             cross, mean = torch.zeros_like(size), torch.zeros_like(size)
             for _, rows in reader.vocabulary.chunks(torch.float32):
