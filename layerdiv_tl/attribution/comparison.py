@@ -121,7 +121,8 @@ class Comparison(TwoModels):
         for name, (before, after) in rows.items():
             change = (after - before)[:, 0]
             ends = (paired_interval if name == "accuracy" else mean_interval)(change)
-            numbers = {"a": float(before.mean()), "b": float(after.mean())} | with_ends("change", change.mean(), *ends)
+            numbers = {"a": before.mean(), "b": after.mean()} | with_ends("change", change.mean(), *ends)
+            numbers = {column: float(number) for column, number in numbers.items()}
             records.append({"quantity": name, "measured_in": self._unit_of(name)} | numbers)
         return self._finish(pd.DataFrame(records))
 

@@ -337,6 +337,7 @@ def test_results_are_kept_and_drawn(tmp_path):
     kept = ld.Comparison.load(c.save(tmp_path / "c.safetensors"))
     assert kept.frame().equals(c.frame())
     assert kept.totals().equals(c.totals())
+    assert c.totals().select_dtypes("float").columns.tolist() == ["a", "b", "change", "change_low", "change_high"]
     np.testing.assert_array_equal(kept.own_change, c.own_change)
     drawn = np.concatenate([trace.y for trace in c.plot().data])
     frame = c.frame()
