@@ -142,7 +142,7 @@ def run_depth(options: argparse.Namespace) -> int:
 
 
 def run_effects(options: argparse.Namespace) -> int:
-    """What ablating each head or sublayer costs, and who makes up for it."""
+    """Measure what ablating each head or sublayer costs, and which components compensate."""
     out = made_folder(options.out, Path(options.out))
 
     from ..depth.effects import effects

@@ -17,7 +17,7 @@ from ..ensemble.intervals import LEAST, cluster_means, interval, interval_note, 
 from ..model.load import as_model
 from ..results import Result
 from .quantities import (
-    INVERTED,
+    LOWER_IS_BETTER,
     UNITS,
     Direct,
     Effect,
@@ -27,7 +27,7 @@ from .quantities import (
     read_rows,
     score_ablations,
 )
-from .token_stats import labeled_frame, with_ends
+from .tokens import labeled_frame, with_ends
 
 # Of `correlations`, which may have no rows.
 _COLUMNS = ["measure", "effect", "kind", "correlation", "low_components", "high_components", "components"]
@@ -127,7 +127,7 @@ class Agreement(Result):
         self, values: Float[np.ndarray, "*draw quantity component"]
     ) -> Float[np.ndarray, "*draw quantity component"]:
         """Rank 1 is the most needed component by a quantity; ties share their mean rank."""
-        signs = np.array([1 if name in INVERTED else -1 for name in self.quantities])[:, None]
+        signs = np.array([1 if name in LOWER_IS_BETTER else -1 for name in self.quantities])[:, None]
         ranks = rankdata(values * signs, axis=-1)
         return np.where(np.isfinite(values).all(-1, keepdims=True), ranks, np.nan)
 
@@ -163,7 +163,7 @@ def agreement(
         part: "sublayer": attention and MLPs, ranked together; "layer": whole layers.
         seed: Of resamples.
 
-    Costs about half a pass of every row for each component, beside the measures: for the default model some 6 CPU
+    Makes 1 + C/2 passes over every row for C components, and a few for the measures: for the default model some 6 CPU
     minutes for the 80 rows of a sample task. `part="layer"` halves it, and fewer rows (`task(…, limit=24)`) cost as
     much less; both together take under a minute. Raises InputError for input that cannot be used.
 
@@ -177,13 +177,13 @@ def agreement(
     choice("part", part, ("sublayer", "layer"))
     whole_number("seed", seed, 0)
     model = as_model(model)
-    predictions = read_rows(model, rows)
+    predictions, source = read_rows(model, rows)
     components = ablatable_components(model, predictions.ids[0], part)
     measures = direct_measures(model, predictions, components, batch_tokens=batch_tokens)
     scores = score_ablations(model, predictions, [[c] for c in components], batch_tokens)
-    quantities = measures | ablation_effects(scores)
-    loss, accuracy = (float(x[:, 0].sum() / scores[2].sum()) for x in scores[:2])
-    rows_of = "texts" if predictions.options is None else f"rows of {predictions.source}"
+    quantities = measures | ablation_effects(predictions, *scores)
+    loss, accuracy = (float(x[:, 0].sum() / len(predictions.row)) for x in scores)
+    rows_of = source if predictions.options is None else f"rows of {source}"
     sums, counts = (np.stack(arrays, 1) for arrays in zip(*quantities.values(), strict=True))
     return Agreement(
         components=components,

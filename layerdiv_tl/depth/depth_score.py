@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -15,27 +15,27 @@ from torch import Tensor
 
 from .._checks import listed, number, resampling, shown
 from ..components import Component, component_columns
-from ..ensemble.hits import hits
 from ..ensemble.intervals import jackknife, leave_one_out, mean_interval, wilson
 from ..ensemble.regression import Slope, slope
 from ..errors import InputError
-from ..model.load import Model, as_model
+from ..model.load import as_model
 from ..model.options import is_task
 from ..model.patched_forward import PatchedForward
-from ..model.prompts import Ids
 from ..results import Result
-from .inputs import FirstToken, Part, check_choices, read_answers
-from .passes import (
-    ablatable_blocks,
-    cross_entropy,
-    layer_components,
+from .engine import (
+    Patch,
+    Rows,
+    as_it_is,
     layer_count,
-    map_batches,
+    loss_and_hits,
     mean_streams,
-    output_changes,
-    same_components,
+    read_logits,
+    run_patches,
+    softmax_change,
+    tokens_between,
 )
-from .token_stats import SOFTMAX_CHANGE, labeled_frame, with_ends
+from .inputs import FirstToken, Part, ablatable_blocks, check_choices, read_answers
+from .tokens import SOFTMAX_CHANGE, labeled_frame, with_ends
 
 Effect = Literal["published", "skip", "skip_before", "erase"]
 # Smaller effects of all layers together are rounding, and have no depth.
@@ -212,8 +212,8 @@ def depth_score(
         by: One number per question instead of its own hops or difficulty.
         n_resamples, seed: Permutations for p, and their seed.
 
-    Costs about half a pass of every question for each layer: for the default model 3 CPU seconds for 50 tokens, so that
-    16 questions (`questions(…, limit=4)`) take under a minute. Raises InputError for questions that cannot be used
+    Makes 2 + L/2 passes over every question for L layers: for the default model 3 CPU seconds for 50 tokens, so that 16
+    questions (`questions(…, limit=4)`) take under a minute. Raises InputError for questions that cannot be used
     (none, an answer without tokens, nothing before the answer, hops that are not a number), and for an unknown effect
     or part.
 
@@ -238,17 +238,37 @@ def depth_score(
         if start < least:
             has = f"question {i} has {start} token{'s' * (start != 1)}, but effect={effect!r} needs {least}"
             raise InputError(f"{has}{', the first of which is kept' * kept}: give a longer one.")
-    measured = _measure(model, ids, starts, effect, part, first_token, batch_tokens)
-    components, effects, probability, rank, correct = measured
+    # Where answers are predicted, and where a change is measured; from which token on a layer is left alone again.
+    ends, begins = [len(row) for row in ids], np.array(starts)
+    predicting = measured = Rows(ids, [range(start - 1, end - 1) for start, end in zip(starts, ends, strict=True)])
+    if effect == "published":
+        measured = Rows(ids, [range(start, end) for start, end in zip(starts, ends, strict=True)])
+    stop = {"published": begins, "skip": np.array(ends)}.get(effect, begins - 1)
+    means = mean_streams(model, ids, batch_tokens, first=1) if effect == "erase" else []
+
+    def patches(clean: PatchedForward, batch: list[int]) -> Iterator[tuple[Component, Patch]]:
+        where = tokens_between(clean, int(kept), stop[batch])
+        ablatable_blocks(model, clean, part)
+        for block, stream in enumerate(clean.streams[:-1]):
+            patch = Patch(block, instead=clean.zero_ablate(part, block, where))
+            if effect == "erase":
+                patch = Patch(block, torch.where(where[..., None].to(stream.device), means[block].to(stream), stream))
+            yield clean.component(part, block), patch
+
+    count, change_of = layer_count(model), read_logits(measured, softmax_change)
+    components, (change, _) = run_patches(model, measured, patches, change_of, count, batch_tokens)
+    _, (loss, right, rank) = run_patches(
+        model, predicting, as_it_is, read_logits(predicting, _answers), 1, batch_tokens
+    )
     return DepthScore(
         components=components,
-        effects=effects,
+        effects=measured.reduce(np.maximum, change) if effect == "published" else measured.mean(change),
         groups=groups,
         lengths=np.array(starts),
         answer_lengths=np.array(answer_lengths),
-        probability=probability,
-        rank=rank,
-        correct=correct,
+        probability=np.exp(-predicting.reduce(np.add, loss[:, 0])),
+        rank=predicting.reduce(np.maximum, rank[:, 0]).astype(np.int64),
+        correct=predicting.reduce(np.multiply, right[:, 0]),
         ids=names,
         by=label,
         effect=effect,
@@ -260,78 +280,14 @@ def depth_score(
     )
 
 
-def _measure(
-    model: Model,
-    ids: list[Ids],
-    starts: list[int],
-    effect: Effect,
-    part: Part,
-    first_token: FirstToken,
-    batch_tokens: int | None,
-) -> tuple[tuple[Component, ...], np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Components, effects, probability, rank, correctness; `starts`: where in its ids each question's answer begins."""
-    means = mean_streams(model, ids, batch_tokens, first=1) if effect == "erase" else []
+def _answers(clean: Float[Tensor, "n v"], targets: Int[Tensor, " n"]) -> Callable[[Tensor], Tensor]:
+    """Read the targets' cross-entropy in nats, whether they are predicted, and their rank, after all equal ones."""
 
-    def measure_batch(rows: list[int], count: Callable[[int], Any]) -> tuple[Any, ...]:
-        forward = PatchedForward(model, [ids[row] for row in rows])
-        ablatable_blocks(model, forward, part)
-        changed, measured, predicting = _positions(forward, [starts[row] for row in rows], effect, first_token)
-        finals = []
-        for block, stream in enumerate(forward.streams[:-1]):
-            if effect == "erase":
-                assert changed is not None
-                erased = torch.where(changed[..., None].to(stream.device), means[block].to(stream), stream)
-                final = forward.resume(block, erased)
-            else:
-                final = forward.resume(block, stream, forward.zero_ablate(part, block, changed))
-            finals.append(final[measured.to(final.device)])
-            count(len(rows))
-        changes, _ = output_changes(forward, finals, measured)
-        owner = measured.nonzero(as_tuple=True)[0].cpu().numpy()
-        of_questions = [changes[owner == number] for number in range(len(rows))]
-        effects = [values.max(0) if effect == "published" else values.mean(0) for values in of_questions]
-        return layer_components(forward, part), rows, np.stack(effects), *_score_answers(forward, predicting)
+    def measure(logits: Tensor) -> Tensor:
+        of_targets = logits.gather(1, targets.to(logits.device)[:, None])
+        return torch.cat([loss_and_hits(clean, targets)(logits), (logits >= of_targets).sum(1)[None]])
 
-    passes = [layer_count(model)] * len(ids)
-    measured = map_batches(model, ids, batch_tokens, measure_batch, passes=passes)
-    components, rows, *values = zip(*measured, strict=True)
-    order = np.argsort(np.concatenate(rows))
-    effects, probability, rank, correct = (np.concatenate(of_batches)[order] for of_batches in values)
-    return same_components(model, components), effects, probability, rank, correct
-
-
-def _positions(
-    forward: PatchedForward, starts: list[int], effect: Effect, first_token: FirstToken
-) -> tuple[Bool[Tensor, "row token"] | None, Bool[Tensor, "row token"], Bool[Tensor, "row token"]]:
-    """Where the layer is changed (None: everywhere), where that is measured, and where answers are predicted."""
-    positions = torch.arange(forward.ids.shape[1], device=forward.ids.device)
-    start = torch.tensor(starts, device=positions.device)[:, None]
-    ends = forward.mask.sum(1, keepdim=True)
-    predicting = (positions >= start - 1) & (positions < ends - 1)
-    changeable = (positions >= (first_token == "kept")).expand_as(predicting)
-    if effect == "published":
-        return changeable & (positions < start), (positions >= start) & (positions < ends), predicting
-    if effect == "skip":
-        return (changeable if first_token == "kept" else None), predicting, predicting
-    return changeable & (positions < start - 1), predicting, predicting
-
-
-def _score_answers(
-    forward: PatchedForward, predicting: Bool[Tensor, "row token"]
-) -> tuple[Float[np.ndarray, " row"], Int[np.ndarray, " row"], Float[np.ndarray, " row"]]:
-    """(probability, rank, correctness) of every question's answer in the clean pass."""
-    owner, position = (x.cpu().numpy() for x in predicting.nonzero(as_tuple=True))
-    targets = torch.as_tensor(forward.ids.cpu()[owner, position + 1])
-    clean = forward.streams[-1][predicting.to(forward.streams[-1].device)]
-    log_p, right, ranks = np.empty(len(owner)), np.empty(len(owner)), np.empty(len(owner), dtype=np.int64)
-    for chunk in forward.chunks(len(owner)):
-        logits = forward.logits(clean[chunk])
-        tokens = targets[chunk].to(logits.device)
-        log_p[chunk], right[chunk] = -cross_entropy(logits, tokens).cpu().numpy(), hits(logits, tokens).cpu().numpy()
-        ranks[chunk] = (logits >= logits.gather(1, tokens[:, None])).sum(1).cpu().numpy()
-    of_row = [owner == row for row in range(len(predicting))]
-    probability, correct = np.exp([log_p[mask].sum() for mask in of_row]), [right[mask].prod() for mask in of_row]
-    return probability, np.array([ranks[mask].max() for mask in of_row]), np.array(correct)
+    return measure
 
 
 def _read_questions(questions: Any, by: Any) -> tuple[Any, Any, Float[np.ndarray, " question"], tuple[str, ...], str]:

@@ -1,4 +1,4 @@
-"""Effects as a result: the table of all components, who makes up for one, who stands in for whom."""
+"""Effects as a result: the table of all components, what compensates for one, and backup components."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ from ..ensemble.intervals import interval_note, mean_interval, paired_interval
 from ..ensemble.tables import shares
 from ..errors import InputError
 from ..results import Result
-from .effect_passes import SCENARIOS
-from .token_stats import labeled_frame, with_ends
+from .tokens import labeled_frame, with_ends
 
+# The answer without a component: without its own write, at the final norm as it was ("direct") and as it then is; and
+# with the component ablated in the pass, at the final norm as it was and as it then is ("total").
+SCENARIOS = ("direct", "direct_recomputed", "total_frozen", "total")
 # By the suffix of a column: what an effect is on, and its unit.
 MEASURES = {"": "logits", "_loss": "nats", "_accuracy": "share of answers"}
 EFFECTS = ("direct", "direct_recomputed", "total", "indirect", "norm")
@@ -31,26 +33,25 @@ class Effects(Result):
 
     Attributes:
         components, groups: What was ablated alone, and together: {name: components}; the ablations, in this order.
+        score: "logits", or "log_likelihood" (in nats) where options have several tokens: these have total effects
+            alone, so that `members` is empty, and `values`, `changes` and the gap are missing.
         members: All components whose contributions sum to the logits, in stream order.
-        values: float64 `[row, member, option]`: their contributions in the clean pass: to the logits, or, of options of
-            several tokens, to the log-likelihoods (`Contributions.log_likelihood_parts`).
-        score, logits: "logits": the model's own, before any soft-cap, `[row, option]`; or "log_likelihood", in nats,
-            which logit differences are then differences of.
-        without: float64 `[scenario, row, ablation, option]`: logits before any soft-cap, without the ablation's own
-            writes, the final norm frozen ("direct") or recomputed ("direct_recomputed"), and with it ablated in the
-            pass, the norm frozen ("total_frozen") or the model's own ("total").
-        changes: `[row, ablation, member]`: the logit difference that each member writes in the clean pass, less what it
-            writes without the ablation's, both at the clean pass's norm; None for more than 50 million numbers.
+        values: float64 `[row, member, option]`: their contributions to the logits in the clean pass.
+        logits: `[row, option]`: the model's own, before any soft-cap; or log-likelihoods.
+        without: float64 `[scenario, row, ablation, option]`: the same without the ablation's own writes, at the clean
+            pass's final norm ("direct") or at that of the stream without them ("direct_recomputed"), and with it
+            ablated in the pass, at the clean pass's norm ("total_frozen") or the model's own ("total").
+        changes: `[row, ablation, member]`: the logit difference that each member writes in the clean pass minus what it
+            writes under the ablation, both at the clean pass's norm; None for more than 50 million numbers.
         labels: `[row]`, the right option.
         gap: max |Σ changes + the norm's share − total| / max Σ|u_i|, over all rows, ablations and options, the total
-            being that of the model's own logits. Of options
-            of several tokens it is that of what is linear in the logits.
+            being that of the model's own logits.
     """
 
     components: tuple[Component, ...]
     groups: dict[str, tuple[Component, ...]]
     members: tuple[Component, ...]
-    values: Float[np.ndarray, "row member option"]
+    values: Float[np.ndarray, "row member option"] | None
     logits: Float[np.ndarray, "row option"]
     without: Float[np.ndarray, "scenario row ablation option"]
     changes: Float[np.ndarray, "row ablation member"] | None
@@ -71,42 +72,53 @@ class Effects(Result):
         return (*(c.label for c in self.components), *self.groups)
 
     @property
+    def effects(self) -> tuple[str, ...]:
+        """The effects that there are: the total one alone where options have several tokens."""
+        return EFFECTS if self.score == "logits" else ("total",)
+
+    @property
     def measured_in(self) -> str:
-        """What logit differences are measured in: logits, or nats of log-likelihoods."""
+        """The unit of logit differences: logits, or nats of log-likelihoods."""
         return "logits" if self.score == "logits" else "nats"
 
     @property
     def logit_difference(self) -> Float[np.ndarray, " row"]:
-        """Of the model as it is: the right option's logit less the mean of the others'."""
+        """The model's own: the right option's logit minus the mean of the others."""
         return self._measured(self.logits, "")
 
     @property
     def accuracy(self) -> float:
-        """Of the model as it is."""
+        """The model's own, a share of the rows."""
         return float(self._measured(self.logits, "_accuracy").mean())
 
     def effect(self, name: str = "total", on: str = "") -> Float[np.ndarray, "row ablation"]:
         """One effect of every ablation on every row.
 
         Args:
-            name: "direct", "direct_recomputed", "total", "indirect" (total − direct), or "norm": of the total, what the
-                final norm's reaction adds.
+            name: "direct", "direct_recomputed" (the final norm is that of the stream without the component's write),
+                "total", "indirect" (total − direct), or "norm": the part of the total that the final norm's reaction
+                adds. Options of several tokens have the total effect alone.
             on: "" for the logit difference, "_loss" or "_accuracy".
         """
         choice("name", name, EFFECTS)
         choice("on", on, MEASURES)
-        # Whose answer, less whose: the total effect less a part of it.
+        if name not in self.effects:
+            raise InputError(f"options of several tokens have total effects alone, and {name!r} was asked for.")
+        if self.score != "logits":
+            return self._measured(self.logits[:, None], on) - self._measured(self.without[0], on)
+        # An effect is the difference of two answers; an indirect one, of the total effect and a part of it.
         other = {"indirect": "direct", "norm": "total_frozen"}.get(name)
         clean = self.logits[:, None] if other is None else self.without[SCENARIOS.index(other)]
         without = self.without[SCENARIOS.index(name if other is None else "total")]
         return self._measured(clean, on) - self._measured(without, on)
 
     def __repr__(self) -> str:
-        total, direct = (self.effect(name).mean(0) for name in ("total", "direct"))
+        total = self.effect("total").mean(0)
         most = int(np.abs(total).argmax())
         largest = f"{self.names[most]} has the largest total effect, {total[most]:.3g} {self.measured_in}"
-        what = f"{len(self.names)} ablated ({self.ablation}), {len(self.labels)} rows"
-        return f"Effects({self.model}: {what}; {largest}, direct {direct[most]:.3g})"
+        if "direct" in self.effects:
+            largest += f", direct {self.effect('direct')[:, most].mean():.3g}"
+        return f"Effects({self.model}: {len(self.names)} ablated ({self.ablation}), {len(self.labels)} rows; {largest})"
 
     def frame(self) -> pd.DataFrame:
         """One row per component and group: mean effects over rows, with 95 % intervals over rows, paired.
@@ -116,7 +128,7 @@ class Effects(Result):
         columns = self._named()
         units = {}
         for on, unit in (MEASURES | {"": self.measured_in}).items():
-            for name in EFFECTS:
+            for name in self.effects:
                 effect = self.effect(name, on)
                 ends = paired_interval(effect) if on == "_accuracy" else mean_interval(effect)
                 columns |= with_ends(name + on, effect.mean(0), *ends)
@@ -125,40 +137,41 @@ class Effects(Result):
         frame.attrs["gap"] = self.gap
         return frame
 
-    def repair(self, component: str | Component) -> pd.DataFrame:
-        """Who makes up for one component or group: one row per later component, and last the final norm.
+    def compensation(self, component: str | Component) -> pd.DataFrame:
+        """What reacts to one component or group: one row per later component, and last the final norm.
 
-        `repair` is what the component's presence changes of the other's contribution, in logits of the difference, with
-        its 95 % interval over rows: where it has the opposite sign of the component's direct effect, the other makes up
-        for it. All rows sum to the indirect effect (`attrs["indirect"]`). Raises InputError for what was not ablated,
-        and where there were too many rows to keep changes.
+        `compensation` is the change of the other's contribution to the logit difference that the component's presence
+        makes, in logits, with its 95 % interval over rows: where it has the opposite sign of the component's direct
+        effect, the other compensates for the component when it is ablated (self-repair). All rows sum to the indirect
+        effect (`attrs["indirect"]`). Raises InputError for what was not ablated, for options of several tokens, and
+        where there were too many rows to keep changes.
         """
         number = self._number(component)
         later = self._reached(number)
-        repair = np.concatenate([self._changes[:, number, later], self.effect("norm")[:, [number]]], 1)
+        change = np.concatenate([self._changes[:, number, later], self.effect("norm")[:, [number]]], 1)
         named = component_columns([self.members[i] for i in later])
         norm = {"component": "norm", "kind": "norm", "layer": pd.NA, "index": pd.NA, "repeat": pd.NA}
         frame = pd.concat([pd.DataFrame(named), pd.DataFrame([norm]).astype({k: "Int64" for k in _NUMBERS})])
-        frame = frame.reset_index(drop=True).assign(**with_ends("repair", repair.mean(0), *mean_interval(repair)))
-        frame = labeled_frame(frame, {"repair": self.measured_in}, interval_note(len(self.labels)))
+        frame = frame.reset_index(drop=True).assign(**with_ends("compensation", change.mean(0), *mean_interval(change)))
+        frame = labeled_frame(frame, {"compensation": self.measured_in}, interval_note(len(self.labels)))
         frame.attrs |= {name: float(self.effect(name)[:, number].mean()) for name in ("direct", "indirect", "total")}
         frame.attrs["gap"] = self.gap
         return frame
 
-    def stand_ins(self) -> pd.DataFrame:
-        """Who stands in for whom: one row per ablated component and later component.
+    def backups(self) -> pd.DataFrame:
+        """Which components back up which: one row per ablated component and later component.
 
-        `repair` is as in `repair()`; `share` is how much of what the ablated one writes directly the later one makes up
-        for, −Σ repair · direct / Σ direct² over rows, below 0 where it adds to it; NaN where the interval of the direct
-        effect holds 0. Raises InputError as `repair`.
+        `compensation` is as in `compensation()`; `share` is the share of the ablated component's direct effect for
+        which the later one compensates, −Σ compensation · direct / Σ direct² over rows, below 0 where it adds to it;
+        NaN where the interval of the direct effect holds 0. Raises InputError as `compensation`.
         """
         ablated, later = self._pairs(range(len(self.components)))
-        repair, direct = self._changes[:, ablated, later], self.effect("direct")[:, ablated]
+        change, direct = self._changes[:, ablated, later], self.effect("direct")[:, ablated]
         columns: dict[str, Any] = {"ablated": [self.components[i].label for i in ablated]}
         columns |= component_columns(self.members, later)
-        columns |= with_ends("repair", repair.mean(0), *mean_interval(repair))
-        columns |= with_ends("share", *shares(-repair * direct, direct**2, signed=direct))
-        units = {"repair": self.measured_in, "share": "share of the direct effect"}
+        columns |= with_ends("compensation", change.mean(0), *mean_interval(change))
+        columns |= with_ends("share", *shares(-change * direct, direct**2, signed=direct))
+        units = {"compensation": self.measured_in, "share": "share of the direct effect"}
         return labeled_frame(columns, units, interval_note(len(self.labels)))
 
     def _pairs(self, ablated: Iterable[int]) -> Int[np.ndarray, "2 pair"]:
@@ -193,11 +206,11 @@ class Effects(Result):
 
     def _reached(self, number: int) -> list[int]:
         """The other members that an ablation can change: those of later sublayers, and through a post-norm its own."""
+        sizes = np.abs(self._changes[:, number]).max(0)
         together = [(c,) for c in self.components] + list(self.groups.values())
         own = together[number]
         first = min(self.members.index(c) for c in own)
         siblings = {c.sublayer for c in own}
-        sizes = np.abs(self._changes[:, number]).max(0)
         changed = sizes > 1e-9 * sizes.max()
         return [
             i
@@ -207,8 +220,10 @@ class Effects(Result):
 
     @property
     def _changes(self) -> Float[np.ndarray, "row ablation member"]:
+        if self.score != "logits":
+            raise InputError("options of several tokens have total effects alone: compensation needs single tokens.")
         if self.changes is None:
-            raise InputError("who makes up for whom was not kept for so many rows: give fewer, or fewer components.")
+            raise InputError("changes were not kept for so many rows: give fewer rows, or fewer components.")
         return self.changes
 
 

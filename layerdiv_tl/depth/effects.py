@@ -2,55 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, get_args
 
 import numpy as np
+import torch
 from jaxtyping import Float, Int
+from torch import Tensor
 
 from .._checks import choice, listed, shown, whole_number
 from ..attribution.contexts import Contexts
+from ..attribution.passes import OptionReader
 from ..components import Component, labels_of
 from ..ensemble.validation import gold_options
 from ..errors import InputError
+from ..model.batches import pad, upcast
+from ..model.capture import Activations, SublayerOutput
+from ..model.forward_pass import locate_mismatch, run
 from ..model.load import Model, as_model
-from ..model.options import contrast_pairs, is_task, read_options, warn_of_missing_spaces
+from ..model.options import NONE, contrast_pairs, is_task, read_options, warn_of_missing_spaces
+from ..model.patched_forward import PatchedForward
 from ..model.prompts import encode, with_mask
-from .effect_passes import (
-    SCENARIOS,
-    AblatedBatch,
-    Ablation,
-    Ablations,
-    BatchEffects,
-    EffectUnit,
-    Positions,
-    mean_values,
-    sequence_lengths,
-)
-from .effect_results import Effects
+from .ablations import Ablation, Ablations, EffectUnit, Positions
+from .effect_results import SCENARIOS, Effects
+from .engine import Rows, log_softmax, read_logits, run_patches
 from .inputs import resolved, unwrap_texts
-from .passes import map_batches
 
 # Changes of every component under every ablation are kept for every row up to so many numbers (400 MB).
 MOST_CHANGES = 50_000_000
-
-
-@dataclass(frozen=True, eq=False)
-class Question:
-    """What is asked of a model: rows, their options, which is right, and how the logit difference weighs them."""
-
-    contexts: Contexts
-    options: tuple
-    labels: Int[np.ndarray, " row"]
-
-    @property
-    def contrast(self) -> Float[np.ndarray, "row option"]:
-        """1 for the right option, −1/(K − 1) for the others."""
-        n, k = self.contexts.option_ids.shape[:2]
-        weights = np.full((n, k), -1.0 / (k - 1))
-        weights[np.arange(n), self.labels] = 1.0
-        return weights
 
 
 def effects(
@@ -69,17 +49,17 @@ def effects(
     batch_tokens: int | None = None,
     attention_mask: Any = None,
 ) -> Effects:
-    """What every component does to the answer: directly, in all, and through those that make up for it.
+    """Measure what every component does to the answer: directly, in total, and what later components compensate.
 
-    An effect is the answer with the component less the answer without it, of the logit difference (the right option
-    less the mean of the others, in logits), of the loss (cross-entropy over the options, in nats: below 0 where the
+    An effect is the answer with the component minus the answer without it, of the logit difference (the right option
+    minus the mean of the others, in logits), of the loss (cross-entropy over the options, in nats: below 0 where the
     component helps) and of accuracy. The *direct* effect replaces only the component's own write to the logits by what
     the ablation leaves of it; the *total* effect lets every later component and the final norm react; *indirect* is
     total − direct. Behind a post-norm (Gemma 2, OLMo 2), what the ablation leaves of a head is read at that norm's
     statistic in the ablated pass.
 
-    Options of several tokens are compared by their log-likelihoods, in nats. What components do to these is taken at
-    the clean pass's distribution of each next token; what the softmax adds to that is counted with the norm.
+    Options of several tokens are compared by their log-likelihoods, in nats, and have total effects alone: a
+    log-likelihood is not a sum over components.
 
     Args:
         model, batch_tokens, attention_mask: As in `contributions`.
@@ -88,16 +68,16 @@ def effects(
         unit: "sublayer": attentions and MLPs; "head": heads and MLPs.
         ablation: "zero"; "mean": the component's mean over the rows, of first tokens (where the attention sink stands)
             at the first, of last tokens at the last, of all tokens between them in between (of options' tokens at
-            these), so that rows need not be of one length; or "resample": what it holds in another row, at the same
-            place counted from the prompt's end.
+            these), so that rows need not be of one length; or "resample": what it holds in another row, aligned from
+            the end of the prompt.
         positions: Where it is ablated: "all" tokens, or the "last" one, where the answer stands, with all but the last
             token of an option of several.
         components: Labels of those to ablate; None is all of the unit.
         groups: Components to ablate together, as rows of their own: {name: labels}, one list of labels, or several.
         seed: Of the rows that resampling draws.
 
-    An ablation runs again what lies after the component: all heads cost about half as many passes as there are
-    heads. Raises InputError for input that cannot be used, and for models whose stream is not only added to.
+    Makes 2 + A/2 passes over every row for A ablations (and one more for means): what lies before the ablated component
+    is not run again. Raises InputError for input that cannot be used, and for models whose stream is not only added to.
 
     >>> import layerdiv_tl as ld
     >>> planted = ld.zoo.planted("undo")
@@ -115,8 +95,8 @@ def effects(
         raise InputError(f"{model.name} has a {min(others)} on its stream: effects are of attentions and MLPs alone.")
     if any(sublayer.adapter for sublayer in model.architecture.sublayers):
         raise InputError(f"{model.name} has rows of adapters, which cannot be ablated: load it with adapters='merged'.")
-    question, source = _question(model, with_mask(prompts, attention_mask), options, labels, contrast)
-    n = len(question.labels)
+    contexts, names, gold, source = _question(model, with_mask(prompts, attention_mask), options, labels, contrast)
+    n = len(gold)
     if n == 1 and ablation != "zero":
         why = "the mean over one row is that row" if ablation == "mean" else "there is no other row to take values from"
         raise InputError(f"ablation={ablation!r} needs at least two rows: {why}; give more, or ablation='zero'.")
@@ -125,60 +105,175 @@ def effects(
     together = {name: tuple(_known(f"group {shown(name)}", some, known)) for name, some in _groups(groups).items()}
     if taken := sorted(together.keys() & {c.label for c in model.components(unit)}):
         raise InputError(f"groups holds one called {taken[0]}, which is a component: give the group another name.")
-    several = question.contexts.option_ids.shape[2:] != (1, 1)
-    if several and model.architecture.length_switch is not None:
-        batch_tokens = 1  # where positions change with the length of a pass, rows of one prompt share one
-    means = mean_values(model, question.contexts, unit, batch_tokens) if ablation == "mean" else {}
-    ablations = Ablations(
-        members=(*((c,) for c in alone), *together.values()),
-        unit=unit,
-        kind=ablation,
-        positions=positions,
-        means=means,
-        partners=_partners(n, seed),
-    )
-    about: dict[str, Any] = {"model": model.name, "unit": unit, "ablation": ablation, "positions": positions}
-    # Log-likelihoods are those of capped logits.
-    cap = None if several else model.architecture.soft_cap
-    about |= {"source": source, "soft_cap": cap, "labels": question.labels}
-    about["score"] = "log_likelihood" if several else "logits"
-    parts = run_ablations(model, question, ablations, batch_tokens)
-    kept = all(part.changes is not None for part in parts)
+
+    members = (*((c,) for c in alone), *together.values())
+    ids, *ends = contexts.plain_rows(range(n))
+    of, at = (x.numpy() for x in ends)
+    owner = np.repeat(np.arange(n), [len(tree.leaves()) for tree in contexts.trees])
+    single = contexts.option_ids.shape[2:] == (1, 1)
+    targets = contexts.option_ids[:, :, 0, 0] if single else contexts.target_ids
+    order = np.lexsort((at, of))  # the contexts of options' tokens, row by row
+    of_row = np.split(order, np.cumsum(np.bincount(of, minlength=len(ids)))[:-1])
+    rows = Rows(ids, [at[own].tolist() for own in of_row], answers=[targets[own] for own in of_row])
+    lengths = [len(contexts.prompts[example]) for example in owner.tolist()]
+    partners = _partners(contexts, owner, seed) if ablation == "resample" else ()
+    ablations = Ablations(model, members, unit, ablation, positions, rows, lengths, partners)
+    if ablation == "mean":
+        ablations.means = ablations.mean_values(1 / np.bincount(owner)[owner], batch_tokens)
+    if single:
+        reader = ContributionReader(ablations, gold, n * len(members) * len(model.components(unit)) <= MOST_CHANGES)
+        _, tables = run_patches(model, rows, ablations.patches, reader.read, len(members), batch_tokens)
+        found = reader.fields(tables) | {"score": "logits", "soft_cap": model.architecture.soft_cap}
+    else:
+        read = read_logits(rows, _log_probabilities)
+        _, tables = run_patches(model, rows, ablations.with_clean, read, 1 + len(members), batch_tokens)
+        scores = np.empty((len(order), 1 + len(members), len(tables)))
+        scores[order] = np.stack(tables, -1)
+        scores = _of_options(contexts, scores)
+        # Log-likelihoods are those of capped logits.
+        found = {"score": "log_likelihood", "soft_cap": None, "logits": scores[:, 0], "without": scores[None, :, 1:]}
+        found |= {"members": (), "values": None, "changes": None, "gap": float("nan")}
     return Effects(
         components=alone,
         groups=together,
-        members=parts[0].members,
-        values=_gather([part.values for part in parts], parts),
-        logits=_gather([part.logits for part in parts], parts),
-        without=np.stack([_gather([part.without[i] for part in parts], parts) for i in range(len(SCENARIOS))]),
-        changes=_gather([part.changes for part in parts], parts) if kept else None,
-        options=question.options,
-        gap=max(part.gap for part in parts),
-        **about,
+        labels=gold,
+        options=names,
+        model=model.name,
+        unit=unit,
+        ablation=ablation,
+        positions=positions,
+        source=source,
+        **found,
     )
 
 
-def run_ablations(
-    model: Model, question: Question, ablations: Ablations, batch_tokens: int | None
-) -> list[BatchEffects]:
-    """Every ablation of every row, batch after batch."""
-    numbers = len(question.labels) * len(ablations.members) * len(model.components(ablations.unit))
-
-    def measure(rows: list[int], tell: Callable[[int], Any]) -> BatchEffects:
-        batch = AblatedBatch(model, question.contexts, rows, ablations)
-        return batch.measure(question.contrast[rows], numbers <= MOST_CHANGES, tell)
-
-    passes = [len(ablations.members)] * len(question.labels)
-    return map_batches(model, sequence_lengths(question.contexts), batch_tokens, measure, passes=passes)
+def _log_probabilities(clean: Tensor, targets: Int[Tensor, "n target"]) -> Callable[[Tensor], Tensor]:
+    """Read the log-probability of each target."""
+    del clean
+    return lambda logits: log_softmax(logits).gather(1, targets.to(logits.device)).T
 
 
-def _gather(arrays: Sequence[Any], parts: Sequence[BatchEffects]) -> np.ndarray:
-    """An array of all batches in the order of the rows."""
-    return np.concatenate(arrays)[np.argsort(np.concatenate([part.rows for part in parts]))]
+def _of_options(
+    contexts: Contexts, scores: Float[np.ndarray, "context ablation target"]
+) -> Float[np.ndarray, "row ablation option"]:
+    """Log-likelihoods of options: sums over their tokens, and the log-sum-exp over alternatives."""
+    place, column = contexts.places(range(len(contexts.prompts)))
+    taken = np.where((place != NONE)[..., None], scores[place, :, column], 0.0).sum(2)
+    taken[contexts.option_ids[..., 0].reshape(place.shape[:2]) == NONE] = -np.inf
+    by_option = taken.reshape(*contexts.option_ids.shape[:3], -1)
+    return np.moveaxis(np.logaddexp.reduce(by_option, axis=2), 1, -1)
 
 
-def _question(model: Model, prompts: Any, options: Any, labels: Any, contrast: Any) -> tuple[Question, str]:
-    """Rows, options and labels, and what they are called."""
+class ContributionReader:
+    """Reads effects from the contributions of the clean and of the patched passes to options of one token.
+
+    `members`, `gap`: all components, and the largest |Σ changes + norm − total| relative to max Σ|u|.
+    """
+
+    def __init__(self, ablations: Ablations, gold: Int[np.ndarray, " row"], keep_changes: bool) -> None:
+        self.ablations, self.gold, self.keep_changes = ablations, gold, keep_changes
+        self.members: tuple[Component, ...] = ()
+        self.gap = 0.0
+
+    def fields(self, tables: Sequence[np.ndarray]) -> dict[str, Any]:
+        """Fields of `Effects` from what was read, `[row, *rest]`."""
+        values, without, *changes = tables
+        found: dict[str, Any] = {"members": self.members, "values": values, "logits": values.sum(1), "gap": self.gap}
+        return found | {"without": np.moveaxis(without, 1, 0), "changes": changes[0] if changes else None}
+
+    def read(self, clean: PatchedForward, batch: list[int], finals: Iterator[Tensor]) -> tuple[np.ndarray, ...]:
+        """Contributions, logits in every scenario, and what each ablation changes of each component."""
+        model, unit = self.ablations.model, self.ablations.unit
+        some, architecture = self.ablations.rows.take(batch), model.architecture
+        known = run(architecture, *pad(some.ids), unit, torch.as_tensor(some.position))
+        if known.path:
+            raise InputError(
+                f"the stream of {model.name} passes its final norm between rounds, so what an ablated component "
+                "changes there has no component of its own: effects are for models whose stream is only added to."
+            )
+        reader, norm = OptionReader(architecture, some.targets, unit), architecture.norm
+        own = reader.read(known, np.arange(len(batch)))
+        self.members, u = own.components, own.values
+        fixed = [i for i, c in enumerate(self.members) if c.kind == "constant"]
+        constant = u[:, fixed].sum(1)  # what no stream writes, and no norm scales
+        final = known.final.double().cpu()
+        sigma = norm.statistic(final).numpy()[:, None]
+        n, _, k = u.shape
+        contrast = np.full((n, k), -1.0 / (k - 1))  # the right option minus the mean of the others
+        contrast[np.arange(n), self.gold[batch]] = 1.0
+        without = np.empty((n, len(SCENARIOS), len(self.ablations.members), k))
+        changes = np.empty((n, len(self.ablations.members), len(self.members)))
+        for number, (members, stream) in enumerate(zip(self.ablations.members, finals, strict=True)):
+            patched = self._patched(clean, known, stream)
+            there = reader.read(patched, np.arange(len(batch))).values
+            # At the clean pass's norm, where changes add up: u − u' of every component.
+            frozen = there * (norm.statistic(patched.final.double().cpu()).numpy()[:, None] / sigma)[..., None]
+            frozen[:, fixed] = there[:, fixed]
+            change = u - frozen
+            mine = [self.members.index(member) for member in members]
+            direct = u.sum(1) - change[:, mine].sum(1)
+            removed = _written(reader, known, members) - _written(reader, patched, members)
+            after = norm.statistic(final - removed).numpy()[:, None]
+            recomputed = (direct - constant) * (sigma / after) + constant
+            scenarios = [direct, recomputed, frozen.sum(1), there.sum(1)]
+            without[:, :, number] = np.stack(scenarios, 1)
+            changes[:, number] = np.einsum("rmo,ro->rm", change, contrast)
+            # The parts against the model's own answers.
+            answers = [architecture.logit_multiplier * x.unembedded.double() for x in (known, patched)]
+            total = (
+                (answers[0] - answers[1]).gather(1, torch.as_tensor(some.targets).to(answers[0].device)).cpu().numpy()
+            )
+            parts = change.sum(1) + scenarios[2] - scenarios[3]
+            self.gap = max(self.gap, float(np.abs(parts - total).max() / (np.abs(u).sum(1).max() or 1.0)))
+        reader.error.check(model.name, unit, lambda: locate_mismatch(architecture, some.ids[0]))
+        return (u, without, changes) if self.keep_changes else (u, without)
+
+    def _patched(self, clean: PatchedForward, known: Activations, final: Float[Tensor, "row d"]) -> Activations:
+        """The patched pass where rows are read: what the places behind the patch held, the rest as it was."""
+        architecture, seen = clean.architecture, self.ablations.seen
+        block_of = {place: block for block, place in enumerate(clean.layers)}
+        outputs = []
+        for output, repeat in zip(known.sublayer_outputs, known.repeats, strict=True):
+            sublayer = output.sublayer
+            block = block_of[sublayer.layer, repeat]
+            if (block, sublayer.kind) in seen:
+                heads = None if output.values is None else seen[block, "heads"]
+                post = None if output.post is None else seen[block, "post"]
+                value = seen[block, sublayer.kind] * sublayer.scale
+                output = SublayerOutput(sublayer, value, heads, post, cut=output.cut)
+            outputs.append(output)
+        unembedded = architecture.unembed(clean.normed(final)[:, None])[:, 0]
+        answers = {"final": final, "unembedded": unembedded, "logits": architecture.transform(unembedded)}
+        answers = {name: upcast(x).to(known.final.device) for name, x in answers.items()}
+        return replace(known, sublayer_outputs=tuple(outputs), **answers)
+
+
+def _written(reader: OptionReader, activations: Activations, members: Sequence[Component]) -> Float[Tensor, "row d"]:
+    """What some components write to the stream."""
+    total = torch.zeros(activations.final.shape, dtype=torch.float64)
+    for write in reader.walk.writes(activations):
+        for block in write.blocks:
+            if mine := [i for i, component in enumerate(block.components) if component in members]:
+                total += block.vectors(mine).sum(1).cpu()
+    return total
+
+
+def _partners(contexts: Contexts, owner: Int[np.ndarray, " row"], seed: int) -> list[tuple[tuple[int, ...], int]]:
+    """The tokens of another example for each row, and the length of its prompt: a drawn cycle through all examples."""
+    order = np.random.default_rng(seed).permutation(len(contexts.prompts))
+    partner = dict(zip(order, np.roll(order, 1), strict=True))
+    found = []
+    for row, example in enumerate(owner):
+        leaf, other = row - int(np.argmax(owner == example)), partner[example]
+        leaves, prompt = contexts.trees[other].leaves(), contexts.prompts[other]
+        found.append((prompt + leaves[min(leaf, len(leaves) - 1)], len(prompt)))
+    return found
+
+
+def _question(
+    model: Model, prompts: Any, options: Any, labels: Any, contrast: Any
+) -> tuple[Contexts, tuple, Int[np.ndarray, " row"], str]:
+    """The contexts of options' tokens, the options, which is right, and what the rows are called."""
     source = "prompts"
     if is_task(prompts):
         if options is not None or labels is not None or contrast is not None:
@@ -203,7 +298,7 @@ def _question(model: Model, prompts: Any, options: Any, labels: Any, contrast: A
     gold = gold_options(labels, (len(ids), 1, option_ids.shape[1]), texts)
     contexts = Contexts(ids, option_ids, model.architecture.length_switch)
     contexts.check(model)
-    return Question(contexts, texts, gold), source
+    return contexts, texts, gold, source
 
 
 def _groups(groups: Any) -> dict[str, Any]:
@@ -241,11 +336,3 @@ def _known(name: str, given: Any, known: Sequence[Component], least: bool = True
         some = f"{known[0].label} to {known[-1].label}" if known else "nothing"
         raise InputError(f"{name} asks for {unknown[0]}, which cannot be ablated here: at this unit there is {some}.")
     return [by_label[label] for label in labels]
-
-
-def _partners(count: int, seed: int) -> Int[np.ndarray, " row"]:
-    """For every row another one: a drawn cycle through all."""
-    order = np.random.default_rng(seed).permutation(count)
-    partners = np.empty(count, dtype=np.int64)
-    partners[order] = np.roll(order, 1)
-    return partners

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,16 +10,15 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
 
 from .._checks import shown
 from ..components import Component
 from ..errors import InputError
 from ..model.load import as_model
 from ..model.patched_forward import PatchedForward
+from .engine import Patch, Rows, mean_streams, read_logits, run_patches, softmax_change, tokens_between
 from .inputs import FirstToken, check_choices, read_answers, read_layers, read_texts
-from .passes import map_texts, mean_streams, same_components, softmax, softmax_change
-from .token_stats import SOFTMAX_CHANGE, TokenResult, read_tokens, summarize
+from .tokens import SOFTMAX_CHANGE, TokenResult, read_tokens, summarize
 
 Span = Literal["position", "prefix"]
 Measured = Literal["answer", "later"]
@@ -93,8 +92,8 @@ def erase(
         reference: Texts whose mean stream erases; None is `texts`. (The paper's are ten questions of GSM8K.)
         layers: Which layers, in order of use; None is all.
 
-    Costs about half a pass for every token and layer: for the default model 40 CPU seconds for a text of 30 tokens;
-    `layers=[5, 15, 25]` is a tenth of it. Raises InputError for input that cannot be used, and
+    Makes 1 + L/2 passes over a text for every token of it and L layers: for the default model 40 CPU seconds for a text
+    of 30 tokens; `layers=[5, 15, 25]` is a tenth of it. Raises InputError for input that cannot be used, and
     for a layer that does not exist.
 
     >>> import layerdiv_tl as ld
@@ -117,24 +116,35 @@ def erase(
         least = 2 if span == "position" else 3 + first
         ids = read_texts(model, texts, least, "a token is erased and a later one measured")
         lengths = [0] * len(ids)
-    batch_tokens = model.checked_batch_tokens(batch_tokens)
     means = mean_streams(model, ids if reference is None else read_texts(model, reference), batch_tokens)
     blocks = read_layers(layers, len(means))
-
-    def erase_text(number: int, count: Callable[[int], Any]) -> tuple[tuple[Component, ...], np.ndarray]:
-        row = ids[number]
-        forward = PatchedForward(model, [row] * max(1, min(len(row) - 1, batch_tokens // len(row))))
-        components = tuple(forward.component("layer", block) for block in blocks)
-        return components, _erase_text(forward, lengths[number], span, first, means, blocks, count)
-
-    passes = [(len(row) - 1) * len(blocks) for row in ids]
-    components, tables = zip(*map_texts(model, ids, erase_text, passes), strict=True)
-    mean, largest = np.concatenate(tables, 1)
     text, position, tokens = read_tokens(model, [row[:-1] for row in ids])
+    # A row is a text with one of its tokens erased; those that erase or measure nothing are not run.
+    ends = [len(row) for row in ids]
+    at = [
+        range(ends[i] - 1 - lengths[i], ends[i] - 1) if lengths[i] else range(p + 1 + (span == "prefix"), ends[i])
+        for i, p in zip(text, position, strict=True)
+    ]
+    run = [number for number, positions in enumerate(at) if len(positions) and position[number] >= first]
+    rows = Rows([ids[text[number]] for number in run], [at[number] for number in run])
+
+    def patches(clean: PatchedForward, batch: list[int]) -> Iterator[tuple[Component, Patch]]:
+        erased = position[run][batch]
+        where = tokens_between(clean, first if span == "prefix" else erased, erased + 1)[..., None]
+        for block in blocks:
+            stream = clean.streams[block]
+            mean = means[block].to(stream)
+            yield clean.component("layer", block), Patch(block, torch.where(where.to(stream.device), mean, stream))
+
+    components, (change, _) = run_patches(
+        model, rows, patches, read_logits(rows, softmax_change), len(blocks), batch_tokens
+    )
+    effect = np.full((2, len(text), len(blocks)), np.nan)
+    effect[:, run] = rows.mean(change), rows.reduce(np.maximum, change)
     return Erasure(
-        components=same_components(model, components),
-        effect=mean,
-        effect_max=largest,
+        components=components,
+        effect=effect[0],
+        effect_max=effect[1],
         text=text,
         position=position,
         tokens=tokens,
@@ -143,44 +153,3 @@ def erase(
         measured=measured,
         first_token=first_token,
     )
-
-
-def _erase_text(
-    forward: PatchedForward,
-    length: int,
-    span: Span,
-    first: int,
-    means: list[Tensor],
-    blocks: list[int],
-    told: Callable[[int], Any],
-) -> Float[np.ndarray, "2 token layer"]:
-    """Mean and maximum effect; `length` is the answer's, 0 where later tokens are measured; passes are `told`.
-
-    Each row of the forward is the same text with another token erased, so one clean pass serves all tokens.
-    """
-    size, tokens = forward.ids.shape
-    count = tokens - 1
-    table = np.full((2, count, len(blocks)), np.nan)
-    positions = torch.arange(tokens, device=forward.streams[-1].device)
-    compared = positions[count - length : count] if length else positions
-    clean, _ = softmax(forward.logits(forward.streams[-1][0, compared]))
-    for start in range(0, count, size):
-        erased = torch.arange(start, start + size, device=positions.device)[:, None]
-        mask = (positions <= erased) & (positions >= first) if span == "prefix" else positions == erased
-        affected = (compared > erased + (span == "prefix")) | bool(length)
-        affected &= mask.any(1, keepdim=True) & (erased < count)
-        rows = affected.any(1).nonzero()[:, 0].cpu().numpy()
-        clean_rows = affected.nonzero()[:, 1]
-        for number, block in enumerate(blocks):
-            stream = forward.streams[block]
-            patched = torch.where(mask[..., None].to(stream.device), means[block].to(stream), stream)
-            finals = forward.resume(block, patched)[:, compared][affected]
-            changes = torch.empty(len(finals), dtype=torch.float64)
-            for chunk in forward.chunks(len(finals)):
-                changes[chunk] = softmax_change(forward.logits(finals[chunk]), clean[clean_rows[chunk]])[0].cpu()
-            effect = torch.zeros(affected.shape, dtype=torch.float64)
-            effect[affected.cpu()] = changes
-            mean = effect.sum(1) / affected.sum(1).cpu()
-            told(min(size, count - start))
-            table[:, start + rows, number] = torch.stack([mean, effect.amax(1)])[:, rows].numpy()
-    return table

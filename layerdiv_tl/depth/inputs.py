@@ -10,6 +10,7 @@ from .._checks import MOST_ITEMS, choice, listed, shown, whole_number
 from ..errors import InputError
 from ..model.load import Model
 from ..model.options import continuations, is_task
+from ..model.patched_forward import PatchedForward
 from ..model.prompts import Prompts, encode, refuse_tables, refuse_unordered, to_python
 
 Part = Literal["attn", "mlp", "layer"]
@@ -81,6 +82,14 @@ def read_answers(model: Model, texts: Any, answers: Any) -> tuple[Prompts, list[
     appended = [tokens[0] if tokens else encode(model, [x])[0] for tokens, x in zip(found, items, strict=True)]
     whole = Prompts(row + answer for row, answer in zip(ids, appended, strict=True))
     return encode(model, whole), [len(answer) for answer in appended]
+
+
+def ablatable_blocks(model: Model, forward: PatchedForward, part: str, layers: Any = None) -> list[int]:
+    """The wanted blocks (None: all) that have such a part. Raises InputError where none has."""
+    blocks = [block for block in read_layers(layers, len(forward.layers)) if forward.zero_ablate(part, block)]
+    if not blocks:
+        raise InputError(f"these layers of {model.name} have no {part} that writes to the stream.")
+    return blocks
 
 
 def read_layers(layers: Any, count: int, name: str = "layers") -> list[int]:

@@ -21,9 +21,9 @@ from ..model.load import Model, as_model
 from ..model.patched_forward import PatchedForward
 from ..model.prompts import Ids, encode
 from ..results import Result
+from .engine import layer_components
 from .inputs import read_texts, unwrap_texts
-from .passes import layer_components
-from .token_stats import labeled_frame, mean_columns, quantile_columns, resampled_ratio, with_ends
+from .tokens import labeled_frame, mean_columns, quantile_columns, resampled_ratio, with_ends
 
 # Entries of the right-hand sides that are accumulated at once: 512 MiB in float64.
 ENTRIES = 1 << 26

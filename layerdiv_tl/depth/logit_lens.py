@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -22,11 +22,12 @@ from ..model.capture import Activations
 from ..model.load import as_model
 from ..model.patched_forward import LOGITS, logits_of
 from ..model.stream_path import stream_after, to_final_stream
+from .engine import divergence, layer_count, log_softmax
 from .inputs import check_choices, read_texts
-from .passes import divergence, log_softmax, measure_tokens
-from .token_stats import TokenResult, summarize, sums_per_text, with_ends
+from .tokens import TokenResult, measure_tokens, summarize, sums_per_text, with_ends
 
 NormAt = Literal["frozen", "recomputed"]
+Junctions = Literal["sublayer", "layer"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -69,29 +70,37 @@ class LogitLens(TokenResult):
 
 
 def logit_lens(
-    model: Any, texts: Any, norm: NormAt = "recomputed", *, k: int = 5, batch_tokens: int | None = None
+    model: Any,
+    texts: Any,
+    norm: NormAt = "recomputed",
+    *,
+    junctions: Junctions = "sublayer",
+    k: int = 5,
+    batch_tokens: int | None = None,
 ) -> LogitLens:
     """Apply the final norm and unembedding at every junction, and compare with the model's prediction.
 
-    KL(junction ‖ final) and top-k overlap of Csordás et al. (arXiv 2505.13898), whose released code reads out the
-    streams that enter the layers; the junctions between attention and MLP are in addition. Sums over the vocabulary
-    are in float64: in float32, as there, a small divergence is off by up to 1e-2 of itself.
+    KL(junction ‖ final) and top-k overlap of Csordás et al. (arXiv 2505.13898). Sums over the vocabulary are in
+    float64: in float32, as in their released code, a small divergence is off by up to 1e-2 of itself.
 
     Args:
         model, texts, batch_tokens: As in `residual_norms`; logits are formed for some tokens of one junction at a time.
         norm: Whose statistic the final norm divides by: the junction's own ("recomputed", as published), or the final
             stream's ("frozen", by which contributions add up). Where a loop passes the final norm in every round,
             "recomputed" is the prediction of a model that leaves the loop there.
+        junctions: "sublayer": those after every attention and MLP; or "layer": those after whole layers, as published,
+            for half the cost.
         k: How many of the likeliest tokens are compared.
 
-    Every junction costs one unembedding of every token. Raises InputError for input that cannot be used.
+    Makes one pass over every text, and one unembedding of every token for each junction. Raises InputError for input
+    that cannot be used.
 
     >>> import layerdiv_tl as ld
     >>> frame = ld.depth.logit_lens("zoo/d1", [[1, 2, 3], [4, 5]]).frame()
     >>> frame.component.tolist(), float(frame.kl.iloc[-1]), float(frame.topk_overlap.iloc[-1])
     (['embed', 'L0.attn', 'L0.mlp'], 0.0, 1.0)
     """
-    check_choices(norm=(norm, NormAt))
+    check_choices(norm=(norm, NormAt), junctions=(junctions, Junctions))
     model = as_model(model)
     architecture = model.architecture
     if norm == "recomputed" and not architecture.has_prefixes:
@@ -100,13 +109,15 @@ def logit_lens(
             "would answer there has no meaning: use norm='frozen', the sum of what was written until then."
         )
     k = whole_number("k", k, 1, architecture.outputs)
+    read = layer_ends if junctions == "layer" else _junctions
 
-    def measure(activations: Activations) -> tuple[tuple[Component, ...], np.ndarray]:
+    def measure(activations: Activations, tell: Callable[[float], Any]) -> tuple[tuple[Component, ...], np.ndarray]:
         activations = to_final_stream(activations) if norm == "frozen" else activations
-        components = tuple(component for component, _ in _junctions(architecture, activations))
-        return components, _compare(architecture, activations, norm, k, len(components))
+        components = tuple(component for component, _ in read(architecture, activations))
+        return components, _compare(architecture, activations, read, norm, k, len(components), tell)
 
-    components, (kl, overlap), text = measure_tokens(model, read_texts(model, texts), batch_tokens, measure)
+    ids, count = read_texts(model, texts), len(model.sublayer_order) if junctions == "sublayer" else layer_count(model)
+    components, (kl, overlap), text = measure_tokens(model, ids, batch_tokens, measure, count + 1)
     return LogitLens(components, kl, overlap, text, k, norm, model.name)
 
 
@@ -168,7 +179,13 @@ def _junctions(
 
 
 def _compare(
-    architecture: Architecture, activations: Activations, norm: NormAt, k: int, junctions: int
+    architecture: Architecture,
+    activations: Activations,
+    read: Callable[[Architecture, Activations], Iterable[tuple[Component, Tensor]]],
+    norm: NormAt,
+    k: int,
+    junctions: int,
+    tell: Callable[[float], Any],
 ) -> Float[np.ndarray, "2 token junction"]:
     """KL and top-k overlap of every junction, some tokens at a time."""
     tokens = len(activations.final)
@@ -182,10 +199,11 @@ def _compare(
         final = read_out(architecture, streams.final, statistic)
         final_log_p = log_softmax(final)
         in_top_k = torch.zeros_like(final, dtype=torch.bool).scatter_(1, final.topk(k).indices, True)
-        for junction, (_, stream) in enumerate(_junctions(architecture, streams)):
+        for junction, (_, stream) in enumerate(read(architecture, streams)):
             logits = read_out(architecture, stream, statistic)
             table[0, chunk, junction] = divergence(logits, final_log_p).cpu()
             table[1, chunk, junction] = in_top_k.gather(1, logits.topk(k).indices).double().mean(1).cpu()
+            tell((start + len(final) * (junction + 1) / junctions) / tokens)
     return table.numpy()
 
 

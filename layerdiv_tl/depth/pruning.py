@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -23,18 +24,18 @@ from ..errors import InputError
 from ..model.fingerprint import identify
 from ..model.load import Model, as_model
 from ..results import Result
+from .engine import Rows
 from .quantities import (
     UNITS,
     AblatedPart,
     Effect,
-    PredictionRows,
     ablatable_components,
     ablation_effects,
     read_rows,
     score_ablations,
     score_components,
 )
-from .token_stats import labeled_frame, with_ends
+from .tokens import labeled_frame, with_ends
 
 # The plans of a frame: the chosen one, by block influence, by the same score of each component alone, random.
 OWN, INFLUENCE, ALONE, RANDOM = "plan", "block_influence", "alone", "random"
@@ -234,9 +235,10 @@ def drop_plan(
         random: How many random plans to compare with; the plan by block influence (ShortGPT) is always there.
         seed: Of the choice of rows and of the random plans.
 
-    Costs about half a pass of every row for each candidate and plan: for the default model 1.7 CPU seconds a row; fewer
-    rows (`task(…, limit=24)`) or `random=5` cost less. A greedy plan measures the candidates anew for each that goes,
-    so that the choice costs `budget` times as much. Raises InputError for input that cannot be used: a budget of
+    Makes 2 + C/2 passes over the rows that score for C candidates, and 1 + P/2 over the others for P plans (each size
+    of the plan, of that by block influence, and the random ones): for the default model 1.7 CPU seconds a row; fewer
+    rows (`task(…, limit=24)`) or `random=5` cost less. A greedy plan scores the candidates anew for each that goes, so
+    that the choice costs `budget` times as much. Raises InputError for input that cannot be used: a budget of
     nothing or everything, a score that does not exist for these rows, labels that no component has; and for a model
     with hooks in it, which a plan cannot name.
 
@@ -250,7 +252,7 @@ def drop_plan(
     """
     model = as_model(model)
     weights = identify(model).weights  # a plan says which model it is of
-    predictions = read_rows(model, rows)
+    predictions, source = read_rows(model, rows)
     scoring = number("scoring", scoring, above=0, below=1)
     if len(predictions) < 2:
         raise InputError("some rows choose and others measure: give at least two.")
@@ -284,9 +286,12 @@ def drop_plan(
             plan = _lowest(candidates, values, budget)
         sets = [some[:k] for some in (plan, usual, alone) if some for k in range(1, budget + 1)] + randoms
         distinct = list(dict.fromkeys(map(frozenset, sets)))  # each is run once
-        loss, correct, count = score_ablations(model, measured, distinct, batch_tokens)
+        loss, correct = score_ablations(model, measured, distinct, batch_tokens)
     columns = [0, *(1 + distinct.index(frozenset(members)) for members in sets)]
-    about = {"where": predictions.source, "sha256": predictions.digest, "scored": len(choosing)}
+    labels = None if predictions.options is None else predictions.targets
+    content = [predictions.ids, *(None if x is None else x.tolist() for x in (predictions.options, labels))]
+    digest = hashlib.sha256(json.dumps(content).encode()).hexdigest()
+    about = {"where": source, "sha256": digest, "scored": len(choosing)}
     about |= {"measured": len(measured), "seed": seed}
     provenance = dict(model.provenance) | {"name": model.name, "weights": weights, "rows": about}
     return DropPlan(
@@ -298,7 +303,7 @@ def drop_plan(
         random_dropped=tuple(map(tuple, randoms)),
         loss=loss[:, columns],
         correct=correct[:, columns],
-        count=count,
+        count=np.bincount(measured.row).astype(float),
         score=score if isinstance(score, str) else "given",
         part=part,
         model=model.name,
@@ -312,7 +317,7 @@ def _lowest(candidates: Sequence[Component], values: Float[np.ndarray, " candida
 
 def _one_after_another(
     model: Model,
-    rows: PredictionRows,
+    rows: Rows,
     candidates: tuple[Component, ...],
     score: str,
     budget: int,
@@ -324,7 +329,7 @@ def _one_after_another(
     alone: list[Component] = []
     for _ in range(budget):
         scores = score_ablations(model, rows, [[c] for c in left], batch_tokens, gone)
-        sums, counts = ablation_effects(scores)[score]
+        sums, counts = ablation_effects(rows, *scores)[score]
         lost = sums.sum(0) / counts.sum()
         values[[candidates.index(c) for c in left]] = lost
         alone = alone or _lowest(left, lost, budget)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from itertools import groupby
 from typing import Any, Literal, get_args
 
@@ -22,8 +21,7 @@ from ..model.load import as_model
 from ..model.stream_path import stream_after
 from ..results import Result
 from .inputs import Part, check_choices, read_texts
-from .passes import measure_tokens
-from .token_stats import TokenResult, resampled_ratio, summarize, sums_per_text
+from .tokens import TokenResult, measure_tokens, resampled_ratio, summarize, sums_per_text
 
 Quantity = Literal["relative_norm", "cosine", "norm", "block_influence"]
 # Streams this short are all rounding.
@@ -148,8 +146,10 @@ def residual_norms(model: Any, texts: Any, *, batch_tokens: int | None = None) -
     """
     model = as_model(model)
     ids = read_texts(model, texts)
-    measure = partial(_measure, model.architecture)
-    components, (relative, cosine, norm), text = measure_tokens(model, ids, batch_tokens, measure)
+    found = measure_tokens(
+        model, ids, batch_tokens, lambda activations, tell: _measure(model.architecture, activations)
+    )
+    components, (relative, cosine, norm), text = found
     return ResidualNorms(components, relative, cosine, norm, text, model.name)
 
 

@@ -16,6 +16,7 @@ from jaxtyping import Float, Int
 from scipy.special import betaincinv
 
 from .._checks import MOST_ITEMS, whole_number
+from .._progress import Advance
 from ..components import Component, component_columns
 from ..ensemble.intervals import LEVEL, cluster_means, interval_note, jackknife, leave_one_out, share_means
 from ..errors import InputError
@@ -26,9 +27,9 @@ from ..model.prompts import Ids, token_texts
 from ..model.routing import read_routes
 from ..model.stream_path import number_repeats
 from ..results import Result
+from .engine import map_batches
 from .inputs import read_texts
-from .passes import map_batches
-from .token_stats import labeled_frame, mean_columns, with_ends
+from .tokens import labeled_frame, mean_columns, with_ends
 
 _NATS = "nats"
 
@@ -231,7 +232,7 @@ class _Counts:
             self.model.name,
         )
 
-    def _add(self, rows: list[int]) -> None:
+    def _add(self, rows: list[int], advance: Advance) -> None:
         """One pass."""
         ids, mask = (x.to(self.model.architecture.device) for x in pad([self.ids[i] for i in rows]))
         mixtures = [s.mixture for s in self.sublayers if isinstance(s.mixture, Mixture)]
@@ -255,6 +256,7 @@ class _Counts:
             np.add.at(sums["gates"], of, gates[taken])
             np.add.at(sums["hits"], (index[taken], np.broadcast_to(place[:, None], index.shape)[taken]), 1)
             np.add.at(sums["entropy"], text, entropy)
+        advance(len(rows))
 
 
 def _most_taken(

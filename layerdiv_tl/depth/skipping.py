@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -19,10 +20,20 @@ from ..errors import InputError
 from ..model.batches import upcast
 from ..model.load import as_model
 from ..model.patched_forward import PatchedForward, See
-from .inputs import FirstToken, Part, check_choices, read_texts
-from .passes import ablatable_blocks, layer_components, map_batches, output_changes, same_components
+from .engine import (
+    Patch,
+    Rows,
+    layer_components,
+    layer_count,
+    read_logits,
+    run_patches,
+    same_components,
+    softmax_change,
+    tokens_between,
+)
+from .inputs import FirstToken, Part, ablatable_blocks, check_choices, read_layers, read_texts
 from .residual_norms import SMALLEST
-from .token_stats import SOFTMAX_CHANGE, TokenResult, mean_columns, quantile_columns, summarize
+from .tokens import SOFTMAX_CHANGE, TokenResult, mean_columns, quantile_columns, summarize
 
 Mode = Literal["current", "future", "local", "future_local"]
 Cuts = Sequence[float] | Literal["published"]
@@ -137,8 +148,8 @@ def skip(
             published one, because that needs texts of 13 tokens.
 
     Of a layer that is used several times one use is skipped at a time (`L3@2.layer`).
-    The passes share what lies before the skipped layer: all L skips cost about half of L forward passes.
-    Raises InputError for input that cannot be used, and for a layer that does not exist.
+    Makes 1 + L/2 passes over every text for L layers, and as many for each cut: what lies before a skipped layer is
+    not run again. Raises InputError for input that cannot be used, and for a layer that does not exist.
 
     >>> import layerdiv_tl as ld
     >>> skips = ld.depth.skip("zoo/d2", [[1, 2, 3], [4, 5]])
@@ -146,7 +157,7 @@ def skip(
     (['L0.layer', 'L1.layer'], ['L1.layer'])
     """
     check_choices(part=(part, Part), mode=(mode, Mode), first_token=(first_token, FirstToken))
-    future = mode.startswith("future")
+    future, kept = mode.startswith("future"), first_token == "kept"
     if isinstance(cuts, str):
         choice("cuts", cuts, ("published",))
     else:
@@ -156,128 +167,91 @@ def skip(
     model = as_model(model)
     least, why = 2, "no other follows to be predicted"
     if future:
-        least, why = 3 - (first_token == "changed"), "one is skipped and one is measured, besides a first that is kept"
+        least, why = 2 + kept, "one is skipped and one is measured, besides a first that is kept"
         if cuts == "published":
             least, why = 13, "the first published cut is at token 8 and the last tokens are left out"
     ids = read_texts(model, texts, least, why)
-    starts = _first_measured([len(row) for row in ids], cuts, first_token) if future else [None]
+    # A row is a text with one of its cuts, which is the first token that is measured.
+    starts = _cuts([len(row) for row in ids], cuts, 1 + kept) if future else [[0]] * len(ids)
+    text, cut = np.array([(text, start) for text, own in enumerate(starts) for start in own]).T
+    rows = Rows([ids[i] for i in text], [range(start, len(ids[i])) for i, start in zip(text, cut, strict=True)])
+    later: dict[int, Float[np.ndarray, "2 skipped layer"]] = {}
+    after: list[tuple[Component, ...]] = []
 
-    def skip_batch(rows: list[int]) -> tuple[tuple[Component, ...], tuple[Component, ...], list[dict[str, np.ndarray]]]:
-        keep_outputs = mode.endswith("local") and part != "layer"
-        forward = PatchedForward(model, [ids[row] for row in rows], keep_outputs=keep_outputs)
-        blocks = ablatable_blocks(model, forward, part, layers)
-        at_cuts = [
-            _measure(forward, rows, part, mode, *_positions(forward, start, rows, first_token), blocks)
-            for start in starts
-        ]
-        return tuple(forward.component(part, block) for block in blocks), layer_components(forward), at_cuts
+    def patches(clean: PatchedForward, batch: list[int]) -> Iterator[tuple[Component, Patch]]:
+        where = tokens_between(clean, int(kept), cut[batch] if future else clean.ids.shape[1])
+        blocks = ablatable_blocks(model, clean, part, layers)
+        tables = np.full((len(batch), 2, len(blocks), len(clean.layers)), np.nan)
+        watch = _changes_of_outputs(clean, rows.take(batch).places(clean))
+        for block, table in zip(blocks, np.moveaxis(tables, 2, 0), strict=True):
+            yield clean.component(part, block), _skip(clean, block, part, mode, where, watch(table, block))
+        later.update(zip(batch, tables, strict=True))
+        after.append(layer_components(clean))
 
-    components, later, batches = zip(*map_batches(model, ids, batch_tokens, skip_batch), strict=True)
-    measured = [batch for at_cuts in batches for batch in at_cuts]
-    fields = {name: np.concatenate([batch[name] for batch in measured]) for name in measured[0]}
-    rows, shape = fields["rows"], (len(ids), *fields["mean"].shape[1:])
-    sums, largest, counts = np.zeros(shape), np.full(shape, -np.inf), np.bincount(fields["text"], minlength=len(ids))
-    np.add.at(sums, rows, fields["mean"] * fields["counts"][:, None, None])
-    np.maximum.at(largest, rows, fields["largest"])
-    order = np.argsort(fields["text"], kind="stable")
-    cut_names = "published" if isinstance(cuts, str) else ", ".join(f"{cut:g}" for cut in cuts)
+    count = len(read_layers(layers, layer_count(model)))
+    skipped, (change, loss) = run_patches(model, rows, patches, read_logits(rows, softmax_change), count, batch_tokens)
+    mean, largest = np.stack([later[row] for row in range(len(rows))], 1)
+    counts, first = np.bincount(rows.row)[:, None, None], np.flatnonzero(np.diff(text, prepend=-1))
     return Skip(
-        components=same_components(model, components),
-        layers=same_components(model, later),
-        downstream_change=sums / counts[:, None, None],
-        downstream_change_max=largest,
-        **{name: fields[name][order] for name in ("output_change", "loss", "text", "position")},
+        components=skipped,
+        layers=same_components(model, after),
+        downstream_change=np.add.reduceat(mean * counts, first) / np.add.reduceat(counts, first),
+        downstream_change_max=np.maximum.reduceat(largest, first),
+        output_change=change.astype(np.float32),
+        loss=loss.astype(np.float32),
+        text=text[rows.row],
+        position=rows.position,
         part=part,
         mode=mode,
         model=model.name,
         first_token=first_token,
-        cuts=cut_names if future else "none",
+        cuts="none" if not future else cuts if isinstance(cuts, str) else ", ".join(f"{cut:g}" for cut in cuts),
     )
 
 
-def _first_measured(lengths: list[int], cuts: Cuts, first_token: FirstToken) -> list[Any]:
-    """For every cut, `[text]`: the first token that is measured; 0 where a text has no such cut."""
-    size = np.array(lengths)
+def _cuts(lengths: list[int], cuts: Cuts, least: int) -> list[list[int]]:
+    """The cuts of every text: the first tokens that are measured."""
     if not isinstance(cuts, str):
-        least = 2 - (first_token == "changed")
-        return [np.clip(np.round(size * cut).astype(int), least, size - 1) for cut in cuts]
-    generator = random.Random(123)
-    table = np.zeros((4, len(size)), dtype=int)
-    for text, length in enumerate(lengths):
+        return [np.clip(np.round(np.multiply(cuts, size)).astype(int), least, size - 1).tolist() for size in lengths]
+    generator, drawn = random.Random(123), []
+    for length in lengths:
         candidates = list(range(8, length - 4, 8))
         generator.shuffle(candidates)
-        table[: len(candidates[:4]), text] = candidates[:4]
-    return list(table)
+        drawn.append(candidates[:4])
+    return drawn
 
 
-def _positions(
-    forward: PatchedForward, starts: np.ndarray | None, rows: list[int], first_token: FirstToken
-) -> tuple[Bool[Tensor, "row token"] | None, Bool[Tensor, "row token"]]:
-    """(tokens that are skipped at, None for all; tokens that are measured), of some rows of `starts`."""
-    real = forward.tokens
-    positions = torch.arange(real.shape[1], device=real.device).expand_as(real)
-    skippable = positions >= (first_token == "kept")
-    if starts is None:
-        return (skippable if first_token == "kept" else None), real
-    cut = torch.as_tensor(starts[rows], device=real.device)[:, None]
-    return skippable & (positions < cut), real & (positions >= cut) & (cut > 0)
-
-
-def _measure(
-    forward: PatchedForward,
-    rows: list[int],
-    part: Part,
-    mode: Mode,
-    skipped: Bool[Tensor, "row token"] | None,
-    measured: Bool[Tensor, "row token"],
-    blocks: list[int],
-) -> dict[str, np.ndarray]:
-    """The arrays of `Skip` for one batch at one cut, its `rows`, and how many tokens of each are measured, `counts`."""
-    counts = measured.sum(1).cpu().numpy()
-    later = np.full((2, len(rows), len(blocks), len(forward.layers)), np.nan)
-    through = zip(forward.streams[:-1], forward.block_outputs, strict=True)
-    clean = [upcast(after) - upcast(before) for before, after in through]
-    norms = [delta.norm(dim=-1).clamp_min(SMALLEST) for delta in clean]
-    finals = []
-    for i, block in enumerate(blocks):
-
-        def see(layer: int, before: Tensor, after: Tensor, i: int = i, block: int = block) -> None:
-            if layer == block:
-                return
-            change = upcast(after) - upcast(before) - clean[layer]
-            effect = (change.norm(dim=-1) / norms[layer]).masked_fill(~measured.to(change.device), 0.0)
-            later[0, :, i, layer] = effect.sum(1, dtype=torch.float64).cpu().numpy() / np.maximum(counts, 1)
-            later[1, :, i, layer] = effect.amax(1).cpu().numpy()
-
-        final = _final_stream(forward, block, part, mode, skipped, see)
-        finals.append(final[measured.to(final.device)])
-    del clean, norms  # the vocabulary needs the memory
-    output_change, loss = output_changes(forward, finals, measured, forward.targets()[measured[forward.tokens]])
-    return {
-        "rows": np.array(rows),
-        "counts": counts,
-        "text": np.repeat(rows, counts),
-        "position": measured.nonzero(as_tuple=True)[1].cpu().numpy(),
-        "mean": later[0],
-        "largest": later[1],
-        "output_change": output_change.astype(np.float32),
-        "loss": loss.astype(np.float32),
-    }
-
-
-def _final_stream(
-    forward: PatchedForward, block: int, part: Part, mode: Mode, skipped: Bool[Tensor, "row token"] | None, see: See
-) -> Float[Tensor, "row token d"]:
-    """The final stream without a component; `see` is shown the layers after it."""
-    streams = forward.streams
+def _skip(
+    clean: PatchedForward, block: int, part: Part, mode: Mode, where: Bool[Tensor, "row token"], see: See
+) -> Patch:
+    """A pass without a component at some tokens; `see` is shown the layers after it."""
     if not mode.endswith("local"):
-        return forward.resume(block, streams[block], forward.zero_ablate(part, block, skipped), see=see)
-    whole = part == "layer"
-    output = forward.block_outputs[block] - streams[block] if whole else forward.sublayer_outputs[block, part]
-    if skipped is not None:
-        output = output.masked_fill(~skipped.to(output.device)[..., None], 0.0)
+        return Patch(block, instead=clean.zero_ablate(part, block, where), see=see)
+    streams = clean.streams
+    output = clean.block_outputs[block] - streams[block] if part == "layer" else clean.sublayer_output(part, block)
+    output = output.masked_fill(~where.to(output.device)[..., None], 0.0)
 
     def without(layer: int, _: Tensor) -> Tensor:
-        return streams[layer] - forward.through_loop_norms(output, block, layer).to(streams[layer].device)
+        return streams[layer] - clean.through_loop_norms(output, block, layer).to(streams[layer].device)
 
-    return forward.resume(block + 1, without(block + 1, output), edit=without, see=see)
+    return Patch(block + 1, without(block + 1, output), edit=without, see=see)
+
+
+def _changes_of_outputs(
+    clean: PatchedForward, measured: Bool[Tensor, "row token"]
+) -> Callable[[Float[np.ndarray, "row 2 layer"], int], See]:
+    """A function of a table and a skipped block: see relative changes of later outputs, their mean and maximum."""
+    through = zip(clean.streams[:-1], clean.block_outputs, strict=True)
+    outputs = [upcast(after) - upcast(before) for before, after in through]
+    norms = [output.norm(dim=-1).clamp_min(SMALLEST) for output in outputs]
+    counts = measured.sum(1).cpu().numpy()
+
+    def see(table: np.ndarray, skipped: int, layer: int, before: Tensor, after: Tensor) -> None:
+        if layer == skipped:
+            return
+        change = upcast(after) - upcast(before) - outputs[layer]
+        effect = (change.norm(dim=-1) / norms[layer]).masked_fill(~measured.to(change.device), 0.0)
+        table[:, 0, layer] = effect.sum(1, dtype=torch.float64).cpu().numpy() / counts
+        table[:, 1, layer] = effect.amax(1).cpu().numpy()
+
+    return lambda table, skipped: partial(see, table, skipped)

@@ -59,14 +59,13 @@ class PatchedForward:
         streams, block_outputs: What enters every block, and last the final norm; and what leaves every block, which is
             what enters the next, unless the stream passes the final norm in between, as after every round of a loop.
         layers: Layer and repeat (None where it runs once) of every block.
-        sublayer_outputs, scales: By block and kind: what the sublayers added to the stream (with `keep_outputs`), and
-            what their own output is multiplied by on its way there.
+        scales: By block and kind: what a sublayer's own output is multiplied by on its way to the stream.
         resumes: Whether passes resume; else they are whole ones.
 
     Raises InputError for a model whose sublayers are not all that writes to its stream.
     """
 
-    def __init__(self, model: Model, rows: Sequence[Sequence[int]], keep_outputs: bool = False) -> None:
+    def __init__(self, model: Model, rows: Sequence[Sequence[int]]) -> None:
         self.model, self.architecture = model, model.architecture
         if any(isinstance(item, StreamOp) for item in self.architecture.stream_ops):
             raise InputError(
@@ -75,11 +74,10 @@ class PatchedForward:
             )
         self.ids, self.mask = (x.to(self.architecture.device) for x in pad(rows))
         self.streams: list[Tensor] = []
-        self.sublayer_outputs: dict[tuple[int, str], Tensor] = {}
         self.scales: dict[tuple[int, str], float | Tensor] = {}
         # Blocks, and their arguments besides the stream; None for the positional ones where it came by name, too.
         self._calls: list[tuple[nn.Module, tuple[Any, ...] | None, dict[str, Any]]] = []
-        self._run_clean(keep_outputs)
+        self._run_clean()
 
     @property
     def tokens(self) -> Bool[Tensor, "row token"]:
@@ -95,6 +93,16 @@ class PatchedForward:
         """Zero-ablation of a block's sublayer, or of all of them (`kind="layer"`), at all tokens or at some."""
         kinds = self._kinds[self.layers[block][0]]
         return {(block, k): None if where is None else ZeroAt(where) for k in kinds if kind in (k, "layer")}
+
+    def sublayer_output(self, kind: str, block: int) -> Float[Tensor, "row token d"]:
+        """What a sublayer adds to the stream: its block is run once more."""
+        seen: list[Tensor] = []
+        look: Instead = {(block, kind): seen.append}
+        if self.resumes:
+            self._run_block(block, self.streams[block].clone(), look)
+        else:
+            self._run_whole(block, self.streams[block], look, None, None)
+        return seen[0] * self.scales[block, kind]
 
     def resume(
         self, start: int, stream: Tensor, instead: Instead | None = None, edit: Edit = None, see: See = None
@@ -152,7 +160,7 @@ class PatchedForward:
         following[:, :-1] = torch.where(self.tokens[:, 1:], self.ids[:, 1:], -1)
         return following[self.tokens]
 
-    def _run_clean(self, keep_outputs: bool) -> None:
+    def _run_clean(self) -> None:
         points, device = {point.module: point for point in self.architecture.blocks}, self.architecture.device
         order: list[nn.Module] = []  # blocks' modules
         sums: list[Tensor] = []  # of one block's sublayers
@@ -167,11 +175,8 @@ class PatchedForward:
             sums.append(torch.zeros_like(self.streams[-1]))
 
         def add(sublayer: Sublayer, args: Any, kwargs: Any, value: Tensor) -> None:
-            output = value.reshape(self.streams[-1].shape).to(device) * sublayer.scale
-            sums[-1] += output
+            sums[-1] += value.reshape(self.streams[-1].shape).to(device) * sublayer.scale
             self.scales[len(sums) - 1, sublayer.kind] = sublayer.scale
-            if keep_outputs:
-                self.sublayer_outputs[len(sums) - 1, sublayer.kind] = output
 
         with ExitStack() as stack:
             for point in points.values():

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from ..depth.depth_score import DepthScore
 from ..depth.layer_maps import LayerMaps
 from ..depth.skipping import Skip
-from ..depth.token_stats import sums_per_text
+from ..depth.tokens import sums_per_text
 from ..ensemble.intervals import LEAST, interval, jackknife, leave_one_out
 from .claim_tests import CLAIMS, ClaimTest, Estimate, hall_mean
 

@@ -230,7 +230,7 @@ def _effects(
         found = np.full((len(cells), max(map(len, components))), np.nan)
         sums = np.full((len(cells), 3), np.nan)
         for row, cell in enumerate(cells):
-            if (effects := stored.get(cell)) is None:
+            if (effects := stored.get(cell)) is None or name not in effects.effects:
                 continue
             values = effects.effect(name)
             of = dict(zip(effects.components, values.mean(0), strict=True))

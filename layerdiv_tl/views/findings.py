@@ -187,7 +187,8 @@ def _depth_score(model: str, score: DepthScore) -> Finding | None:
 def _effects(model: str, effects: Effects) -> Finding | None:
     most = effects.frame().sort_values("total").iloc[-1]
     ends = style.interval(most["total_low"], most["total_high"])
-    values = {name: most[name] for name in ("component", "direct", "total")}
+    values = {name: most[name] for name in ("component", "total")}
+    values["direct"] = f"; its direct effect is {most['direct']:.3g}" if "direct" in most else ""
     values |= {"model": model, "source": effects.source, "unit": effects.measured_in, "ends": ends}
     return _say("effects", **values) if most["total"] > 0 else None
 

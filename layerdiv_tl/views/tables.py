@@ -27,9 +27,9 @@ from .html import Page, read
 
 PROSE = tomllib.loads(read("report.toml"))
 _HEADINGS = PROSE["headings"]
-# Of the largest direct effect, and of one's own: less is not said to be made up for.
+# Of the largest direct effect, and of one's own: less is not called compensation.
 _NOTICED = 0.05
-EFFECTS_CAPTION = "The largest total effects, and the later component that makes up for most."
+EFFECTS_CAPTION = "The largest total effects, and the later component that compensates most."
 
 
 def estimate(row: Mapping[Any, Any], name: str, low: str = "", high: str = "", form: str = ".3g") -> str:
@@ -164,19 +164,25 @@ def plan_table(plan: DropPlan) -> pd.DataFrame:
 
 
 def effects_table(effects: Effects, count: int = 12) -> pd.DataFrame:
-    """The components with the largest total effects, and of each the later one that makes up for most of it."""
-    frame, unit = effects.frame(), effects.measured_in
+    """The components with the largest total effects, and for each the later one that compensates most for it."""
+    frame, unit, single = effects.frame(), effects.measured_in, "direct" in effects.effects
     order = np.argsort(-frame["total"].abs().to_numpy(), kind="stable")[:count]
-    rows, clear = [], dict(zip(effects.names, clear_of_zero(effects.effect("direct")), strict=True))
+    rows, clear = (
+        [],
+        dict(zip(effects.names, clear_of_zero(effects.effect("direct" if single else "total")), strict=True)),
+    )
     for row in frame.iloc[order].to_dict("records"):
         cells = {"component": row["component"]}
-        for name in ("direct", "total"):
+        for name in ("direct", "total") if single else ("total",):
             cells[f"{name}, {unit}"] = estimate(row, name, f"{name}_low", f"{name}_high")
-        repair = effects.repair(row["component"]).iloc[:-1].set_index("component")["repair"]
-        # What is not clear of zero leaves nothing to make up for.
-        share = -repair / row["direct"] if clear[row["component"]] and len(repair) else repair[:0]
-        made_up = len(share) > 0 and share.max() >= _NOTICED
-        cells["most made up for by"] = f"{share.idxmax()} ({share.max():.0%})" if made_up else ""
+        if not single:
+            rows.append(cells)
+            continue
+        change = effects.compensation(row["component"]).iloc[:-1].set_index("component")["compensation"]
+        # A direct effect that is not clear of zero leaves nothing to compensate for.
+        share = -change / row["direct"] if clear[row["component"]] and len(change) else change[:0]
+        noticed = len(share) > 0 and share.max() >= _NOTICED
+        cells["most compensated by"] = f"{share.idxmax()} ({share.max():.0%})" if noticed else ""
         rows.append(cells)
     return pd.DataFrame(rows)
 
@@ -215,10 +221,11 @@ def write_depth_frames(study: DepthStudy, folder: Path) -> None:
 def write_effects(effects: Effects, folder: Path) -> Path:
     """The frames of effects as CSV files in a folder, and a page of their table and figures, which is returned."""
     write_csv(effects.frame(), folder / "effects.csv")
-    write_csv(effects.stand_ins(), folder / "stand_ins.csv")
+    if "direct" in effects.effects:
+        write_csv(effects.backups(), folder / "backups.csv")
     page = Page(f"What components of {effects.model} are worth on {effects.source}")
     page.table(effects_table(effects), EFFECTS_CAPTION)
-    for kind in ("scatter", "repair", "map"):
+    for kind in ("scatter", "compensation", "map") if "direct" in effects.effects else ():
         page.figure(effects.plot(kind=kind), "")
     return page.write(folder / "effects.html")
 

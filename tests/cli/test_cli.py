@@ -52,7 +52,7 @@ def test_effects_are_frames_a_table_and_a_page(tmp_path, capsys):
     frame = effects.frame()
     read = pd.read_csv(tmp_path / "exact" / "effects.csv")
     assert read.total.to_numpy() == pytest.approx(frame.total.to_numpy(), abs=1e-5)
-    assert len(pd.read_csv(tmp_path / "exact" / "stand_ins.csv")) == len(effects.stand_ins())
+    assert len(pd.read_csv(tmp_path / "exact" / "backups.csv")) == len(effects.backups())
     assert said.splitlines()[1].split()[0] == frame.component[frame.total.abs().idxmax()]
     assert (tmp_path / "exact" / "effects.html").exists()
     assert main([*given, "--json", "--out", str(tmp_path / "again")]) == 0

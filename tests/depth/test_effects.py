@@ -11,7 +11,7 @@ from scipy.stats import t
 
 import layerdiv_tl as ld
 from layerdiv_tl.components import Component
-from layerdiv_tl.depth.effect_passes import SCENARIOS
+from layerdiv_tl.depth.effect_results import SCENARIOS
 from layerdiv_tl.views.tables import effects_table
 from tests.benchmarks.effects import indirect_objects
 from tests.conftest import tied
@@ -146,10 +146,10 @@ def check_sums(effects, tolerance=1e-6):
     assert np.abs(effects.changes.sum(2) + norm - total).max() < tolerance * size
     assert effects.gap < tolerance
     for name in effects.names:
-        repair = effects.repair(name)
-        assert repair.component.iloc[-1] == "norm"
-        assert abs(repair.repair.sum() - repair.attrs["indirect"]) < tolerance * size
-        assert abs(repair.attrs["direct"] + repair.attrs["indirect"] - repair.attrs["total"]) < tolerance * size
+        frame = effects.compensation(name)
+        assert frame.component.iloc[-1] == "norm"
+        assert abs(frame.compensation.sum() - frame.attrs["indirect"]) < tolerance * size
+        assert abs(frame.attrs["direct"] + frame.attrs["indirect"] - frame.attrs["total"]) < tolerance * size
 
 
 @pytest.mark.parametrize("name", ["gpt2", "gemma2", *FULL])
@@ -163,18 +163,18 @@ def test_total_effects_are_those_of_plain_passes_of_a_trained_model(stories):
 
 
 def check_what_an_eraser_undoes(effects, undo):
-    """The eraser makes up for all of a and for nothing of others."""
+    """The eraser compensates for all of a and for nothing of others."""
     a, eraser, _ = (effects.names.index(c.label) for c in undo.components)
     direct, members = effects.effect("direct"), [effects.members.index(c) for c in undo.components]
     np.testing.assert_allclose(effects.changes[:, a, members[1]], -direct[:, a], atol=1e-9)
     np.testing.assert_allclose(effects.changes[:, [a, eraser], members[2]], 0, atol=1e-9)
     # In half of the rows a speaks against the answer: its direct effect is 0, which has no shares.
-    assert effects.stand_ins().set_index("ablated").loc[undo.components[0].label, "share"].isna().all()
+    assert effects.backups().set_index("ablated").loc[undo.components[0].label, "share"].isna().all()
 
 
 @pytest.mark.parametrize("shape", ["llama", pytest.param("gpt2", marks=pytest.mark.full)])
 def test_planted_models_measure_their_closed_forms(shape):
-    """Heads that vote are worth what they write; what an MLP undoes is worth nothing, and the MLP makes up for it."""
+    """Heads that vote are worth what they write; what an MLP undoes is worth nothing, and the MLP compensates."""
     copied = ld.zoo.planted("copied", shape)
     effects = ld.effects(copied, copied.task, unit="head", ablation="zero", groups={"both": ["L0.H0", "L1.H1"]})
     frame = effects.frame().set_index("component")
@@ -202,8 +202,8 @@ def test_planted_models_measure_their_closed_forms(shape):
         # in place of the eraser's gives the stream another size, which norms then see.)
         columns = [0, 1, 2] if ablation == "zero" else [0, 2]
         np.testing.assert_allclose(total[:, columns], (direct * [0, 1, 1])[:, columns], atol=1e-9)
-        repair = effects.repair(a).set_index("component").repair
-        assert repair[eraser] == pytest.approx(-direct[:, 0].mean(), abs=1e-9)
+        change = effects.compensation(a).set_index("component").compensation
+        assert change[eraser] == pytest.approx(-direct[:, 0].mean(), abs=1e-9)
         if ablation == "zero":
             check_what_an_eraser_undoes(effects, undo)
         check_sums(effects, 1e-9 if ablation == "zero" else 1e-6)  # Llama's norms answer in float32
@@ -219,7 +219,7 @@ def test_effects_of_a_saved_result_are_the_same(tiny, tmp_path):
     effects = ld.effects(tiny, ids, OPTIONS, labels, components=["L1.mlp"], groups={"two": ["L1.mlp", "L2.attn"]})
     loaded = ld.Effects.load(effects.save(tmp_path / "effects.safetensors"))
     assert loaded.frame().equals(effects.frame())
-    assert loaded.repair("two").equals(effects.repair("two"))
+    assert loaded.compensation("two").equals(effects.compensation("two"))
     # A batch is a matter of memory alone.
     small = ld.effects(
         tiny, ids, OPTIONS, labels, components=["L1.mlp"], groups=[["L1.mlp", "L2.attn"]], batch_tokens=8
@@ -291,10 +291,10 @@ def test_options_of_several_tokens_are_compared_by_their_log_likelihoods(name):
             without = log_likelihoods(plain, row, [(c, torch.zeros(1, width[c]))])
             gone = [x[label] - np.delete(x, label).mean() for x in (scores, without)]
             assert effects.effect()[r, i] == pytest.approx(gone[0] - gone[1], abs=1e-6)
-    np.testing.assert_allclose(
-        effects.values, ld.contributions(model, ids, LONGER, "head").log_likelihood_parts, atol=1e-6
-    )
-    check_sums(effects)
+    assert effects.frame().filter(regex="direct|norm").empty
+    for refused in (lambda: effects.effect("direct"), lambda: effects.compensation("L1.mlp"), effects.backups):
+        with pytest.raises(ld.InputError, match="several tokens"):
+            refused()
 
 
 def test_single_tokens_among_alternatives_are_single_tokens(tiny):
@@ -371,9 +371,9 @@ def test_heads_of_the_default_model_make_up_for_one_another_on_indirect_objects(
     assert frame.total["L23.H3"] == pytest.approx(frame.direct["L23.H3"], abs=0.5)
     assert frame.direct["0-2"] > 1.3
     assert frame.total["0-2"] < 0.3 * frame.direct["0-2"]
-    repair = effects.repair("0-2").set_index("component").repair
-    assert repair.idxmin() == "L24.H4"
-    assert repair["L24.H4"] < -0.5
+    change = effects.compensation("0-2").set_index("component").compensation
+    assert change.idxmin() == "L24.H4"
+    assert change["L24.H4"] < -0.5
     check_sums(effects)
     plain = Plain("stories", smol.architecture.root)
     ids = [smol.tokenizer(prompt)["input_ids"] for prompt in prompts]
@@ -428,9 +428,9 @@ def test_differences_of_accuracies_have_bonett_and_prices_interval():
 
 @pytest.mark.full
 def test_what_is_not_clear_of_zero_has_no_share():
-    """A direct effect of 0 ± noise has no share made up for; one that is clear has it with an interval."""
+    """A direct effect of 0 ± noise has no share to compensate; one that is clear has it with an interval."""
     effects = ld.effects("zoo/d4", ld.task("synthetic/recall", limit=16), unit="head")
-    frame, direct = effects.stand_ins(), effects.effect("direct")
+    frame, direct = effects.backups(), effects.effect("direct")
     error = direct.std(0, ddof=1) / np.sqrt(len(direct))
     clear = np.abs(direct.mean(0)) > 2.5 * error
     unclear = np.abs(direct.mean(0)) < 1.5 * error
@@ -452,4 +452,4 @@ def test_what_is_not_clear_of_zero_has_no_share():
         elif unclear[number]:
             assert own[["share", "share_low", "share_high"]].isna().all(axis=None)
     table = effects_table(effects, count=len(effects.names)).set_index("component")
-    assert (table["most made up for by"][np.array(effects.names)[unclear]] == "").all()
+    assert (table["most compensated by"][np.array(effects.names)[unclear]] == "").all()

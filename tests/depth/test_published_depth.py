@@ -16,7 +16,7 @@ import torch
 import layerdiv_tl as ld
 from layerdiv_tl.attribution import vocabulary
 from layerdiv_tl.attribution.vocabulary import NextTokenDistribution, Vocabulary
-from layerdiv_tl.depth import passes, quantities
+from layerdiv_tl.depth import engine
 from layerdiv_tl.model.batches import inference_mode_for
 from layerdiv_tl.model.patched_forward import PatchedForward
 from tests.oracles import published_depth_rules as published
@@ -217,16 +217,15 @@ def test_linear_maps(stories):
 
 def test_sums_over_a_vocabulary_are_in_float64(stories):
     """What is little off the answer is told to a millionth of itself, which float32 sums miss by a thousand times."""
-    from layerdiv_tl.depth.passes import divergence, log_softmax, softmax, softmax_change
-
     logits = 4 * torch.randn(6, 50_000, generator=torch.Generator().manual_seed(0))
     other = logits + 1e-2 * torch.randn(logits.shape, generator=torch.Generator().manual_seed(1))
     none = torch.zeros(6, dtype=torch.long)
     p, q = (x.double().softmax(-1) for x in (logits, other))
-    found, loss = softmax_change(other, softmax(logits, none)[0], none)
+    found, growth = engine.softmax_change(logits, none)(other)
     np.testing.assert_allclose(found, (q - p).norm(dim=-1), rtol=1e-9)
-    np.testing.assert_allclose(loss, -q[:, 0].log(), rtol=1e-9)
-    np.testing.assert_allclose(divergence(other, log_softmax(logits)), (q * (q.log() - p.log())).sum(-1), rtol=1e-9)
+    np.testing.assert_allclose(growth, p[:, 0].log() - q[:, 0].log(), rtol=1e-9, atol=1e-13)
+    kl = engine.divergence(other, engine.log_softmax(logits))
+    np.testing.assert_allclose(kl, (q * (q.log() - p.log())).sum(-1), rtol=1e-9)
 
 
 def test_all_sums_over_a_vocabulary_are_in_float64():
@@ -243,9 +242,9 @@ def test_all_sums_over_a_vocabulary_are_in_float64():
         "entropy": (vocabulary.probabilities(logits)[1], -(p * np.log(p)).sum(1)),
         "mean": (vocabulary.mean_and_power(logits)[0], wide.mean(1)),
         "power": (vocabulary.mean_and_power(logits)[1], (centered**2).sum(1)),
-        "cross-entropy": (passes.cross_entropy(logits, targets), loss),
-        "with softmax": (passes.softmax(logits, targets)[1], loss),
-        "ablations": (quantities._score(logits, targets)[0], loss),
+        "cross-entropy": (engine.cross_entropy(logits, targets), loss),
+        "with softmax": (engine.softmax(logits, targets)[1], loss),
+        "ablations": (engine.loss_and_hits(logits, targets)(logits)[0], loss),
     }
     for name, (found, expected) in sums.items():
         np.testing.assert_allclose(found, expected, rtol=1e-12, err_msg=name)

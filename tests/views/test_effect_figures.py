@@ -1,4 +1,4 @@
-"""Figures of effects: what is drawn is what the tables say, and the bars of a repair lead from direct to total."""
+"""Figures of effects: what is drawn is what the tables say, and bars lead from the direct to the total effect."""
 
 from dataclasses import replace
 
@@ -34,21 +34,21 @@ def test_every_component_and_group_stands_at_its_direct_and_total_effect(effects
 
 def test_the_bars_lead_from_the_direct_to_the_total_effect(effects):
     for name in ("L0.mlp", HOSTILE):
-        (bars,) = effects.plot(kind="repair", component=name, max_components=4).data
-        repair = effects.repair(name)
-        assert bars.x[0] == pytest.approx(repair.attrs["direct"])
-        assert bars.x[-1] == pytest.approx(repair.attrs["total"])
+        (bars,) = effects.plot(kind="compensation", component=name, max_components=4).data
+        change = effects.compensation(name)
+        assert bars.x[0] == pytest.approx(change.attrs["direct"])
+        assert bars.x[-1] == pytest.approx(change.attrs["total"])
         assert sum(bars.x[:-1]) == pytest.approx(bars.x[-1])
         assert len(bars.x) == 1 + 4 + 2 + 1  # direct, four components, all others, the norm, total
     with pytest.raises(ld.InputError, match="L9.mlp"):
-        effects.plot(kind="repair", component="L9.mlp")
+        effects.plot(kind="compensation", component="L9.mlp")
 
 
 def test_the_map_has_the_changes_of_every_pair(effects):
-    frame, (heat,) = effects.stand_ins(), effects.plot(kind="map").data
+    frame, (heat,) = effects.backups(), effects.plot(kind="map").data
     drawn = np.asarray(heat.z)
     assert np.isfinite(drawn).sum() == len(frame)
-    np.testing.assert_allclose(np.sort(drawn[np.isfinite(drawn)]), np.sort(frame.repair))
+    np.testing.assert_allclose(np.sort(drawn[np.isfinite(drawn)]), np.sort(frame.compensation))
 
 
 def test_a_long_name_makes_a_title_of_two_lines(effects):

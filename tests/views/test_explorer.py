@@ -776,12 +776,12 @@ def test_what_ablating_a_component_does_travels_as_ld_effects_has_it(explorer, m
     )
     assert [row["label"] for row in header["rows"]] == ["L1.H2", "L0.mlp", "L1.attn"]
     for row in header["rows"]:
-        repair = wanted.repair(row["label"])
-        assert row["direct"] == pytest.approx(repair.attrs["direct"], abs=1e-6)
+        change = wanted.compensation(row["label"])
+        assert row["direct"] == pytest.approx(change.attrs["direct"], abs=1e-6)
         between = sum(value for _, value in row["others"]) + row["rest"] + row["norm"]
         assert row["direct"] + between == pytest.approx(row["total"], abs=1e-6)
-        assert row["total"] == pytest.approx(repair.attrs["total"], abs=1e-6)
-        largest = repair.iloc[:-1].set_index("component").repair.abs().nlargest(8)
+        assert row["total"] == pytest.approx(change.attrs["total"], abs=1e-6)
+        largest = change.iloc[:-1].set_index("component").compensation.abs().nlargest(8)
         assert {name for name, _ in row["others"]} == set(largest.index)
     chosen = strongest(text, at, (a, b), "L1.H2")
     assert chosen[0] == "L1.H2"
@@ -821,7 +821,7 @@ def test_a_page_has_what_ablating_its_components_does(opened, model):
     for label in ("L1.H2", "L0.mlp"):
         page.locator(f".grid [data-component='{label}'], .depth [data-component='{label}']").click()
         shown(label)
-        about = effects.repair(label).attrs
+        about = effects.compensation(label).attrs
         assert drawn()["direct effect"] == pytest.approx(about["direct"], abs=1e-5)
         assert drawn()["total effect"] == pytest.approx(about["total"], abs=1e-5)
     page.locator(".depth [data-component='embed']").click()
@@ -831,7 +831,7 @@ def test_a_page_has_what_ablating_its_components_does(opened, model):
     view.locator("[data-do=effects]").click()
     expect(page.locator(".tokens .chosen")).to_have_attribute("data-position", "4")
     shown("L1.H2")
-    assert drawn()["total effect"] == pytest.approx(effects.repair("L1.H2").attrs["total"], abs=1e-5)
+    assert drawn()["total effect"] == pytest.approx(effects.compensation("L1.H2").attrs["total"], abs=1e-5)
 
 
 @pytest.mark.full

@@ -1,4 +1,4 @@
-"""What ablating a component of a text costs an answer, and who makes up for it, as it travels to the browser."""
+"""What ablating a component of a text costs an answer, and what compensates for it, packed for the browser."""
 
 from __future__ import annotations
 
@@ -79,11 +79,11 @@ def pack_effects(
     except InputError as error:
         return pack(header | {"why": str(error)}, {})
     for number, label in enumerate(found.names):
-        frame = found.repair(label)
-        repair = frame["repair"].to_numpy()
-        order = np.argsort(-np.abs(repair[:-1]), kind="stable")[:LISTED]
+        frame = found.compensation(label)
+        change = frame["compensation"].to_numpy()
+        order = np.argsort(-np.abs(change[:-1]), kind="stable")[:LISTED]
         row = {name: float(found.effect(name)[0, number]) for name in ("direct", "total")}
-        row |= {"norm": float(repair[-1]), "rest": float(repair[:-1].sum() - repair[order].sum())}
-        others = [[frame["component"].iloc[i], float(repair[i])] for i in sorted(order)]
-        header["rows"].append(row | {"label": label, "others": others, "more": len(repair) - 1 - len(order)})
+        row |= {"norm": float(change[-1]), "rest": float(change[:-1].sum() - change[order].sum())}
+        others = [[frame["component"].iloc[i], float(change[i])] for i in sorted(order)]
+        header["rows"].append(row | {"label": label, "others": others, "more": len(change) - 1 - len(order)})
     return pack(header, {})

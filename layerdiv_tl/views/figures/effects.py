@@ -80,25 +80,26 @@ def effect_scatter(
     )
 
 
-@figure_of("repair", "Effects")
-def repair_bars(effects: Effects, component: str | None = None, max_components: int = 16) -> go.Figure:
+@figure_of("compensation", "Effects")
+def compensation_bars(effects: Effects, component: str | None = None, max_components: int = 16) -> go.Figure:
     """From the direct effect of one ablated component to its total effect: what each later one changes.
 
     `component` None is the component or group with the largest indirect effect. The later ones that change most are
     shown in stream order, the others together. Raises InputError for a component that was not ablated.
     """
     name = component or effects.names[int(np.abs(effects.effect("indirect").mean(0)).argmax())]
-    frame = effects.repair(name)
-    number, size = effects.names.index(name), frame["repair"].abs().to_numpy()
+    frame = effects.compensation(name)
+    number, size = effects.names.index(name), frame["compensation"].abs().to_numpy()
     later = np.arange(len(frame) - 1)
     shown = np.sort(later[np.argsort(-size[later], kind="stable")][:max_components])
     rest = np.setdiff1d(later, shown)
     table = effects.frame().iloc[number]
     whole = {key: [table[f"{key}{end}"] for end in ("", "_low", "_high")] for key in ("direct", "total")}
+    ends = [f"compensation{end}" for end in ("", "_low", "_high")]
     values = [
-        *frame.iloc[shown][["repair", "repair_low", "repair_high"]].to_numpy().tolist(),
-        *([[float(frame["repair"].iloc[rest].sum()), np.nan, np.nan]] if len(rest) else []),
-        frame.iloc[-1][["repair", "repair_low", "repair_high"]].tolist(),
+        *frame.iloc[shown][ends].to_numpy().tolist(),
+        *([[float(frame["compensation"].iloc[rest].sum()), np.nan, np.nan]] if len(rest) else []),
+        frame.iloc[-1][ends].tolist(),
     ]
     colors = [style.MODULE[c.module] for i in shown for c in effects.members if c.label == frame["component"].iloc[i]]
     colors += [style.NEUTRAL] * (len(values) - len(shown))
@@ -124,21 +125,23 @@ def repair_bars(effects: Effects, component: str | None = None, max_components: 
 
 
 @figure_of("map", "Effects")
-def repair_map(effects: Effects, max_components: int = 60) -> go.Figure:
+def backup_map(effects: Effects, max_components: int = 60) -> go.Figure:
     """A map ablated component × later component: by how much the first's presence changes the other's contribution.
 
     Of both the `max_components` with the largest changes are shown, in stream order.
     """
-    frame = effects.stand_ins()
+    frame = effects.backups()
     labels = [c.label for c in effects.members]
     place = {label: number for number, label in enumerate(labels)}
     z = np.full((len(labels), len(labels)), np.nan)
     rows, columns = (frame[name].map(place).to_numpy(int) for name in ("ablated", "component"))
-    z[rows, columns] = frame["repair"]
+    z[rows, columns] = frame["compensation"]
     hover = np.full(z.shape, "", dtype=object)
     hover[rows, columns] = [
         f"{text}<br>without {html.escape(ablated)}"
-        for text, ablated in zip(kit.hover_lines(frame, {"repair": "repair"}), frame["ablated"], strict=True)
+        for text, ablated in zip(
+            kit.hover_lines(frame, {"compensation": "compensation"}), frame["ablated"], strict=True
+        )
     ]
     size = np.nan_to_num(np.abs(z))
     kept = [np.sort(np.argsort(-size.max(axis), kind="stable")[:max_components]) for axis in (1, 0)]

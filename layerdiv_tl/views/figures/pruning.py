@@ -80,7 +80,7 @@ def drop_curve(plan: DropPlan, quantity: Effect = "loss") -> go.Figure:
 @figure_of("components", "DropPlan")
 def drop_components(plan: DropPlan) -> go.Figure:
     """The score of every candidate in stream order, colored by module; what goes is solid and numbered."""
-    from ...depth.quantities import INVERTED
+    from ...depth.quantities import LOWER_IS_BETTER
 
     frame = plan.scores()
     unit = f" {frame.attrs['units']['score']}".rstrip()
@@ -101,7 +101,7 @@ def drop_components(plan: DropPlan) -> go.Figure:
     goes = f"The {len(plan.dropped)} lowest of {len(frame)} go"
     if plan.alone_dropped:
         goes = f"{len(plan.dropped)} of {len(frame)} go one after another, each the lowest with those before it gone"
-    y_title = ("−" if plan.score in INVERTED else "") + _score(plan) + (unit and f",{unit}")
+    y_title = ("−" if plan.score in LOWER_IS_BETTER else "") + _score(plan) + (unit and f",{unit}")
     return kit.arrange(
         go.Figure(traces),
         f"How much {plan.model} needs each {part}, by {_score(plan)}",

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
 
+from .._progress import Advance
 from ..components import Component, component_columns
 from ..ensemble.intervals import LEAST, cluster_means, interval_note, resamples
+from ..model.batches import pad
+from ..model.capture import Activations
+from ..model.forward_pass import run
 from ..model.load import Model
 from ..model.prompts import Ids, token_texts
 from ..results import Result
+from .engine import map_batches, same_components
 
 QUANTILES = {"q10": 0.1, "median": 0.5, "q90": 0.9}
 SOFTMAX_CHANGE = "‖Δ softmax‖₂"
@@ -46,6 +51,37 @@ def read_tokens(model: Model, rows: Sequence[Ids]) -> tuple[np.ndarray, np.ndarr
     text = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
     position = np.concatenate([np.arange(len(row)) for row in rows])
     return text, position, token_texts(model, [token for row in rows for token in row])
+
+
+def measure_tokens(
+    model: Model,
+    ids: Sequence[Ids],
+    batch_tokens: int | None,
+    measure: Callable[[Activations, Callable[[float], Any]], tuple[tuple[Component, ...], np.ndarray]],
+    count: int = 1,
+) -> tuple[tuple[Component, ...], Float[np.ndarray, "quantity token component"], Int[np.ndarray, " token"]]:
+    """(components, their measure at every token of every text, text of each token), in the order of the texts.
+
+    `measure` returns components and `[quantity, token, component]` of one pass, and may say which share of it is done;
+    a pass counts as `count` in the progress.
+    """
+
+    def measure_batch(rows: list[int], advance: Advance) -> tuple[tuple[Component, ...], np.ndarray, np.ndarray]:
+        done = 0
+
+        def tell(share: float) -> None:
+            nonlocal done
+            before, done = done, int(share * count * len(rows))
+            advance(done - before)
+
+        found = measure(run(model.architecture, *pad([ids[row] for row in rows])), tell)
+        tell(1.0)
+        return *found, np.repeat(rows, [len(ids[row]) for row in rows])
+
+    components, tables, texts = zip(*map_batches(model, ids, batch_tokens, measure_batch, count), strict=True)
+    text = np.concatenate(texts)
+    order = np.argsort(text, kind="stable")
+    return same_components(model, components), np.concatenate(tables, 1)[:, order], text[order]
 
 
 def labeled_frame(columns: Any, units: dict[str, str], intervals: str = "") -> pd.DataFrame:

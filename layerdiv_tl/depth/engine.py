@@ -1,0 +1,325 @@
+"""One engine for interventions: rows are run under patches, and what the final stream then says is read.
+
+A `Patch` changes a pass from some block on; the engine runs every batch of rows once as it is, resumes that pass at
+each patch's block, and hands the final streams at the rows' positions to a reader. Batches, progress and the size of
+logits are its business alone.
+
+Sums over a vocabulary are in float64: in float32, over tens of thousands of tokens, they are off by up to 1e-3 of a
+small divergence or change. A few rows at a time stay in the processor's cache, where float64 costs less than whole
+float32 tables do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar, get_args
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from .._progress import Advance, progress
+from ..components import Component
+from ..ensemble.hits import hits
+from ..errors import InputError
+from ..model.batches import batches, inference_mode_for
+from ..model.load import Model
+from ..model.patched_forward import Edit, Instead, PatchedForward, See
+from ..model.prompts import Ids
+from .inputs import Part
+
+# Entries of one block of logits: 2 MiB in float64.
+_BLOCK = 1 << 18
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Sequences of tokens, and the positions of each at which the model's predictions are read.
+
+    Attributes:
+        at: The positions of every row, in ascending order.
+        options: `[row, option]` token ids, where predictions are among these; None is the whole vocabulary.
+        answers: What is to be predicted at the positions of every row, one or several tokens (or an option's number);
+            None is the token that follows, −1 at the end of a row.
+    """
+
+    ids: Sequence[Ids]
+    at: Sequence[Sequence[int]]
+    options: Int[np.ndarray, "row option"] | None = None
+    answers: Sequence[Any] | None = None
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @cached_property
+    def row(self) -> Int[np.ndarray, " position"]:
+        """The row of every position that is read."""
+        return np.repeat(np.arange(len(self)), [len(at) for at in self.at])
+
+    @cached_property
+    def position(self) -> Int[np.ndarray, " position"]:
+        """Where in its row it is."""
+        return np.concatenate([np.asarray(at, dtype=np.int64) for at in self.at])
+
+    @property
+    def targets(self) -> Int[np.ndarray, "position *target"]:
+        """What is to be predicted at every position."""
+        if self.answers is not None:
+            return np.concatenate([np.asarray(x, dtype=np.int64) for x in self.answers])
+        pairs = zip(self.ids, self.at, strict=True)
+        return np.array([ids[p + 1] if p + 1 < len(ids) else -1 for ids, at in pairs for p in at], dtype=np.int64)
+
+    def take(self, rows: Sequence[int]) -> Rows:
+        """Some of the rows."""
+        options = None if self.options is None else self.options[list(rows)]
+        answers = None if self.answers is None else [self.answers[row] for row in rows]
+        return Rows([self.ids[row] for row in rows], [self.at[row] for row in rows], options, answers)
+
+    def places(self, forward: PatchedForward) -> Bool[Tensor, "row token"]:
+        """Which tokens of a pass over these rows are read."""
+        where = torch.zeros_like(forward.tokens)
+        where[torch.as_tensor(self.row), torch.as_tensor(self.position)] = True
+        return where
+
+    def reduce(self, ufunc: np.ufunc, values: Float[np.ndarray, "position *rest"]) -> Float[np.ndarray, "row *rest"]:
+        """A sum (`np.add`), maximum or product over each row's positions."""
+        return np.asarray(ufunc.reduceat(values, np.flatnonzero(np.diff(self.row, prepend=-1))))
+
+    def mean(self, values: Float[np.ndarray, "position *rest"]) -> Float[np.ndarray, "row *rest"]:
+        """The mean over each row's positions."""
+        counts = np.bincount(self.row).reshape(-1, *[1] * (values.ndim - 1))
+        return self.reduce(np.add, values) / counts
+
+
+@dataclass(frozen=True, eq=False)
+class Patch:
+    """What changes in a pass, from block `start` on; see `PatchedForward.resume`.
+
+    `stream` enters that block, None for that of the pass as it is.
+    """
+
+    start: int
+    stream: Tensor | None = None
+    instead: Instead | None = None
+    edit: Edit = None
+    see: See = None
+
+    def run(self, clean: PatchedForward) -> Float[Tensor, "row token d"]:
+        """The final stream of the patched pass."""
+        stream = clean.streams[self.start] if self.stream is None else self.stream
+        return clean.resume(self.start, stream, self.instead, self.edit, self.see)
+
+
+# The patches of a batch, by what they are called, in the same order for every batch; None is the pass as it is.
+Patches = Callable[[PatchedForward, list[int]], Iterator[tuple[Any, Patch | None]]]
+# What is read of a batch, `[position, *rest]`, from its clean pass, its rows' numbers, and the final streams at their
+# positions, one patched pass after another.
+Reader = Callable[[PatchedForward, list[int], Iterator[Float[Tensor, "position d"]]], tuple[np.ndarray, ...]]
+# What is read of logits: given those of the clean pass and the targets, a function of those of a patched pass.
+Reading = Callable[[Tensor, Tensor], Callable[[Tensor], Float[Tensor, "quantity position"]]]
+
+
+def run_patches(
+    model: Model, rows: Rows, patches: Patches, read: Reader, count: int, batch_tokens: int | None = None
+) -> tuple[tuple[Any, ...], list[np.ndarray]]:
+    """(names of the patches, what is read of every patched pass at every position, in the order of the rows).
+
+    `count` is how many patches there are. Makes one pass over the rows, and for each patch the part of one that lies
+    behind its block: half a pass on average where the patches are those of all blocks.
+    """
+    order: list[np.ndarray] = []
+
+    def measure(batch: list[int], advance: Advance) -> tuple[tuple[Any, ...], tuple[np.ndarray, ...]]:
+        some, names = rows.take(batch), list[Any]()
+        clean = PatchedForward(model, some.ids)
+        where = some.places(clean)
+
+        def finals() -> Iterator[Tensor]:
+            for name, patch in patches(clean, batch):
+                names.append(name)
+                final = clean.streams[-1] if patch is None else patch.run(clean)
+                advance(len(batch))
+                yield final[where.to(final.device)]
+
+        found = read(clean, batch, finals())
+        order.append(np.asarray(batch)[some.row])
+        return tuple(names), found
+
+    names, parts = zip(*map_batches(model, rows.ids, batch_tokens, measure, count), strict=True)
+    same = np.argsort(np.concatenate(order), kind="stable")
+    return same_components(model, names), [np.concatenate(tables)[same] for tables in zip(*parts, strict=True)]
+
+
+def as_it_is(clean: PatchedForward, batch: list[int]) -> Iterator[tuple[Any, Patch | None]]:
+    """No patch: the pass as it is."""
+    yield "clean", None
+
+
+def read_logits(rows: Rows, reading: Reading) -> Reader:
+    """A reader of logits, `[position, patch]` of each quantity; they are formed for some positions at a time."""
+
+    def read(clean: PatchedForward, batch: list[int], finals: Iterator[Tensor]) -> tuple[np.ndarray, ...]:
+        some = rows.take(batch)
+        targets, own = torch.as_tensor(some.targets), clean.streams[-1]
+        own, streams, tables = own[some.places(clean).to(own.device)], list(finals), list[Tensor]()
+        for chunk in clean.chunks(len(targets)):
+            options = None if some.options is None else torch.as_tensor(some.options[some.row[chunk]])
+
+            def answer(stream: Tensor, options: Tensor | None = options, chunk: slice = chunk) -> Tensor:
+                logits = clean.logits(stream[chunk])
+                return logits if options is None else logits.gather(1, options.to(logits.device))
+
+            measure = reading(answer(own), targets[chunk])
+            tables.append(torch.stack([measure(answer(stream)).cpu() for stream in streams], -1))
+        return tuple(torch.cat(tables, 1).numpy())
+
+    return read
+
+
+def softmax_change(clean: Float[Tensor, "n v"], targets: Int[Tensor, " n"]) -> Callable[[Tensor], Tensor]:
+    """Read ‖softmax − softmax of the clean logits‖₂, and the growth of the targets' cross-entropy in nats."""
+    p, clean_loss = softmax(clean, targets)
+
+    def measure(logits: Tensor) -> Tensor:
+        change, loss = torch.empty(2, len(logits), dtype=torch.float64, device=logits.device)
+        for block in _blocks(logits):
+            q, loss[block] = _softmax(logits[block], targets[block])
+            change[block] = q.sub_(p[block].to(q.device)).norm(dim=-1)
+        return torch.stack([change, loss - clean_loss.to(loss.device)])
+
+    return measure
+
+
+def loss_and_hits(clean: Float[Tensor, "n v"], targets: Int[Tensor, " n"]) -> Callable[[Tensor], Tensor]:
+    """Read the targets' cross-entropy in nats and whether they are predicted."""
+    return lambda logits: torch.stack(
+        [cross_entropy(logits, targets), hits(logits, targets.to(logits.device)).double()]
+    )
+
+
+def map_batches(
+    model: Model,
+    ids: Sequence[Sequence[int]],
+    batch_tokens: int | None,
+    measure: Callable[[list[int], Advance], T],
+    count: int = 1,
+) -> list[T]:
+    """`measure(row numbers, advance)` of batches of rows of similar length, in inference mode and with progress.
+
+    The progress counts `count` passes for each row, so that it says what is ahead before the first row is done:
+    `advance` is told of each so many.
+    """
+    limit, switch = model.checked_batch_tokens(batch_tokens), model.architecture.length_switch
+    with inference_mode_for(model.architecture), progress(model.name, count * len(ids), "pass") as advance:
+        return [measure(rows, advance) for rows in batches([len(row) for row in ids], limit, switch)]
+
+
+def tokens_between(forward: PatchedForward, first: Any, stop: Any) -> Bool[Tensor, "row token"]:
+    """Which tokens stand at or after `first` and before `stop`; both are numbers, or `[row]`."""
+    device = forward.ids.device
+    first, stop = (torch.as_tensor(x, device=device).reshape(-1, 1) for x in (first, stop))
+    here = torch.arange(forward.ids.shape[1], device=device)
+    return ((here >= first) & (here < stop)).expand_as(forward.ids)
+
+
+def same_components(model: Model, of_batches: Sequence[tuple[T, ...]]) -> tuple[T, ...]:
+    """The components of all batches. Raises InputError where they differ."""
+    if any(components != of_batches[0] for components in of_batches):
+        raise InputError(f"{model.name} ran its layers a different number of times for different texts.")
+    return of_batches[0]
+
+
+def layer_count(model: Model) -> int:
+    """How many layers a pass runs; a repeated layer counts every time."""
+    return len({(sublayer.layer, repeat) for sublayer, repeat in model.sublayer_order})
+
+
+def layer_components(forward: PatchedForward) -> tuple[Component, ...]:
+    """The layers, in the order in which they run."""
+    return tuple(forward.component("layer", block) for block in range(len(forward.layers)))
+
+
+def ablation(forward: PatchedForward, members: Collection[Component]) -> Instead:
+    """Some sublayers or layers zero-ablated."""
+    blocks, kinds = range(len(forward.layers)), get_args(Part)
+    chosen = [(kind, block) for block in blocks for kind in kinds if forward.component(kind, block) in members]
+    return {key: patch for kind, block in chosen for key, patch in forward.zero_ablate(kind, block).items()}
+
+
+def mean_streams(
+    model: Model, ids: Sequence[Ids], batch_tokens: int | None, first: int = 0
+) -> list[Float[Tensor, " d"]]:
+    """The mean stream entering every block, over the tokens of all texts from number `first` on."""
+
+    def add(rows: list[int], advance: Advance) -> list[Tensor]:
+        forward = PatchedForward(model, [ids[row] for row in rows])
+        tokens = forward.tokens
+        tokens[:, :first] = False
+        advance(len(rows))
+        return [stream[tokens.to(stream.device)].double().sum(0) for stream in forward.streams[:-1]]
+
+    count = sum(len(row) - first for row in ids)
+    by_block = zip(*map_batches(model, ids, batch_tokens, add), strict=True)
+    return [torch.stack(sums).sum(0) / count for sums in by_block]
+
+
+def softmax(logits: Float[Tensor, "n v"], targets: Int[Tensor, " n"]) -> tuple[Tensor, Tensor]:
+    """(softmax, cross-entropy of the targets), float64; NaN where a target is negative.
+
+    >>> p, loss = softmax(torch.tensor([[0.0, 0.0]]), torch.tensor([1]))
+    >>> p.tolist(), round(float(loss), 6)
+    ([[0.5, 0.5]], 0.693147)
+    """
+    p = torch.empty(logits.shape, dtype=torch.float64, device=logits.device)
+    loss = p.new_empty(len(p))
+    for block in _blocks(logits):
+        p[block], loss[block] = _softmax(logits[block], targets[block])
+    return p, loss
+
+
+def cross_entropy(logits: Float[Tensor, "n v"], targets: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """−log p of the targets in nats, float64, as in `softmax` but without a table of its size."""
+    return torch.cat([_softmax(logits[block], targets[block])[1] for block in _blocks(logits)])
+
+
+def log_softmax(logits: Float[Tensor, "n v"]) -> Float[Tensor, "n v"]:
+    """Logarithms of the softmax, float64."""
+    table = torch.empty(logits.shape, dtype=torch.float64, device=logits.device)
+    for block in _blocks(logits):
+        table[block] = logits[block].double().log_softmax(-1)
+    return table
+
+
+def divergence(logits: Float[Tensor, "n v"], other: Float[Tensor, "n v"]) -> Float[Tensor, " n"]:
+    """KL(softmax ‖ other) in nats, float64, `other` as `log_softmax` returns it.
+
+    >>> kl = divergence(torch.tensor([[9.0, -900.0]]), log_softmax(torch.zeros(1, 2)))
+    >>> bool(np.isclose(kl, np.log(2), rtol=1e-12))
+    True
+    """
+    kl = torch.empty(len(logits), dtype=torch.float64, device=logits.device)
+    for block in _blocks(logits):
+        z = logits[block].double() - logits[block].amax(-1, keepdim=True)
+        p = z.exp()
+        total = p.sum(-1, keepdim=True)
+        # Where p underflows to 0 the log ratio may be −∞, and 0 · −∞ is NaN.
+        log_ratio = z.sub_(total.log()).sub_(other[block]).clamp_min_(torch.finfo(torch.float64).min)
+        kl[block] = torch.einsum("nv,nv->n", p, log_ratio) / total[:, 0]
+    return kl.clamp_min_(0)
+
+
+def _softmax(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    logits, targets = logits.double() - logits.amax(-1, keepdim=True), targets.to(logits.device)
+    target_logits = logits.gather(1, targets.clamp_min(0)[:, None])[:, 0]
+    total = logits.exp_().sum(-1)
+    return logits.div_(total[:, None]), (total.log() - target_logits).masked_fill(targets < 0, float("nan"))
+
+
+def _blocks(table: Tensor) -> Iterator[slice]:
+    step = max(1, _BLOCK // table.shape[1])
+    return (slice(start, start + step) for start in range(0, len(table), step))
