@@ -1,4 +1,4 @@
-"""Notebook 08: an ablation hook, the frozen norm and its recomputed twin, induction scores, who makes up for whom."""
+"""Notebook 08: an ablation hook, the frozen norm and its recomputed twin, induction scores, compensation."""
 
 from __future__ import annotations
 
